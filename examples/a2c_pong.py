@@ -1,10 +1,10 @@
-"""A2C on Pong: the loop in full.  Copy it and change what you like.
+"""A2C on Pong: the whole loop in one file, to copy and change.
 
     python examples/a2c_pong.py
 
-Two actors play 16 games each, in processes of their own, 8 steps a round; then the learner
-takes one step on what they saw, and all begin the next round with the new parameters.
-`remotely-rl train a2c` is the same with metrics, checkpoints and a plot.
+Two actors, each in its own process, play 8 steps of 16 games per round.  The learner takes one
+gradient step on these rollouts, and the next round starts with the new parameters.
+`remotely-rl train a2c` runs the same algorithm, with metrics, checkpoints and a plot.
 """
 
 import contextlib
@@ -28,8 +28,8 @@ def main(minutes: float = MINUTES) -> None:
     learner = make_learner(CONFIG)  # or make_learner(CONFIG, YourModel)
     actors = remotely.Group([Actor(CONFIG, learner.model, seed) for seed in range(CONFIG.actors)])
     scores: list[float] = []
-    steps, began = 0, time.monotonic()
-    while time.monotonic() - began < 60 * minutes:
+    steps, started = 0, time.monotonic()
+    while time.monotonic() - started < 60 * minutes:
         actors.set_param(learner.parameters())
         rollouts = actors.sample()
         steps += sum(rollout.steps for rollout in rollouts)
@@ -39,12 +39,12 @@ def main(minutes: float = MINUTES) -> None:
         )
         if learner.version % 50 == 0:
             mean = np.mean(scores[-100:]) if scores else float("nan")
-            speed = steps / (time.monotonic() - began)
+            speed = steps / (time.monotonic() - started)
             print(f"{steps:9,} steps  {speed:5,.0f}/s  mean return {mean:6.2f}", flush=True)
     torch.save(learner.model.state_dict(), "pong.pt")
     print("The model is in pong.pt.")
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and its actors with it
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
         main()

@@ -1,11 +1,11 @@
-"""A3C on Pong, under a sync rule of choice: the loop in full.  Copy it and change what you like.
+"""A3C on Pong, with a sync rule of your choice: the whole loop in one file, to copy and change.
 
     python examples/a3c_pong.py
     python examples/a3c_pong.py synchronous
 
-Two workers play 16 games each, in processes of their own, and compute gradients of what they
-saw.  They push these to the shared parameters when they are done; the rule says what follows.
-`remotely-rl train a3c --sync RULE` is the same with metrics, checkpoints and a plot, and
+Two workers, each in its own process, play 16 games, compute gradients from their rollouts, and push
+them to the shared parameters; the rule says how they are applied, and what a worker waits for.
+`remotely-rl train a3c --sync RULE` runs the same algorithm, with metrics, checkpoints and a plot;
 `remotely-rl rules` lists the rules.
 """
 
@@ -35,19 +35,19 @@ def main(minutes: float = MINUTES, rule: str = "asynchronous") -> None:
     make_work = functools.partial(a3c.make_work, config, networks.copy_to_cpu(shared.model))
     server = ParameterServer(shared.rule, lambda number: Worker(make_work, number))
     scores: list[float] = []
-    steps, began, shown = 0, time.monotonic(), 0.0
-    while time.monotonic() - began < 60 * minutes:
-        broadcast = shared.broadcast(steps, config.progress(steps))  # the rate falls
+    steps, started, printed = 0, time.monotonic(), 0.0
+    while time.monotonic() - started < 60 * minutes:
+        broadcast = shared.broadcast(steps, config.progress(steps))  # the learning rate falls
         pushed = server.take(timeout_s=1.0, broadcast=broadcast)
         if pushed is None:
             continue
-        shared.record(pushed)  # what was seen, into the statistics of the input
+        shared.record(pushed)  # adds the observations to the input normalizer's statistics
         steps += pushed.report.steps
         scores += [game.score for game in pushed.report.episodes]
-        if time.monotonic() - shown > 5:
-            shown = time.monotonic()
+        if time.monotonic() - printed > 5:
+            printed = time.monotonic()
             mean = np.mean(scores[-100:]) if scores else float("nan")
-            speed, stale = steps / (shown - began), shared.rule.counters.staleness_mean
+            speed, stale = steps / (printed - started), shared.rule.counters.staleness_mean
             print(
                 f"{steps:9,} steps  {speed:5,.0f}/s  mean return {mean:6.2f}"
                 f"  staleness {stale:.1f}",
@@ -59,5 +59,5 @@ def main(minutes: float = MINUTES, rule: str = "asynchronous") -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and its actors with it
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
         main(rule=sys.argv[1] if len(sys.argv) > 1 else "asynchronous")

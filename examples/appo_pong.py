@@ -1,11 +1,11 @@
-"""APPO on Pong: the loop in full.  Copy it and change what you like.
+"""APPO on Pong: the whole loop in one file, to copy and change.
 
     python examples/appo_pong.py
 
-Two actors play 16 games each, in processes of their own, and never wait for each other.
-The learner takes trajectories as they come: values and advantages are V-trace's, the loss is
-PPO's, with the policy that acted as the old one.
-`remotely-rl train appo` is the same with metrics, checkpoints and a plot.
+Two actors, each in its own process, play 16 games and never wait for each other.  The learner takes
+trajectories as they arrive: targets and advantages are V-trace's, the loss is PPO's, and the old
+policy is the one that acted.
+`remotely-rl train appo` runs the same algorithm, with metrics, checkpoints and a plot.
 """
 
 import contextlib
@@ -32,12 +32,12 @@ def main(minutes: float = MINUTES) -> None:
     calls = {actor.sample.submit(): actor for actor in actors}
     batch: list[Trajectory] = []
     scores: list[float] = []
-    steps, began = 0, time.monotonic()
-    while time.monotonic() - began < 60 * minutes:
+    steps, started = 0, time.monotonic()
+    while time.monotonic() - started < 60 * minutes:
         for call in wait(calls, return_when=FIRST_COMPLETED).done:
             rollout, actor = call.result(), calls.pop(call)
             actor.set_param.submit(learner.parameters())
-            calls[actor.sample.submit()] = actor  # it plays on while we learn
+            calls[actor.sample.submit()] = actor  # it keeps playing while the learner learns
             batch.append(rollout.trajectory)
             scores += [game.score for game in rollout.episodes]
             steps += rollout.steps
@@ -45,12 +45,12 @@ def main(minutes: float = MINUTES) -> None:
             appo.update(learner, stack(batch), CONFIG.progress(steps))
             batch.clear()
             mean = np.mean(scores[-100:]) if scores else float("nan")
-            speed = steps / (time.monotonic() - began)
+            speed = steps / (time.monotonic() - started)
             print(f"{steps:9,} steps  {speed:5,.0f}/s  mean return {mean:6.2f}", flush=True)
     torch.save(learner.model.state_dict(), "pong.pt")
     print("The model is in pong.pt.")
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and its actors with it
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
         main()

@@ -1,12 +1,13 @@
-"""Three agents who learn to share out three landmarks: simple_spread of MPE2, by one policy.
+"""Cooperation of three agents with one policy: simple_spread of MPE2.
 
     pip install 'remotely-actors[multi]'
     python examples/cooperation.py [MINUTES]
 
-Each agent is rewarded for how near the landmarks are to whoever is nearest, and loses for each
-collision.  An episode has 25 steps; its return is the mean of the agents.
+The agents learn to cover three landmarks.  The reward falls with the distance from each landmark to
+its nearest agent, and with each collision.  An episode has 25 steps; its return is the mean over
+the agents.
 
-Seed 1 came from -27.6, which is random play, to -18.1 in 430,000 steps of agents.
+Seed 1 improved from -27.6, the return of random play, to -18.1 in 430,000 agent steps.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ env = MultiAgent(simple_spread_v3.parallel_env)
 
 
 def random_return(games: int = 100) -> float:
-    """The mean return of agents that act at random."""
+    """Return the mean return of agents that act at random."""
     game = simple_spread_v3.parallel_env()
     returns = np.zeros(games)
     for number in range(games):
@@ -38,10 +39,10 @@ def random_return(games: int = 100) -> float:
 def main(minutes: float = 5.0) -> None:
     config = ppo.Config(env=env, minutes=minutes, gamma=0.95)
     result = ppo.train(config)
-    print(f"mean return at random {random_return():.1f}")
-    print(f"mean return {result.return_mean:.1f} after {result.env_steps:,} steps of agents")
+    print(f"mean return of random play {random_return():.1f}")
+    print(f"mean return {result.return_mean:.1f} after {result.env_steps:,} agent steps")
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and its actors with it
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
         main(float(sys.argv[1]) if len(sys.argv) > 1 else 5.0)

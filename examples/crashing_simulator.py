@@ -1,11 +1,11 @@
-"""A simulator that crashes: training goes on, and each crash can be repeated.
+"""A simulator that crashes: training continues, and each crash can be reproduced.
 
     python examples/crashing_simulator.py
 
-The simulator raises, takes its process with it, or does not return, each now and then.  The
-episode ends as one that was cut, and is not trained on past that point; the environment is made
-again.  What happened is told at once, with its cause.  A report has all that it takes to repeat it:
-here those of errors are replayed, up to the very step, as you would in a debugger.
+Now and then the simulator raises, kills its process, or hangs.  The episode is truncated at its
+last good step and the environment is recreated.  The crash and its cause are logged immediately.
+A crash report holds everything needed to reproduce the crash: this script replays those that raised
+up to the failing step, as you would in a debugger.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from remotely_rl import CrashReport, VectorEnv, ppo
 
 
 class Simulator(gymnasium.Env[np.ndarray, Any]):
-    """A walk on a line, to the right for a reward; it breaks at some places."""
+    """A walk on a line, rewarded for going right, with random failures."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -36,13 +36,13 @@ class Simulator(gymnasium.Env[np.ndarray, Any]):
         before = self.place
         self.place += (0.1 if action else -0.1) * self.np_random.random()
         self.now += 1
-        fate = self.np_random.random()
-        if fate < 0.001:
+        luck = self.np_random.random()
+        if luck < 0.001:
             raise RuntimeError(f"no contact at {self.place:.4f}")
-        if fate < 0.0015:
+        if luck < 0.0015:
             ctypes.string_at(0)  # a segmentation fault
-        if fate < 0.0017:
-            time.sleep(3600)
+        if luck < 0.0017:
+            time.sleep(3600)  # a hang
         return self._obs(), self.place - before, abs(self.place) > 1, self.now == 200, {}
 
     def _obs(self) -> np.ndarray:
@@ -50,19 +50,15 @@ class Simulator(gymnasium.Env[np.ndarray, Any]):
 
 
 def main(minutes: float = 0.5, total_steps: int = 0, steps: int = 3_000) -> None:
-    # By a template.
+    # With an algorithm of the library.
     config = ppo.Config(
-        env=Simulator,
-        minutes=minutes,
-        total_steps=total_steps,
-        envs_per_actor=8,
-        rollout_steps=32,
-        step_timeout_s=1.0,
-    )
+        env=Simulator, minutes=minutes, total_steps=total_steps, envs_per_actor=8,
+        rollout_steps=32, step_timeout_s=1.0,
+    )  # fmt: skip
     result = ppo.train(config)
     print(f"mean return {result.return_mean:.2f}, {result.ended}")
 
-    # By a loop of your own, with all reports.
+    # With your own loop, which collects the crash reports.
     reports: list[CrashReport] = []
     envs = VectorEnv(Simulator, 8, step_timeout_s=1.0, episode_seeds=True, on_crash=reports.append)
     envs.reset(seed=1)
@@ -71,14 +67,14 @@ def main(minutes: float = 0.5, total_steps: int = 0, steps: int = 3_000) -> None
         envs.step(envs.action_space.sample())
     envs.close()
     for report in reports:
-        if report.cause == "raised":  # those that died or hung would do it again, here
+        if report.cause == "raised":  # the others would kill or hang this process
             try:
                 report.replay(Simulator)
             except RuntimeError as error:
                 print(f"replayed: {report.what} -- {error}")
-    print(f"{len(reports)} crashes in {8 * steps:,} steps, and none ended it")
+    print(f"the loop survived {len(reports)} crashes in {8 * steps:,} steps")
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and its actors with it
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
         main()

@@ -1,15 +1,15 @@
-"""Simulators that dial in to a learner: processes that are there already, on any machine.
+"""Simulators that dial in to a learner: processes that already run, on any machine.
 
-On a cluster that `remotely start --host ADDRESS` has started:
+On a cluster started by `remotely start --host ADDRESS`:
 
-    python examples/dial_in.py simulate ADDRESS:8010    on each machine with a simulator; it needs a
+    python examples/dial_in.py simulate ADDRESS:8010    on each machine with a simulator; needs a
                                                         copy of the cluster's worker.key
-    python examples/dial_in.py learn ADDRESS:8010       where the learner runs; it needs client.key
+    python examples/dial_in.py learn ADDRESS:8010       where the learner runs; needs client.key
 
 A simulator dials out, so it may be behind NAT or a firewall.  It waits for a learner, and for the
-next one when that has ended.
+next learner when that one has ended.
 
-Without arguments, this file starts a cluster, two simulators and a learner on this machine:
+Without arguments, this file runs a cluster, two simulators and a learner on this machine:
 
     python examples/dial_in.py
 """
@@ -30,7 +30,7 @@ GUESSES = 12
 
 
 class Simulator:
-    """Hides a number, and says how far a guess is from it: a robot, a game, a licensed program."""
+    """Hides a number and measures a guess; stands for a robot, a game or a licensed program."""
 
     def __init__(self) -> None:
         self.target = random.Random(0).uniform(0.0, 100.0)
@@ -40,7 +40,7 @@ class Simulator:
 
 
 def simulate(address: str) -> None:
-    remotely.serve(Simulator(), address=address)  # until a client closes it
+    remotely.serve(Simulator(), address=address)  # returns when a client closes it
 
 
 def learn(address: str) -> None:
@@ -48,14 +48,14 @@ def learn(address: str) -> None:
     simulators = list(remotely.arrivals(Simulator, count=SIMULATORS, timeout=60))
     print(f"{len(simulators)} simulators have dialled in", flush=True)
     low, high = 0.0, 100.0
-    for _ in range(GUESSES):  # each third is measured by another simulator, at the same time
+    for _ in range(GUESSES):  # ternary search: the two simulators measure at the same time
         guesses = low + (high - low) / 3, high - (high - low) / 3
         futures = [s.measure.submit(g) for s, g in zip(simulators, guesses, strict=True)]
         left, right = (future.result() for future in futures)
         low, high = (low, guesses[1]) if left < right else (guesses[0], high)
     print(f"the target is about {(low + high) / 2:.0f}", flush=True)
     for simulator in simulators:
-        remotely.close(simulator)  # ends their `serve`
+        remotely.close(simulator)  # its `serve` returns
     remotely.shutdown()
 
 
@@ -91,5 +91,5 @@ def main(role: str = "", address: str = "") -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and what it has started
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its processes
         main(*sys.argv[1:])

@@ -1,11 +1,11 @@
-"""Observations of several parts, and actions that are not always legal.
+"""Dict observations and action masks.
 
     python examples/dict_and_mask.py
 
-A robot looks for a lamp in a room with walls.  It observes a dict: a picture of the room, and how
-full its battery is.  It may not walk into a wall: `info["action_mask"]` says which of the four ways
-are open.  The network that fits is made by itself, with convolutions for the picture; a model of
-your own gets the dict, `obs["room"]` and `obs["battery"]`.
+A robot looks for a lamp in a room with walls.  It observes a dict: an image of the room, and the
+charge of its battery.  It may not walk into a wall: `info["action_mask"]` marks which of the four
+directions are open.  The default network is built to fit, with convolutions for the image; your own
+model receives the dict, `obs["room"]` and `obs["battery"]`.
 """
 
 import contextlib
@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 from remotely_rl import ppo
 
 SIZE = 6
-WAYS = np.array([(-1, 0), (0, 1), (1, 0), (0, -1)])  # north, east, south, west
-STEPS = 20  # that the battery lasts
+DIRECTIONS = np.array([(-1, 0), (0, 1), (1, 0), (0, -1)])  # north, east, south, west
+STEPS = 20  # for which the battery lasts
 
 Observation = dict[str, NDArray[Any]]
 Info = dict[str, Any]
 
 
 class Room(gymnasium.Env[Observation, Any]):
-    """Reaching the lamp gives 1, and walking costs a little of the battery."""
+    """A reward of 1 for reaching the lamp before the battery is empty."""
 
     observation_space: gymnasium.Space[Any] = spaces.Dict(
         {
@@ -45,21 +45,21 @@ class Room(gymnasium.Env[Observation, Any]):
         places = self.np_random.permutation(SIZE * SIZE)[:2]
         self.lamp, self.robot = (np.array(divmod(int(place), SIZE)) for place in places)
         self.walls[tuple(self.lamp)] = self.walls[tuple(self.robot)] = False
-        self.left = STEPS
-        if not self.mask().any():  # walled in: another room
+        self.steps_left = STEPS
+        if not self.mask().any():  # the robot is walled in: draw another room
             return self.reset()
         return self.observe(), {"action_mask": self.mask()}
 
     def step(self, action: int) -> tuple[Observation, float, bool, bool, Info]:
-        self.robot = self.robot + WAYS[action]
-        self.left -= 1
+        self.robot = self.robot + DIRECTIONS[action]
+        self.steps_left -= 1
         found = bool((self.robot == self.lamp).all())
         reward = float(found)
-        return self.observe(), reward, found, self.left == 0, {"action_mask": self.mask()}
+        return self.observe(), reward, found, self.steps_left == 0, {"action_mask": self.mask()}
 
     def mask(self) -> NDArray[np.int8]:
-        """Which of the four ways are open."""
-        there = self.robot + WAYS
+        """Return 1 for each open direction."""
+        there = self.robot + DIRECTIONS
         inside = ((there >= 0) & (there < SIZE)).all(1)
         inside[inside] = ~self.walls[tuple(there[inside].T)]
         return np.array(inside, np.int8)
@@ -69,7 +69,7 @@ class Room(gymnasium.Env[Observation, Any]):
         room[self.walls, 0] = 255
         room[(*self.lamp, 1)] = 255
         room[(*self.robot, 2)] = 255
-        return {"room": room, "battery": np.array([self.left / STEPS], np.float32)}
+        return {"room": room, "battery": np.array([self.steps_left / STEPS], np.float32)}
 
 
 def main(minutes: float = 2.0) -> None:
@@ -78,5 +78,5 @@ def main(minutes: float = 2.0) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and its actors with it
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
         main()

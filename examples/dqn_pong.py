@@ -1,11 +1,11 @@
-"""DQN on Pong: the loop in full.  Copy it and change what you like.
+"""DQN on Pong: the whole loop in one file, to copy and change.
 
     python examples/dqn_pong.py
 
-Two actors play 16 games each, 8 steps a round, epsilon-greedily.  Their steps go into a replay, and
-the learner draws batches from it until each step was learnt from eight times.  `remotely-rl train
-dqn` is the same with metrics, checkpoints from which a run resumes, and a plot; `train c51` and
-`train rainbow` are the same loop with other settings.
+Two actors play 8 steps of 16 games per round, epsilon-greedily.  Their steps go into a replay
+buffer; the learner draws batches until it has used each new step eight times on average.
+`remotely-rl train dqn` runs the same algorithm, with metrics, resumable checkpoints and a plot;
+`train c51` and `train rainbow` are the same loop with other settings.
 """
 
 import contextlib
@@ -33,8 +33,8 @@ def main(minutes: float = MINUTES) -> None:
     ratio = Ratio(CONFIG.replay_ratio, CONFIG.batch_size, CONFIG.learn_from)
     width, replay = CONFIG.envs_per_actor, None
     scores: list[float] = []
-    began = time.monotonic()
-    while time.monotonic() - began < 60 * minutes:
+    started = time.monotonic()
+    while time.monotonic() - started < 60 * minutes:
         actors.set_param(learner.parameters(ratio.rows))
         rollouts = actors.sample()
         count_in(learner, rollouts)
@@ -49,16 +49,16 @@ def main(minutes: float = MINUTES) -> None:
         while ratio.updates_owed:
             progress = CONFIG.progress(ratio.rows)
             draw = replay.draw(CONFIG.batch_size, annealed(CONFIG.prioritized_beta, 1, progress))
-            made = dqn.update(learner, to_device(learner, draw), ratio.rows, progress)
-            replay.update(draw.rows, made.priority)
+            update = dqn.update(learner, to_device(learner, draw), ratio.rows, progress)
+            replay.update(draw.rows, update.priority)
             ratio.updated()
         mean = np.mean(scores[-100:]) if scores else float("nan")
-        speed = ratio.rows / (time.monotonic() - began)
+        speed = ratio.rows / (time.monotonic() - started)
         print(f"{ratio.rows:9,} steps  {speed:5,.0f}/s  mean return {mean:6.2f}", flush=True)
     torch.save(learner.model.state_dict(), "pong.pt")
     print("The model is in pong.pt.")
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and its actors with it
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
         main()

@@ -1,7 +1,7 @@
-"""A curriculum, and a run that stops when evaluations are good: two hooks.
+"""Two hooks: a curriculum, and one that stops the run when an evaluation succeeds.
 
-Every 2,000 steps the present policy plays 20 episodes on the whole corridor, in an actor beside
-training.  Training itself begins on a short one, which grows as the agent reaches its end.
+Every 2,000 steps the current policy plays 20 episodes on the full corridor, in an actor of its own
+while training continues.  Training starts on a short corridor, which grows as the agent solves it.
 
     python examples/evaluation_hook.py
     remotely-rl train ppo --env examples/evaluation_hook.py:Corridor --evaluate-every 2000 \\
@@ -18,11 +18,11 @@ from remotely_rl import Hook, ppo
 
 
 class Corridor(gymnasium.Env[Any, Any]):
-    """The end is `length` steps to the right, and nothing on the way says where that is."""
+    """The end is `length` steps to the right; the observation does not show where."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
-    length = 24  # an attribute: `session.set_env_attr` changes it
+    length = 24  # `session.set_env_attr` changes this attribute
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
@@ -42,28 +42,28 @@ class Corridor(gymnasium.Env[Any, Any]):
 
 
 class Curriculum(Hook):
-    """Begins with a corridor of 3; makes it longer when nine of ten episodes reach its end."""
+    """Starts with a corridor of 3 steps; doubles it when over 90 % of episodes reach its end."""
 
     def on_start(self, session: Any) -> None:
         self.length = 3
         session.set_env_attr("length", self.length)
 
     def on_update(self, session: Any, metrics: Any) -> None:
-        last = [one for one in session.tally.recent if one.metrics["corridor"] == self.length]
-        reached = [one.metrics["success"] for one in last]
-        if len(last) >= 20 and np.mean(reached) > 0.9 and self.length < Corridor.length:
+        recent = [episode.metrics for episode in session.tally.recent]
+        success = [each["success"] for each in recent if each["corridor"] == self.length]
+        if len(success) >= 20 and np.mean(success) > 0.9 and self.length < Corridor.length:
             self.length = min(2 * self.length, Corridor.length)
             session.set_env_attr("length", self.length)
             session.say(f"the corridor has {self.length} steps now")
 
 
 class Solved(Hook):
-    """Stops the run when an evaluation has reached the end in each episode."""
+    """Stops the run when every episode of an evaluation reaches the end."""
 
     def on_evaluation(self, session: Any, evaluation: Any) -> None:
         session.say(f"after {evaluation.env_steps:,} steps: {evaluation}")
         if evaluation.metrics["success"] == 1.0:
-            session.stop("each episode of an evaluation was a success")
+            session.stop("every episode of an evaluation succeeded")
 
 
 def main() -> None:

@@ -1,9 +1,8 @@
-"""Functions over the cores of a cluster, as with concurrent.futures.
+"""Functions on the cores of a cluster, through the API of concurrent.futures.
 
 Run it: python examples/executor.py
 
-Without an address, the cluster is this machine; to use another, call remotely.connect("host:8010")
-first.
+By default the cluster is this machine; for another one, first call remotely.connect("host:8010").
 """
 
 import contextlib
@@ -18,13 +17,13 @@ def smallest_factor(number: int) -> int:
     return next((n for n in range(2, math.isqrt(number) + 1) if number % n == 0), 0)
 
 
-@remotely.idempotent(retries=2)  # if its process or machine is lost, another one runs it again
+@remotely.idempotent(retries=2)  # if its process or machine is lost, it runs again on another
 def count_primes(start: int, stop: int) -> int:
     return sum(not smallest_factor(number) for number in range(max(2, start), stop))
 
 
 def main() -> None:
-    with remotely.Executor() as executor:  # max_workers=8 takes eight cores at most
+    with remotely.Executor() as executor:  # max_workers=8 would use at most 8 cores
         numbers = [2**31 - 1, 10**12 + 39, 10**12 + 41]
         for number, factor in zip(numbers, executor.map(smallest_factor, numbers), strict=True):
             print(f"{number} is {f'divisible by {factor}' if factor else 'a prime'}")

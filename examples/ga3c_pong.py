@@ -1,10 +1,10 @@
-"""GA3C on Pong: the loop in full.  Copy it and change what you like.
+"""GA3C on Pong: the whole loop in one file, to copy and change.
 
     python examples/ga3c_pong.py
 
-Four agents play 8 games each and have no model: they ask the inference server, which answers
-several at once and learns from what they send it, all at the same time.  `remotely-rl train ga3c`
-is the same with metrics, checkpoints and a plot.
+Four agents play 8 games each and have no model: they request actions from the inference server.  It
+serves them in batches, and learns from their experience at the same time.  `remotely-rl train ga3c`
+runs the same algorithm, with metrics, checkpoints and a plot.
 """
 
 import contextlib
@@ -29,19 +29,19 @@ def main(minutes: float = MINUTES) -> None:
     agents = [ga3c.Agent(CONFIG, server, seed) for seed in range(CONFIG.actors)]
     calls = {agent.sample.submit(): agent for agent in agents}
     scores: list[float] = []
-    steps, began, shown = 0, time.monotonic(), 0.0
-    while time.monotonic() - began < 60 * minutes:
+    steps, started, printed = 0, time.monotonic(), 0.0
+    while time.monotonic() - started < 60 * minutes:
         for call in wait(calls, return_when=FIRST_COMPLETED).done:
             played, agent = call.result(), calls.pop(call)
             calls[agent.sample.submit()] = agent
             scores += [game.score for game in played.episodes]
             steps += played.steps
-        if time.monotonic() - shown > 5:
-            shown = time.monotonic()
+        if time.monotonic() - printed > 5:
+            printed = time.monotonic()
             report = server.report(CONFIG.progress(steps))
             lag = [updates for _, behind in report.updates for updates in behind]
             mean = np.mean(scores[-100:]) if scores else float("nan")
-            speed = steps / (shown - began)
+            speed = steps / (printed - started)
             print(
                 f"{steps:9,} steps  {speed:5,.0f}/s  mean return {mean:6.2f}"
                 f"  policy lag {np.mean(lag) if lag else 0:.1f}",
@@ -52,5 +52,5 @@ def main(minutes: float = MINUTES) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and its actors with it
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
         main()

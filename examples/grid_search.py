@@ -1,9 +1,9 @@
-"""A grid search of scikit-learn over the cores of a cluster.
+"""A scikit-learn grid search on the cores of a cluster.
 
 Run it: python examples/grid_search.py
 
-It needs scikit-learn.  Without an address, the cluster is this machine; to use another, call
-remotely.connect("host:8010") first.
+It needs scikit-learn.  By default the cluster is this machine; for another one, first call
+remotely.connect("host:8010").
 """
 
 import contextlib
@@ -22,7 +22,7 @@ def main() -> None:
     remotely.register_joblib()
     pictures, digits = load_digits(return_X_y=True)
     search = GridSearchCV(SVC(), GRID, cv=3)
-    with joblib.parallel_config(backend="remotely"):  # n_jobs=8 would use eight cores, not all
+    with joblib.parallel_config(backend="remotely"):  # all cores; n_jobs=8 would use 8
         search.fit(pictures[:600], digits[:600])
     print(f"{search.n_splits_ * len(search.cv_results_['params'])} fits")
     print(f"best: {search.best_params_}, right in {search.best_score_:.1%}")

@@ -1,4 +1,4 @@
-"""An object that lives in a process of its own.  Run it: python examples/hello.py"""
+"""An object in its own process.  Run it: python examples/hello.py"""
 
 import contextlib
 import os
@@ -17,17 +17,17 @@ class Greeter:
 
 
 def main() -> None:
-    with Greeter("Hello") as greeter:  # starts the process, ends it below
-        print(greeter.greet("world"))  # runs there, waits here
+    with Greeter("Hello") as greeter:  # starts the process; the end of the block stops it
+        print(greeter.greet("world"))  # runs in that process; waits for the result
 
         future = greeter.greet.submit("again")  # does not wait
         print(future.result(timeout=10))
 
-        greeter.greeting = "Goodbye"  # attributes live there too
+        greeter.greeting = "Goodbye"  # sets the attribute in that process
         print(greeter.greet("world"))
-        print(f"The script was process {os.getpid()}, the greeter {greeter.pid}.")
+        print(f"The script is process {os.getpid()}, the greeter is process {greeter.pid}.")
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and its actors with it
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
         main()

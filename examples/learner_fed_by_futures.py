@@ -1,9 +1,9 @@
-"""A learner that is fed by futures: batches go from samplers to it, and never by this script.
+"""A learner fed by futures: batches go from samplers to the learner, not through this script.
 
 Run it: python examples/learner_fed_by_futures.py
 
-On a cluster (`remotely.connect("host:8010")`) a batch crosses from the machine that made it to the
-learner's, once; this script sends and receives about two kilobytes for it, however large it is.
+On a cluster (`remotely.connect("host:8010")`) each batch is sent once, from the sampler's machine
+to the learner's.  This script sends and receives about two kilobytes per batch, whatever its size.
 """
 
 import contextlib
@@ -14,13 +14,13 @@ import remotely
 
 SAMPLERS = 2
 BATCHES = 40
-ROWS = 10_000  # of a batch: 0.5 MB
+ROWS = 10_000  # per batch: 0.5 MB
 WEIGHTS = np.array([1.0, -2.0, 3.0, -4.0, 5.0])
 
 
 @remotely.remote_class
 class Sampler:
-    """Makes batches: inputs, and noisy outputs of the function that is to be learnt."""
+    """Draws batches: inputs, and noisy outputs of the function to learn."""
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)
@@ -32,13 +32,13 @@ class Sampler:
 
 @remotely.remote_class
 class Learner:
-    """Fits a linear function by gradient descent, a step a batch."""
+    """Fits a linear function by gradient descent, one step per batch."""
 
     def __init__(self) -> None:
         self.weights = np.zeros(len(WEIGHTS))
 
     def learn(self, batch: tuple[np.ndarray, np.ndarray]) -> float:
-        """Take a step; return the mean squared error before it."""
+        """Take one step; return the mean squared error before it."""
         inputs, outputs = batch
         errors = inputs @ self.weights - outputs
         self.weights -= 0.2 * inputs.T @ errors / len(errors)
@@ -50,7 +50,7 @@ def main() -> None:
     samplers = [Sampler(seed) for seed in range(SAMPLERS)]
     learner = Learner()
 
-    # A future is passed as any argument, and the learner gets its value, in the order of the calls.
+    # Pass a future like any argument: the learner receives its value, in the order of the calls.
     losses = [learner.learn.submit(samplers[i % SAMPLERS].sample.submit()) for i in range(BATCHES)]
     print("mean squared error:", *(f"{loss.result():.1f}" for loss in losses[::8]))
     print("weights:", *(f"{weight:.1f}" for weight in learner.weights))
@@ -58,5 +58,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and its actors with it
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
         main()

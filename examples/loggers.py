@@ -1,9 +1,9 @@
-"""Metrics of a run in Weights & Biases, MLflow or Trackio: a hook of ten lines each.
+"""Hooks that log a run's metrics to Weights & Biases, MLflow or Trackio, ten lines each.
 
     pip install trackio
     remotely-rl train ppo --env CartPole-v1 --minutes 1 --hook examples/loggers.py:Trackio
 
-Copy the one that you use.  NaN stands for what a row has no number for, and is left out.
+Copy the one that you use.  A metric without a value is NaN, and is not logged.
 """
 
 import dataclasses
@@ -54,5 +54,5 @@ class Trackio(Hook):
 
 
 def numbers(row: dict[str, float]) -> dict[str, float]:
-    """Return the numbers of a row that it has."""
+    """Return a row without its NaN values."""
     return {name: number for name, number in row.items() if not math.isnan(number)}

@@ -1,10 +1,11 @@
-"""Asynchronous n-step Q-learning on Pong: the loop in full.  Copy it and change what you like.
+"""Asynchronous n-step Q-learning on Pong: the whole loop in one file, to copy and change.
 
     python examples/n_step_q_pong.py
 
-Two workers play 16 games each, epsilon-greedily, each game with an epsilon of its own, and push
-one gradient for every 8 steps.  `remotely-rl train n_step_q` is the same with metrics,
-checkpoints and a plot; `--gae-lambda 0` makes it one-step Q, `--on-policy` besides SARSA.
+Two workers, each in its own process, play 16 games epsilon-greedily, each game with its own
+epsilon, and push one gradient every 8 steps.  `remotely-rl train n_step_q` runs the same algorithm,
+with metrics, checkpoints and a plot; `--gae-lambda 0` makes it one-step Q-learning, and
+`--gae-lambda 0 --on-policy` SARSA.
 """
 
 import contextlib
@@ -33,19 +34,19 @@ def main(minutes: float = MINUTES) -> None:
     make_work = functools.partial(n_step_q.make_work, CONFIG, networks.copy_to_cpu(shared.model))
     server = ParameterServer(shared.rule, lambda number: Worker(make_work, number))
     scores: list[float] = []
-    steps, began, shown = 0, time.monotonic(), 0.0
-    while time.monotonic() - began < 60 * minutes:
-        broadcast = shared.broadcast(steps, CONFIG.progress(steps))  # the rate falls
+    steps, started, printed = 0, time.monotonic(), 0.0
+    while time.monotonic() - started < 60 * minutes:
+        broadcast = shared.broadcast(steps, CONFIG.progress(steps))  # the learning rate falls
         pushed = server.take(timeout_s=1.0, broadcast=broadcast)
         if pushed is None:
             continue
-        shared.record(pushed)  # what was seen, into the statistics of the input
+        shared.record(pushed)  # adds the observations to the input normalizer's statistics
         steps += pushed.report.steps
         scores += [game.score for game in pushed.report.episodes]
-        if time.monotonic() - shown > 5:
-            shown = time.monotonic()
+        if time.monotonic() - printed > 5:
+            printed = time.monotonic()
             mean = np.mean(scores[-100:]) if scores else float("nan")
-            speed = steps / (shown - began)
+            speed = steps / (printed - started)
             print(f"{steps:9,} steps  {speed:5,.0f}/s  mean return {mean:6.2f}", flush=True)
     server.close()
     torch.save(shared.model.state_dict(), "pong.pt")
@@ -53,5 +54,5 @@ def main(minutes: float = MINUTES) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and its actors with it
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
         main()

@@ -1,10 +1,10 @@
-"""A sweep with Optuna: each trial is a run, several at a time, and a hook prunes what is poor.
+"""An Optuna sweep: each trial is a run, several run at a time, and a hook prunes poor ones.
 
     pip install 'remotely-actors[sweep]'
     python examples/optuna_sweep.py
 
-Trials run in processes of the cluster, and share the study by a file.  Run it again, and the study
-goes on with more trials.  On several machines, let them share a disk, or a database as storage.
+Trials run in processes of the cluster and share the study through a file.  Run the script again to
+add trials to the study.  On several machines, use a shared disk, or a database as storage.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from optuna.storages.journal import JournalFileBackend
 import remotely
 from remotely_rl import Hook, ppo
 
-AT_ONCE = 2  # on a large machine, one for every two cores: a trial has an actor and a learner
+PARALLEL_TRIALS = 2  # on a large machine, half the cores: a trial has an actor and a learner
 
 
 def study() -> optuna.Study:
@@ -31,7 +31,7 @@ def study() -> optuna.Study:
 
 
 class Pruning(Hook):
-    """Ends a run that is worse than most were when a tenth, two tenths ... of it was over."""
+    """Stops a run whose return is below the median of earlier trials at the same tenth."""
 
     def __init__(self, trial: optuna.Trial) -> None:
         self.trial, self.tenths, self.has_pruned = trial, 0, False
@@ -69,7 +69,7 @@ def one_trial(steps: int) -> None:
 
 def main(trials: int = 20, steps: int = 60_000) -> None:
     study()
-    with remotely.Executor(max_workers=AT_ONCE) as executor:
+    with remotely.Executor(max_workers=PARALLEL_TRIALS) as executor:
         list(executor.map(one_trial, [steps] * trials))
     best = study().best_trial
     print(f"best of {len(study().trials)} trials: sweep/trial-{best.number}, {best.value:.1f}")
@@ -77,5 +77,5 @@ def main(trials: int = 20, steps: int = 60_000) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and its actors with it
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
         main()

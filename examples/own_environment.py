@@ -1,10 +1,10 @@
-"""An environment of your own: any Gymnasium environment class, or a function that makes one.
+"""Your own environment: any Gymnasium environment class, or a function that makes one.
 
     python examples/own_environment.py
 
-Here a robot walks down a hall to where it forks.  A lamp at the entrance shows which way to
-turn there, and is out of sight by then.  A model without a memory gets half of the rewards,
-one with an LSTM (`lstm=32`) all of them.  The class needs no registration: actors are sent it.
+A robot walks down a hall to a fork.  A lamp at the entrance shows which way to turn, but at the
+fork the robot no longer sees it.  A model without memory gets half of the rewards; one with an
+LSTM (`lstm=32`) gets all of them.  The class needs no registration: it is sent to the actors.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from remotely_rl import ppo
 class Fork(gymnasium.Env[np.ndarray, Any]):
     """Three steps down the hall; the fourth turns left (0) or right (1)."""
 
-    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)  # the lamp, the way walked
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)  # lamp, distance walked
     action_space = gymnasium.spaces.Discrete(2)
 
     def reset(
@@ -48,5 +48,5 @@ def main(minutes: float = 0.5) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and its actors with it
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
         main()

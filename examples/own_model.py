@@ -1,10 +1,10 @@
-"""A model of your own: any torch module that maps observations to (policy, value).
+"""Your own model: any torch module that maps observations to (policy, value).
 
     python examples/own_model.py
     remotely-rl train ppo --env CartPole-v1 --model examples/own_model.py:Model
 
-It is made with the shape of an observation and the number of outputs of the policy, trained
-here for a minute on CartPole, and tried out.
+remotely_rl constructs it with the shape of an observation and the number of policy outputs.  This
+script trains it on CartPole for a minute, then evaluates it.
 """
 
 import contextlib
@@ -19,20 +19,20 @@ from remotely_rl.networks import Normalizer
 
 
 class Model(nn.Module):
-    """Observations [N, ...] -> what the policy is made of [N, outputs], value [N]."""
+    """Observations [N, ...] -> policy outputs [N, outputs] (logits here), values [N]."""
 
     def __init__(self, observation_shape: tuple[int, ...], outputs: int) -> None:
         super().__init__()
         inputs = math.prod(observation_shape)
         self.normalizer = Normalizer(observation_shape)
         last = nn.Linear(128, outputs)
-        nn.init.zeros_(last.weight)  # at first all actions are as good
+        nn.init.zeros_(last.weight)  # start with a uniform policy
         self.policy = nn.Sequential(nn.Linear(inputs, 128), nn.ELU(), last)
         self.value = nn.Sequential(nn.Linear(inputs, 128), nn.ELU(), nn.Linear(128, 1))
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        seen: Tensor = self.normalizer(obs).flatten(1)
-        return self.policy(seen), self.value(seen).squeeze(-1)
+        features: Tensor = self.normalizer(obs).flatten(1)
+        return self.policy(features), self.value(features).squeeze(-1)
 
 
 def main(minutes: float = 1.0) -> None:
@@ -43,5 +43,5 @@ def main(minutes: float = 1.0) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and its actors with it
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
         main()

@@ -1,10 +1,10 @@
-"""A sync rule of your own, in the simulator and then on a cluster.
+"""Your own sync rule, first in the simulator and then on a cluster.
 
     python examples/own_rule.py
 
-The rule here steps along the sign of what arrives (signSGD).  A rule is a dataclass of its
-settings and one method: what becomes of a contribution.  The same object is played in a
-simulation of 32 clients, in this process, and then by four real workers.
+This rule steps along the sign of each gradient (signSGD).  A rule is a dataclass of its settings
+with one method, which maps a contribution to the direction of the step.  The same class runs in a
+simulation of 32 clients in this process, and then with four real workers.
 """
 
 import contextlib
@@ -26,19 +26,19 @@ from remotely_rl.sync.simulation.simulator import Simulation
 
 @dataclass(eq=False)
 class SignDescent(Asynchronous):
-    """Steps of one size in each coordinate; what is near zero does not move."""
+    """Steps of the same size in each coordinate; coordinates near zero do not move."""
 
-    threshold: Annotated[float, "what is smaller counts as zero", NOT_NEGATIVE] = 1e-4
+    threshold: Annotated[float, "smaller values count as zero", NOT_NEGATIVE] = 1e-4
 
     def direction(self, client: int, contribution: Tensor) -> Tensor:
         return contribution.sign() * (contribution.abs() > self.threshold)
 
 
 class Sines:
-    """A small network that learns a sine, from points that it draws itself."""
+    """A small network that fits a sine to points that it draws itself."""
 
     def __init__(self, seed: int) -> None:
-        torch.manual_seed(0)  # all begin with the same network
+        torch.manual_seed(0)  # all workers start with the same network
         self.flat = Flat(nn.Sequential(nn.Linear(1, 32), nn.Tanh(), nn.Linear(32, 1)))
         self.random = torch.Generator().manual_seed(seed)
 
@@ -79,5 +79,5 @@ def main(pushes: int = 4000) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and its actors with it
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
         main()

@@ -1,10 +1,10 @@
-"""A vector environment of your own: B copies stepped by one piece of code.
+"""Your own vector environment: many copies, stepped together.
 
     python examples/own_vector_environment.py
 
-Anything that takes `num_envs` and returns a gymnasium.vector.VectorEnv will do.  This one is
-numpy: thousands of points on a line that a motor pushes, with an action that is a force, so
-a Gaussian policy.  One actor steps 256 of them at the price of a few.
+Any callable that takes `num_envs` and returns a gymnasium.vector.VectorEnv works.  This one uses
+numpy: motors push points along a line.  The action is a force, so the policy is Gaussian.  One
+actor steps 256 points at the cost of a few.
 """
 
 import contextlib
@@ -19,9 +19,9 @@ from remotely_rl import ppo
 
 
 class Points(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
-    """Bring each point to rest at zero.  Episodes are cut after 100 steps."""
+    """Bring each point to rest at zero.  Episodes are truncated after 100 steps."""
 
-    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012 - as Gymnasium has it
+    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012 - as in Gymnasium
 
     def __init__(self, num_envs: int) -> None:
         self.num_envs = num_envs
@@ -35,20 +35,20 @@ class Points(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     ) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
         self.state = self.np_random.uniform(-1, 1, (self.num_envs, 2))
-        self.age = self.np_random.integers(0, 100, self.num_envs)  # not all cut at once
+        self.age = self.np_random.integers(0, 100, self.num_envs)  # not all truncated at once
         return self.state.astype(np.float32), {}
 
     def step(
         self, actions: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        anew = self.age >= 100  # cut at the step before: this one only begins them again
-        place, speed = self.state.T
+        resets = self.age >= 100  # truncated at the previous step: this one only resets them
+        position, speed = self.state.T
         speed = np.clip(speed + 0.1 * actions[:, 0], -1, 1)
-        place = np.clip(place + 0.1 * speed, -10, 10)
-        self.state = np.stack((place, speed), 1)
-        self.state[anew] = self.np_random.uniform(-1, 1, (int(anew.sum()), 2))
-        self.age = np.where(anew, 0, self.age + 1)
-        reward = np.where(anew, 0.0, -np.abs(place))
+        position = np.clip(position + 0.1 * speed, -10, 10)
+        self.state = np.stack((position, speed), 1)
+        self.state[resets] = self.np_random.uniform(-1, 1, (int(resets.sum()), 2))
+        self.age = np.where(resets, 0, self.age + 1)
+        reward = np.where(resets, 0.0, -np.abs(position))
         never = np.zeros(self.num_envs, np.bool_)
         return self.state.astype(np.float32), reward, never, self.age >= 100, {}
 
@@ -63,5 +63,5 @@ def main(minutes: float = 1.0) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and its actors with it
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
         main()

@@ -1,6 +1,6 @@
-"""Pi, by darts thrown in four processes at once.  Run it: python examples/parallel_pi.py
+"""A Monte Carlo estimate of pi, in four processes.  Run it: python examples/parallel_pi.py
 
-To run it on a cluster, give that one's address to `connect` instead: remotely.connect("host:8010").
+To run it on a cluster, pass the cluster's address instead: remotely.connect("host:8010").
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import remotely
 
 ACTORS = 4
 ROUNDS = 5
-DARTS_A_ROUND = 200_000
+DARTS_PER_ROUND = 200_000
 
 
 @remotely.remote_class
@@ -26,22 +26,22 @@ class Thrower:
 
 
 def main() -> None:
-    # So many CPUs to share out, whatever the machine has, and each actor takes one.  Without `cpus`
-    # it would be the same, and a line would say so where they outnumber the cores.
+    # Offer four CPUs, whatever the machine has; each actor takes one.  Without `cpus` the script
+    # runs too, and prints a line if the actors outnumber the cores.
     remotely.connect(cpus=ACTORS)
     throwers = remotely.Group([Thrower(seed) for seed in range(ACTORS)])
 
     inside = thrown = 0
     for _ in range(ROUNDS):
-        futures = throwers.throw.submit(DARTS_A_ROUND)  # all of them at once
-        for future in remotely.as_completed(futures):  # whoever is first
+        futures = throwers.throw.submit(DARTS_PER_ROUND)  # on all actors at once
+        for future in remotely.as_completed(futures):  # in order of completion
             inside += future.result()
-            thrown += DARTS_A_ROUND
+            thrown += DARTS_PER_ROUND
         print(f"{thrown:>9,} darts: pi is about {4 * inside / thrown:.4f}")
 
     remotely.shutdown()
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and its actors with it
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
         main()

@@ -1,10 +1,11 @@
-"""REINFORCE with a baseline: an algorithm of your own, in a file of your own.
+"""REINFORCE with a baseline: your own algorithm, in one file.
 
     remotely-rl train examples/reinforce.py:train --env CartPole-v1 --minutes 2
     python examples/reinforce.py
 
-Williams 1992.  Each action is made more likely in proportion to the rewards after it, less what the
-value predicted for them.  At the end of a round, the value stands for the rewards to come.
+Williams 1992.  An update makes each action more likely in proportion to the return that follows it,
+minus the value's prediction of that return.  At the end of a rollout, the value stands in for the
+rewards to come.
 """
 
 import contextlib
@@ -14,7 +15,7 @@ import remotely_rl as rl
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(rl.Common):  # the settings: options of the command, too
+class Config(rl.Common):  # the settings, which are also the command's options
     env: rl.fields.Env = "CartPole-v1"
     rollout_steps: int = 64
     gamma: rl.fields.Gamma = 0.99
@@ -23,7 +24,7 @@ class Config(rl.Common):  # the settings: options of the command, too
 
 
 def update(learner: rl.Learner[Config], trajectory: rl.Trajectory) -> dict[str, float]:
-    # The mathematics: what a round of experience teaches.
+    # The mathematics: one update from one round of experience.
     rollout = rl.to_device(learner, trajectory)
     targets = rl.returns.gae(
         rollout.reward, rollout.discount, rollout.value, valid=rollout.valid, gae_lambda=1.0
@@ -39,7 +40,7 @@ def update(learner: rl.Learner[Config], trajectory: rl.Trajectory) -> dict[str, 
     return learner.end_update([learner.step(parts)], batch)
 
 
-def loop(session: rl.Session[Config]) -> None:  # how sampling and learning take turns
+def loop(session: rl.Session[Config]) -> None:  # sampling and learning alternate
     learner, actors = session.learner, rl.sampling.rounds(session)
     while not session.over():
         if actors.idle:
@@ -54,5 +55,5 @@ def loop(session: rl.Session[Config]) -> None:  # how sampling and learning take
 train = rl.Train("reinforce", Config, loop)
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and its actors with it
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
         train(Config(minutes=2, target=475))

@@ -1,10 +1,10 @@
-"""SAC on Pendulum: the loop in full.  Copy it and change what you like.
+"""SAC on Pendulum: the whole loop in one file, to copy and change.
 
     python examples/sac_pendulum.py
 
-An actor plays in a process of its own, 32 steps a round, at random at first.  The replay keeps
-all that it saw, and the learner takes a step on a batch of it for each step that was played.
-`remotely-rl train sac` is the same with metrics, checkpoints that resume, and a plot.
+An actor in its own process plays 32 steps per round, at random at first.  Its steps go into a
+replay buffer, and the learner takes one gradient step for each step played.
+`remotely-rl train sac` runs the same algorithm, with metrics, resumable checkpoints and a plot.
 """
 
 import contextlib
@@ -28,15 +28,15 @@ MINUTES = 2
 
 
 def main(minutes: float = MINUTES) -> None:
-    torch.set_num_threads(1)  # a second one costs a small network more than it gains
+    torch.set_num_threads(1)  # a second thread slows a network this small
     remotely.connect(cpus=1)  # or remotely.connect("host:8010")
     learner = make_learner(CONFIG, kind=SoftLearner)  # or make_learner(CONFIG, YourPolicy, ...)
     actor = ContinuousActor(CONFIG, learner.model, CONFIG.seed)
     ratio = Ratio(CONFIG.replay_ratio, CONFIG.batch_size, CONFIG.learn_from)
     replay: Replay | None = None
     scores: list[float] = []
-    began = time.monotonic()
-    while time.monotonic() - began < 60 * minutes:
+    started = time.monotonic()
+    while time.monotonic() - started < 60 * minutes:
         actor.set_param(learner.parameters(ratio.rows))
         rollout = actor.sample()
         replay = replay or Replay(CONFIG.replay_rows, 1, rollout.trajectory, CONFIG.n_step)
@@ -49,7 +49,7 @@ def main(minutes: float = MINUTES) -> None:
             ratio.updated()
         scores += [game.score for game in rollout.episodes]
         if rollout.episodes:
-            speed = ratio.rows / (time.monotonic() - began)
+            speed = ratio.rows / (time.monotonic() - started)
             mean = np.mean(scores[-10:])
             print(f"{ratio.rows:9,} steps  {speed:5,.0f}/s  mean return {mean:8.1f}", flush=True)
     torch.save(learner.model.state_dict(), "pendulum.pt")
@@ -57,5 +57,5 @@ def main(minutes: float = MINUTES) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and its actors with it
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
         main()

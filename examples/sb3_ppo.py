@@ -1,10 +1,10 @@
-"""Stable-Baselines3's PPO on environments that survive their crashes.
+"""Stable-Baselines3's PPO on fault-tolerant environments.
 
     pip install stable-baselines3
     python examples/sb3_ppo.py
 
-The one line that differs is that which makes `envs`.  Environments live in actors of this machine,
-or of a cluster if you connect to one first: remotely.connect("host:8010").
+Only the line that makes `envs` differs from a usual script.  Environments run in actors on this
+machine, or on a cluster if you connect to one first: remotely.connect("host:8010").
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from remotely_rl.sb3 import VecEnv
 
 
 def main(total_steps: int = 50_000) -> float:
-    torch.set_num_threads(1)  # faster for a network as small as this one, and the actors have cores
+    torch.set_num_threads(1)  # faster for a network this small, and leaves the cores to the actors
     envs = VecEnv("CartPole-v1", 8)  # in place of make_vec_env("CartPole-v1", 8)
     model = PPO("MlpPolicy", envs, n_steps=128, batch_size=256, device="cpu", seed=1, verbose=1)
     model.learn(total_steps)
@@ -28,5 +28,5 @@ def main(total_steps: int = 50_000) -> float:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and its actors with it
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
         main()

@@ -1,10 +1,10 @@
-"""Connect Four by self-play, measured against a minimax player.
+"""Connect Four by self-play, evaluated against a minimax player.
 
     python examples/self_play_connect_four.py [MINUTES]
 
-PPO plays former selves (docs/several_agents.md), and at the end 200 games against a minimax player
-that looks two moves ahead, who begins every other one.  The game here is PettingZoo's, with the
-same observations, and faster: SelfPlay takes either.
+PPO trains against its earlier versions (docs/several_agents.md).  At the end it plays 200 games
+against a minimax player that looks two moves ahead; the sides alternate.  The game has the
+observations of PettingZoo's Connect Four, and is faster; SelfPlay accepts either.
 """
 
 import contextlib
@@ -23,17 +23,17 @@ import remotely_rl
 from remotely_rl import SelfPlay, ppo
 
 ROWS, COLUMNS = 6, 7
-HEIGHT = ROWS + 1  # bits of a column: the one on top stays empty, and parts it from the next
+HEIGHT = ROWS + 1  # bits per column: the top one stays empty and separates it from the next
 Observation = dict[str, NDArray[Any]]
 
 
 def bit(row: int, column: int) -> int:
-    """The bit of a place on a board; row 0 is the top."""
+    """Return the bit of a cell of a bitboard; row 0 is the top."""
     return 1 << (column * HEIGHT + ROWS - 1 - row)
 
 
 def has_four(stones: int) -> bool:
-    """Whether four of these stones are in a line: upright, level or diagonal."""
+    """Whether four of these stones are in a vertical, horizontal or diagonal line."""
     for step in (1, HEIGHT, HEIGHT - 1, HEIGHT + 1):
         pairs = stones & (stones >> step)
         if pairs & (pairs >> 2 * step):
@@ -42,21 +42,18 @@ def has_four(stones: int) -> bool:
 
 
 class ConnectFour:
-    """Two players drop stones into columns; the first with four in a line wins.
-
-    It has what SelfPlay uses of a PettingZoo environment.
-    """
+    """Connect Four, with the part of PettingZoo's AEC interface that SelfPlay uses."""
 
     possible_agents = ("player_0", "player_1")
 
     def __init__(self, opening: int = 0):
-        """A game begins after up to `opening` random moves, so that no two are alike."""
+        """Start each game with up to `opening` random moves, for variety."""
         self.opening = opening
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
         return spaces.Dict(
             {
-                "observation": spaces.Box(0, 1, (ROWS, COLUMNS, 2), np.int8),  # own stones, others'
+                "observation": spaces.Box(0, 1, (ROWS, COLUMNS, 2), np.int8),  # own, opponent's
                 "action_mask": spaces.Box(0, 1, (COLUMNS,), np.int8),
             }
         )
@@ -76,7 +73,7 @@ class ConnectFour:
     def clear(self) -> None:
         self.stones = [0, 0]
         self.free = [ROWS] * COLUMNS
-        self.seen = np.zeros((2, ROWS, COLUMNS, 2), np.int8)  # by each player
+        self.board = np.zeros((2, ROWS, COLUMNS, 2), np.int8)  # as each player observes it
         self.turn = 0
         self.winner: int | None = None
 
@@ -87,8 +84,8 @@ class ConnectFour:
     def last(self) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         reward = 0.0 if self.winner is None else (1.0 if self.winner == self.turn else -1.0)
         is_over = self.winner is not None or not any(self.free)
-        mask = np.array([left > 0 or is_over for left in self.free], np.int8)
-        obs = {"observation": self.seen[self.turn].copy(), "action_mask": mask}
+        mask = np.array([free > 0 or is_over for free in self.free], np.int8)
+        obs = {"observation": self.board[self.turn].copy(), "action_mask": mask}
         return obs, reward, is_over, False, {}
 
     def step(self, action: int | None) -> None:
@@ -99,7 +96,7 @@ class ConnectFour:
         self.free[action] -= 1
         row = self.free[action]
         self.stones[me] |= bit(row, action)
-        self.seen[me, row, action, 0] = self.seen[other, row, action, 1] = 1
+        self.board[me, row, action, 0] = self.board[other, row, action, 1] = 1
         if has_four(self.stones[me]):
             self.winner = me
 
@@ -117,37 +114,37 @@ LINES = [
     for down, right in ((1, 0), (0, 1), (1, 1), (-1, 1))
     if 0 <= row + 3 * down < ROWS and column + 3 * right < COLUMNS
 ]
-WORTH = (0, 1, 4, 16, 0)  # of a line with so many stones of one player, and none of the other
+WORTH = (0, 1, 4, 16, 0)  # of a line with 0, 1, ... stones of one player and none of the other
 WON = 10_000
 
 
 def minimax(obs: Observation, mask: Any, random: np.random.Generator, depth: int = 2) -> int:
-    """The best move by looking `depth` moves ahead; one of the best at random."""
-    own, others = (int((obs["observation"][..., i] * BITS).sum()) for i in (0, 1))
+    """Return the best move at search depth `depth`; ties are broken at random."""
+    own, theirs = (int((obs["observation"][..., i] * BITS).sum()) for i in (0, 1))
     legal = np.flatnonzero(obs["action_mask"])
-    values = [-value(others, own | drop(own | others, int(c)), depth - 1) for c in legal]
+    values = [-value(theirs, own | drop(own | theirs, int(c)), depth - 1) for c in legal]
     return int(random.choice(legal[np.equal(values, max(values))]))
 
 
-def value(own: int, others: int, depth: int) -> int:
-    """What a position is worth to who is to move, after the other has moved."""
-    if has_four(others):
-        return -WON - depth  # the sooner, the worse
-    moves = [drop(own | others, column) for column in range(COLUMNS)]
+def value(own: int, theirs: int, depth: int) -> int:
+    """Return the value of a position for the player to move."""
+    if has_four(theirs):
+        return -WON - depth  # an earlier loss is worse
+    moves = [drop(own | theirs, column) for column in range(COLUMNS)]
     moves = [move for move in moves if move]
     if not moves:
         return 0
     if depth:
-        return max(-value(others, own | move, depth - 1) for move in moves)
+        return max(-value(theirs, own | move, depth - 1) for move in moves)
     return sum(
-        WORTH[(own & line).bit_count()] * (not others & line)
-        - WORTH[(others & line).bit_count()] * (not own & line)
+        WORTH[(own & line).bit_count()] * (not theirs & line)
+        - WORTH[(theirs & line).bit_count()] * (not own & line)
         for line in LINES
     )
 
 
 def drop(stones: int, column: int) -> int:
-    """The bit on which a stone lands; 0 where a column is full."""
+    """Return the bit on which a stone lands, or 0 if the column is full."""
     full = sum(bit(row, column) for row in range(ROWS))
     return (stones + bit(ROWS - 1, column)) & full & ~stones
 
@@ -156,37 +153,41 @@ def drop(stones: int, column: int) -> int:
 
 
 class Network(nn.Module):
-    """Two layers over the stones, how far each line is, and what a move would complete or leave."""
+    """An MLP on the stones, the progress of each line, and the lines that each move would complete.
+
+    The same features are computed for both players, for the cell where a stone lands and the cell
+    above it, which the opponent can take next.
+    """
 
     lines: Tensor
 
     def __init__(self, observation_shape: dict[str, tuple[int, ...]], outputs: int):
         super().__init__()
-        places = [bit(row, column) for row in range(ROWS) for column in range(COLUMNS)]
-        lines = torch.tensor([[float(line & place > 0) for line in LINES] for place in places])
-        self.register_buffer("lines", lines, persistent=False)
-        of_moves, units = 6 * COLUMNS, 128
+        cells = [bit(row, column) for row in range(ROWS) for column in range(COLUMNS)]
+        lines = torch.tensor([[float(line & cell > 0) for line in LINES] for cell in cells])
+        self.register_buffer("lines", lines, persistent=False)  # [cells, lines]
+        move_features, units = 6 * COLUMNS, 128
         self.body = nn.Sequential(
-            nn.Linear(2 * (2 * len(places) + len(LINES)) + of_moves, units), nn.ReLU(),
+            nn.Linear(2 * (2 * len(cells) + len(LINES)) + move_features, units), nn.ReLU(),
             nn.Linear(units, units), nn.ReLU(),
         )  # fmt: skip
-        self.policy, self.value = nn.Linear(units + of_moves, outputs), nn.Linear(units, 1)
+        self.policy, self.value = nn.Linear(units + move_features, outputs), nn.Linear(units, 1)
 
     def forward(self, obs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        own, others = obs["observation"].flatten(2).unbind(1)  # stones, [N, places]
-        empty = 1 - own - others
-        lands = empty * pad(1 - empty[:, COLUMNS:], (0, COLUMNS), value=1.0)  # on a stone, or below
-        above = pad(lands[:, COLUMNS:], (0, COLUMNS))  # there the other could land next
-        mine, theirs = own @ self.lines, others @ self.lines  # in each line, [N, lines]
-        seen, moves = [own, others], []
-        for here, there in ((mine, theirs), (theirs, mine)):
-            stones_of_open = relu(here - 4 * there)
-            threes = empty * (relu(stones_of_open - 1) @ self.lines.T)
-            fours = empty * (relu(stones_of_open - 2) @ self.lines.T).clamp(max=1)
-            seen += [stones_of_open, fours]
+        own, theirs = obs["observation"].flatten(2).unbind(1)  # stones, [N, cells]
+        empty = 1 - own - theirs
+        lands = empty * pad(1 - empty[:, COLUMNS:], (0, COLUMNS), value=1.0)  # where a stone lands
+        above = pad(lands[:, COLUMNS:], (0, COLUMNS))  # where the opponent could land next
+        own_counts, their_counts = own @ self.lines, theirs @ self.lines  # [N, lines]
+        features, moves = [own, theirs], []
+        for count, blocking in ((own_counts, their_counts), (their_counts, own_counts)):
+            open_lines = relu(count - 4 * blocking)  # stones in each line without the other's
+            threes = empty * (relu(open_lines - 1) @ self.lines.T)
+            fours = empty * (relu(open_lines - 2) @ self.lines.T).clamp(max=1)
+            features += [open_lines, fours]
             moves += [lands * fours, above * fours, lands * threes]
-        by_column = torch.cat([each.view(-1, ROWS, COLUMNS).sum(1) for each in moves], 1)
-        hidden = self.body(torch.cat([*seen, by_column], 1))
+        by_column = torch.cat([move.view(-1, ROWS, COLUMNS).sum(1) for move in moves], 1)
+        hidden = self.body(torch.cat([*features, by_column], 1))
         return self.policy(torch.cat([hidden, by_column], 1)), self.value(hidden).squeeze(-1)
 
 
@@ -197,17 +198,17 @@ against_minimax = SelfPlay(ConnectFour, minimax)  # evaluate RUN --env FILE.py:a
 
 
 def play(run: Any, games: int = 200) -> dict[float, int]:
-    """Play so many games against minimax, each second one as the first player; count results."""
+    """Play games against minimax, every other one as the first player; return counts by reward."""
     agent = remotely_rl.load(run, env=against_minimax, model=Network)
     envs = against_minimax(num_envs=20)
     obs, _ = envs.reset(seed=1)
     counts = {1.0: 0, 0.0: 0, -1.0: 0}
-    left = np.full(20, games // 20)
-    while left.any():
+    games_left = np.full(20, games // 20)
+    while games_left.any():
         obs, reward, terminated, *_ = envs.step(agent.act(obs))
-        for i in np.flatnonzero(terminated & (left > 0)):
+        for i in np.flatnonzero(terminated & (games_left > 0)):
             counts[float(reward[i])] += 1
-            left[i] -= 1
+            games_left[i] -= 1
     return counts
 
 
@@ -222,5 +223,5 @@ def main(minutes: float = 10.0) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and its actors with it
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
         main(float(sys.argv[1]) if len(sys.argv) > 1 else 10.0)

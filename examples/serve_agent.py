@@ -1,9 +1,9 @@
-"""A trained agent behind an actor: many games, and one pass of the network for all that wait.
+"""An inference server: a trained agent in an actor, which serves many games in batches.
 
     python examples/serve_agent.py [RUN]
 
-Without a run it trains one first, PPO on CartPole for a few seconds.  Each game is an actor too:
-it asks the server for its actions, and calls that arrive together are answered together.
+Without a run, it first trains PPO on CartPole for a few seconds.  Each game is an actor too and
+requests its actions from the server, which answers all waiting calls with one forward pass.
 """
 
 import contextlib
@@ -50,29 +50,23 @@ class Game:
         return score
 
 
-def trained(folder: str) -> str:
-    """Train for a little while; return the run."""
-    run = f"{folder}/run"
-    ppo.train(
-        ppo.Config(env="CartPole-v1", actors=1, total_steps=20_000, learner_threads=1), run=run
-    )
-    return run
-
-
 def main() -> None:
     remotely.connect(cpus=8)  # or remotely.connect("host:8010")
     with tempfile.TemporaryDirectory() as folder:
-        run = sys.argv[1] if len(sys.argv) > 1 else trained(folder)
+        run = sys.argv[1] if len(sys.argv) > 1 else f"{folder}/run"
+        if len(sys.argv) == 1:
+            config = ppo.Config(
+                env="CartPole-v1", actors=1, total_steps=20_000, learner_threads=1
+            )  # fmt: skip
+            ppo.train(config, run=run)
         server = Server(run)
         games = [Game(server) for _ in range(4)]
-        scores = [
-            future.result() for future in [game.play.submit(i) for i, game in enumerate(games)]
-        ]
+        futures = [game.play.submit(seed) for seed, game in enumerate(games)]
+        print("scores:", *(f"{future.result():.0f}" for future in futures))
         passes, actions = server.counts()
-        print("scores:", *(f"{score:.0f}" for score in scores))
-        print(f"{actions} actions in {passes} passes of the network")
+        print(f"{actions} actions in {passes} forward passes")
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and its actors with it
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
         main()

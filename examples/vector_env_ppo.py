@@ -1,11 +1,11 @@
-"""PPO in one file, in the manner of CleanRL, on environments that survive their crashes.
+"""PPO in one file, in the style of CleanRL, on fault-tolerant environments.
 
     python examples/vector_env_ppo.py
 
-The one line that differs from such a script is that which makes `envs`.  Environments live in
-actors of this machine, or of a cluster if you connect to one first: remotely.connect("host:8010").
-Rows are Gymnasium's, reset in the step after the end; the row of a reset is left out of the update,
-as is that of a crash, whose transition nobody knows.
+Only the line that makes `envs` differs from a CleanRL script.  Environments run in actors on this
+machine, or on a cluster if you connect to one first: remotely.connect("host:8010").  Autoreset is
+Gymnasium's next-step mode.  The update skips the rows of resets, and those of crashes, whose
+transition is unknown.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from torch import nn
 
 from remotely_rl import VectorEnv
 
-ENVS, STEPS = 8, 128  # rows of a rollout
+ENVS, STEPS = 8, 128  # of a rollout
 EPOCHS, MINIBATCHES = 4, 4
 GAMMA, LAMBDA, CLIP, ENTROPY = 0.99, 0.95, 0.2, 0.01
 
@@ -43,7 +43,7 @@ def main(total_steps: int = 150_000) -> float:
 
 
 def train(envs: gymnasium.vector.VectorEnv[Any, Any, Any], total_steps: int) -> float:
-    """Train an agent; return the mean of its last returns."""
+    """Train an agent; return its mean return over the last 30 episodes."""
     torch.manual_seed(1)
     torch.set_num_threads(1)
     agent = Agent(envs.single_observation_space.shape[0], int(envs.single_action_space.n))  # type: ignore[index]
@@ -58,8 +58,8 @@ def train(envs: gymnasium.vector.VectorEnv[Any, Any, Any], total_steps: int) -> 
     score = np.zeros(ENVS)
 
     now = torch.from_numpy(envs.reset(seed=1)[0])
-    ended = np.zeros(ENVS, bool)  # in the last row: this one resets
-    began, steps, mean = time.monotonic(), 0, 0.0
+    ended = np.zeros(ENVS, bool)  # at the previous row, so this row is a reset
+    started, steps, mean = time.monotonic(), 0, 0.0
     while steps < total_steps:
         for t in range(STEPS):
             obs[t] = now
@@ -77,7 +77,7 @@ def train(envs: gymnasium.vector.VectorEnv[Any, Any, Any], total_steps: int) -> 
         with torch.no_grad():
             values[STEPS] = agent.value(now)[:, 0]
 
-        # GAE.  A row that is not valid passes nothing on, so the one before it bootstraps.
+        # GAE.  An invalid row carries no advantage, so the row before it bootstraps from its value.
         advantages, carried = torch.zeros(rows), torch.zeros(ENVS)
         for t in reversed(range(STEPS)):
             going = GAMMA * (1 - terminated[t])
@@ -104,11 +104,11 @@ def train(envs: gymnasium.vector.VectorEnv[Any, Any, Any], total_steps: int) -> 
 
         steps += STEPS * ENVS
         mean = float(np.mean(returns[-30:])) if returns else 0.0
-        speed = steps / (time.monotonic() - began)
+        speed = steps / (time.monotonic() - started)
         print(f"{steps:8,} steps  {speed:6,.0f}/s  mean return {mean:6.1f}", flush=True)
     return mean
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it, and its actors with it
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
         main()

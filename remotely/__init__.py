@@ -16,7 +16,7 @@
     future = counter.add.submit(3)    # does not block
     print(future.result())
 
-`help(remotely.NAME)` says more of each name.
+`help(remotely.NAME)` describes each name.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -127,6 +127,6 @@ __all__ = [
 if not TYPE_CHECKING:  # checkers would take any name to exist
 
     def __getattr__(name: str) -> Any:
-        """Say what is written here for a name of another library, or which of ours is closest."""
+        """Raise an AttributeError with the equivalent of another library's name, or the closest."""
         hint = did_you_mean(name, __all__)
         raise no_such_name("remotely", f"module.{name}", otherwise=hint)

@@ -1,4 +1,4 @@
-"""Bad arguments of public functions: what is wrong, and the closest name that exists."""
+"""Checks of the arguments of public functions, with errors that suggest the closest name."""
 
 import difflib
 import functools
@@ -12,27 +12,27 @@ from remotely.other_names import advice
 P = ParamSpec("P")
 R = TypeVar("R")
 
-MOST = 10**12  # as much as the master's messages carry of anything but bytes
+MOST = 10**12  # the largest number in the master's messages, except bytes
 
 
 def number(name: str, value: object, least: int = 0) -> None:
-    """Refuse what is no number from `least` to MOST.  Raises ValueError."""
+    """Raise ValueError unless a value is a number from `least` to MOST."""
     if _is_one_of(value, (int, float)) and least <= value <= MOST:  # type: ignore[operator]
         return
-    raise ValueError(f"{name}={value!r}: it is to be a number from {least} up")
+    raise ValueError(f"{name}={value!r} must be a number, at least {least}")
 
 
 def whole_number(name: str, value: object, least: int = 0) -> None:
-    """Refuse what is no whole number from `least` to MOST.  Raises ValueError."""
+    """Raise ValueError unless a value is a whole number from `least` to MOST."""
     if _is_one_of(value, (int,)) and least <= value <= MOST:  # type: ignore[operator]
         return
-    raise ValueError(f"{name}={value!r}: it is to be a whole number from {least} up")
+    raise ValueError(f"{name}={value!r} must be a whole number, at least {least}")
 
 
 def of_type(name: str, value: object, wanted: type | tuple[type, ...], what: str) -> None:
-    """Refuse what is of another type; `what` names the one wanted.  Raises TypeError."""
+    """Raise TypeError unless a value has the wanted type, which `what` describes."""
     if not isinstance(value, wanted):
-        raise TypeError(f"{name}={value!r}: it is to be {what}")
+        raise TypeError(f"{name}={value!r} must be {what}")
 
 
 def _is_one_of(value: object, types: tuple[type, ...]) -> bool:
@@ -40,15 +40,15 @@ def _is_one_of(value: object, types: tuple[type, ...]) -> bool:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return "did you mean 'cpus'?", or nothing if no name is near."""
+    """Return "did you mean 'cpus'?"; "" if no known name is close."""
     nearest = difflib.get_close_matches(name, list(known), 1)
     return f"did you mean {nearest[0]!r}?" if nearest else ""
 
 
 def signature_of(function: Callable[..., Any], follow_wrapped: bool = True) -> inspect.Signature:
-    """Return the signature of a function or a class, whatever its annotations name.
+    """Return the signature of a function or class, even if its annotations have undefined names.
 
-    Python 3.14 evaluates them now, and would raise NameError for what is not there.
+    Python 3.14 evaluates annotations here, and would raise NameError.
     """
     if sys.version_info >= (3, 14):
         from annotationlib import Format  # noqa: PLC0415 - as new as that
@@ -60,7 +60,7 @@ def signature_of(function: Callable[..., Any], follow_wrapped: bool = True) -> i
 
 
 def suggests(function: Callable[P, R]) -> Callable[P, R]:
-    """Have a function name the nearest of its parameters where it is given an unknown one."""
+    """Decorate a function so that an unknown keyword argument raises an error with a suggestion."""
     known = list(inspect.signature(function).parameters)
 
     @functools.wraps(function)

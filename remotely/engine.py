@@ -1,8 +1,8 @@
-"""The seam between what users hold (handles, groups) and what runs their objects.
+"""The engine interface: what handles and groups require of the engine that runs their objects.
 
-Handles know an Engine and nothing of ZeroMQ.  `client.client.Client` is the engine of a cluster,
+Handles use an Engine and nothing of ZeroMQ.  `client.client.Client` is the engine of a cluster,
 `engines.in_process.InProcess` that of REMOTELY_LOCAL=1, `engines.ray.engine.RayEngine` that of Ray.
-Another engine has to provide these fourteen verbs, and to say which promises it does not keep.
+Another engine must implement these fourteen verbs, and declare which promises it does not keep.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,22 +16,22 @@ from remotely.values.unpicklable import PartNames
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What `@remote_class(...)` and `options(...)` take.
+    """The options of `@remote_class(...)` and `options(...)`.
 
-    cpus          cores to be reserved: 1, or none on a script's own cluster; also BLAS's threads
-    gpus          GPUs to be reserved, or a part of one (0.5); none other is visible to the actor
-    memory        bytes, or "2GiB"; beyond it the actor is ended
-    resources     of your own, as {"license": 1}: of what `--resource` and `connect` offer
-    max_restarts  how often in ten minutes an actor that died is restarted, with its arguments
-    concurrency   how many calls run at a time, on threads
-    wait          whether a plain call blocks; if not it returns its future
+    cpus          cores to reserve: 1, or none on a script's own cluster; also the BLAS threads
+    gpus          GPUs to reserve, or a fraction of one (0.5); the actor sees no others
+    memory        bytes, or "2GiB"; an actor that uses more is ended
+    resources     custom resources to reserve, as {"license": 1}: see `--resource` and `connect`
+    max_restarts  the limit of restarts in ten minutes of an actor that dies, with its arguments
+    concurrency   the number of calls that run at the same time, on threads
+    wait          whether a plain call blocks; if not, it returns its future
     env           environment variables, set before anything is imported
     name          unique on the cluster, for `get_actor`
     detached      whether the actor outlives its owner, until it is closed
-    machine       on which it is to be, by its name or address; empty for any
-    near          the handle of an actor on whose machine it is to be
-    patience_s    how long it waits for room, if not as long as `connect` was told; 0 is not at all
-    get_if_exists whether a handle of the actor with this name is returned, if there is one
+    machine       the machine to place it on, by name or address; empty for any
+    near          the handle of an actor; place it on the same machine
+    patience_s    seconds to wait for room, by default those of `connect`; 0 does not wait
+    get_if_exists whether to return a handle of the actor with this name, if there is one
     """
 
     cpus: float | None = None
@@ -51,12 +51,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cores(self) -> float:
-        """What is reserved where cores are counted."""
+        """The cores to reserve on a cluster that counts them."""
         return 1 if self.cpus is None else self.cpus
 
 
 class Promises(msgspec.Struct, frozen=True, kw_only=True):
-    """What an engine keeps, of what not every engine can.  Tests skip by it, and docs print it."""
+    """The promises that only some engines keep.  Tests skip by them, and the docs list them."""
 
     exit_status: bool = True
     own_process: bool = True
@@ -69,27 +69,27 @@ class Promises(msgspec.Struct, frozen=True, kw_only=True):
 
 
 PROMISED = {
-    "exit_status": "`ActorDied` has the exit code or signal, the last words and the flight record",
-    "own_process": "methods run on the main thread of a process, and what it starts ends with it",
+    "exit_status": "`ActorDied` has the exit code or signal, last stderr lines and flight record",
+    "own_process": "methods run on the main thread of a process; its child processes end with it",
     "output": "the terminal and `ps` show actors by their names; log records reach the client",
-    "deadlocks": "an actor that waits for itself gets `Deadlock`; waits in a circle are told",
+    "deadlocks": "an actor that waits for itself gets `Deadlock`; cycles of waits are reported",
     "keys": "each client has a key of its own, which can be revoked",
-    "detached_restarts": "a detached actor is restarted, though its maker is gone",
-    "dial_in": "processes that were there before dial in with objects of theirs",
+    "detached_restarts": "a detached actor is restarted even after its maker has ended",
+    "dial_in": "existing processes can dial in with objects of theirs",
     "exact_doubt": "`may_have_run` is false for every call that had not begun when its actor died",
 }
 
 
 class RemoteActor:
-    """One actor as an engine knows it.  All handles of the actor in a process share it.
+    """An engine's record of one actor.  All handles of the actor in a process share it.
 
-    `face`, called with this, makes another handle.  It is not a handle itself, since the end of the
-    last handle must be noticed.
+    It holds no handle, so that the last handle can be seen to go; `face`, called with this, makes
+    another one.
     """
 
     face: Callable[["RemoteActor"], Any]
 
-    # Which life of the actor was sent which sources, by any client: its handles carry that along.
+    # The sources that any client sent, and to which life of the actor.  Pickled handles carry it.
     sent: tuple[int, frozenset[str]] = (0, frozenset())
 
     def __init__(self, engine: "Engine", actor: str, name: str, owned: bool) -> None:
@@ -106,13 +106,13 @@ Prepared = Callable[[RemoteActor], CallFuture[Any]]
 
 
 class Arrival(Protocol):
-    """A question for an object whose process dials in; see `Engine.await_arrival`."""
+    """A request for an object whose process dials in; see `Engine.await_arrival`."""
 
     def result(self, timeout: float | None = None) -> RemoteActor:
-        """Wait for it.  Raises CallTimeout after `timeout` seconds."""
+        """Wait for the object.  Raises CallTimeout after `timeout` seconds."""
 
     def give_back(self) -> None:
-        """It is not wanted any more: another client may have it."""
+        """Withdraw the request: another client may have the object."""
 
 
 class Engine(Protocol):
@@ -127,7 +127,7 @@ class Engine(Protocol):
         options: Options,
         count: int,
     ) -> list[RemoteActor]:
-        """Make `count` objects, each in a place of its own.  Makes all of them or raises."""
+        """Make `count` objects, each in an actor of its own.  Makes all of them or raises."""
 
     def call(
         self,
@@ -138,17 +138,17 @@ class Engine(Protocol):
         background: bool,
         retries: int = 0,
     ) -> list[CallFuture[Any]]:
-        """Call one method of each; without `background` the caller is about to wait.
+        """Call one method of each; without `background`, the caller is about to wait.
 
-        A call whose outcome is lost is repeated, at most `retries` times.
+        A call whose outcome is lost is retried, at most `retries` times.
         """
 
     def prepare(
         self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], names: PartNames = ""
     ) -> Prepared:
-        """Take the arguments of a call as they are now; return what sends it to an actor.
+        """Pickle the arguments of a call; return a function that sends the call to an actor.
 
-        That may be done again, and in the background.  `names` are what errors call the arguments.
+        It may be called repeatedly, and in the background.  Errors call the arguments `names`.
         """
 
     def get(self, remotes: Sequence[RemoteActor], name: str) -> list[CallFuture[Any]]:
@@ -160,25 +160,25 @@ class Engine(Protocol):
         """Write an attribute of each."""
 
     def put(self, value: object) -> Any:
-        """Return an object that you can pass in the place of `value`; it arrives as the value."""
+        """Return an object to pass instead of `value`; it arrives as the value."""
 
     def value_of(self, ref: object) -> Any:
         """Return the value of what `put` returned.  Raises TypeError for anything else."""
 
     def end(self, remotes: Sequence[RemoteActor], grace_s: float) -> None:
-        """End each actor after the calls made before, and return when they have ended.
+        """End each actor after the calls made before, and wait until they have ended.
 
-        Without grace they end at once, whatever they are doing.
+        With a grace of 0 they are killed immediately.
         """
 
     def release(self, remote: RemoteActor) -> None:
-        """The last handle in this process is gone: end the actor if it is owned.  Never blocks."""
+        """Handle the loss of the last handle here: end the actor if it is owned.  Never blocks."""
 
     def find(self, name: str) -> RemoteActor:
         """Return the actor with this name, borrowed."""
 
     def await_arrival(self, class_name: str) -> Arrival:
-        """Ask for an actor of this class whose process has dialled in, or will."""
+        """Request an actor of this class whose process has dialled in or will."""
 
     def borrow(self, actor: str, name: str) -> RemoteActor:
         """Return the actor of a handle that arrived from another process."""
@@ -186,7 +186,7 @@ class Engine(Protocol):
     def report(self, fresh: bool = True) -> ClusterStatus:
         """Return the machines, clients and actors of the cluster.
 
-        With `fresh`, the actors say what they do and use at this moment, which takes a while.
+        With `fresh`, actors are queried for current activity and usage, which takes a while.
         """
 
     def shutdown(self) -> None:

@@ -1,40 +1,40 @@
-"""Everything that can go wrong, and whose fault it was.
+"""The errors that remotely raises: what each means, whose fault it is, and what to do.
 
-One root, `RemotelyError`.  The type says who is to act: `ActorRaised` is your
-code, `NotPicklable` your value, `NoResources` your request, `ActorDied` and
-`WorkerLost` the world.  Where a call may have run although its reply never
-came, the error says so in `may_have_run`; nothing is ever retried in silence.
+All inherit from `RemotelyError`.  The type says where to look: `ActorRaised` your code,
+`NotPicklable` your value, `NoResources` your request, `ActorDied` and `WorkerLost` the process and
+its machine.  If a call may have run although no reply arrived, `may_have_run` of the error is true.
+Nothing is ever retried silently.
 """
 
 from concurrent.futures import TimeoutError as FutureTimeout
 
 
 class RemotelyError(Exception):
-    """The root of all errors that this package raises by itself.
+    """The base class of all errors of this package.
 
-    Whose fault: the message says it; as itself it is raised for what was asked in the wrong order.
-    What to do: catch it last, behind the errors that you can do something about.
+    Whose fault: the message says; raised directly, it reports a call at the wrong time or place.
+    What to do: catch it last, after the errors that you can handle.
     """
 
 
 class WireError(RemotelyError):
-    """A peer broke the protocol: nothing that it says can be trusted.
+    """A peer violated the protocol, so none of its messages can be trusted.
 
-    Whose fault: this package's, or a stranger's who talks to its ports.
+    Whose fault: this package's, or that of a foreign program that connects to its ports.
     What to do: report it as a bug.
     """
 
 
 class NotAllowed(RemotelyError):
-    """The other side does not admit this key, or a key file is missing, damaged or loose.
+    """The other side rejects this key, or a key file is missing, damaged or readable by others.
 
-    Whose fault: the key's: the wrong one, a revoked one, or one that others can read.
+    Whose fault: the key's: it is the wrong one, it was revoked, or its file is not private.
     What to do: copy the right key from the master's machine; the message says which, and where to.
     """
 
 
 class VersionMismatch(RemotelyError):
-    """The other side runs another Python, remotely or Ray.
+    """The other side runs a different version of Python, remotely or Ray.
 
     Whose fault: the installation's.
     What to do: install the version that the message names, on one of the two sides.
@@ -42,23 +42,23 @@ class VersionMismatch(RemotelyError):
 
 
 class NotPicklable(RemotelyError, TypeError):
-    """An argument, result or class cannot be sent.
+    """An argument, result or class cannot be pickled.
 
-    Whose fault: your value's: a lock, a socket, an open file, a generator within it.
-    What to do: leave out the attribute that the message names, or make it in the actor.
+    Whose fault: your value's: it contains a lock, a socket, an open file or a generator.
+    What to do: remove the attribute that the message names, or create it in the actor.
     """
 
 
 class NotShared(RemotelyError):
-    """The memory of a SharedArray cannot be had here.
+    """The memory of a SharedArray is not accessible in this process.
 
-    Whose fault: the placement's: it is of another machine, or its sender was killed on the way.
+    Whose fault: the placement's: it is on another machine, or its sender was killed meanwhile.
     What to do: place its users on one machine (`near=`), or send the array as a value.
     """
 
 
 class TooLarge(RemotelyError, ValueError):
-    """A value is larger than a message may be.
+    """A value exceeds the size limit of a message.
 
     Whose fault: your value's.
     What to do: send it in parts, or through a file.
@@ -66,23 +66,23 @@ class TooLarge(RemotelyError, ValueError):
 
 
 class NoResources(RemotelyError):
-    """There is no room for the actor, or no such machine.
+    """The cluster has no room for the actor, or lacks the machine that it asks for.
 
-    Whose fault: your request's, or that of the actors that have the rest: the message names them.
-    What to do: ask for less, close some actors, join more machines, or wait longer (`patience_s`).
+    Whose fault: your request's, or that of the actors that use the rest; the message names them.
+    What to do: ask for less, close some actors, add machines, or wait longer (`patience_s`).
     """
 
 
 class NameTaken(RemotelyError):
-    """Another actor of the cluster has this name.
+    """Another actor on the cluster has this name.
 
     Whose fault: your request's.
-    What to do: choose another name, take that actor (`get_if_exists=True`), or close it.
+    What to do: choose another name, use that actor (`get_if_exists=True`), or close it.
     """
 
 
 def name_taken(name: str, where: str) -> str:
-    """Return the sentence of a NameTaken."""
+    """Return the message of a NameTaken."""
     return (
         f"an actor named {name!r} is {where} already: remotely.get_actor({name!r}) gives a handle "
         f"of it, remotely.kill(remotely.get_actor({name!r})) ends it; or choose another name"
@@ -90,31 +90,31 @@ def name_taken(name: str, where: str) -> str:
 
 
 def doubt(may_have_run: bool) -> str:
-    """Return the end of a sentence: whether the call may have run."""
+    """Return the end of a message: whether the call may have run."""
     return "; the call may have run" if may_have_run else "; the call did not run"
 
 
 class MasterLost(RemotelyError):
-    """Nothing answers as master.  Calls on living actors go on; placing new ones does not.
+    """No master answers.  Calls to running actors continue, but no new actors can be placed.
 
-    Whose fault: the master's, or the network's on the way to it.
-    What to do: start it again, or look at the address and port that the message names; then repeat.
+    Whose fault: the master's, or that of the network between you and it.
+    What to do: restart the master, or check the address and port in the message, and try again.
     """
 
 
 class NotConnected(RemotelyError):
-    """This process has no cluster, or a handle belongs to another one.
+    """This process is not connected, or a handle belongs to another cluster.
 
-    Whose fault: the script's: it was shut down, or forked away from the process that is connected.
-    What to do: call `remotely.connect()`; start child processes by `spawn`, or use actors.
+    Whose fault: the script's: it has shut remotely down, or forked after connecting.
+    What to do: call `remotely.connect()`; start child processes with `spawn`, or use actors.
     """
 
 
 class CallTimeout(RemotelyError, FutureTimeout):
-    """The result did not come in time.  `still_running`: whether the call goes on over there.
+    """The result did not arrive in time.  `still_running`: whether the call continues in the actor.
 
-    Whose fault: nobody's; the method takes longer than was allowed.
-    What to do: wait again (`result()`), allow more, or end the actor.
+    Whose fault: nobody's; the method takes longer than the timeout.
+    What to do: wait again (`result()`), use a longer timeout, or end the actor.
     """
 
     def __init__(self, message: str, still_running: bool = True) -> None:
@@ -126,37 +126,37 @@ class CallTimeout(RemotelyError, FutureTimeout):
 
 
 class Deadlock(RemotelyError):
-    """An actor is about to wait for itself: it is busy with the call that would wait.
+    """An actor would wait for itself: it is busy with the call that is about to wait.
 
     Whose fault: the method's.
-    What to do: call the method on `self`, do not wait (`submit`), or serve others meanwhile
+    What to do: call the method on `self`, do not wait (`submit`), or allow concurrent calls
     (`concurrency=2`, async methods).
 
-    A submitted call for which this was raised runs once its actor is free.
+    If the call was submitted, it runs once its actor is free.
     """
 
 
 class ActorRaised(RemotelyError):
-    """The method raised an error that could not travel; its traceback is the message.
+    """The method raised an error that cannot be pickled; the message is its traceback.
 
     Whose fault: the method's.
-    What to do: mend what the traceback shows; raise an error that pickles to have it as itself.
+    What to do: fix what the traceback shows; an error that can be pickled arrives with its type.
 
-    The actor lives on.
+    The actor keeps running.
     """
 
 
 class ActorDied(RemotelyError):
-    """The actor's process ended before it answered.
+    """The actor's process ended before it replied.
 
-    Whose fault: your code's (a crash, `sys.exit`, `memory=` exceeded), or whoever killed it.
-    What to do: read `exit`, `stderr`, the message and `remotely logs`; look before you repeat what
-    may have run; `max_restarts=` has a dead actor restarted.
+    Whose fault: your code's (a crash, `sys.exit`, `memory=` exceeded), unless someone killed it.
+    What to do: read `exit`, `stderr`, the message and `remotely logs`; check the effects of a call
+    that may have run before you repeat it; `max_restarts=` restarts an actor that dies.
 
-    `exit` is an exit code or the name of a signal ("SIGKILL"), or None where nobody
-    saw.  If `may_have_run` is true the call may have run, in part or in whole: look
-    before you call again.  `flight_record` is what the actor had written to its
-    `remotely.flight_recorder` when it died; empty if it had none.
+    `exit` is an exit code, the name of a signal ("SIGKILL"), or None if unknown.  If `may_have_run`
+    is true, the call may have run, partly or completely.  `stderr` is the end of its stderr.
+    `flight_record` is what the actor had written to its `remotely.flight_recorder` when it died;
+    empty if it had none.
     """
 
     def __init__(
@@ -179,10 +179,11 @@ class ActorDied(RemotelyError):
 
 
 class WorkerLost(RemotelyError):
-    """The actor's machine is gone, or no longer reachable.
+    """The actor's machine is gone or unreachable.
 
     Whose fault: the machine's, or the network's.
-    What to do: see `may_have_run` as in `ActorDied`; mark what may be repeated `@idempotent`.
+    What to do: check `may_have_run` as for `ActorDied`; mark a method that may be repeated
+    `@idempotent`.
     """
 
     def __init__(self, message: str, may_have_run: bool = True) -> None:
@@ -194,13 +195,13 @@ class WorkerLost(RemotelyError):
 
 
 class RemoteTraceback(Exception):
-    """The traceback of the other process, as text; the `__cause__` of what a method raised."""
+    """The traceback in the other process, as text: the `__cause__` of what a method raised."""
 
     def __str__(self) -> str:
         return f"\n\n{self.args[0]}"
 
 
 def error_class(name: str) -> type[RemotelyError] | None:
-    """Return the class of errors that a message names; None if this version knows no such class."""
+    """Return the error class that a message names; None if this version has no such class."""
     found = globals().get(name)
     return found if isinstance(found, type) and issubclass(found, RemotelyError) else None

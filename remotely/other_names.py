@@ -1,6 +1,6 @@
-"""Names that users of other libraries expect: the tables of docs/coming_from.md, and hints.
+"""Names of other libraries: the tables of docs/coming_from.md, and hints in errors.
 
-Where such a name is tried, an AttributeError says what to write here.  The names do not exist:
+Using such a name raises an AttributeError that says what to write here.  The names do not exist:
 `hasattr` is false, and a class that defines one of them keeps it.
 """
 
@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 
 class Row(NamedTuple):
-    """What a library writes, and what is written here; `tried` is where a hint is given for it.
+    """A name of another library, and its equivalent here; `tried` lists where a hint is given.
 
-    A cell is code, unless it has code between backticks.
+    A cell without backticks is code.
     """
 
     theirs: str
@@ -47,7 +47,7 @@ TABLES: dict[str, tuple[Row, ...]] = {
         ),
         Row(
             "ray.get(ref)", "`future.result()`, `remotely.get(future)` or `await future`",
-            "a result is sent when it is there; `remotely.ref(future)` leaves it where it is",
+            "a result is sent once it is computed; `remotely.ref(future)` leaves it in the store",
         ),
         Row("ray.get([r1, r2])", "[f.result() for f in futures]"),
         Row(
@@ -62,7 +62,7 @@ TABLES: dict[str, tuple[Row, ...]] = {
         Row(
             "`max_concurrency`, `max_task_retries`",
             "`concurrency`, `@remotely.idempotent(retries=2)`",
-            "nothing is retried that is not marked",
+            "only marked methods are retried",
         ),
         Row("ray.util.ActorPool(actors)", "remotely.Pool(A, 8)", "", ("module.util",)),
         Row("ray.cluster_resources()", "remotely.status().machines", "",
@@ -103,9 +103,9 @@ TABLES: dict[str, tuple[Row, ...]] = {
         Row("Manager().Namespace()", "`remotely.remote_class(Namespace)()`",
             "its attributes are read and written there", ("module.Manager",)),
         Row("shared_memory.SharedMemory", "remotely.SharedArray(shape, dtype)",
-            "nothing is left behind, and no name is needed", ("module.shared_memory",)),
+            "needs no name and no `unlink`", ("module.shared_memory",)),
         Row('if __name__ == "__main__":', "nothing: `import` is enough",
-            "actors do not run what is at the top of your script"),
+            "actors do not run the top level of your script"),
     ),
 }  # fmt: skip
 
@@ -119,7 +119,7 @@ _MISSING = object()
 
 
 def advice(where: str) -> str:
-    """Return what to write in the place of a name, "module.init" and the like; "" if unknown."""
+    """Return what to write instead of a name, such as "module.init"; "" if unknown."""
     ours = HINTS.get(where)
     return f"write {ours} (docs/coming_from.md)" if ours else ""
 
@@ -129,16 +129,16 @@ def no_such_name(
 ) -> AttributeError:
     """Return the error for a name that a module, a class, a method or a future does not have.
 
-    In the tables a class is `A` and a method `a.f`; `stands_for` is that, and `name` its own.
+    The tables call a class `A` and a method `a.f` (`stands_for`); `name` replaces that.
     `otherwise` is the hint if the tables have none.
     """
-    told = f"{what} has no {where.partition('.')[2]!r}"
+    message = f"{what} has no {where.partition('.')[2]!r}"
     ours = re.sub(rf"\b{re.escape(stands_for)}\b", name, advice(where)) if name else advice(where)
-    return AttributeError("; ".join(filter(None, (told, ours or otherwise))))
+    return AttributeError("; ".join(filter(None, (message, ours or otherwise))))
 
 
 class OtherName:
-    """A name that a class does not have, and about which its AttributeError gives advice."""
+    """A name that a class does not have; its AttributeError gives a hint."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -149,7 +149,7 @@ class OtherName:
 
 
 def add_hints(cls: type) -> None:
-    """Give a class the hints for those names that it does not have itself."""
+    """Add hints to a class, for the names that it does not define."""
     for where in HINTS:
         place, _, name = where.partition(".")
         if place == "class" and inspect.getattr_static(cls, name, _MISSING) is _MISSING:
@@ -157,10 +157,10 @@ def add_hints(cls: type) -> None:
 
 
 def static_member(cls: type, name: str, default: object) -> Any:
-    """Return what a class has under a name, without running any of its code."""
+    """Return a member of a class without running any of its code; `default` if there is none."""
     return default if is_hint(cls, name) else inspect.getattr_static(cls, name, default)
 
 
 def is_hint(cls: type, name: str) -> bool:
-    """Tell whether a class has a hint, and no more, under a name."""
+    """Tell whether a class has only a hint under a name."""
     return isinstance(inspect.getattr_static(cls, name, None), OtherName)

@@ -1,29 +1,29 @@
-"""Reinforcement learning on `remotely`: model, algorithm, template.
+"""Distributed reinforcement learning on `remotely`.
 
     from remotely_rl import ppo
 
     ppo.train(ppo.Config(env="ALE/Pong-v5", actors=2, minutes=15))
 
 An algorithm's file in `algorithms/` reads from top to bottom: settings, losses, update, training
-loop.  What they share is in packages:
+loop.  The shared parts are packages:
 
     functions      returns, losses, distributions: pure functions of tensors
     networks       models that map observations to policy and value
-    environments   one contract for Gymnasium, Atari and your own
-    experience     trajectories, and the batches made of them
-    acting         actors, and how they sample: in rounds or in a stream; evaluations
+    environments   one interface for Gymnasium, Atari and your own environments
+    experience     trajectories, batches and replay
+    acting         actors, and sampling in rounds or in a stream; evaluations
     learning       the learner, the inference server, the parameter server
-    sync           rules by which workers share parameters
+    sync           sync rules, by which workers share parameters
     runs           a training run: folder, metrics, checkpoints, resuming
-    agents         loading, evaluating and filming what a run has learnt
+    agents         loading, evaluating and filming trained agents
 
-An algorithm in a file of your own takes what it needs from here (docs/own_algorithm.md):
+An algorithm in a file of your own imports its parts from here (docs/own_algorithm.md):
 
     from remotely_rl import Common, Session, Train, fields, sampling
 
-And for a trainer of your own, environments that survive their crashes, here or on a cluster:
+For a trainer of your own there are fault-tolerant environments, local or on a cluster:
 
-    supervision    what a crash is, how it is told and replayed
+    supervision    crash detection, crash reports and their replay
     vector         VectorEnv, a Gymnasium vector environment
     sb3            the same for Stable-Baselines3
 """
@@ -31,7 +31,7 @@ And for a trainer of your own, environments that survive their crashes, here or 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-import remotely_rl.learning.threads  # noqa: F401 - before torch, for what it asks of OpenMP
+import remotely_rl.learning.threads  # noqa: F401 - sets OpenMP's variables, so before torch
 from remotely_rl import other_names
 from remotely_rl.algorithms import ALGORITHMS
 from remotely_rl.errors import TrainingError, check_is_of_extra
@@ -98,7 +98,7 @@ __all__ = [
     "rainbow",
     "sac",
     "td3",
-    # what an algorithm in a file of your own is made of
+    # for an algorithm in a file of your own
     "Actor",
     "Common",
     "Learner",
@@ -147,10 +147,10 @@ _HOMES = {
 }
 
 
-if not TYPE_CHECKING:  # checkers would take any name to exist
+if not TYPE_CHECKING:  # or type checkers accept any name
 
     def __getattr__(name: str) -> Any:
-        """Imports a name on first use: nearly all import torch, which takes two seconds."""
+        """Import a name on first use: nearly all import torch, which takes two seconds."""
         home = "algorithms" if name in ALGORITHMS else _HOMES.get(name)
         if home is None:
             raise other_names.no_such_name(name, ALGORITHMS, __all__)
@@ -164,5 +164,5 @@ if not TYPE_CHECKING:  # checkers would take any name to exist
             raise
 
     def __dir__() -> list[str]:
-        """Names them before their first use, for completion."""
+        """List the public names before their first use, for completion."""
         return sorted({*globals(), *__all__})

@@ -9,14 +9,15 @@
     remotely-rl simulate fasgd:rate=0.001 sasgd:rate=0.04 --clients 128
 
 Every field of an algorithm's Config is an option of `train`, with the field's prose as its
-help; `config.GROUPS` says in which order.
+help, in the order of `config.GROUPS`.
 """
 
+import contextlib
 import importlib
 import os
 import sys
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from remotely_rl import algorithms, other_names, settings
 from remotely_rl.errors import TrainingError, check_is_of_extra
 from remotely_rl.user_code import is_in_file, named_in
 
-if typing.TYPE_CHECKING:  # each imports torch, which takes two seconds, and --help needs none
+if typing.TYPE_CHECKING:  # these import torch, which takes two seconds; --help does without
     from remotely_rl import networks
     from remotely_rl.config import Common
     from remotely_rl.environments import Source
@@ -37,20 +38,21 @@ if typing.TYPE_CHECKING:  # each imports torch, which takes two seconds, and --h
 
 Command = Callable[..., None]
 
-TOLD = (TrainingError, remotely.MasterLost, remotely.NotAllowed, remotely.VersionMismatch,
-        remotely.NoResources)  # fmt: skip
+# Errors whose message suffices: printed without a traceback.
+EXPLAINED = (TrainingError, remotely.MasterLost, remotely.NotAllowed, remotely.VersionMismatch,
+             remotely.NoResources)  # fmt: skip
 
 
 class Refused(click.ClickException):
-    """A mistake that one sentence explains."""
+    """An error of the user, explained in one sentence."""
 
     exit_code = 2
 
 
 class Train(click.Group):
-    """One command for each algorithm, made on demand: each imports torch and more.
+    """One command for each algorithm and each FILE.py:NAME.
 
-    FILE.py:NAME is one too.
+    Commands are made on demand, because an algorithm imports torch.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -65,7 +67,7 @@ class Train(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Algorithms"):
             rows = [(name, a.summary) for name, a in algorithms.ALGORITHMS.items()]
-            formatter.write_dl([*rows, ("FILE.py:NAME", "An algorithm of your own.")])
+            formatter.write_dl([*rows, ("FILE.py:NAME", "Your own algorithm.")])
 
 
 def _train_command(name: str) -> click.Command:
@@ -76,32 +78,32 @@ def _train_command(name: str) -> click.Command:
         name,
         cls=Configured,
         config=lambda: train_by.Config,
-        usual=USUAL,
+        defaults=DEFAULTS,
         groups=lambda: {
             group: (*fields, *TRAIN_OPTIONS.get(group, ()))
             for group, fields in importlib.import_module("remotely_rl.config").GROUPS.items()
         },
-        unseen=() if described else ("preset",),
+        hidden_fields=() if described else ("preset",),
         help=f"{described.description}\n\n{LIMITS}  {PRESETS}"
         if described
         else f"{train_by.summary}\n\n{LIMITS}",
     )
     @click.option("--model", metavar="FILE.py:NAME", help=MODEL.get(name, MODEL["all"]))
-    @click.option("--run", metavar="DIR", help="Folder of the run, which must be new.  [in runs/]")
-    @click.option("--resume", metavar="RUN", help="Resume this run; options given here win.")
-    @click.option("--initial", metavar="RUN", help="Begin with the model of this run.")
+    @click.option("--run", metavar="DIR", help="A new folder for the run.  [in runs/]")
+    @click.option("--resume", metavar="RUN", help="Resume this run, with the options given here.")
+    @click.option("--initial", metavar="RUN", help="Start with the model of this run.")
     @click.option(
-        "--hook", metavar="FILE.py:NAME", multiple=True, help="A Hook of your own; may be repeated."
+        "--hook", metavar="FILE.py:NAME", multiple=True, help="Your own Hook; may be repeated."
     )
     @click.option(
-        "--seeds", metavar="1-5", help="A run for each, in --run DIR; then their mean and interval."
+        "--seeds", metavar="1-5", help="One run per seed, in --run DIR; then mean and interval."
     )
     @click.option(
-        "--at-once", metavar="N", type=click.IntRange(1), help="Of the runs of --seeds, so many at"
-        " a time.  [as many as there is room for]",
+        "--at-once", metavar="N", type=click.IntRange(1), help="How many runs of --seeds train at"
+        " a time.  [as many as fit]",
     )  # fmt: skip
     @click.option(
-        "--address", metavar="ADDRESS", help="HOST:PORT, or ray:local.  [one of this process]"
+        "--address", metavar="ADDRESS", help="Cluster: HOST:PORT, or ray:local.  [its own]"
     )
     def train_one(
         model: str | None,
@@ -114,16 +116,16 @@ def _train_command(name: str) -> click.Command:
         address: str | None,
         **given: Any,
     ) -> None:
-        from remotely_rl.acting import cluster  # noqa: PLC0415 - imports much, --help needs none
+        from remotely_rl.acting import cluster  # noqa: PLC0415 - imports torch; --help does without
         from remotely_rl.runs import hooks, training  # noqa: PLC0415 - as above
 
-        with told():
-            given = given_of(given)
+        with messages_for_errors():
+            given = given_fields(given)
             if "env" in given:
                 given["env"] = env_of(given["env"])
             several = _seeds_of(seeds, at_once, resume, given)
             if resume is None:
-                config = train_by.Config(**USUAL | given)
+                config = train_by.Config(**DEFAULTS | given)
             else:
                 config = training.config_of(train_by.Config, train_by.algorithm, resume, given)
             if several:
@@ -131,9 +133,9 @@ def _train_command(name: str) -> click.Command:
                 return
             if address is not None:
                 cluster.connect(config.processes, address)
-            made = [hooks.made(named_in("--hook", name), name) for name in hook]
+            instances = [hooks.make(named_in("--hook", name), name) for name in hook]
             result = train_by(
-                config, model_of(model), run=run, resume=resume, initial=initial, hooks=made
+                config, model_of(model), run=run, resume=resume, initial=initial, hooks=instances
             )
         if result.new_steps == 0:
             again = "next" if resume else "first"
@@ -148,13 +150,13 @@ def _train_command(name: str) -> click.Command:
 def _seeds_of(
     text: str | None, at_once: int | None, resume: str | None, given: Mapping[str, Any]
 ) -> list[int]:
-    """The seeds of --seeds, none without it."""
+    """Return the seeds of --seeds; none without it."""
     if text is None:
         if at_once is not None:
-            raise TrainingError("--at-once is how many runs of --seeds are trained at a time")
+            raise TrainingError("--at-once limits the runs of --seeds: give --seeds too")
         return []
     if resume is not None:
-        raise TrainingError("--seeds resumes what is in its --run DIR: leave out --resume")
+        raise TrainingError("--seeds resumes the runs in its --run DIR: leave out --resume")
     if "seed" in given:
         raise TrainingError("--seeds gives each run its seed: leave out --seed")
     from remotely_rl.runs import seeds  # noqa: PLC0415 - as in train_one
@@ -169,15 +171,16 @@ def _train_seeds(
     from remotely_rl.runs.seeds import train as train_each  # noqa: PLC0415 - as in train_one
 
     outcomes = train_each(
-        train_by, config, seeds, _words("seeds", "at_once", "run"),
-        folder=None if run is None else Path(run), asked=at_once, address=address, say=click.echo,
+        train_by, config, seeds, _arguments("seeds", "at_once", "run"),
+        folder=None if run is None else Path(run), requested=at_once, address=address,
+        say=click.echo,
     )  # fmt: skip
     if any(outcome.has_failed for outcome in outcomes):
         raise click.exceptions.Exit(1)
 
 
-def _words(*without: str) -> list[str]:
-    """The words of the command that is being run, but for these options."""
+def _arguments(*without: str) -> list[str]:
+    """Return the arguments of the current command, without these options."""
     ctx = click.get_current_context()
     words = ["train", ctx.info_name or ""]
     for param in ctx.command.get_params(ctx):
@@ -187,23 +190,23 @@ def _words(*without: str) -> list[str]:
         if isinstance(value, bool):
             words.append((param.opts if value else param.secondary_opts)[0])
         else:
-            several = value if isinstance(value, tuple) else (value,)
-            words += [f"{param.opts[0]}={one}" for one in several]
+            values = value if isinstance(value, tuple) else (value,)
+            words += [f"{param.opts[0]}={each}" for each in values]
     return words
 
 
-AS_POLICY = "A model of your own as the policy; its value is not used.  [one that fits]"
-MODEL = {"all": "A model of your own.  [one that fits]", "sac": AS_POLICY, "td3": AS_POLICY}
+AS_POLICY = "Your own model as the policy; its value is not used.  [one that fits]"
+MODEL = {"all": "Your own model.  [one that fits]", "sac": AS_POLICY, "td3": AS_POLICY}
 LIMITS = (
     "Stops at --total-steps, --minutes or --target, all counted from the start of the run, or at"
     " Ctrl-C.  An INTEGER may be written as 1e6 too.  Defaults are in brackets."
 )
-PRESETS = (  # which an algorithm of a user's does not have
+PRESETS = (  # not for an algorithm of the user
     "For many environments a preset has better ones, which `remotely-rl presets` lists."
 )
-# What a new run has unless it is given, in place of the Config's defaults.
-USUAL = {"preset": "auto"}
-# In which group the options are that are no fields.
+# Defaults of a new run that differ from those of the Config.
+DEFAULTS = {"preset": "auto"}
+# The help sections of the options that are not fields.
 TRAIN_OPTIONS = {
     "Network": ("model",),
     "Run": ("run", "resume", "initial", "hook", "seeds", "at_once"),
@@ -211,87 +214,85 @@ TRAIN_OPTIONS = {
 }
 
 
-class told:  # noqa: N801 - reads as a word of the sentence `with told():`
-    """Within it, errors that one sentence explains are printed without a traceback."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, TOLD):
-            raise Refused(str(error)) from None
+@contextlib.contextmanager
+def messages_for_errors() -> Iterator[None]:
+    """Print the EXPLAINED errors without a traceback."""
+    try:
+        yield
+    except EXPLAINED as error:
+        raise Refused(str(error)) from None
 
 
 class Configured(click.Command):
-    """A command whose options are the fields of a Config class, and its own.
+    """A command with an option for each field of a Config class, besides its own options.
 
-    `groups` are the sections of its help: names of options, in their order.  Fields in none of
-    them are in the section Learning.  The class and the groups are asked for when the options
-    are, because they import much.  `usual` are the defaults that differ from the class's; fields
-    in `unseen` are not in the help.
+    `groups` maps each section of the help to the names of its options, in order; other fields
+    go into the section Learning.  `config` and `groups` are called only when the options are
+    needed, because they import torch.  `defaults` override those of the class; `hidden_fields`
+    are left out of the help.
     """
 
     def __init__(
         self,
         *args: Any,
         config: Callable[[], type],
-        usual: Mapping[str, Any] | None = None,
+        defaults: Mapping[str, Any] | None = None,
         groups: Callable[[], Mapping[str, Sequence[str]]] = dict,
-        unseen: Sequence[str] = (),
+        hidden_fields: Sequence[str] = (),
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
         self._config = config
-        self._usual = usual or {}
+        self._defaults = defaults or {}
         self._groups = groups
-        self._unseen = unseen
+        self._hidden_fields = hidden_fields
         self._fields: list[click.Option] | None = None
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         if self._fields is None:
-            self._fields = options_of(self._config(), self._usual)
+            self._fields = options_of(self._config(), self._defaults)
             for option in self._fields:
-                option.hidden = option.name in self._unseen
-        *own, of_help = super().get_params(ctx)
-        return [*self._fields, *own, of_help]
+                option.hidden = option.name in self._hidden_fields
+        *own, help_option = super().get_params(ctx)
+        return [*self._fields, *own, help_option]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            named = error.option_name.lstrip("-").replace("-", "_")
-            if why := settings.lacks(self._config()).get(named):
+            given = error.option_name.lstrip("-").replace("-", "_")
+            if why := settings.lacks(self._config()).get(given):
                 raise Refused(why) from None
             known = [option.name or "" for option in self._fields or ()]
-            if not (meant := other_names.here(named, known)):
+            if not (names := other_names.here(given, known)):
                 raise
-            here = " or ".join(
-                REPEATED[name][0] if name in REPEATED else settings.option(name) for name in meant
+            options = " or ".join(
+                REPEATED[name][0] if name in REPEATED else settings.option(name) for name in names
             )
-            told = f"No such option '{error.option_name}': here that is {here}"
-            raise click.NoSuchOption(error.option_name, told, ctx=ctx) from None
+            message = f"No such option '{error.option_name}': here that is {options}"
+            raise click.NoSuchOption(error.option_name, message, ctx=ctx) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups = self._groups()
         if not groups:
             super().format_options(ctx, formatter)
             return
-        *options, of_help = self.get_params(ctx)
+        *options, help_option = self.get_params(ctx)
         records = {option.name: option.get_help_record(ctx) for option in options}
         grouped = {name for names in groups.values() for name in names}
         ungrouped = [name for name in records if name not in grouped]
-        for group, named in groups.items():
-            names = [*(ungrouped if group == "Learning" else ()), *named]
+        for group, members in groups.items():
+            names = [*(ungrouped if group == "Learning" else ()), *members]
             if found := [record for name in names if (record := records.get(name))]:
                 with formatter.section(group):
                     formatter.write_dl(found)
-        if record := of_help.get_help_record(ctx):
+        if record := help_option.get_help_record(ctx):
             with formatter.section("Help"):
                 formatter.write_dl([record])
 
 
 class Whole(click.types.IntParamType):
-    """A whole number, also as 1e6."""
+    """A whole number, which may be written as 1e6."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         try:
@@ -303,10 +304,10 @@ class Whole(click.types.IntParamType):
 WHOLE = Whole()
 
 
-def options_of(config: type, usual: Mapping[str, Any]) -> list[click.Option]:
-    """One option for each field of a Config class, in their order; None if it is not given.
+def options_of(config: type, defaults: Mapping[str, Any]) -> list[click.Option]:
+    """Return an option for each field of a Config class; its value is None unless given.
 
-    `usual` are defaults to tell of in place of the class's.
+    The help shows `defaults` in place of the class's.
     """
     options = []
     for field in settings.settings(config):
@@ -315,7 +316,7 @@ def options_of(config: type, usual: Mapping[str, Any]) -> list[click.Option]:
             continue
         kind, prose, bounds = field.first_kind, field.prose, field.bounds
         name = field.name.replace("_", "-")
-        default = usual.get(field.name, field.default)
+        default = defaults.get(field.name, field.default)
         default = "none" if default is None else default
         allowed = f", {bounds}" if bounds and bounds.high < float("inf") else ""
         options.append(
@@ -329,23 +330,23 @@ def options_of(config: type, usual: Mapping[str, Any]) -> list[click.Option]:
     return options
 
 
-# Fields of which an option gives one at a time: the option, and what it is given.
+# Fields with several values, one for each use of the option: the option, and its metavar.
 REPEATED = {
     "env_kwargs": ("--env-arg", "NAME=VALUE"), "wrappers": ("--wrapper", "MODULE:NAME"),
 }  # fmt: skip
 
 
 def _repeated(name: str, prose: str) -> click.Option:
-    """An option of REPEATED; its value is a tuple of words."""
+    """Return an option of REPEATED; its value is a tuple of strings."""
     option, metavar = REPEATED[name]
-    told = f"{prose[0].upper()}{prose[1:]}.  [none]"
-    return click.Option([option, name], multiple=True, metavar=metavar, help=told)
+    text = f"{prose[0].upper()}{prose[1:]}.  [none]"
+    return click.Option([option, name], multiple=True, metavar=metavar, help=text)
 
 
-def given_of(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that are given, of options whose words are as they were written.
+def given_fields(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields given on the command line, with --env-arg parsed to a dict.
 
-    Raises TrainingError for an --env-arg that is none.
+    Raises TrainingError for an --env-arg that is not NAME=VALUE.
     """
     given = {k: v for k, v in params.items() if v is not None and (k not in REPEATED or v)}
     if words := given.get("env_kwargs"):
@@ -359,27 +360,27 @@ def given_of(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def model_of(word: str | None) -> "networks.ModelSource | None":
-    """Loads `FILE.py:NAME`: a class, a function or a module.  None for None."""
+    """Load `FILE.py:NAME`, a class, a function or a module; None for None."""
     return typing.cast("networks.ModelSource | None", named_in("--model", word))
 
 
 def env_of(word: str | None) -> "Source | None":
-    """Loads `FILE.py:NAME`, a class or a function that makes environments; else it is an id."""
+    """Load `FILE.py:NAME`, a class or function that makes environments; any other word is an id."""
     if word is not None and is_in_file(word):
         return typing.cast("Source | None", named_in("--env", word))
     return word
 
 
 class CommandLine(click.Group):
-    """The whole command.  A cluster takes seconds to start, as the imports of a training do: it
-    starts while they last."""
+    """The command line.  For `train` it starts the cluster while torch is imported: each takes
+    seconds."""
 
     def main(self, args: Sequence[str] | None = None, *more: Any, **options: Any) -> Any:
         words = [word.partition("=")[0] for word in sys.argv[1:]] if args is None else []
         known = [word for word in words[1:2] if word in algorithms.ALGORITHMS or is_in_file(word)]
-        elsewhere = {"-h", "--help", "--address", "--seeds"} & set(words)
-        if words[:1] == ["train"] and known and not elsewhere:
-            from remotely_rl.acting import cluster  # noqa: PLC0415 - `--help` needs none
+        needs_no_cluster = {"-h", "--help", "--address", "--seeds"} & set(words)
+        if words[:1] == ["train"] and known and not needs_no_cluster:
+            from remotely_rl.acting import cluster  # noqa: PLC0415 - `--help` does without
 
             cluster.begin()
         try:
@@ -399,77 +400,77 @@ class CommandLine(click.Group):
 @click.version_option(remotely.__version__, message="remotely-rl %(version)s")
 def main() -> None:
     """Reinforcement learning on a cluster of remote objects."""
-    sys.path.append("")  # the working directory, for `module:id`; last, so that it hides nothing
+    sys.path.append("")  # the working directory, for `module:id`; last, to shadow nothing
 
 
 @main.group(cls=Train)
 def train() -> None:
-    """Train an agent.  `remotely-rl train ALGORITHM --help` shows all that can be set."""
+    """Train an agent.  `remotely-rl train ALGORITHM --help` shows all options."""
 
 
-def of_a_run(command: Command) -> Command:
-    """The argument and the options of a command that takes an agent out of a run folder."""
+def run_options(command: Command) -> Command:
+    """Add the argument and the options of a command that loads an agent from a run folder."""
     for decorate in reversed((
         click.argument("run"),
         click.option("--checkpoint", type=click.Choice(["best", "last"]), default="last",
-                     show_default=True, help="Which of the run's two."),
+                     show_default=True, help="Which checkpoint of the run."),
         click.option("--seed", default=1000, show_default=True, help="Seed of all random numbers."),
         click.option("--model", metavar="FILE.py:NAME",
-                     help="The model of your own that it was trained with, if it was."),
-        click.option("--env", metavar="ENV", help="Another environment of the same spaces, or that"
-                     " of your own in which it was trained: FILE.py:NAME."),
-        click.option("--algorithm", metavar="FILE.py:NAME", help="The algorithm of your own that it"
-                     " was trained by, if its file has moved."),
-        click.option("--steps", metavar="N", type=WHOLE, help="Stop after so many steps in each"
-                     " environment, with the episodes that have ended.  [no limit]"),
+                     help="Your own model, if the run was trained with one."),
+        click.option("--env", metavar="ENV", help="Another environment with the same spaces, or"
+                     " your own environment of the run: FILE.py:NAME."),
+        click.option("--algorithm", metavar="FILE.py:NAME", help="Your own algorithm of the run, if"
+                     " its file has moved."),
+        click.option("--steps", metavar="N", type=WHOLE, help="Stop after N steps in each"
+                     " environment; only finished episodes count.  [no limit]"),
     )):  # fmt: skip
         command = decorate(command)
     command.__click_params__[:0] = [  # type: ignore[attr-defined]
-        _repeated("env_kwargs", "argument of the environment, beside those of the run"),
-        _repeated("wrappers", "wrapper around the environment, in place of those of the run"),
+        _repeated("env_kwargs", "argument of the environment, besides those of the run"),
+        _repeated("wrappers", "wrapper of the environment, instead of those of the run"),
     ]
     return command
 
 
 @main.command()
-@of_a_run
+@run_options
 @click.option("--episodes", default=30, show_default=True, help="Whole games to play in each mode.")
 @click.option(
     "--greedy/--sampled",
     default=None,
     help="Take the most likely action, or sample from the policy as in training.  [both in turn]",
 )
-@click.option("--envs", default=16, show_default=True, help="Games to play side by side.")
+@click.option("--envs", default=16, show_default=True, help="Games to play in parallel.")
 @click.option("--json", "as_json", is_flag=True, help="Print all numbers, for programs.")
 def evaluate(
     run: str, checkpoint: str, seed: int, model: str | None, env: str | None,
     algorithm: str | None, steps: int | None, episodes: int, greedy: bool | None, envs: int,
     as_json: bool, **more: Any,
 ) -> None:  # fmt: skip
-    """Play whole games with the agent of a RUN folder; print the mean of their raw scores.
+    """Play whole games with the agent of a RUN folder; print their mean raw score.
 
-    Prints the 95 % confidence interval of the mean too (Student's t).  The same options give
+    Also prints the 95 % confidence interval of the mean (Student's t).  The same options give
     the same games.
     """
     from remotely_rl.agents import evaluation, load  # noqa: PLC0415 - as in train_one
 
-    with told():
+    with messages_for_errors():
         agent = load.load(
             run, checkpoint, model_of(model), env_of(env), named_in("--algorithm", algorithm),
-            **given_of(more),
+            **given_fields(more),
         )  # fmt: skip
-        done = []
+        results = []
         for mode in (False, True) if greedy is None else (greedy,):
-            done.append(evaluation.measure(agent, episodes, mode, seed, envs, steps))
+            results.append(evaluation.measure(agent, episodes, mode, seed, envs, steps))
             if not as_json:
-                click.echo(done[-1])
+                click.echo(results[-1])
         if as_json:
-            click.echo(evaluation.as_json(done))
+            click.echo(evaluation.as_json(results))
 
 
 @main.command()
-@of_a_run
-@click.option("--video", metavar="FILE.mp4", help="Record a video.  [print the scores only]")
+@run_options
+@click.option("--video", metavar="FILE.mp4", help="Record a video.  [only print scores]")
 @click.option("--episodes", default=1, show_default=True, help="Whole games to play.")
 @click.option("--greedy/--sampled", default=False, help="As in `evaluate`.  [sampled]")
 def play(
@@ -481,20 +482,20 @@ def play(
     from remotely_rl.acting import evaluation  # noqa: PLC0415 - as in train_one
     from remotely_rl.agents import video as videos  # noqa: PLC0415 - as in train_one
 
-    with told():
+    with messages_for_errors():
         played = videos.play(
             run, video, episodes, greedy, checkpoint,
             seed=seed, model=model_of(model), env=env_of(env),
-            algorithm=named_in("--algorithm", algorithm), steps=steps, **given_of(more),
+            algorithm=named_in("--algorithm", algorithm), steps=steps, **given_fields(more),
         )  # fmt: skip
     for number, episode in enumerate(played.episodes, 1):
         score = evaluation.plain(episode.score)
         click.echo(f"episode {number}: {score} in {episode.length:,} steps")
     if len(played.episodes) < episodes:
-        click.echo(f"stopped in the middle of an episode, after {played.steps:,} steps in all")
+        click.echo(f"stopped during an episode, after {played.steps:,} steps in total")
     if video is not None:
         seconds = played.pictures / played.fps
-        click.echo(f"{video}: {played.pictures:,} pictures, {seconds:,.0f} s")
+        click.echo(f"{video}: {played.pictures:,} frames, {seconds:,.0f} s")
 
 
 @main.command()
@@ -502,32 +503,31 @@ def play(
 @click.option("--out", metavar="FILE.png", help="Where to draw it.  [curve.png beside the runs]")
 @click.option("--x", "over", type=click.Choice(["minutes", "steps"]), help="One panel.  [both]")
 def plot(runs: tuple[str, ...], out: str | None, over: str | None) -> None:
-    """Draw the learning curves of one RUN folder or more.
+    """Draw the learning curves of one or more RUN folders.
 
-    Runs of the same algorithm and environment that differ only in the seed become one line, their
-    mean, with a band from the lowest to the highest, as far as all of them go; each is also a thin
-    line to its own end.  A run that ended at its target counts on with its last value.  The folder
-    of --seeds stands for all runs in it.
+    Runs that differ only in the seed become one line: their mean, with a band from the lowest to
+    the highest, up to the end of the shortest.  Each run is also a thin line to its own end.  A
+    run that ended at its target continues with its last value.  A folder of --seeds stands for
+    all runs in it.
     """
     from remotely_rl.runs import curve  # noqa: PLC0415 - as in train_one
 
-    # In a run folder, the one that is there is of the same rows.
-    if out is None:
+    if out is None:  # for a single run this is its own curve.png, drawn from the same rows
         beside = Path(os.path.commonpath([Path(run).resolve() for run in runs]))
         out = str(
             (beside if len(beside.parts) > 1 and os.access(beside, os.W_OK) else Path())
             / "curve.png"
         )
-    with told():
+    with messages_for_errors():
         empty = curve.compare(runs, out, over)
     for run in empty:
-        click.echo(f"left out, because no episode has ended there: {run}", err=True)
+        click.echo(f"left out, because it has no finished episode: {run}", err=True)
     click.echo(out)
 
 
 @main.command()
 @click.argument("runs", default="runs", metavar="[RUNS]")
-@click.option("--address", metavar="HOST:PORT", help="A cluster to show beside the runs.")
+@click.option("--address", metavar="HOST:PORT", help="Also show this cluster.")
 @click.option(
     "--key",
     type=click.Path(path_type=Path),
@@ -535,9 +535,9 @@ def plot(runs: tuple[str, ...], out: str | None, over: str | None) -> None:
 )
 @listening_options
 def dashboard(runs: str, address: str | None, key: Path | None, **where: Any) -> None:
-    """Show the RUNS folder in the browser: curves that grow, and runs compared.
+    """Show the RUNS folder in the browser: live curves, and comparisons of runs.
 
-    It prints a link that works once, and changes nothing.  With --address it also shows a cluster,
+    It prints a link that works once, and is read-only.  With --address it also shows a cluster,
     as `remotely dashboard` does.
     """
     try:
@@ -555,14 +555,14 @@ def dashboard(runs: str, address: str | None, key: Path | None, **where: Any) ->
     "--out", metavar="FILE.html", default="report.html", show_default=True, help="What to write."
 )
 def report(runs: tuple[str, ...], out: str) -> None:
-    """Write one page about one RUN or more, which can be sent: curves, figures, settings.
+    """Write a report about one or more RUNs to share: curves, figures, settings.
 
-    The page is one file, without scripts, and fetches nothing.  The folder of --seeds stands for
-    all runs in it.
+    It is a single HTML file without scripts, which fetches nothing.  A folder of --seeds stands
+    for all runs in it.
     """
     from remotely_rl.dashboard import report as reports  # noqa: PLC0415 - as in train_one
 
-    with told():
+    with messages_for_errors():
         reports.write([Path(run) for run in runs], Path(out))
     click.echo(out)
 
@@ -575,34 +575,34 @@ def _study() -> type:
 
 @main.command(cls=Configured, config=_study)
 @click.argument("rules", nargs=-1, required=True, metavar="RULE...")
-@click.option("--data", metavar="DIR", help="MNIST's files.  [those of Debian's Fashion-MNIST]")
+@click.option("--data", metavar="DIR", help="MNIST's files.  [Debian's Fashion-MNIST]")
 @click.option("--out", metavar="FILE.csv", help="Write all rows.")
 @click.option("--png", metavar="FILE.png", help="Draw the test loss.")
 def simulate(
     rules: tuple[str, ...], data: str | None, out: str | None, png: str | None, **given: Any
 ) -> None:
-    """Train a small image classifier under sync RULEs, in one process.
+    """Train a small image classifier with sync RULEs, in one process.
 
-    A RULE is NAME or NAME:SETTING=VALUE,..., such as fasgd:rate=0.001 or semi_async:n=32.
-    Each is a run of its own, with the same initial weights and the same images in the same order.
+    A RULE is NAME or NAME:SETTING=VALUE,..., such as fasgd:rate=0.001 or semi_async:n=32.  Each
+    is a separate run, with the same initial weights and the same images in the same order.
     """
     from remotely_rl.sync.simulation import problems, study  # noqa: PLC0415 - as in train_one
 
-    with told():
-        asked = study.Study(**{name: value for name, value in given.items() if value is not None})
-        pictures = problems.load(data)
+    with messages_for_errors():
+        config = study.Study(**{name: value for name, value in given.items() if value is not None})
+        images = problems.load(data)
         results = {}
-        for word in rules:
-            click.echo(word)
-            results[word] = study.run(word, asked, pictures, lambda row: click.echo(line_of(row)))
+        for rule in rules:
+            click.echo(rule)
+            results[rule] = study.run(rule, config, images, lambda row: click.echo(line_of(row)))
         if out is not None:
             study.write(out, results)
         if png is not None:
-            study.draw(png, results, f"{asked.clients} clients, batches of {asked.batch}")
+            study.draw(png, results, f"{config.clients} clients, batches of {config.batch}")
 
 
 def line_of(row: "SimulatedRow") -> str:
-    """A row of a simulation, in a line."""
+    """Return a row of a simulation as one line."""
     clock = f"{row.time_s:10,.2f} s" if row.time_s else ""
     return (
         f"{row.iteration:10,} pushes{clock}  loss {row.metrics['loss']:.4f}"
@@ -613,7 +613,7 @@ def line_of(row: "SimulatedRow") -> str:
 
 @main.command()
 def presets() -> None:
-    """List the presets of `train`: settings that learn an environment, and what they came to."""
+    """List the presets of `train`: settings for an environment, and the results they reached."""
     from remotely_rl.config import presets  # noqa: PLC0415 - as in train_one
 
     for row in presets.ROWS:
@@ -630,9 +630,9 @@ def rules() -> None:
         click.echo(f"{name}\n    {sync.summary_of(name)}")
         for setting in sync.settings_of(name):
             click.echo(f"    {setting.name:<16} {setting.prose}  [{setting.default}]")
-    click.echo("around any rule\n    Gates before what is pushed and what is fetched, and a rate.")
+    click.echo("around any rule\n    Gates on pushes and fetches, and a rate.")
     click.echo(
-        "    rate             plain gradient descent at this rate, in place of the optimizer"
+        "    rate             plain gradient descent at this rate, instead of the optimizer"
         "  [none: train's --optimizer (optimizer=) and --learning-rate]"
     )
     for setting in settings.settings(sync.Gates):

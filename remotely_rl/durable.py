@@ -1,4 +1,4 @@
-"""Files that are either the old ones or the new ones, whole, after any crash."""
+"""Atomic and durable writing of files: after a crash, a file is wholly old or wholly new."""
 
 import os
 from collections.abc import Iterable
@@ -7,14 +7,14 @@ from typing import Any
 
 
 def write(path: Path, parts: Iterable[Any]) -> None:
-    """Write bytes, and what else has a buffer, one after the other: atomically and durably."""
-    beside = path.with_suffix(path.suffix + ".tmp")
-    with beside.open("wb") as file:
+    """Write bytes or buffers, one after the other, atomically and durably."""
+    temporary = path.with_suffix(path.suffix + ".tmp")
+    with temporary.open("wb") as file:
         for part in parts:
             file.write(part)
         file.flush()
         os.fsync(file.fileno())
-    beside.replace(path)
+    temporary.replace(path)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)

@@ -1,14 +1,14 @@
-"""Errors of training that one sentence explains."""
+"""Errors of training, whose messages need no traceback."""
 
 import difflib
 from collections.abc import Iterable
 
 
 class TrainingError(Exception):
-    """Training cannot continue as asked.
+    """Training cannot start or continue.
 
-    Whose fault: the settings', the model's or the environment's.
-    What to do: what the message says: what was asked, what was found and what would work.
+    Whose fault: the settings, the model or the environment.
+    What to do: read the message, which names the problem and what would work.
 
     The command line prints it without a traceback and exits with status 2.
     """
@@ -17,39 +17,39 @@ class TrainingError(Exception):
 class LearnerLost(TrainingError):
     """The learner's parameters are lost: they became NaN, or the GPU failed.
 
-    Whose fault: a learning rate that is too high, rewards without bounds, or the machine.
-    What to do: resume from the last checkpoint, which is kept as it is, with other settings.
+    Whose fault: a learning rate that is too high, unbounded rewards, or the machine.
+    What to do: resume from the last checkpoint, which is still intact, with other settings.
     """
 
 
 class SyncError(TrainingError):
-    """A rule of synchronisation, or what was pushed to one, is not as it must be.
+    """A sync rule, or a push to it, is invalid.
 
-    Whose fault: the settings' of the rule, or the client's that pushed.
-    What to do: what the message says; `remotely-rl rules` lists the settings.
+    Whose fault: the settings of the rule, or the client that pushed.
+    What to do: read the message; `remotely-rl rules` lists the settings.
     """
 
 
 class ReplayError(TrainingError):
-    """What was asked of a replay does not fit it, or what it was loaded from cannot be used.
+    """A replay cannot do what was asked, or cannot be loaded.
 
-    Whose fault: the settings', or the folder's.
-    What to do: what the message says; the replay is as it was before the call.
+    Whose fault: the settings, or the folder.
+    What to do: read the message; the replay is as it was before the call.
     """
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Returns ", did you mean ...?" for the known name most like `name`, or nothing."""
+    """Return ", did you mean ...?" with the closest known name, or an empty string."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f", did you mean {close[0]!r}?" if close else ""
 
 
-# What the extra `rl` brings, by the names that are imported.
+# Packages of the extra `rl`, by the names under which they are imported.
 OF_EXTRA = ("torch", "gymnasium", "ale_py", "tensorboard", "matplotlib", "rich")
 
 
 def check_is_of_extra(error: ModuleNotFoundError) -> None:
-    """Raises TrainingError, which says what to install, if a package of the extra is missing."""
+    """Raise TrainingError, with the command to install it, if a package of the extra is missing."""
     package = (error.name or "").partition(".")[0]
     if package in OF_EXTRA:
         raise TrainingError(

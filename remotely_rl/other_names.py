@@ -1,7 +1,7 @@
-"""What other libraries call settings and algorithms: a table of docs/coming_from.md, and hints.
+"""Names of settings and algorithms in other libraries: a table of docs/coming_from.md, and hints.
 
-A name in backticks before the first comma of a cell stands for the setting of that row, unless the
-cell begins with words.
+A name in backticks before a cell's first comma is another library's name of the row's setting,
+unless the cell begins with words.
 """
 
 import re
@@ -12,7 +12,7 @@ from remotely.arguments import did_you_mean
 
 LIBRARIES = ("Stable-Baselines3", "CleanRL", "RLlib", "Sample Factory")
 
-# Of each setting, what the four call it.
+# The names of each setting in the four libraries.
 TABLE: dict[str, tuple[str, str, str, str]] = {
     "env": ("`env`", "`env_id`", "`env`", "`env`"),
     "env_kwargs": ("`env_kwargs`, of `make_vec_env`", "", "`env_config`", ""),
@@ -100,12 +100,12 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
     "evaluate_greedy": ("`deterministic`", "", "", ""),
 }  # fmt: skip
 
-# What settings were called in earlier versions.
+# Names of settings in earlier versions.
 EARLIER = {"hidden_units": "hidden"}
 
 
 def here(name: str, known: Iterable[str]) -> list[str]:
-    """The settings, of those known, for which others, or earlier versions, have this name."""
+    """Return the known settings that other libraries or earlier versions call by this name."""
     return [
         field
         for field, cells in TABLE.items()
@@ -122,12 +122,12 @@ def here(name: str, known: Iterable[str]) -> list[str]:
 
 
 def no_such_name(name: str, algorithms: Iterable[str], known: Iterable[str]) -> AttributeError:
-    """The error for a name that `remotely_rl` does not have; `known` are all that it has.
+    """Return the error for a name that `remotely_rl` does not have; it has those `known`.
 
-    Other libraries have a class where there is a module here, as `QRDQN` for `qr_dqn`.
+    Other libraries have a class, such as `QRDQN`, where there is a module here, `qr_dqn`.
     """
-    spelt = {algorithm.replace("_", ""): algorithm for algorithm in algorithms}
-    if ours := spelt.get(name.replace("_", "").lower()):
+    spelled = {algorithm.replace("_", ""): algorithm for algorithm in algorithms}
+    if ours := spelled.get(name.replace("_", "").lower()):
         hint = f"write remotely_rl.{ours}: {ours}.train({ours}.Config(env=...))"
     else:
         hint = did_you_mean(name, known)

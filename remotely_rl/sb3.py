@@ -1,15 +1,15 @@
-"""VecEnv for Stable-Baselines3: one changed line in its user's script.
+"""VecEnv for Stable-Baselines3: a one-line change in your script.
 
     from remotely_rl.sb3 import VecEnv
 
     envs = VecEnv("CartPole-v1", 8)  # in place of make_vec_env(..., vec_env_cls=SubprocVecEnv)
     PPO("MlpPolicy", envs).learn(100_000)
 
-Environments that crash, die or hang are replaced (`remotely_rl.VectorEnv`).  Their episodes end as
-those that a time limit has cut: info has `TimeLimit.truncated` and `terminal_observation`, from
+Environments that crash, die or hang are replaced (`remotely_rl.VectorEnv`).  Their episodes are
+truncated, as by a time limit: info has `TimeLimit.truncated` and `terminal_observation`, from
 which Stable-Baselines3 bootstraps, and `crash_report`.
 
-It needs the package stable_baselines3, which is no dependency of this one.
+It needs the package stable_baselines3, which is not a dependency of this one.
 """
 
 from collections.abc import Callable, Sequence
@@ -50,8 +50,8 @@ class VecEnv(base_vec_env.VecEnv):  # type: ignore[misc]
     ):
         """Make the environments; `settings` are those of `remotely_rl.VectorEnv`.
 
-        `env_kwargs` are for `gymnasium.make`, if `env` is an id.  With `monitor` each is in a
-        Monitor, as `make_vec_env` has them: training then reports the returns of episodes.
+        `env_kwargs` are for `gymnasium.make`, if `env` is an id.  `monitor` wraps each in a
+        Monitor, as `make_vec_env` does, so that training reports the returns of episodes.
         """
         if isinstance(env, str):
             env = maker_of(env, env_kwargs)
@@ -71,7 +71,7 @@ class VecEnv(base_vec_env.VecEnv):  # type: ignore[misc]
         """Reset all environments; return their observations."""
         options = [dict(one) if one else None for one in self._options]
         if any(one != options[0] for one in options):
-            raise ValueError("the options of a reset are to be the same for all environments")
+            raise ValueError("the options of a reset must be the same for all environments")
         obs, info = self.envs.reset(seed=self._seeds, options=options[0])
         self.reset_infos = self._split(info)
         self._reset_seeds()
@@ -83,13 +83,13 @@ class VecEnv(base_vec_env.VecEnv):  # type: ignore[misc]
         self.envs.step_async(actions)
 
     def step_wait(self) -> tuple[Any, NDArray[np.float32], NDArray[np.bool_], list[Any]]:
-        """Return its rows: those that end an episode have the first observation of the next."""
+        """Finish the step; where an episode ended, the observation is the first of the next one."""
         obs, rewards, terminated, truncated, info = self.envs.step_wait()
         dones = terminated | truncated
         each = self._split(info)
         for i in np.flatnonzero(dones):
             first = each[i]
-            first.pop(CRASH, None)  # the final info has it as well
+            first.pop(CRASH, None)  # it is in the final info too
             each[i] = {
                 **first.pop("final_info", {}),
                 "terminal_observation": first.pop("final_obs"),
@@ -108,7 +108,7 @@ class VecEnv(base_vec_env.VecEnv):  # type: ignore[misc]
         return self.envs.call_at(list(self._get_indices(indices)), attr_name)
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        """Set an attribute of some environments, or of all; in those that replace them too."""
+        """Set an attribute of some environments, or of all, and of their replacements."""
         which = list(self._get_indices(indices))
         self.envs.set_attr_at(which, attr_name, [value] * len(which))
 

@@ -1,9 +1,9 @@
-"""Settings as data: a field has a name, a type, a line of prose and bounds.
+"""Settings as data: fields of a dataclass, each with a type, a line of prose and bounds.
 
-    epochs: Annotated[int, "times that an update goes over its batch", COUNT] = 3
+    epochs: Annotated[int, "epochs of an update over its batch", COUNT] = 3
 
-A dataclass with such fields calls `check` when it is made, so that every instance is valid.  The
-prose is the help of the command line.
+Such a dataclass calls `check` when it is created, so that every instance is valid.  The prose is
+the help of the command line.
 """
 
 import ast
@@ -34,10 +34,10 @@ class Range:
 
 @dataclasses.dataclass(frozen=True)
 class Length(Range):
-    """Bounds of the length of a schedule: steps from 1 on; below 1, a fraction of the run."""
+    """Bounds of a schedule's length: a number of steps, or below 1 a fraction of the run."""
 
     def check(self, name: str, value: float) -> float:
-        """The length.  Raises TrainingError for 0, and for steps that are not whole."""
+        """Return the length.  Raises TrainingError for 0, and for a fractional number of steps."""
         if not value > 0 or (value > 1 and value % 1):
             raise TrainingError(
                 f"{name} must be a number of steps, or below 1 a fraction of the run, not {value:g}"
@@ -70,10 +70,10 @@ class Setting(NamedTuple):
 
 
 def settings(kind: type) -> list[Setting]:
-    """The fields of a dataclass that have prose, in their order.
+    """Return the fields of a dataclass that have prose, in order.
 
-    A subclass that gives a field another default need not repeat its prose and bounds.  Prose may
-    name a constant of the class: {cls.horizon}.
+    A subclass that changes only a field's default inherits its prose and bounds.  Prose may contain
+    a constant of the class: {cls.horizon}.
     """
     bases = [base for base in kind.__mro__ if dataclasses.is_dataclass(base)]
     hints = [typing.get_type_hints(base, include_extras=True) for base in bases]
@@ -93,8 +93,10 @@ def settings(kind: type) -> list[Setting]:
 
 
 def check_names(kind: type, given: Iterable[str]) -> None:
-    """Raises TrainingError for a name that is not a field; says which one is meant, if it can, or
-    why the class has no such field."""
+    """Raise TrainingError for a name that is not a field.
+
+    The message suggests a field, or says why the class has no such field.
+    """
     known = [field.name for field in dataclasses.fields(kind)]
     for name in given:
         if name not in known:
@@ -106,16 +108,15 @@ def check_names(kind: type, given: Iterable[str]) -> None:
 
 
 def lacks(kind: type) -> Mapping[str, str]:
-    """Why a class does not have fields that others have, by their names: its `lacks`."""
+    """Return the fields that a class lacks, unlike others, with the reason: its `lacks`."""
     found: Mapping[str, str] = getattr(kind, "lacks", {})
     return found
 
 
 def check(made: Any) -> None:
-    """Raises TrainingError for a setting of the wrong type, or out of its bounds.
+    """Raise TrainingError for a setting of the wrong type or out of bounds.
 
-    A number that is not one of Python's, or a whole one that is a float, becomes one: np.int64(2),
-    1e6.
+    Converts numbers to the field's type: np.int64(2) to 2, 1e6 to 1000000.
     """
     for name, kind, _, bounds, _ in settings(type(made)):
         value = getattr(made, name)
@@ -139,13 +140,13 @@ def check(made: Any) -> None:
 
 
 def whole(text: str) -> int:
-    """The whole number that a text says: 2, and 1e6 too.  Raises ValueError if it says none."""
+    """Parse a whole number, such as 2 or 1e6.  Raises ValueError if it is not one."""
     number = float(text)
     return int(number) if number.is_integer() and not text.lstrip("+-").isdecimal() else int(text)
 
 
 def option(name: str, value: Any = None) -> str:
-    """A field as an option of the command line: --n-step 1, --no-double."""
+    """Format a field as an option of the command line: --n-step 1, --no-double."""
     name = name.replace("_", "-")
     if isinstance(value, bool):
         return f"--{name}" if value else f"--no-{name}"
@@ -155,7 +156,7 @@ def option(name: str, value: Any = None) -> str:
 
 
 def literal(text: str) -> Any:
-    """The Python literal that a text of the command line is, or the text itself."""
+    """Parse a command line argument as a Python literal; return the text itself if it is none."""
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
@@ -163,10 +164,10 @@ def literal(text: str) -> Any:
 
 
 def text_of(value: Any) -> str | None:
-    """The text whose `literal` is this value; None if there is none."""
-    said = repr(value)
-    for text in (value, said) if isinstance(value, str) else (said,):
-        found = literal(text)
-        if type(found) is type(value) and repr(found) == said:
+    """Return the text that `literal` parses to this value, or None."""
+    shown = repr(value)
+    for text in (value, shown) if isinstance(value, str) else (shown,):
+        parsed = literal(text)
+        if type(parsed) is type(value) and repr(parsed) == shown:
             return text
     return None

@@ -1,21 +1,21 @@
-"""Trees: what is nested like Gymnasium's Dict and Tuple spaces.
+"""Trees: values nested like Gymnasium's Dict and Tuple spaces.
 
 A tree is a leaf, or a dict or a tuple of trees.  An observation is a tree of arrays in an actor
-and of tensors in a learner; that of a plain space is a leaf.  Named tuples are not trees.
+and of tensors in a learner; one of a plain space is a leaf.  Named tuples are not trees.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-# A leaf, a dict of trees or a tuple of trees.  Its leaves have one type in each use, which the
-# checker cannot follow through `isinstance`.
+# A leaf, a dict of trees or a tuple of trees.  Any, because type checkers cannot follow the type of
+# the leaves through `isinstance`.
 Tree = Any
-# The keys and indices that lead from a tree to one of its leaves.
+# The keys and indices from a tree to one of its leaves.
 Path = tuple[str | int, ...]
 
 
 def map_tree(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
-    """Apply a function to each leaf, and to those at the same place of `others`."""
+    """Apply a function to each leaf together with the corresponding leaves of `others`."""
     if isinstance(tree, dict):
         return {
             key: map_tree(function, part, *(other[key] for other in others))
@@ -32,7 +32,7 @@ def leaves(tree: Tree) -> list[Any]:
 
 
 def items(tree: Tree, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Yield the path of each leaf, and the leaf."""
+    """Yield (path, leaf) pairs, in order."""
     if isinstance(tree, dict):
         for key, part in tree.items():
             yield from items(part, (*path, key))
@@ -44,21 +44,21 @@ def items(tree: Tree, path: Path = ()) -> Iterator[tuple[Path, Any]]:
 
 
 def at(tree: Tree, path: Path) -> Tree:
-    """Return the part of a tree to which a path leads."""
+    """Return the subtree at a path."""
     for key in path:
         tree = tree[key]
     return tree
 
 
 def first(tree: Tree) -> Any:
-    """Return the first leaf, for what all leaves have in common."""
+    """Return the first leaf, to read a property that all leaves share."""
     while isinstance(tree, (dict, tuple)):
         tree = next(iter(tree.values())) if isinstance(tree, dict) else tree[0]
     return tree
 
 
 def write_row(into: Tree, index: int, tree: Tree) -> None:
-    """Copy each leaf of `tree` to row `index` of the leaf at the same place of `into`."""
+    """Copy each leaf of `tree` to row `index` of the corresponding leaf of `into`."""
     if isinstance(tree, dict):
         for key, part in tree.items():
             write_row(into[key], index, part)
@@ -70,10 +70,10 @@ def write_row(into: Tree, index: int, tree: Tree) -> None:
 
 
 def join(function: Callable[[list[Any]], Any], trees: Sequence[Tree]) -> Tree:
-    """Make one tree of several of the same structure: `function` joins the leaves at one place."""
+    """Join trees of the same structure to one: `function` joins corresponding leaves."""
     return map_tree(lambda *parts: function(list(parts)), *trees)
 
 
 def named(path: Path) -> str:
-    """Return how messages write a path: `['robot']['arm']`."""
+    """Format a path for messages: `['robot']['arm']`."""
     return "".join(f"[{key!r}]" for key in path)

@@ -1,4 +1,4 @@
-"""Objects of users' files, named FILE.py:NAME: a model, an environment, a hook, an algorithm."""
+"""Objects in users' files, named FILE.py:NAME: a model, an environment, a hook, an algorithm."""
 
 import importlib.util
 import re
@@ -9,19 +9,19 @@ from typing import Any
 
 from remotely_rl.errors import TrainingError, nearest
 
-_named: dict[int, tuple[Any, str]] = {}  # by their ids: objects, and their words
+_named: dict[int, tuple[Any, str]] = {}  # id: object, FILE.py:NAME
 
 
 def is_in_file(word: str) -> bool:
-    """Whether a word is FILE.py or FILE.py:NAME, and not the name of something of the library."""
+    """Return whether a word is FILE.py or FILE.py:NAME, rather than a name in the library."""
     return re.search(r"\.py(:|$)", word) is not None
 
 
 def named_in(option: str, word: str | None) -> Any:
-    """What is called NAME in FILE.py, for an option whose value is `FILE.py:NAME`.
+    """Return the object NAME of FILE.py, for an option with the value `FILE.py:NAME`, or None.
 
-    None for None.  `word_for` tells the word of what was found.  Raises TrainingError if there is
-    no such file, or nothing of that name in it.
+    `word_for` returns the word of that object.  Raises TrainingError if the file does not exist or
+    has no such name.
     """
     if word is None:
         return None
@@ -30,7 +30,7 @@ def named_in(option: str, word: str | None) -> Any:
     if not file or not path.is_file():
         raise TrainingError(f"{option} needs FILE.py:NAME with a file that exists, not {word!r}")
     path = path.resolve()
-    if str(path.parent) not in sys.path:  # for the modules beside it, as `python FILE.py` has it
+    if str(path.parent) not in sys.path:  # for imports of modules beside it, as in `python FILE.py`
         sys.path.insert(0, str(path.parent))
     module = _module_of(path)
     try:
@@ -43,13 +43,13 @@ def named_in(option: str, word: str | None) -> Any:
 
 
 def word_for(thing: Any) -> str | None:
-    """The FILE.py:NAME by which an object was named in this process; None if by none."""
+    """Return the FILE.py:NAME from which this process loaded an object, or None."""
     return _named.get(id(thing), (None, None))[1]
 
 
 def _module_of(path: Path) -> types.ModuleType:
-    """The module of a file, which is run once: with a second one, each class would be two."""
-    for module in list(sys.modules.values()):  # perhaps it is that of the script itself
+    """Return the module of a file.  The file runs only once, so that its classes exist once."""
+    for module in list(sys.modules.values()):  # it may be the running script
         file = getattr(module, "__dict__", {}).get("__file__")
         if isinstance(file, str) and file.endswith(path.name) and Path(file).resolve() == path:
             return module
@@ -57,7 +57,7 @@ def _module_of(path: Path) -> types.ModuleType:
     if spec is None or spec.loader is None:
         raise TrainingError(f"{path} is not a Python file; use FILE.py:NAME")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # actors are sent its classes
+    sys.modules[path.stem] = module  # so that its classes can be pickled, for actors
     try:
         spec.loader.exec_module(module)
     except BaseException:

@@ -1,4 +1,4 @@
-"""What tests of real processes need: to wait for facts, to find processes, to start a cluster."""
+"""Helpers for tests with real processes: waiting for conditions, finding processes, clusters."""
 
 import contextlib
 import functools
@@ -23,7 +23,7 @@ SCRIPTS = Path(sys.executable).parent
 
 
 def wait_until(fact: Callable[[], object], what: str) -> None:
-    """Wait for a fact of another process; polling is the only way to see it."""
+    """Poll until a condition of another process holds."""
     deadline = time.monotonic() + DEADLINE_S
     while not fact():
         assert time.monotonic() < deadline, f"never came true: {what}"
@@ -31,9 +31,9 @@ def wait_until(fact: Callable[[], object], what: str) -> None:
 
 
 def processes(tag: str, word: str = "") -> list[psutil.Process]:
-    """Return the living processes whose environment or arguments carry `tag`.
+    """Return the living processes with `tag` in their environment or arguments.
 
-    With a `word`, only those that have it for one of their arguments, such as "remotely.worker".
+    With a `word`, only those with that argument, such as "remotely.worker".
     """
     found = []
     for process in psutil.process_iter():
@@ -54,7 +54,7 @@ def ignores(pid: int, number: signal.Signals) -> bool:
 
 
 def _ports() -> Iterator[int]:
-    """Yield ports in random order, none twice in a round, and none of other test processes."""
+    """Yield ports in random order, without repetition, from a range of this test process alone."""
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 8
     ours = range(20_000 + 1_500 * number, 20_000 + 1_500 * (number + 1))
     return itertools.cycle(random.Random().sample(ours, len(ours)))
@@ -64,27 +64,27 @@ _PORTS = _ports()
 
 
 def free_port() -> int:
-    """Return a port that is free, and not of those that connections out are given.
+    """Return a free port outside the kernel's ephemeral range.
 
-    Who connects again and again to one of those, while nobody listens there, may one day be given
-    it for its own end: it is then connected to itself, and the port is taken.
+    A client that keeps connecting to a port of that range without a listener may get the same port
+    for its own end: it is then connected to itself, and the port is taken.
     """
     for port in itertools.islice(_PORTS, 100):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
-    raise OSError("a hundred ports, and none is free")
+    raise OSError("none of a hundred ports is free")
 
 
 class Traces:
-    """What this process and its machine hold now, to be compared with what they held before."""
+    """The processes, threads, folders and segments that exist now, to compare with later ones."""
 
     def __init__(self) -> None:
         me = psutil.Process()
         self.children = {child.pid for child in me.children(recursive=True) if _lives(child)}
         self.threads = {t.name for t in threading.enumerate() if t.name.startswith("remotely")}
         self.folders = set(Path(tempfile.gettempdir()).glob("remotely-*"))
-        # Not the semaphores of whoever uses multiprocessing on this machine meanwhile.
+        # Without the semaphores of other users of multiprocessing on this machine.
         self.segments = {p for p in Path("/dev/shm").glob("*") if not p.name.startswith("sem.mp-")}
 
     def left_since(self, before: "Traces") -> dict[str, object]:
@@ -92,7 +92,7 @@ class Traces:
         return {name: value for name, value in left.items() if value}
 
     def left_after(self, seconds: float) -> dict[str, object]:
-        """What is held now and was not when this was made; given so long to go."""
+        """Return what is still there and new since this snapshot, after up to `seconds`."""
         deadline = time.monotonic() + seconds
         while (left := Traces().left_since(self)) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -111,7 +111,7 @@ def _ended(home: Path) -> bool:
 
 
 def run(home: Path, *command: str, **variables: str) -> str:
-    """Run a command line of `remotely` for a machine whose files are in `home`."""
+    """Run a command of `remotely` with its files in `home`."""
     done = subprocess.run(
         [SCRIPTS / "remotely", *command],
         env={**os.environ, "REMOTELY_HOME": str(home), **variables},
@@ -125,7 +125,7 @@ def run(home: Path, *command: str, **variables: str) -> str:
 
 
 class Here:
-    """A master and its worker on this machine, with room for 16 actors, or `cpus`."""
+    """A master and its worker on this machine."""
 
     def __init__(self, home: Path, cpus: int = 16) -> None:
         self.home = home
@@ -142,7 +142,7 @@ class Here:
         run(self.home, "join", self.address, "--key", key, "--cpus", str(cpus))
 
     def below_worker(self) -> set[int]:
-        """Return the zygote, the actors, and whatever they have started."""
+        """Return the pids of the zygote, the actors, and their children."""
         return {p.pid for p in self._worker.children(recursive=True) if _lives(p)}
 
     def stop(self) -> None:
@@ -151,7 +151,7 @@ class Here:
 
 
 class Started:
-    """A master with two joined workers, or more."""
+    """A master with two or more joined workers."""
 
     def __init__(self, folder: Path, machines: int = 2, cpus: int = 8) -> None:
         self.port = free_port()
@@ -168,7 +168,7 @@ class Started:
             self.join(home)
 
     def join(self, home: Path) -> None:
-        """Start the worker of a machine, at the beginning or again."""
+        """Start the worker of a machine."""
         host = f"127.0.0.{2 + self.homes.index(home)}"
         key = str(home / "worker.key")
         self.run(home, "join", self.address, "--key", key, "--host", host, "--cpus", self._cpus)

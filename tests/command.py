@@ -1,6 +1,6 @@
-"""The command `remotely` on machines of its own: a folder for each, and the proof that it is empty.
+"""The command `remotely` on simulated machines, and the check that they leave nothing behind.
 
-Each has a folder for REMOTELY_HOME, and all share one for what daemons put under /tmp.
+Each machine has its own REMOTELY_HOME; all share a folder in place of /tmp.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ class Done(NamedTuple):
 
 
 class Machine:
-    """A home of its own, so that commands here see no cluster but those they start."""
+    """A machine with its own home: its commands only see the clusters that they start."""
 
     def __init__(self, home: Path, temporary: Path) -> None:
         self.home = home
@@ -61,7 +61,7 @@ class Machine:
         }
 
     def run(self, *command: object, **environment: str) -> Done:
-        """Run a command: here, which saves 0.4 s, unless it makes daemons or wants other code."""
+        """Run a command: in this process, which saves 0.4 s, unless it starts daemons."""
         words = [*map(str, command)]
         settings = {**self.environment, **environment}
         if words[0] in ("start", "join") or "PYTHONPATH" in environment:
@@ -81,20 +81,20 @@ class Machine:
         return Done(called.exit_code, called.stdout, called.stderr)
 
     def does(self, *command: object, **environment: str) -> str:
-        """Run a command that succeeds, and return what it says."""
+        """Run a command that must succeed, and return its output."""
         done = self.run(*command, **environment)
         assert (done.code, done.stderr) == (0, "")
         return done.stdout
 
     def refuses(self, *command: object, code: int = 1, **environment: str) -> str:
-        """Run a command that fails, and return the sentence by which it says why."""
+        """Run a command that must fail, and return its error message."""
         done = self.run(*command, **environment)
         assert (done.code, done.stdout) == (code, ""), done.stderr
         assert "Traceback" not in done.stderr
         return done.stderr
 
     def status(self, port: int) -> dict[str, Any]:
-        """Return what `status --json` prints; asked here, which costs no process."""
+        """Return what `status --json` prints, without a process for it."""
         client = client_of(f"127.0.0.1:{port}", self.keys / "client.key")
         try:
             return status_facts(client.status(), client.address)
@@ -102,13 +102,13 @@ class Machine:
             client.shutdown()
 
     def pids(self, port: int) -> dict[str, int]:
-        """Return the daemons of a port here, as their pid files say."""
+        """Return the pids of the daemons of a port, from their pid files."""
         files = self.home.glob(f"run/*/{port}/*.json")
         return {file.stem: int(json.loads(file.read_bytes())["pid"]) for file in files}
 
     @contextlib.contextmanager
     def script(self, port: int, options: str = "{}") -> Iterator["subprocess.Popen[str]"]:
-        """Run a script that has a Counter; it adds the numbers that it reads."""
+        """Run a script with a Counter, which adds the numbers that the script reads."""
         running = subprocess.Popen(
             [sys.executable, "-c", SCRIPT, options],
             env={**self.environment, "REMOTELY_ADDRESS": f"127.0.0.1:{port}"},
@@ -123,7 +123,7 @@ class Machine:
 
 
 def add(script: "subprocess.Popen[str]", number: int) -> int:
-    """Let a script add a number; return the total, and skip what its actor prints."""
+    """Have a script add a number; return the total, skipping the output of its actor."""
     assert script.stdin is not None
     assert script.stdout is not None
     script.stdin.write(f"{number}\n")
@@ -136,8 +136,8 @@ def add(script: "subprocess.Popen[str]", number: int) -> int:
 
 @contextlib.contextmanager
 def machines_in(folder: Path) -> Iterator[Callable[[str], Machine]]:
-    """Make machines by name.  At the end, nothing of any of them is left."""
-    # Short, since the paths of ipc sockets may not be long.
+    """Make machines by name; assert at the end that they leave nothing behind."""
+    # A short path, for ipc sockets.
     temporary = Path(tempfile.mkdtemp(prefix="cli-"))
     made: list[Machine] = []
 
@@ -149,7 +149,7 @@ def machines_in(folder: Path) -> Iterator[Callable[[str], Machine]]:
     try:
         wait_until(lambda: not processes(str(folder)), f"the end of {processes(str(folder))}")
     finally:
-        for process in processes(str(folder)):  # a failed test's must not outlive it
+        for process in processes(str(folder)):  # of a failed test
             process.kill()
     assert list(temporary.iterdir()) == []
     left = {file for machine in made for file in machine.home.glob("run/*/*/*")}
@@ -158,6 +158,6 @@ def machines_in(folder: Path) -> Iterator[Callable[[str], Machine]]:
 
 
 def copied_key(there: Machine, here: Machine, name: str = "worker.key") -> Path:
-    """Copy a key as a user would, from the machine of the master."""
+    """Copy a key from the machine of the master, as a user would."""
     here.home.mkdir()
     return Path(shutil.copy(there.keys / name, here.home / name))

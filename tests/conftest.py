@@ -1,12 +1,14 @@
-"""Clusters for the tests, each in two settings, and the proof that they leave nothing behind.
+"""Clusters for the tests, and checks that the tests leave nothing behind.
 
-here       a master and a worker on this machine: calls on ipc, and arrays through memory
-joined     a started master, and two workers that joined it over TCP from two loopback
-           addresses, each with a copy of worker.key in a home of its own, and so passing for
-           machines of their own: their calls go over TCP too
-embedded   master and worker of the test's process alone, for tests of just that
+here       a master and a worker on this machine: calls use ipc, arrays shared memory
+joined     a started master, and two workers that joined it over TCP from two loopback addresses,
+           each with a copy of worker.key in its own home: they count as separate machines, and
+           calls use TCP
+embedded   a master and a worker for the process of the test alone
 
-The first two are started once: to start one takes a second of CPU, and hundreds of tests need one.
+The fixture `cluster` runs a test in both of the first two settings, `any_cluster` in one.  These
+clusters are started once per session: starting one costs a second of CPU, and hundreds of tests
+need one.
 """
 
 import gc
@@ -25,7 +27,7 @@ from remotely.engines.ray import PROMISES
 from remotely.protocol import control
 from tests.clusters import Here, Started, Traces, wait_until
 
-# On a busy machine an example takes as long as it takes: no test claims a time.
+# No deadline: on a busy machine an example may take long.
 settings.register_profile(
     "quick", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -33,25 +35,26 @@ settings.register_profile("thorough", settings.get_profile("quick"), max_example
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
-# Before any test imports torch: where two tests run at a time, its threads must not spin.
+# Before any test imports torch: its threads must not spin, since tests run in parallel.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-# Images of containers often forbid bytecode.  The tests start thousands of processes, each of which
-# would compile the same files again.
+# Container images often disable bytecode.  Without it, each of the thousands of processes that the
+# tests start would compile the same files again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# A shell has what it starts by `&` ignore Ctrl-C, and commands of ours leave that as it is.
+# A shell makes background jobs (`&`) ignore SIGINT, and our commands leave it ignored.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-SETTINGS = {"zeromq": ["here", "joined"], "ray": ["ray"]}  # of a cluster
-PLACES = {"zeromq": ["cluster", "local"], "ray": ["ray"]}  # where objects live that need no setting
+SETTINGS = {"zeromq": ["here", "joined"], "ray": ["ray"]}  # of `cluster`
+PLACES = {"zeromq": ["cluster", "local"], "ray": ["ray"]}  # of `home`
 
 OF_REMOTELY = Path(__file__).parent / "remotely"
 
-RAY_ALONE = {"on_ray", "own_ray"}  # fixtures of tests of what only Ray has to keep
+OF_EVERY_ENGINE = {"setting", "home", "any_cluster"}  # fixtures of tests that run on every engine
+OF_RAY = {"on_ray", "own_ray"}  # fixtures of tests of the Ray engine alone
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -59,7 +62,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--engine",
         choices=SETTINGS,
         default="zeromq",
-        help="on what the objects live; with `ray`, the tests of what every engine promises run",
+        help="the engine that runs the actors; `ray` selects the tests that apply to every engine",
     )
 
 
@@ -70,7 +73,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """On Ray, leave out what is about clusters of our own, and skip what Ray cannot keep."""
+    """Deselect the tests of other engines, and skip promises that Ray does not keep."""
     is_ray = config.option.engine == "ray"
     is_chosen = _is_for_ray if is_ray else _is_for_zeromq
     config.hook.pytest_deselected(items=[item for item in items if not is_chosen(item)])
@@ -83,26 +86,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Leave the tests themselves out of garbage collections: each would take 0.3 s with them."""
+    """Exclude the tests themselves from garbage collections, each of which would take 0.3 s."""
     gc.collect()
     gc.freeze()
 
 
 def _is_for_ray(item: pytest.Item) -> bool:
-    """Tell whether a test states what every engine promises, or what Ray does."""
     fixtures = set(getattr(item, "fixturenames", ()))
-    return bool(fixtures & {"setting", "home", *RAY_ALONE}) and not item.get_closest_marker(
-        "zeromq"
-    )
+    return bool(fixtures & (OF_EVERY_ENGINE | OF_RAY)) and not item.get_closest_marker("zeromq")
 
 
 def _is_for_zeromq(item: pytest.Item) -> bool:
-    return not set(getattr(item, "fixturenames", ())) & RAY_ALONE
+    return not set(getattr(item, "fixturenames", ())) & OF_RAY
 
 
 @pytest.fixture(scope="session", autouse=True)
 def temporary_folder_of_its_own() -> Iterator[None]:
-    """Let folders that are left be those of this run; the path is short, for ipc sockets."""
+    """Use a temporary folder of this run; its path is short, for ipc sockets."""
     with tempfile.TemporaryDirectory(prefix="rt-") as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", folder)
         patch.setattr(tempfile, "tempdir", folder)
@@ -111,10 +111,10 @@ def temporary_folder_of_its_own() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def light_zygote(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Keep the zygotes of tests of `remotely` from importing torch.
+    """Keep the zygotes in tests of `remotely` from importing torch.
 
-    Some tests import it, so every test process has it loaded, and its clusters would each spend
-    two seconds on importing what hardly any actor of theirs uses.
+    Test processes have torch loaded, so each of their clusters would import it for two seconds,
+    although hardly any actor uses it.
     """
     with pytest.MonkeyPatch.context() as patch:
         if OF_REMOTELY in request.path.parents:
@@ -124,7 +124,7 @@ def light_zygote(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def nothing_left() -> Iterator[None]:
-    """Assert, after a test, that no process, thread, folder or segment of it is left."""
+    """Assert that the test leaves no process, thread, folder or shared memory segment behind."""
     before = Traces()
     yield
     remotely.shutdown()
@@ -133,7 +133,7 @@ def nothing_left() -> Iterator[None]:
 
 @pytest.fixture
 def embedded(nothing_left: None) -> None:
-    """A cluster of this test alone, with room for 16 actors."""
+    """Connect to a cluster for this test alone, with 16 CPUs."""
     remotely.connect(cpus=16)
 
 
@@ -146,7 +146,7 @@ def started_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Here]:
 
 @pytest.fixture
 def here(started_here: Here, nothing_left: None) -> Iterator[None]:
-    """Connect to a cluster with room for 16 actors, and assert that none of them is left."""
+    """Connect to a cluster with 16 CPUs, and assert that the test leaves no actor behind."""
     before = started_here.below_worker()
     remotely.connect(started_here.address, key=started_here.key)
     yield
@@ -156,7 +156,7 @@ def here(started_here: Here, nothing_left: None) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def ray_session() -> Iterator[None]:
-    """One Ray for all tests, with room for 16 actors."""
+    """One Ray for all tests, with 16 CPUs."""
     import ray
 
     from remotely.engines.ray.actor import NAMESPACE
@@ -164,7 +164,7 @@ def ray_session() -> Iterator[None]:
     from remotely.machine.gpus import Offer
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_worker_niceness", "0")  # else each test waits for whatever else runs here
+        patch.setenv("RAY_worker_niceness", "0")  # else tests wait for other processes here
         ray.init(
             "local", namespace=NAMESPACE, logging_level="WARNING", **own_cluster(Offer(cpus=16))
         )
@@ -174,7 +174,7 @@ def ray_session() -> Iterator[None]:
 
 @pytest.fixture
 def on_ray(ray_session: None) -> Iterator[None]:
-    """Join that Ray, and assert that no actor and no thread of the test is left."""
+    """Connect to that Ray, and assert that the test leaves no actor and no thread behind."""
     from ray.util import list_named_actors
 
     before = Traces()
@@ -199,7 +199,7 @@ def setting(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def cluster(request: pytest.FixtureRequest, setting: str) -> str:
-    """Connect to a cluster, once in each setting of the engine."""
+    """Connect to a cluster, once in each setting of the engine: for promises of the transport."""
     if setting == "ray":
         request.getfixturevalue("on_ray")
     elif setting == "joined":
@@ -209,3 +209,10 @@ def cluster(request: pytest.FixtureRequest, setting: str) -> str:
     else:
         request.getfixturevalue("here")
     return setting
+
+
+@pytest.fixture
+def any_cluster(request: pytest.FixtureRequest) -> None:
+    """Connect to one cluster of the engine: for promises that every transport keeps alike."""
+    is_ray = request.config.option.engine == "ray"
+    request.getfixturevalue("on_ray" if is_ray else "here")

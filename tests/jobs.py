@@ -1,6 +1,6 @@
-"""Jobs of several ranks on one machine, as a fake launcher starts them.
+"""Jobs of several ranks on one machine, started by a fake launcher.
 
-It does what srun does: it starts the same line for each rank, with the variables of Slurm.
+Like srun, it starts the same line for each rank, with the variables of Slurm.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ sys.exit(int(sys.argv[2]))
 
 
 class Job:
-    """The ranks of a job, started as srun would."""
+    """The ranks of a job."""
 
     def __init__(self, environment: dict[str, str], folder: Path, job: int) -> None:
         self.environment = environment
@@ -45,7 +45,7 @@ class Job:
         options: tuple[object, ...] = (),
         by: tuple[str, ...] = (),
     ) -> None:
-        """Start ranks, all unless some are named, through the command `by`."""
+        """Start the ranks, by default all of them, prefixed with the command `by`."""
         for rank in range(size) if ranks is None else ranks:
             variables = {
                 "SLURM_PROCID": str(rank),
@@ -78,7 +78,7 @@ class Job:
         return out.readline().strip()
 
     def ends(self) -> list[int]:
-        """Let the command go on; return the exit codes of all ranks."""
+        """Let the command finish; return the exit codes of all ranks."""
         for rank in self.ranks:
             assert rank.stdin is not None
             with contextlib.suppress(OSError):
@@ -89,7 +89,7 @@ class Job:
         return [rank.stderr.read() for rank in self.ranks if rank.stderr is not None]
 
     def kill(self) -> None:
-        """End the ranks, and let go of them."""
+        """Kill and reap the ranks."""
         for rank in self.ranks:
             rank.kill()
             rank.wait()

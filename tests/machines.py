@@ -1,6 +1,6 @@
-"""Machines of their own: a master and two workers, each in a network namespace.
+"""Simulated machines: a master and two workers, each in a network namespace.
 
-Needs root and iproute2 (`ip netns`).  Nothing leaves this machine.
+Needs root and iproute2 (`ip netns`).  No packet leaves this machine.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ MASTER = "10.231.1.1"
 
 
 def why_not() -> str:
-    """Return why there can be none here; nothing if there can."""
+    """Return why this machine cannot have network namespaces; "" if it can."""
     if os.getuid() != 0 or shutil.which("ip") is None:
         return "network namespaces need root and iproute2"
     if subprocess.run(["ip", "netns", "add", "probe"], capture_output=True, check=False).returncode:
@@ -37,13 +37,13 @@ class Namespaces:
     def __init__(self, folder: Path, count: int) -> None:
         self.names = [f"launch{os.getpid()}-{number}" for number in range(count)]
         self.homes = [folder / f"machine{number}" for number in range(count)]
-        self.has_started = False  # whether a cluster was to start
+        self.has_started = False  # whether `remotely start` ran
         for name in self.names:
             ip("netns", "add", name)
             ip("-n", name, "link", "set", "lo", "up")
 
     def cable(self, one: int, other: int, network: int, device: str, far: str = "far") -> None:
-        """Connect two, as .1 and .2 of a network, 10.231.NETWORK.0 and fd31:NETWORK::."""
+        """Connect two machines, as .1 and .2 of 10.231.NETWORK.0 and fd31:NETWORK::."""
         ip("link", "add", device, "netns", self.names[one], "type", "veth",
            "peer", "name", far, "netns", self.names[other])  # fmt: skip
         for number, name, last in ((one, device, 1), (other, far, 2)):
@@ -78,17 +78,17 @@ class Namespaces:
         return done.stdout
 
     def join(self, number: int, address: str, *words: str) -> str:
-        """Have a machine join, with a copy of the key of machine 0."""
+        """Join machine 0, with a copy of its key."""
         self.homes[number].mkdir(exist_ok=True)
         key = self.homes[number] / "worker.key"
         shutil.copy(self.homes[0] / "keys" / "worker.key", key)
         return self.run(number, "join", address, "--key", str(key), *words)
 
     def close(self) -> None:
-        """End what runs there, and take all away."""
+        """End all processes and delete the namespaces."""
         tag = str(self.homes[0].parent)
         for process in processes(tag):
-            # The worker of a machine that was cut off is still there, and asked to leave.
+            # The worker of a disconnected machine is still running: ask it to leave.
             with contextlib.suppress(psutil.NoSuchProcess):
                 if "remotely.worker" in process.cmdline():
                     process.terminate()
@@ -98,7 +98,7 @@ class Namespaces:
 
 
 class Machines(Namespaces):
-    """A master, and two workers that reach it over a virtual cable each, to-one and to-two."""
+    """A master, and two workers with a virtual cable each to it, to-one and to-two."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, 3)

@@ -1,14 +1,14 @@
-"""Runs the Python blocks of pages: those of one page in one namespace, as one script.
+"""A runner for the Python blocks of pages: all blocks of a page in one namespace, as one script.
 
     python -m tests.pages README.md docs/guide.md      prints how many ran, and why others did not
 
-A comment before a block, which readers of the page do not see, says what is not for them:
+A comment before a block, which is hidden from readers, may skip it or prepare it:
 
     <!-- not run: it needs a robot -->
     <!-- first: step = actor.step -->       Python that runs before the block
 
-What a block prints has to be what its comments say: that of `print(x)  # the sum: 3` ends with it.
-Training is cut to a few steps of one small actor, whatever a page asks for.
+The output of a block must match its comments: `print(x)  # the sum: 3` ends with what it prints.
+Training is cut to a few steps of one small actor.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ BLOCK = re.compile(
 )
 PROMISED = re.compile(r"^print\(.*\)  # (.+)$", re.MULTILINE)
 
-# What a run of a page is cut to; an algorithm has those of its Config that it has.
+# The settings of training in a page, as far as the Config of an algorithm has them.
 SMALL = {
     "total_steps": 32, "actors": 1, "envs_per_actor": 2, "rollout_steps": 8, "probe_steps": 16,
     "epochs": 1, "minibatches": 2,
@@ -64,12 +64,12 @@ def blocks(text: str) -> list[Block]:
 
 
 def uses_learning(text: str) -> bool:
-    """Whether a block of the page that runs imports remotely_rl."""
+    """Return whether a block of the page that runs imports remotely_rl."""
     return any("remotely_rl" in one.first + one.code for one in blocks(text) if not one.why_not)
 
 
 def broken_promises(code: str, said: str) -> list[str]:
-    """Return the comments of prints whose end was not printed, in their order."""
+    """Return the comments of print calls that do not end with the printed line, in order."""
     lines = iter(said.splitlines())
     return [
         comment
@@ -99,7 +99,7 @@ def run(page: str) -> tuple[int, list[str]]:
 
 @contextlib.contextmanager
 def training_cut_short() -> Iterator[None]:
-    """Let every run of training be small, and leave an empty picture of its curve."""
+    """Cut all training to SMALL, and write an empty file in place of the plotted curve."""
     import remotely_rl
     from remotely_rl.runs import curve
 
@@ -123,7 +123,7 @@ def training_cut_short() -> Iterator[None]:
 
 
 def main(pages: list[str]) -> int:
-    """Run pages; say what was run, and what failed."""
+    """Run pages; print the results, and return the number of failures."""
     learns = any(uses_learning((ROOT / page).read_text(encoding="utf-8")) for page in pages)
     failed = 0
     with training_cut_short() if learns else contextlib.nullcontext():

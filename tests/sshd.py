@@ -1,6 +1,6 @@
-"""Machines that ssh can reach: an OpenSSH server for each, on loopback addresses of this machine.
+"""Hosts for ssh: an OpenSSH server for each, on loopback addresses of this machine.
 
-Each has a home of its own, and passes for a machine of its own.  Needs root and openssh-server.
+Each has its own home, and so counts as a separate machine.  Needs root and openssh-server.
 """
 
 import os
@@ -15,16 +15,16 @@ _SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
 
 
 def why_no_sshd() -> str:
-    """Return why there can be none here; nothing if there can."""
+    """Return why this machine cannot run ssh servers; "" if it can."""
     if os.getuid() != 0 or not Path(_SSHD).exists() or not shutil.which("ssh-keygen"):
         return "needs root and openssh-server"
     return ""
 
 
 class Hosts:
-    """By name, at an address each; with `environment`, `ssh NAME` reaches one.
+    """Hosts by name, each with an address; in `self.environment`, `ssh NAME` reaches them.
 
-    If they are to be in a network namespace, `inside` is the command that runs another there.
+    `inside` is a command prefix that runs the servers elsewhere, such as in a network namespace.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Hosts:
         (self._folder / "config").write_text(config)
 
     def forget_key_of(self, name: str) -> None:
-        """Have the host key of one be unknown."""
+        """Remove the host key of one from the known hosts."""
         self._trust([known for known in self.names if known != name])
 
     def file(self, master: str, **more: str) -> Path:

@@ -1,4 +1,4 @@
-"""What something costs, without a clock: how many lines of Python it runs."""
+"""A cost measure without a clock: the number of Python lines that run."""
 
 import gc
 import sys
@@ -8,9 +8,9 @@ from typing import Any
 
 
 def steps(work: Callable[[], object]) -> int:
-    """Return how many lines run while `work` does, those of what it calls included.
+    """Return how many lines `work` runs, including those of its callees.
 
-    Without the garbage collector, which would run the finalizers of other tests' objects.
+    The garbage collector is off, since it would run finalizers of other tests.
     """
     count = 0
 

@@ -1,4 +1,4 @@
-"""Signals that strike where a test wants them to."""
+"""Signals at a chosen point of the code."""
 
 import signal
 import sys
@@ -9,8 +9,8 @@ from types import FrameType, ModuleType
 
 @contextmanager
 def struck_after(n: int, number: signal.Signals, module: ModuleType) -> Iterator[list[bool]]:
-    """Raise a signal at the end of the n-th call to C that a module makes, which is where Python
-    handles signals.  Yield a list that is not empty once that has happened."""
+    """Raise a signal at the end of the n-th call to C that a module makes, where Python handles
+    signals.  Yield a list that is not empty once that has happened."""
     calls = 0
     has_struck: list[bool] = []
 

@@ -63,7 +63,7 @@ def test_figures_survive_a_file() -> None:
     assert again.of("parl", "call_s") == {}
 
 
-def test_why_a_figure_or_its_whole_part_is_missing_survives_a_file_and_is_in_the_table() -> None:
+def test_reasons_for_missing_figures_survive_a_file_and_are_in_the_table() -> None:
     figures = measured(ours={"call_s": [1.0]})
     figures.miss("ours", "pong_actors_2", "no time was left")
     figures.miss("ours", "echo_s", "no memory")
@@ -74,7 +74,7 @@ def test_why_a_figure_or_its_whole_part_is_missing_survives_a_file_and_is_in_the
     ]  # fmt: skip
 
 
-def test_only_lines_that_are_figures_are_taken_from_what_a_process_prints() -> None:
+def test_only_figure_lines_of_the_output_are_parsed() -> None:
     said = (
         '[Actor-1] hello\n{"figure": "call_s", "value": 0.5}\n{"other": 1}\n'
         '{"figure": "pace_per_s", "value": 7, "repeat": 0}\n'
@@ -82,13 +82,13 @@ def test_only_lines_that_are_figures_are_taken_from_what_a_process_prints() -> N
         '{"figure": "echo_s", "why": "no memory"}\n{"figure": "cut_off_s", "val'
     )
     values = {"call_s": {0: 0.5}, "pace_per_s": {0: 7.0, 1: 8.0}}
-    assert turns.told_in(said) == turns.Told(values, {"echo_s": "no memory"})
+    assert turns.parse(said) == turns.Report(values, {"echo_s": "no memory"})
 
 
 # --- bars -----------------------------------------------------------------------------------------
 
 
-def test_the_median_of_the_ratios_of_each_round_is_judged() -> None:
+def test_the_verdict_uses_the_median_of_the_rounds_ratios() -> None:
     row = Row("a call", "call_s", (at_most(1.3, BARE),))
     figures = measured(ours={"call_s": [1.0, 20.0, 3.0]}, bare={"call_s": [1.0, 10.0, 2.0]})
     verdict = judge(row, row.bars[0], figures)
@@ -97,7 +97,7 @@ def test_the_median_of_the_ratios_of_each_round_is_judged() -> None:
     assert not verdict.reached
 
 
-def test_a_round_that_lacks_the_other_side_is_left_out() -> None:
+def test_a_round_without_the_other_side_is_ignored() -> None:
     row = Row("a call", "call_s", (at_most(1.3, BARE),))
     figures = measured(ours={"call_s": [1.0, 99.0]}, bare={"call_s": [1.0]})
     verdict = judge(row, row.bars[0], figures)
@@ -117,7 +117,7 @@ def test_a_round_that_lacks_the_other_side_is_left_out() -> None:
         (at_least(1, Term("ray", "Ray", times=2), Term("bare", "x", "other_per_s", 2)), False),
     ],
 )
-def test_a_bar_is_a_number_or_a_sum_of_what_others_measured(bar: rows.Bar, reached: bool) -> None:
+def test_a_target_is_a_number_or_a_sum_of_other_figures(bar: rows.Bar, reached: bool) -> None:
     figures = measured(
         ours={"calls_per_s": [50_000.0]},
         ray={"calls_per_s": [20_000.0]},
@@ -145,7 +145,7 @@ def test_every_figure_of_the_table_has_a_unit_and_every_term_a_system(bench: Ben
             assert term.system in bench.systems
 
 
-def test_what_a_training_is_held_against_is_measured_in_the_same_round() -> None:
+def test_a_training_and_its_reference_are_measured_in_the_same_round() -> None:
     parts = systems_rl.PARTS
     for row in systems_rl.ROWS:
         for term in (term for bar in row.bars for term in bar.terms):
@@ -170,9 +170,7 @@ def test_what_a_training_is_held_against_is_measured_in_the_same_round() -> None
         ("pong_steps", 1_474_000.0, "1.47 M steps"),
     ],
 )
-def test_a_figure_is_shown_in_the_unit_that_its_name_ends_in(
-    figure: str, value: float, text: str
-) -> None:
+def test_a_figure_is_shown_in_the_unit_of_its_name(figure: str, value: float, text: str) -> None:
     assert units.shown(figure, value) == text
 
 
@@ -191,7 +189,7 @@ def test_a_range_is_in_the_unit_of_its_median() -> None:
         (at_most(1 / 3, BARE, BARE), "<= 0.33 x (bare pyzmq + bare pyzmq)"),
     ],
 )
-def test_a_bar_is_told_in_words(bar: rows.Bar, text: str) -> None:
+def test_a_target_is_described_in_words(bar: rows.Bar, text: str) -> None:
     assert table.said(Row("calls", "calls_per_s"), bar) == text
 
 
@@ -213,7 +211,7 @@ def test_the_table_has_a_line_for_each_bar() -> None:
     ]  # fmt: skip
 
 
-def test_the_columns_of_the_table_are_straight() -> None:
+def test_the_columns_of_the_table_are_aligned() -> None:
     line = ["a very long thing that is measured", "<= Ray", "1 s", "", "yes", ""]
     head, long = table.text([line]).splitlines()
     assert head.index("to reach") == long.index("<= Ray")
@@ -228,7 +226,7 @@ def test_the_page_of_a_benchmark_has_one_place_for_it(section: page.Section) -> 
     assert text.index(begins) < text.index(ends)
 
 
-def test_the_section_of_the_page_is_filled_again_and_again_and_the_rest_is_kept() -> None:
+def test_the_section_of_the_page_is_replaced_and_the_rest_is_kept() -> None:
     text = systems_rl.SECTION.path.read_text()
     figures = measured(ours={"a2c_84_per_s": [900.0]}, sb3={"a2c_84_per_s": [300.0]})
     once = systems_rl.SECTION.filled(text, {"date": "today"}, figures)
@@ -240,7 +238,7 @@ def test_the_section_of_the_page_is_filled_again_and_again_and_the_rest_is_kept(
     assert once.partition(ends)[2] == text.partition(ends)[2]
 
 
-def test_the_page_has_all_that_a_gpu_is_to_show_and_a_run_there_fills_it() -> None:
+def test_the_page_has_all_gpu_rows_and_a_run_fills_them() -> None:
     text = gpu.SECTION.path.read_text()
     for row in gpu.ROWS:
         assert not row.bars or f"| {row.title} | {table.said(row, row.bars[0])} |" in text
@@ -255,7 +253,7 @@ def test_the_page_has_all_that_a_gpu_is_to_show_and_a_run_there_fills_it() -> No
 # --- turns ----------------------------------------------------------------------------------------
 
 
-def test_every_second_round_goes_backwards() -> None:
+def test_every_second_round_is_in_reverse_order() -> None:
     bench = systems.BENCH
     forth = turns.in_order(bench, bench.systems, ["calls", "tcp"], 0)
     assert turns.in_order(bench, bench.systems, ["calls", "tcp"], 1) == forth[::-1]
@@ -266,7 +264,7 @@ def test_every_second_round_goes_backwards() -> None:
 
 
 @pytest.mark.parametrize("bench", BENCHES, ids=lambda bench: bench.command)
-def test_every_script_is_there_and_every_system_known(bench: Benchmark) -> None:
+def test_every_script_exists_and_every_system_is_known(bench: Benchmark) -> None:
     for by_system in bench.parts.values():
         for system, script in by_system.items():
             assert system in bench.systems
@@ -274,11 +272,11 @@ def test_every_script_is_there_and_every_system_known(bench: Benchmark) -> None:
 
 
 @pytest.mark.parametrize("bench", [systems.BENCH, systems_rl.BENCH], ids=["calls", "rl"])
-def test_ours_is_named_as_it_is_installed(bench: Benchmark) -> None:
+def test_our_version_is_that_installed(bench: Benchmark) -> None:
     assert turns.versions({"ours": bench.systems["ours"]})["ours"] == remotely.__version__
 
 
-def test_a_turn_returns_its_figures_and_one_that_fails_says_why() -> None:
+def test_a_turn_returns_its_figures_or_why_it_failed() -> None:
     memory = systems.BENCH.folder / "peers" / "of_memory.py"
     found = turns.take(turns.Turn("streams", "memory", memory), quick=True).values
     assert found.keys() == {"copy_bytes_per_s"}
@@ -332,7 +330,7 @@ QUICK, SLOW, DEAD = (
 )
 
 
-def test_a_part_that_hangs_or_dies_costs_itself_alone_and_the_file_is_whole_after_each(
+def test_a_part_that_hangs_or_dies_does_not_affect_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     parts = {"slow": SLOW, "dead": DEAD, "quick": QUICK, "large": QUICK}
@@ -350,9 +348,9 @@ def test_a_part_that_hangs_or_dies_costs_itself_alone_and_the_file_is_whole_afte
     kept: list[int] = []  # how much is in the file when a figure comes
     add = Figures.add
 
-    def kept_by_now(*told: Any) -> None:
+    def kept_by_now(*values: Any) -> None:
         kept.append(file.exists() and len(json.loads(file.read_text())["figures"]))
-        add(*told)
+        add(*values)
 
     monkeypatch.setattr(Figures, "add", kept_by_now)
     command = ["bench", "--minutes", "2", "--device", "cpu", "--json", str(file)]
@@ -377,6 +375,6 @@ def test_an_unpacked_tree_needs_neither_git_nor_an_installation(
 
     monkeypatch.setattr(importlib.metadata, "version", absent)
     monkeypatch.setenv("PATH", "")
-    told = page.described(gpu.BENCH, "a command", 1)
-    assert told["versions"] == f"remotely-actors {remotely.__version__}"
-    assert told["commit"] == "not known: this tree is no checkout"
+    run = page.described(gpu.BENCH, "a command", 1)
+    assert run["versions"] == f"remotely-actors {remotely.__version__}"
+    assert run["commit"] == "not known: this tree is no checkout"

@@ -1,4 +1,4 @@
-"""The examples and the README's first class run as they stand, on a cluster and without one."""
+"""The examples and the README's classes, on a cluster and without one."""
 
 import os
 import re
@@ -14,32 +14,35 @@ from tests.clusters import processes, wait_until
 ROOT = Path(__file__).resolve().parent.parent
 
 
+def clean_environment() -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if not k.startswith("REMOTELY_")}
+
+
 def run(script: Path, local: bool) -> str:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("REMOTELY_")}
-    if local:
-        environment["REMOTELY_LOCAL"] = "1"
+    environment = clean_environment() | ({"REMOTELY_LOCAL": "1"} if local else {})
     done = subprocess.run(
         [sys.executable, script],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=150, check=False,
+    )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
 
-def run_recipe(name: str, folder: Path) -> str:
-    """Run a recipe's `main` for a tenth of a minute, in a folder; return what it prints."""
-    path = str(ROOT / "examples" / f"{name}.py")
-    words = f"import runpy; runpy.run_path({path!r})['main'](0.1)"
+def run_in(folder: Path, *arguments: str | Path) -> str:
+    """Run Python with arguments in a folder; return its output."""
     done = subprocess.run(
-        [sys.executable, "-c", words], cwd=folder, capture_output=True, text=True, check=False
-    )
+        [sys.executable, *arguments],
+        cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def run_main(example: str, folder: Path, arguments: str = "0.1") -> str:
+    """Call an example's `main`, by default for a tenth of a minute; return its output."""
+    path = str(ROOT / "examples" / f"{example}.py")
+    return run_in(folder, "-c", f"import runpy; runpy.run_path({path!r})['main']({arguments})")
 
 
 @pytest.fixture(params=[False, True], ids=["embedded", "local"])
@@ -54,9 +57,9 @@ def test_the_greeter_greets(local: bool) -> None:
     assert (script == greeter) == local
 
 
-def test_the_darts_come_near_pi(local: bool) -> None:
+def test_parallel_pi_estimates_pi(local: bool) -> None:
     last = run(ROOT / "examples" / "parallel_pi.py", local).splitlines()[-1]
-    # Seeded, so the same each time; the standard error of four million darts is 0.0008.
+    # Seeded; the standard error of four million darts is 0.0008.
     assert float(last.split()[-1]) == pytest.approx(3.14159, abs=0.003)
 
 
@@ -68,7 +71,7 @@ def test_a_learner_is_fed_by_futures(local: bool) -> None:
     ]
 
 
-def test_functions_run_over_the_cores(local: bool) -> None:
+def test_the_executor_example_runs_functions(local: bool) -> None:
     said = run(ROOT / "examples" / "executor.py", local)
     assert "1000000000041 is divisible by 3" in said
     assert "there are 9592 primes below 100000" in said
@@ -86,9 +89,7 @@ def test_simulators_dial_in_to_a_learner() -> None:
     assert said == "2 simulators have dialled in\nthe target is about 84\n"
 
 
-def test_what_the_readme_shows_of_remote_classes_runs_as_it_stands_on_two_cores(
-    local: bool, tmp_path: Path
-) -> None:
+def test_the_readmes_remote_classes_run_on_two_cores(local: bool, tmp_path: Path) -> None:
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     shown = [block for block in blocks if "remotely_rl" not in block]
@@ -104,10 +105,8 @@ def test_what_the_readme_shows_of_remote_classes_runs_as_it_stands_on_two_cores(
     ("example", "says"),
     [("cooperation", "mean return "), ("self_play_connect_four", "against minimax: ")],
 )
-def test_the_recipes_of_several_agents_play_and_learn(
-    example: str, says: str, tmp_path: Path
-) -> None:
-    assert run_recipe(example, tmp_path).splitlines()[-1].startswith(says)
+def test_the_multi_agent_examples_learn(example: str, says: str, tmp_path: Path) -> None:
+    assert run_main(example, tmp_path).splitlines()[-1].startswith(says)
 
 
 SCRIPTS = sorted(p.stem for p in (ROOT / "examples").glob("*.py") if p.stem != "loggers")  # hooks
@@ -119,11 +118,10 @@ def test_every_example_ends_quietly_at_ctrl_c(example: str) -> None:
     assert re.search(r'__main__":\n    with contextlib\.suppress\(KeyboardInterrupt\):', text)
 
 
-def test_an_example_that_is_interrupted_says_nothing_and_leaves_nothing(tmp_path: Path) -> None:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("REMOTELY_")}
+def test_an_interrupted_example_prints_nothing_and_leaves_nothing(tmp_path: Path) -> None:
     running = subprocess.Popen(
         [sys.executable, "-u", ROOT / "examples" / "parallel_pi.py"],
-        env={**environment, "REMOTELY_HOME": str(tmp_path)},
+        env={**clean_environment(), "REMOTELY_HOME": str(tmp_path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -145,30 +143,23 @@ def test_an_example_that_is_interrupted_says_nothing_and_leaves_nothing(tmp_path
         p.stem for game in ("pong", "pendulum") for p in (ROOT / "examples").glob(f"*_{game}.py")
     ),
 )
-def test_every_recipe_of_an_algorithm_plays_learns_and_keeps_its_model(
-    recipe: str, tmp_path: Path
-) -> None:
+def test_every_algorithm_example_trains_and_saves_its_model(recipe: str, tmp_path: Path) -> None:
     model = f"{recipe.rsplit('_', 1)[-1]}.pt"
-    assert f"The model is in {model}." in run_recipe(recipe, tmp_path)
+    assert f"The model is in {model}." in run_main(recipe, tmp_path)
     assert (tmp_path / model).stat().st_size > 50_000
 
 
 @pytest.mark.parametrize(
-    ("call", "says"),
+    ("example", "arguments", "says"),
     [
-        ("crashing_simulator.py')['main'](0.4, 1_000, 300)", "steps, and none ended it"),
-        ("vector_env_ppo.py')['main'](2_000)", "steps "),
+        ("crashing_simulator", "0.4, 1_000, 300", "the loop survived "),
+        ("vector_env_ppo", "2_000", "steps "),
     ],
 )
-def test_the_recipes_of_environments_that_survive_run(call: str, says: str, tmp_path: Path) -> None:
-    words = f"import runpy; runpy.run_path({str(ROOT / 'examples')!r} + '/{call}"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", words],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert says in done.stdout.splitlines()[-1]
+def test_the_fault_tolerance_examples_run(
+    example: str, arguments: str, says: str, tmp_path: Path
+) -> None:
+    assert says in run_main(example, tmp_path, arguments).splitlines()[-1]
 
 
 @pytest.mark.slow
@@ -183,18 +174,14 @@ def test_the_recipes_of_environments_that_survive_run(call: str, says: str, tmp_
         ("evaluation_hook", "the policy of the best evaluation is in"),
     ],
 )
-def test_an_own_model_environment_vector_environment_and_curriculum_learn(
+def test_the_examples_of_users_models_environments_and_curricula_learn(
     example: str, says: str, tmp_path: Path
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, ROOT / "examples" / f"{example}.py"],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert says in done.stdout.splitlines()[-1]
+    said = run_in(tmp_path, ROOT / "examples" / f"{example}.py")
+    assert says in said.splitlines()[-1]
 
 
-def test_an_agent_serves_several_games_with_fewer_passes_than_actions() -> None:
+def test_an_inference_server_batches_its_actions() -> None:
     said = run(ROOT / "examples" / "serve_agent.py", local=False).splitlines()
     scores = [int(word) for word in said[-2].split()[1:]]
     actions, passes = (int(word) for word in re.findall(r"\d+", said[-1]))
@@ -202,33 +189,23 @@ def test_an_agent_serves_several_games_with_fewer_passes_than_actions() -> None:
     assert sum(scores) == actions > passes
 
 
-def run_in(folder: Path, words: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", words],
-        cwd=folder, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_sweep_has_a_run_for_each_trial_and_goes_on_when_run_again(tmp_path: Path) -> None:
-    main = f"import runpy; runpy.run_path({str(ROOT / 'examples' / 'optuna_sweep.py')!r})['main']"
-    assert "best of 2 trials: sweep/trial-" in run_in(tmp_path, f"{main}(2, 4_000)")
-    assert "best of 3 trials: sweep/trial-" in run_in(tmp_path, f"{main}(1, 4_000)")
+def test_a_sweep_has_a_run_per_trial_and_continues(tmp_path: Path) -> None:
+    for trials, total in ((2, 2), (1, 3)):
+        said = run_main("optuna_sweep", tmp_path, f"{trials}, 4_000")
+        assert f"best of {total} trials: sweep/trial-" in said
     runs = {path.name for path in (tmp_path / "sweep").iterdir()}
     assert runs == {"trial-0", "trial-1", "trial-2"}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_the_grid_of_the_page_on_sweeps_trains_a_run_for_each_of_its_settings(
+def test_the_grid_in_the_sweeps_page_trains_a_run_per_setting(
     tmp_path: Path,
 ) -> None:
     page = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    said = run_in(tmp_path, block.replace("20_000", "4_000"))
+    said = run_in(tmp_path, "-c", block.replace("20_000", "4_000"))
     assert len(re.findall(r"(?m)^\{'learning_rate'.*runs/ppo-CartPole-v1-", said)) == 4
     assert len(list((tmp_path / "runs").iterdir())) == 4

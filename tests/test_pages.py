@@ -1,4 +1,4 @@
-"""The pages run: every Python block of the README and of docs/, or it says why not."""
+"""The Python blocks of the README and of docs/ run, unless they are marked otherwise."""
 
 import importlib
 import os
@@ -28,7 +28,7 @@ def runs_of(page: str) -> bool:
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("learns", [False, True], ids=["on a cluster", "learning, in one process"])
-def test_every_python_block_of_the_pages_runs_or_says_why_not(learns: bool, tmp_path: Path) -> None:
+def test_every_python_block_of_the_pages_runs(learns: bool, tmp_path: Path) -> None:
     chosen = [
         page
         for page in pages.PAGES
@@ -60,7 +60,7 @@ def test_a_page_begins_with_code(page: str) -> None:
     assert re.match(r"(<!-- first:.*?-->\n)?```python\n| {4}\S", after_title, re.DOTALL)
 
 
-def test_a_block_has_the_line_of_its_code_and_what_is_hidden_before_it() -> None:
+def test_a_block_has_its_line_and_its_hidden_code() -> None:
     page = (
         "# Title\n\n```python\na = 1\n```\n\n<!-- not run: it takes a robot -->\n"
         "```python\ngo()\n```\n<!-- first: x = 2 -->\n```python\nprint(x)\n```\n"
@@ -72,7 +72,7 @@ def test_a_block_has_the_line_of_its_code_and_what_is_hidden_before_it() -> None
     ]
 
 
-def test_what_a_comment_promises_to_be_printed_has_to_be() -> None:
+def test_the_output_of_a_block_must_match_its_comments() -> None:
     code = "print(1)  # one: 1\nfor x in range(2):\n    print(x)\nprint(3)  # 3\n"
     assert pages.broken_promises(code, "1\n0\n1\n3\n") == []
     assert pages.broken_promises(code, "1\n0\n1\n4\n") == ["3"]
@@ -80,7 +80,7 @@ def test_what_a_comment_promises_to_be_printed_has_to_be() -> None:
 
 
 def is_there(name: str) -> bool:
-    """Whether a dotted name is a module or an attribute, or needs another package."""
+    """Return whether a dotted name exists, or needs a package that is not installed."""
     thing: Any = None
     parts = name.split(".")
     for count, part in enumerate(parts, 1):
@@ -96,7 +96,7 @@ def is_there(name: str) -> bool:
 
 
 @pytest.mark.parametrize("page", [*pages.PAGES, "SECURITY.md", "CONTRIBUTING.md"])
-def test_every_name_of_the_packages_that_a_page_uses_is_there(page: str) -> None:
+def test_every_name_that_a_page_uses_exists(page: str) -> None:
     used = re.findall(r"(?<![\w/.-])(remotely(?:_rl)?(?:\.[A-Za-z_]\w*)+)", text_of(page))
     assert [name for name in sorted({*used}) if not is_there(name)] == []
 

@@ -1,11 +1,11 @@
-"""Every template on Gymnasium's small problems, over several seeds: does it get there, and when.
+"""Every algorithm on Gymnasium's small problems: how often and when it reaches the target.
 
     python -m tools.classic                          # all, five seeds each: hours
     python -m tools.classic --only ppo a2c --envs CartPole-v1 --seeds 1 2
 
-A run ends when the mean of the last 30 training returns, by sampled actions, reaches what is
-asked for.  It is added to runs/classic.jsonl, and what is there is not run again; a table of
-all comes at the end, with `--write` into docs/results.md.
+A run ends when the mean of the last 30 training returns, with sampled actions, reaches the target.
+It is added to runs/classic.jsonl, and runs in that file are not repeated.  A table of all is
+printed at the end, and written to docs/results.md with `--write`.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from tools import runs, tables
 from tools.bench.benchmark import ROOT
 from tools.runs import Finish
 
-# What is to be reached, and for how many minutes it is tried.
+# Targets, and the most minutes of a run.
 TASKS = {
     "CartPole-v1": (475.0, 4.0),
     "Acrobot-v1": (-90.0, 6.0),
@@ -25,7 +25,7 @@ TASKS = {
     "LunarLander-v3": (200.0, 6.0),
 }
 
-# What differs from the defaults, which are Pong's: by problem, and by problem and algorithm.
+# Differences from the defaults, which are for Pong: by problem, by algorithm and by both.
 COMMON: dict[str, Any] = {
     "actors": 2, "envs_per_actor": 8, "log_interval_s": 2.0, "learner_threads": 1,
     "random_start": 0,
@@ -47,8 +47,8 @@ PROBLEMS: dict[str, dict[str, Any]] = {
     "Pendulum-v1": {
         "gamma": 0.9,
         "gae_lambda": 0.95,
-        # Without, the deviation, which is 0.37 at first, shrinks before there is anything to be
-        # sure of: a seed of IMPALA was at -540 after 670,000 steps.
+        # Without it the deviation, which is 0.37 at first, shrinks too early: a seed of IMPALA was
+        # at -540 after 670,000 steps.
         "entropy_coef": 0.01,
         "entropy_coef_end": 0.01,
         "anneal_steps": 400_000,
@@ -65,9 +65,9 @@ ONE_PASS: dict[str, Any] = {
 SHARED: dict[str, Any] = {
     "actors": 4, "envs_per_actor": 4, "optimizer": "adam",
 }  # fmt: skip
-# Small problems need few steps, and each step is worth an update's work.  Exploration has to last
-# until there is something to prefer: with a ratio of 4 and 8,000 steps a seed of CartPole had made
-# 240 updates when epsilon was 0.01: it leant to one side, and fell there after 127 steps each time.
+# Small problems need few steps, and each step is worth the work of an update.  Exploration must
+# last until values differ: with a ratio of 4 and 8,000 steps a seed of CartPole had made 240
+# updates when epsilon was 0.01, and then always fell to one side after 127 steps.
 FROM_REPLAY: dict[str, Any] = {
     "rollout_steps": 4, "replay_rows": 100_000, "learn_from": 1000, "replay_ratio": 16.0,
     "n_step": 3, "explore_steps": 20_000, "target_update_interval": 1_000, "learning_rate": 1e-3,
@@ -99,10 +99,10 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     # With 0.99 a seed of Pendulum was at -235 after 10,000 steps; with this it was at -144.
     "td3": {**SMALL_NETWORKS, "gamma": 0.98},
 }
-# Templates that use a batch once need a good one where returns come late: of pieces of 16 steps A2C
-# learnt to hover with one seed of two on LunarLander, and -400 to -700 on Pendulum.  Pendulum's
-# episodes all have 200 steps and stay together unless they are set apart; and its deviation
-# shrinks, without a weight of the entropy, before there is anything to be sure of.
+# Algorithms that use a batch once need longer pieces for late returns: with pieces of 16 steps A2C
+# learnt to hover with one seed of two on LunarLander, and had -400 to -700 on Pendulum.  All
+# episodes of Pendulum have 200 steps and stay in step unless their starts differ; and without an
+# entropy bonus its deviation shrinks too early.
 LONG_PIECES: dict[str, Any] = {
     "rollout_steps": 64, "learning_rate": 3e-3, "learning_rate_end": 1e-3,
     "anneal_steps": 2_000_000,
@@ -120,21 +120,21 @@ BOTH = {
     for env, differing in LATE.items()
     for algorithm, more in {"a2c": {}, "a3c": SHORTER}.items()
 }
-# Drawn alike and with a gamma of 0.98, a seed that had 498 after 42,000 steps had 242 after 58,000.
-# Perhaps because falls are rare in the replay by then; with the gamma alone it was not cured.
+# With uniform draws and a gamma of 0.98, a seed with 498 after 42,000 steps had 242 after 58,000,
+# perhaps because falls are rare in the replay by then.  Changing only gamma did not help.
 BOTH["dqn", "CartPole-v1"] = {"gamma": 0.99, "prioritized_alpha": 0.5}
-# Acrobot rewards nothing until its first success, and then has to make much of little.
+# Acrobot has no reward until its first success, and then few examples of it.
 BOTH["dqn", "Acrobot-v1"] = {
     "explore_steps": 8_000, "learning_rate_end": 2e-4, "anneal_steps": 100_000,
 }  # fmt: skip
-# With 16 environments and epsilon at 0.01 after 20,000 steps, a seed hovered until the time limit,
-# at -14 after 126,000 steps.  Both were changed at once; exploration is the likely reason.
+# With 16 environments and an epsilon of 0.01 after 20,000 steps, a seed hovered until the time
+# limit, at -14 after 126,000 steps.  Both were changed; exploration is the likely reason.
 BOTH["dqn", "LunarLander-v3"] = {
     "envs_per_actor": 4, "gamma": 0.99, "replay_ratio": 32.0, "explore_steps": 100_000,
     "learning_rate_end": 2e-4, "anneal_steps": 150_000,
 }  # fmt: skip
 BOTH |= {("qr_dqn", env): more for (name, env), more in BOTH.items() if name == "dqn"}
-# Pendulum's actions are continuous, all others numbered.
+# Pendulum has continuous actions, all others discrete ones.
 UNFIT = {
     *((name, "Pendulum-v1") for name in ("n_step_q", "dqn", "qr_dqn")),
     *((name, env) for name in ("sac", "td3") for env in TASKS if env != "Pendulum-v1"),
@@ -142,12 +142,12 @@ UNFIT = {
 
 
 def config_of(algorithm: str, env: str, seed: int) -> Any:
-    """The config of one run."""
+    """Return the config of one run."""
     module = importlib.import_module(f"remotely_rl.algorithms.{algorithm}")
     target, minutes = TASKS[env]
     by_both = BOTH.get((algorithm, env), {})
     known = {field.name for field in dataclasses.fields(module.Config)}
-    # The minutes are a limit, which most runs are far from.
+    # The minutes are a limit that most runs do not need.
     fields = {"anneal_steps": module.Config.horizon, **COMMON, **PROBLEMS[env]}
     fields |= {**ALGORITHMS[algorithm], **by_both}
     fields = {name: value for name, value in fields.items() if name in known}
@@ -155,7 +155,7 @@ def config_of(algorithm: str, env: str, seed: int) -> Any:
 
 
 def run(algorithm: str, env: str, seed: int) -> Finish | None:
-    """Trains once."""
+    """Train once."""
     if (algorithm, env) in UNFIT:
         return None
     module = importlib.import_module(f"remotely_rl.algorithms.{algorithm}")
@@ -164,7 +164,7 @@ def run(algorithm: str, env: str, seed: int) -> Finish | None:
 
 
 def table(finishes: list[Finish]) -> str:
-    """Medians of steps and minutes over the seeds, and how many reached it, in Markdown."""
+    """Return medians of steps and minutes over the seeds, and successes, in Markdown."""
     cells = {}
     for algorithm in ALGORITHMS:
         for env, (target, _) in TASKS.items():

@@ -1,12 +1,12 @@
-"""Seconds from the command to the first step of its environments, and what they are made of.
+"""Seconds from the command to the first step of its environments, by phase.
 
 python tools/first_step.py                              # PPO on Pong with 2 and 15 actors
 python tools/first_step.py --actors 15 -n 3 --device cuda
-python tools/first_step.py --beside ../before           # another checkout, in turn with this one
+python tools/first_step.py --beside ../before           # alternating with another checkout
 
-A run is a whole command with --total-steps 1: it ends after its first round.  A phase begins with
-the first call of a function (PHASES) and lasts until the next one begins.  CPU seconds are those of
-all processes of the command, from its beginning to its end.
+A run is a whole command with --total-steps 1, which ends after its first round.  A phase begins
+with the first call of a function (CALLS) and lasts until the next phase.  CPU seconds are of all
+processes of the whole command.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_S = 300.0
 
-# Phases that begin with a call: its module, what it is there, and what the phase is called.
+# Phases that begin with a call: (module, function, name of the phase).
 CALLS = (
     ("remotely_rl.runs.training", "probe", "embedded cluster"),
     ("remotely_rl.runs.training", "_attempt", "probe of the environment"),
@@ -40,13 +40,13 @@ CALLS = (
 START, IMPORTS, LIBRARIES = "Python", "imports of the command", "imports of the algorithm"
 PHASES = (START, IMPORTS, LIBRARIES, *(phase for *_, phase in CALLS))
 IN_ALL, COMMAND, CPU = "to the first step", "whole command", "CPU, all processes"
-BEFORE = PHASES[: PHASES.index("first round")]  # which are before the first step
+BEFORE = PHASES[: PHASES.index("first round")]  # before the first step
 
 Seconds = dict[str, float]
 
 
 def trace(out: Path, began: float, words: list[str]) -> None:
-    """Be the command; write there when each phase began, on the clock of `began`."""
+    """Run the command; write the beginning of each phase to `out`, on the clock of `began`."""
     marks = {START: began, IMPORTS: time.monotonic()}
 
     def marking(called: Callable[..., Any], phase: str) -> Callable[..., Any]:
@@ -59,7 +59,7 @@ def trace(out: Path, began: float, words: list[str]) -> None:
     from remotely_rl import algorithms, cli  # noqa: PLC0415 - this import is timed
 
     def named(name: str) -> Any:
-        """What all the other modules are imported by."""
+        """Import an algorithm, and with it all other modules."""
         marks.setdefault(LIBRARIES, time.monotonic())
         module = imports(name)
         for where, what, phase in CALLS:
@@ -82,7 +82,7 @@ def trace(out: Path, began: float, words: list[str]) -> None:
 
 
 def run(tree: Path, words: list[str]) -> Seconds:
-    """Run the command on the code of that tree; return seconds by phase, and of all."""
+    """Run the command on the code of a tree; return the seconds of each phase and in total."""
     with tempfile.TemporaryDirectory(prefix="first-step-") as folder:
         out = Path(folder) / "marks"
         command = [sys.executable, __file__, "--trace", str(out), str(time.monotonic()), *words]
@@ -111,7 +111,7 @@ def run(tree: Path, words: list[str]) -> Seconds:
 
 
 def _cpu_s() -> float:
-    """Processor time of all that was waited for, and of what that had waited for."""
+    """Return the CPU time of all finished child processes."""
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
     return spent.ru_utime + spent.ru_stime
 
@@ -130,19 +130,18 @@ def shown(found: dict[str, list[Seconds]]) -> str:
 
 
 def main() -> None:
-    """Do what the command line says."""
     parser = argparse.ArgumentParser(
         prog="python tools/first_step.py",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("-n", type=int, default=5, help="runs of each kind")
+    parser.add_argument("-n", type=int, default=5, help="runs of each column")
     parser.add_argument("--actors", type=int, nargs="+", default=[2, 15], metavar="N")
     parser.add_argument("--algorithm", default="ppo")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--beside", type=Path, metavar="TREE", help="measure that one in turn too")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every run there")
-    asked, more = parser.parse_known_args()  # and words for the command
+    parser.add_argument("--beside", type=Path, metavar="TREE", help="also measure the tree TREE")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every run to FILE")
+    asked, more = parser.parse_known_args()  # the rest are the command's
     trees = {"": ROOT, **({"beside: ": asked.beside.resolve()} if asked.beside else {})}
     found: dict[str, list[Seconds]] = {}
     for _ in range(asked.n):

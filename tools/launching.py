@@ -1,11 +1,10 @@
-"""The time until a cluster is there: by ssh, and by a launcher of ranks.
+"""The time to start a cluster: by ssh, and by a launcher of ranks.
 
-python tools/launching.py            # what is published
+python tools/launching.py            # the published figures
 python tools/launching.py -n 3 --hosts 4 --ranks 4
 
-All runs on this machine: the hosts are OpenSSH servers on loopback addresses, and the ranks are
-started by what does as srun does.  So all of them share its cores, as machines of a cluster do not.
-Needs root and openssh-server for the hosts.
+All runs on this machine, whose cores all processes share: the hosts are OpenSSH servers on loopback
+addresses, and the ranks are started as srun starts them.  The hosts need root and openssh-server.
 """
 
 import argparse
@@ -24,11 +23,11 @@ from tests.clusters import SCRIPTS, free_port, processes, wait_until
 from tests.jobs import Job
 from tests.sshd import Hosts, why_no_sshd
 
-UP_S, DEAD_S, RANKS_S = 5.0, 10.0, 4.0  # the bars
+UP_S, DEAD_S, RANKS_S = 5.0, 10.0, 4.0  # the targets
 
 
 def ssh(folder: Path, environment: dict[str, str], hosts: int, dead: bool) -> float:
-    """Return how long `remotely up` takes, with or without a host that does not answer."""
+    """Return the seconds of `remotely up`, with or without a host that does not answer."""
     made, port = Hosts(folder, Hosts.on_loopback(hosts), environment), free_port()
     file = made.file(f"127.0.0.1:{port}")
     silent = socket.create_server(("127.0.0.9", made.port), backlog=0)
@@ -53,7 +52,7 @@ def ssh(folder: Path, environment: dict[str, str], hosts: int, dead: bool) -> fl
 
 
 def ranks(folder: Path, environment: dict[str, str], count: int) -> float:
-    """Return how long it takes from the start of the ranks to the first line of the command."""
+    """Return the seconds from the start of the ranks to the first line of the command."""
     job = Job(environment, folder / "shared", 1)
     try:
         begun = time.monotonic()
@@ -78,7 +77,7 @@ def _remotely(environment: dict[str, str], *words: str) -> "subprocess.Completed
 
 
 def _measured(n: int, once: Callable[[Path, dict[str, str]], float]) -> list[float]:
-    """Do it n times, each in a folder of its own, of which nothing is left."""
+    """Measure n times, each in a new temporary folder."""
     took = []
     for _ in range(n):
         folder = Path(tempfile.mkdtemp(prefix="launch-"))
@@ -97,13 +96,12 @@ def _measured(n: int, once: Callable[[Path, dict[str, str]], float]) -> list[flo
 
 
 def main() -> None:
-    """Measure, and print a row each."""
     parser = argparse.ArgumentParser(
         prog="python tools/launching.py",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("-n", type=int, default=10, help="how often")
+    parser.add_argument("-n", type=int, default=10, help="repetitions")
     parser.add_argument("--hosts", type=int, default=8)
     parser.add_argument("--ranks", type=int, default=8)
     asked = parser.parse_args()

@@ -1,12 +1,12 @@
-"""Every template that takes an LSTM, on problems that take a memory: when does it get there.
+"""Every algorithm with an LSTM, on problems that need a memory: the steps to the target.
 
     python -m tools.memory                           # all, five seeds each: an hour
     python -m tools.memory --only ppo --seeds 1 2
 
 The runs are those of tests/remotely_rl/test_learning.py: the defaults and `lstm=64`, in one
-process, so that a seed takes as many steps whatever else the machine does.  A run is added to
-runs/memory.jsonl, and what is there is not run again; a table of all comes at the end, with
-`--write` into docs/results.md.
+process, so a seed takes the same steps on any machine.  A run is added to runs/memory.jsonl, and
+runs in that file are not repeated.  A table of all is printed at the end, and written to
+docs/results.md with `--write`.
 """
 
 import functools
@@ -22,16 +22,16 @@ PROBLEMS = {env.__name__: env for env in memory_toys.TARGETS}
 
 
 def run(algorithm: str, env: str, seed: int) -> Finish:
-    """Trains once."""
+    """Train once."""
     train = functools.partial(memory_toys.train, algorithm, PROBLEMS[env], seed)
     return runs.finish(env, algorithm, seed, train)
 
 
 def table(finishes: list[Finish]) -> str:
-    """Medians of steps over the seeds, their range, and how many reached it, in Markdown."""
+    """Return medians and ranges of steps over the seeds, and successes, in Markdown."""
     cells = {}
     for kind, target in memory_toys.TARGETS.items():
-        for algorithm in memory_toys.TEMPLATES:
+        for algorithm in memory_toys.ALGORITHMS:
             seeds = [
                 one for one in finishes if (one.env, one.algorithm) == (kind.__name__, algorithm)
             ]
@@ -46,5 +46,5 @@ def table(finishes: list[Finish]) -> str:
 
 if __name__ == "__main__":
     os.environ["REMOTELY_LOCAL"] = "1"
-    page, known = ROOT / "docs" / "results.md", memory_toys.TEMPLATES
+    page, known = ROOT / "docs" / "results.md", memory_toys.ALGORITHMS
     runs.command("memory", __doc__, page, [*known], [*PROBLEMS], (1, 2, 3, 4, 5), run, table)

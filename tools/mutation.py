@@ -1,15 +1,14 @@
-"""Mutation tests of the pure files: every fault put into one must fail a test.
+"""Mutation tests of the pure files: every fault in one must fail a test.
 
-    python -m tools.mutation                                     all of them
-    python -m tools.mutation 'remotely.protocol.wire.*'          those of one file
+    python -m tools.mutation                                     all files
+    python -m tools.mutation 'remotely.protocol.wire.*'          one file
 
-mutmut makes the faults and runs the tests; `[tool.mutmut]` in pyproject.toml says which files and
-which tests.  Here the outcomes are counted by file, and each survivor is shown, unless
-`tests/survivors.toml` says why no test can see it.  The exit code is 1 if a file has less than
-90 % killed, or a survivor without a reason.
+mutmut makes the faults and runs the tests; `[tool.mutmut]` in pyproject.toml has the files and the
+tests.  This tool counts the outcomes by file and shows each survivor, unless `tests/survivors.toml`
+has the reason why no test can see it.  The exit code is 1 if less than 90 % of a file's faults are
+killed, or for a survivor without a reason.
 """
 
-import argparse
 import json
 import subprocess
 import sys
@@ -18,20 +17,20 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from tools import tables
+from tools import command_line, tables
 
 ROOT = Path(__file__).resolve().parents[1]
 MUTANTS = ROOT / "mutants"
 REASONS = ROOT / "tests" / "survivors.toml"
-AT_LEAST = 0.9  # of the mutants of a file are killed
+AT_LEAST = 0.9  # share of a file's mutants that must be killed
 MUTMUT = Path(sys.executable).parent / "mutmut"
-# mutmut's exit codes of a mutant's tests: killed by a failure, or by never ending.
+# mutmut's exit codes for a mutant that was killed, by a failure or a timeout.
 KILLED = {1, 3, -24, 24, 36, 152, 255, -11, -9}
 UNTRIED = {None, 34}
 
 
 class Survivor(NamedTuple):
-    """A fault that no test saw, as the line before and after it."""
+    """A fault that no test saw: the line before and after."""
 
     file: str
     was: str
@@ -39,7 +38,7 @@ class Survivor(NamedTuple):
 
 
 def run(names: list[str], processes: int) -> None:
-    """Makes the mutants and runs their tests.  Raises SystemExit if the tests fail without any."""
+    """Make the mutants and run their tests.  Raises SystemExit if the tests fail without one."""
     command: list[str | Path] = [MUTMUT, "run", "--max-children", str(processes), *names]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if done.returncode:
@@ -48,7 +47,7 @@ def run(names: list[str], processes: int) -> None:
 
 
 def outcomes() -> dict[str, dict[str, int | None]]:
-    """The exit code of each mutant's tests, by file."""
+    """Return the exit code of each mutant's tests, by file."""
     found = {}
     for meta in sorted(MUTANTS.rglob("*.py.meta")):
         codes = json.loads(meta.read_text())["exit_code_by_key"]
@@ -58,7 +57,7 @@ def outcomes() -> dict[str, dict[str, int | None]]:
 
 
 def survivor(file: str, name: str) -> Survivor:
-    """What a mutant changes."""
+    """Return the change of a mutant."""
     shown = subprocess.run([MUTMUT, "show", name], cwd=ROOT, capture_output=True, text=True)
     lines = shown.stdout.splitlines()
     was, becomes = (
@@ -69,7 +68,7 @@ def survivor(file: str, name: str) -> Survivor:
 
 
 def reasons() -> dict[Survivor, str]:
-    """Why a mutant may live: it does the same, or differs in what nothing promises."""
+    """Return the reasons for survivors: the same behaviour, or one that nothing promises."""
     if not REASONS.exists():
         return {}
     written = tomllib.loads(REASONS.read_text()).get("survivor", [])
@@ -77,15 +76,10 @@ def reasons() -> dict[Survivor, str]:
 
 
 def main() -> None:
-    """Do what the command line says."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.mutation",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("names", nargs="*", help="of mutants, with *")
+    parser = command_line.parser("python -m tools.mutation", __doc__)
+    parser.add_argument("names", nargs="*", help="patterns of mutants")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--known", action="store_true", help="show the last outcome; run nothing")
+    parser.add_argument("--known", action="store_true", help="show the last outcome without a run")
     asked = parser.parse_args()
     if not asked.known:
         run(asked.names, asked.processes)

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Runs the tests of `remotely` and of the wheel on the Python of another Debian, made beside this
-# system.
+# Run the tests of `remotely` and of the wheel on the Python of another Debian, in a separate root
+# file system.
 #
 #   tools/other_python.sh trixie                                  Python 3.13
-#   tools/other_python.sh sid -n 2 tests/remotely/api -k partial  3.14; words for pytest
+#   tools/other_python.sh sid -n 2 tests/remotely/api -k partial  3.14; arguments of pytest
 #   WITH=--components=main,universe tools/other_python.sh noble   3.12, of Ubuntu
-#   RL=1 tools/other_python.sh sid                                and of `remotely_rl`
+#   RL=1 tools/other_python.sh sid                                also the tests of `remotely_rl`
 #
-# With RL, torch is the one of that Debian if pyproject.toml allows it: of sid, and not of trixie.
+# With RL, torch is that Debian's if pyproject.toml allows it: sid's, but not trixie's.
 #
-# It needs root, and a debootstrap that knows the suite.  The first run takes some minutes; remove
-# /var/tmp/other-python/SUITE to begin anew.
+# It needs root and a debootstrap that knows the suite.  The first run takes minutes; remove
+# /var/tmp/other-python/SUITE to start again.
 set -euo pipefail
 suite=${1:?which suite, trixie or sid}
 shift
@@ -22,7 +22,7 @@ if [ ! -f "$root/made" ]; then
   debootstrap --variant=minbase ${WITH-} --include=$needs "$suite" "$root"
   touch "$root/made"
 fi
-# How this machine reaches a mirror and a package index, the other shall too.
+# Use this machine's mirrors and package indexes.
 for file in /etc/hosts /etc/pip.conf /etc/resolv.conf /etc/ssl/certs/ca-certificates.crt; do
   [ ! -f $file ] || cp $file "$root$file"
 done
@@ -30,8 +30,8 @@ rm -rf "$root/src"
 mkdir "$root/src"
 cd "$(git rev-parse --show-toplevel)"
 git ls-files -z | xargs -0 tar c | tar x -C "$root/src"
-# In namespaces that take mounts and processes with them, whatever happens.  The first bash stays as
-# the one that reaps orphans: hence the `exit` behind its last command.
+# The namespaces end with their mounts and processes in any case.  The first bash stays to reap
+# orphans, because of the `exit` after its last command.
 unshare --mount --pid --fork --kill-child bash -euc '
   root=$1; shift
   mount --bind "$root" "$root"  # a mount point, which "ip netns" needs of its root

@@ -1,8 +1,8 @@
-"""The build of a release: `make release`.  It uploads nothing; a pushed tag does (release.yml).
+"""The build of a release: `make release`.  A pushed tag uploads it (release.yml).
 
-Refuses when the tag, the changelog and the version differ, or when files are not committed.
-Builds the wheel and the source archive twice: the bytes must be equal, so that anybody can build
-them again from the tag and compare.
+It fails if the tag, the changelog and the version differ, or if files are not committed.  It builds
+the wheel and the source archive twice, and the bytes must be equal, so that anybody can build them
+again from the tag and compare.
 """
 
 import re
@@ -19,9 +19,9 @@ TARGETS = ("wheel", "sdist")
 
 
 def obstacle(version: str, tags: list[str], changelog: str, changed: list[str]) -> str:
-    """Return why there can be no release; nothing if there can.
+    """Return why a release is impossible, or an empty text.
 
-    `tags` are those of the present commit, `changed` the files that are not committed.
+    `tags` are the current commit's, `changed` the files that are not committed.
     """
     if changed:
         return f"not committed: {', '.join(changed)}"
@@ -38,7 +38,7 @@ def obstacle(version: str, tags: list[str], changelog: str, changed: list[str]) 
 
 
 def build(folder: Path) -> dict[str, str]:
-    """Build into a folder; return the hash of each file, by its name."""
+    """Build into a folder; return the hash of each file."""
     for target in TARGETS:
         command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)]
         subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)

@@ -1,10 +1,8 @@
-"""Runs that are added to a file as they end: a measurement of hours goes on where it was.
+"""Runs in a file, to which each is added at its end: a long measurement can be continued.
 
-A study is a table of such runs, one for each algorithm, environment and seed: `command` is what its
-command line does.
+A study is a table of runs for each algorithm, environment and seed; `command` is its command line.
 """
 
-import argparse
 import contextlib
 import io
 import itertools
@@ -17,29 +15,30 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from remotely_rl.runs.training import Result
+from tools import command_line
 from tools.bench.benchmark import ROOT
 from tools.bench.page import replaced
 
-FOLDER = ROOT / "runs"  # where files of runs are by default, and not in the repository
+FOLDER = ROOT / "runs"  # not in the repository
 
 Run = TypeVar("Run")  # a NamedTuple
 
 
 def read(file: Path, kind: Callable[..., Run]) -> list[Run]:
-    """All runs so far, the first first."""
+    """Return all runs in a file, which may not exist."""
     lines = file.read_text().splitlines() if file.exists() else []
     return [kind(**json.loads(line)) for line in lines]
 
 
-def add(file: Path, run: Any) -> None:
-    """Add one that has ended: a NamedTuple."""
+def add(file: Path, *runs: Any) -> None:
+    """Add finished runs, which are NamedTuples."""
     file.parent.mkdir(exist_ok=True)
     with file.open("a") as lines:
-        lines.write(json.dumps(run._asdict()) + "\n")
+        lines.writelines(json.dumps(run._asdict()) + "\n" for run in runs)
 
 
 class Finish(NamedTuple):
-    """How a training with a target ended: a line of the file."""
+    """The end of a training with a target: a line of the file."""
 
     env: str
     algorithm: str
@@ -51,9 +50,9 @@ class Finish(NamedTuple):
 
 
 def finish(env: str, algorithm: str, seed: int, train: Callable[[Path], Result]) -> Finish:
-    """Train once, without a word, in the folder that `train` is given.
+    """Train once, without output, in the folder that `train` is given.
 
-    Raises KeyboardInterrupt if that was stopped: it did not fail, and is to be run again.
+    Raises KeyboardInterrupt if it was stopped, so that it can be repeated.
     """
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
@@ -75,16 +74,12 @@ def command(
     run: Callable[[str, str, int], Finish | None],
     table: Callable[[list[Finish]], str],
 ) -> None:
-    """Make the runs that are asked for and not in the file yet, and print the table of all.
+    """Make the selected runs that are not in the file, and print the table of all.
 
-    `run` is given an algorithm, an environment and a seed, and returns None for a pair that do not
-    fit.  With `--write`, the table goes between the marks of this name in `page`.
+    `run` gets an algorithm, an environment and a seed; it returns None for a pair that does not
+    fit.  `--write` puts the table between the marks of this name in `page`.
     """
-    parser = argparse.ArgumentParser(
-        prog=f"python -m tools.{name}",
-        description=doc,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser(f"python -m tools.{name}", doc)
     parser.add_argument("--only", nargs="*", default=list(algorithms), choices=list(algorithms))
     parser.add_argument("--envs", nargs="*", default=list(envs), choices=list(envs))
     parser.add_argument("--seeds", nargs="*", type=int, default=list(seeds))

@@ -1,10 +1,10 @@
-"""Every template in every kind of space: does it learn, and when?
+"""Every algorithm in every kind of space: the steps until it has learnt.
 
     python -m tools.spaces                         # all, with and without an LSTM: ten minutes
     python -m tools.spaces --only ppo a2c --write  # and fill docs/results.md
 
-The runs are those of tests/remotely_rl/test_spaces.py, seed 1.  A run is added to
-runs/spaces.jsonl, and what is there is not run again.
+The runs are those of tests/remotely_rl/test_spaces.py with seed 1.  A run is added to
+runs/spaces.jsonl, and runs in that file are not repeated.
 """
 
 import functools
@@ -23,7 +23,7 @@ ALGORITHMS = [
     for name in algorithms.ALGORITHMS
     if any(space_toys.takes(name, env) for env in space_toys.TARGETS)
 ]
-# What a problem stands for.
+# The spaces of each problem.
 SPACES = {
     "ImageAndVector": ("Dict of Dict (image) and Box", "Discrete"),
     "Numbers": ("Tuple of Discrete, MultiBinary, MultiDiscrete", "MultiBinary"),
@@ -36,12 +36,12 @@ SPACES = {
 
 
 def named(algorithm: str, units: int) -> str:
-    """What the file calls a template with an LSTM, or without one."""
+    """Return the name in the file of an algorithm with or without an LSTM."""
     return f"{algorithm} lstm={units}" if units else algorithm
 
 
 def run(named_so: str, env: str, seed: int) -> Finish | None:
-    """Trains once; an algorithm, or `ALGORITHM lstm=UNITS`."""
+    """Train once, an algorithm or `ALGORITHM lstm=UNITS`."""
     algorithm, _, units = named_so.partition(" lstm=")
     problem, size = KINDS[env], int(units or 0)
     if not space_toys.takes(algorithm, problem, size):
@@ -51,7 +51,7 @@ def run(named_so: str, env: str, seed: int) -> Finish | None:
 
 
 def table(finishes: list[Finish]) -> str:
-    """Steps until the target was reached, in Markdown."""
+    """Return the steps to the target in Markdown."""
     found = {(one.env, one.algorithm): one for one in finishes}
     rows = []
     for kind, spaces in SPACES.items():

@@ -1,12 +1,12 @@
 """The generated tables in docs/.
 
-They come from the code that they describe (errors.md from the docstrings of the errors); those of
-reliability.md also from the figures that `python -m tests.chaos --json docs/chaos.jsonl` adds to
-that file; of results.md, from the presets and from docs/published.jsonl.  The index of decisions/
-comes from the headings of its files.
+They come from the code that they describe (errors.md from the docstrings of the errors).  Those of
+reliability.md are also from the figures that `python -m tests.chaos --json docs/chaos.jsonl` adds
+to that file, those of results.md from the presets and docs/published.jsonl.  The index of
+decisions/ is from the headings of its files.
 
 python tools/tables.py           # rewrite them
-python tools/tables.py --check   # exit 1 if they are not what the code says
+python tools/tables.py --check   # exit 1 if they differ from the code
 """
 
 import ast
@@ -33,7 +33,7 @@ from remotely_rl.config import presets
 from remotely_rl.runs import hooks
 from remotely_rl.vector import states
 
-# In what a trial tells: the outcomes of its calls, one by one, and that none is wrong.
+# In a trial's text: the outcomes of single calls, and that none is wrong.
 _COUNTS = re.compile(r" \(\d[\d,]* value.*?\)|, 0 anomalies$")
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -45,7 +45,7 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def pivoted(cells: Mapping[tuple[str, str], str]) -> str:
-    """Return a table of cells by their line and their column."""
+    """Return a table of cells by (line, column)."""
     columns = list(dict.fromkeys(column for _, column in cells))
     lines = [
         [line, *(cells.get((line, column), "") for column in columns)]
@@ -55,7 +55,7 @@ def pivoted(cells: Mapping[tuple[str, str], str]) -> str:
 
 
 def packages(root: str) -> typing.Callable[[], str]:
-    """Return what writes the layers of a package, the highest first, with their docstrings."""
+    """Return a function for the layers of a package, highest first, with their docstrings."""
 
     def rows() -> str:
         with (DOCS.parent / "pyproject.toml").open("rb") as file:
@@ -86,7 +86,7 @@ def _first_sentence(path: Path) -> str:
 
 
 def promises() -> str:
-    """Return what each engine keeps, of what not every engine can."""
+    """Return which engine keeps each promise that not every engine keeps."""
     engines = {
         "`remotely start`": Client.promises,
         "Ray": ON_RAY,
@@ -136,7 +136,7 @@ def other_libraries() -> str:
 
 
 def rows_of(library: str) -> typing.Callable[[], str]:
-    """Return what writes what users of a library write here."""
+    """Return a function for the equivalents of a library's names."""
 
     def rows() -> str:
         cells = [
@@ -152,7 +152,7 @@ def rows_of(library: str) -> typing.Callable[[], str]:
 
 
 def lives() -> str:
-    """Return what follows from each event in the life of an actor."""
+    """Return the consequences of each event in the life of an actor."""
     rows = []
     for event, moves, steps in actors.RULES:
         afters = {after: [b.value for b in moves if moves[b] is after] for after in moves.values()}
@@ -168,16 +168,16 @@ def seats() -> str:
             before,
             event.value,
             rule.next,
-            "the death" if rule.is_told else "",
-            "the row of a crash to each episode under way" if rule.is_owed else "",
+            "the death" if rule.reports_death else "",
+            "running episodes" if rule.loses_episodes else "",
         ]
         for (before, event), rule in states.TABLE.items()
     ]
-    return table(["state", "event", "next", "told", "owed"], rows)
+    return table(["state", "event", "next", "reported", "lost"], rows)
 
 
 def figures() -> str:
-    """Return what each trial found, with what it saw if it was run once; and what was broken."""
+    """Return the number of each trial, its result if it was run once, and the broken promises."""
     with (DOCS / "chaos.jsonl").open() as file:
         lines = [json.loads(line) for line in file]
     trials = {
@@ -193,8 +193,8 @@ def figures() -> str:
     ]
     broken = sum(len(line["wrong"]) for line in lines)
     hours = sum(line["seconds"] for line in lines) / 3600
-    told = f"Promises broken in {len(trials)} trials and {hours:.1f} hours: {broken}."
-    return f"{told}\n\n{table(['what', 'n', 'seen'], rows)}"
+    broken_text = f"Promises broken in {len(trials)} trials and {hours:.1f} hours: {broken}."
+    return f"{broken_text}\n\n{table(['what', 'n', 'seen'], rows)}"
 
 
 def decisions() -> str:
@@ -207,7 +207,7 @@ def decisions() -> str:
 
 
 def presets_beside_published() -> str:
-    """Return what the presets came to, beside what others have published."""
+    """Return the results of the presets, with published ones."""
     with (DOCS / "published.jsonl").open() as file:
         tasks = [json.loads(line) for line in file]
     rows = []
@@ -227,7 +227,7 @@ def presets_beside_published() -> str:
 
 
 def errors() -> str:
-    """Return each public error: what it means, whose fault it is, and what to do."""
+    """Return each public error: its meaning, whose fault it is, and what to do."""
     public = [getattr(remotely, name) for name in remotely.__all__]
     rows = [
         [*_head_of(error), *_advice_of(error)]
@@ -238,7 +238,7 @@ def errors() -> str:
 
 
 def _head_of(error: type[Exception]) -> list[str]:
-    """Return an error's name, with the errors of Python that it is too, and what it means."""
+    """Return an error's name with its built-in base classes, and its meaning."""
     also = [base.__name__ for base in error.__bases__ if base.__module__ == "builtins"]
     kind = "".join(f", a `{name}`" for name in also if name != "Exception")
     means = _paragraphs(error)[0].replace("`still_running`:", "`still_running` is")
@@ -246,7 +246,7 @@ def _head_of(error: type[Exception]) -> list[str]:
 
 
 def _advice_of(error: type[Exception]) -> list[str]:
-    """Return whose fault an error is and what to do, of which its docstring has a paragraph."""
+    """Return whose fault an error is and what to do, from a paragraph of its docstring."""
     (found,) = [
         match
         for paragraph in _paragraphs(error)
@@ -299,7 +299,7 @@ def main() -> None:
         if "--check" not in sys.argv:
             (DOCS / name).write_text(filled(name, page))
         elif filled(name, page) != page:
-            sys.exit(f"docs/{name} is behind the code: run this tool")
+            sys.exit(f"docs/{name} differs from the code: run this tool")
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""The process of one actor, and the zygote from which it is forked."""
+"""The actor process, and the zygote that it is forked from."""

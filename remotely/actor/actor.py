@@ -1,26 +1,25 @@
-"""The process of one actor: receives calls, has them run, and replies to each exactly once.
+"""The actor process: receives calls, runs them, and replies to each exactly once.
 
-Two threads.
+It has two threads.
 
-    main thread         has the socket of the calls (call_socket.py) and runs the user's code, as a
-                        script would (dispatch.py)
-    background thread   never waits for the user's code.  It answers libzmq's questions about keys,
-                        listens to the worker, and ends the process when the worker is gone or its
-                        lease is over (fence.py).  So neither a new client nor the worker waits for
-                        a long call
+    main thread         owns the call socket (call_socket.py) and runs the user's code, as a script
+                        would (dispatch.py)
+    background thread   never waits for the user's code.  It answers libzmq's key checks, reads the
+                        worker's messages, and ends the process when the worker has died or its
+                        lease has expired (fence.py).  So a long call delays neither a new client
+                        nor the worker
 
-What ends the process is decided in this order, so that a full inbox can never keep an orphan
-alive:
+Reasons to end are checked in this order, so that a full inbox can never keep an orphan alive:
 
-    1  worker gone   the background thread kills the process group; nothing of it may go on
-    2  lease over    no call begins; at the second look, the same
-    3  stop asked    no further call begins; those that run end, then `close`, then 5
-    4  next call     as long as there are any
-    5  the end       Ending, the last replies, Exiting; let go of the object and its files, and
-                     return when the replies have left, LAST_REPLY_S at most
+    1  worker gone     the background thread kills the whole process group
+    2  lease expired   no call begins; if it is still expired at the next check, as 1
+    3  stop asked      no further call begins; running calls finish, then `close`, then 5
+    4  next call       as long as there are any
+    5  end             send Ending, the last replies and Exiting; release the object and its files;
+                       return when the replies have left, after LAST_REPLY_S at most
 
-A worker that is stopped reads nothing, and the socket to it fills.  A thread that writes then
-blocks, except for the background thread, which has to watch the lease.
+A worker stopped by SIGSTOP reads nothing, and the socket to it fills.  A thread that writes to it
+then blocks, except for the background thread, which must keep checking the lease.
 """
 
 import asyncio
@@ -59,52 +58,52 @@ from remotely.transport.keys import KeyPair, MemberKey, fresh_pair
 from remotely.transport.loop import Loop
 from remotely.values import references
 
-if TYPE_CHECKING:  # slow to import, and an actor that calls nobody needs none
+if TYPE_CHECKING:  # slow to import, and only an actor that makes calls needs it
     from remotely.client.client import Client
 
 
-MAX_UNTOLD = 1_000  # messages kept for a worker that is stopped; later ones are dropped
-TEND_EVERY_S = 2.0  # while calls come; else at growing intervals
-TEND_AT_LEAST_EVERY_S = 16.0
-FENCED_S = 0.05
+MAX_UNSENT = 1_000  # messages queued for a stopped worker; further ones are dropped
+TIDY_EVERY_S = 2.0  # while calls arrive; the interval doubles while the actor is idle
+MAX_TIDY_EVERY_S = 16.0
+FENCE_POLL_S = 0.05
 LAST_REPLY_S = 1.0
-MESSAGES_A_TURN = 100  # that an event loop takes in before it goes on with its calls
+MESSAGES_A_TURN = 100  # that an event loop receives before it runs its tasks again
 REVOKED = "the key with which this call came was revoked"
 
-Hear = Callable[[object, socket.socket | None], None]  # a message, and the socket that came with it
+OnMessage = Callable[[object, socket.socket | None], None]  # and the socket passed with it
 
 
 class Line(Protocol):
-    """An actor's connection to what is a worker to it."""
+    """An actor's connection to its worker, or to the `Guest` that acts as one."""
 
-    def watch(self, loop: Loop, hear: Hear, lost: Callable[[], None]) -> None:
-        """Have the thread of `loop` hear each message of the worker, and of its end."""
+    def watch(self, loop: Loop, on_message: OnMessage, on_lost: Callable[[], None]) -> None:
+        """Call these on the thread of `loop`: for each message, and when the worker has died."""
 
     def tell(self, message: control.FromActor) -> None:
-        """Send a message, on any thread.  If the worker is gone, drop it."""
+        """Send a message.  Any thread may call this.  If the worker is gone, drop the message."""
 
-    def go_on(self) -> bool:
-        """Send what had no room before, on the thread of the loop; return if all is sent."""
+    def flush(self) -> bool:
+        """Send queued messages, on the loop's thread; return whether none is left."""
 
 
 class WorkerLine:
-    """The line of an actor in a process of its own."""
+    """The connection of an actor in a process of its own."""
 
     def __init__(self, worker: socket.socket) -> None:
         self._worker = worker
         self._decoder = control.Decoder(control.ToActor)
-        self._untold: deque[bytes] = deque()
-        self._never_waits = 0  # a thread
+        self._unsent: deque[bytes] = deque()
+        self._nonblocking_thread = 0
 
-    def watch(self, loop: Loop, hear: Hear, lost: Callable[[], None]) -> None:
-        loop.call(self.never_wait)
-        loop.watch(self._worker.fileno(), lambda: self._receive(hear, lost))
+    def watch(self, loop: Loop, on_message: OnMessage, on_lost: Callable[[], None]) -> None:
+        loop.call(self.never_block)
+        loop.watch(self._worker.fileno(), lambda: self._receive(on_message, on_lost))
 
-    def never_wait(self) -> None:
-        """From now on, messages of this thread that find no room wait for `go_on`."""
-        self._never_waits = threading.get_ident()
+    def never_block(self) -> None:
+        """From now on, queue this thread's messages for `flush` if the socket is full."""
+        self._nonblocking_thread = threading.get_ident()
 
-    def _receive(self, hear: Hear, lost: Callable[[], None]) -> None:
+    def _receive(self, on_message: OnMessage, on_lost: Callable[[], None]) -> None:
         try:
             data, fds, _, _ = socket.recv_fds(
                 self._worker, control.MAX_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC
@@ -112,41 +111,41 @@ class WorkerLine:
         except OSError:
             data, fds = b"", []
         if not data:
-            lost()  # 1: nothing may outlive the worker
-        hear(self._decoder.decode(data), socket.socket(fileno=fds[0]) if fds else None)
+            on_lost()  # 1: nothing may outlive the worker
+        on_message(self._decoder.decode(data), socket.socket(fileno=fds[0]) if fds else None)
 
     def tell(self, message: control.FromActor) -> None:
         self.send(control.encode(message))
 
     def send(self, data: bytes) -> None:
-        """Send an encoded message.  If the worker is gone, drop it."""
-        if threading.get_ident() == self._never_waits:
-            if len(self._untold) < MAX_UNTOLD:
-                self._untold.append(data)
-            self.go_on()
+        """Send an encoded message, as `tell` does."""
+        if threading.get_ident() == self._nonblocking_thread:
+            if len(self._unsent) < MAX_UNSENT:
+                self._unsent.append(data)
+            self.flush()
         else:
             with contextlib.suppress(OSError):
                 self._worker.send(data)
 
-    def hand_over(self, message: control.FromActor, fd: int) -> None:
-        """Send a message and a descriptor with it, on any thread but the one that never waits."""
+    def send_with_fd(self, message: control.FromActor, fd: int) -> None:
+        """Send a message with a file descriptor, on any thread but the one that never blocks."""
         with contextlib.suppress(OSError):
             socket.send_fds(self._worker, [control.encode(message)], [fd])
 
-    def go_on(self) -> bool:
-        while self._untold:
+    def flush(self) -> bool:
+        while self._unsent:
             try:
-                self._worker.send(self._untold[0], socket.MSG_DONTWAIT)
+                self._worker.send(self._unsent[0], socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return False
             except OSError:
                 pass
-            self._untold.popleft()
+            self._unsent.popleft()
         return True
 
 
 class Delegation:
-    """The key pair of one actor.  Its secret is in the memory of this process only."""
+    """The key pair with which this actor makes calls.  The secret never leaves this process."""
 
     def __init__(self, tell: Callable[[control.Delegate], None]) -> None:
         self._tell = tell
@@ -155,7 +154,7 @@ class Delegation:
         self._is_known = threading.Event()
 
     def pair(self) -> KeyPair:
-        """Return the pair, once the master admits it.  Raises MasterLost if it does not answer."""
+        """Return the pair once the master has admitted it.  Raises MasterLost after CONNECT_S."""
         with self._lock:
             if self._pair is None:
                 self._pair = fresh_pair()
@@ -169,13 +168,13 @@ class Delegation:
         return self._pair
 
     def confirm(self) -> None:
-        """The master admits it."""
+        """Note that the master has admitted the key."""
         self._is_known.set()
 
     def client(self, birth: control.Birth, prepare: control.Prepare) -> "Client":
-        """Return the client that this actor becomes.  Raises MasterLost."""
-        from remotely.client.client import Client  # noqa: PLC0415 - see above
-        from remotely.values.shipping import Shipment  # noqa: PLC0415 - the same
+        """Return a client with which this actor makes calls of its own.  Raises MasterLost."""
+        from remotely.client.client import Client  # noqa: PLC0415 - slow to import
+        from remotely.values.shipping import Shipment  # noqa: PLC0415 - likewise
 
         key = MemberKey("client", self.pair(), birth.master_public)
         shipment = Shipment.from_tree(connection.shipped_root(), prepare.files)
@@ -184,7 +183,7 @@ class Delegation:
 
 
 class Background:
-    """What runs on that thread; of its methods the main thread calls the public ones."""
+    """The background thread.  The main thread calls the public methods."""
 
     def __init__(
         self,
@@ -198,9 +197,9 @@ class Background:
         self._delegation = delegation
         self._servant = servant
         self._store = store
-        self._counted = 0
-        self._tend_after_s = TEND_EVERY_S
-        self.is_resting = False  # it tends at longer intervals, as no calls come
+        self._reported = 0
+        self._tidy_after_s = TIDY_EVERY_S
+        self.is_idle = False  # no calls arrive, so the interval has grown
         self._on_leave: Callable[[], None] = lambda: None
         self._on_cancel: Callable[[control.Cancel], None] = lambda cancel: None
         self._fence = Fence(Path(birth.folder))
@@ -219,49 +218,52 @@ class Background:
         on_cancel: Callable[[control.Cancel], None],
         tidy: Callable[[], None],
     ) -> None:
-        """Begin.
+        """Start the thread.
 
-        `on_leave` is called when the worker wants the actor to end in good order, `on_cancel` when
-        a caller takes a call back, and `tidy` every TEND_EVERY_S while calls come.
+        It calls `on_leave` when the worker asks the actor to end gracefully, `on_cancel` when a
+        caller cancels a call, and `tidy` every TIDY_EVERY_S while calls arrive.
         """
         self._tidy = tidy
         self._on_leave = on_leave
         self._on_cancel = on_cancel
-        self._line.watch(self.loop, self._hear_worker, exiting.end_group)
+        self._line.watch(self.loop, self._on_worker_message, exiting.end_group)
         self.loop.watch_socket(self._zap.socket, self._zap.answer)
-        self._next_tending = self.loop.after(TEND_EVERY_S, self._tend)
+        self._next_tidy = self.loop.after(TIDY_EVERY_S, self._tidy_and_report)
         self.loop.after(self._fence.until_look_s(), self._check_fence)
         self._thread.start()
 
-    def end_rest(self) -> None:
-        """A message has come after a rest: tend soon, and regularly."""
-        self.is_resting = False
-        self.loop.call(self._end_rest)
+    def leave_idle(self) -> None:
+        """A message has arrived: tidy every TIDY_EVERY_S again."""
+        self.is_idle = False
+        self.loop.call(self._leave_idle)
 
     def wait_for_lease(self) -> None:
-        """Return when the lease is not over.  It is renewed, or this process ends."""
+        """Return at once unless the lease has expired; then wait until it is renewed.
+
+        If it is not, the background thread ends this process.
+        """
         while self._fence.has_passed:
-            time.sleep(FENCED_S)
+            time.sleep(FENCE_POLL_S)
 
     def stop(self, within_s: float) -> bool:
-        """End the thread; return whether it has ended in time."""
+        """Stop the thread; return whether it has ended in time."""
         self.loop.stop()
         self._thread.join(within_s)
         return not self._thread.is_alive()
 
     def close(self) -> None:
-        """Return when all that was sent has left, and every socket of the context is closed."""
+        """Return when all messages have left and every socket of the context is closed."""
         self._zap.socket.close()
         self.context.term()
 
     # --- on the thread ----------------------------------------------------------------------------
 
-    def _hear_worker(self, message: object, end: socket.socket | None) -> None:
+    def _on_worker_message(self, message: object, end: socket.socket | None) -> None:
         match message:
             case control.Admit(client_keys=client_keys):
-                self.access.relist(client_keys)
+                self.access.set_keys(client_keys)
             case control.Caller(key=key, admitted=admitted) as caller:
-                self.access.hear(caller)
+                self.access.update(caller)
                 self._zap.decide(key, "client" if admitted else None)
             case control.Delegated():
                 self._delegation.confirm()
@@ -277,36 +279,36 @@ class Background:
 
     def _check_fence(self) -> None:
         if self._fence.look():  # 2
-            exiting.say("remotely: the worker lost its lease, and its actors end\n")
+            exiting.try_print("remotely: the worker lost its lease, so its actors end\n")
             exiting.end_group()
         self.loop.after(self._fence.until_look_s(), self._check_fence)
 
-    def _tend(self) -> None:
-        """Tidy up and report.  An actor that nobody calls wakes for it more and more seldom."""
+    def _tidy_and_report(self) -> None:
+        """Tidy up and report the number of calls, at growing intervals while no calls arrive."""
         self._tidy()
         self._servant.tidy()
-        has_called = self._servant.calls != self._counted
-        if (is_told := self._line.go_on()) and has_called:
-            self._counted = self._servant.calls
-            self._line.tell(control.Count(calls=self._counted))
-        if is_told and not has_called:
-            self._tend_after_s = min(2 * self._tend_after_s, TEND_AT_LEAST_EVERY_S)
+        was_called = self._servant.calls != self._reported
+        if (all_sent := self._line.flush()) and was_called:
+            self._reported = self._servant.calls
+            self._line.tell(control.Count(calls=self._reported))
+        if all_sent and not was_called:
+            self._tidy_after_s = min(2 * self._tidy_after_s, MAX_TIDY_EVERY_S)
         else:
-            self._tend_after_s = TEND_EVERY_S
-        self._next_tending = self.loop.after(self._tend_after_s, self._tend)
-        self.is_resting = self._tend_after_s > TEND_EVERY_S
+            self._tidy_after_s = TIDY_EVERY_S
+        self._next_tidy = self.loop.after(self._tidy_after_s, self._tidy_and_report)
+        self.is_idle = self._tidy_after_s > TIDY_EVERY_S
 
-    def _end_rest(self) -> None:
-        self._tend_after_s = TEND_EVERY_S
-        self._next_tending.cancel()
-        self._next_tending = self.loop.after(TEND_EVERY_S, self._tend)
+    def _leave_idle(self) -> None:
+        self._tidy_after_s = TIDY_EVERY_S
+        self._next_tidy.cancel()
+        self._next_tidy = self.loop.after(TIDY_EVERY_S, self._tidy_and_report)
 
 
 class Actor:
-    """The main thread's loop, from the birth of an actor to its end.
+    """The main thread of an actor, from its start to its end.
 
-    `served` is an object of a process that was there before, and goes on afterwards.  Without it a
-    client makes the object, and the process is there for that alone.
+    `served` is an existing object of a process that outlives the actor (`remotely.serve`).  Without
+    it, a client creates the object and the process exists for that object alone.
     """
 
     def __init__(
@@ -346,20 +348,20 @@ class Actor:
         )
         self._handle = self._dispatcher.handle
         self._is_over = self._dispatcher.is_over
-        self._gone: deque[bytes] = deque()  # routes of consumers of streams
+        self._gone: deque[bytes] = deque()  # routes of clients that are gone
         self._is_restart = birth.again
-        self._background.start(self._dispatcher.stop, self._cancellations.hear, self._tidy)
+        self._background.start(self._dispatcher.stop, self._cancellations.on_cancel, self._tidy)
 
     def run(self) -> int:
-        """Serve until the end, in good order."""
+        """Serve until asked to stop, then end gracefully; return the exit code."""
         try:
             if self._is_restart:
-                self._servant.make_again()
+                self._servant.recreate()
             self._tell(control.Bound(tcp=self._socket.tcp))
             self._serve()
             if self._servant.is_async and not self._is_over():
                 asyncio.run(self._serve_async())
-        except BaseException as error:  # the user's exit: replies sent before it arrive
+        except BaseException as error:  # such as the user's SystemExit: earlier replies arrive
             self._leave(error)
             raise
         self._end()
@@ -385,7 +387,7 @@ class Actor:
             for _ in range(MESSAGES_A_TURN):
                 if self._is_over() or not (self._turn() or dispatcher.run_due()):
                     break
-            else:  # more may be there, and the calls that have begun are to go on
+            else:  # there may be more; let running calls continue first
                 loop.call_soon(turn)
             if self._is_over():
                 over.set()
@@ -405,16 +407,16 @@ class Actor:
         loop.remove_reader(self._socket.wake_fd)
 
     def _turn(self) -> bool:
-        """4: take one message; return whether there was any."""
+        """4: take one message; return whether there was one."""
         self._wait_for_lease()  # 2
-        checks_keys = self._access.some_revoked  # once: the other thread may change it meanwhile
+        checks_keys = self._access.some_revoked  # read once: the background thread may change it
         if (received := self._socket.receive(checks_keys)) is None:
             return False
-        if self._background.is_resting:
-            self._background.end_rest()
+        if self._background.is_idle:
+            self._background.leave_idle()
         route, key, frames = received
         try:
-            messages = wire.each(wire.decode(frames, "client"))
+            messages = wire.unbatch(wire.decode(frames, "client"))
         except WireError as error:
             self._background.throttled.add(
                 "a message", f"dropped a message: {error}", time.monotonic()
@@ -429,28 +431,28 @@ class Actor:
             for message in messages:
                 if not self._is_over():
                     self._handle(route, message)
-        finally:  # a call may end this process by an exception
+        finally:  # also if a call raises SystemExit
             self._socket.end_batch()
         return True
 
     # --- consumers of streams ---------------------------------------------------------------------
 
     def _tidy(self) -> None:
-        """On the background thread: forget clients, and find out which consumers are gone."""
+        """On the background thread: find the clients that are gone."""
         silent = self._servant.silent(time.monotonic())
         for route in silent:
             if not self._socket.reaches(route):
                 self._gone.append(route)
-        if silent:  # also since sending may have swallowed the socket's edge
+        if silent:  # and sending may have consumed the socket's edge-triggered event
             self._socket.wake()
 
     def _woken(self, ready: Iterable[int]) -> None:
         if self._socket.wake_fd in ready:
             self._socket.clear_wake()
             self._socket.end_batch()
-        while self._gone:  # as if each had closed its streams itself
+        while self._gone:  # as if each client had closed its streams itself
             route = self._gone.popleft()
-            for name in self._servant.streams.of(route):
+            for name in self._servant.streams.names_of(route):
                 self._handle(route, Message(Kind.CLOSE, 0, name, b"", ()))
             self._servant.forget(route)
 
@@ -458,34 +460,34 @@ class Actor:
 
     def _end(self) -> None:
         why = "its constructor raised" if self._servant.failed else "closed"
-        self._tell(control.Ending(why=why))  # 5; from now on the worker gives us DRAIN_S
+        self._tell(control.Ending(why=why))  # 5; from now on the worker allows us DRAIN_S
         self._dispatcher.end()
         if faults.ON:
             faults.at("actor.end")
         self._leave()
 
     def _leave(self, error: BaseException | None = None) -> None:
-        """Let go of everything; return when the last reply has left, or nobody takes it."""
-        self._tell(control.Exiting(calls=self._servant.calls))  # and from now on DRAIN_S once more
+        """Release everything; return when the last reply has left, or after LAST_REPLY_S."""
+        self._tell(control.Exiting(calls=self._servant.calls))  # and now DRAIN_S once more
         if self._is_borrowed:
             self._servant.streams.close_all()
         else:
-            self._let_go(error)
+            self._release(error)
         stopped = self._background.stop(LAST_REPLY_S)
         self._socket.close(LAST_REPLY_S)
         if stopped:
             self._background.close()
 
-    def _let_go(self, error: BaseException | None) -> None:
-        """Let go of everything that the user's code has left, as an interpreter does at its end.
+    def _release(self, error: BaseException | None) -> None:
+        """Release what the user's code has left, as an interpreter does at shutdown.
 
-        In this order: each step may run the user's code, and use what the later ones end.
+        The order matters: each step may run the user's code, and use what the later steps release.
         """
         if error is not None:
-            traceback.clear_frames(error.__traceback__)  # 1: they hold the object
+            traceback.clear_frames(error.__traceback__)  # 1: its frames reference the object
         files = exiting.flush_files()  # 2: before the collector may close any of them
-        self._servant.let_go()  # 3: `__del__`, with whatever calls it makes
+        self._servant.release()  # 3: runs `__del__`, with whatever calls it makes
         exiting.run_exit_functions()  # 4
-        connection.shutdown()  # 5: what it owns elsewhere ends
+        connection.shutdown()  # 5: ends the actors that this one owns
         exiting.flush_files()  # 6: what 3 to 5 have written
         del files

@@ -1,11 +1,10 @@
 """The socket over which an actor receives calls and sends replies.
 
-Small results of calls that came in one message go back in one message: while the next of these
-calls runs, they are held.  So are those of tasks that end in one turn of an event loop.  The next
-call may be a long one, so for as long as results are held, the background thread looks every LOOK_S
-and sends what was there at its last look.  It also answers cancellations, and calls that run on
-threads send their replies themselves.  These uses outside of the main thread are the reason for the
-lock.
+Small results of calls that arrived in one message are sent in one message: each is held while the
+next of these calls runs.  Small results of tasks that end in the same turn of an event loop are
+held too.  Since the next call may be a long one, the background thread checks every LOOK_S while
+results are held, and sends those that were there at its last check.  It also answers cancellations,
+and calls that run on threads send their own replies: hence the lock.
 """
 
 import os
@@ -27,12 +26,12 @@ from remotely.transport.loop import Loop
 from remotely.values import arena
 
 LOOK_S = 0.002
-LOOKS_IN_VAIN = 10  # after which the background thread stops looking
-_ARE_YOU_THERE = wire.encode(Kind.RESULT, 0)  # of no call: the client drops it
+IDLE_LOOKS = 10  # with nothing held, after which the background thread stops checking
+_PROBE = wire.encode(Kind.RESULT, 0)  # there is no call 0, so the client drops it
 
 
 class CallSocket:
-    """A bound ROUTER.  `background` is the loop of the thread that looks after held results."""
+    """A bound ROUTER.  `background` is the loop of the thread that checks held results."""
 
     def __init__(
         self, context: "zmq.Context[zmq.Socket[bytes]]", birth: control.Birth, background: Loop
@@ -40,11 +39,11 @@ class CallSocket:
         self._background = background
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._held: list[bytes | memoryview] = []  # results that go back together
+        self._held: list[bytes | memoryview] = []  # results to send in one message
         self._held_route = b""
-        self._is_old = False  # what is held was there at the last look
+        self._is_old = False  # the held results were there at the last check
         self._looks_left = 0
-        self.holds = False  # the call that runs came together with others
+        self.holds = False  # the running call arrived in one message with others
         self._wake = OwnedFd(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
         self.wake_fd = self._wake.fd
         self._socket = sockets.server(context, KeyPair(birth.public_key, birth.secret_key))
@@ -64,7 +63,7 @@ class CallSocket:
     def receive(self, with_key: bool) -> tuple[bytes, bytes, list[bytes | memoryview]] | None:
         """Return the route, key and frames of the next message; None if there is none.
 
-        The key is empty unless it is asked for: to look it up costs time.
+        The key is empty unless `with_key`, because looking it up takes time.
         """
         with self._lock:
             if not sockets.readable(self._socket):
@@ -75,7 +74,7 @@ class CallSocket:
             return route, b"", frames
 
     def send(self, reply: RoutedReply) -> None:
-        """Send a reply, or hold it if it is small and other calls of its message follow."""
+        """Send a reply, or hold it if it is small and `holds` is set."""
         self._check_process()
         with self._lock:
             if self.holds and reply.is_small:
@@ -86,16 +85,15 @@ class CallSocket:
             self._send_reply(reply)
 
     def send_beside(self, reply: RoutedReply) -> bool:
-        """Send a reply on any thread, whatever the main thread does; return if it arrives."""
+        """Send a reply at once.  Any thread may call this.  Return whether the client is there."""
         self._check_process()
         with self._lock:
             arrives = self._send_reply(reply)
-        self.wake()  # sending may have swallowed the socket's edge
+        self.wake()  # sending may have consumed the socket's edge-triggered event
         return arrives
 
     def send_soon(self, reply: RoutedReply) -> None:
-        """Send a reply from a task of the event loop; a small one is held until the loop wakes, and
-        leaves with those of other tasks."""
+        """Send a reply from a task of the event loop; hold a small one until the loop wakes."""
         self._check_process()
         with self._lock:
             if reply.is_small:
@@ -105,7 +103,7 @@ class CallSocket:
         self.wake()
 
     def end_batch(self) -> None:
-        """All calls of a message have run, or the event loop has woken: send what is held."""
+        """Send the held results: all calls of a message have run, or the event loop has woken."""
         self.holds = False
         if self._held:  # only this thread adds to it
             with self._lock:
@@ -114,13 +112,13 @@ class CallSocket:
     def reaches(self, route: bytes) -> bool:
         """Return whether a client is still connected.  Any thread may call this."""
         with self._lock:
-            return self._send((route, *_ARE_YOU_THERE))
+            return self._send((route, *_PROBE))
 
     def close(self, linger_s: float) -> None:
         self._socket.close(linger=int(linger_s * 1000))
 
     def _check_process(self) -> None:
-        if os.getpid() != self._pid:  # a method has forked, and returns in the child too
+        if os.getpid() != self._pid:  # a method has forked, and returned in the child too
             exiting.end_fork()
         if faults.ON:
             faults.at("actor.reply")
@@ -128,14 +126,14 @@ class CallSocket:
     # --- with the lock ----------------------------------------------------------------------------
 
     def _send_reply(self, reply: RoutedReply) -> bool:
-        """Send a copy, since the next call may change an array that the object keeps."""
+        """Send a copy: the next call may change an array that belongs to the object."""
         arrives = self._send((reply.route, *reply.frames))
         if not arrives and reply.loan and (ours := arena.ours()):
             ours.take_back(reply.loan)
         return arrives
 
     def _send(self, frames: Sequence[bytes | memoryview]) -> bool:
-        """Return whether the client is still there."""
+        """Send frames; return whether the client is still connected."""
         try:
             sockets.send(self._socket, frames)
             return True
@@ -145,18 +143,18 @@ class CallSocket:
             return False
 
     def _hold(self, reply: RoutedReply) -> None:
-        if reply.route != self._held_route:  # a batch answers calls of several clients
+        if reply.route != self._held_route:  # a batch replies to several clients
             self._send_held()
         self._held_route = reply.route
         self._held.append(reply.frames[0])
         if not self._looks_left:
-            self._looks_left = LOOKS_IN_VAIN
+            self._looks_left = IDLE_LOOKS
             self._background.call(self._look_later)
 
     def _send_held(self) -> None:
         if self._held:
             held, self._held, self._is_old = self._held, [], False
-            self._send((self._held_route, *wire.together(Kind.RESULTS, held)))
+            self._send((self._held_route, *wire.batch(Kind.RESULTS, held)))
 
     # --- on the background thread -----------------------------------------------------------------
 
@@ -165,10 +163,10 @@ class CallSocket:
 
     def _look(self) -> None:
         with self._lock:
-            self._looks_left = LOOKS_IN_VAIN if self._held else self._looks_left - 1
+            self._looks_left = IDLE_LOOKS if self._held else self._looks_left - 1
             if self._held and self._is_old:
                 self._send_held()
-                self.wake()  # sending may have swallowed the socket's edge
+                self.wake()  # as in `send_beside`
             self._is_old = bool(self._held)
             if self._looks_left:
                 self._look_later()

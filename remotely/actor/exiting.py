@@ -1,9 +1,9 @@
-"""The last steps of an actor's process.
+"""The last steps of an actor process.
 
-It ends by os._exit: it was forked from a process whose stack is below its own, and libraries that
-run threads crash when the interpreter shuts down.  So what the interpreter does at the end of a
-script is done here: the object is released, `atexit` functions run, and open files are flushed.
-The worker limits how long this may take (worker/reaper.py).
+It ends with os._exit, because the frames of the zygote are still on its stack, and because
+libraries with threads may crash during the shutdown of the interpreter.  So the actor itself does
+what the interpreter does at the end of a script: it releases the object, runs `atexit` functions
+and flushes open files.  The worker limits the time for this (worker/reaper.py).
 """
 
 import atexit
@@ -19,16 +19,16 @@ _WRITERS = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
 
 def run_exit_functions() -> None:
-    """Run what was registered with `atexit`, last first; errors are printed."""
+    """Run the functions registered with `atexit`, last first; errors are printed."""
     atexit._run_exitfuncs()
 
 
 def flush_files() -> list[object]:
     """Flush the files that were opened since the fork, and return them.
 
-    The zygote has frozen what was there before.  Keep the files while the object is released: if
-    the collector finds a file in a cycle, it may close the descriptor before the buffer above it is
-    written (bugs.python.org/issue17852).
+    (The zygote's `gc.freeze` hides older ones.)  Keep a reference to the files while the object is
+    released: if the collector finds a file in a cycle, it may close the descriptor before the
+    buffer is written (bugs.python.org/issue17852).
     """
     files = [thing for thing in gc.get_objects() if issubclass(type(thing), _WRITERS)]
     for file in files:
@@ -38,31 +38,29 @@ def flush_files() -> list[object]:
 
 
 def exit_code(error: SystemExit) -> int:
-    """Return the exit code of the interpreter for this error, and print what it would print."""
+    """Return the exit code for this error, and print its message, as the interpreter would."""
     if error.code is None or isinstance(error.code, int):
         return error.code or 0
     print(error.code, file=sys.stderr)
     return 1
 
 
-def say(text: str) -> None:
-    """Print to stderr if that does not block: its reader may be stopped, or another thread hold its
-    lock."""
+def try_print(text: str) -> None:
+    """Print to stderr if that does not block: its reader may be stopped, or its lock held."""
     if select.select([], [2], [], 0)[1]:
         with contextlib.suppress(OSError):
             os.write(2, text.encode())
 
 
 def end_group() -> None:
-    """Kill this actor with all that it started."""
+    """Kill the process group of this actor."""
     os.killpg(0, signal.SIGKILL)
 
 
 def end_fork() -> None:
-    """End a child that a method forked and that returned from the method: it has the actor's
-    sockets, and would reply in the actor's place."""
+    """End a forked child that returned from a method: it would reply on the actor's sockets."""
     print(
-        "remotely: a forked child returned from a method, and was ended: leave it by os._exit()",
+        "remotely: a forked child returned from a method and was ended; end it with os._exit()",
         file=sys.stderr,
         flush=True,
     )

@@ -1,8 +1,8 @@
-"""An actor in a process that Ray has started: the same servant, with a host for a socket.
+"""An actor in a process that Ray has started: the same servant, with a host instead of a socket.
 
-It has what the main thread of an actor of ours has (actor.py), and messages run in the same order
-(dispatch.py).  The process, its end and its memory are the host's (engines/ray/host.py), which
-finds this module by its name.
+It does what the main thread of a remotely actor does (actor.py), and runs messages in the same
+order (dispatch.py).  The host (engines/ray/host.py) owns the process, its end and its memory, and
+imports this module by name.
 """
 
 import asyncio
@@ -35,10 +35,10 @@ TIDY_EVERY_S = 2.0
 
 
 def start(birth: Birth, place: Place, host: Host) -> "Hosted":
-    """Begin to serve; called where the host takes in messages."""
+    """Start to serve; called on the thread on which the host receives messages."""
     if not birth.options.gpus:
-        os.environ[gpus.VARIABLE] = ""  # Ray would show it all of them
-    if not set(birth.options.env) & set(startup.THREAD_VARIABLES):  # else they are the user's
+        os.environ[gpus.VARIABLE] = ""  # else Ray leaves all of them visible
+    if not set(birth.options.env) & set(startup.THREAD_VARIABLES):  # else the user has set them
         startup.warm()
         startup.set_threads(max(1, int(birth.options.cores)))
     current_actor.become(birth.actor, birth.name, birth.class_name, birth.life, place.machine)
@@ -46,7 +46,7 @@ def start(birth: Birth, place: Place, host: Host) -> "Hosted":
 
 
 class Hosted(ABC):
-    """What the host asks of the servant; the kinds differ in where messages run."""
+    """The servant as the host uses it; the subclasses differ in where messages run."""
 
     def __init__(self, birth: Birth, place: Place, host: Host) -> None:
         self._host = host
@@ -66,20 +66,18 @@ class Hosted(ABC):
         send = self._send
         line = SimpleNamespace(send=send, send_soon=send, send_beside=send, wake=self._wake)
         self._dispatcher = Dispatcher(self._servant, line, self._cancellations, lambda: None)
-        self.is_closing = False
+        self.is_closing = False  # no call runs, and the object is being closed
         self._has_ended = False
 
-    is_closing: bool  # no call runs any more, and the object is being closed
-
     def take(self, route: bytes, frames: Frames, entries: Entries, names: Sequence[str]) -> None:
-        """Run a message; its reply goes to `Host.reply`."""
+        """Run a message; `Host.reply` receives its reply."""
         if entries:
             self._values.refer(route, wire.call_id_of(frames[0]), entries, names)
         self._handle(route, wire.decode(frames, "client"))
 
     def cancel(self, route: bytes, call_id: int) -> bool:
-        """Have a call not begin; return whether that was in time."""
-        return self._cancellations.cancels(route, call_id)
+        """Cancel a call; return whether that was in time."""
+        return self._cancellations.cancel(route, call_id)
 
     def stop(self) -> None:
         """Begin no further call, and close the object."""
@@ -87,24 +85,24 @@ class Hosted(ABC):
 
     @abstractmethod
     def end_if_stopped(self) -> None:
-        """On the thread that runs messages: close the object, if that is due."""
+        """Close the object if `stop` was called.  On the thread that runs messages."""
 
     def is_made(self) -> bool:
-        """Tell whether there is an object, or its constructor runs."""
+        """Return whether the object exists or its constructor runs."""
         return self._servant.is_made
 
     def state(self) -> dict[str, Any]:
-        """Return what it is doing, by fields of ActorStatus."""
+        """Return the running method and the number of calls, as fields of ActorStatus."""
         seen = activity.look(self._page)
         return {**seen._asdict(), "calls": self._servant.calls}
 
     @abstractmethod
     def _handle(self, route: bytes, message: wire.Message) -> None:
-        """Run a message, or have it run."""
+        """Run a message, or schedule it."""
 
     @abstractmethod
     def _wake(self) -> None:
-        """Have the end noticed where messages run.  Any thread may call this."""
+        """Wake the thread that runs messages after `stop`.  Any thread may call this."""
 
     def _client(self, birth: Birth, prepare: control.Prepare) -> RayEngine:
         shipment = Shipment.from_tree(connection.shipped_root(), prepare.files)
@@ -125,14 +123,14 @@ class Hosted(ABC):
         self._dispatcher.end_calls()
         self.is_closing = True
         self._dispatcher.close()
-        self._servant.let_go()
+        self._servant.release()
         connection.shutdown()
         exiting.flush_files()
         self._host.over()
 
 
 class SerialHosted(Hosted):
-    """Runs each message at once, on the thread that brings it, which is always the same."""
+    """Runs each message at once, on the thread that delivers it, which is always the same."""
 
     def __init__(self, birth: Birth, place: Place, host: Host) -> None:
         super().__init__(birth, place, host)
@@ -146,7 +144,7 @@ class SerialHosted(Hosted):
         self._run(self._dispatcher.handle, route, message)
 
     def _wake(self) -> None:
-        """Whoever stops the object calls `end_if_stopped` where messages run."""
+        """Nothing to wake: the host calls `end_if_stopped` after `stop`."""
 
     def _run(self, work: Callable[..., object], *args: Any) -> None:
         try:
@@ -167,10 +165,10 @@ class SerialHosted(Hosted):
 class LoopHosted(Hosted):
     """Serves several calls at a time.
 
-    A class without async methods is served on the host's event loop, which then takes in no further
-    message, as the socket of an actor of ours is not read meanwhile.  One with async methods has a
-    loop on a thread of its own: SystemExit in a method ends a loop, and Ray's must go on until
-    then.
+    A class without async methods is served on the host's event loop, which receives no message
+    while a method runs, just as a remotely actor does not read its socket.  A class with async
+    methods has a loop on a thread of its own: a SystemExit in a method ends its loop, and Ray's
+    loop must keep running until the process exits.
     """
 
     def __init__(self, birth: Birth, place: Place, host: Host) -> None:
@@ -179,30 +177,30 @@ class LoopHosted(Hosted):
         self._tidy()
 
     def end_if_stopped(self) -> None:
-        """Its loop has been woken by `stop`."""
+        """Nothing to do: `stop` has woken its loop."""
 
     def _handle(self, route: bytes, message: wire.Message) -> None:
         if self._loop is self._hosts_loop:
-            self._run(self._handle_in_time, route, message)
+            self._run(self._handle_unless_over, route, message)
         else:
-            self._post(self._handle_in_time, route, message)
+            self._post(self._handle_unless_over, route, message)
 
-    def _handle_in_time(self, route: bytes, message: wire.Message) -> None:
-        """Run a message, unless the object is about to be closed: its host answers it then."""
+    def _handle_unless_over(self, route: bytes, message: wire.Message) -> None:
+        """Run a message, unless the object is about to be closed: then the host replies to it."""
         if not self._dispatcher.is_over():
             self._dispatcher.handle(route, message)
 
     def _post(self, work: Callable[..., object], *args: Any) -> None:
-        """Have `_run` do something on the object's loop.
+        """Schedule `_run` on the object's loop.
 
-        If that has ended, nothing is left to do: `_end` has told the host.
+        If the loop has closed, nothing is left to do: `_end` has told the host.
         """
         with contextlib.suppress(RuntimeError):  # "Event loop is closed"
             self._loop.call_soon_threadsafe(self._run, work, *args)
 
     def _run(self, work: Callable[..., object], *args: Any) -> None:
-        """Run users' code, and whatever is due after it."""
-        hides = not self._servant.is_async  # a plain method may run an event loop of its own
+        """Run users' code, and what follows: the end, the async loop, or a batch that is due."""
+        hides = not self._servant.is_async  # so that a plain method can run its own event loop
         if hides:
             asyncio._set_running_loop(None)
         try:
@@ -228,7 +226,7 @@ class LoopHosted(Hosted):
         super()._tidy()
         self._hosts_loop.call_later(TIDY_EVERY_S, self._tidy)
 
-    # --- of a class with async methods ------------------------------------------------------------
+    # --- a class with async methods ---------------------------------------------------------------
 
     def _begin_async(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -250,7 +248,7 @@ class LoopHosted(Hosted):
 
 
 def _exit(error: BaseException) -> None:
-    """End the process, by what a method raised to that end or by a fault of ours."""
+    """End the process: after SystemExit in a method, or after an internal error."""
     if isinstance(error, SystemExit):
         exiting.flush_files()
         os._exit(exiting.exit_code(error))

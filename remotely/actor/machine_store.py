@@ -1,18 +1,19 @@
-"""The store of this machine, as an actor uses it: it borrows values, and offers its results.
+"""The store of this machine, as an actor uses it: to borrow arguments and to offer results.
 
-The worker gives the actor a line to the store when the first large value crosses between machines.
-Any thread may use this; one that finds every line in use gets another.
+The worker gives the actor a socket to the store when the first large value crosses between
+machines.  Any thread may use this; a thread that finds every connection in use opens another.
 
-A result that is offered
+The life of a result:
 
-    1. is laid out in the arena of this actor, and lent to the store, which has its memory from now
-       on even if this actor ends
-    2. is kept here too, for a caller that cannot reach the store, or finds that it has ended, and
-       asks for it whole
-    3. is fetched or released by its caller.  Then the store returns the loan, and `_sweep` forgets
-       the result
+    1  offered    it is laid out in the arena of this actor and lent to the store, whose mapping
+                  of the memory outlives this actor
+    2  kept       this actor keeps it too, for a caller that cannot reach the store or finds that
+                  it has ended, and asks this actor for the value itself
+    3  forgotten  its caller has fetched or released it, so the store has returned the loan
+                  (`_sweep`)
 
-A caller that leaves its results for a while is looked for: if it has gone, they are withdrawn.
+If a caller leaves a result for a while, the actor checks whether the caller still exists, and
+withdraws the result if not.
 """
 
 import contextlib
@@ -29,7 +30,7 @@ import msgspec
 
 from remotely.errors import ActorDied, WorkerLost
 from remotely.protocol import control
-from remotely.protocol.address import place
+from remotely.protocol.address import describe
 from remotely.protocol.control import MAX_MESSAGE
 from remotely.protocol.lease import CONNECT_S
 from remotely.transport import bulk
@@ -43,10 +44,10 @@ from remotely.values.payload import MemoryPeer, Parcel, Unpacked
 
 T = TypeVar("T")
 
-ASK_AFTER_S = 2.0  # how long a caller may leave a result before we look for it; then longer
-ANSWER_S = 30.0  # for a store that is stopped, before we do without it
+CHECK_AFTER_S = 2.0  # a caller that leaves a result, for the first time; then at growing intervals
+ANSWER_S = 30.0  # timeout for a store that is stopped
 SLOWEST_LINE = 1e6  # bytes a second, of a machine from which the store fetches
-AGAIN_S = 5.0  # for which results go through our own socket if there is no store
+AGAIN_S = 5.0  # until the next try to reach a store; until then results go in messages
 _write = msgspec.msgpack.Encoder().encode
 _read_loan = msgspec.msgpack.Decoder(Loan).decode
 _read_arena = msgspec.msgpack.Decoder(ArenaAddress).decode
@@ -54,15 +55,15 @@ _decode = control.Decoder(control.FromStore["actor"]).decode
 
 
 class NoStore(Exception):
-    """There is no store here, or it has ended, or it lacks a value; the message says why."""
+    """There is no store here, it has ended, or it lacks a value; the message says which."""
 
 
 class LineEnded(NoStore):
-    """The store has ended, or this line to it."""
+    """The store has ended, or this connection to it."""
 
 
 class _Line:
-    """One line, for one question at a time.  Raises NoStore."""
+    """A connection to the store, for one request at a time.  Raises NoStore."""
 
     def __init__(self, line: socket.socket, address: bytes) -> None:
         self._line = line
@@ -95,7 +96,7 @@ class _Line:
 
 @dataclass(slots=True, eq=False)
 class _Kept:
-    """A result that its caller, at `route`, has not fetched yet.  Its pickle `needs` these."""
+    """A result that the caller at `route` has not fetched yet; `needs` is kept alive with it."""
 
     parcel: Parcel
     memory: Arena
@@ -105,11 +106,11 @@ class _Kept:
     route: bytes
     needs: Sequence[InTransit]
     since: float
-    ask_at: float
+    check_at: float
 
 
 class MachineStore:
-    """`ask_worker` asks for a line; `introduced` is called with it."""
+    """`ask_worker` requests a connection, which `introduced` receives."""
 
     def __init__(self, ask_worker: Callable[[], None]) -> None:
         self._ask_worker = ask_worker
@@ -122,11 +123,11 @@ class MachineStore:
         self._none_until = 0.0
 
     def introduced(self, line: socket.socket | None) -> None:
-        """The worker has answered; None: there is no store here."""
+        """Take the worker's answer; None means that there is no store here."""
         self._new.put(line)
 
     def _borrow(self, wanted: Parcel) -> Unpacked:
-        """Return the pickle and the buffers of a value.  Raises NoStore if it is lost."""
+        """Return the pickle and the buffers of a value.  Raises NoStore."""
         asked = control.Borrow(value=wanted.value, nbytes=wanted.nbytes, bulk=wanted.store)
         answer, lender = self._use(lambda line: (line.ask(asked), self._reader(line).lender))
         if not isinstance(answer, control.Lent):
@@ -136,15 +137,15 @@ class MachineStore:
         return wanted.cut(memory)
 
     def fetch_argument(self, wanted: Parcel) -> Unpacked:
-        """Return the arguments of a call, a ref or a result of another actor that is among them.
+        """Return the arguments of a call, or one of them: a ref, or a result of another actor.
 
-        If the store of this machine cannot fetch it, this process does.  Raises ActorDied or
+        If the store of this machine cannot fetch the value, this process does.  Raises ActorDied or
         WorkerLost if it is lost.
         """
         try:
             return self._borrow(wanted)
         except NoStore as error:
-            if wanted.store is None:  # it was here
+            if wanted.store is None:  # it was only in the store of this machine
                 why = f"a large argument was lost before the call ran: {error}"
                 raise WorkerLost(why, may_have_run=False) from None
         lost: type[ActorDied | WorkerLost]
@@ -155,15 +156,15 @@ class MachineStore:
         except ValueGone as error:
             lost, why = ActorDied, str(error)
         except OSError as error:
-            where = place(nearest(wanted.store.tcp))
+            where = describe(nearest(wanted.store.tcp))
             lost, why = WorkerLost, f"{where} cannot be reached from its machine: {error}"
         text = f"the result of {wanted.of} is lost: {why}; the call that needs it did not run"
         raise lost(text, may_have_run=False)
 
     def offer(self, encoded: Encoded, route: bytes, of: str) -> Parcel | None:
-        """Leave a result in the store for the caller at `route`; None if that cannot be.
+        """Leave a result in the store for the caller at `route`; return None if that fails.
 
-        `of` names the method, for people.
+        `of` is the name of the method, for error messages.
         """
         if (memory := arena.ours()) is None or time.monotonic() < self._none_until:
             return None
@@ -192,14 +193,14 @@ class MachineStore:
             raise
         now = time.monotonic()
         self._kept[made.value] = _Kept(  # 2
-            made, memory, placed, loan, reader, route, encoded.travelling, now, now + ASK_AFTER_S
+            made, memory, placed, loan, reader, route, encoded.travelling, now, now + CHECK_AFTER_S
         )
         return made
 
     def whole(self, name: bytes, is_last: bool) -> Unpacked | None:
-        """Return a result that was offered, for a caller that cannot fetch it.
+        """Return a result for a caller that cannot fetch it from the store.
 
-        If nobody else will need it, take the offer back; the memory is free when the reply is sent.
+        `is_last`: no one else needs it, so withdraw it and free its memory after the reply.
         """
         if (kept := self._kept.get(name)) is None:
             return None
@@ -209,15 +210,15 @@ class MachineStore:
         return kept.parcel.cut(kept.memory.keep(kept.placed))
 
     def waiting(self, now: float) -> list[bytes]:
-        """Return the routes of callers that have left results for a while."""
+        """Return the routes of callers that have not fetched a result for a while."""
         self._sweep()
-        due = [kept for kept in list(self._kept.values()) if kept.ask_at < now]
+        due = [kept for kept in list(self._kept.values()) if kept.check_at < now]
         for kept in due:
-            kept.ask_at = now + (now - kept.since)
+            kept.check_at = now + (now - kept.since)
         return list({kept.route for kept in due})
 
     def withdraw(self, route: bytes) -> None:
-        """A caller is gone: take back what was offered to it."""
+        """Withdraw the results of a caller that is gone."""
         for name, kept in list(self._kept.items()):
             if kept.route != route:
                 continue
@@ -230,9 +231,9 @@ class MachineStore:
             self._use(lambda line: line.tell(control.Withdraw(value=name)))
 
     def _sweep(self) -> None:
-        """Forget what callers have fetched or released.
+        """Forget the results that callers have fetched or released.
 
-        If a store has ended, nobody can have fetched anything: its callers ask here.
+        The results in a store that has ended are kept, because callers ask this actor for them.
         """
         for name, kept in list(self._kept.items()):
             is_over = not kept.memory.is_lent(kept.placed, kept.loan) and kept.reader.alive()
@@ -240,7 +241,7 @@ class MachineStore:
                 kept.memory.release(kept.placed)
 
     def _reader(self, line: _Line) -> MemoryPeer:
-        """Return the store as a partner in memory.  Raises NoStore."""
+        """Return the store as a reader of this actor's arena.  Raises NoStore."""
         with self._lock:
             if self._peer is None or self._peer.lender.address != line.arena:
                 try:
@@ -252,9 +253,9 @@ class MachineStore:
             return self._peer
 
     def _use(self, work: Callable[[_Line], T]) -> T:
-        """Use a line alone for a while.  Raises NoStore.
+        """Do work with a connection of its own.  Raises NoStore.
 
-        Lines of a store that has ended are dropped, and the last try is on a new one.
+        Connections to a store that has ended are dropped; the last try uses a new one.
         """
         while True:
             with self._lock:
@@ -278,7 +279,7 @@ class MachineStore:
             try:
                 made = self._new.get(timeout=CONNECT_S)
             except queue.Empty:
-                raise NoStore("the worker has not introduced this actor to its store") from None
+                raise NoStore("the worker has not connected this actor to its store") from None
         if made is None:
             raise NoStore("this machine has no store for large values")
         return _Line(made, _write(ours.address))

@@ -1,9 +1,9 @@
-"""The values in an actor's messages: in the frames, or lent through memory.
+"""The values of an actor's messages: in the frames, in shared memory, or in the store.
 
-A client on the same machine and the actor exchange large values through memory once each has
-opened the other's arena (values/payload.py).  What a client on another machine sends is in the
-store of this machine if it is large, and so are large results for that client, if it says that it
-fetches them there (machine_store.py).  Every other value is in the message itself.
+A client on the same machine and the actor exchange large values through shared memory once each
+has opened the other's arena (values/payload.py).  Large values from a client on another machine
+are in the store of this machine, and so are large results for that client if it has announced that
+it fetches them there (machine_store.py).  Every other value is in the message itself.
 """
 
 import time
@@ -28,14 +28,14 @@ from remotely.values.payload import (
 
 
 class Payloads:
-    """Decodes what arrives and encodes what goes back.  A route names a client's connection."""
+    """Decodes arguments and encodes results.  A route identifies a client's connection."""
 
     def __init__(self, actor: str, store: MachineStore) -> None:
         self._actor = actor
         self._peers: dict[bytes, MemoryPeer] = {}  # by route
         self._store = store
         self._fetch: set[bytes] = set()  # routes of clients that fetch large results
-        self.does: Mapping[Kind, Callable[[bytes, Message], object]] = {
+        self.handlers: Mapping[Kind, Callable[[bytes, Message], object]] = {
             Kind.OPEN: self.open_memory,
             Kind.OPENED: self.memory_is_open,
             Kind.STORE: self.use_store,
@@ -51,7 +51,7 @@ class Payloads:
         return unpack(message, self._peers.get(route), self._store.fetch_argument)
 
     def decline(self, route: bytes, message: Message) -> None:
-        """Let go of a value that nobody here wants."""
+        """Release the value of a message that will not be decoded."""
         decline(message, self._peers.get(route))
 
     def returned(self, route: bytes, message: Message, value: object) -> RoutedReply:
@@ -75,7 +75,7 @@ class Payloads:
         return RoutedReply(route, frames, loan)
 
     def open_memory(self, route: bytes, message: Message) -> ArenaAddress | None:
-        """Open a client's arena and return the address of ours; None if either is not possible."""
+        """Open a client's arena; return the address of this actor's, or None if either fails."""
         address = control.Decoder(ArenaAddress).decode(message.payload)
         assert isinstance(address, ArenaAddress)
         ours = arena.ours()
@@ -87,36 +87,34 @@ class Payloads:
         return None if ours is None else ours.address
 
     def memory_is_open(self, route: bytes, message: Message) -> None:
-        """The client has opened our arena too: we may lend to it."""
+        """The client has opened this actor's arena, so results may be lent to it."""
         self._peers[route].reads = True
 
     def use_store(self, route: bytes, message: Message) -> None:
-        """The client fetches large results from the store of this machine, or does not."""
+        """Note whether the client fetches large results from the store of this machine."""
         if bytes(message.payload) == wire.FETCHES:
             self._fetch.add(route)
         else:
             self._fetch.discard(route)
 
     def whole(self, route: bytes, message: Message) -> RoutedReply:
-        """Return the reply to a call whose result its client could not fetch."""
+        """Return the reply with a result that its client could not fetch from the store."""
         is_last = bytes(message.payload) == wire.LAST
         found = self._store.whole(bytes.fromhex(message.name), is_last)
         if found is None:
-            raise WorkerLost("the result is not there any more", may_have_run=True)
+            raise WorkerLost("the result is no longer available", may_have_run=True)
         payload, buffers = found
         return RoutedReply(route, wire.encode(Kind.RESULT, message.call_id, "", [payload], buffers))
 
     def waiting(self, now: float) -> list[bytes]:
-        """Return the routes of clients that have left results in the store for a while."""
         return self._store.waiting(now)
 
     def forget(self, route: bytes) -> None:
-        """A client is gone."""
         self._fetch.discard(route)
         self._store.withdraw(route)
 
     def tidy(self) -> None:
-        """Forget clients that have ended, and take back what they held."""
+        """Forget clients that have ended, and reclaim what they held."""
         arena.tidy()
         borrowing.tidy()
         in_transit.tidy(time.monotonic())

@@ -1,4 +1,4 @@
-"""Values of an actor on Ray: they come with their messages, or as entries that Ray has fetched."""
+"""The values of an actor on Ray: in its messages, or in entries that Ray has fetched."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 
 from ray.exceptions import RayError
 
-from remotely.actor.servant import Does, RoutedReply
+from remotely.actor.servant import Handler, RoutedReply
 from remotely.engines.ray.actor import end_error
 from remotely.engines.ray.host import LOST, NOT_RUN, Entries, received, writable
 from remotely.errors import ActorDied, NotPicklable
@@ -24,17 +24,17 @@ _NO_VALUES = {
 
 
 class PlasmaValues:
-    does: Mapping[Kind, Does] = {}
+    handlers: Mapping[Kind, Handler] = {}
 
     def __init__(self) -> None:
         self._entries: dict[tuple[bytes, int], tuple[Entries, Sequence[str]]] = {}
 
     def refer(self, route: bytes, call_id: int, entries: Entries, names: Sequence[str]) -> None:
-        """The arguments of a call refer to these."""
+        """Keep the entries to which the arguments of a call refer, until it is decoded."""
         self._entries[route, call_id] = entries, names
 
     def unpack(self, route: bytes, message: Message) -> Unpacked:
-        """Return a pickle and its buffers, which are copied: those of Ray's store are shared."""
+        """Return a pickle and copies of its buffers: those in Ray's store are shared."""
         return message.payload, [writable(buffer) for buffer in message.buffers]
 
     def decode(self, route: bytes, message: Message) -> Any:
@@ -54,7 +54,7 @@ class PlasmaValues:
         return RoutedReply(route, frames)
 
     def waiting(self, now: float) -> list[bytes]:
-        return []  # Ray counts who needs a result
+        return []  # Ray counts the references to a result
 
     def forget(self, route: bytes) -> None:
         """Nothing is kept for a client."""
@@ -64,7 +64,7 @@ class PlasmaValues:
 
 
 def _value_of(entry: Any, name: str) -> Any:
-    """Return the value of an argument from the reply that it stands for."""
+    """Return the value of an argument that is the reply of another call."""
     error = _error_of(entry)
     if error is not None:
         raise references.of_argument(error, name)

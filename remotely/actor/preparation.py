@@ -1,24 +1,24 @@
-"""The parts that an actor is made from: settings, code and files; and the handler of its log.
+"""The setup of an actor: the client's settings, code and files, and logging.
 
-    message    what it brings
-    PREPARE    the client's settings, the names of its files, and the code that is loaded there
+    message    contents
+    PREPARE    the client's settings, the names of its files, and the code that it has loaded
     FILE       one shipped file that this machine lacks
-    SOURCES    code that the client has loaded later; it may come at any time
+    SOURCES    code that the client loaded later; may arrive at any time
     INIT       the class and the arguments of its constructor
 
-A detached actor that may be restarted also leaves PREPARE and INIT in a file, because the client
-that could send them again may be gone by then (restart_file.py).
+A detached actor with restarts also writes PREPARE and INIT to a file, because its client may be
+gone when they are needed again (restart_file.py).
 
-Logging is set up once, in the script: a handler of the root logger (`Sender`) sends what the actor
-logs to its worker, which writes it to the actor's file and passes it on to the script, whose
-handlers get it (client/printing.py).  What an actor sets up itself takes effect as follows:
+Logging is configured once, in the script.  A handler of the root logger (`Sender`) sends the
+records of the actor to its worker, which writes them to the actor's file and passes them on to the
+script, whose handlers process them (client/printing.py).  Handlers that are set up in the actor:
 
-    when the script's modules are imported  no effect: the script has these handlers, and gets the
-                                            records.  They would write to the same file twice
-    in the class, or later                  the actor has its own handlers.  A record that one of
-                                            them shows is not sent: it would appear twice
+    by an import of the script's modules    removed: the script has the same handlers and gets the
+                                            records, so a file would be written twice
+    by the class, or later                  kept.  A record that one of them shows is not sent, or
+                                            it would appear twice
 
-`logging.basicConfig` does nothing if the root logger has a handler.  In an actor it ignores ours.
+`logging.basicConfig` does nothing if the root logger has a handler; in an actor it ignores Sender.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from remotely.api import connection
-from remotely.api.current_actor import serve
+from remotely.api.current_actor import set_class
 from remotely.engine import Engine
 from remotely.objects.construct import construct
 from remotely.protocol import control, wire
@@ -53,8 +53,8 @@ class Sender(logging.Handler):
         self._send = send
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Take no lock: a thread may block here while the worker is stopped, and must not hold up
-        the thread that watches the lease."""
+        """Emit without the handler's lock: a thread may block here while the worker is stopped, and
+        must not delay the thread that checks the lease."""
         if kept := bool(self.filter(record)):
             self.emit(record)
         return kept
@@ -64,14 +64,14 @@ class Sender(logging.Handler):
             return
         try:
             logged = control.encode(log_records.pack(record))
-        except Exception:  # arguments that do not fit the message, or that cannot be formatted
+        except Exception:  # the arguments do not fit the message, or cannot be formatted
             self.handleError(record)
             return
-        with contextlib.suppress(OSError):  # the worker is gone, and this process is about to be
+        with contextlib.suppress(OSError):  # the worker is gone, so this process ends too
             self._send(logged)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - its name in `logging`
-        """Report a wrong logging call in one line; most of its stack would be ours."""
+        """Report a wrong logging call in one line, without the stack of this handler."""
         if logging.raiseExceptions:
             print(
                 f"logging error: {sys.exc_info()[1]!r}: the message is {record.msg!r} and its "
@@ -90,7 +90,7 @@ class Sender(logging.Handler):
 
 
 def _shows(handler: logging.Handler) -> bool:
-    """Return whether a handler shows records to people, and does not just write a file."""
+    """Return whether a handler shows records to people, rather than writing them to a file."""
     return not isinstance(handler, logging.FileHandler | logging.NullHandler)
 
 
@@ -98,15 +98,15 @@ _sender: Sender | None = None
 
 
 def send_records(name: str, send: Callable[[bytes], object]) -> None:
-    """Send what this process logs, with the name of its actor, from now on."""
+    """From now on, send the log records of this process, with the name of its actor."""
     global _sender
     log_records.name_actors(lambda: name)
     _sender = Sender(send)
     _root.addHandler(_sender)
 
 
-def drop_the_scripts_handlers() -> None:
-    """Remove the handlers that the script's modules have set up: the script has them."""
+def drop_script_handlers() -> None:
+    """Remove the handlers that the script's modules have set up: the script has the same."""
     if _sender is None:
         return
     for logger in list(_root.manager.loggerDict.values()):
@@ -127,29 +127,26 @@ def drop_the_scripts_handlers() -> None:
 
 
 def _drop_handlers(logger: logging.Logger, sender: Sender) -> None:
-    """Leave the NullHandlers, by which a library says that it stays quiet."""
+    """Remove all handlers but NullHandlers, with which a library silences its own warnings."""
     dropped = [one for one in logger.handlers if not isinstance(one, logging.NullHandler)]
     for handler in dropped:
         logger.removeHandler(handler)
-    if dropped and not logger.propagate:  # the root never sees these records
+    if dropped and not logger.propagate:  # its records do not reach the root logger
         logger.addHandler(sender)
 
 
 class Unpacks(Protocol):
-    """Takes values out of messages, however they travel."""
-
     def unpack(self, route: bytes, message: Message) -> Unpacked:
-        """Return the pickle and the buffers of a value."""
+        """Return the pickle and the buffers of the value of a message."""
 
 
 class Preparation:
     """Sets up the process for the user's class, and constructs the object.
 
-    host       what this machine is to the client's: see `this_machine.identity`
+    host       `this_machine.identity`, to be compared with the client's
     folder     for shipped files
-    client     makes the engine of this actor, if it makes calls of its own
-    kept_as    the name under which what makes it is left for its next life; empty if a client
-               keeps that
+    client     returns an engine with which this actor makes calls of its own
+    kept_as    name of the restart file; empty if a client can send the messages again
     """
 
     def __init__(
@@ -168,13 +165,13 @@ class Preparation:
         self._prepared: control.Prepare | None = None
 
     def prepare(self, route: bytes, message: Message) -> list[str]:
-        """Take over the client's settings.  Return the hashes of the files that are missing."""
+        """Apply the client's settings; return the hashes of the files that are missing here."""
         prepare = control.Decoder(control.Prepare).decode(message.payload)
         assert isinstance(prepare, control.Prepare)
         self._prepared = prepare
         connection.adopt(functools.partial(self._client, prepare))
         log_records.set_levels(prepare.log_levels)
-        sys.argv = prepare.argv or [""]  # as multiprocessing does: modules may read it
+        sys.argv = prepare.argv or [""]  # modules may read it; multiprocessing does the same
         sources.finder.is_elsewhere = prepare.host != self._host
         sources.finder.install(first=True)
         sources.send_code_to_children()
@@ -202,27 +199,27 @@ class Preparation:
             sources.finder.shipped_root = root
 
     def construct(self, route: bytes, message: Message) -> tuple[Any, int]:
-        """Return the object, and how many calls it serves at a time."""
+        """Return the object and its concurrency."""
         assert self._prepared is not None
         payload, buffers = self._payloads.unpack(route, message)
         self._keep_for_restart(self._prepared, payload, buffers)
         cls, args, kwargs = codec.decode(payload, buffers)
-        serve(cls)
-        drop_the_scripts_handlers()
+        set_class(cls)
+        drop_script_handlers()
         return construct(cls, args, kwargs), self._prepared.concurrency
 
     def kept_messages(self) -> list[list[bytes | memoryview]]:
-        """Return the messages from which the previous life of this actor was made."""
-        kept_as, self._kept_as = self._kept_as, ""  # they are there already
+        """Return the messages that set up the previous life of this actor."""
+        kept_as, self._kept_as = self._kept_as, ""  # so they are not written again
         return restart_file.read(self._folder, kept_as)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self._prepared = None
 
     def _keep_for_restart(
         self, prepared: control.Prepare, payload: bytes | memoryview, buffers: Sequence[Any]
     ) -> None:
-        """Keep what made this actor, if no client may be left to make it again."""
+        """Write PREPARE and INIT to the restart file, if this actor has one."""
         if not self._kept_as:
             return
         prepare = wire.encode(Kind.PREPARE, 0, "", [control.encode(prepared)])
@@ -233,7 +230,7 @@ class Preparation:
 def _learn(batch: sources.Batch) -> None:
     for name in sources.finder.offer(sources.library.add(batch)):
         print(
-            f"remotely: {name} has changed since this actor imported it, and stays here as it "
-            "was; make a new actor for the new one",
+            f"remotely: {name} has changed since this actor imported it, and this actor keeps the "
+            "old version; create a new actor to use the new one",
             file=sys.stderr,
         )

@@ -1,15 +1,16 @@
-"""The object of an actor, and what each message does to it.
+"""The object of an actor, and the handler of each kind of message.
 
-`answer` and its kin take a message and return its one reply.  They know nothing of sockets, nor in
-what order and on which thread they are called: that is decided in dispatch.py.
+`answer` and its variants take a message and return its one reply.  They know nothing of sockets;
+dispatch.py decides in what order and on which thread they are called.
 
-Beside the servant are what it replies with (`RoutedReply`), the generators that it keeps for its
-callers (`Streams`), and how a client that did not make the actor gets its class (`Introduction`).
+This file also has their replies (`RoutedReply`), the generators that the actor keeps for its
+callers (`Streams`), and the reply with which a client that did not create the actor gets its class
+(`PickledClass`).
 
 A generator is closed when its consumer closes it, when it ends, and when its consumer is gone.
-Nobody tells an actor that a client was killed, but a message to that client cannot be delivered.
-So a silent consumer is sent an empty message now and then, at growing intervals: it may not read
-for hours, and must not find thousands of them.
+An actor gets no notice that a client was killed, but a message to that client cannot be delivered.
+So a silent consumer is sent empty messages at growing intervals: a consumer that does not read for
+hours must not find thousands of them.
 """
 
 import asyncio
@@ -40,12 +41,12 @@ from remotely.values.sources import batch_of, finder, library
 
 
 class RoutedReply(NamedTuple):
-    """A reply, the route of the client that it goes to, and what is lent with it."""
+    """A reply, the route to its client, and the loan of memory that it carries."""
 
     route: bytes
     frames: list[bytes | memoryview]
     loan: Loan | None = None
-    is_small: bool = False  # a result that may share a message with others
+    is_small: bool = False  # a result that may be sent in one message with others
 
 
 def raised(route: bytes, message: Message, error: BaseException) -> RoutedReply:
@@ -55,7 +56,7 @@ def raised(route: bytes, message: Message, error: BaseException) -> RoutedReply:
     return RoutedReply(route, wire.encode(Kind.RAISED, message.call_id, "", pieces, [text]))
 
 
-# The frames at the top of every traceback, which would tell the user nothing.
+# Modules whose frames are removed from the top of tracebacks.
 _OURS = frozenset(
     (
         "remotely.actor.servant",
@@ -74,9 +75,9 @@ SILENT_S = 2.0  # after which a consumer is first checked
 class _Kept:
     items: Any
     route: bytes  # of the consumer
-    asked: float  # when it last asked for an item
-    ask_after: float  # when to check it next
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # of an async one: an item at a time
+    asked: float  # when it last requested an item
+    check_at: float
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # for an async generator
 
 
 class Streams:
@@ -85,7 +86,7 @@ class Streams:
         self._names = itertools.count(1)
 
     def keep(self, route: bytes, items: Any) -> StreamToken:
-        """Keep a generator, plain or async; return what travels in its place."""
+        """Keep a generator, plain or async; return the token that is sent in its place."""
         name, now = f"{next(self._names)}", time.monotonic()
         self._kept[name] = _Kept(items, route, now, now + SILENT_S)
         return StreamToken(name)
@@ -96,8 +97,8 @@ class Streams:
 
     def next(self, route: bytes, name: str) -> Any:
         """Return the next item.  Raises StopIteration, or what the generator raises."""
-        kept = self._asked(route, name)
-        if kept is None:  # it ended while another request was on its way
+        kept = self._touch(route, name)
+        if kept is None:  # it ended while this request was on its way
             raise StopIteration
         try:
             return next(kept.items)
@@ -107,10 +108,10 @@ class Streams:
 
     async def next_async(self, route: bytes, name: str) -> Any:
         """Return the next item.  Raises StopAsyncIteration, or what the generator raises."""
-        kept = self._asked(route, name)
+        kept = self._touch(route, name)
         if kept is None:
             raise StopAsyncIteration
-        async with kept.turn:
+        async with kept.lock:
             try:
                 return await anext(kept.items)
             except BaseException:
@@ -124,51 +125,51 @@ class Streams:
 
     async def close_async(self, name: str) -> None:
         if (kept := self._kept.pop(name, None)) is not None:
-            async with kept.turn:
+            async with kept.lock:
                 await kept.items.aclose()
 
     def close_all(self) -> None:
-        """Close the plain ones; the event loop has closed the others at its end."""
+        """Close the plain generators; the event loop has closed the async ones."""
         for name in list(self._kept):
             if self.is_async(name):
                 del self._kept[name]
             else:
-                with contextlib.suppress(Exception):  # nobody is there to hear of it
+                with contextlib.suppress(Exception):  # no caller is left to report it to
                     self.close(name)
 
     def silent(self, now: float) -> set[bytes]:
         """Return the consumers to check now.  Any thread may call this."""
         routes = set()
         for kept in list(self._kept.values()):
-            if kept.ask_after <= now:
-                kept.ask_after = now + max(SILENT_S, now - kept.asked)
+            if kept.check_at <= now:
+                kept.check_at = now + max(SILENT_S, now - kept.asked)
                 routes.add(kept.route)
         return routes
 
-    def of(self, route: bytes) -> list[str]:
-        """Return the names of a consumer's streams."""
+    def names_of(self, route: bytes) -> list[str]:
+        """Return the names of the streams of a consumer."""
         return [name for name, kept in list(self._kept.items()) if kept.route == route]
 
-    def _asked(self, route: bytes, name: str) -> _Kept | None:
+    def _touch(self, route: bytes, name: str) -> _Kept | None:
         kept = self._kept.get(name)
         if kept is not None:
             kept.route, kept.asked = route, time.monotonic()
-            kept.ask_after = kept.asked + SILENT_S
+            kept.check_at = kept.asked + SILENT_S
         return kept
 
 
-class Introduction:
-    """Arrives as the class."""
+class PickledClass:
+    """A class to be pickled together with its source; unpickles as the class itself."""
 
     def __init__(self, cls: type) -> None:
         self._cls = cls
 
     def __reduce__(self) -> tuple[Any, ...]:
         pickled = codec.encode(self._cls, in_band=True).payload
-        return _arrive, (pickled, library.whole()[0].content)
+        return _load_class, (pickled, library.whole()[0].content)
 
 
-def _arrive(pickled: bytes, whole: bytes) -> Any:
+def _load_class(pickled: bytes, whole: bytes) -> Any:
     try:
         return codec.decode(pickled)
     except ModuleNotFoundError:
@@ -182,35 +183,35 @@ def _arrive(pickled: bytes, whole: bytes) -> Any:
 Call = tuple[tuple[bytes, Message], Arguments]  # one of a batch: its route and message
 
 
-Does = Callable[[bytes, Message], object]  # returns what the caller gets, or the reply itself
+Handler = Callable[[bytes, Message], object]  # returns the result, or the reply itself
 
 
 class Values(Protocol):
-    """How values come and go, which depends on what carries the messages."""
+    """Decoding and encoding of values, which depends on the transport of the messages."""
 
-    does: Mapping[Kind, Does]  # messages about that alone
+    handlers: Mapping[Kind, Handler]  # of messages that concern only the transport of values
 
     def decode(self, route: bytes, message: Message) -> Any:
         """Return the value that a message carries."""
 
     def decline(self, route: bytes, message: Message) -> None:
-        """Let go of a value that nobody here wants."""
+        """Release the value of a message that will not be decoded."""
 
     def returned(self, route: bytes, message: Message, value: object) -> RoutedReply:
         """Return the reply that carries a result.  Raises NotPicklable."""
 
     def waiting(self, now: float) -> list[bytes]:
-        """Return the routes of clients that have left results for a while."""
+        """Return the routes of clients that have not fetched a result for a while."""
 
     def forget(self, route: bytes) -> None:
-        """A client is gone."""
+        """Release everything kept for a client that is gone."""
 
     def tidy(self) -> None:
-        """Forget clients that have ended, and take back what they held."""
+        """Forget clients that have ended, and reclaim what they held."""
 
 
 class Servant:
-    """Holds the object.  A route names a client."""
+    """Holds the object and runs messages on it.  A route identifies a client."""
 
     def __init__(self, values: Values, preparation: Preparation, activity: OneByOne) -> None:
         self.object: Any = None
@@ -220,7 +221,7 @@ class Servant:
         self.concurrency = 1
         self.is_async = False
         self.batched: dict[str, Batching] = {}
-        self._is_borrowed = False  # the object was there before, and stays
+        self._is_borrowed = False  # the object existed before the actor and outlives it
         self._ends_by(SystemExit)
         self.streams = Streams()
         self._activity: OneByOne | Several = activity
@@ -228,7 +229,7 @@ class Servant:
         self._async_methods: frozenset[str] = frozenset()
         self._values = values
         self._preparation = preparation
-        self._does: dict[Kind, Does] = {
+        self._handlers: dict[Kind, Handler] = {
             Kind.PREPARE: preparation.prepare,
             Kind.FILE: preparation.store_file,
             Kind.SOURCES: preparation.learn_sources,
@@ -239,22 +240,22 @@ class Servant:
             Kind.END: self._end,
             Kind.NEXT: self._next,
             Kind.CLOSE: self._close_stream,
-            **values.does,
+            **values.handlers,
         }
 
     def answer(self, route: bytes, message: Message) -> RoutedReply:
         """Run one message.  Every message gets exactly one reply, or the process dies.
 
-        SystemExit is let through on purpose: it ends this process, and the worker, which sees it
-        end, tells the caller in our place.  Any other error is a reply, even a KeyboardInterrupt:
-        an actor has no keyboard, so the method itself has raised it.
+        SystemExit propagates on purpose: it ends this process, and the worker, which sees the
+        process end, informs the caller.  Any other exception becomes a reply, even a
+        KeyboardInterrupt: an actor has no keyboard, so the method itself raised it.
         """
-        activity, kind = self._activity, message.kind  # INIT may change the one
+        activity, kind = self._activity, message.kind  # INIT may replace the activity
         begun = activity.begin(message.name if kind is Kind.CALL else _SHOWN_AS[kind])
         try:
-            if self.is_made and kind in _MAKING:
-                raise RemotelyError("this actor has been made already")
-            value = self._does[kind](route, message)
+            if self.is_made and kind in _SETUP_KINDS:
+                raise RemotelyError("this actor has already been created")
+            value = self._handlers[kind](route, message)
             if type(value) is RoutedReply:
                 return value
             return self._values.returned(route, message, value)
@@ -267,28 +268,28 @@ class Servant:
             self.calls += kind is Kind.CALL
 
     def cancelled(self, route: bytes, message: Message, is_decoded: bool = False) -> RoutedReply:
-        """Return the reply to a call that its caller has taken back."""
+        """Return the reply to a call that its caller has cancelled."""
         if not is_decoded:
             self._values.decline(route, message)
         return self._values.returned(route, message, CancelledPlaceholder())
 
     def adopt(self, served: object, concurrency: int) -> None:
-        """Serve an object that was there before, in a process that has a keyboard."""
+        """Serve an existing object, in a process that has a keyboard."""
         self.is_made = self._is_borrowed = True
         self._ends_by(SystemExit, KeyboardInterrupt)
-        self._take(served, concurrency)
+        self._set_object(served, concurrency)
 
-    def make_again(self) -> None:
-        """Make the object as in the previous life.  If that fails, print the traceback and exit."""
+    def recreate(self) -> None:
+        """Create the object as in the previous life.  On an error, print the traceback and exit."""
         for frames in self._preparation.kept_messages():
             reply = self.answer(b"", wire.decode(frames, "client"))
-            if self.failed:  # nobody waits for this reply
-                told = wire.decode(reply.frames, "actor").buffers
-                print(bytes(told[0]).decode(errors="replace"), file=sys.stderr)
+            if self.failed:  # no caller waits for this reply
+                trace = wire.decode(reply.frames, "actor").buffers[0]
+                print(bytes(trace).decode(errors="replace"), file=sys.stderr)
                 sys.exit(1)
 
     def is_coroutine(self, message: Message) -> bool:
-        """Tell whether a message is for `answer_async`."""
+        """Return whether a message is for `answer_async`."""
         if message.kind is Kind.CALL:
             name = message.name
             return name in self._async_methods or (
@@ -298,16 +299,16 @@ class Servant:
         return message.kind in (Kind.NEXT, Kind.CLOSE) and self.streams.is_async(message.name)
 
     async def answer_async(self, route: bytes, message: Message) -> RoutedReply:
-        """Run one message that waits for others."""
+        """Run a message as a coroutine: a call, or an item or the end of an async stream."""
         kind = message.kind
         begun = self._activity.begin(message.name if kind is Kind.CALL else _SHOWN_AS[kind])
         try:
-            if message.kind is Kind.CALL:
+            if kind is Kind.CALL:
                 self.calls += 1
                 args, kwargs = self.arguments(route, message)
                 value = await getattr(self.object, message.name)(*args, **kwargs)
-                return self._values.returned(route, message, self._kept(route, value))
-            if message.kind is Kind.CLOSE:
+                return self._values.returned(route, message, self._outgoing(route, value))
+            if kind is Kind.CLOSE:
                 await self.streams.close_async(message.name)
                 return self._values.returned(route, message, None)
             item = await self.streams.next_async(route, message.name)
@@ -325,12 +326,12 @@ class Servant:
         """Run several calls of a batched method as one."""
         begun = self._activity.begin(batching.function.__name__, len(calls))
         try:
-            args, kwargs = batching.together([arguments for _, arguments in calls])
-            return self._each(batching, calls, batching.function(self.object, *args, **kwargs))
+            args, kwargs = batching.merge([arguments for _, arguments in calls])
+            return self._replies(batching, calls, batching.function(self.object, *args, **kwargs))
         except self._ends:
             raise
         except BaseException as error:
-            return self._all_raised(calls, error)
+            return self._raised_for_all(calls, error)
         finally:
             self._activity.end(begun)
 
@@ -339,13 +340,13 @@ class Servant:
     ) -> list[RoutedReply]:
         begun = self._activity.begin(batching.function.__name__, len(calls))
         try:
-            args, kwargs = batching.together([arguments for _, arguments in calls])
+            args, kwargs = batching.merge([arguments for _, arguments in calls])
             value = await batching.function(self.object, *args, **kwargs)
-            return self._each(batching, calls, value)
+            return self._replies(batching, calls, value)
         except self._async_ends:
             raise
         except BaseException as error:
-            return self._all_raised(calls, error)
+            return self._raised_for_all(calls, error)
         finally:
             self._activity.end(begun)
 
@@ -360,53 +361,53 @@ class Servant:
             if inspect.iscoroutine(closing):
                 asyncio.run(closing)
 
-    def close_unasked(self) -> None:
-        """The same where no client has asked for it, but whoever is above us."""
+    def close_on_stop(self) -> None:
+        """Close the object when the worker, or Ray, stops the actor; not a borrowed object."""
         if not self._is_borrowed:
             self.close()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Drop the object, so that its `__del__` runs and its files are closed."""
         self.streams.close_all()
         self.object = None
-        self._preparation.let_go()
+        self._preparation.release()
         gc.collect()  # it may be part of a cycle
 
     def tidy(self) -> None:
-        """Forget clients that have ended; called every few seconds."""
         self._values.tidy()
 
     def silent(self, now: float) -> list[bytes]:
-        """Return the routes of clients that have left streams or results for a while."""
+        """Return the routes of clients that have not fetched an item or a result for a while."""
         return [*self.streams.silent(now), *self._values.waiting(now)]
 
     def forget(self, route: bytes) -> None:
-        """A client is gone, and will not fetch what was kept for it."""
         self._values.forget(route)
 
     def _ends_by(self, *errors: type[BaseException]) -> None:
-        """These errors of a method end the actor, and are no replies."""
+        """Let these exceptions end the actor; they are not sent to the caller."""
         self._ends: tuple[type[BaseException], ...] = errors
-        # The latter is how an event loop ends a coroutine.
+        # An event loop closes a coroutine by raising GeneratorExit in it.
         self._async_ends: tuple[type[BaseException], ...] = (*errors, GeneratorExit)
 
-    def leave_cancelled_unanswered(self) -> None:
-        """The event loop ends: the callers of what it cancels hear that the actor has ended."""
+    def suppress_cancelled_replies(self) -> None:
+        """The event loop is ending: do not reply to the calls that it cancels.
+
+        Their callers get the error that the actor has ended.
+        """
         self._async_ends = (*self._async_ends, asyncio.CancelledError)
 
-    # --- what a message does ----------------------------------------------------------------------
+    # --- handlers of messages ---------------------------------------------------------------------
 
     def _init(self, route: bytes, message: Message) -> None:
         self.is_made = True
         self._preparation.lay_out_files()
         try:
-            self._take(*self._preparation.construct(route, message))
+            self._set_object(*self._preparation.construct(route, message))
         except BaseException:
             self.failed = True
             raise
 
-    def _take(self, made: object, concurrency: int) -> None:
-        """This is the object."""
+    def _set_object(self, made: object, concurrency: int) -> None:
         self.object, self.concurrency = made, concurrency
         cls = type(made)
         self._names = frozenset(dir(cls))
@@ -419,13 +420,13 @@ class Servant:
     def _call(self, route: bytes, message: Message) -> object:
         args, kwargs = self._values.decode(route, message)
         value = self._attribute(message.name)(*args, **kwargs)
-        if message.name in _MAKE_ITERATORS and value is not self.object:
-            value = (item for item in value)  # one by one, as the caller asks for them
-        return self._kept(route, value)
+        if message.name in _ITERATOR_METHODS and value is not self.object:
+            value = (item for item in value)  # a stream: one item for each request
+        return self._outgoing(route, value)
 
     def _get(self, route: bytes, message: Message) -> object:
-        if message.name == "__class__":  # asked by `get_actor` alone
-            return Introduction(type(self.object))
+        if message.name == "__class__":  # sent by `get_actor` alone
+            return PickledClass(type(self.object))
         value = self._attribute(message.name)
         return RoutinePlaceholder(value) if stays(value) else value
 
@@ -440,17 +441,17 @@ class Servant:
             return getattr(self.object, name)
         except AttributeError:
             if name in dir(self.object):
-                raise  # a property of the user's failed
+                raise  # the user's property raised it
             raise AttributeError(unknown_name(type(self.object), name, dir(self.object))) from None
 
-    def _kept(self, route: bytes, value: Any) -> Any:
-        """Return a result, or what travels in its place."""
+    def _outgoing(self, route: bytes, value: Any) -> Any:
+        """Return a result, or what is sent in its place."""
         if value is self.object:
             return SelfPlaceholder()
-        if not isinstance(value, _STAY_HERE):
+        if not isinstance(value, _KEPT_HERE):
             return value
-        if isinstance(value, CoroutineType):  # of a class that has no async methods itself
-            return self._kept(route, asyncio.run(value))
+        if isinstance(value, CoroutineType):  # of a class without async methods
+            return self._outgoing(route, asyncio.run(value))
         return self.streams.keep(route, value)
 
     # --- streams ----------------------------------------------------------------------------------
@@ -463,11 +464,11 @@ class Servant:
 
     # --- replies of batches -----------------------------------------------------------------------
 
-    def _each(self, batching: Batching, calls: Sequence[Call], value: Any) -> list[RoutedReply]:
+    def _replies(self, batching: Batching, calls: Sequence[Call], value: Any) -> list[RoutedReply]:
         self.calls += len(calls)
         replies = []
         for answer, ((route, message), _) in zip(
-            batching.apart(value, len(calls)), calls, strict=True
+            batching.split(value, len(calls)), calls, strict=True
         ):
             try:
                 replies.append(self._values.returned(route, message, answer))
@@ -475,13 +476,13 @@ class Servant:
                 replies.append(raised(route, message, error))
         return replies
 
-    def _all_raised(self, calls: Sequence[Call], error: BaseException) -> list[RoutedReply]:
+    def _raised_for_all(self, calls: Sequence[Call], error: BaseException) -> list[RoutedReply]:
         return [raised(route, message, error) for (route, message), _ in calls]
 
 
-_STAY_HERE = (GeneratorType, AsyncGeneratorType, CoroutineType)
-_MAKE_ITERATORS = frozenset(("__iter__", "__reversed__"))
-# What `remotely status` shows as running where the caller named no method.
+_KEPT_HERE = (GeneratorType, AsyncGeneratorType, CoroutineType)
+_ITERATOR_METHODS = frozenset(("__iter__", "__reversed__"))
+# The running method in `remotely status`, for messages that name none.
 _SHOWN_AS = {
     Kind.PREPARE: "(its code arrives)",
     Kind.FILE: "(files arrive)",
@@ -497,4 +498,4 @@ _SHOWN_AS = {
     Kind.STORE: "(memory is opened)",
     Kind.WHOLE: "(a result is sent)",
 }
-_MAKING = (Kind.PREPARE, Kind.FILE, Kind.INIT)
+_SETUP_KINDS = (Kind.PREPARE, Kind.FILE, Kind.INIT)

@@ -1,7 +1,7 @@
-"""The start of an actor's process: what must be set before any user module is imported.
+"""The start of an actor process: what must be set before any user module is imported.
 
-It is forked from the zygote, or started as `python -m remotely.actor.startup`.  Either way the
-worker passes it a socket, over which it learns which actor it is to be.
+The process is forked from the zygote, or started as `python -m remotely.actor.startup`.  Either way
+its worker passes it a socket, over which it receives the description of its actor (`Birth`).
 """
 
 import atexit
@@ -31,9 +31,9 @@ MAX_CONTROL_BYTES = 1 << 18
 
 
 def main(control_fd: int, stdout_fd: int = 1, stderr_fd: int = 2) -> int:
-    """Be the actor that the worker describes; return the exit code of the process."""
+    """Run the actor that the worker describes; return the exit code of the process."""
     if stdout_fd != 1:
-        os.setsid()  # a process group of its own: the worker ends it with all that it started
+        os.setsid()  # a process group of its own, which the worker can kill as a whole
         for fd, standard in ((stdout_fd, 1), (stderr_fd, 2)):
             os.dup2(fd, standard)
             os.close(fd)
@@ -45,7 +45,7 @@ def main(control_fd: int, stdout_fd: int = 1, stderr_fd: int = 2) -> int:
     assert isinstance(birth, control.Birth)
     _prepare_process(birth)
     line = WorkerLine(worker)
-    flight_recorder.serve(line.hand_over)
+    flight_recorder.enable(line.send_with_fd)
     preparation.send_records(birth.request.name, line.send)
     try:
         actor = Actor(birth, line, OneByOne(activity.received(page)))
@@ -56,13 +56,12 @@ def main(control_fd: int, stdout_fd: int = 1, stderr_fd: int = 2) -> int:
 
 
 def _prepare_process(birth: control.Birth) -> None:
-    """Set what must be set before any user module is imported."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     atexit._clear()
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    faulthandler.enable()  # a native crash leaves its stack in what ActorDied shows
+    faulthandler.enable()  # so that ActorDied shows the stack of a native crash
     request = birth.request
     processes.mark(request.env.get(processes.TAG, ""))
     os.environ[gpus.VARIABLE] = ",".join(birth.gpus)
@@ -71,9 +70,9 @@ def _prepare_process(birth: control.Birth) -> None:
         request.actor, request.name, request.class_name, request.life, birth.machine
     )
     current_actor.show_as(request.name, request.class_name)
-    if not request.env.keys() & set(THREAD_VARIABLES):  # else they are the user's
+    if not request.env.keys() & set(THREAD_VARIABLES):  # else the user has set them
         set_threads(max(1, int(request.resources.cpus)))
-    with contextlib.suppress(OSError):  # if memory runs out, an actor is killed before its worker
+    with contextlib.suppress(OSError):  # the OOM killer takes an actor rather than its worker
         Path("/proc/self/oom_score_adj").write_text("1000")
     random.seed()
     if numpy_random := sys.modules.get("numpy.random"):
@@ -81,7 +80,7 @@ def _prepare_process(birth: control.Birth) -> None:
 
 
 def set_threads(count: int) -> None:
-    """Limit the threads of BLAS and OpenMP: of libraries to come, and of those already loaded."""
+    """Limit the threads of BLAS and OpenMP libraries, loaded now or later."""
     for name in THREAD_VARIABLES:
         os.environ[name] = str(count)
     if _pools is not None and count != 1:
@@ -91,24 +90,24 @@ def set_threads(count: int) -> None:
 
 
 def warm() -> None:
-    """In the zygote, after its imports: do once what every actor would otherwise do itself.
+    """In the zygote, after its imports: do work once that every actor would otherwise repeat.
 
     This saves time and memory: pages touched here are shared, pages touched by a fork are copied.
     """
     global _pools
     if "numpy" in sys.modules:
-        importlib.import_module("numpy.random")  # numpy loads it late, at its first use
-        import threadpoolctl  # noqa: PLC0415 - it looks at the libraries that are loaded by now
+        importlib.import_module("numpy.random")  # numpy loads it at its first use
+        import threadpoolctl  # noqa: PLC0415 - it inspects the libraries loaded by now
 
         _pools = threadpoolctl.ThreadpoolController()
         _pools.limit(limits=1)
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
-        with torch.no_grad():  # the first operation sets up kernels and tables
+        with torch.no_grad():  # the first operation initialises kernels and tables
             torch.nn.Linear(8, 8)(torch.ones(1, 8)).sum().item()
 
 
-_pools: Any = None  # of BLAS and OpenMP threads, as the zygote has them
+_pools: Any = None  # the ThreadpoolController of the zygote
 
 
 if __name__ == "__main__":

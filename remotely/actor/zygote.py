@@ -1,25 +1,26 @@
 """The zygote: a process that has imported the heavy modules, and forks actors in milliseconds.
 
 Forking is safe here because this process has one thread, no ZeroMQ context and no CUDA.  It talks
-to its worker only, over one socket (`ToZygote`, `FromZygote` in control.py), which also passes
-file descriptors.  Who cleans up after whom:
+only to its worker, over one socket (`ToZygote`, `FromZygote` in control.py), which also passes
+file descriptors.  If one of the processes dies:
 
-    worker dies    the zygote reads end of file, kills its actors, and removes the worker's folder
-    zygote dies    the worker, its subreaper, inherits the actors, and starts another zygote
-    actor dies     the zygote reaps it and reports its status; the worker has seen it by the pidfd
+    worker    the zygote reads end of file, kills its actors, and removes the worker's folder
+    zygote    the worker, its subreaper, inherits the actors and starts another zygote
+    actor     the zygote reaps it and reports its status; the worker has seen its pidfd end
 
-A birth:
+The start of an actor:
 
-    1  asked       Fork arrives, with the three descriptors that the actor is to have
-    1' refused     fewer arrived, or there is no room for a process: NotForked
-    2  forked      the child gives up what is the zygote's (signals, the socket), and becomes the
-                   actor (startup.py); it never returns to this loop
-    3  told        the parent closes its copies, opens a pidfd while the child cannot be reaped,
-                   and passes it on with Forked: so no other process is taken for the actor
+    1  requested   Fork arrives with the three descriptors for the actor
+    1' refused     fewer descriptors arrived, or the fork failed: NotForked
+    2  forked      the child releases what belongs to the zygote (signals, the socket) and becomes
+                   the actor (startup.py); it never returns to this loop
+    3  reported    the parent closes its copies, opens a pidfd before the child can be reaped, and
+                   sends it with Forked: so the pid cannot mean another process
     4  ended       SIGCHLD; the child is reaped: Exited.  Never before 3: there is one thread
 
-An actor that needs environment variables before anything is imported is not forked.  It is started
-as a new interpreter (`python -m remotely.actor.startup`), and pays for its imports.
+An actor with environment variables of its own is not forked, because these must be set before any
+import.  It is started as a new interpreter (`python -m remotely.actor.startup`), which has to
+import everything again.
 """
 
 import contextlib
@@ -50,15 +51,15 @@ from remotely.protocol.control import (
 )
 from remotely.testing import faults
 
-DESCRIPTORS_OF_AN_ACTOR = 3  # its control socket, stdout, stderr
+DESCRIPTORS_PER_ACTOR = 3  # control socket, stdout, stderr
 
 
 def main() -> None:
-    """Serve a worker.  Arguments: the number of the socket to it, its folder, its id."""
+    """Serve a worker.  Arguments: the fd of the socket to it, its folder, its id."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # An OpenBLAS that starts threads at import would make this process unfit to fork.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    import remotely.actor.startup  # noqa: F401, PLC0415 - what every actor needs, once
+    import remotely.actor.startup  # noqa: F401, PLC0415 - every actor needs it
 
     fd, folder, worker = sys.argv[1:]
     Zygote(socket.socket(fileno=int(fd)), folder, worker).serve()
@@ -73,9 +74,9 @@ class Zygote:
         self.children: set[int] = set()
 
     def serve(self) -> None:
-        """Fork and report until the worker is gone, and then leave nothing behind.
+        """Fork and report until the worker is gone, then kill its actors and remove its folder.
 
-        Any other error ends this process only: the worker inherits its actors.
+        Any other error ends this process only: the worker inherits the actors.
         """
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._serve()
@@ -96,10 +97,8 @@ class Zygote:
                 return
 
     def read(self) -> bool:
-        """Do what the worker asks for; return false if it is gone."""
-        data, descriptors, _, _ = socket.recv_fds(
-            self._worker, MAX_MESSAGE, DESCRIPTORS_OF_AN_ACTOR
-        )
+        """Handle one message of the worker; return false if it is gone."""
+        data, descriptors, _, _ = socket.recv_fds(self._worker, MAX_MESSAGE, DESCRIPTORS_PER_ACTOR)
         if not data:
             return False
         match self._decoder.decode(data):
@@ -112,7 +111,7 @@ class Zygote:
     def _fork(self, actor: str, descriptors: list[int]) -> None:
         if faults.ON:
             faults.at("zygote.fork")
-        if len(descriptors) < DESCRIPTORS_OF_AN_ACTOR:  # we have no room for them
+        if len(descriptors) < DESCRIPTORS_PER_ACTOR:  # this process has no descriptors left
             for fd in descriptors:
                 os.close(fd)
             self._worker.send(encode(NotForked(actor=actor, why=os.strerror(errno.EMFILE))))  # 1'
@@ -129,7 +128,6 @@ class Zygote:
             os.close(pidfd)
 
     def _child(self, descriptors: list[int]) -> tuple[int, int]:
-        """Fork; return the child's pid and pidfd."""
         try:
             if (pid := os.fork()) == 0:
                 self._become_actor(descriptors)  # 2
@@ -138,7 +136,7 @@ class Zygote:
                 os.close(fd)
         self.children.add(pid)
         try:
-            return pid, os.pidfd_open(pid)  # not reaped yet: no other process has this pid
+            return pid, os.pidfd_open(pid)  # it is not reaped yet, so the pid is not reused
         except OSError:
             os.kill(pid, signal.SIGKILL)
             raise
@@ -154,7 +152,7 @@ class Zygote:
             code = startup.main(*descriptors)
         except SystemExit as error:
             code = exiting.exit_code(error)
-        except BaseException:  # the last place where it can be reported
+        except BaseException:  # nothing above this frame reports it
             sys.excepthook(*sys.exc_info())
         finally:
             for stream in (sys.stdout, sys.stderr):
@@ -182,7 +180,7 @@ class Zygote:
 
 
 def preload(modules: list[str]) -> None:
-    """Import the heavy modules that this machine has; report those that fail, and go on."""
+    """Import the heavy modules among `modules`; report those that fail, and continue."""
     for name in modules:
         if name in HEAVY and name not in sys.modules:
             try:
@@ -194,7 +192,7 @@ def preload(modules: list[str]) -> None:
     try:
         startup.warm()
     except Exception as error:
-        print(f"remotely: an actor will set up its libraries by itself: {error}", file=sys.stderr)
+        print(f"remotely: each actor will set up its own libraries: {error}", file=sys.stderr)
     gc.collect()
 
 

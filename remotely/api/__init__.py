@@ -1,1 +1,1 @@
-"""The functions and classes that users call."""
+"""The public functions and classes."""

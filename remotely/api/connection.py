@@ -1,8 +1,8 @@
-"""The cluster that this process uses: the one that it connected to, or one of its own.
+"""The connection of this process to a cluster: a started one, or one of its own.
 
 REMOTELY_LOCAL=1   no cluster: every object lives in this process
-REMOTELY_ADDRESS   what connect() without an address means
-REMOTELY_KEY       the key file, if it is not ~/.remotely/keys/client.key
+REMOTELY_ADDRESS   the default address of connect()
+REMOTELY_KEY       the key file, by default ~/.remotely/keys/client.key
 """
 
 import atexit
@@ -23,13 +23,13 @@ from remotely.protocol.lease import PLACE_S
 from remotely.protocol.resources import parse_others
 from remotely.values.sources import importing, library
 
-RAY = "ray:"  # what addresses of Ray clusters begin with
-RAY_HERE = "ray:local"  # one of this process alone
+RAY = "ray:"  # the prefix of addresses of Ray clusters
+RAY_HERE = "ray:local"  # a Ray cluster of this process alone
 
 _lock = RLock()
 _engine: Engine | None = None
 _forked = False
-_adopted: Callable[[], Engine] | None = None  # how this actor becomes a client
+_adopted: Callable[[], Engine] | None = None  # in an actor: makes its engine
 _shipped_root: Path | None = None
 
 
@@ -50,14 +50,14 @@ def connect(
     A cluster of Ray is "ray:auto" or "ray:HOST:PORT"; "ray:local" starts one for this process.
 
     cpus, gpus   what the cluster of this process offers; by default what this machine has.  `gpus`
-                 is how many, or which: [2, 3], or names as in CUDA_VISIBLE_DEVICES.  They are
-                 ignored if REMOTELY_ADDRESS names a cluster that was started
-    resources    resources of your own that it offers too: {"license": 2}
+                 is a number or a list: [2, 3], or names as in CUDA_VISIBLE_DEVICES.  Both are
+                 ignored if REMOTELY_ADDRESS names a started cluster
+    resources    custom resources that it offers: {"license": 2}
     key          the client's key file; see keys.py
     ship         files, folders and patterns ("*.csv") that the actors need: see `shipped`
-    patience_s   how long a new actor waits for room before NoResources is raised; 60 s if it is not
-                 given.  If it is, a cluster that is not there yet is waited for as long, too
-    show_output  whether this terminal shows what actors print; `remotely logs` shows it anyway
+    patience_s   seconds to wait for room for a new actor before NoResources is raised, by default
+                 60.  If given, also the seconds to wait for a cluster that does not answer yet
+    show_output  whether this terminal shows the output of actors; `remotely logs` always does
 
     Raises MasterLost if nothing answers there, NotAllowed for a wrong key, VersionMismatch,
     RemotelyError if Ray is wanted and not installed, and TypeError or ValueError for invalid
@@ -74,7 +74,7 @@ def connect(
     if resources is not None:
         arguments.of_type("resources", resources, dict, 'a dict: {"license": 2}')
         parse_others(resources)
-    if _adopted is not None and importing():  # an actor that imports the script is connected
+    if _adopted is not None and importing():  # an actor imports the script, and is connected
         return
     offer = Offer(cpus, gpus, resources)
     with _lock:
@@ -83,8 +83,8 @@ def connect(
         if address not in (None, "", RAY_HERE) and offer != Offer():
             start = "ray start" if address.startswith(RAY) else "remotely start"
             raise RemotelyError(
-                "cpus, gpus and resources are for a cluster of your own; the one at "
-                f"{address} was given its own by '{start}'"
+                "cpus, gpus and resources are for a cluster of your own; those of the one at "
+                f"{address} were set by '{start}'"
             )
         address = address or os.environ.get("REMOTELY_ADDRESS")
         _engine = _new_engine(address, key, offer, ship, patience_s, show_output)
@@ -92,7 +92,7 @@ def connect(
 
 
 def current() -> Engine:
-    """Return the engine of this process, which is made at first use."""
+    """Return the engine of this process; make it at the first use."""
     global _engine
     if _engine is None or _forked:
         with _lock:
@@ -107,10 +107,10 @@ def current() -> Engine:
     return _engine
 
 
-def of(cluster: str) -> Engine:
-    """Return the engine for a handle that has arrived here; `cluster` is that of its sender.
+def engine_for(cluster: str) -> Engine:
+    """Return the engine for a handle that has arrived here from a client of `cluster`.
 
-    A process that is not connected yet connects to a started cluster, with its own key.  It cannot
+    If this process is not connected, it connects to a started cluster, with its own key.  It cannot
     connect to a cluster that another process started for itself, and raises NotConnected.
     """
     address, _, identity = cluster.partition(" ")
@@ -118,8 +118,8 @@ def of(cluster: str) -> Engine:
     if is_free and not os.environ.keys() & {"REMOTELY_ADDRESS", "REMOTELY_LOCAL"}:
         if address.startswith("ipc://"):
             raise NotConnected(
-                "this handle belongs to a cluster that another process started for itself alone, "
-                f"and cannot be used in this process. {SHARED}"
+                "this handle belongs to a cluster that another process started for itself, and "
+                f"cannot be used in this process. {SHARED}"
             )
         if address:
             connect(address)
@@ -136,7 +136,7 @@ def of(cluster: str) -> Engine:
 def shutdown() -> None:
     """End the actors that this process owns, and its own cluster if it has one.
 
-    This is called automatically when the interpreter exits.  Shutting down twice does nothing.
+    Called automatically when the interpreter exits.  Idempotent.
     """
     global _engine
     with _lock:
@@ -146,18 +146,18 @@ def shutdown() -> None:
 
 
 def shipped(name: str | Path) -> Path:
-    """Return the path of a shipped file or folder in this process, be it a client or an actor."""
+    """Return the path of a shipped file or folder, in a client or an actor."""
     return (_shipped_root or Path.cwd()) / name
 
 
 def adopt(engine_of_actor: Callable[[], Engine]) -> None:
-    """This process is an actor: its first call makes it a client of the cluster that it is on."""
+    """Note that this process is an actor: its first call makes it a client of its cluster."""
     global _adopted
     _adopted = engine_of_actor
 
 
 def shipped_root() -> Path | None:
-    """Return the folder of what was shipped to this process; None in a script."""
+    """Return the folder of the files shipped to this process; None in a script."""
     return _shipped_root
 
 
@@ -182,7 +182,7 @@ def _new_engine(
         return _embed(offer, ship, patience_s, show_output)
     if address.startswith(RAY):
         return _connect_to_ray(address, key, offer, ship, patience_s, show_output)
-    from remotely.client.client import client_of  # noqa: PLC0415 - what the others do not need
+    from remotely.client.client import client_of  # noqa: PLC0415 - only this engine needs it
 
     client = client_of(address, key, ship, patience_s, show_output)
     client.check_python()
@@ -203,7 +203,7 @@ def _connect_to_ray(
     where = parse(address)
     check_installed(address)
     if key is not None:
-        raise RemotelyError(f"{address} takes no key of ours: Ray has a token (ray get-auth-token)")
+        raise RemotelyError(f"{address} takes no key: Ray uses a token (ray get-auth-token)")
     from remotely.engines.ray import session  # noqa: PLC0415 - it imports Ray, which is an extra
 
     patience_s = PLACE_S if patience_s is None else patience_s
@@ -216,12 +216,12 @@ def _embed(
     patience_s: float | None,
     show_output: bool,
 ) -> Engine:
-    from remotely.client.client import Client  # noqa: PLC0415 - what Local does not need
+    from remotely.client.client import Client  # noqa: PLC0415 - InProcess does not need it
     from remotely.ops.embedded import EmbeddedCluster  # noqa: PLC0415
     from remotely.values.shipping import Shipment  # noqa: PLC0415
 
     shipment = Shipment(ship)
-    choose(offer.gpus)  # refuse bad ones here, and not in the worker
+    choose(offer.gpus)  # raises for invalid GPUs: here, not in the worker
     cluster = EmbeddedCluster()
     try:
         cluster.start(offer)
@@ -240,7 +240,7 @@ def _embed(
 
 
 def _after_fork() -> None:
-    """The child has no connection: ZeroMQ's threads did not survive the fork."""
+    """Disconnect a forked child: ZeroMQ's threads do not survive a fork."""
     global _forked, _lock
     _lock = RLock()
     library.after_fork()
@@ -250,25 +250,25 @@ def _after_fork() -> None:
 
 
 def _at_exit() -> None:
-    _hush_daemons()
+    _silence_daemon_threads()
     with contextlib.suppress(KeyboardInterrupt):
         shutdown()
 
 
-def _hush_daemons() -> None:
+def _silence_daemon_threads() -> None:
     """Hide the errors of daemon threads whose calls fail because this process exits."""
-    told = threading.excepthook
+    original = threading.excepthook
 
-    def tell(args: threading.ExceptHookArgs) -> None:
+    def hook(args: threading.ExceptHookArgs) -> None:
         is_daemon = args.thread is not None and args.thread.daemon
         if not (is_daemon and isinstance(args.exc_value, RemotelyError)):
-            told(args)
+            original(args)
 
-    threading.excepthook = tell
+    threading.excepthook = hook
 
 
 def is_connected() -> bool:
-    """Return whether this process has a cluster; if not, its first actor starts one."""
+    """Tell whether this process is connected; if not, its first actor starts a cluster."""
     return _engine is not None and not _forked
 
 

@@ -1,8 +1,8 @@
-"""The actor that this process is: for its own code, for `ps`, and for readers of its errors.
+"""The identity of an actor process: for its own code, for `ps`, and in tracebacks.
 
 `top` shows the name of a process, of which the kernel keeps 15 bytes.  `ps` shows its arguments,
-which can be overwritten where the kernel put them.  The package setproctitle overwrites the
-environment as well, and with it the mark that tells to which cluster a process belongs.
+which can be overwritten in place.  Refused: the package setproctitle, which also overwrites the
+environment, and with it the mark that says to which cluster a process belongs.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ TITLE_BYTES = 15  # the kernel keeps no more: prctl(2), PR_SET_NAME
 
 @dataclass(frozen=True)
 class CurrentActor:
-    """What an actor knows of itself.  `life` counts its restarts."""
+    """The identity of an actor.  `life` counts its restarts."""
 
     name: str
     class_name: str
@@ -31,11 +31,11 @@ class CurrentActor:
 
     @property
     def handle(self) -> Any:
-        """A borrowed handle of this actor, to pass to others.  Only the actor itself has it.
+        """A borrowed handle of this actor, to pass to others.  Only the actor itself can read it.
 
         Do not call it from within the actor: the call would wait for itself.  Use `self`.
         """
-        from remotely.api.verbs import borrow  # noqa: PLC0415 - it imports much, and few need it
+        from remotely.api.verbs import borrow  # noqa: PLC0415 - a large import, rarely needed
 
         if self != current_actor() or _class is None:
             raise RemotelyError("only the actor itself has its handle: call current_actor() there")
@@ -43,11 +43,11 @@ class CurrentActor:
 
 
 _current: CurrentActor | None = None
-_class: type | None = None  # of its object, from just before it is made
+_class: type | None = None  # of the actor's object; set just before the object is made
 
 
-def serve(cls: type) -> None:
-    """This process is an actor, and is about to make an object of this class."""
+def set_class(cls: type) -> None:
+    """Note that this actor process is about to make an object of this class."""
     global _class
     _class = cls
 
@@ -61,15 +61,15 @@ def current_actor() -> CurrentActor | None:
 
 
 def become(actor: str, name: str, class_name: str, life: int, machine: str) -> None:
-    """This process is an actor from now on; `actor` is its id."""
+    """Make this process the actor with the id `actor`."""
     global _current
     _current = CurrentActor(name, class_name, life, os.getpid(), machine, actor)
-    if not os.environ.get("PYTHONBREAKPOINT"):  # otherwise it is a debugger that needs no terminal
+    if not os.environ.get("PYTHONBREAKPOINT"):  # which may name a debugger without a terminal
         sys.breakpointhook = _no_terminal
 
 
 def show_as(name: str, class_name: str) -> None:
-    """Have `top` and `ps` show this process as an actor."""
+    """Make `top` and `ps` show this process as an actor."""
     with contextlib.suppress(OSError):
         Path("/proc/self/comm").write_bytes(title(name))
     with contextlib.suppress(OSError, ValueError, IndexError):
@@ -77,7 +77,7 @@ def show_as(name: str, class_name: str) -> None:
 
 
 def title(name: str) -> bytes:
-    """Return what `top` shows: a long name is cut in the middle."""
+    """Return a name for `top`; a long one is cut in the middle."""
     whole = name.encode(errors="replace")
     if len(whole) <= TITLE_BYTES:
         return whole
@@ -86,16 +86,16 @@ def title(name: str) -> bytes:
 
 
 def _write_arguments(text: str) -> None:
-    """Make `ps` show this instead of our arguments, cut to their length."""
+    """Make `ps` show this text instead of the arguments, cut to their length."""
     _, _, fields = Path("/proc/self/stat").read_text().rpartition(") ")
     start, end = (int(field) for field in fields.split()[45:47])  # arg_start, arg_end: man 5 proc
     size = end - start - 1
-    if start and size > 0:  # the last byte stays: without it, ps would show the environment as well
+    if start and size > 0:  # the last byte stays: otherwise `ps` would show the environment too
         ctypes.memmove(start, text.encode(errors="replace")[:size].ljust(size), size)
 
 
 def heading() -> str:
-    """Return the first line of a traceback that leaves this process."""
+    """Return the first line of a traceback that is sent from this process."""
     if (me := current_actor()) is None:
         return ""
     return f"In {me.name} (pid {me.pid} on {me.machine}):\n"

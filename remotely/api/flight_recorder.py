@@ -1,9 +1,9 @@
-"""Memory of an actor that outlives its process, and that its callers find in `ActorDied`.
+"""Flight recorder: memory that outlives an actor's process, reported to callers in `ActorDied`.
 
-The memory is a memory file (memory_file.py), so writing to it is a store and nothing else.  Its
-descriptor goes to the worker over the socket that the actor was started with.  So the worker has it
-even if the process dies at once, and need not trust any number that the actor says.  It reads the
-memory when it has seen the process end (worker/reaper.py).
+It is a memory file (memory_file.py), so a write is a plain store.  The actor sends its descriptor
+to the worker over the socket that it was started with.  So the worker has it even if the process
+dies immediately, and need not trust a number from the actor.  The worker reads the memory after the
+process has ended (worker/reaper.py).
 """
 
 import mmap
@@ -25,8 +25,8 @@ _memory: mmap.mmap | None = None  # of this life
 _lock = RLock()
 
 
-def serve(hand_over: HandOver) -> None:
-    """This process is an actor; `hand_over` sends a message and a descriptor to its worker."""
+def enable(hand_over: HandOver) -> None:
+    """Enable the recorder; `hand_over` sends a message and a descriptor to the actor's worker."""
     global _hand_over
     _hand_over = hand_over
 
@@ -34,18 +34,18 @@ def serve(hand_over: HandOver) -> None:
 def flight_recorder(nbytes: int) -> memoryview:
     """Return memory of `nbytes` zeros that outlives this actor's process: its flight recorder.
 
-    If the process ends in any other way than by closing the actor (a crash, a signal, os._exit,
-    lack of memory, `remotely.kill`), the ActorDied of its callers has what the memory held at that
-    moment, as `flight_record`.  Writing to it costs as much as any store to memory.  Each life of
-    an actor has its own, and asking again returns the same.  In a script, with REMOTELY_LOCAL=1,
-    and in processes that an actor started it is plain memory.
+    Unless the actor is closed gracefully, the ActorDied of its callers has the final contents as
+    `flight_record`: after a crash, a signal, os._exit, lack of memory or `remotely.kill`.  A write
+    costs no more than any store to memory.  Each life of an actor has its own recorder; calling
+    this again returns the same one.  In a script, with REMOTELY_LOCAL=1, and in processes that an
+    actor started, it is plain memory.
 
-    Raises ValueError if `nbytes` is no whole number from 1 to 1 MiB, or not that of the first time.
+    Raises ValueError unless `nbytes` is a whole number from 1 to 1 MiB, the same in each call.
     """
     arguments.whole_number("nbytes", nbytes, 1)
     if nbytes > MOST_FLIGHT_RECORD:
         most = format_bytes(MOST_FLIGHT_RECORD)
-        raise ValueError(f"nbytes={nbytes}: a flight recorder has {most} at most")
+        raise ValueError(f"nbytes={nbytes}: a flight recorder has at most {most}")
     if current_actor() is None or _hand_over is None:
         return memoryview(bytearray(nbytes))
     global _memory
@@ -54,8 +54,8 @@ def flight_recorder(nbytes: int) -> memoryview:
             _memory = _new_memory(nbytes, _hand_over)
         elif len(_memory) != nbytes:
             raise ValueError(
-                f"nbytes={nbytes}: this actor has a flight recorder of {len(_memory)} bytes, and "
-                "an actor has one; ask for the same size, or divide it between its users"
+                f"nbytes={nbytes}: this actor already has a flight recorder, of {len(_memory)} "
+                "bytes; ask for the same size, and divide it between its users"
             )
         return memoryview(_memory)
 

@@ -53,7 +53,7 @@ class Group(Generic[T]):
         object.__setattr__(self, "_remotely_handles", tuple(handles))
         for handle in self._remotely_handles:
             if not issubclass(type(handle), Handle):
-                raise TypeError(f"a group is made of handles; {handle!r} is not one")
+                raise TypeError(f"a group consists of handles; {handle!r} is not one")
 
     def __getattr__(self, name: str) -> Any:
         handles = self._remotely_handles
@@ -91,7 +91,7 @@ class Group(Generic[T]):
         return iter(self._remotely_handles)
 
     def __enter__(self) -> "Group[T]":
-        """Enter each member if its class defines that.  The group is returned in any case."""
+        """Enter each member, if the class defines `__enter__`, and return the group."""
         if _defines(self._remotely_handles, "__enter__"):
             results(call(self._remotely_handles, "__enter__", (), {}, True))
         return self

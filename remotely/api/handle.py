@@ -1,10 +1,9 @@
-"""Handles: what a client holds of an actor, and the way of a call from there to the engine.
+"""Handles: a client's proxies for actors, and the path of a call from them to the engine.
 
-All names on a handle belong to the user: the methods of the class, and the attributes of the
-object.  So a handle has no name of its own but Python's, and the toolkit's verbs are functions
-(verbs.py).
+All names on a handle belong to the user: the class's methods and the object's attributes.  So a
+handle has no public names of its own, and the toolkit's verbs are functions (verbs.py).
 
-Functions and methods run in the actor, wherever they come from; all other attributes arrive as
+Functions and methods run in the actor, wherever they are defined; all other attributes arrive as
 copies (placeholders.py).  For special methods see special.py.
 """
 
@@ -28,20 +27,20 @@ from remotely.other_names import is_hint, no_such_name, static_member
 from remotely.protocol.lease import DRAIN_S
 from remotely.values import codec
 
-DIR_S = 1.0  # a busy actor must not hold up a user who presses the tab key
-TAKE_BACK_S = 0.5  # for all calls that are late
+DIR_S = 1.0  # a busy actor must not block tab completion
+CANCEL_LATE_S = 0.5  # for all late calls together
 
 MISSING = object()
 
-# Notebooks and similar tools ask any object for these.  The last two are rich's, which takes an
-# object that has every attribute for a fake.
+# Notebooks and similar tools look these up on any object.  The last two are rich's, with which it
+# detects objects that have every attribute.
 _PROBES = ("_ipython_", "_repr_", "awehflow", "aihwerij")
 _WRAPPED = (staticmethod, classmethod, functools.partialmethod, functools.singledispatchmethod)
 Marks = tuple[int, float | None]
 
 
 class Handle:
-    """One actor, as its client sees it.  `isinstance(handle, Actor)` is true."""
+    """A proxy for one actor.  `isinstance(handle, Actor)` is true."""
 
     __slots__ = ("__weakref__", "_remotely_class", "_remotely_remote", "_remotely_wait")
 
@@ -56,13 +55,13 @@ class Handle:
         return Method((self,), name, value) if type(value) is RoutinePlaceholder else value
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "__orig_class__":  # set by Actor[int](...), which can do without
+        if name == "__orig_class__":  # set by Actor[int](...), which ignores this error
             raise AttributeError(name)
         check_slots(self._remotely_class, name)
         write((self,), name, value)[0].result()
 
     def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"{name!r}: attributes of an actor can be read and written only")
+        raise AttributeError(f"{name!r}: attributes of an actor cannot be deleted")
 
     def __dir__(self) -> Iterable[str]:
         with contextlib.suppress(Exception):  # it is busy, or has ended
@@ -87,7 +86,7 @@ class Handle:
         return f"<handle of {self._remotely_class.__name__} {remote_of(self).name!r}>"
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        """What a notebook shows; else it would go by the class and show an address."""
+        """The text for a notebook, which would otherwise use the class and show an address."""
         return {"text/plain": repr(self)}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -99,7 +98,7 @@ class Handle:
 
 
 class Method:
-    """A method of an actor: call it and wait, or `submit` the call and go on."""
+    """A method of an actor: call it and wait, or `submit` the call and continue."""
 
     __slots__ = ("__wrapped__", "_handles", "_name", "_retries", "_seconds")
 
@@ -129,9 +128,9 @@ class Method:
         if seconds is None:
             return call(self._handles, self._name, args, kwargs, background, retries)
         deadline = time.monotonic() + seconds
-        # In the background: nothing on its way out takes longer.
-        # Not in a name: with REMOTELY_LOCAL=1 the call's error holds this frame; see future.py.
-        return _limited(
+        # In the background, so that sending it never blocks past the deadline.
+        # Not in a local variable: with REMOTELY_LOCAL=1 the error holds this frame; see future.py.
+        return _with_deadline(
             call(self._handles, self._name, args, kwargs, True, retries), seconds, deadline
         )
 
@@ -146,12 +145,12 @@ class Method:
     @property
     def __signature__(self) -> inspect.Signature:
         if not callable(self.__wrapped__) and not hasattr(self.__wrapped__, "__get__"):
-            return inspect.signature(lambda *args, **kwargs: None)  # only the actor knows
+            return inspect.signature(lambda *args, **kwargs: None)  # known only in the actor
         bind = getattr(self.__wrapped__, "__get__", None)
         return arguments.signature_of(bind(self) if bind else self.__wrapped__)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # also our own, while the method is being copied
+        if name.startswith("_"):  # also slots that are unset while the method is copied
             raise AttributeError(name)
         raise no_such_name(f"the method {self._name}", f"method.{name}", "a.f", self._name)
 
@@ -160,9 +159,9 @@ class Method:
 
 
 class _MethodOf:
-    """Makes `handle.name` a Method.
+    """The descriptor that makes `handle.name` a Method.
 
-    It is no data descriptor, so that `handle.name = x` is sent to the object.
+    Not a data descriptor, so that `handle.name = x` is sent to the object.
     """
 
     __slots__ = ("_marks", "_member", "_name")
@@ -176,7 +175,7 @@ class _MethodOf:
         return self if handle is None else Method((handle,), self._name, self._member, self._marks)
 
 
-# By their class, which each of them holds: both go when no handle of it is left.
+# By class, which each of them holds: both are freed with the last handle.
 _TYPES: WeakValueDictionary[type, type[Handle]] = WeakValueDictionary()
 
 
@@ -190,7 +189,7 @@ def handle_of(cls: type, remote: RemoteActor, wait: bool) -> Any:
 
 
 def _type_of_handle(cls: type) -> type[Handle]:
-    """Return the type of handles for a class: it has the special methods of the class."""
+    """Return the type of handles of a class, with its methods and special methods."""
     found = _TYPES.get(cls)
     if found is None:
         names: dict[str, Any] = special_methods(cls, call_one, _close)
@@ -218,7 +217,7 @@ def _close(handle: Handle) -> None:
 def _unpickle(
     cls: type, actor: str, name: str, wait: bool, cluster: str, sent: tuple[int, frozenset[str]]
 ) -> Any:
-    remote = connection.of(cluster).borrow(actor, name)
+    remote = connection.engine_for(cluster).borrow(actor, name)
     remote.sent = max(remote.sent, sent, key=lambda known: (known[0], len(known[1])))
     return handle_of(cls, remote, wait)
 
@@ -227,13 +226,13 @@ def _own_names(cls: type, names: Iterable[str]) -> list[str]:
     return [name for name in names if not is_hint(cls, name)]
 
 
-# --- what a class has under a name ----------------------------------------------------------------
+# --- members of a class ---------------------------------------------------------------------------
 
 
 def member_of(cls: type, name: str) -> Any:
     """Return a member of a class, or MISSING if only its objects may have it.
 
-    Raises AttributeError for special names that the class does not have: those are not remote.
+    Raises AttributeError for a special name that the class lacks: it is never remote.
     """
     member = static_member(cls, name, MISSING)
     special = (name.startswith("__") and name.endswith("__")) or name.startswith(_PROBES)
@@ -249,14 +248,17 @@ def is_method(member: Any) -> bool:
 
 
 def check_slots(cls: type, name: str) -> None:
-    """Refuse what the class refuses.  The actor would not: by value, a class loses its slots."""
+    """Raise AttributeError if the class has only slots, and none of this name.
+
+    The actor would not: a class that is pickled by value loses its slots.
+    """
     has_only_slots = cls.__dictoffset__ == 0 and not defines(cls, "__setattr__")
     if has_only_slots and static_member(cls, name, MISSING) is MISSING:
         raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}")
 
 
 def marks_of(method: object) -> Marks:
-    """Return how often a method may be retried, and for how many seconds callers wait for it."""
+    """Return the retries of a method, and its timeout in seconds."""
     return retries_of(method), timeout_of(method)
 
 
@@ -291,7 +293,7 @@ def write(handles: Sequence[Any], name: str, value: Any) -> list[CallFuture[Any]
 
 
 def end(handles: Sequence[Any], grace_s: float) -> None:
-    """End the actors of these handles, which may be of several engines."""
+    """End the actors of these handles, on one or several engines."""
     by_engine: dict[Any, list[RemoteActor]] = {}
     for remote in _remotes(handles):
         by_engine.setdefault(remote.engine, []).append(remote)
@@ -300,45 +302,45 @@ def end(handles: Sequence[Any], grace_s: float) -> None:
 
 
 def results(futures: Sequence[CallFuture[Any]]) -> list[Any]:
-    """Wait for all, so that no call is still running when the first error is raised.
+    """Wait for all results, so that no call is running when the first error is raised.
 
-    Of those with a deadline that is over, take back what has not begun, and raise CallTimeout.
+    Past their deadlines, cancel the calls that have not begun, and raise CallTimeout.
     """
     wait_for(futures)
-    taken_back, goes_on = _take_back_late(futures)
+    cancelled, still_running = _cancel_late(futures)
     futures = [*futures][::-1]
-    # No frame of ours holds a future whose error is raised; see future.py.
+    # No frame here holds a future whose error is raised: see future.py.
     values = []
     for number in range(len(futures)):
-        if number in taken_back:
-            late = f"{futures.pop().what} had not begun in time, and was taken back"
-            raise CallTimeout(late, still_running=goes_on)
+        if number in cancelled:
+            message = f"{futures.pop().what} had not begun in time, and was cancelled"
+            raise CallTimeout(message, still_running=still_running)
         values.append(futures.pop().result())
     return values
 
 
-def _take_back_late(futures: Sequence[CallFuture[Any]]) -> tuple[set[int], bool]:
-    """Take back what has not begun; return which those are, and whether any other goes on."""
-    taken_back, goes_on = set(), False
-    until = time.monotonic() + TAKE_BACK_S
+def _cancel_late(futures: Sequence[CallFuture[Any]]) -> tuple[set[int], bool]:
+    """Cancel calls that have not begun; return their indices, and whether others are running."""
+    cancelled, still_running = set(), False
+    deadline = time.monotonic() + CANCEL_LATE_S
     for number, future in enumerate(futures):
         if future.done():
             continue
-        if time.monotonic() < until and future.cancel():
-            taken_back.add(number)
+        if time.monotonic() < deadline and future.cancel():
+            cancelled.add(number)
         else:
-            goes_on = goes_on or not future.done()
-    return taken_back, goes_on
+            still_running = still_running or not future.done()
+    return cancelled, still_running
 
 
 def _remotes(handles: Sequence[Any]) -> list[RemoteActor]:
     return [handle._remotely_remote for handle in handles]
 
 
-def _limited(
+def _with_deadline(
     futures: list[CallFuture[Any]], seconds: float, deadline: float
 ) -> list[CallFuture[Any]]:
-    """Give whoever waits for these so many seconds, until the deadline."""
+    """Set the timeout of waits for these futures, which ends at the deadline."""
     for future in futures:
-        future.seconds, future.deadline = seconds, deadline
+        future.timeout_s, future.deadline = seconds, deadline
     return futures

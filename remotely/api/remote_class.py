@@ -1,12 +1,12 @@
-"""The decorator: the class stays what it is, but calling it makes the object in another process.
+"""The decorator `remote_class`: calling the class makes the object in another process.
 
-`Actor(...)` runs `Actor.__new__`, which the decorator replaces.  On a client it returns a handle,
-and since a handle is not an instance of the class, Python does not call `__init__`.  The process
-where the object is to live uses construct.py instead.  Copying and unpickling also make instances
-by `__new__`, without calling the class, so the class gets a `__reduce_ex__` for these.  It also
-gets a `__signature__`; otherwise tools would show that of our `__new__`.
+`Actor(...)` calls `Actor.__new__`, which the decorator replaces.  In a client it returns a handle.
+A handle is not an instance of the class, so Python does not call `__init__`.  The actor's process
+makes the object with construct.py instead.  Copying and unpickling also call `__new__`, without
+calling the class, so the class gets a `__reduce_ex__` for them.  It also gets a `__signature__`;
+otherwise tools would show that of the new `__new__`.
 
-Refused: a metaclass, which would have to be combined with the user's own, and `__class__` of an
+Refused: a metaclass, which would have to be combined with the user's own, and the `__class__` of an
 existing class cannot be changed.  Refused: to rebuild the class, which would break `super()`.
 """
 
@@ -53,7 +53,7 @@ def remote_class(cls: Any = None, /, **options: Any) -> Any:
 
     The options are those of `engine.Options` except `name`, `detached`, `get_if_exists`, `machine`,
     `near` and `patience_s`, which belong to one instance: see `options`.  Raises TypeError for an
-    unknown option, ValueError for a bad value.
+    unknown option, ValueError for an invalid value.
     """
     for of_an_instance in _OF_AN_INSTANCE & options.keys():
         raise TypeError(
@@ -81,8 +81,8 @@ def options(cls: Callable[P, T], /, **changes: Any) -> Placeable[P, T]:
     """Return the class with other options, for one instance: `options(Actor, cpus=2)(...)`.
 
     With `get_if_exists=True` and a `name`, calling it returns a borrowed handle of the actor with
-    that name if there is one, whatever the arguments.  Of several clients that do so at once, one
-    makes the actor.
+    that name if there is one, and ignores the arguments.  If several clients do so at the same
+    time, one of them makes the actor.
     """
     placeable = as_placeable(cls)
     return Placeable(placeable.cls, check_options(placeable.options, changes))
@@ -115,11 +115,11 @@ def as_placeable(cls: Callable[P, T]) -> Placeable[P, T]:
 
 
 def check_options(base: Options, changes: dict[str, Any]) -> Options:
-    """Return `base` with `changes`; an error says what is wrong and what would be right."""
+    """Return `base` with `changes`.  Raises TypeError or ValueError for an invalid option."""
     known = Options.__struct_fields__
     for name in changes.keys() - set(known):
         hint = did_you_mean(name, known) or f"there are {', '.join(known)}"
-        raise TypeError(f"remotely knows no option {name!r}; {hint}")
+        raise TypeError(f"there is no option {name!r}; {hint}")
     changes = {name: value for name, value in changes.items() if value is not None}
     if "memory" in changes:
         changes["memory"] = parse_memory(changes["memory"])
@@ -132,7 +132,7 @@ def check_options(base: Options, changes: dict[str, Any]) -> Options:
         check(name, changes.get(name, least), least)
     gpus = changes.get("gpus", 0)
     if gpus != int(gpus) and not MIN_GPU <= gpus < 1:
-        raise ValueError(f"gpus={gpus!r}: it is to be whole GPUs, or a part of one, as 0.5")
+        raise ValueError(f"gpus={gpus!r} must be whole GPUs, or a part of one, as 0.5")
     for name, what in {
         "wait": bool,
         "detached": bool,
@@ -142,48 +142,48 @@ def check_options(base: Options, changes: dict[str, Any]) -> Options:
     }.items():
         if not isinstance(changes.get(name, what()), what):
             kind = "a string" if what is str else "True or False"
-            raise ValueError(f"{name}={changes[name]!r}: it is to be {kind}")
+            raise ValueError(f"{name}={changes[name]!r} must be {kind}")
     if not re.fullmatch(r"[\w.:@+-]{0,100}", changes.get("name", "")):
-        wanted = "letters, digits and . : @ + - _, at most 100"
-        raise ValueError(f"name={changes['name']!r}: it is to be of {wanted}")
+        wanted = "at most 100 letters, digits and . : @ + - _"
+        raise ValueError(f"name={changes['name']!r} must have {wanted}")
     if changes.get("get_if_exists") and not changes.get("name", base.name):
-        raise ValueError("get_if_exists=True: by which name? Add name=...")
+        raise ValueError("get_if_exists=True needs a name: add name=...")
     env = changes.get("env", {})
     texts = [text for pair in env.items() for text in pair] if isinstance(env, dict) else [None]
     if not all(isinstance(text, str) for text in texts):
-        raise ValueError(f"env={env!r}: it is to map names to strings")
+        raise ValueError(f"env={env!r} must map names to strings")
     _check_environment(env)
     return msgspec.structs.replace(base, **changes)
 
 
 def _actor_of(near: object) -> str:
-    """Return the id of the actor of a handle, which is not kept: it may be the last one."""
+    """Return the actor's id, and keep no handle, which may be the last one."""
     if not issubclass(type(near), Handle):
-        raise TypeError(f"near={near!r}: it is to be the handle of an actor")
+        raise TypeError(f"near={near!r} must be the handle of an actor")
     return remote_of(near).actor
 
 
 def _check_environment(env: dict[str, str]) -> None:
-    """Refuse an environment with which no process can be started."""
+    """Raise ValueError for an environment with which no process can be started."""
     for name, value in env.items():
         if not name or "=" in name or "\0" in name:
-            raise ValueError(f"env has the name {name!r}: a name is not empty, without '=' and NUL")
+            raise ValueError(f"env has the name {name!r}, which is empty, or has '=' or NUL")
         if "\0" in value:
-            raise ValueError(f"env[{name!r}]={value!r}: a value is without NUL")
+            raise ValueError(f"env[{name!r}]={value!r} must not have NUL")
     try:
         size = sum(len(text.encode()) for pair in env.items() for text in pair)
     except UnicodeEncodeError as error:
-        raise ValueError(f"env has {error.object!r}, which is no Unicode text") from None
+        raise ValueError(f"env has {error.object!r}, which is not valid Unicode") from None
     if size > MAX_ENVIRONMENT_BYTES:
         raise ValueError(
-            f"env has {size:,} bytes, and may have {MAX_ENVIRONMENT_BYTES:,}: pass large values to "
-            "the constructor"
+            f"env has {size:,} bytes, and the limit is {MAX_ENVIRONMENT_BYTES:,}: pass large "
+            "values to the constructor"
         )
 
 
-MIN_GPU = 0.001  # they are counted in thousandths
+MIN_GPU = 0.001  # GPUs are counted in thousandths
 _OF_AN_INSTANCE = {"name", "detached", "get_if_exists", "machine", "near", "patience_s"}
-MAX_ENVIRONMENT_BYTES = 128 << 10  # the longest string of the kernel, and all goes in one message
+MAX_ENVIRONMENT_BYTES = 128 << 10  # the kernel's limit for one string; all go in one message
 
 _LEAST: dict[str, tuple[int, Callable[[str, object, int], None]]] = {
     "cpus": (0, arguments.number),
@@ -215,8 +215,8 @@ def _new(cls: type, *args: Any, **kwargs: Any) -> Any:
         return construct.own_new(cls, args, kwargs)
     if cls.__new__ is not _new:
         raise TypeError(
-            f"{cls.__name__} has a __new__ of its own, which would run here: decorate it too, "
-            "with @remotely.remote_class"
+            f"{cls.__name__} has a __new__ of its own, which would run here: decorate this class "
+            "too, with @remotely.remote_class"
         )
     return make_on(connection.current(), cls, args, kwargs, cls.__remotely__, 1)[0]  # type: ignore[attr-defined]
 
@@ -236,11 +236,11 @@ def make_on(
 
 
 def _refuse_options(cls: type, kwargs: dict[str, Any]) -> None:
-    """Refuse options where the constructor's arguments belong, unless it has such arguments."""
+    """Raise TypeError for options among the constructor's arguments, unless it takes them."""
     for name in kwargs.keys() & set(Options.__struct_fields__):
         with contextlib.suppress(ValueError):  # a builtin's constructor has no signature
             constructor = construct.constructor_of(cls) or (lambda: None)
-            # As it is, and not what it wraps: a decorator may take an argument of its own.
+            # Not of what it wraps: a decorator may take arguments of its own.
             parameters = arguments.signature_of(
                 constructor, follow_wrapped=False
             ).parameters.values()
@@ -253,7 +253,7 @@ def _refuse_options(cls: type, kwargs: dict[str, Any]) -> None:
 
 
 class _Signature:
-    """The signature of the class's constructor, as it is without our `__new__`."""
+    """The descriptor of `__signature__`: the constructor's, without the new `__new__`."""
 
     def __get__(self, instance: object, cls: type) -> inspect.Signature:
         if instance is not None:
@@ -262,6 +262,6 @@ class _Signature:
             return inspect.Signature()
         try:
             found = arguments.signature_of(constructor)
-        except ValueError:  # of a builtin
+        except ValueError:  # a builtin
             raise AttributeError("__signature__") from None
         return found.replace(parameters=list(found.parameters.values())[1:])

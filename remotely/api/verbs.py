@@ -1,4 +1,4 @@
-"""The verbs of the toolkit, which are functions: all names on a handle belong to the user."""
+"""The toolkit's verbs: functions, because all names on a handle belong to the user."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -22,7 +22,7 @@ P = ParamSpec("P")
 def submit(method: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> CallFuture[T]:
     """Send a call and return its future: `submit(actor.sample)`, which type checkers understand.
 
-    The method of a plain object runs at once, in this process.
+    The method of a plain object runs immediately, in this process.
     """
     if isinstance(method, Method):
         return method.submit(*args, **kwargs)  # type: ignore[no-any-return]
@@ -36,23 +36,23 @@ def submit(method: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Call
 def close(target: Any, grace_s: float = DRAIN_S) -> None:
     """End an actor or a group after the calls made before; the class's own `close` is called.
 
-    An actor that has not ended after `grace_s` seconds is killed.  Closing it again does nothing.
+    An actor that has not ended after `grace_s` seconds is killed.  Idempotent.
     """
     arguments.number("grace_s", grace_s)
     end(_handles_of(target), grace_s)
 
 
 def kill(target: Any) -> None:
-    """End an actor or a group at once, whatever it is doing.
+    """Kill an actor or a group immediately.
 
-    Calls in flight fail with ActorDied.  The class's own `close` is not called, and `max_restarts`
-    does not bring the actor back.
+    Pending calls fail with ActorDied.  The class's own `close` is not called, and `max_restarts`
+    does not restart the actor.
     """
     end(_handles_of(target), 0.0)
 
 
 def status() -> ClusterStatus:
-    """Return the machines, clients and actors of the cluster, and how many requests wait."""
+    """Return the machines, clients and actors of the cluster, and the number of queued requests."""
     return connection.current().report()
 
 
@@ -71,8 +71,8 @@ def get_actor(name: str, cls: type[T]) -> T: ...
 def get_actor(name: str, cls: type | None = None) -> Any:
     """Return a borrowed handle of the actor with this name.
 
-    With its class, or a base of that, type checkers know what the handle is.  The actor may have
-    its class from elsewhere: it is compared by its name.
+    `cls`, its class or a base class, gives type checkers the type of the handle.  Classes are
+    compared by name, because the actor may have imported its class from another place.
 
     Raises NameError if there is no such actor, and TypeError if it is of another class.
     """
@@ -89,7 +89,7 @@ def get_actor(name: str, cls: type | None = None) -> Any:
 
 
 def class_of(remote: RemoteActor) -> type:
-    """Return the class of an actor that this process did not make."""
+    """Return the class of an actor of another process."""
     cls: type = remote.engine.get([remote], "__class__")[0].result()
     return cls
 
@@ -101,30 +101,30 @@ def borrow(cls: type, actor: str, name: str) -> Any:
 
 
 def put(value: T) -> T:
-    """Pickle a value once, to pass it many times; it arrives as the value."""
+    """Pickle a value once, to pass it many times: what this returns arrives as the value."""
     return connection.current().put(value)  # type: ignore[no-any-return]
 
 
 def ref(future: Future[T]) -> T:
-    """Return a reference to the result of a call, which stays where it is until it is needed.
+    """Return a reference to the result of a call, which stays on its machine until it is needed.
 
-    Pass it as an argument: the value goes from actor to actor, and not through this process.
-    `get(ref)` fetches it.  A future that is passed as an argument does the same.
+    Pass it as an argument: the value goes from actor to actor, not through this process.
+    `get(ref)` fetches it.  Passing the future itself has the same effect.
     """
     if not isinstance(future, CallFuture):
         raise TypeError(
-            f"ref() takes the future of a call, as actor.method.submit() returns it, and not "
-            f"{future!r}; put() takes a value"
+            f"ref() takes the future of a call, as actor.method.submit() returns it, not "
+            f"{future!r}; for a value, use put()"
         )
-    future.stays = True
+    future.is_passed_on = True
     return Reference(future)  # type: ignore[return-value]
 
 
 def get(ref: T) -> T:
-    """Return the value that a reference stands for: of `ref`, of `put`, or a future of a call.
+    """Return the value of a reference: the result of `ref` or `put`, or the future of a call.
 
     Waits for a call, and raises what it raised.  Raises ActorDied or WorkerLost if the value was
-    lost before it was fetched, and TypeError for anything else.
+    lost before it was fetched, and TypeError for other objects.
     """
     if isinstance(ref, CallFuture):
         return ref.result()  # type: ignore[no-any-return]
@@ -144,19 +144,19 @@ def arrivals(
 def arrivals(
     cls: Any, /, *, count: int | None = None, timeout: float | None = None
 ) -> Iterator[Any]:
-    """Yield a handle of each object of a class that a process serves; wait for the next to dial in.
+    """Yield a handle of each object of a class that dials in; wait for the next one.
 
-    cls      the class, or its name; also that of a base.  The process may have it from elsewhere:
-             it is compared by its name
-    count    after so many it ends
-    timeout  how long, in seconds, it waits for the next; then it raises CallTimeout
+    cls      the class or a base class, or its name.  Classes are compared by name, because the
+             process may have imported its class from another place
+    count    the number of objects to yield; without it, there is no end
+    timeout  the seconds to wait for the next object; then CallTimeout is raised
 
-    Each object goes to one client alone, and to another when that client has ended.  Handles are
-    borrowed: the object stays when they are gone.
+    Each object is given to one client at a time, and to another when that client has ended.
+    Handles are borrowed: the object outlives them.
     """
     name = cls if isinstance(cls, str) else getattr(cls, "__name__", None)
     if not name or not isinstance(cls, str | type):
-        raise TypeError(f"cls={cls!r}: it is to be a class, or the name of one")
+        raise TypeError(f"cls={cls!r} must be a class, or the name of one")
     if count is not None:
         arguments.whole_number("count", count, 1)
     if timeout is not None:
@@ -186,4 +186,4 @@ def _handles_of(target: Any) -> Sequence[Any]:
         return target._remotely_handles
     if issubclass(type(target), Handle):
         return (target,)
-    raise TypeError(f"this takes a handle or a group; {target!r} is neither")
+    raise TypeError(f"expected a handle or a group, not {target!r}")

@@ -1,1 +1,1 @@
-"""Calls as every engine treats them: limits, queues, retries, next lives."""
+"""Call handling that all engines share: limits, queues, retries, restarts."""

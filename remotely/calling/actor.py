@@ -1,4 +1,4 @@
-"""One actor, as its callers in one process share it, on any engine: its name and its lives."""
+"""The shared state of one actor in a process, on any engine: its name, lives and queue."""
 
 import itertools
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from remotely.values.owned import Owned
 
 
 class Names:
-    """The names of actors whose maker gives them none: their class, and a number."""
+    """Names for actors without one: their class and a number."""
 
     def __init__(self, prefix: str = "") -> None:
         self._prefix = prefix
@@ -24,19 +24,19 @@ class Names:
         return options.name or f"{self._prefix}{cls.__name__}-{next(number)}"
 
 
-EndError = Callable[[bool], BaseException]  # takes may_have_run, returns what to raise
+EndError = Callable[[bool], BaseException]  # takes may_have_run, returns the error to raise
 
 
 class CalledActor(RemoteActor):
-    """What all handles of an actor in this process share.
+    """The state that all handles of an actor in this process share.
 
-    life          the number of its present life, or of the one that is on its way
-    ended         makes the error of its calls, once it has ended for good
-    settled       false while this process makes its next life
+    life          the number of its current life, or of the one that is being made
+    ended         makes the errors of its calls, once it has ended permanently
+    restarting    whether this process is making its next life
     made_from     the class and the arguments, if it may be restarted
-    is_released   its last handle in this process is gone
-    queue         the calls that cannot leave yet, and those after them; None if there are none
-    lock          guards the fields above, but for the queue; nobody waits while holding it
+    is_released   whether its last handle in this process is gone
+    queue         calls that cannot be sent yet, and those made after them; None if there are none
+    lock          guards the fields above except the queue; never held while waiting
     """
 
     def __init__(self, engine: Engine, actor: str, name: str, owned: bool) -> None:
@@ -44,7 +44,7 @@ class CalledActor(RemoteActor):
         self.life = 0
         self.lock = RLock()
         self.ended: EndError | None = None
-        self.settled = True
+        self.restarting = False
         self.made_from: tuple[Owned, Options] | None = None
         self.is_released = False
         self.queue: Any = None  # send_queue.Queue
@@ -52,36 +52,36 @@ class CalledActor(RemoteActor):
 
     @property
     def unanswered(self) -> int:
-        """How many of its calls have no outcome."""
+        """The number of its calls without an outcome."""
         raise NotImplementedError
 
-    def check_lives(self) -> None:
-        """Raise why it has ended, if it has for good."""
+    def check_alive(self) -> None:
+        """Raise the error of its end, if it has ended permanently."""
         if self.ended is not None:
             raise self.ended(False)
 
-    def wait_for_life(self) -> None:
-        """Wait while this process makes its next life.  Raises why there will be none."""
-        wakeup.sleep_until(lambda: self.settled or self.ended is not None, about=self)
-        self.check_lives()
+    def wait_until_alive(self) -> None:
+        """Wait while this process makes its next life.  Raises the error if it has ended."""
+        wakeup.sleep_until(lambda: not self.restarting or self.ended is not None, about=self)
+        self.check_alive()
 
 
 def restart(
     actor: CalledActor, life: int, make: Callable[[], object], end: Callable[[], object]
 ) -> None:
-    """On a thread of its own: give an actor that died its next life.
+    """Make the next life of an actor that died, on a thread of its own.
 
-    `make` waits for a place and runs the constructor; what it raises ends the actor.  `end` takes
-    away what there is of a life that nobody wants: its constructor raised, or the actor was closed
-    or released meanwhile.  It may be called before there was a place.
+    `make` waits for a place and runs the constructor; what it raises ends the actor.  `end` removes
+    a life that is not needed, because its constructor raised or the actor was closed or released
+    meanwhile.  It may be called before the actor has a place.
     """
     try:
         make()
     except Exception as error:
-        said = error if isinstance(error, RemotelyError) else repr(error)
-        why = f"{actor.name} died, and could not be restarted: {said}"
+        reason = error if isinstance(error, RemotelyError) else repr(error)
+        why = f"{actor.name} died, and could not be restarted: {reason}"
         with actor.lock:
-            # Otherwise its next life is on the way, or it was closed meanwhile, which says more.
+            # Otherwise a later life is being made, or the actor was closed: a better reason.
             if actor.life == life and actor.ended is None:
                 actor.ended = lambda may: ActorDied(why, may_have_run=may)
     finally:
@@ -89,5 +89,5 @@ def restart(
             end()
         with actor.lock:
             if actor.life == life:
-                actor.settled = True
+                actor.restarting = False
         wakeup.wake(actor)

@@ -1,17 +1,17 @@
-"""Back-pressure: limits on the calls that have no outcome yet, so that memory use stays flat.
+"""Back-pressure: limits on the pending calls, so that a fast client's memory use stays bounded.
 
-A client may be faster than its actor.  Past these limits `submit` waits for room, whichever call
-makes it, and logs a warning once for each actor.
+Past these limits `submit` waits until any pending call is done, and logs a warning once for each
+actor.
 
-The limits apply to what is requested: calls, and the bytes of their arguments.  A result belongs to
-its caller as soon as its actor has computed it: the client keeps it until its future is dropped,
-and an actor never waits for a reader.  So the memory of results is that of the futures which a
-program keeps, of which at most MAX_CALLS are unanswered.
+The limits apply to requests: calls, and the bytes of their arguments.  A result belongs to its
+caller as soon as its actor has computed it: the client keeps it until its future is dropped, and an
+actor never waits for a reader.  So results take the memory of the futures that a program keeps, of
+which at most MAX_CALLS are pending.
 
-Refused: to stop reading when many replies have arrived unread.  A future that you wait for would
-then come after those that you have not asked for yet, and never, if you collect results in another
-order than you submitted.  Also refused: to wait for the oldest call.  It may be a service that runs
-for as long as the program.
+Refused: to stop receiving when many replies are unread.  The future that you wait for would then
+come after those that you have not asked for, and never, if you collect results in another order
+than you submitted them.  Also refused: to wait for the oldest call, which may be a service that
+runs as long as the program.
 """
 
 import logging
@@ -32,17 +32,17 @@ MAX_BYTES_OF_PROCESS = 2 << 30
 
 
 class Bounded(Protocol):
-    """An actor, as far as its limits go."""
+    """An actor whose calls are limited."""
 
     name: str
 
     @property
     def unanswered(self) -> int:
-        """How many of its calls have no outcome."""
+        """The number of its calls without an outcome."""
 
 
 class Room:
-    """What a thread waits for that wants to send another call.  Receivers take it for a future."""
+    """Room for another call, to wait for.  A `Receiver` waits for it as for a future."""
 
     what = "room for another call"
 
@@ -55,7 +55,7 @@ class Room:
         return self.done()
 
     def block(self, timeout: float | None) -> None:
-        """Wait while another thread receives: each outcome wakes those who wait for its actor."""
+        """Wait while another thread receives: each outcome wakes the waiters of its actor."""
         wakeup.sleep_until(self.done, timeout, self._actor)
 
 
@@ -63,9 +63,9 @@ Wait = Callable[[Any, float | None], object]  # as `Receiver.wait`; takes a Room
 
 
 class ByteBudget:
-    """The bytes in flight of a whole process.  A single value may exceed the budget if alone.
+    """The bytes in flight of a whole process.  A value may exceed the budget if it is alone.
 
-    Take and give back `with shield`.
+    Call `take` and `give_back` with `shield`.
     """
 
     def __init__(self, nbytes: int = MAX_BYTES_OF_PROCESS) -> None:
@@ -77,7 +77,7 @@ class ByteBudget:
         wakeup.sleep_until(partial(self._has_room, nbytes), about=self)
 
     def take(self, nbytes: int, *, force: bool = False) -> bool:
-        """Count bytes that are about to be sent, if there is room for them or with `force`."""
+        """Count bytes, if there is room for them or with `force`; return whether they count."""
         with self._lock:
             taken = force or self._has_room(nbytes)
             if taken:
@@ -97,7 +97,7 @@ _process = ByteBudget()
 
 
 class BackPressure:
-    """The limits of one actor.  It knows the calls that were counted, until their outcomes."""
+    """The limits of one actor, and its counted calls that have no outcome yet."""
 
     def __init__(self, budget: ByteBudget = _process) -> None:
         self.nbytes = 0
@@ -108,18 +108,18 @@ class BackPressure:
 
     @property
     def calls(self) -> int:
-        """How many calls were counted and have no outcome."""
+        """The number of counted calls without an outcome."""
         return len(self._counted)
 
     def wait_for_room(self, actor: Bounded, nbytes: int, wait: Wait) -> None:
-        """Return when another call with so many bytes may leave."""
+        """Wait until another call with `nbytes` of arguments may be sent."""
         if self._has_room(actor, nbytes):
             return
         if not self._has_warned:
             self._has_warned = True
             log.warning(
-                "%d calls to %s (%s) have no result yet: from now on, submit waits whenever so "
-                "many are in flight. Collect results as you go, or add actors",
+                "%d calls to %s (%s) have no result yet: from now on, submit waits whenever that "
+                "many are pending. Collect results as you go, or add actors",
                 actor.unanswered,
                 actor.name,
                 format_bytes(self.nbytes),
@@ -129,7 +129,7 @@ class BackPressure:
             wait(room, None)
 
     def count(self, future: CallFuture[Any], nbytes: int, may_wait: bool) -> None:
-        """Count a call until its outcome; with `may_wait`, when the process has room for it."""
+        """Count a call until its outcome; with `may_wait`, wait for room in the process first."""
         while future.counted_by is None:
             if may_wait:
                 self._budget.wait_for_room(nbytes)
@@ -140,7 +140,7 @@ class BackPressure:
                     future.counted_by = self
 
     def settle(self, future: CallFuture[Any]) -> None:
-        """The call has its outcome.  Calling this twice is harmless."""
+        """Stop counting a call, which has its outcome.  Idempotent."""
         with shield:
             with self._lock:
                 nbytes = self._counted.pop(future, 0)

@@ -1,31 +1,34 @@
-"""Calls that cannot leave yet, in a queue for each actor.
+"""The queues of calls that cannot be sent yet, one for each actor.
 
     a call waits for                       until
     a future among its arguments           it is done
-    a large argument that crosses          it is there
-    an actor without a connection          its engine has made one
-    an actor between two lives             the next one is there
-    the calls made before it               they have left
+    a large argument in transfer           it has arrived
+    an actor without a connection          its engine has connected to it
+    an actor between two lives             its next life is ready
+    the calls made before it               they are sent
 
-Calls of one thread to one actor run in the order in which they are made.  So an actor has a queue
-as soon as one of its calls has to wait, and every later call joins it until it is empty.  A call
-whose outcome was lost, and that may be repeated, comes back with the number that it had: before all
-that were made after it.
+Calls from one thread to one actor run in the order in which they are made.  So an actor has a queue
+as soon as one of its calls must wait, and later calls join it until it is empty.  A call that is
+retried keeps its number, so it is sent before all calls that were made after it.
 
-A call may be repeated if its method allows that (objects/marks.py).  When its actor died, or
-its machine was lost, it may have run; it leaves once more in the actor's next life, or on a new
-connection.  An error that the method itself raises is an outcome, and is never retried.
+A call is retried if its method allows that (objects/marks.py) and its outcome was lost: its actor
+died, or the actor's machine was lost.  The lost attempt may have run.  The call is sent again to
+the actor's next life, or on a new connection.  An error that the method itself raises is an
+outcome, and is never retried.
 
-Nobody waits to join a queue.  What is kept there is Owned, so its caller may go on and change it.
+Joining a queue never blocks.  The arguments of a queued call are Owned, so the caller may change
+its own.
 
-    add       joins; the first looks whether it may leave
-    look      comes back when what the first waits for is done; else has a thread serve the queue
-    serve     one thread a queue: `send` the first, which takes it out as it leaves (`Turn.take`);
-              then the next.  With the last, the queue is gone
-    recall    a call is taken out by its caller, who cancels it; `Turn.take` is false then, as it is
-              if a call that is repeated has come before it while `send` waited
+    add       the call joins the queue; if it is the first, the queue is checked
+    check     if the first call still waits, checks again when what it waits for is done; otherwise
+              has a thread serve the queue
+    serve     one thread for each queue calls `send` with the first call, which takes the call out
+              of the queue as it is sent (`QueuedCall.take`), then with the next.  An empty queue is
+              deleted
+    recall    cancelling takes a call out of the queue.  `QueuedCall.take` then returns false, as it
+              does if a retried call has come before this one while `send` waited
 
-A thread may be held up by its actor for long, so there are as many as there are queues to serve.
+The number of threads is not limited, because an actor may block its thread for long.
 """
 
 import heapq
@@ -40,48 +43,48 @@ from remotely.calling.threads import Threads
 from remotely.errors import ActorDied, RemotelyError, WorkerLost
 from remotely.futures import wakeup
 from remotely.futures.future import CallFuture
-from remotely.futures.reference import Onward
+from remotely.futures.reference import DependencyCallback
 from remotely.machine.shield import RLock, shield
 from remotely.values.owned import Owned
 
-numbers = itertools.count(1)  # of calls, in the order in which they were made
+numbers = itertools.count(1)  # of calls, in the order in which they are made
 
 
 class RetriedFuture(CallFuture[Any]):
-    """The future of a call that is repeated if its outcome is lost; `again` has it sent."""
+    """The future of a call that is retried if its outcome is lost; `resend` queues it again."""
 
     def __init__(
-        self, what: str, keep: object, again: Callable[[CallFuture[Any]], None], retries: int
+        self, what: str, actor: object, resend: Callable[[CallFuture[Any]], None], retries: int
     ) -> None:
-        super().__init__(what, keep)
-        self._again: Callable[[CallFuture[Any]], None] | None = again
-        self._left = retries
-        self._may_have_run = False  # in an earlier try
+        super().__init__(what, actor)
+        self._resend: Callable[[CallFuture[Any]], None] | None = resend
+        self._retries_left = retries
+        self._may_have_run = False  # in an earlier attempt
         self.number = next(numbers)
 
     def lose(self, error: BaseException) -> None:
-        """Send the call again if that may help.  Never waits."""
-        again = self._again
-        if not isinstance(error, ActorDied | WorkerLost) or again is None:
+        """Retry the call if that may help, else fail it.  Never waits."""
+        resend = self._resend
+        if not isinstance(error, ActorDied | WorkerLost) or resend is None:
             super().lose(error)
-        elif self._left:
-            self._left -= 1
+        elif self._retries_left:
+            self._retries_left -= 1
             self._may_have_run |= error.may_have_run
             self.call_id = 0
-            again(self)
+            resend(self)
         else:
             if self._may_have_run and not error.may_have_run:
                 error.may_have_run = True
-                error.add_note("An earlier try of this call may have run.")
+                error.add_note("An earlier attempt of this call may have run.")
             super().lose(error)
 
     def _finish(self) -> None:
-        self._again = None  # it holds the arguments
+        self._resend = None  # it holds the arguments
         super()._finish()
 
 
 class Message(Protocol):
-    """What is sent to an actor, as its engine knows it."""
+    """An engine's message to an actor."""
 
     @property
     def value(self) -> Owned: ...
@@ -89,11 +92,11 @@ class Message(Protocol):
 
 M = TypeVar("M", bound=Message)
 
-FORGOTTEN = 8  # calls that were taken out of the middle of a queue, and still have a place there
+MAX_REMOVED = 8  # calls that were taken out of the middle of a queue and are still in its heap
 
 
-class Turn(Generic[M]):
-    """One call that waits.  `needs` have to be done before it leaves."""
+class QueuedCall(Generic[M]):
+    """One call in a queue.  It is sent after all its `needs` are done."""
 
     __slots__ = ("_queues", "actor", "future", "message", "needs", "number")
 
@@ -113,71 +116,71 @@ class Turn(Generic[M]):
         self.needs = needs
         self.number = number
 
-    def __lt__(self, other: "Turn[M]") -> bool:
+    def __lt__(self, other: "QueuedCall[M]") -> bool:
         return self.number < other.number
 
     def take(self) -> bool:
-        """Take the call out of its queue, to be sent now; false if it is not its turn any more."""
+        """Take the call out of its queue, to send it now; false if it is not the next one."""
         return self._queues.take(self)
 
     def give_back(self) -> None:
-        """Put a call back in its place that was taken, and could not be sent."""
+        """Put the call back in its place after `take`, because it could not be sent."""
         self._queues.put_back(self)
 
 
 class Queue(Generic[M]):
-    """The calls of one actor.  The first is that with the lowest number."""
+    """The queued calls of one actor, in the order of their numbers."""
 
     def __init__(self) -> None:
-        self._turns: dict[CallFuture[Any], Turn[M]] = {}
-        self._order: list[Turn[M]] = []
+        self._calls: dict[CallFuture[Any], QueuedCall[M]] = {}
+        self._order: list[QueuedCall[M]] = []
         self.is_served = False
 
     def __len__(self) -> int:
-        return len(self._turns)
+        return len(self._calls)
 
     def __contains__(self, future: object) -> bool:
-        return future in self._turns
+        return future in self._calls
 
-    def put(self, turn: Turn[M]) -> None:
-        """Add a call, unless it is there."""
-        if self._turns.get(turn.future) is not turn:
-            self._turns[turn.future] = turn
-            heapq.heappush(self._order, turn)
+    def put(self, call: QueuedCall[M]) -> None:
+        """Add a call, unless it is in the queue."""
+        if self._calls.get(call.future) is not call:
+            self._calls[call.future] = call
+            heapq.heappush(self._order, call)
 
-    def first(self) -> Turn[M] | None:
+    def first(self) -> QueuedCall[M] | None:
         while self._order:
-            turn = self._order[0]
-            if self._turns.get(turn.future) is turn:
-                return turn
+            call = self._order[0]
+            if self._calls.get(call.future) is call:
+                return call
             heapq.heappop(self._order)
         return None
 
-    def take(self, future: CallFuture[Any]) -> Turn[M] | None:
-        turn = self._turns.pop(future, None)
-        if len(self._order) > 2 * len(self._turns) + FORGOTTEN:
-            self._order = sorted(self._turns.values())
-        return turn
+    def take(self, future: CallFuture[Any]) -> QueuedCall[M] | None:
+        call = self._calls.pop(future, None)
+        if len(self._order) > 2 * len(self._calls) + MAX_REMOVED:
+            self._order = sorted(self._calls.values())
+        return call
 
 
 class SendQueues(Generic[M]):
     """The queues of one engine.  The `Receiver` of the calls in them.
 
-    `send` sends a call when its turn has come.  It may wait, runs on a thread of ours, and raises
-    why the call cannot be sent.  `check_wait` raises an error if this thread cannot wait for a call
-    of an actor, as it would wait for itself; its last argument tells whether the queue waits for
-    other calls to be done.
+    `send` sends the first call of a queue.  It runs on one of the queues' threads, may block, and
+    raises an error if the call cannot be sent.  `check_wait` raises an error if this thread would
+    wait for itself by waiting for an actor's call; its last argument tells whether the queue waits
+    for other calls to be done.
     """
 
     def __init__(
         self,
-        send: Callable[[Turn[M]], None],
+        send: Callable[[QueuedCall[M]], None],
         check_wait: Callable[[Any, CallFuture[Any], bool], None],
     ) -> None:
         self._send = send
         self._check_wait = check_wait
         self._threads = Threads("remotely-send")
-        self._lock = RLock()  # a done-callback may add one on this very thread
+        self._lock = RLock()  # a done-callback on the same thread may add a call
         self._waiting: set[CalledActor] = set()
         self._closed: RemotelyError | None = None
 
@@ -188,141 +191,141 @@ class SendQueues(Generic[M]):
         future: CallFuture[Any],
         needs: Sequence[Future[Any]] = (),
     ) -> None:
-        """Have a call leave when it may.  Never waits."""
+        """Queue a call.  Never waits."""
         number = future.number if isinstance(future, RetriedFuture) else next(numbers)
-        self.put_back(Turn(self, actor, message, future, needs, number))
+        self.put_back(QueuedCall(self, actor, message, future, needs, number))
 
-    def put_back(self, turn: Turn[M]) -> None:
-        actor, future = turn.actor, turn.future
-        with shield:  # a queue that nobody looks at would hold up its actor
+    def put_back(self, call: QueuedCall[M]) -> None:
+        actor, future = call.actor, call.future
+        with shield:  # a queue that is not checked would block its actor
             with self._lock:
                 closed = self._closed
                 if closed is None:
                     if actor.queue is None:
                         actor.queue = Queue()
                         self._waiting.add(actor)
-                    actor.queue.put(turn)
+                    actor.queue.put(call)
                     future.receiver = self
-                    is_first = actor.queue.first() is turn
+                    is_first = actor.queue.first() is call
             if closed is not None:
                 future.settle(None, closed)
             elif is_first:
-                self._look(actor)
+                self._check(actor)
         if closed is not None:
-            future.tell()
+            future.run_callbacks()
 
-    def take(self, turn: Turn[M]) -> bool:
+    def take(self, call: QueuedCall[M]) -> bool:
         with self._lock:
-            queue = turn.actor.queue
-            if queue is None or queue.first() is not turn:
+            queue = call.actor.queue
+            if queue is None or queue.first() is not call:
                 return False
-            queue.take(turn.future)
+            queue.take(call.future)
         if wakeup.sleepers:
-            wakeup.wake(turn.actor)
-        return not turn.future.done()
+            wakeup.wake(call.actor)
+        return not call.future.done()
 
     def close(self, error: RemotelyError) -> None:
-        """Fail all calls that wait.  None of them has run."""
-        lost: list[Turn[M]] = []
+        """Fail all queued calls.  None of them has run."""
+        lost: list[QueuedCall[M]] = []
         with self._lock:
             self._closed = error
             for actor in self._waiting:
-                while actor.queue and (turn := actor.queue.first()) is not None:
-                    actor.queue.take(turn.future)
-                    lost.append(turn)
+                while actor.queue and (call := actor.queue.first()) is not None:
+                    actor.queue.take(call.future)
+                    lost.append(call)
             self._waiting.clear()
-        for turn in lost:
-            turn.future.settle(None, error)
-            turn.future.tell()
+        for call in lost:
+            call.future.settle(None, error)
+            call.future.run_callbacks()
         self._threads.close()
 
-    # --- what a future asks of its receiver -------------------------------------------------------
+    # --- the `Receiver` of futures ----------------------------------------------------------------
 
     def wait(self, future: CallFuture[Any], timeout: float | None) -> None:
-        """Wait until the call has left, and then with those who receive its reply."""
+        """Wait until the call is sent, then with its next receiver for the reply."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        if isinstance(actor := future.keep, CalledActor):
-            self._check_wait(actor, future, bool(self._due(actor)))
+        if isinstance(actor := future.actor, CalledActor):
+            self._check_wait(actor, future, bool(self._unmet_needs(actor)))
 
-        def has_left() -> bool:
+        def is_sent() -> bool:
             return future.done() or future.receiver is not self
 
-        wakeup.sleep_until(has_left, timeout, future)
+        wakeup.sleep_until(is_sent, timeout, future)
         receiver = future.receiver
         if not future.done() and receiver is not None and receiver is not self:
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
             receiver.wait(future, left_s)
 
     def receive_in_background(self) -> None:
-        """Replies of these calls are received as they come."""
+        """Do nothing: queued calls have no replies."""
 
     def holds(self, future: CallFuture[Any]) -> bool:
-        actor = future.keep
+        actor = future.actor
         return isinstance(actor, CalledActor) and future in (actor.queue or ())
 
     def recall(self, future: CallFuture[Any]) -> bool:
-        """Take a call back; false if it has left."""
-        actor = future.keep
-        if not isinstance(actor, CalledActor):  # it has an outcome
+        """Take a call out of its queue; false if it was sent."""
+        actor = future.actor
+        if not isinstance(actor, CalledActor):  # the call is done
             return False
         with self._lock:
             queue = actor.queue
             first = queue.first() if queue is not None else None
             if queue is None or queue.take(future) is None:
                 return False
-        if first is not None and first.future is future:  # the next one may need less
-            self._look(actor)
+        if first is not None and first.future is future:  # the next call may be ready
+            self._check(actor)
         return True
 
     def cancel(self, future: CallFuture[Any], waits: bool) -> bool:
-        """Have the actor not begin a call that has left meanwhile."""
+        """Cancel a call that was sent meanwhile, through its next receiver."""
         receiver = future.receiver
         return receiver is not None and receiver is not self and receiver.cancel(future, waits)
 
     # --- the queues -------------------------------------------------------------------------------
 
-    def _look(self, actor: CalledActor) -> None:
-        """Come back when the first of the queue may leave.  Once too often is harmless."""
+    def _check(self, actor: CalledActor) -> None:
+        """Serve the queue when its first call can be sent.  An extra check is harmless."""
         with shield:  # as in `put_back`: this may be a done-callback on any thread
-            if due := self._due(actor):
-                due[0].add_done_callback(Onward(lambda _: self._look(actor)))
+            if unmet := self._unmet_needs(actor):
+                unmet[0].add_done_callback(DependencyCallback(lambda _: self._check(actor)))
             else:
                 self._threads.run(lambda: self._serve(actor))
 
-    def _due(self, actor: CalledActor) -> list[Future[Any]]:
-        """Return what the first of the queue still waits for."""
+    def _unmet_needs(self, actor: CalledActor) -> list[Future[Any]]:
+        """Return the futures for which the first call of the queue still waits."""
         with self._lock:
             first = actor.queue.first() if actor.queue is not None else None
         return [need for need in first.needs if not need.done()] if first else []
 
     def _serve(self, actor: CalledActor) -> None:
-        """On a thread of ours: send what may leave."""
+        """Send the calls that can be sent, on one of the queues' threads."""
         with self._lock:
             if actor.queue is None or actor.queue.is_served:
                 return
             actor.queue.is_served = True
-        while (turn := self._next(actor)) is not None:
+        while (call := self._next(actor)) is not None:
             try:
-                self._send(turn)
-                wakeup.wake(turn.future)
+                self._send(call)
+                wakeup.wake(call.future)
             except Exception as error:
-                with self._lock:  # first: a call that may be repeated joins the queue again
-                    actor.queue.take(turn.future)
-                turn.future.lose(error.with_traceback(None))
-                turn.future.tell()
-            del turn
+                with self._lock:  # first: `lose` may put the call into the queue again
+                    actor.queue.take(call.future)
+                call.future.lose(error.with_traceback(None))
+                call.future.run_callbacks()
+            del call
 
-    def _next(self, actor: CalledActor) -> Turn[M] | None:
-        """Return what may leave now; if there is none, this thread serves the queue no more."""
+    def _next(self, actor: CalledActor) -> QueuedCall[M] | None:
+        """Return the first call if it can be sent; otherwise stop serving the queue."""
         with self._lock:
             queue: Queue[M] = actor.queue
             first = queue.first()
-            if first is not None and not self._due(actor):
+            if first is not None and not self._unmet_needs(actor):
                 return first
             queue.is_served = False
             if first is None:
                 actor.queue = None
                 self._waiting.discard(actor)
                 return None
-        self._look(actor)
+        self._check(actor)
         return None

@@ -1,4 +1,4 @@
-"""Threads that run tasks while the program goes on, and end when there is nothing to do."""
+"""Pools of daemon threads that end when they are idle."""
 
 import logging
 import threading
@@ -13,7 +13,7 @@ IDLE_S = 5.0  # after which a thread ends
 
 
 class Threads:
-    """Runs each task on a daemon thread; at most `most` at a time, the first to come first."""
+    """Runs tasks on daemon threads, at most `most` at a time, in the order in which they came."""
 
     def __init__(self, name: str, most: int | None = None) -> None:
         self._name = name
@@ -25,7 +25,7 @@ class Threads:
         self._is_closed = False
 
     def run(self, task: Callable[[], object], instead: Callable[[], object] = lambda: None) -> None:
-        """Have a task run soon; once this is closed, `instead` runs at once."""
+        """Run a task soon; if the pool is closed before it begins, `instead` is called."""
         with self._changed:
             is_closed = self._is_closed
             if not is_closed:
@@ -34,7 +34,7 @@ class Threads:
             instead()
 
     def close(self) -> None:
-        """Begin no task any more."""
+        """Begin no more tasks; call `instead` of those that have not begun."""
         with self._changed:
             self._is_closed = True
             dropped = [*self._tasks]
@@ -65,4 +65,4 @@ class Threads:
                 task()
             except Exception:
                 log.exception("%s failed", self._name)
-            del task, instead  # they may hold what their end frees
+            del task, instead  # free what they hold before the next wait

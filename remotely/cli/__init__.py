@@ -1,8 +1,7 @@
 """The command `remotely`: start, join, watch and stop a cluster.
 
-A user's mistake ends in one sentence on stderr and exit code 1 (2 if the command line itself is
-wrong).  Modules that take time to import are imported by the command that needs them, so that
---help is there at once.
+User errors print one sentence on stderr and exit with code 1, or 2 if the command line itself is
+invalid.  Each command imports the slow modules that it needs, so that --help is fast.
 """
 
 from typing import Any
@@ -19,7 +18,7 @@ from remotely.errors import RemotelyError
 
 class _Commands(click.Group):
     def list_commands(self, context: click.Context) -> list[str]:
-        return list(self.commands)  # in the order in which they are used, not of the alphabet
+        return list(self.commands)  # in the order of use, not alphabetical
 
     def invoke(self, context: click.Context) -> Any:
         try:
@@ -39,20 +38,20 @@ def main() -> None:
     """Start, join, watch and stop a cluster of remote objects.
 
     \b
-    remotely start                                  a cluster of this machine
-    remotely start --host 192.168.0.10              one that others may join
+    remotely start                                  a cluster on this machine
+    remotely start --host 192.168.0.10              one that other machines may join
     remotely join 192.168.0.10:8010 --key worker.key
     remotely up hosts.toml                          all machines of a file, by ssh
     srun remotely run -- python train.py            all machines of a job, for one command
-    remotely status                                 who is there, what is free
+    remotely status                                 machines, actors, free resources
     remotely dashboard                              the same in the browser
     remotely logs Counter-1 --follow                what an actor prints
     remotely kill Counter-1                         end an actor at once
-    remotely keys                                   who may come in
+    remotely keys                                   the keys that the master admits
     remotely stop
 
-    REMOTELY_ADDRESS is the cluster to use, REMOTELY_KEY the key file, REMOTELY_HOME where keys and
-    pid files are (~/.remotely).
+    REMOTELY_ADDRESS is the cluster to use, REMOTELY_KEY the key file, REMOTELY_HOME the folder of
+    keys and pid files (~/.remotely).
     """
 
 

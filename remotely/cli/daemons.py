@@ -4,17 +4,17 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from remotely.cli.options import (
-    address_of_ours,
     announce_option,
     cpus_option,
     foreground_option,
     gpus_option,
     other_ports,
+    parse_own_address,
     port_of_shell,
     port_option,
     ports_option,
@@ -26,14 +26,13 @@ from remotely.protocol.listening import Ports
 
 if TYPE_CHECKING:
     from remotely.ops.foreground import Foreground
-from typing import Literal
 
 
 @click.command(short_help="Start a cluster on this machine.")
 @click.option(
     "--host",
-    help="The address to listen at: 0.0.0.0 is every address of this machine, :: those of IPv6 "
-    "too.  [127.0.0.1; with --announce 0.0.0.0]",
+    help="The address to listen at: 0.0.0.0 is every IPv4 address of this machine, :: those of "
+    "IPv6 too.  [127.0.0.1; with --announce 0.0.0.0]",
 )
 @port_option
 @ports_option
@@ -57,12 +56,12 @@ def start(
     \b
     remotely start                        for scripts on this machine
     remotely start --host 192.168.0.10    for other machines too
-    remotely start --port 8011            a second one, beside the first
+    remotely start --port 8011            a second cluster beside the first
     remotely start --host 0.0.0.0 --ports 8010-8110          behind a firewall
     remotely start --announce node0.example:9010             in a container, with -p 9010:8010
 
-    With --ports the master has the first of them, unless --port names another. --announce may
-    name the master's port as others see it, as HOST:PORT.
+    With --ports the master uses the first port of the range, unless --port names another.
+    --announce HOST:PORT also gives the master's port as other machines see it.
     """
     from remotely.machine import interfaces
     from remotely.machine.gpus import Offer
@@ -72,7 +71,7 @@ def start(
     host = host or ("0.0.0.0" if announce else "127.0.0.1")
     port = port or ports.low or DEFAULT_PORT
     network = cluster.Network(host, tuple(name for name, _ in seen), ports)
-    with _kept(foreground) as keeper:
+    with _foreground(foreground) as keeper:
         daemons = cluster.start(network, port, Offer(cpus, gpus, dict(resources)), keeper)
         name, outer_port = seen[0] if seen else (host, None)
         if name in interfaces.EVERYWHERE:
@@ -80,17 +79,17 @@ def start(
         address = join_address(name, outer_port or port)
         pids = ", ".join(f"{daemon.role} pid {daemon.pid}" for daemon in daemons)
         click.echo(f"The cluster takes calls at {address} ({pids}).\n")
-        click.echo(_how_to_go_on(name, address, port, foreground))
+        click.echo(_next_steps(name, address, port, foreground))
 
 
-def _how_to_go_on(name: str, address: str, port: int, foreground: bool) -> str:
+def _next_steps(name: str, address: str, port: int, foreground: bool) -> str:
     from remotely.machine import folders, interfaces
 
     folder = folders.key_folder()
     at_port = "" if port == DEFAULT_PORT else f" --port {port}"
-    alone = interfaces.is_loopback(name) or name == "localhost"
+    is_local = interfaces.is_loopback(name) or name == "localhost"
     note = (
-        "\n  (This one listens to this machine alone. For others: 'remotely stop"
+        "\n  (Other machines cannot reach this cluster. To admit them: 'remotely stop"
         f"{at_port}', then\n  'remotely start --host ADDRESS{at_port}' with an address of this "
         "machine, or 0.0.0.0.)"
     )
@@ -99,16 +98,16 @@ def _how_to_go_on(name: str, address: str, port: int, foreground: bool) -> str:
         f'In a script:      remotely.connect("{address}"), or REMOTELY_ADDRESS={address}\n'
         f"To see it:        remotely status{at_port}\n"
         f"To end it:        {stop}\n"
-        f"To add a machine: copy {folder / 'worker.key'} to it, and there:\n"
-        f"  remotely join {address} --key worker.key{note if alone else ''}\n"
+        f"To add a machine: copy {folder / 'worker.key'} to it, and run there:\n"
+        f"  remotely join {address} --key worker.key{note if is_local else ''}\n"
         f"To call from another machine: copy {folder / 'client.key'} into its ~/.remotely/keys."
     )
 
 
 @contextlib.contextmanager
-def _kept(foreground: bool) -> Iterator["Foreground | None"]:
-    """Do the block; in the foreground, stay then until the daemons that it started end."""
-    if not foreground:
+def _foreground(is_wanted: bool) -> Iterator["Foreground | None"]:
+    """Run the block; if wanted, then stay until the daemons that it started end."""
+    if not is_wanted:
         yield None
         return
     from remotely.ops.foreground import Foreground, exiting_on_signals
@@ -120,12 +119,12 @@ def _kept(foreground: bool) -> Iterator["Foreground | None"]:
             sys.stdout.flush()
             keeper.wait()
         except SystemExit:
-            if not keeper.keeps_any:  # else it was asked to end, which is no failure
+            if not keeper.keeps_any:  # with daemons, a signal is the regular end
                 raise
         finally:
             ended_well = keeper.close()
     if not ended_well:
-        raise RemotelyError("a daemon that this command kept has not ended in good order")
+        raise RemotelyError("a daemon of this command did not end gracefully")
 
 
 @click.command(short_help="Add this machine to a cluster.")
@@ -134,7 +133,7 @@ def _kept(foreground: bool) -> Iterator["Foreground | None"]:
     "--key",
     type=click.Path(path_type=Path, allow_dash=True),
     envvar="REMOTELY_KEY",
-    help="The cluster's worker.key, copied from its master's machine; - reads it from standard "
+    help="The cluster's worker.key, copied from the master's machine; - reads it from standard "
     "input; by default the one in ~/.remotely/keys.  [REMOTELY_KEY]",
 )
 @cpus_option
@@ -142,8 +141,8 @@ def _kept(foreground: bool) -> Iterator["Foreground | None"]:
 @resource_option
 @click.option(
     "--host",
-    help="The address at which this machine's actors listen; by default the one on the way "
-    "to HOST.",
+    help="The address at which this machine's actors listen; by default the one from which it "
+    "reaches HOST.",
 )
 @ports_option
 @announce_option
@@ -152,14 +151,14 @@ def _kept(foreground: bool) -> Iterator["Foreground | None"]:
     type=click.FloatRange(min=0),
     default=0.0,
     metavar="SECONDS",
-    help="How long to wait for a master that is not there yet.",
+    help="How long to wait for a master that has not started yet.",
 )
 @click.option(
     "--end-without-master",
     type=click.FloatRange(min=0),
     default=0.0,
     metavar="SECONDS",
-    help="Leave after so long without a word from the master; by default wait for its return.",
+    help="Leave after this time without a message from the master; by default wait for its return.",
 )
 @click.option("--once", is_flag=True, help="Succeed if this machine is on that cluster already.")
 @foreground_option
@@ -177,7 +176,7 @@ def join(
     once: bool,
     foreground: bool,
 ) -> None:
-    """Add this machine to a cluster; return when the master has taken it.
+    """Add this machine to a cluster; return when the master has registered it.
 
     \b
     remotely join 192.168.0.10:8010 --key worker.key
@@ -189,17 +188,17 @@ def join(
     from remotely.ops import cluster
     from remotely.transport import key_files
 
-    master, port = address_of_ours(address)
+    master, port = parse_own_address(address)
     if any(split_address(name)[1] for name in announce):
         raise ValueError(
             "--announce takes no port here: each actor has a port of its own. Forward a range of "
-            "ports as it is, and name it by --ports"
+            "ports unchanged, and give it with --ports"
         )
     if key == Path("-"):
         member = key_files.member_of(sys.stdin.buffer.read(), "standard input", "worker")
     else:
         member = key_files.load_member(key or folders.key_folder() / "worker.key", "worker")
-    with _kept(foreground) as keeper:
+    with _foreground(foreground) as keeper:
         worker = cluster.join(
             master,
             port,
@@ -223,24 +222,24 @@ def join(
 @click.option(
     "--port",
     type=click.IntRange(1, 65535),
-    help=f"Of a cluster on this machine.  [REMOTELY_ADDRESS, or {DEFAULT_PORT}]",
+    help=f"The port of a cluster on this machine.  [REMOTELY_ADDRESS, or {DEFAULT_PORT}]",
 )
 @click.option(
     "--joined",
     metavar="HOST:PORT",
-    help="Leave this cluster alone, if this machine has joined it; else succeed and do nothing.",
+    help="Leave only this cluster, if this machine has joined it; else succeed and do nothing.",
 )
 def stop(port: int | None, joined: str | None) -> None:
-    """End the cluster of this machine at a port, its workers elsewhere too; and no other.
+    """End the cluster of this machine at a port, with its workers on other machines.
 
-    On a machine that has only joined, its worker leaves, and the cluster goes on.
+    On a machine that has only joined, its worker leaves and the cluster goes on.
     """
     from remotely.machine import pid_file
     from remotely.ops import cluster
 
     address = ""
     if joined:
-        name, port = address_of_ours(joined)
+        name, port = parse_own_address(joined)
         address = join_address(name, port)
     port = port or port_of_shell()
     ended = cluster.stop(port, address)
@@ -249,17 +248,17 @@ def stop(port: int | None, joined: str | None) -> None:
         return
     if not ended:
         raise RemotelyError(f"no cluster runs at port {port} on this machine{other_ports(port)}")
-    if stayed := [daemon for daemon in ended if daemon.alive]:
-        pids = ", ".join(str(daemon.pid) for daemon in stayed)
-        raise RemotelyError(f"pid {pids} did not end, not even by SIGKILL")
+    if alive := [daemon for daemon in ended if daemon.alive]:
+        pids = ", ".join(str(daemon.pid) for daemon in alive)
+        raise RemotelyError(f"pid {pids} did not end, even by SIGKILL")
     if ended[0].role == "joined":
         click.echo(f"This machine has left {ended[0].address}; the cluster there goes on.")
         return
     click.echo(f"The cluster at {ended[0].address} has ended.")
     if not joined and pid_file.running(port):
         click.echo(
-            "This machine has also joined another cluster of that port: "
-            f"'remotely stop --port {port}' once more leaves it."
+            "This machine has also joined another cluster with that port: "
+            f"'remotely stop --port {port}' again leaves it."
         )
 
 
@@ -269,9 +268,9 @@ def key_commands() -> None:
 
     \b
     remotely keys list
-    remotely keys add client ada.key     one more key, to be copied to whom it is for
-    remotely keys add viewer wall.key    one for a dashboard, which may change nothing
-    remotely keys revoke ada.key         its holder is cut off, at once
+    remotely keys add client ada.key     one more key, to copy to its user
+    remotely keys add viewer wall.key    one for a dashboard, with read-only access
+    remotely keys revoke ada.key         cut off its holder at once
     """
 
 
@@ -288,17 +287,17 @@ def list_keys() -> None:
             click.echo(f"{role}  {key.decode()}")
 
 
-@key_commands.command("add", short_help="Make one more key.")
+@key_commands.command("add", short_help="Make a new key.")
 @click.argument("role", type=click.Choice(["client", "worker", "viewer"]))
 @click.argument("file", type=click.Path(path_type=Path))
 def add_key(role: Literal["client", "worker", "viewer"], file: Path) -> None:
-    """Make one more key, which the master admits from now on, and write it to FILE."""
+    """Make a new key, which the master admits from now on, and write it to FILE."""
     from remotely.machine import folders
     from remotely.ops import cluster
     from remotely.transport import key_files
 
     member = key_files.add_key(folders.key_folder(), role, file)
-    cluster.read_keys_again()
+    cluster.reload_keys()
     click.echo(f"{file} is the key of a {role} ({member.pair.public.decode()}).")
 
 
@@ -309,9 +308,9 @@ def add_key(role: Literal["client", "worker", "viewer"], file: Path) -> None:
 )
 @click.argument("key", metavar="FILE-OR-KEY")
 def revoke_key(key: str) -> None:
-    """Cut off the holder of a key: no new connection, no further call on those there are.
+    """Cut off the holder of a key: no new connections, no more calls on existing ones.
 
-    The key is named by its file, or by its public half as `remotely keys list` shows it.
+    Name the key by its file, or by its public half as `remotely keys list` shows it.
     """
     from remotely.machine import folders
     from remotely.ops import cluster
@@ -319,6 +318,5 @@ def revoke_key(key: str) -> None:
 
     public = key_files.load_member(Path(key)).pair.public if Path(key).exists() else key.encode()
     role = key_files.revoke_key(folders.key_folder(), public)
-    running = cluster.read_keys_again()
-    told = "" if running else " No master runs on this machine now."
-    click.echo(f"The {role} with the key {public.decode()} is admitted no more.{told}")
+    note = "" if cluster.reload_keys() else " No master runs on this machine now."
+    click.echo(f"The {role} with the key {public.decode()} is no longer admitted.{note}")

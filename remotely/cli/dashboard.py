@@ -1,4 +1,4 @@
-"""`remotely dashboard`: a cluster in the browser."""
+"""The command `remotely dashboard`: a cluster in the browser."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from remotely.dashboard.options import check_is_installed, listening_options
 @click.option(
     "--key",
     type=click.Path(path_type=Path),
-    help="The cluster's viewer.key; by default beside the key of REMOTELY_KEY, or in "
+    help="The cluster's viewer.key; by default the one beside the key of REMOTELY_KEY, or in "
     "~/.remotely/keys.",
 )
 @listening_options
@@ -26,8 +26,8 @@ def dashboard(address: str | None, port: int | None, key: Path | None, **where: 
     remotely dashboard                     the cluster of this machine, or of REMOTELY_ADDRESS
     remotely dashboard 192.168.0.10:8010 --key viewer.key
 
-    It prints a link that works once. It may change nothing, and asks the cluster nothing while
-    nobody looks.
+    It prints a link that works once. It is read-only, and sends the cluster no requests while no
+    browser shows it.
     """
     check_is_installed()
     from remotely.client.viewer import viewer_of

@@ -1,4 +1,4 @@
-"""`remotely status`, `logs` and `kill`: what is on a cluster."""
+"""The commands that inspect a cluster and its actors: `remotely status`, `logs` and `kill`."""
 
 import contextlib
 import json
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Show machines, actors, and what is free.")
 @click.argument("address", required=False, metavar="[HOST:PORT]")
-@click.option("--json", "as_json", is_flag=True, help="For programs; see above.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, as described above.")
 @local_port_option
 @key_option
 def status(address: str | None, as_json: bool, port: int | None, key: Path | None) -> None:
@@ -38,30 +38,30 @@ def status(address: str | None, as_json: bool, port: int | None, key: Path | Non
     remotely status 192.168.0.10:8010
     remotely status --json | jq '.actors[] | {name, calls}'
 
-    The JSON is one object. Names are only ever added to it while "format" is 1:
+    The JSON is one object. While "format" is 1, fields may be added but none removed:
 
     \b
     format      1
     address     of the master
-    waiting     how many requests wait for room
-    waits       a list: class, count, waits_s (the first of them), why
+    waiting     the number of requests that wait for resources
+    waits       a list: class, count, waits_s (of the oldest request), why
     machines    a list: worker (its id), machine, host (the same for workers that share a
-                machine and its memory), address, python, away_s (for how long it
-                cannot be reached, else 0), cpus, gpus, memory, free_cpus, free_gpus,
-                free_memory (memory in bytes), resources and free_resources (of the
-                user's: name to amount)
-    actors      a list: name, class, actor (its id), machine, worker (an id), pid,
-                cpus, gpus (below 1, a part of one), gpu_ids (as CUDA knows them),
-                memory_limit (bytes, 0 is none), resources      what it was given
-                cpu_percent, rss (bytes), calls                 what it uses and has done
-                running, method, method_s, queue                how many calls run, the method
-                of the one that has run longest and for how long, how many calls wait
-                since                                           seconds since 1970
-                owner   {pid, machine, actor} of the client whose end is its end, actor being
-                        the name if that is one; null if it is detached
-    clients     a list: pid, machine, actor (its name, if the client is one), actors (how
-                many it owns); this command is left out
-    ends        a list, newest first, of the last ends of actors that nobody had asked for:
+                machine and its memory), address, python, away_s (how long it has been
+                unreachable, else 0), cpus, gpus, memory, free_cpus, free_gpus,
+                free_memory (memory in bytes), resources and free_resources (custom
+                ones: name to amount)
+    actors      a list: name, class, actor (its id), machine, worker (an id), pid
+                cpus, gpus (below 1, a share of one), gpu_ids (as CUDA names them),
+                memory_limit (bytes, 0 is none), resources      reserved for it
+                cpu_percent, rss (bytes), calls                 usage, calls completed
+                running, method, method_s, queue                number of running calls, method
+                and age of the oldest one, number of queued calls
+                since                                           start, seconds since 1970
+                owner   {pid, machine, actor} of the client that it ends with; actor is the
+                        name if the client is an actor; null if it is detached
+    clients     a list: pid, machine, actor (the name if the client is an actor), actors
+                (how many it owns); without this command itself
+    ends        a list, newest first, of the last unrequested ends of actors:
                 name, class, machine, ago_s, lost, restarting, exit, why, stderr
     """
     where = cluster_address(address, port)
@@ -79,16 +79,16 @@ FOLLOW_EVERY_S = 0.25
 
 @click.command(short_help="Show what actors print.")
 @click.argument("actor", required=False)
-@click.option("--follow", "-f", is_flag=True, help="Until Ctrl-C, or the actor has ended.")
+@click.option("--follow", "-f", is_flag=True, help="Go on until Ctrl-C, or the actor has ended.")
 @address_option
 @local_port_option
 @key_option
 def logs(
     actor: str | None, follow: bool, address: str | None, port: int | None, key: Path | None
 ) -> None:
-    """Show the last output of an actor, or of all, with their names in front.
+    """Show the last output of an actor, or of all actors, with their names in front.
 
-    ACTOR is a name that `remotely status` shows, or that of an actor that has ended, or an id.
+    ACTOR is the name of an actor, living or ended, or its id.
 
     \b
     remotely logs
@@ -122,14 +122,14 @@ def _show_one(client: "Client", name: str, follow: bool) -> None:
 
 
 def _readable(text: str) -> str:
-    """Return what can be sent to a terminal; each state of a progress bar is a line of its own."""
+    """Return text that is safe for a terminal, with each state of a progress bar on a line."""
     return shown(text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def id_of(name: str, living: Sequence[control.Location]) -> str:
-    """Return the id of the actor of a name; the name itself if none that lives has it."""
+    """Return the id of the living actor with this name; `name` itself if there is none."""
     named = [location for location in living if location.name == name]
-    if len(named) > 1:  # of several scripts
+    if len(named) > 1:  # in several scripts
         ids = ", ".join(f"{where.actor} (pid {where.pid})" for where in named)
         raise RemotelyError(f"{len(named)} actors are named {name}; name one by its id: {ids}")
     return named[0].actor if named else name
@@ -140,15 +140,15 @@ def _show_all(client: "Client", follow: bool) -> None:
     unfinished: dict[str, str] = {}
     while True:
         locations = [actor.location for actor in living_actors(client)]
-        asked = [client.read_log(at.actor, offsets.get(at.actor, -1)) for at in locations]
-        for location, future in zip(locations, asked, strict=True):
-            known, name, piece = location.actor, location.name, future.result()
-            offsets[known] = piece.offset
-            *lines, unfinished[known] = (unfinished.get(known, "") + piece.text).split("\n")
-            if not follow and unfinished[known]:
-                lines.append(unfinished[known])
+        futures = [client.read_log(at.actor, offsets.get(at.actor, -1)) for at in locations]
+        for location, future in zip(locations, futures, strict=True):
+            actor, piece = location.actor, future.result()
+            offsets[actor] = piece.offset
+            *lines, unfinished[actor] = (unfinished.get(actor, "") + piece.text).split("\n")
+            if not follow and unfinished[actor]:
+                lines.append(unfinished[actor])
             for line in lines:
-                click.echo(_readable(f"[{name}] {line}"))
+                click.echo(_readable(f"[{location.name}] {line}"))
         if not follow:
             return
         time.sleep(FOLLOW_EVERY_S)
@@ -164,16 +164,16 @@ def living_actors(client: "Client") -> Iterable[control.ActorStatus]:
 @local_port_option
 @key_option
 def kill(actor: str, address: str | None, port: int | None, key: Path | None) -> None:
-    """End an actor at once: its calls fail, its own `close` is not called, it is not restarted.
+    """End an actor at once: its calls fail, its `close` is not called, it is not restarted.
 
     ACTOR is a name that `remotely status` shows, or an id.
     """
     with client_at(cluster_address(address, port), key) as client:
         living = [found.location for found in living_actors(client)]
-        meant = id_of(actor, living)
+        actor_id = id_of(actor, living)
         for location in living:
-            if location.actor == meant:
-                client.end([client.borrow(meant, location.name)], 0.0)
+            if location.actor == actor_id:
+                client.end([client.borrow(actor_id, location.name)], 0.0)
                 click.echo(f"{location.name} (pid {location.pid}) has ended.")
                 return
     names = ", ".join(sorted({location.name for location in living})) or "none now"

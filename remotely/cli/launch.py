@@ -1,4 +1,4 @@
-"""`remotely run`, `up` and `down`: a cluster on the machines of a job, or of a file."""
+"""The commands `remotely run`, `up` and `down`: a cluster on the machines of a job or host file."""
 
 import os
 import sys
@@ -28,16 +28,15 @@ if TYPE_CHECKING:
     "--wait-for",
     type=click.IntRange(min=1),
     metavar="N",
-    help="How many ranks there are, rank 0 among them, where the launcher does not say.",
+    help="The number of ranks, including rank 0, if the launcher does not set it.",
 )
 @click.option(
     "--rendezvous",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="A folder on a disk that all machines share; its parent has to be there.  "
-    "[~/.remotely/jobs]",
+    help="A folder on a disk that all machines share; its parent must exist.  [~/.remotely/jobs]",
 )
-@click.option("--job", help="The name of this job, where the launcher gives it none.")
+@click.option("--job", help="A unique name for this job, if the launcher does not set one.")
 @click.option(
     "--patience",
     type=click.FloatRange(min=0),
@@ -63,7 +62,7 @@ def run(
 
     Have your launcher start this same line on every machine. Rank 0 starts a cluster and runs
     COMMAND there, once all other ranks have joined; its exit code is that of COMMAND. The others
-    give away their machines until COMMAND ends.
+    offer their machines until COMMAND ends.
 
     \b
     srun remotely run -- python train.py                              Slurm
@@ -71,29 +70,29 @@ def run(
     torchrun --no-python ... remotely run -- python train.py
     remotely run --wait-for 8 --rendezvous /shared -- python train.py   an indexed Job
 
-    COMMAND finds the cluster by REMOTELY_ADDRESS and REMOTELY_KEY: a script with
-    remotely.connect(), or without it, runs as it is. The keys are made for this job alone.
+    COMMAND finds the cluster by REMOTELY_ADDRESS and REMOTELY_KEY: a script runs unchanged, with
+    or without remotely.connect(). The keys are made for this job alone.
 
-    Ranks on one machine share its cores and GPUs, unless --cpus and --gpus, or Slurm's
-    --cpus-per-task and --gpus-per-task, say what each has.
+    Ranks on one machine split its cores and GPUs, unless --cpus and --gpus, or Slurm's
+    --cpus-per-task and --gpus-per-task, set the share of each.
     """
     from remotely.machine import interfaces, this_machine
     from remotely.machine.gpus import Offer, visible
     from remotely.ops import job as jobs
     from remotely.ops import launchers
     from remotely.ops.cluster import Network
-    from remotely.ops.rendezvous import meeting_place
+    from remotely.ops.rendezvous import jobs_folder
 
     rank = launchers.rank_of(os.environ, wait_for, job or "")
     name = rank.job or f"alone-{os.getpid()}"
-    if rank.size == 1:  # nobody looks for it: another machine may have a job of that name
-        name = f"{name}-{launchers.fit(this_machine.machine_name())}"
-    folder = meeting_place(rendezvous) / name
+    if rank.size == 1:  # no other rank looks for it, and other machines may run a job of that name
+        name = f"{name}-{launchers.folder_name(this_machine.machine_name())}"
+    folder = jobs_folder(rendezvous) / name
     if cpus is None:
         cores = this_machine.cores()
         cpus = launchers.cpus_of(rank, cores, os.environ)
-        if not rank.rank and (told := launchers.told_of_cores(rank, cores, os.environ)):
-            click.echo(f"remotely run: {told}", err=True)
+        if not rank.rank and (warning := launchers.core_warning(rank, cores, os.environ)):
+            click.echo(f"remotely run: {warning}", err=True)
     if gpus is None:
         gpus = launchers.gpus_of(rank, visible(), os.environ)
     offer = Offer(cpus, gpus)
@@ -101,7 +100,7 @@ def run(
         jobs.follow(rank, folder, Network(ports=ports), offer, patience)
         return
     if rank.launcher is launchers.ALONE:
-        click.echo("remotely run: no launcher: a cluster of this machine alone", err=True)
+        click.echo("remotely run: no launcher found: using this machine alone", err=True)
     host = interfaces.everywhere() if rank.size > 1 else "127.0.0.1"
     sys.exit(jobs.lead(rank, folder, Network(host, (), ports), offer, patience, list(command)))
 
@@ -122,17 +121,17 @@ def up(file: Path) -> None:
     hosts = ["node1", "ada@node2"]
 
     \b
-    [[host]]                      # one with settings of its own
+    [[host]]                      # a machine with its own settings
     ssh = "node3"
     cpus = 4
     gpus = "0,1"
 
-    Also for all: listen, ports, command; cpus and gpus are of this machine. For one: address,
-    announce, ports, command.
+    Other fields of the file: listen, ports, command, and this machine's cpus and gpus. Of a host:
+    address, announce, ports, command.
 
-    Your ~/.ssh/config, agent and known hosts hold. A machine that is on the cluster already stays
-    as it is, so the same line adds those that were missing. One that fails is named, and the others
-    are up; the exit code is then 1.
+    Your ~/.ssh/config, agent and known hosts apply. Machines that are on the cluster already stay
+    as they are, so you can repeat the command to add missing ones. If a machine fails, it is named,
+    the others are up, and the exit code is 1.
     """
     from remotely.ops import ssh
 
@@ -140,12 +139,12 @@ def up(file: Path) -> None:
     address = join_address(hosts.master, hosts.port)
     joined: list[str] = []
     try:
-        _tell(ssh.up(hosts), len(hosts.all_hosts), f"have joined {address}", joined)
+        _print_outcomes(ssh.up(hosts), len(hosts.all_hosts), f"have joined {address}", joined)
     except (RemotelyError, KeyboardInterrupt):
         if ssh.is_up(hosts):
-            who = f"{', '.join(sorted(joined))} joined it" if joined else "no host joined it"
+            members = f"{', '.join(sorted(joined))} joined it" if joined else "no host joined it"
             click.echo(
-                f"The cluster on this machine is up at {address}, and {who}; to end it: "
+                f"The cluster on this machine is up at {address}, and {members}; to end it: "
                 f"remotely down {file}",
                 err=True,
             )
@@ -156,7 +155,7 @@ def up(file: Path) -> None:
 @click.command(short_help="End a cluster that `remotely up` has started.")
 @_file
 def down(file: Path) -> None:
-    """End the cluster here and on the machines that FILE names; no other one there."""
+    """End the cluster here and on the machines that FILE names, and no other cluster there."""
     from remotely.ops import ssh
 
     hosts = _read(file)
@@ -165,7 +164,7 @@ def down(file: Path) -> None:
         click.echo(f"The cluster at {address} has ended.")
     else:
         click.echo(f"No cluster ran at {address} on this machine.")
-    _tell(ssh.leave(hosts), len(hosts.all_hosts), "have nothing of it", [])
+    _print_outcomes(ssh.leave(hosts), len(hosts.all_hosts), "have no worker of it", [])
 
 
 def _read(file: Path) -> "HostFile":
@@ -174,12 +173,12 @@ def _read(file: Path) -> "HostFile":
     return parse_hosts(file.read_text(encoding="utf-8"), str(file))
 
 
-def _tell(outcomes: "Iterator[Outcome]", count: int, what: str, done: list[str]) -> None:
-    """Print each outcome as it comes, and add the hosts that are done to `done`."""
+def _print_outcomes(outcomes: "Iterator[Outcome]", count: int, what: str, done: list[str]) -> None:
+    """Print each outcome as it arrives, and append the successful hosts to `done`."""
     failed: list[str] = []
     for outcome in outcomes:
-        (done if outcome.is_done else failed).append(outcome.host)  # first: Ctrl-C tells of it
-        click.echo(shown(f"{outcome.host}: {outcome.said}"), err=not outcome.is_done)
+        (done if outcome.is_done else failed).append(outcome.host)  # before Ctrl-C can interrupt
+        click.echo(shown(f"{outcome.host}: {outcome.message}"), err=not outcome.is_done)
     if failed:
         raise RemotelyError(
             f"{count - len(failed)} of {count} machines {what}; not {', '.join(sorted(failed))}"

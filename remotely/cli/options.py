@@ -1,6 +1,6 @@
-"""Options that several commands have, and which cluster a command is about.
+"""The options that several commands share, and the choice of the cluster.
 
-That is the one named, that of a port here, or the shell's.
+A command uses the cluster that is named, the one at a port of this machine, or REMOTELY_ADDRESS.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 cpus_option = click.option(
-    "--cpus", type=click.IntRange(min=0), help="CPUs to give away; by default all cores."
+    "--cpus", type=click.IntRange(min=0), help="CPUs to offer; by default all cores."
 )
 
 
@@ -39,7 +39,7 @@ class GpusType(click.ParamType):  # type: ignore[type-arg]
 gpus_option = click.option(
     "--gpus",
     type=GpusType(),
-    help="GPUs to give away: how many, or which (2,3; one alone: 2,); by default all there are.",
+    help="GPUs to offer: how many, or which (2,3; a single one: 2,); by default all.",
 )
 
 
@@ -53,7 +53,7 @@ class ResourceType(click.ParamType):  # type: ignore[type-arg]
         try:
             parse_others({name: float(amount)})
         except ValueError as error:
-            self.fail(f"{value!r} is not NAME=AMOUNT, as license=2 ({error})", param, ctx)
+            self.fail(f"{value!r} is not NAME=AMOUNT, such as license=2 ({error})", param, ctx)
         return name, float(amount)
 
 
@@ -62,7 +62,7 @@ resource_option = click.option(
     "resources",
     type=ResourceType(),
     multiple=True,
-    help="A resource of your own to give away, as license=2; may be given several times.",
+    help="A custom resource to offer, such as license=2; may be repeated.",
 )
 port_option = click.option(
     "--port",
@@ -88,20 +88,20 @@ ports_option = click.option(
     "--ports",
     type=PortsType(),
     default=ANY_PORT,
-    help="The ports at which all that runs here listens, to be opened in a firewall; by default "
-    "those that the kernel chooses.",
+    help="The range of ports at which all processes here listen, to open in a firewall; by default "
+    "the kernel chooses them.",
 )
 announce_option = click.option(
     "--announce",
     multiple=True,
     metavar="HOST",
-    help="The address by which other machines reach this one, if that is not the one at which it "
-    "listens, as in a container; several times for several networks.",
+    help="The address at which other machines reach this one, if it differs from the one at which "
+    "it listens, as in a container; may be repeated for several networks.",
 )
 foreground_option = click.option(
     "--foreground",
     is_flag=True,
-    help="Stay, with the log on standard error, until Ctrl-C, SIGTERM, or the end of the cluster.",
+    help="Run until Ctrl-C, SIGTERM, or the end of the cluster, with the log on standard error.",
 )
 key_option = click.option(
     "--key",
@@ -110,24 +110,24 @@ key_option = click.option(
     help="The key file; by default client.key in ~/.remotely/keys.  [REMOTELY_KEY]",
 )
 local_port_option = click.option(
-    "--port", type=click.IntRange(1, 65535), help="Of a cluster on this machine.  [8010]"
+    "--port", type=click.IntRange(1, 65535), help="The port of a cluster on this machine.  [8010]"
 )
 address_option = click.option(
-    "--address", metavar="HOST:PORT", help="Of the master.  [REMOTELY_ADDRESS]"
+    "--address", metavar="HOST:PORT", help="The address of the master.  [REMOTELY_ADDRESS]"
 )
 
 _OF_RAY = (
-    "{!r} is a Ray cluster, and this command is for clusters of 'remotely start', which HOST:PORT "
-    "or --port names: use 'ray status' and 'ray logs', or remotely.status() in a script"
+    "{!r} is a Ray cluster, but this command is for clusters of 'remotely start' (HOST:PORT or "
+    "--port). Use 'ray status' and 'ray logs', or remotely.status() in a script"
 )
 
 
 def cluster_address(address: str | None, port: int | None) -> str:
-    """Return the address of the cluster that is meant: named, of a port here, or of the shell."""
+    """Return the address of the cluster: the one named, at a port here, or REMOTELY_ADDRESS."""
     if address is None and port is None:
         address = os.environ.get("REMOTELY_ADDRESS") or None
     if address is not None:
-        name, number = address_of_ours(address)
+        name, number = parse_own_address(address)
         return join_address(name, number)
     from remotely.machine import pid_file
 
@@ -135,19 +135,16 @@ def cluster_address(address: str | None, port: int | None) -> str:
     if not daemons:
         raise MasterLost(
             f"no cluster runs at port {port or DEFAULT_PORT} on this machine"
-            f"{other_ports(port or DEFAULT_PORT)}; 'remotely start' starts one, HOST:PORT or "
-            "REMOTELY_ADDRESS names one elsewhere"
+            f"{other_ports(port or DEFAULT_PORT)}; 'remotely start' starts one; for one elsewhere "
+            "give HOST:PORT or set REMOTELY_ADDRESS"
         )
     return daemons[0].address
 
 
-def address_of_ours(address: str) -> tuple[str, int]:
-    """Return the host and the port of a cluster of our own.
-
-    Raises RemotelyError for one of Ray, which the commands do not know.
-    """
+def parse_own_address(address: str) -> tuple[str, int]:
+    """Return the host and the port of a cluster.  Raises RemotelyError if it is one of Ray."""
     name, colon, port = address.partition(":")
-    if name == "ray" and colon and not port.isdecimal():  # a host may be called ray
+    if name == "ray" and colon and not port.isdecimal():  # a host may be named ray
         raise RemotelyError(_OF_RAY.format(address))
     return parse_address(address)
 
@@ -165,22 +162,23 @@ def client_at(address: str, key: Path | None) -> Iterator["Client"]:
 
 
 def port_of_shell() -> int:
-    """Return the port of REMOTELY_ADDRESS, if that cluster is of this machine."""
+    """Return the port of REMOTELY_ADDRESS.  Raises RemotelyError if it is on another machine."""
     from remotely.machine import interfaces, pid_file
 
     if not (address := os.environ.get("REMOTELY_ADDRESS")):
         return DEFAULT_PORT
-    name, port = address_of_ours(address)
+    name, port = parse_own_address(address)
     joined = {daemon.address for daemon in pid_file.running(port)}
     if not interfaces.is_here(name) and join_address(name, port) not in joined:
         raise RemotelyError(
-            f"REMOTELY_ADDRESS is {address}, and {name} is no address of this machine: run "
-            "'remotely stop' there, or name the port of a cluster here with --port"
+            f"REMOTELY_ADDRESS is {address}, and {name} is not an address of this machine: run "
+            "'remotely stop' there, or give the port of a cluster here with --port"
         )
     return port
 
 
 def other_ports(port: int) -> str:
+    """Return a hint with the other ports that have a cluster on this machine; "" if none do."""
     from remotely.machine import pid_file
 
     ports = [str(other) for other in pid_file.ports() if other != port]

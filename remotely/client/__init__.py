@@ -1,1 +1,1 @@
-"""The process that makes calls: the engine of a ZeroMQ cluster."""
+"""The client: the engine of a ZeroMQ cluster, which places actors and sends calls."""

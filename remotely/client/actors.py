@@ -1,18 +1,18 @@
 """The actors of a client, from birth to end.
 
-    known     a handle arrived, or a name was looked up; entries go with the last handle
-    born      the master gives it a place; then the script's files and modules, the class and its
-              arguments go to the process there
-    reborn    the master decides whether an actor that died is restarted.  Its owner makes the next
-              life, since it keeps the class and the arguments; that of a detached actor is made by
-              its worker, from a file (values/restart_file.py), or after a loss of the machine by
-              the client that made the actor
-    ended     by request of the master, which is repeated until the master confirms the end
+    known      a handle arrived, or a name was looked up; the entry lasts as long as the last handle
+    made       the master places the actor; its process receives the script's files and modules,
+               then the class and its arguments
+    restarted  the master decides whether an actor that died is restarted.  Its owner makes the next
+               life, because it keeps the class and the arguments.  For a detached actor its worker
+               does, from a file (values/restart_file.py), or, if the machine is lost, the client
+               that made the actor
+    ended      the client asks the master to end it, and repeats that until the master confirms
 
-Files go to each worker once.  An actor says which of them its worker lacks.  If several actors
-start on a worker at once, each says so before the first has stored anything.  So a client waits for
-a file that is already on its way to the worker, and sends it again only if the actor that was to
-store it failed.
+Files are sent to each worker once.  An actor reports which of them its worker lacks.  If several
+actors start on a worker at the same time, all report so before the first has stored anything.  So a
+client waits for a file that is already being sent to the worker, and sends it again only if the
+actor that was to store it failed.
 """
 
 import gc
@@ -57,15 +57,15 @@ from remotely.values.payload import SEND_FROM_BYTES, OutgoingValue
 from remotely.values.shipping import Shipment
 from remotely.values.sources import library
 
-KILLED_WAIT_S = 5.0  # for the news that a killed actor has ended; a core dump may take long
-GONE_WAIT_S = 1.0  # after the worker has killed an actor, for the news to arrive
-UNDER_WAY_BYTES = 64 << 20  # of files, read into memory and not stored yet, for one actor
+KILLED_WAIT_S = 5.0  # for the report that a killed actor has ended; a core dump may take long
+GONE_WAIT_S = 1.0  # after the worker has killed an actor, for the report to arrive
+MAX_UPLOAD_BYTES = 64 << 20  # of files in memory that are not stored yet, for one actor
 
 Transfers = dict[StoreAddress, BulkTransfer | None]
 
 
 class Actors:
-    """The actors that this process made, and those of handles that it got."""
+    """The actors that this process made, and those of which it received handles."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Actors:
     # --- known ------------------------------------------------------------------------------------
 
     def borrow(self, actor: str, name: str) -> ActorState:
-        """Return an actor of which a handle arrived here, or which was found by its name."""
+        """Return the actor of a handle that arrived here, or of a name that was looked up."""
         found = self._known.get(actor)
         if found is None:
             request = control.Request(
@@ -107,7 +107,7 @@ class Actors:
     def await_arrival(self, class_name: str) -> "ArrivalQuestion":
         return ArrivalQuestion(self._session, self, class_name)
 
-    # --- born -------------------------------------------------------------------------------------
+    # --- made -------------------------------------------------------------------------------------
 
     def place(
         self,
@@ -117,16 +117,16 @@ class Actors:
         options: Options,
         count: int,
     ) -> list[RemoteActor]:
-        """Make `count` actors, or find the actor of a name, if that is wanted and there is one."""
+        """Make `count` actors; with `get_if_exists`, return the actor of that name if it exists."""
         while options.get_if_exists:
             try:
                 return [self.find(options.name)]
             except NameError:
                 pass
-            try:  # the master gives a name once, so one client makes it
+            try:
                 return self._make(cls, args, kwargs, options, 1)
-            except NameTaken as error:  # another was faster, and its actor may end before we look
-                if error.__cause__ is not None:  # it is the constructor's own
+            except NameTaken as error:  # another client was faster; its actor may end before `find`
+                if error.__cause__ is not None:  # raised by the constructor
                     raise
         return self._make(cls, args, kwargs, options, count)
 
@@ -141,13 +141,13 @@ class Actors:
         library.gather()
         what = cls.__name__
         encoded = codec.encode((cls, args, kwargs), (what, f"{what}: args", f"{what}: kwargs"))
-        gang = secrets.token_hex(16) if count > 1 else ""  # placed whole, or not at all
+        gang = secrets.token_hex(16) if count > 1 else ""  # all of them are placed, or none
         actors = [self.new(cls, options, count, gang) for _ in range(count)]
         self._place_all(actors, encoded, options)
         return list(actors)
 
     def new(self, cls: type, options: Options, together: int, gang: str) -> ActorState:
-        """Return an actor that has a name and no place yet, one of `together` of a group."""
+        """Return an actor that has a name and is not placed yet, one of `together` in a group."""
         session = self._session
         assert isinstance(options.memory, int)
         request = control.Request(
@@ -178,8 +178,8 @@ class Actors:
     def _place_all(
         self, actors: Sequence[ActorState], encoded: codec.Encoded, options: Options
     ) -> None:
-        """Place all of these and run their constructors.  Makes all of them or raises an error."""
-        # No frame here holds a future whose error it raises; see future.py.
+        """Place all actors and run their constructors.  Makes all of them or raises an error."""
+        # No frame here holds a future whose error it raises: see future.py.
         places: deque[Question] = deque()
         made: deque[CallFuture[Any]] = deque()
         collected = False
@@ -193,13 +193,13 @@ class Actors:
                     actor.made_from = encoded, options
             for actor in actors:
                 if not collected and not places[0].has_room():
-                    gc.collect()  # handles in cycles of garbage may be what fills the cluster
+                    gc.collect()  # handles in garbage cycles may fill the cluster
                     collected = True
                 made.extend(self.start(actor, places.popleft(), encoded, options, transfers))
             while made:
                 made.popleft().result()
         except BaseException:
-            for place in places:  # otherwise a new master would be asked for them
+            for place in places:  # otherwise they would be repeated to a new master
                 place.cancel()
             self._request_end([actor.actor for actor in actors], 0.0, kill=True)
             raise
@@ -220,14 +220,14 @@ class Actors:
     ) -> list[CallFuture[Any]]:
         """Wait for the place, then send the files, the class and the arguments there.
 
-        `transfers` has the class and arguments on the machines to which they have crossed already.
+        `transfers` are those of the class and arguments, by machine; this adds to them.
 
-        Returns the futures of the files and of the constructor: the first that fails tells why.
+        Returns the futures of the files and of the constructor; the first that fails has the cause.
         """
         try:
             location: Location = place.result()
         finally:
-            if not place.answered:  # this thread was interrupted
+            if not place.answered:  # interrupted
                 place.cancel()
             del place  # see future.py
         channel = self._channels.open(actor, location)
@@ -250,9 +250,9 @@ class Actors:
                 del missing  # see future.py
             worker, _, _ = location.ipc.rpartition("/")  # its folder
             stored = self._uploads.deliver(worker, digests, channel.send_file)
-        future: CallFuture[Any] = CallFuture(f"the constructor of {actor.name}", keep=actor)
+        future: CallFuture[Any] = CallFuture(f"the constructor of {actor.name}", actor=actor)
         transfer = self._transfer(actor, encoded, transfers)
-        future.needs = transfer
+        future.keeps_alive = transfer
         large = None
         if encoded.nbytes >= SHARE_FROM_BYTES:
             large = OutgoingValue(encoded, transfers=(transfer,) if transfer else ())
@@ -264,9 +264,9 @@ class Actors:
     def _transfer(
         self, actor: ActorState, encoded: codec.Encoded, transfers: Transfers
     ) -> BulkTransfer | None:
-        """Bring the class and arguments to an actor's machine, if they are large and it is another.
+        """Transfer large classes and arguments to an actor's machine, unless it is this one.
 
-        Returns when they are there.
+        They have arrived on return.
         """
         store = actor.store if encoded.nbytes >= SEND_FROM_BYTES else None
         if store is None:
@@ -277,10 +277,10 @@ class Actors:
                 transfer.run()
         return transfers[store]
 
-    # --- reborn -----------------------------------------------------------------------------------
+    # --- restarted --------------------------------------------------------------------------------
 
-    def hear_of_death(self, obituary: Obituary) -> None:
-        """On the loop's thread: the master says that a life of an actor has ended."""
+    def on_death(self, obituary: Obituary) -> None:
+        """On the loop's thread: handle the end of a life of an actor, reported by the master."""
         if not obituary.restarting:
             self._ends.pop(obituary.actor, None)  # confirmed
         actor = self._known.get(obituary.actor)
@@ -292,16 +292,16 @@ class Actors:
             actor.gone = True
         elif actor.made_from is not None and (actor.owned or obituary.lost):
             with actor.lock:
-                # If it was given up, the master was told to end it.
+                # If it was given up, the master was asked to end it.
                 is_given_up = actor.ended is not None or actor.is_released
                 if not is_given_up:
-                    actor.settled = False
+                    actor.restarting = True
                     actor.expect_life(obituary.life + 1)
             if not is_given_up:
                 threading.Thread(
                     target=self.restart, args=(actor,), name="remotely-restart", daemon=True
                 ).start()
-        else:  # the next call asks where it is, and gets the answer once it is there again
+        else:  # the next call locates it; the master replies once it is restarted
             actor.expect_life(obituary.life + 1)
         actor.wake()
         channel = actor.channel
@@ -309,13 +309,13 @@ class Actors:
         if channel is None or not is_over:
             return
         if obituary.exited:
-            actor.channel = None  # calls to come find no open one
+            actor.channel = None  # for later calls
             channel.end_after_replies(error, obituary)
         else:
             channel.end(error, obituary)
 
     def restart(self, actor: ActorState) -> None:
-        """Give an actor that died its next life; its handles stay valid."""
+        """Make the next life of an actor that died; its handles stay valid."""
 
         def make() -> None:
             assert actor.made_from is not None
@@ -324,7 +324,7 @@ class Actors:
             while made:
                 made.popleft().result()
 
-        # Maybe before it had a place: then the master has ended its last life only.
+        # The actor may not be placed yet: then the master has ended only its last life.
         restart(actor, actor.life, make, partial(self._request_end, [actor.actor], 0.0))
 
     # --- ended ------------------------------------------------------------------------------------
@@ -336,12 +336,12 @@ class Actors:
         if not grace_s:
             self._kill(actors)
             return
-        asked = self._calls.send(actors, Kind.END, "", NOTHING, background=True)[::-1]
-        failures: list[BaseException] = []  # of the classes' own `close`
+        pending = self._calls.send(actors, Kind.END, "", NOTHING, background=True)[::-1]
+        failures: list[BaseException] = []  # raised by the classes' own `close`
         try:
-            while asked:
+            while pending:
                 try:
-                    asked.pop().result(max(0.0, deadline - time.monotonic()))
+                    pending.pop().result(max(0.0, deadline - time.monotonic()))
                 except (ActorDied, WorkerLost, CallTimeout):
                     pass
                 except Exception as error:
@@ -361,18 +361,19 @@ class Actors:
         remote.is_released = True
         if remote.owned and remote.ended is None:
             self._request_end([remote.actor], PLACE_S)
-        if (channel := remote.channel) is not None:  # no call is in flight: it would hold a handle
-            self._loop.call(partial(channel.end, _last_handle_gone))
+        if (channel := remote.channel) is not None:  # no call is pending: it would hold a handle
+            gone = NotConnected("the last handle is gone")
+            self._loop.call(partial(channel.end, lambda may_have_run: gone))
 
     def repeat_requests(self) -> None:
-        """On the loop's thread: tell a new master what the last one has not confirmed."""
+        """On the loop's thread: send a new master the requests that are not confirmed."""
         for end in self._ends.values():
             self._session.link.send(end)
 
     def _request_end(self, actors: Sequence[str], grace_s: float, kill: bool = False) -> None:
-        """Have the master end actors.
+        """Ask the master to end actors, also those given up before they had a place.
 
-        Do so too for an actor that was asked for and then given up: it may have a place by now.
+        Such an actor may have been placed meanwhile.
         """
         ends = {actor: control.End(actor=actor, grace_s=grace_s, kill=kill) for actor in actors}
 
@@ -385,7 +386,7 @@ class Actors:
 
     def _kill(self, actors: Sequence[ActorState]) -> None:
         for actor in actors:
-            if not actor.owned:  # the master tells us of its end if we ask where it is
+            if not actor.owned:  # the master reports an end to the clients that located the actor
                 self._channels.locate(actor)
             self._request_end([actor.actor], 0.0, kill=True)
         for actor in actors:
@@ -393,15 +394,15 @@ class Actors:
             self._mark_closed(actor)
 
     def _wait_for_end(self, actor: ActorState, deadline: float) -> None:
-        """Return when the process of an actor has ended; have it killed after the deadline."""
-        if self._loop.is_own_thread():  # a done-callback: this thread receives the news
+        """Wait until an actor's process has ended; have it killed at the deadline."""
+        if self._loop.is_own_thread():  # a done-callback: this thread receives the report
             return
         if not actor.wait_for_end(deadline):
             self._request_end([actor.actor], 0.0)
             actor.wait_for_end(time.monotonic() + TERM_S + GONE_WAIT_S)
 
     def _mark_closed(self, actor: ActorState) -> None:
-        """Fail all calls of an actor that was closed, those in flight and those to come."""
+        """Fail the pending and later calls of an actor that was closed."""
         if actor.ended is None:
             gone = Obituary(actor=actor.actor, life=actor.request.life, asked=True)
             actor.ended = end_error(actor.name, actor.location, gone)
@@ -410,12 +411,8 @@ class Actors:
                 actor.channel.end(actor.ended, gone)
 
 
-def _last_handle_gone(may_have_run: bool) -> NotConnected:
-    return NotConnected("the last handle is gone")
-
-
 class ArrivalQuestion:
-    """A question for an actor whose process dials in.  Implements `engine.Arrival`."""
+    """A question to the master for an actor that dials in.  Implements `engine.Arrival`."""
 
     def __init__(self, session: MasterSession, actors: Actors, class_name: str) -> None:
         session.check()
@@ -438,18 +435,18 @@ class ArrivalQuestion:
         assert located.location is not None
         actor = self._actors.borrow(located.location.actor, located.location.name)
         if actor.location is None:
-            actor.lives_at(located.location, self._session.host)
+            actor.set_location(located.location, self._session.host)
         self._session.arrivals.add(actor.actor)
         return actor
 
     def give_back(self) -> None:
         self._question.cancel()
         if not self._session.is_closed:
-            self._session.tell(control.NoArrival(ticket=self._question.message.ticket))
+            self._session.send(control.NoArrival(ticket=self._question.message.ticket))
 
 
 class _Upload:
-    """One file on its way to one worker."""
+    """One file that is being sent to one worker."""
 
     def __init__(self) -> None:
         self.is_over = threading.Event()
@@ -475,13 +472,12 @@ class FileUploads:
         missing: Iterable[str],
         send: Callable[[str, bytes, CallFuture[None]], object],
     ) -> list[CallFuture[None]]:
-        """Send the files that a worker lacks through one of its actors; wait for those that other
-        actors are storing there.
+        """Send a worker's missing files through one of its actors.
 
-        Returns the futures of the files that may not be stored yet.  Raises RemotelyError for a
-        file that has changed.
+        Waits for those that other actors are storing there.  Returns the futures of the files that
+        may not be stored yet.  Raises RemotelyError for a file that has changed.
         """
-        under_way: deque[tuple[CallFuture[None], int]] = deque()
+        pending: deque[tuple[CallFuture[None], int]] = deque()
         left = list(missing)
         while left:
             others = []
@@ -493,21 +489,21 @@ class FileUploads:
                         continue
                     content = self._shipment.read(digest)
                     send(digest, content, future)
-                    under_way.append((future, len(content)))
-                except BaseException:  # or we are interrupted: others may wait for it
+                    pending.append((future, len(content)))
+                except BaseException:  # also interrupts: other threads may wait for this upload
                     future.lose(RemotelyError("it was not sent"))
-                    future.tell()
+                    future.run_callbacks()
                     raise
                 del future  # see future.py
-                while sum(size for _, size in under_way) > UNDER_WAY_BYTES:
-                    under_way.popleft()[0].result()
+                while sum(size for _, size in pending) > MAX_UPLOAD_BYTES:
+                    pending.popleft()[0].result()
             for _, other in others:
                 other.is_over.wait()
             left = [digest for digest, other in others if other.failed]
-        return [future for future, _ in under_way]
+        return [future for future, _ in pending]
 
     def _claim(self, key: tuple[str, str], future: CallFuture[None]) -> _Upload | None:
-        """Return the upload by another actor, or None: then this one has to send the file."""
+        """Return another actor's upload of the file; None if the caller must send it."""
         ours = _Upload()
         future.add_done_callback(ours.end)  # before others can find it
         with self._lock:

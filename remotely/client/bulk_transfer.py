@@ -1,19 +1,20 @@
 """Bulk transfer: large values between this client and the machines of its actors, through stores.
 
-    arguments   of SEND_FROM_BYTES or more, for an actor on another machine: a BulkTransfer brings
-                the value to each machine once, over TLS, as relay_plan.py says
+    arguments   of SEND_FROM_BYTES or more, for an actor on another machine: a BulkTransfer sends
+                the value to each machine once, over TLS, by the plan of relay_plan.py
     results     stay in the store of their actor's machine, and are fetched from there
 
-For each machine there is one choice, its path (relay_plan.Path), which holds for arguments and
-results.  Where it is SOCKETS, large values go through the sockets of the actors, as small ones do.
+Each machine has a path (relay_plan.Path), for arguments and results alike.  With SOCKETS, large
+values go through the sockets of the actors, as small ones do.
 
     the path becomes   when
-    CHAIN              at first; AGAIN_S after any other choice; its store has ended, since the next
-                       one may be reached
-    DIRECT             another machine cannot pass values on to it
-    SOCKETS            its store cannot be reached from here, or does not answer
+    CHAIN              at first; AGAIN_S after any other choice; its store has ended, because its
+                       next store may be reachable
+    DIRECT             another machine cannot relay values to it
+    SOCKETS            its store is unreachable from here, or does not answer
 
-The first of each kind is said, once: it may be a firewall, and everything then works, but slower.
+The first change to DIRECT and to SOCKETS is logged, once for each store: the cause may be a
+firewall, with which everything works, but slower.
 """
 
 import logging
@@ -30,7 +31,7 @@ from remotely.client.ref import Ref
 from remotely.client.relay_plan import Path, RelayPlan
 from remotely.machine.shield import RLock, shield
 from remotely.protocol import control
-from remotely.protocol.address import place
+from remotely.protocol.address import describe
 from remotely.protocol.control import BulkAddress, StoreAddress
 from remotely.protocol.lease import CONNECT_S
 from remotely.protocol.resources import format_bytes
@@ -54,29 +55,29 @@ from remotely.values.payload import (
 
 log = logging.getLogger("remotely")
 
-AGAIN_S = 30.0  # after which the first path to a machine is tried again
+AGAIN_S = 30.0  # after which CHAIN is tried again
 ANSWER_S = CONNECT_S + 1.0  # for a store to start and to make room
 SILENT_S = 4 * STALL_S
 TIDY_EVERY_S = 5.0
 IDLE_S = 20.0  # after which a TLS connection is closed; earlier than its store does
-MAX_THREADS = 8  # more do not make a line faster
+MAX_THREADS = 8  # more do not make a link faster
 _write_onward = msgspec.msgpack.Encoder().encode
 
-Events = Callable[[StoreAddress, msgspec.Struct | None], None]  # None: the link broke
+Listener = Callable[[StoreAddress, msgspec.Struct | None], None]  # None: the link broke
 
 
 class Stores:
-    """What a client has in the stores of other machines.  Any thread may use it.
+    """A client's values in the stores of other machines.  Thread-safe.
 
-    `on_choice` is told, on the loop's thread, whether results are to stay in the store of a machine
-    from now on.
+    `on_choice` is called on the loop's thread when actors should begin, or cease, to leave their
+    results in a store.
     """
 
     def __init__(
         self, context: "zmq.Context[zmq.Socket[bytes]]", loop: Loop, pair: KeyPair, machine: str
     ) -> None:
         self.threads = Threads("remotely-bulk", MAX_THREADS)
-        self.fetching = Threads("remotely-bulk", MAX_THREADS)  # what leaves keeps no result waiting
+        self.fetching = Threads("remotely-bulk", MAX_THREADS)  # results do not wait for arguments
         self.on_choice: Callable[[StoreAddress, bool], None] = lambda store, usable: None
         self._context = context
         self._loop = loop
@@ -85,9 +86,9 @@ class Stores:
         self._lock = RLock()
         self._links: dict[StoreAddress, StoreLink] = {}
         self._pool = ConnectionPool()
-        self._told: set[tuple[StoreAddress, Path]] = set()
+        self._logged: set[tuple[StoreAddress, Path]] = set()
         self._claimed: dict[bytes, StoreAddress] = {}  # results, by name, until they are released
-        self._unreleased: dict[bytes, StoreAddress] = {}  # until their stores can be reached
+        self._unreleased: dict[bytes, StoreAddress] = {}  # to release once the store is reachable
         loop.every(TIDY_EVERY_S, self._pool.tidy)
         loop.every(TIDY_EVERY_S, self._reach_again)
 
@@ -99,31 +100,31 @@ class Stores:
     def transfer(
         self, encoded: Encoded, stores: Iterable[StoreAddress | None]
     ) -> "BulkTransfer | None":
-        """Return the transfer of a value to these machines; None if it goes by itself."""
+        """Return a transfer of a value to these machines; None if it needs none."""
         if encoded.nbytes < SEND_FROM_BYTES:
             return None
         links = [self._link(s) for s in dict.fromkeys(stores) if s and self.is_usable(s)]
         return BulkTransfer(encoded, links, self._pool) if links else None
 
     def bring(self, ref: Ref, stores: Iterable[StoreAddress | None]) -> None:
-        """Bring a ref to these machines, where it is neither there nor on its way."""
+        """Transfer a ref to those of these machines for which no transfer has begun."""
         missing = [s for s in stores if s and not any(t.covers(s) for t in ref.transfers)]
         if (transfer := self.transfer(ref.value, missing)) is not None:
             ref.transfers.append(transfer)
             self.threads.run(transfer.run)
 
     def claim(self, result: Parcel, store: StoreAddress) -> None:
-        """Have a store keep a result until it is released, though its actor may end."""
+        """Have a store keep a result until it is released, even if its actor ends."""
         self._claimed[result.value] = store
         if self.is_usable(store):
-            self._link(store).tell(control.Claim(value=result.value))
+            self._link(store).send(control.Claim(value=result.value))
 
     def fetch(self, wanted: Parcel) -> Unpacked:
         """Fetch a result that was claimed.  Raises OSError or ValueGone."""
         store = self._claimed.get(wanted.value)
         link = None if store is None else self._links.get(store)
         if link is None or link.path is Path.SOCKETS:
-            raise ConnectionRefusedError("its store could not be reached a moment ago")
+            raise ConnectionRefusedError("its store is unreachable")
         assert wanted.store is not None
         address, value = wanted.store, wanted.value
         ours = arena.ours()
@@ -137,19 +138,19 @@ class Stores:
         try:
             bulk.in_stripes(wanted.nbytes, pull)
         except OSError as error:
-            if link.bulk == address:  # else it is of a store that has ended
+            if link.bulk == address:  # else the address is that of a store that has ended
                 link.choose(Path.SOCKETS, error)
             raise
         return wanted.cut(memory)
 
     def release(self, unwanted: Parcel, store: StoreAddress | None = None) -> None:
-        """Let go a result that nobody wants any more; `store` has it, if it was not claimed.
+        """Release a result that is not needed; `store` has it, if it was not claimed.
 
         Never blocks, and takes no lock.
         """
         claimed = self._claimed.pop(unwanted.value, None)
         if claimed and (link := self._links.get(claimed)) and link.is_broken:
-            return  # the store has dropped what was claimed over it; perhaps its worker has left
+            return  # the store has dropped what was claimed over that link
         if store := claimed or store:
             self._unreleased[unwanted.value] = store
             self._loop.call(self._release)
@@ -158,57 +159,55 @@ class Stores:
         """After the end of the loop."""
         self.threads.close()
         self.fetching.close()
-        links, self._links = self._links, {}  # nobody hears of what they choose at their end
+        links, self._links = self._links, {}  # so that closing them changes no path
         for link in links.values():
             link.close()
         self._pool.close()
 
     def _link(self, address: StoreAddress) -> "StoreLink":
-        """Return the link to a store.  A new one claims what we still hold there."""
+        """Return the link to a store.  A new link claims the results that this client has there."""
         with self._lock:
             link = self._links.get(address)
             if link is None or link.is_broken:
                 link = StoreLink(self._context, self._loop, self._pair, address, self._chosen)
-                with shield:  # one that is never opened would not be replaced either
+                with shield:  # a link that is stored but never opened would not be replaced
                     self._links[address] = link
                     link.open()
                 for value, store in self._claimed.copy().items():
                     if store == address:
-                        link.tell(control.Claim(value=value))
+                        link.send(control.Claim(value=value))
             return link
 
     def _reach_again(self) -> None:
-        """On the loop's thread: open links that broke, where we hold results."""
+        """On the loop's thread: reopen broken links to stores that hold results of this client."""
         for store in set(self._claimed.copy().values()):
             if self.is_usable(store):
                 self._link(store)
         self._release()
 
     def _release(self) -> None:
-        """On the loop's thread: release what is to be, in stores that can be reached."""
+        """On the loop's thread: release unneeded results in the stores that are reachable."""
         for value, store in self._unreleased.copy().items():
             if self.is_usable(store):
-                self._link(store).tell(control.Release(values=[value]))
+                self._link(store).send(control.Release(values=[value]))
                 del self._unreleased[value]
 
     def _chosen(self, link: "StoreLink", why: str, origin: BulkAddress | None) -> None:
-        """On the loop's thread: the path to a machine has changed; `origin` cannot reach it."""
+        """On the loop's thread: handle a new path to a machine, which `origin` cannot reach."""
         if self._links.get(link.address) is not link:
             return
         self.on_choice(link.address, link.path is not Path.SOCKETS)
-        if link.path is Path.CHAIN or (link.address, link.path) in self._told:
+        if link.path is Path.CHAIN or (link.address, link.path) in self._logged:
             return
-        self._told.add((link.address, link.path))
+        self._logged.add((link.address, link.path))
         log.warning(
-            "large values do not get from %s to the store at %s (%s): they %s, which is slower. "
-            "Each worker listens at two ports for values of %s or more, which have to be open "
+            "large values cannot be sent from %s to the store at %s (%s): they %s, which is "
+            "slower. Each worker listens on two ports for values of %s or more; open these ports "
             "between all machines",
-            f"the store at {place(nearest(origin.tcp))}" if origin else self._machine,
-            place(nearest(link.address.tcp)),
+            f"the store at {describe(nearest(origin.tcp))}" if origin else self._machine,
+            describe(nearest(link.address.tcp)),
             why,
-            "are brought there from here"
-            if origin
-            else "go through the sockets of the actors there",
+            "are sent from here" if origin else "go through the sockets of the actors there",
             format_bytes(SEND_FROM_BYTES),
         )
 
@@ -216,12 +215,11 @@ class Stores:
 class StoreLink:
     """One connection over CURVE to the store of a machine, and the path to that machine.
 
-    What the client has announced there is its own for as long as the link holds, and so are the
-    results that it has claimed.  A link never reconnects: a new one knows of no values.  Any thread
-    may use it.
+    The store keeps the client's announced values and claimed results as long as the link lasts.  A
+    link never reconnects: a new link has no values.  Thread-safe.
 
-    path   how large values get there; `on_choice` is told of changes, on the loop's thread
-    bulk   where the store takes bytes; None until it has answered
+    path   the way of large values there; `on_choice` is called with changes, on the loop's thread
+    bulk   the address at which the store receives values; None until it has answered
     """
 
     def __init__(
@@ -238,7 +236,7 @@ class StoreLink:
         self.is_broken = False
         self._loop = loop
         self._on_choice = on_choice
-        self._listeners: dict[bytes, Events] = {}  # by value
+        self._listeners: dict[bytes, Listener] = {}  # by value
         self._decode = control.Decoder(control.FromStore["client"]).decode
         self._socket = sockets.client(context, pair, address.public_key, Reconnect.NEVER)
         self._monitor = ConnectionMonitor(self._socket, loop, self.close)
@@ -247,23 +245,23 @@ class StoreLink:
         """Begin to connect."""
         self._loop.call(self._open)
 
-    def expect(self, value: bytes, nbytes: int, listener: Events) -> None:
-        """Announce a value; `listener` hears what becomes of it, on the loop's thread."""
+    def expect(self, value: bytes, nbytes: int, listener: Listener) -> None:
+        """Announce a value; `listener` receives the store's messages about it, on the loop."""
         self._listeners[value] = listener
-        self.tell(control.Expect(value=value, nbytes=nbytes))
+        self.send(control.Expect(value=value, nbytes=nbytes))
 
     def ignore(self, value: bytes) -> None:
-        """Listen no more."""
+        """Remove the listener of a value."""
         self._listeners.pop(value, None)
 
-    def tell(self, message: msgspec.Struct) -> None:
+    def send(self, message: msgspec.Struct) -> None:
         """Send a message.  Never blocks, and takes no lock."""
-        self._loop.call(lambda: self._send(message))
+        self._loop.call(lambda: self._send_on_loop(message))
 
     def choose(self, path: Path, why: str | OSError, origin: BulkAddress | None = None) -> None:
-        """Take a path to the machine for AGAIN_S; `origin`, or else this one, cannot reach it."""
-        told = str(why) or type(why).__name__
-        self._loop.call(lambda: self._choose(path, told, origin))
+        """Use a path for AGAIN_S, because `origin`, by default this machine, cannot reach it."""
+        reason = str(why) or type(why).__name__
+        self._loop.call(lambda: self._choose(path, reason, origin))
 
     def close(self) -> None:
         """On the loop's thread, or after its end."""
@@ -274,9 +272,9 @@ class StoreLink:
         self._loop.unwatch_socket(self._socket)
         self._socket.close(linger=0)
         if self.bulk is None:
-            self._take(Path.SOCKETS, "it does not answer")
+            self._set_path(Path.SOCKETS, "it does not answer")
         elif self.path is not Path.CHAIN:
-            self._take(Path.CHAIN)
+            self._set_path(Path.CHAIN)
         for listener in list(self._listeners.values()):
             listener(self.address, None)
         self._listeners.clear()
@@ -285,19 +283,19 @@ class StoreLink:
         if not self.is_broken:
             sockets.connect(self._socket, nearest(self.address.tcp))
             self._loop.watch_socket(self._socket, self._hear)
-            self._send(control.Reach())
+            self._send_on_loop(control.Reach())
 
     def _choose(self, path: Path, why: str, origin: BulkAddress | None) -> None:
-        if not self.is_broken and self.path is not path:  # a store that has ended is no obstacle
-            self._take(path, why, origin)
+        if not self.is_broken and self.path is not path:  # not for a store that has ended
+            self._set_path(path, why, origin)
 
-    def _take(self, path: Path, why: str = "", origin: BulkAddress | None = None) -> None:
+    def _set_path(self, path: Path, why: str = "", origin: BulkAddress | None = None) -> None:
         self.path = path
         if path is not Path.CHAIN:
-            self._loop.after(AGAIN_S, lambda: self._take(Path.CHAIN))
+            self._loop.after(AGAIN_S, lambda: self._set_path(Path.CHAIN))
         self._on_choice(self, why, origin)
 
-    def _send(self, message: msgspec.Struct) -> None:
+    def _send_on_loop(self, message: msgspec.Struct) -> None:
         if not self.is_broken:
             sockets.send(self._socket, [control.encode(message)])
         elif isinstance(message, control.Expect) and (
@@ -318,12 +316,12 @@ class StoreLink:
 
 
 class BulkTransfer:
-    """One large value on its way to the machines where it is needed: to each of them once.
+    """The transfer of one large value to the stores of several machines, once to each.
 
-    It stays in their stores until the last call that carries it has its outcome: when this object
-    is gone.  Any thread may use it; `run` is for one, and reads the value.
+    The stores keep the value until this object is deleted: when the last call with it has its
+    outcome.  Thread-safe, but only one thread may `run` it, which reads the value.
 
-    done      when the calls that carry it may leave
+    done      completes when the calls with the value may be sent
     """
 
     def __init__(
@@ -340,41 +338,41 @@ class BulkTransfer:
 
     def __del__(self) -> None:
         for link in self._links.values():
-            link.tell(control.Release(values=[self.parcel.value]))
+            link.send(control.Release(values=[self.parcel.value]))
 
     def parcel_at(self, store: StoreAddress | None) -> Parcel | None:
-        """Return what to send to an actor there in the place of the value; None: the value."""
+        """Return the parcel to send to an actor there; None means to send the value itself."""
         if store not in self._here or self._links[store].is_broken:
             return None
         return self.parcel
 
     def covers(self, store: StoreAddress) -> bool:
-        """Tell whether the value is there, or on its way."""
+        """Tell whether the value is in a store or in transit to it."""
         if self.done.done():
             return store in self._here and not self._links[store].is_broken
         return store in self._links
 
     def run(self) -> None:
-        """Bring it to all machines that can be reached.  Returns when it is there.
+        """Transfer the value to all reachable machines.
 
-        Whatever goes wrong, the calls that carry it leave, with the value itself if need be.
+        If that fails, its calls are sent all the same, with the value itself if necessary.
         """
         try:
             self._run()
         except Exception:
-            log.exception("a large value could not cross; it goes through the sockets of actors")
+            log.exception("the transfer of a large value failed; it goes through actors' sockets")
         finally:
             for link in self._links.values():
                 link.ignore(self.parcel.value)
             self.done.set_result(None)
 
     def _run(self) -> None:
-        # 1. Each store makes room, and says so.  One that does not answer does without.
+        # 1. Each store makes room and reports so.  A store that does not answer is left out.
         for link in self._links.values():
             link.expect(self.parcel.value, self.parcel.nbytes, self._hear)
         links = self._wait_until_ready()
-        # 2. Push to the first machine of each chain, on this thread; meanwhile stores tell what
-        #    they got, and what they could not pass on.
+        # 2. Push to the first machine of each chain, on this thread; meanwhile stores report what
+        #    they have received and what they could not relay.
         plan = RelayPlan({address: link.path for address, link in links.items()})
         while not plan.is_over:
             if chain := plan.next():
@@ -389,39 +387,39 @@ class BulkTransfer:
             # 3. Nothing is left to push: wait for the chains.
             try:
                 store, message = self._events.get(timeout=SILENT_S)
-            except queue.Empty:  # each store should have said by now that nothing came
+            except queue.Empty:  # a store reports within this time that nothing came
                 break
-            told = self._links[store].bulk
+            machine = self._links[store].bulk
             match message:
-                case _ if told not in links:
+                case _ if machine not in links:
                     pass
                 case control.Stored():
-                    plan.arrived(told)
+                    plan.arrived(machine)
                 case control.Broken():
-                    plan.not_passed_on(told)
+                    plan.not_relayed(machine)
                 case control.Unrelayed(bulk=to, why=why) if to in links:
-                    links[to].choose(Path.DIRECT, why, told)
-                    plan.not_passed_on(to)
+                    links[to].choose(Path.DIRECT, why, machine)
+                    plan.not_relayed(to)
                 case None:
-                    plan.unreachable(told)
+                    plan.unreachable(machine)
         self._here = {links[machine].address for machine in plan.here}
 
     def _hear(self, store: StoreAddress, message: msgspec.Struct | None) -> None:
         self._events.put((store, message))
 
     def _wait_until_ready(self) -> dict[BulkAddress, StoreLink]:
-        """Return the links of the stores that have room, by where they take bytes."""
+        """Return the links of the stores that have made room, by their bulk addresses."""
         ready: dict[BulkAddress, StoreLink] = {}
-        asked = dict(self._links)
-        ends = time.monotonic() + ANSWER_S
-        while asked:
+        pending = dict(self._links)
+        deadline = time.monotonic() + ANSWER_S
+        while pending:
             try:
-                store, message = self._events.get(timeout=max(0.0, ends - time.monotonic()))
+                store, message = self._events.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
-                for link in asked.values():
+                for link in pending.values():
                     link.choose(Path.SOCKETS, "it does not answer")
                 break
-            found = asked.pop(store, None)  # None: it says already that nothing came
+            found = pending.pop(store, None)  # None: it has answered already
             if found and found.bulk and isinstance(message, control.Ready):
                 ready[found.bulk] = found
         return ready
@@ -438,7 +436,7 @@ class BulkTransfer:
 
 
 class ConnectionPool:
-    """TLS connections to stores, to be used by one thread at a time each."""
+    """TLS connections to stores, each used by one thread at a time."""
 
     def __init__(self) -> None:
         self._lock = RLock()
@@ -446,9 +444,9 @@ class ConnectionPool:
         self._is_closed = False
 
     def use(self, address: BulkAddress, move: Callable[[Connection], None]) -> None:
-        """Move something on a connection.  Raises OSError, or what `move` raises.
+        """Call `move` with a connection.  Raises OSError, or what `move` raises.
 
-        A connection that was idle may have been closed by its store: then a new one is tried.
+        The store may have closed an idle connection; then this retries with another one.
         """
         while True:
             idle = self._take(address)
@@ -464,11 +462,11 @@ class ConnectionPool:
             return
 
     def tidy(self) -> None:
-        """Close what has been idle for long."""
+        """Close connections that have been idle for IDLE_S."""
         self._close(time.monotonic() - IDLE_S)
 
     def close(self) -> None:
-        """Keep none any more: a transfer that goes on closes its own."""
+        """Close the idle connections; a transfer still running closes its own."""
         self._is_closed = True
         self._close(float("inf"))
 

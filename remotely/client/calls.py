@@ -1,13 +1,13 @@
-"""Calls on their way out of a client: pickled once, and sent through the channel of each actor.
+"""Sending of calls: arguments are pickled once, and sent through the channel of each actor.
 
-    at once       on the thread of the caller, if nothing is in the way.  The value is lent: what is
-                  sent is a copy of it by the time that `send` returns
-    in its turn   through the queue of its actor (calling/send_queue.py), if calls wait there, if
-                  arguments have to cross or to be done first, or if the actor has no connection and
-                  the caller does not wait.  Then the value is Owned, in a `Message`
+    immediately   on the caller's thread, if nothing delays the call.  The value is borrowed: it is
+                  copied before `send` returns
+    queued        in its actor's queue (calling/send_queue.py), if other calls wait there, if an
+                  argument must be transferred or computed first, or if the actor has no connection
+                  and the caller does not wait.  Then the value is Owned, in a `Message`
 
-A value that is large, and for another machine, crosses before its call leaves (bulk_transfer.py):
-in the background, unless its caller waits.
+A large value for another machine is transferred before its call is sent (bulk_transfer.py): in the
+background, unless the caller waits.
 """
 
 import os
@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from remotely.calling.back_pressure import Room
-from remotely.calling.send_queue import RetriedFuture, SendQueues, Turn
+from remotely.calling.send_queue import QueuedCall, RetriedFuture, SendQueues
 from remotely.client.bulk_transfer import BulkTransfer, Stores
 from remotely.client.channel import Channel, refuse_in_call
 from remotely.client.channels import ActorState, Channels
@@ -28,8 +28,8 @@ from remotely.client.ref import Ref
 from remotely.engine import Prepared, RemoteActor
 from remotely.errors import NotConnected, RemotelyError
 from remotely.futures.future import CallFuture
-from remotely.futures.reference import Elsewhere
-from remotely.futures.unretrieved import Tell
+from remotely.futures.reference import StoredResult
+from remotely.futures.unretrieved import OnUnretrieved
 from remotely.machine.shield import RLock
 from remotely.protocol.control import StoreAddress
 from remotely.protocol.wire import Kind
@@ -44,18 +44,19 @@ from remotely.values.unpicklable import PartNames
 
 
 class Message:
-    """A call that cannot leave at once: the same bytes for each actor, and for each try.
+    """A call that cannot be sent immediately: the same bytes for each actor and each attempt.
 
-    Its arguments were pickled when it was made.  What they refer to (values/references.py) is put
-    in their place when it leaves:
+    Its arguments are pickled when the call is made.  Futures and refs among them
+    (values/references.py) are resolved when it is sent:
 
-        a future     its value as it came, or as it is now if it has come before; or where the value
-                     is, if it has stayed there: to an actor that may reach no store, it goes itself
-        a large ref  where it is in the store of the actor's machine, to which it has crossed before
+        a future     to its value as it arrived, or, if it was done before, as it was when the call
+                     was made.  If the value is in a store, to its place there; an actor that may
+                     reach no store gets the value itself
+        a large ref  to its place in the store of the actor's machine, once transferred
 
-    named       what the arguments refer to, of which `refs` are the refs
-    transfers   that bring a large value to other machines, as far as they have begun
-    ship        brings what is sent to the machine of an actor, if it is large and not there
+    named       the futures and refs among the arguments; `refs` are the refs
+    transfers   the transfers of a large value to other machines that have begun
+    ship        transfers what is sent to an actor's machine, if it is large and not there
     """
 
     def __init__(
@@ -76,31 +77,32 @@ class Message:
         self._transfers = transfers
         self._ship = ship
         self._lock = RLock()
-        self._kept: list[Elsewhere] = []  # what is not to be released before the call has run
-        # By the number of the future, and whether the actor is apart.
+        self._kept: list[StoredResult] = []  # not to be released before the call has run
+        # By the index of the future, and whether the actor is apart.
         self._values: dict[tuple[int, bool], Any] = {}
-        self._made: dict[tuple[bytes, ...], OutgoingValue] = {}
+        self._outgoing: dict[tuple[bytes, ...], OutgoingValue] = {}
         for number, (thing, _) in enumerate(named):
             if not isinstance(thing, CallFuture):
                 continue
-            thing.stays = True
-            if thing.done() and thing.kept is None and not isinstance(thing.where, Elsewhere):
-                with suppress(Exception):  # it is told when the call is to leave
-                    arriving = _arriving(thing.result())
-                    self._values[number, True] = self._values[number, False] = arriving
+            thing.is_passed_on = True
+            is_stored = isinstance(thing.raw_result, StoredResult)
+            if thing.done() and thing.kept is None and not is_stored:
+                with suppress(Exception):  # sending the call raises it
+                    snapshot = _snapshot(thing.result())
+                    self._values[number, True] = self._values[number, False] = snapshot
 
     def __del__(self) -> None:
-        for made in vars(self).get("_made", {}).values():  # none yet, if we were interrupted
-            made.close()
+        for outgoing in vars(self).get("_outgoing", {}).values():  # {} if interrupted
+            outgoing.close()
 
     def needs(self, store: StoreAddress | None) -> list[Future[Any]]:
-        """Return what has to be done before it leaves for an actor there."""
+        """Return the futures that must be done before the call is sent to an actor there."""
         transfers = [*self._transfers, *(t for ref in self.refs for t in ref.transfers)]
         here = [t.done for t in transfers if store is not None and t.covers(store)]
         return [*self._futures, *here]
 
     def outgoing_to(self, store: StoreAddress | None, is_apart: bool = False) -> OutgoingValue:
-        """Return what to send to an actor there; if it `is_apart`, with the values themselves.
+        """Return what to send to an actor there; if it `is_apart`, with values, not store entries.
 
         Raises the error of a future that failed.
         """
@@ -110,14 +112,14 @@ class Message:
                 for i, (thing, name) in enumerate(self._named)
             ]
             kind = tuple(entry.name if isinstance(entry, InStore) else b"" for entry in entries)
-            if (made := self._made.get(kind)) is None:
+            if (outgoing := self._outgoing.get(kind)) is None:
                 value = self.value
                 if entries:
                     value = own(codec.encode(Referring(value, entries), self.name))
-                made = self._made[kind] = OutgoingValue(value, True, self._transfers)
+                outgoing = self._outgoing[kind] = OutgoingValue(value, True, self._transfers)
             if not is_apart:
-                self._ship(made, store)
-            return made
+                self._ship(outgoing, store)
+            return outgoing
 
     def _entry(
         self, number: int, thing: Any, name: str, store: StoreAddress | None, is_apart: bool
@@ -136,35 +138,39 @@ class Message:
             error = cancelled
         if error is not None:
             raise references.of_argument(error, name)
-        kept = future.kept or future.where
+        kept = future.kept or future.raw_result
         if isinstance(kept, Owned):
             return Referring(kept)
-        if not isinstance(kept, Elsewhere):
-            return _arriving(kept)
+        if not isinstance(kept, StoredResult):
+            return _snapshot(kept)
         if is_apart:
             return kept.fetch()
         self._kept.append(kept)
         return kept.entry()
 
 
-def _arriving(value: Any) -> Referring:
-    """Return what arrives as the value is now."""
+def _snapshot(value: Any) -> Referring:
+    """Return an argument that arrives as the value is now."""
     return Referring(own(codec.encode(value)))
 
 
 class Calls:
-    """Sends calls to actors.  `on_unretrieved` hears of errors that nobody has looked at."""
+    """Sends calls to actors.  `on_unretrieved` receives errors that were never retrieved."""
 
     def __init__(
-        self, session: MasterSession, channels: Channels, stores: Stores, on_unretrieved: Tell
+        self,
+        session: MasterSession,
+        channels: Channels,
+        stores: Stores,
+        on_unretrieved: OnUnretrieved,
     ) -> None:
         self._session = session
         self._channels = channels
         self._stores = stores
-        self._queues: SendQueues[Message] = SendQueues(self._leave, channels.check_wait)
-        self._on_unretrieved = on_unretrieved  # bound once, not with each call
+        self._queues: SendQueues[Message] = SendQueues(self._send_queued, channels.check_wait)
+        self._on_unretrieved = on_unretrieved
 
-    # --- the verbs of the seam that send ----------------------------------------------------------
+    # --- verbs of `Engine` ------------------------------------------------------------------------
 
     def call(
         self,
@@ -195,7 +201,7 @@ class Calls:
         return self.send(remotes, Kind.SET, name, encoded, len(remotes) > 1)
 
     def is_any_elsewhere(self, remotes: Sequence[RemoteActor]) -> bool:
-        """Tell whether large values cross to another machine for any of these."""
+        """Tell whether large values for any of these go through the store of another machine."""
         return bool(self._stores_of(remotes))
 
     def send(
@@ -208,11 +214,11 @@ class Calls:
         retries: int = 0,
         named: Sequence[NamedReference] = (),
     ) -> list[CallFuture[Any]]:
-        """Send one call to each actor.  Without `background` the caller is about to wait.
+        """Send one call to each actor.  Without `background`, the caller is about to wait.
 
         `named` are the futures and refs among its arguments.
         """
-        refuse_in_call(name)  # before anything is noted as sent
+        refuse_in_call(name)  # before any state changes
         if self._session.is_closed or self._session.pid != os.getpid():
             self._session.check()
         if library.loaded != len(sys.modules):
@@ -226,7 +232,7 @@ class Calls:
         transfers = (transfer,) if transfer else ()
         if nbytes >= SHARE_FROM_BYTES:
             large = OutgoingValue(encoded, len(remotes) > 1, transfers)
-        may_leave = not named and (transfer is None or transfer.done.done())
+        is_ready = not named and (transfer is None or transfer.done.done())
         if named or retries:
             message = self._message(remotes, kind, name, encoded, named, transfers)
         futures = []
@@ -236,8 +242,8 @@ class Calls:
                 future: CallFuture[Any]
                 what = f"{remote.name}.{name}"
                 if message is not None and retries:
-                    again = partial(self._queues.add, remote, message)
-                    future = RetriedFuture(what, remote, again, retries)
+                    resend = partial(self._queues.add, remote, message)
+                    future = RetriedFuture(what, remote, resend, retries)
                 else:
                     future = CallFuture(what, remote)
                 if encoded.travelling:
@@ -245,9 +251,9 @@ class Calls:
                 if background and kind is Kind.CALL:
                     future.on_unretrieved = self._on_unretrieved
                 if transfer is not None:
-                    future.needs = transfer
+                    future.keeps_alive = transfer
                 channel = remote.channel
-                if not may_leave or remote.queue is not None:
+                if not is_ready or remote.queue is not None:
                     channel = None
                 elif (channel is None or not channel.is_open) and not background:
                     channel = self._open_for(remote, future)
@@ -260,7 +266,7 @@ class Calls:
                     if message is None:
                         message = self._message(remotes, kind, name, encoded, named, transfers)
                     if background or not self._send_if_ready(remote, message, future):
-                        self._send_in_turn(remote, message, future, background)
+                        self._enqueue(remote, message, future, background)
                 futures.append(future)
         finally:
             if large is not None:
@@ -268,22 +274,21 @@ class Calls:
         return futures
 
     def close(self) -> None:
-        """Fail the calls that have not left."""
+        """Fail the calls that are not sent yet."""
         self._queues.close(NotConnected(SHUT_DOWN))
 
     def _open_for(self, actor: ActorState, future: CallFuture[Any]) -> Channel | None:
-        """Connect to an actor for a caller who waits; None if that has to wait for its turn, or if
-        the call cannot be sent, and has the error."""
+        """Connect to an actor for a caller that waits; None if the call is queued or has failed."""
         if not self._channels.may_wait() and actor.ended is None:
             return None
         try:
-            return self._channels.of(actor)
+            return self._channels.connected(actor)
         except RemotelyError as error:
             future.lose(error.with_traceback(None))  # its frames hold the future; see future.py
-            future.tell()
+            future.run_callbacks()
             return None
 
-    # --- calls that cannot leave at once ----------------------------------------------------------
+    # --- queued calls -----------------------------------------------------------------------------
 
     def _message(
         self,
@@ -301,10 +306,10 @@ class Calls:
             self._stores.bring(ref, stores)
         return message
 
-    def _send_in_turn(
+    def _enqueue(
         self, actor: ActorState, message: Message, future: CallFuture[Any], background: bool
     ) -> None:
-        """Have a call leave as soon as it may."""
+        """Queue a call, once there is room for it."""
         if not background:
             self._channels.check_wait(actor, future)
         may_wait = background and message.kind is Kind.CALL and self._channels.may_wait()
@@ -314,33 +319,32 @@ class Calls:
         try:
             if nbytes >= SHARE_FROM_BYTES:
                 actor.back_pressure.count(future, nbytes, may_wait)
-            future.needs = message
+            future.keeps_alive = message
             needs = message.needs(actor.store)
             self._queues.add(actor, message, future, needs)
-        except BaseException:  # we are interrupted
+        except BaseException:  # interrupted
             if future.receiver is None:
                 actor.back_pressure.settle(future)
             raise
 
     def _send_if_ready(self, actor: ActorState, message: Message, future: CallFuture[Any]) -> bool:
-        """Send a call of a caller who waits, if nothing is in its way; return whether that is
-        done."""
+        """Send a call whose caller waits, if nothing delays it; return whether it is dealt with."""
         needs = message.needs(actor.store)
         channel = actor.channel
         if actor.queue is not None or channel is None or not all(need.done() for need in needs):
             return False
         return self._send_message(channel, actor, message, future, False) is not False
 
-    def _leave(self, turn: Turn[Message]) -> None:
-        """On a thread of the queue: send a call whose turn has come."""
-        actor = turn.actor
+    def _send_queued(self, call: QueuedCall[Message]) -> None:
+        """On a thread of the queue: send the call that is next."""
+        actor = call.actor
         assert isinstance(actor, ActorState)
-        channel = self._channels.of(actor)
-        is_sent = self._send_message(channel, actor, turn.message, turn.future, True, turn.take)
+        channel = self._channels.connected(actor)
+        is_sent = self._send_message(channel, actor, call.message, call.future, True, call.take)
         if is_sent:
             channel.receive_in_background()
         elif is_sent is False:
-            turn.give_back()
+            call.give_back()
 
     def _send_message(
         self,
@@ -349,25 +353,25 @@ class Calls:
         message: Message,
         future: CallFuture[Any],
         background: bool,
-        may_leave: Callable[[], bool] = lambda: True,
+        take: Callable[[], bool] = lambda: True,
     ) -> bool | None:
-        """Send what needs nothing any more.
+        """Send a message whose needs are all done; `take` takes it out of its queue.
 
-        Return whether it was; None if it may not leave, or has an outcome.
+        Return whether it was sent; None if it was not next in its queue, or is settled.
         """
         store = actor.store
         try:
             outgoing = message.outgoing_to(store, actor.is_apart and self._channels.may_wait())
         except BaseException as error:  # of a future among the arguments
-            if may_leave():
+            if take():
                 future.settle(None, error.with_traceback(None))
-                future.tell()
+                future.run_callbacks()
             return None
         if not channel.is_open:
             return False
-        if not may_leave():
+        if not take():
             return None
-        future.needs = message
+        future.keeps_alive = message
         if channel.sources_sent < len(library.batches):
             _send_sources(actor, channel)
         value, large = outgoing.encoded, outgoing if outgoing.is_large else None
@@ -376,15 +380,15 @@ class Calls:
     # --- large values for other machines ----------------------------------------------------------
 
     def _stores_of(self, remotes: Sequence[RemoteActor]) -> list[StoreAddress]:
-        """Return the stores of the machines of these actors, but for this machine."""
+        """Return the stores of the other machines on which these actors are."""
         return [r.store for r in remotes if isinstance(r, ActorState) and r.store is not None]
 
     def _begin_transfer(
         self, remotes: Sequence[RemoteActor], encoded: Encoded, background: bool
     ) -> tuple[Encoded, BulkTransfer | None]:
-        """Begin to bring a large value to the machines of these actors, if there is need to.
+        """Transfer a large value to these actors' machines, if necessary; wait unless `background`.
 
-        Without `background` it is there when this returns; else what is returned is Owned.
+        With `background`, the returned value is Owned.
         """
         stores = self._stores_of(remotes)
         if not stores or not (background or self._channels.may_wait()):
@@ -403,8 +407,7 @@ class Calls:
     def _ship(
         self, others: Sequence[StoreAddress], outgoing: OutgoingValue, store: StoreAddress | None
     ) -> None:
-        """Bring a large value to the machine of an actor that is called, and with it to those of
-        the others, unless this thread may not wait.  It is there when this returns."""
+        """Transfer a large value to `store` and the others, if this thread may wait for it."""
         is_small = outgoing.nbytes < SEND_FROM_BYTES
         if store is None or is_small or not self._channels.may_wait():
             return
@@ -417,18 +420,18 @@ class Calls:
 def _send_sources(actor: ActorState, channel: Channel) -> None:
     """Send the modules that an actor may lack.
 
-    It has them when it says so: the connection may break before.
+    They count as sent once the actor confirms them: the connection may break before.
     """
     life, sent = channel.location.life, channel.sources_sent
     batches, total = library.unsent_for(actor, life, sent)
     for digest, content in batches:
         value = Encoded((), (memoryview(content),))
-        told: CallFuture[Any] = CallFuture("the actor")
-        told.add_done_callback(partial(_note_arrival, actor, life, digest))
-        channel.send(Kind.SOURCES, digest, value, told, background=True)
+        confirmed: CallFuture[Any] = CallFuture("the actor")
+        confirmed.add_done_callback(partial(_note_arrival, actor, life, digest))
+        channel.send(Kind.SOURCES, digest, value, confirmed, background=True)
     channel.sources_sent = total
 
 
-def _note_arrival(actor: ActorState, life: int, digest: str, told: Any) -> None:
-    if told.exception() is None:
+def _note_arrival(actor: ActorState, life: int, digest: str, confirmed: Any) -> None:
+    if confirmed.exception() is None:
         library.arrived(actor, life, digest)

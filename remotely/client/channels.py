@@ -1,4 +1,4 @@
-"""The actors that a client calls, and the channel to each, which is opened at the first call."""
+"""The client's record of each actor, and its channel, which is opened at the first call."""
 
 import errno
 import time
@@ -25,20 +25,20 @@ from remotely.transport import sockets
 from remotely.transport.listening import here
 from remotely.transport.port_probe import PortProbe
 
-OBITUARY_WAIT_S = 1.5  # after a connection broke: the news why is on its way
-LOOK_FOR_END_S = 0.2
+OBITUARY_WAIT_S = 1.5  # after a connection has broken
+CHECK_END_EVERY_S = 0.2
 
 
 class ActorState(CalledActor):
-    """One actor, as all its handles in this process share it.
+    """One actor.  All its handles in this process share this object.
 
-    location      where it lives, as far as this process has been told: see `lives_at`
-    store         of its machine, as far as is known; None for this machine
-    is_apart      it is elsewhere and has no store: it may reach none
-    channel       the last one that was opened to it
-    opening       is held by the thread that opens one, and waits for the master meanwhile.
-                  Threads that do sleep about it, as a channel does not keep its actor
-    gone          the master has said that it has ended
+    location      the actor's last known location: see `set_location`
+    store         the store of its machine, if known; None on this machine
+    is_apart      it is on another machine that has no store, and may reach no other store
+    channel       the last channel that was opened to it
+    opening       the lock of the thread that opens a channel, also while it waits for the master.
+                  Waiters sleep on it (wakeup.py), not on the actor: a channel does not hold that
+    gone          whether the master has reported its end
     """
 
     def __init__(self, engine: Engine, request: control.Request, owned: bool) -> None:
@@ -57,27 +57,27 @@ class ActorState(CalledActor):
         channel, queue = self.channel, self.queue
         return (len(queue) if queue else 0) + (channel.unanswered if channel else 0)
 
-    def lives_at(self, location: Location, host: str) -> None:
-        """It is there, as seen by a client on this host."""
+    def set_location(self, location: Location, host: str) -> None:
+        """Set the actor's location, for a client on this host."""
         is_elsewhere = location.host != host
         self.store = location.store if is_elsewhere else None
         self.is_apart = is_elsewhere and location.store is None
         self.location = location
 
     def expect_life(self, life: int) -> None:
-        """From now on, news of an earlier life is outdated."""
+        """Set the current life, unless it is later already: news of earlier lives is outdated."""
         if life > self.life:
             self.life = life
             self.request = msgspec.structs.replace(self.request, life=life)
 
     def wake(self) -> None:
-        """Wake who waits for news of it: of its end or its next life, or to be connected."""
+        """Wake the threads that wait for its end, its next life, or a connection."""
         wakeup.wake(self)
         wakeup.wake(self.opening)
 
     def wait_for_end(self, deadline: float) -> bool:
-        """Return whether it was seen to end.  The master, which would report it, may be gone."""
-        while not self.is_gone(max(0.0, min(LOOK_FOR_END_S, deadline - time.monotonic()))):
+        """Wait for its end; return whether it came.  The master, which reports it, may be gone."""
+        while not self.is_gone(max(0.0, min(CHECK_END_EVERY_S, deadline - time.monotonic()))):
             if self.channel is not None and self.channel.ended:
                 return True
             if time.monotonic() >= deadline:
@@ -85,13 +85,13 @@ class ActorState(CalledActor):
         return True
 
     def is_gone(self, timeout_s: float) -> bool:
-        """Wait up to `timeout_s` for the news that it has ended; return whether it came."""
+        """Wait up to `timeout_s` for the master to report its end; return whether it did."""
         wakeup.sleep_until(lambda: self.gone, timeout_s, self)
         return self.gone
 
 
 class Channels:
-    """Any thread may open one; the loop's thread hears that they are broken."""
+    """The channels of a client.  Any thread may open one; the loop's thread handles broken ones."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
@@ -102,44 +102,45 @@ class Channels:
         self._stores.on_choice = self._choose_path
         self._open: set[Channel] = set()
 
-    def of(self, actor: ActorState) -> Channel:
-        """Return a channel to an actor that is connected to it, a new one if it has none.
+    def connected(self, actor: ActorState) -> Channel:
+        """Return the actor's channel, connected; open one if it has none.
 
-        Waits while the actor is being restarted, or its machine cannot be reached, and raises an
-        error if it has ended.
+        Waits while the actor is being restarted or its machine is unreachable.  Raises an error if
+        the actor has ended.  To open a channel:
 
-            asked       the master says where it lives
-            connecting  it answers: the channel is its own. It has died: asked. Nobody is there:
-                        asked, and the master says so once it has reached the machine itself
-            refused     nobody is there, although the master has reached the machine: an error
+            locate      ask the master for the actor's location
+            connect     if the actor answers, done.  If it has died, locate again.  If nothing
+                        answers, locate again; the master replies once it has reached the machine
+            fail        nothing answers at the same location, although the master reached the
+                        machine: raise the error
         """
         refused: Location | None = None
         with actor.opening:
             while True:
-                if channel := self._present(actor):
+                if channel := self._existing(actor):
                     return channel
                 self.locate(actor, unreached=refused is not None)
-                if channel := self._present(actor):  # it is ours, and has a next life
+                if channel := self._existing(actor):  # this process has made its next life
                     return channel
                 assert actor.location is not None
                 is_last = actor.location == refused
                 refused = actor.location
-                if channel := self._connected(actor, is_last):
+                if channel := self._connect(actor, is_last):
                     return channel
 
-    def _present(self, actor: ActorState) -> Channel | None:
-        """Return the open channel of an actor.  Waits if that is broken, until it is known how."""
-        actor.wait_for_life()
+    def _existing(self, actor: ActorState) -> Channel | None:
+        """Return the actor's open channel, if any.  If it is broken, wait until it has ended."""
+        actor.wait_until_alive()
         if (before := actor.channel) is not None and not before.is_open:
             wakeup.sleep_until(lambda: before.ended or actor.ended, about=actor.opening)
-            actor.wait_for_life()
+            actor.wait_until_alive()
         channel = actor.channel
         return channel if channel is not None and channel.is_open else None
 
-    def _connected(self, actor: ActorState, is_last: bool) -> Channel | None:
-        """Connect to where an actor lives; return None if it has died, or nobody is there.
+    def _connect(self, actor: ActorState, is_last: bool) -> Channel | None:
+        """Connect to the actor's location; return None if it has died or nothing answers.
 
-        If this `is_last`, an error says why nobody is there.
+        If nothing answers at the last attempt (`is_last`), raise the reason instead.
         """
         channel = self._open_at(actor)
         life = channel.location.life
@@ -152,7 +153,7 @@ class Channels:
             about=actor.opening,
         )
         if channel.connected:
-            actor.channel = channel  # if we do not see now that it died, its death sees this
+            actor.channel = channel  # first: a death that the next line misses ends this channel
         if channel.connected and not is_over():
             return channel
         if channel.ended is not None and is_last:
@@ -161,47 +162,48 @@ class Channels:
         return None
 
     def may_wait(self) -> bool:
-        """Tell whether this is any other thread than that which receives for all channels."""
+        """Tell whether this thread may wait: not the loop's, which receives for all channels."""
         return not self._loop.is_own_thread()
 
     def check_wait(self, actor: ActorState, future: CallFuture[Any], _: bool = False) -> None:
-        """Raise an error if the caller would wait for itself, or is amid another call."""
+        """Raise an error if the caller would wait for itself, or is in the middle of a call."""
         refuse_in_call(future.what)
         if self._loop.is_own_thread():
             raise RemotelyError(
-                f"{future.what} cannot be waited for here, in the done-callback of a future: its "
-                "outcome is received on this very thread. Submit the call and go on, or wait for "
-                "it in a thread of your own"
+                f"{future.what} cannot be waited for here, in the done-callback of a future: this "
+                "thread receives its outcome. Submit the call and continue, or wait for it in a "
+                "thread of your own"
             )
-        if self._shared.waits is not None:
-            self._shared.waits.refuse(actor.actor, future.what)
+        if self._shared.wait_reporter is not None:
+            self._shared.wait_reporter.refuse(actor.actor, future.what)
 
     def unanswered(self) -> dict[str, int]:
-        """Return how many calls each actor still has to answer, without those that have none."""
+        """Return the number of pending calls of each actor that has any."""
         channels = [(channel.location.actor, channel.unanswered) for channel in list(self._open)]
         return {actor: calls for actor, calls in channels if calls}
 
     def locate(self, actor: ActorState, unreached: bool = False) -> None:
-        """Ask the master where an actor lives.  Raises an error if it has ended.
+        """Ask the master for an actor's location.  Raises an error if the actor has ended.
 
-        `unreached`: nobody was found where it was.  Then this waits for news of its machine.
+        `unreached`: nothing answered at its location; the master then replies once it has reached
+        the machine.
         """
         asked = self._session.ask(control.Locate, actor=actor.actor, unreached=unreached)
         located = asked.result()
         if located.location is None:
             gone = located.obituary or Obituary(actor=actor.actor, life=0, asked=True)
             raise end_error(actor.name, actor.location, gone)(False)
-        actor.lives_at(located.location, self._host)
+        actor.set_location(located.location, self._host)
         actor.expect_life(located.location.life)
 
     def open(self, actor: ActorState, location: Location) -> Channel:
-        """Open the channel of an actor to where it was just placed."""
-        actor.lives_at(location, self._host)
+        """Open the channel of an actor that was just placed."""
+        actor.set_location(location, self._host)
         channel = actor.channel = self._open_at(actor)
         return channel
 
     def _open_at(self, actor: ActorState) -> Channel:
-        """Open a channel to where an actor is known to live."""
+        """Open a channel to the actor's known location."""
         location = actor.location
         assert location is not None
         try:
@@ -211,8 +213,8 @@ class Channels:
             if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
             raise NoResources(
-                f"this process may have no more open files, and a channel to {actor.name} needs a "
-                "few: raise the limit (ulimit -n), or drop some handles"
+                f"this process has reached its limit of open files, and a channel to {actor.name} "
+                "needs a few: raise the limit (ulimit -n), or drop some handles"
             ) from None
         self._open.add(channel)
         if location.host != self._host and location.store is not None:
@@ -220,19 +222,19 @@ class Channels:
         return channel
 
     def _choose_path(self, store: StoreAddress, is_usable: bool) -> None:
-        """On the loop's thread: large results are to go through this store from now on, or not."""
+        """On the loop's thread: have actors leave large results in this store, or not."""
         for channel in list(self._open):
             location = channel.location
             if location.store == store and location.host != self._host and not channel.ended:
                 channel.fetch_results(is_usable)
 
     def end_all(self) -> None:
-        """When the loop has stopped: fail all calls."""
+        """Fail all calls, after the loop has stopped."""
         for channel in list(self._open):
             channel.end_without_loop(lambda may: NotConnected(SHUT_DOWN))
 
     def recover(self) -> None:
-        """On the loop's thread, each second."""
+        """On the loop's thread, every RECOVER_EVERY_S: drop ended channels, recover the others."""
         for channel in list(self._open):
             if channel.ended:
                 self._open.discard(channel)
@@ -240,11 +242,11 @@ class Channels:
                 channel.recover()
 
     def _broken(self, channel: Channel) -> None:
-        """A connection broke; the master may be about to say why, or its machine may."""
+        """On the loop's thread: after OBITUARY_WAIT_S, end a broken channel without an obituary."""
         end = partial(self._give_up, channel)
         if sockets.is_remote(channel.endpoint):
             reached = None
-            with suppress(RemotelyError):  # it answers nothing any more
+            with suppress(RemotelyError):  # the session is closed
                 ask = self._session.questions.ask
                 reached = ask(control.Locate, actor=channel.location.actor, unreached=True)
             end = partial(end, PortProbe(*parse_address(channel.endpoint)), reached)
@@ -253,7 +255,7 @@ class Channels:
     def _give_up(
         self, channel: Channel, probe: PortProbe | None = None, reached: Question | None = None
     ) -> None:
-        """End it.  Its port is to blame if it is silent and the master has reached the machine."""
+        """End a channel.  Blame its port if it is silent but the master has reached the machine."""
         code = probe.code() if probe else 0
         is_reached = reached is not None and reached.done()
         if reached is not None:

@@ -1,17 +1,17 @@
 """The engine of a cluster: places actors through the master, and calls them directly.
 
-A call is sent by the thread that makes it, and received by the thread that waits for it.  One
-daemon thread runs the loop.  It talks with the master, hears of deaths, prints what actors print,
-and takes in the replies of submitted calls.  It runs none of the user's code but the done-callbacks
-of futures, and never waits for anything.
+The calling thread sends a call, and the thread that waits for it receives the reply.  One daemon
+thread runs the loop, which talks to the master, prints the output of actors, and receives the
+replies of submitted calls.  It never blocks.  The only user code that it runs is done-callbacks and
+what unpickling runs.
 
-Client wires these parts together; each knows those above it.  Verbs of the seam are theirs:
+Client connects these parts; each uses only those above it:
 
-    printing.py         what is printed
-    master_session.py   who this client is; questions to the master and their answers
+    printing.py         output, log records and warnings
+    master_session.py   the client's session with the master: its id, its questions
     bulk_transfer.py    large values in the stores of other machines
     channels.py         the channel of each actor
-    calls.py            how calls leave
+    calls.py            sending calls
     actors.py           actors, from birth to end
 """
 
@@ -45,14 +45,14 @@ from remotely.values.owned import own
 from remotely.values.shipping import Shipment
 
 RECOVER_EVERY_S = 1.0  # all channels
-MAX_DESCRIPTORS = 65_536  # a handle that is called takes five; many systems allow 1,024
+MAX_DESCRIPTORS = 65_536  # each called actor takes five; many systems allow 1,024
 
 
 class Client:
     """Implements `engine.Engine` on a cluster.
 
-    `on_shutdown` takes down a cluster that belongs to this client alone; `on_forget`, in a forked
-    child, lets go of what keeps that cluster alive.
+    `on_shutdown` stops a cluster that belongs to this client alone; `on_forget`, in a forked child,
+    releases what keeps that cluster alive.
     """
 
     promises = Promises()
@@ -70,7 +70,7 @@ class Client:
         on_forget: Callable[[], None] = lambda: None,
     ) -> None:
         if not inside:
-            arena.size_wanted()  # refuse a bad one here, and not at the first large value
+            arena.size_wanted()  # raises for an invalid setting: here, not at a large value
         self.address = address
         self.cluster = f"{address} {key.master_public.decode()}"
         self._on_shutdown = on_shutdown
@@ -79,12 +79,12 @@ class Client:
         self._log_listener = LogListener(self._display.show)
         daemons.raise_descriptor_limit(at_most=MAX_DESCRIPTORS)
         self._session = session = MasterSession(
-            address, key, job, inside, patience_s, self._hear, self._display.complain
+            address, key, job, inside, patience_s, self._hear, self._display.warn
         )
         self.session_id, loop = session.id, session.loop
         self._stores = Stores(session.context, loop, key.pair, this_machine.machine_name())
-        waits = WaitReporter(inside, session.tell) if inside else None
-        shared = Shared(key.pair, session, self._stores, waits)
+        wait_reporter = WaitReporter(inside, session.send) if inside else None
+        shared = Shared(key.pair, session, self._stores, wait_reporter)
         self._channels = Channels(shared)
         self._error_reporter = ErrorReporter(session, self._display)
         self._calls = calls = Calls(
@@ -116,7 +116,7 @@ class Client:
                 f"{' and '.join(pythons)}, and code does not travel between versions"
             )
 
-    # --- the verbs of the seam that are not those of `Actors` and `Calls` -------------------------
+    # --- verbs of `Engine` that `Actors` and `Calls` do not implement -----------------------------
 
     def put(self, value: object) -> Ref:
         return Ref(own(codec.encode(value)))
@@ -133,7 +133,7 @@ class Client:
         return as_objects(status_facts(self.status(fresh), self.address.removeprefix("tcp://")))
 
     def forget(self) -> None:
-        """In a forked child: leave everything to the parent, above all the life of the cluster."""
+        """In a forked child: leave everything, also the end of the cluster, to the parent."""
         self._on_forget()
 
     def shutdown(self) -> None:
@@ -150,12 +150,12 @@ class Client:
     # --- for the command line ---------------------------------------------------------------------
 
     def status(self, fresh: bool = True) -> control.Status:
-        """Return who is on the cluster; with `fresh`, also what they do and use at this moment."""
+        """Return the status of the cluster; with `fresh`, with current activity and usage."""
         found: control.Status = self._session.ask(control.AskStatus, fresh=fresh).result()
         return found
 
     def read_log(self, actor: str, offset: int) -> Future[control.LogPiece]:
-        """Return the future of the next piece of an actor's output."""
+        """Return the future of the next chunk of an actor's output."""
         return self._session.ask(control.ReadLog, actor=actor, offset=offset)
 
     # --- on the loop's thread ---------------------------------------------------------------------
@@ -164,7 +164,7 @@ class Client:
         match message:
             case control.Died(obituary=obituary):
                 self._session.arrivals.discard(obituary.actor)
-                self._actors.hear_of_death(obituary)
+                self._actors.on_death(obituary)
             case control.Printed():
                 self._display.show(message)
             case control.Logged():
@@ -175,14 +175,14 @@ class Client:
             case control.Welcome():
                 self._actors.repeat_requests()
             case control.Notice(text=text):
-                self._display.complain(text, f"remotely: {text}")
+                self._display.warn(text, f"remotely: {text}")
 
     def _run(self) -> None:
         self._session.loop.run()
-        self._channels.end_all()  # here, where no signal strikes
+        self._channels.end_all()  # on this thread, which no signal interrupts
 
     def _close(self) -> None:
-        """Let go of everything in this process, whatever state it is in."""
+        """Release everything in this process, whatever state it is in."""
         self._session.stop()
         self._log_listener.close()
         self._display.close()
@@ -201,9 +201,9 @@ def client_of(
     patience_s: float | None = None,
     show_output: bool = True,
 ) -> Client:
-    """Return a client of the cluster at `address`, beside the one that this process may use.
+    """Return another client, of the cluster at `address`.
 
-    A cluster that is not there yet is waited for if `patience_s` is given.
+    With `patience_s`, wait that long for a cluster that does not answer yet.
     """
     host, port = parse_address(address)
     shipment = Shipment(ship)

@@ -1,12 +1,12 @@
 """Reports of an actor's waits for other actors, in which the master finds deadlocks.
 
-Calls of a class without `concurrency` run on the main thread of their actor, and so do the plain
-methods of a class with async methods.  While that thread waits, the actor serves nobody.  So a call
-of an actor to itself would never return, and is refused at once.  A cycle of several actors is
-found by the master (wait_graph.py), and told on the terminal of their script.
+Without `concurrency`, an actor runs its methods on its main thread; so does a class with async
+methods for its plain ones.  While that thread waits, the actor serves no other calls.  So a call of
+an actor to itself would never return: it raises Deadlock immediately.  The master finds cycles of
+several actors (wait_graph.py), and the terminal of their script shows a warning.
 
-A wait with a timeout is not reported: it ends by itself.  Neither is one whose call has been
-answered: a result that is being fetched comes from a store, and no actor has to do anything for it.
+Two kinds of wait are not reported: those with a timeout, which end without help, and those whose
+call was answered, because a result is fetched from a store and needs no actor.
 """
 
 import itertools
@@ -24,23 +24,23 @@ from remotely.protocol import control
 from remotely.protocol.control import Location
 from remotely.transport import activity
 
-REPORT_AFTER_S = 2.0  # most waits are over by then, and cost nothing
+REPORT_AFTER_S = 2.0  # most waits are shorter, and cost nothing
 REPORT_EVERY_S = 1.0
 
 
 class WaitReporter:
-    """Reports what the main thread of an actor waits for.  `tell` sends to the master."""
+    """Reports what the main thread of the actor `inside` waits for.  `send` sends to the master."""
 
-    def __init__(self, inside: str, tell: Callable[[msgspec.Struct], None]) -> None:
+    def __init__(self, inside: str, send: Callable[[msgspec.Struct], None]) -> None:
         self._inside = inside
-        self._tell = tell
+        self._send = send
         self._main = threading.main_thread().ident
         self._numbers = itertools.count(1)
         self._waits: list[tuple[int, str]] = []  # a done-callback may wait within a wait
         self._has_reported = False
 
     def refuse(self, actor: str, what: str) -> None:
-        """Raise Deadlock if the caller is about to wait for the actor in which it runs."""
+        """Raise Deadlock if the caller is about to wait for its own actor."""
         if actor == self._inside and threading.get_ident() == self._main:
             raise Deadlock(
                 f"{what} is called by its own actor, which is busy with the call that waits for "
@@ -49,17 +49,17 @@ class WaitReporter:
             )
 
     def begin(self, location: Location, future: "CallFuture[Any] | Room") -> bool:
-        """A wait without a timeout begins.  Returns false if it blocks no other call."""
+        """Begin a wait without a timeout; return false if it blocks no other call."""
         if threading.get_ident() != self._main:
             return False
         self.refuse(location.actor, future.what)
         self._waits.append((next(self._numbers), future.what))
         return True
 
-    def go_on(self, location: Location, begin: float, is_answered: bool) -> float | None:
-        """Report the wait if it has lasted for a while.  Returns how long to wait now.
+    def report(self, location: Location, begin: float, is_answered: bool) -> float | None:
+        """Report the wait if it has lasted REPORT_AFTER_S; return how many seconds to sleep next.
 
-        `is_answered`: only the value is still on its way.
+        `is_answered`: only the value is still in transit.
         """
         if is_answered:
             self._unblock()
@@ -70,15 +70,15 @@ class WaitReporter:
         number, what = self._waits[-1]
         self._has_reported = True
         method = activity.own_method()
-        self._tell(control.Blocked(wait=number, actor=location.actor, call=what, method=method))
+        self._send(control.Blocked(wait=number, actor=location.actor, call=what, method=method))
         return REPORT_EVERY_S
 
     def end(self) -> None:
-        """The last wait that began is over."""
+        """End the innermost wait."""
         self._waits.pop()
         self._unblock()
 
     def _unblock(self) -> None:
         if self._has_reported:
             self._has_reported = False
-            self._tell(control.Unblocked())
+            self._send(control.Unblocked())

@@ -1,4 +1,4 @@
-"""The errors of calls to an actor that has ended, or whose connection broke."""
+"""The errors of calls to an actor that has ended or whose connection is broken."""
 
 from remotely.calling.actor import EndError
 from remotely.errors import ActorDied, WorkerLost, doubt
@@ -7,12 +7,12 @@ from remotely.protocol.numbers import MOST
 
 
 def end_error(name: str, location: Location | None, obituary: Obituary) -> EndError:
-    """Return what calls raise after an actor has ended."""
-    todo = _todo_of_death(obituary)
+    """Return what makes the error of each call after an actor has ended."""
+    advice = _advice(obituary)
     if location is not None:
         name = f"{name} (pid {location.pid} on {location.machine})"
 
-    def how(may_have_run: bool) -> BaseException:
+    def make_error(may_have_run: bool) -> BaseException:
         if obituary.lost:
             return WorkerLost(
                 f"the machine of {name} is gone: {obituary.why}{doubt(may_have_run)}",
@@ -20,30 +20,30 @@ def end_error(name: str, location: Location | None, obituary: Obituary) -> EndEr
             )
         why = f": {obituary.why}" if obituary.why else ""
         end = f"ended with {obituary.exit}" if obituary.exit else "has ended"
-        told = obituary.stderr and not obituary.asked
-        words = f"\nits last words:\n{obituary.stderr}" if told else ""
+        shows_stderr = obituary.stderr and not obituary.asked
+        words = f"\nits last words:\n{obituary.stderr}" if shows_stderr else ""
         message = f"{name} {end}{why}{doubt(may_have_run)}{words}"
         record = obituary.flight_record
         error = ActorDied(message, obituary.exit, may_have_run, obituary.stderr, record)
-        if todo:
-            error.add_note(todo)  # a traceback shows it; the message keeps to the facts
+        if advice:
+            error.add_note(advice)  # a traceback shows it; the message states only facts
         return error
 
-    return how
+    return make_error
 
 
-def _todo_of_death(obituary: Obituary) -> str:
-    """Return what to do about an end that nobody asked for; "" if somebody did."""
+def _advice(obituary: Obituary) -> str:
+    """Return what to do about an unexpected end; "" if the end was requested."""
     if obituary.asked or not obituary.exit:
         return ""
-    todo = "On a started cluster, `remotely logs` shows what it printed."
+    advice = "On a started cluster, `remotely logs` shows what it printed."
     if obituary.restarting:
-        return todo
-    return f"{todo} @remotely.remote_class(max_restarts=5) has it restarted."
+        return advice
+    return f"{advice} @remotely.remote_class(max_restarts=5) has it restarted."
 
 
 def last_begun(obituary: Obituary | None, life: int, route: bytes) -> int:
-    """Return the id of the last call of a connection that may have begun; later ones have not."""
+    """Return the id of the last call of a connection that may have begun."""
     if obituary is None or obituary.life != life:
         return MOST
     return obituary.begun.get(route, 0 if obituary.all_begun else MOST)
@@ -52,22 +52,22 @@ def last_begun(obituary: Obituary | None, life: int, route: bytes) -> int:
 def connection_error(
     location: Location, was_connected: bool, unreachable: str, is_elsewhere: bool = False
 ) -> EndError:
-    """Return what calls raise after a connection broke, or never began.
+    """Return what makes the error of each call after a connection broke or was never established.
 
-    `unreachable` is why none comes about now, although the master reaches the machine; else empty.
+    `unreachable` says why this process cannot connect although the master reaches the machine.
     """
     why = f"the connection to {location.name} on {location.machine} broke"
     if not was_connected:
         why = f"no connection to {location.name} on {location.machine}"
     if unreachable:
-        why = f"{why}: {unreachable}. {_TO_DO}"
+        why = f"{why}: {unreachable}. {_PORT_ADVICE}"
     elif is_elsewhere:
         why = f"{why}, and the master has not reached that machine since"
     return lambda may: WorkerLost(f"{why}{doubt(may)}", may)
 
 
-_TO_DO = (
-    "Calls go straight to an actor, at a port of its own: choose the ports of a machine, to open "
-    "them, with 'remotely start' or 'remotely join' and --ports LOW-HIGH, and the address at which "
-    "others reach it with --announce"
+_PORT_ADVICE = (
+    "Calls go directly to each actor, at a port of its own. To open these ports in a firewall, "
+    "choose their range with 'remotely start' or 'remotely join' and --ports LOW-HIGH; --announce "
+    "sets the address at which others reach the machine"
 )

@@ -1,10 +1,10 @@
-"""Printing by a client: the output and log records of actors, unretrieved errors, its own words.
+"""Printing by a client: output and log records of actors, unretrieved errors, warnings.
 
-Log records of actors go to the script's own handlers, which run on a thread of their own.  A
-handler may be slow, or wait for a lock; the loop's thread, which receives the replies, must never
-wait for it.  If the handlers cannot keep up, the records beyond MAX_WAITING are counted and
-reported.  A script without handlers sees what `logging` would print as a last resort, with the name
-of the actor before it, just as the output of actors is shown.
+Log records of actors go to the script's own handlers, on a thread for that purpose.  A handler may
+be slow or wait for a lock, and the loop's thread, which receives replies, must never wait for it.
+If the handlers cannot keep up, records beyond MAX_WAITING are dropped, counted and reported.
+Without handlers, the script prints what `logging` prints as a last resort, with the actor's name in
+front, as for the output of actors.
 
 This is the I/O of reporting/terminal.py and reporting/throttled_log.py.
 """
@@ -36,7 +36,7 @@ log = logging.getLogger("remotely")
 class Display:
     def __init__(self, shows_output: bool) -> None:
         self._shows_output = shows_output
-        # The loop shows what actors print, and another thread what they log.
+        # The loop's thread shows output, and the log thread log records.
         self._lock = threading.Lock()
         self._screens = {
             is_error: Screen(clears=_is_terminal(stream))
@@ -50,8 +50,8 @@ class Display:
                 screen = self._screens[output.error]
                 _write(output.error, screen.add(output.name, output.text))
 
-    def complain(self, source: str, sentence: str) -> None:
-        """Print it, or count it if a sentence of the same source was printed a moment ago."""
+    def warn(self, source: str, sentence: str) -> None:
+        """Print a sentence, or only count it if one of the same source was printed recently."""
         self._throttled.add(source, sentence, time.monotonic())
 
     def close(self) -> None:
@@ -61,8 +61,7 @@ class Display:
 
 
 class ErrorReporter:
-    """Collects the errors of submitted calls that nobody has retrieved, on any thread, and prints
-    them on the loop's thread: see futures/unretrieved.py."""
+    """Prints the unretrieved errors of submitted calls: see futures/unretrieved.py."""
 
     def __init__(self, session: MasterSession, display: Display) -> None:
         self._session = session
@@ -70,7 +69,7 @@ class ErrorReporter:
         self._errors: deque[tuple[str, BaseException]] = deque()
 
     def note(self, what: str, error: BaseException) -> None:
-        """On any thread, in the middle of anything: a future with this error was dropped."""
+        """Note the error of a dropped future, on any thread; `report` runs on the loop's thread."""
         session = self._session
         is_ours = isinstance(error, RemotelyError) and not isinstance(error, ActorRaised)
         is_expected = session.is_leaving and is_ours
@@ -81,27 +80,27 @@ class ErrorReporter:
             session.loop.call(self.report)
 
     def report(self) -> None:
-        """Print what has been noted."""
+        """Print the errors that were noted."""
         while self._errors:
             what, error = self._errors.popleft()
             text = unretrieved.report_text(what, error)
-            self._display.complain(unretrieved.report_key(what, error), text)
+            self._display.warn(unretrieved.report_key(what, error), text)
 
 
 class LogListener:
-    """`show` prints the records for which there is no handler."""
+    """Passes log records of actors to the script's handlers; `show` prints them if it has none."""
 
     def __init__(self, show: Callable[[Printed], None]) -> None:
         self._show = show
         self._waiting: queue.SimpleQueue[Logged | None] = queue.SimpleQueue()
-        self._left_out = 0
-        self._is_late = False  # `close` has waited long enough: skip the rest
+        self._dropped = 0
+        self._drops_rest = False  # set when `close` has waited CLOSE_S
         self._thread: threading.Thread | None = None
 
     def hear(self, logged: Logged) -> None:
-        """On the loop's thread, which must not wait: any thread may hold the locks of `logging`."""
+        """Queue a record, on the loop's thread.  Never waits, as it would for `logging`'s locks."""
         if self._waiting.qsize() >= MAX_WAITING:
-            self._left_out += 1
+            self._dropped += 1
             return
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="remotely-log", daemon=True)
@@ -109,15 +108,15 @@ class LogListener:
         self._waiting.put(logged)
 
     def close(self) -> None:
-        """Return when all records are handled, or after CLOSE_S: then count and report the rest.
+        """Wait up to CLOSE_S for the handlers, then drop, count and report the remaining records.
 
-        A handler that hangs for CLOSE_S more is abandoned, since it would delay the warning too.
+        A handler that hangs for another CLOSE_S is abandoned, with the report.
         """
         if self._thread is not None and self._thread is not threading.current_thread():
             self._waiting.put(None)
             self._thread.join(CLOSE_S)
             if self._thread.is_alive():
-                self._is_late = True
+                self._drops_rest = True
                 self._thread.join(CLOSE_S)
 
     def _handle(self, logged: Logged) -> None:
@@ -136,11 +135,6 @@ class LogListener:
             actor, name, job = logged.actor, logged.name, logged.job
             self._show(Printed(actor=actor, name=name, job=job, error=True, text=text))
 
-    def _tell_left_out(self) -> None:
-        if self._left_out:
-            left_out, self._left_out = self._left_out, 0
-            log.warning("%d records of actors were left out: handlers are slow", left_out)
-
     def _run(self) -> None:
         is_open = True
         while is_open:
@@ -148,13 +142,14 @@ class LogListener:
             try:
                 if logged is None:
                     is_open = False
-                elif self._is_late:
-                    self._left_out += 1
+                elif self._drops_rest:
+                    self._dropped += 1
                 else:
                     self._handle(logged)
-                if self._waiting.empty():
-                    self._tell_left_out()
-            except Exception:  # of the user's filter; `logging` reports those of handlers
+                if self._waiting.empty() and self._dropped:
+                    dropped, self._dropped = self._dropped, 0
+                    log.warning("%d log records of actors were dropped: slow handlers", dropped)
+            except Exception:  # from a filter of the user; `logging` reports those of handlers
                 traceback.print_exc()
 
 
@@ -166,6 +161,6 @@ def _write(is_error: bool, text: str) -> None:
 
 
 def _is_terminal(stream: object) -> bool:
-    with contextlib.suppress(Exception):  # it may be None, closed, or an object of the user
+    with contextlib.suppress(Exception):  # it may be None, closed, or a user's object
         return bool(stream.isatty())  # type: ignore[attr-defined]
     return False

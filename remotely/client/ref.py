@@ -1,4 +1,4 @@
-"""A value that is pickled once and passed many times."""
+"""Refs: values that are pickled once and passed many times."""
 
 from typing import Any
 
@@ -11,13 +11,13 @@ from remotely.values.references import InStore
 
 
 class Ref(Put):
-    """Pass it as an argument: it arrives as the value was when you put it.
+    """Pass it as an argument: it arrives as the value was at `put`.
 
-    A large value stays in the arena as long as the ref lives, or a message with it still has to be
-    sent.  Passing it to an actor on this machine copies nothing.  To another machine it crosses
+    A large value stays in the arena as long as the ref lives or a message with it is unsent.
+    Passing it to an actor on this machine copies nothing.  It is transferred to another machine
     once, and stays in the store there as long as the ref lives.
 
-    transfers   to those machines; each of another set of them
+    transfers   those to other machines, each to a different set of them
     """
 
     def __init__(self, value: Owned) -> None:
@@ -25,11 +25,11 @@ class Ref(Put):
         self.transfers: list[Transfer] = []
 
     def get(self) -> Any:
-        """Return the value; a copy of its own each time."""
+        """Return a new copy of the value."""
         return codec.decode(self.value.payload, [bytearray(b) for b in self.value.buffers])
 
     def entry_at(self, store: StoreAddress | None) -> "Ref | InStore":
-        """Return what arrives as the value at an actor whose machine has this store."""
+        """Return what stands for the value in a message to an actor on the store's machine."""
         for transfer in self.transfers:
             if (parcel := transfer.parcel_at(store)) is not None:
                 return InStore(parcel)

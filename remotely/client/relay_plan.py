@@ -1,17 +1,16 @@
-"""The plan of one bulk transfer: which machine brings a value to which.
+"""The plan of one bulk transfer: from which machine each machine receives the value.
 
-The sender brings it to the first machine, which passes it on to the second as it arrives, and so
-on: a chain.  So the sender's line carries it once, and all lines are busy at the same time.
+The sender sends the value to the first machine, which relays it to the second as it arrives, and so
+on: a chain.  So the sender's link carries the value once, and all links are busy at the same time.
 
-For each machine there is one choice, its path.  A machine that does not get the value on one path
-gets it on the next one:
+Each machine has a path.  If the value does not arrive by one path, the next one is tried:
 
-    path      event                                        next path
-    CHAIN     the machine before it did not pass it on     DIRECT
-    CHAIN     the sender cannot bring it (it was first)    SOCKETS
-    DIRECT    the sender cannot bring it                   SOCKETS
+    path      event                                             next path
+    CHAIN     the previous machine did not relay it             DIRECT
+    CHAIN     the sender cannot reach it (it is the first)      SOCKETS
+    DIRECT    the sender cannot reach it                        SOCKETS
 
-Pure: events come in, and `next` says what the sender is to do.
+Pure: events come in, and `next` says what the sender does.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,29 +21,31 @@ M = TypeVar("M")
 
 
 class Path(Enum):
-    """How large values get to a machine."""
+    """The way of large values to a machine."""
 
-    CHAIN = auto()  # from the machine before it; from the sender to the first
+    CHAIN = auto()  # from the previous machine, or, for the first, from the sender
     DIRECT = auto()  # from the sender
-    SOCKETS = auto()  # not at all: through the sockets of the actors there, as small ones do
+    SOCKETS = auto()  # no transfer: through the sockets of the actors, as small values
 
 
 class State(Enum):
-    WAITING = auto()  # nobody brings it yet
+    """The state of the value on one machine."""
+
+    WAITING = auto()  # not sent yet
     COMING = auto()
     HERE = auto()
-    LOST = auto()  # the sender cannot bring it
+    LOST = auto()  # the sender cannot reach the machine
 
 
 class RelayPlan(Generic[M]):
-    """`paths` are the choices made so far, for each machine; none is SOCKETS."""
+    """The plan for the machines of `paths`, of which none is SOCKETS."""
 
     def __init__(self, paths: Mapping[M, Path]) -> None:
         self._paths = dict(paths)
         self._states = dict.fromkeys(paths, State.WAITING)
 
     def next(self) -> list[M]:
-        """Return to which machine to bring it now, and to which it goes on; nothing: to none."""
+        """Return the machine to send to now, and those to which it relays; empty if none."""
         waiting = [machine for machine, state in self._states.items() if state is State.WAITING]
         chain = [m for m in waiting if self._paths[m] is Path.CHAIN] or waiting[:1]
         self._states.update(dict.fromkeys(chain, State.COMING))
@@ -62,19 +63,19 @@ class RelayPlan(Generic[M]):
     def arrived(self, machine: M) -> None:
         self._states[machine] = State.HERE
 
-    def not_passed_on(self, machine: M) -> None:
-        """It did not come to a machine from the one before, and so not to those after it."""
+    def not_relayed(self, machine: M) -> None:
+        """Note that a machine, and so those after it, did not get it from the previous machine."""
         if self._states[machine] is State.COMING:
             self._paths[machine] = Path.DIRECT
             machines = list(self._states)
-            self._bring_again(machines[machines.index(machine) :])
+            self._resend(machines[machines.index(machine) :])
 
     def unreachable(self, machine: M, onward: Sequence[M] = ()) -> None:
-        """The sender cannot bring it to a machine, which was to pass it on to others."""
+        """Note that the sender cannot reach a machine, which was to relay it to `onward`."""
         self._states[machine] = State.LOST
-        self._bring_again(onward)
+        self._resend(onward)
 
-    def _bring_again(self, machines: Sequence[M]) -> None:
+    def _resend(self, machines: Sequence[M]) -> None:
         for machine in machines:
             if self._states[machine] is State.COMING:
                 self._states[machine] = State.WAITING

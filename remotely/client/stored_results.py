@@ -1,8 +1,8 @@
-"""Results that are in the store of their actor's machine: fetched, or left there to be passed on.
+"""Results in the store of their actor's machine: fetched, or left there to be passed on.
 
 A large result stays in the store until its caller fetches it.  If its future was passed on as an
-argument and nobody asks for the value itself, it stays there for longer, as a `KeptResult`.  Where
-the store cannot be reached, the actor itself is asked for the whole of it.
+argument and the value is not needed here, it stays longer, as a `KeptResult`.  If the store is
+unreachable, the actor itself sends the whole value.
 """
 
 from concurrent.futures import Future
@@ -13,7 +13,7 @@ from remotely.client.bulk_transfer import Stores
 from remotely.client.master_session import SHUT_DOWN
 from remotely.errors import ActorDied, NotConnected, RemotelyError, WorkerLost
 from remotely.futures.future import CallFuture
-from remotely.futures.reference import Elsewhere
+from remotely.futures.reference import StoredResult
 from remotely.protocol import wire
 from remotely.protocol.wire import Kind
 from remotely.transport.bulk import ValueGone
@@ -25,17 +25,19 @@ if TYPE_CHECKING:
     from remotely.client.channel import Channel
 
 
-def take(channel: "Channel", stores: Stores, future: CallFuture[Any], reply: wire.Message) -> None:
-    """Fetch a result, or leave it there for those to which it was passed on."""
+def receive(
+    channel: "Channel", stores: Stores, future: CallFuture[Any], reply: wire.Message
+) -> None:
+    """Fetch a stored result, or leave it in the store for the calls to which it was passed on."""
     wanted = read_loan(reply.loan)
     assert isinstance(wanted, Parcel)
-    if future.counted_by is not None:  # its arguments are not in flight any more
+    if future.counted_by is not None:  # its arguments are no longer in flight
         future.counted_by.settle(future)
     if (store := channel.location.store) is not None:
-        stores.claim(wanted, store)  # its actor may end before we have fetched it
-    if future.is_wanted:
+        stores.claim(wanted, store)  # the actor may end before the result is fetched
+    if future.needs_value:
         fetch = partial(_fetch, channel, stores, future, reply, wanted)
-        stores.fetching.run(fetch, instead=partial(_shut_down, future))
+        stores.fetching.run(fetch, instead=partial(_fail, future, NotConnected(SHUT_DOWN)))
     else:
         future.settle(KeptResult(wanted, future, channel, stores), None)
 
@@ -47,24 +49,24 @@ def _fetch(
     reply: wire.Message,
     wanted: Parcel,
 ) -> None:
-    """On a thread for that: fetch the value of a reply, and deliver it."""
+    """On a fetching thread: fetch the value of a reply, and deliver it."""
     try:
         payload, buffers = stores.fetch(wanted)
-    except Exception:  # whatever it is: the actor still has it
-        asked = _ask_for_whole(channel, wanted, future.what, future.keep, is_last=True)
-        asked.add_done_callback(partial(_take_over, stores, future, wanted))
+    except Exception:  # in any case, the actor still has the value
+        whole = _request_whole(channel, wanted, future.what, future.actor, is_last=True)
+        whole.add_done_callback(partial(_settle_by_whole, stores, future, wanted))
         return
     stores.release(wanted)
     channel.deliver(future, reply._replace(payload=payload, buffers=buffers, loan=b""))
-    future.tell()
+    future.run_callbacks()
 
 
-def _ask_for_whole(
+def _request_whole(
     channel: "Channel", wanted: Parcel, what: str, actor: Any, is_last: bool
 ) -> CallFuture[Any]:
-    """Have the actor send a result through its own socket.
+    """Ask the actor to send a result through its own socket.
 
-    It keeps the result, unless this is the last that anybody wants of it.
+    The actor keeps the result, unless this is the last request for it.
     """
     future: CallFuture[Any] = CallFuture(what, actor)
     body = codec.Encoded((wire.LAST if is_last else b"",), ())
@@ -72,30 +74,36 @@ def _ask_for_whole(
     return future
 
 
-def _take_over(stores: Stores, future: CallFuture[Any], wanted: Parcel, asked: Future[Any]) -> None:
-    """Give a call the outcome of the question for its whole result."""
+def _settle_by_whole(
+    stores: Stores, future: CallFuture[Any], wanted: Parcel, whole: Future[Any]
+) -> None:
+    """Settle a call by what `_request_whole` returned."""
     stores.release(wanted)  # not before: the actor has it only as long as the store
-    error = asked.exception()
-    if error is None:
-        future.settle(asked.result(), None)
-    else:
+    if whole.exception() is not None:
         why = (
             f"{future.what} has run, but its actor or its machine was lost before the result "
             "was fetched"
         )
-        future.lose(WorkerLost(why, may_have_run=True))
-    future.tell()
+        _fail(future, WorkerLost(why, may_have_run=True))
+        return
+    future.settle(whole.result(), None)
+    future.run_callbacks()
 
 
-class KeptResult(Elsewhere):
-    """A result that stays in its store, which lets it go when this object is gone."""
+def _fail(future: CallFuture[Any], error: RemotelyError) -> None:
+    future.lose(error)
+    future.run_callbacks()
+
+
+class KeptResult(StoredResult):
+    """A result that stays in its store until this object is deleted."""
 
     def __init__(
         self, parcel: Parcel, future: CallFuture[Any], channel: "Channel", stores: Stores
     ) -> None:
         self._parcel = parcel
         self._what = future.what
-        self._actor = future.keep
+        self._actor = future.actor
         self._channel = channel
         self._stores = stores
 
@@ -103,7 +111,6 @@ class KeptResult(Elsewhere):
         self._stores.release(self._parcel)
 
     def entry(self) -> InStore:
-        """Return what arrives elsewhere as the value."""
         return InStore(self._parcel)
 
     def fetch(self) -> Any:
@@ -111,16 +118,11 @@ class KeptResult(Elsewhere):
             return codec.decode(*self._stores.fetch(self._parcel))
         except (OSError, ValueGone) as error:
             why = str(error)
-        whole = _ask_for_whole(self._channel, self._parcel, self._what, self._actor, is_last=False)
+        whole = _request_whole(self._channel, self._parcel, self._what, self._actor, is_last=False)
         try:
             return whole.result()
         except RemotelyError:
             raise ActorDied(
-                f"the result of {self._what} is lost, since it was not fetched before: {why}",
+                f"the result of {self._what} was lost before it was fetched: {why}",
                 may_have_run=True,
             ) from None
-
-
-def _shut_down(future: CallFuture[Any]) -> None:
-    future.lose(NotConnected(SHUT_DOWN))
-    future.tell()

@@ -1,7 +1,7 @@
-"""A process that looks at a cluster: its status, and what actors print.  It can change nothing.
+"""Read-only access to a cluster: its status, and the output of its actors.
 
-Its key has the role `viewer`.  The master decodes what its holder says by a union of its own
-(`control.ToMaster`), in which no message changes anything, and actors do not admit it.
+A viewer's key has the role `viewer`.  The master decodes its messages by a union of their own
+(`control.ToMaster`), none of which changes anything.  Actors do not admit viewers.
 """
 
 import os
@@ -18,7 +18,7 @@ from remotely.transport.listening import reach
 
 
 class Viewer:
-    """A connection to a master.  It outlives the master, as that of a client does."""
+    """A connection to a master.  Like a client's, it outlives the master."""
 
     def __init__(self, address: str, key: MemberKey) -> None:
         self.address = address
@@ -29,7 +29,7 @@ class Viewer:
             inside="",
             patience_s=0.0,
             hear=lambda message: None,
-            complain=lambda source, sentence: None,
+            warn=lambda source, sentence: None,
         )
         try:
             session.start(session.loop.run, "remotely-viewer")
@@ -38,11 +38,11 @@ class Viewer:
             raise
 
     def ask_status(self) -> "Future[control.Status]":
-        """Return the future of the status, with what actors do and use at this moment."""
+        """Return the future of the status, with current activity and usage."""
         return self._session.ask(control.AskStatus)
 
     def read_log(self, actor: str, offset: int) -> "Future[control.LogPiece]":
-        """Return the future of the next piece of an actor's output; -1 is its last kilobytes."""
+        """Return the future of an actor's output from `offset` on; -1 is its last kilobytes."""
         return self._session.ask(control.ReadLog, actor=actor, offset=offset)
 
     def close(self) -> None:
@@ -58,7 +58,7 @@ class Viewer:
 def viewer_of(address: str, key: Path | None = None) -> Viewer:
     """Return a viewer of the cluster at `address`.
 
-    The key is by default viewer.key beside that of REMOTELY_KEY, or in ~/.remotely/keys.
+    The default key is viewer.key, in the folder of REMOTELY_KEY or in ~/.remotely/keys.
     """
     host, port = parse_address(address)
     if key is None:

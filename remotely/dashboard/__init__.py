@@ -1,1 +1,1 @@
-"""A dashboard of a cluster in the browser: a process of its own, which only looks."""
+"""A read-only dashboard of a cluster in the browser, served by a separate process."""

@@ -1,14 +1,14 @@
-"""The door of the dashboard: which requests are served, and the headers of every answer.  Pure.
+"""Access control of the dashboard, and the security headers of every response.  Pure.
 
-    1. Host      a name or address that this dashboard goes by.  A page elsewhere can have a name
-                 of its own resolve to 127.0.0.1 (DNS rebinding), but not change this header
-    2. link      `/open?link=...` is printed on the terminal, works once, and sets a cookie.  The
-                 next link is printed as soon as it was used
-    3. cookie    HttpOnly and SameSite=Strict: no script reads it, no other site sends it along
-    4. bearer    `/metrics` also takes a token of a file, which Prometheus reads too
+    1. Host      must be a known name or address of this dashboard.  A malicious page can have its
+                 own name resolve to 127.0.0.1 (DNS rebinding), but cannot change this header
+    2. link      `/open?link=...` is printed on the terminal, works once, and sets a cookie.  When
+                 it is used, the next link is printed
+    3. cookie    HttpOnly and SameSite=Strict: scripts cannot read it, other sites cannot send it
+    4. bearer    `/metrics` also accepts a token from a file, which Prometheus reads too
 
-A request without a cookie is told how to get one, and nothing else.  Only GET and HEAD are served,
-and nothing that is served changes anything.
+A request without a cookie only learns how to get one.  Only GET and HEAD are served, and no request
+changes the cluster.
 """
 
 import hmac
@@ -18,10 +18,10 @@ from collections.abc import Iterable
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 METHODS = ("GET", "HEAD")
 OPEN_TO_ALL = ("/healthz", "/open")
-MAX_COOKIES = 64  # browsers; the first one has to open a new link when more have come
+MAX_COOKIES = 64  # browsers; with more, the oldest one needs a new link
 
-# Everything comes from here, and no page elsewhere may show this one in a frame.  Inline scripts
-# and styles are refused, so that markup in a name would be inert even if it were not a text node.
+# All content comes from this server, and no other page may show this one in a frame.  Inline
+# scripts and styles are refused, so markup in a name would be inert even outside a text node.
 HEADERS = {
     "content-security-policy": (
         "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; "
@@ -42,7 +42,7 @@ def host_of(header: str) -> str:
 
 
 class Access:
-    """Who may look at one dashboard."""
+    """The hosts, cookies and tokens that one dashboard accepts."""
 
     def __init__(self, hosts: Iterable[str], cookie_name: str, bearer: str = "") -> None:
         self.cookie_name = cookie_name
@@ -52,11 +52,11 @@ class Access:
         self.link = secrets.token_urlsafe(24)
 
     def knows_host(self, header: str) -> bool:
-        """Tell whether a request means this dashboard, as its Host header says."""
+        """Return whether a Host header names this dashboard."""
         return host_of(header) in self._hosts
 
     def use_link(self, link: str) -> str:
-        """Return a new cookie and use the link up; empty if it is another link."""
+        """Return a new cookie and replace the link; "" if `link` is not the current one."""
         if not _same(link, self.link):
             return ""
         self.link = secrets.token_urlsafe(24)
@@ -67,9 +67,9 @@ class Access:
         return any(_same(cookie, each) for each in self._cookies)
 
     def admits_bearer(self, authorization: str) -> bool:
-        """Tell whether an Authorization header has the token of `/metrics`, if there is one."""
+        """Return whether an Authorization header has the token of `/metrics`."""
         return bool(self._bearer) and _same(authorization, f"Bearer {self._bearer}")
 
 
-def _same(said: str, known: str) -> bool:
-    return hmac.compare_digest(said.encode("utf-8", "replace"), known.encode())
+def _same(given: str, known: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "replace"), known.encode())

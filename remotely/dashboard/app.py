@@ -1,14 +1,14 @@
-"""The web application: what each URL answers, behind the door of access.py.
+"""The web application: the routes, behind the access control of access.py.
 
-    /                                   the page; everything else is fetched by its scripts
+    /                                   the page; its scripts fetch everything else
     /open?link=...                      sets the cookie
-    /healthz                            whether this process serves, for anybody who reaches it
-    /metrics                            for Prometheus, by bearer or cookie
+    /healthz                            a liveness check, without authentication
+    /metrics                            for Prometheus, with a bearer token or the cookie
     /api/cluster, /api/events           the overview, once or every few seconds
     /api/machines, /api/actors          ?after&limit&sort&q
     /api/actors/ID, .../log?offset, .../flame
 
-Panels of other packages (remotely_rl.dashboard) add routes and scripts of their own.
+Panels of other packages (remotely_rl.dashboard) add their own routes and scripts.
 """
 
 import asyncio
@@ -37,18 +37,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from remotely.dashboard import files, flame, rows
 from remotely.dashboard.access import HEADERS, METHODS, OPEN_TO_ALL, Access
-from remotely.dashboard.watch import EVERY_S, PATIENCE_S, Watch
+from remotely.dashboard.watch import EVERY_S, TIMEOUT_S, Watch
 from remotely.errors import RemotelyError
 from remotely.machine import this_machine
 from remotely.protocol import control
 from remotely.reporting.terminal import shown
 
-MAX_STREAMS = 64  # open event streams, of all browsers together
-HOW_TO_OPEN = "Open the link that the dashboard has printed on its terminal. It works once."
+MAX_STREAMS = 64  # open event streams, over all browsers
+HOW_TO_OPEN = "Open the link that the dashboard printed on its terminal. It works once."
 
 
-class Looking(Protocol):
-    """What the dashboard needs of a connection to the cluster."""
+class Viewer(Protocol):
+    """The read-only connection to a cluster that the dashboard needs."""
 
     def ask_status(self) -> "Future[control.Status]": ...
 
@@ -60,11 +60,11 @@ class Cluster:
     """The cluster that is shown."""
 
     address: str
-    viewer: Looking
+    viewer: Viewer
 
 
 class Panel(NamedTuple):
-    """What a package adds to the page: `static/NAME.js` of it is loaded as a module."""
+    """A package's addition to the page: its routes, and `static/NAME.js`, loaded as a module."""
 
     name: str
     package: str
@@ -85,24 +85,24 @@ def make(
     if cluster is not None:
         panels = [_ClusterPanel(cluster, stopping or asyncio.Event()).panel, *panels]
     static = files.load(["remotely.dashboard", *(panel.package for panel in panels)])
-    page = files.made(_page(static["index.html"].content, panels), files.TYPES[".html"])
+    page = files.file_of(_page(static["index.html"].content, panels), files.TYPES[".html"])
 
     async def index(request: Request) -> Response:
-        return files.answer(request, page)
+        return files.response(request, page)
 
     async def file(request: Request) -> Response:
-        return files.answer(request, static.get(request.path_params["name"]))
+        return files.response(request, static.get(request.path_params["name"]))
 
     async def open_link(request: Request) -> Response:
-        if request.method == "HEAD":  # what checks links must not use this one
+        if request.method == "HEAD":  # a link checker must not use the link up
             return Response()
         cookie = access.use_link(request.query_params.get("link", ""))
         if not cookie:
-            return _closed("This link was used already, or is of an earlier start.")
-        # Not a redirect: of one that begins on another site, as in a mail, a strict cookie is not
-        # sent along.  A refresh begins here.
-        answer = HTMLResponse('<!doctype html><meta http-equiv="refresh" content="0;url=/">')
-        answer.set_cookie(
+            return _unauthorized("This link was used already, or is from an earlier start.")
+        # Not a redirect: a browser sends no strict cookie after a redirect that began on another
+        # site, such as a webmail.  A refresh begins here.
+        response = HTMLResponse('<!doctype html><meta http-equiv="refresh" content="0;url=/">')
+        response.set_cookie(
             access.cookie_name,
             cookie,
             httponly=True,
@@ -110,7 +110,7 @@ def make(
             secure=request.url.scheme == "https",
         )
         on_opened()
-        return answer
+        return response
 
     async def healthz(request: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -127,18 +127,18 @@ def make(
         routes=routes,
         middleware=[Middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)],
         exception_handlers={
-            HTTPException: _told,
-            ValueError: _told,
-            TimeoutError: _told,
-            RemotelyError: _told,
-            flame.NoFlame: _told,
+            HTTPException: _error_response,
+            ValueError: _error_response,
+            TimeoutError: _error_response,
+            RemotelyError: _error_response,
+            flame.NoFlame: _error_response,
         },
     )
-    return Door(application, access)
+    return AccessMiddleware(application, access)
 
 
 def _page(template: bytes, panels: Sequence[Panel]) -> bytes:
-    """Return the page that loads the scripts of these panels."""
+    """Return index.html with the scripts of these panels filled in."""
     names = " ".join(panel.name for panel in panels)
     preloads = "".join(
         f'<link rel="modulepreload" href="/static/{panel.name}.js">' for panel in panels
@@ -147,15 +147,14 @@ def _page(template: bytes, panels: Sequence[Panel]) -> bytes:
     return filled.replace("<!-- $PRELOADS -->", preloads).encode()
 
 
-async def _told(request: Request, error: Exception) -> Response:
-    """Answer a question that cannot be answered, in a sentence."""
+async def _error_response(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         return JSONResponse({"error": error.detail}, error.status_code)
     status = 400 if isinstance(error, ValueError) else 503
     return JSONResponse({"error": str(error) or "the master does not answer"}, status)
 
 
-def _closed(why: str) -> Response:
+def _unauthorized(why: str) -> Response:
     return HTMLResponse(
         f'<!doctype html><html lang="en"><title>remotely</title><meta name="viewport" '
         f'content="width=device-width"><p>{html.escape(why)} {HOW_TO_OPEN}',
@@ -163,19 +162,19 @@ def _closed(why: str) -> Response:
     )
 
 
-class Door:
-    """Serves whom `Access` admits, and puts its headers on every answer."""
+class AccessMiddleware:
+    """Passes on the requests that `Access` admits, and adds its headers to every response."""
 
     def __init__(self, application: ASGIApp, access: Access) -> None:
         self._application = application
         self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":  # there are no WebSockets; the lifespan is nobody's request
+        if scope["type"] != "http":  # the lifespan; there are no WebSockets
             await self._application(scope, receive, send)
             return
 
-        async def send_on(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
@@ -183,47 +182,46 @@ class Door:
                 headers.setdefault("cache-control", "no-store")
             await send(message)
 
-        inside = self._refusal(scope) or self._application
-        await inside(scope, receive, send_on)
+        inner = self._refusal(scope) or self._application
+        await inner(scope, receive, send_with_headers)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        """Return the answer to somebody who is not admitted."""
+        """Return the response to a request that is not admitted; None if it is."""
         headers, path = Headers(scope=scope), scope["path"]
         if not self._access.knows_host(headers.get("host", "")):
             return PlainTextResponse(
-                "this dashboard does not go by that name; start it with --name NAME if it does\n",
-                421,
+                "this is not a name of the dashboard; start it with --name NAME to add it\n", 421
             )
         if scope["method"] not in METHODS:
-            return PlainTextResponse("nothing can be changed here\n", 405)
+            return PlainTextResponse("the dashboard is read-only\n", 405)
         if path in OPEN_TO_ALL or self._access.admits(self._cookie(headers)):
             return None
         if path == "/metrics":
             if self._access.admits_bearer(headers.get("authorization", "")):
                 return None
             return PlainTextResponse(
-                "start the dashboard with --metrics-token FILE, and send that token as a bearer\n",
+                "start the dashboard with --metrics-token FILE, and send a bearer token\n",
                 401,
                 {"www-authenticate": "Bearer"},
             )
         if path == "/":
-            return _closed("This dashboard does not know your browser.")
+            return _unauthorized("This dashboard does not know your browser.")
         return JSONResponse({"error": HOW_TO_OPEN}, 401)
 
     def _cookie(self, headers: Headers) -> str:
-        # Not http.cookies: for one odd cookie of another server on this host it drops all of them.
+        # Not http.cookies: it drops all cookies if one of another server on this host is invalid.
         return cookie_parser(headers.get("cookie", "")).get(self._access.cookie_name, "")
 
 
 class _ClusterPanel:
-    """The routes that are about the cluster."""
+    """The routes of the cluster."""
 
     def __init__(self, cluster: Cluster, stopping: asyncio.Event) -> None:
         self._viewer = cluster.viewer
         self._watch = Watch(cluster.address, cluster.viewer.ask_status)
         self._stopping = stopping
         self._streams = 0
-        self._flame = asyncio.Lock()
+        self._flame_lock = asyncio.Lock()
         self.panel = Panel(
             "cluster",
             "remotely.dashboard",
@@ -244,7 +242,7 @@ class _ClusterPanel:
 
     async def _events(self, request: Request) -> Response:
         if self._streams >= MAX_STREAMS:
-            raise HTTPException(503, f"{MAX_STREAMS} pages follow this dashboard already")
+            raise HTTPException(503, f"{MAX_STREAMS} pages already follow this dashboard")
         return StreamingResponse(self._stream(), media_type="text/event-stream")
 
     async def _stream(self) -> AsyncIterator[str]:
@@ -253,10 +251,10 @@ class _ClusterPanel:
         try:
             while not self._stopping.is_set():
                 try:
-                    told: dict[str, Any] = rows.overview(await self._watch.look())
+                    data: dict[str, Any] = rows.overview(await self._watch.look())
                 except RemotelyError as error:
-                    told = {"error": str(error)}
-                yield f"data: {json.dumps(told, separators=(',', ':'))}\n\n"
+                    data = {"error": str(error)}
+                yield f"data: {json.dumps(data, separators=(',', ':'))}\n\n"
                 try:
                     await asyncio.wait_for(self._stopping.wait(), EVERY_S)
                 except TimeoutError:
@@ -286,10 +284,10 @@ class _ClusterPanel:
 
     async def _log(self, request: Request) -> Response:
         offset = number(request, "offset", -1)
-        question = self._viewer.read_log(request.path_params["actor"], offset)
-        piece = await asyncio.wait_for(asyncio.wrap_future(question), PATIENCE_S)
+        future = self._viewer.read_log(request.path_params["actor"], offset)
+        piece = await asyncio.wait_for(asyncio.wrap_future(future), TIMEOUT_S)
         if not piece.known:
-            raise HTTPException(404, "no log: no actor of this cluster is or was named so")
+            raise HTTPException(404, "no log: no actor of this cluster has or had this id")
         text = piece.text.replace("\r\n", "\n").replace("\r", "\n")
         return JSONResponse({"text": shown(text), "offset": piece.offset, "ended": piece.ended})
 
@@ -298,18 +296,18 @@ class _ClusterPanel:
         found = _known(now.actor(request.path_params["actor"]))
         if why := self._why_no_flame(now, found):
             raise flame.NoFlame(why)
-        async with self._flame:  # one at a time, whoever asks
+        async with self._flame_lock:  # one at a time, over all browsers
             return JSONResponse(await flame.record(found["pid"]))
 
     def _why_no_flame(self, now: rows.Snapshot, actor: dict[str, Any]) -> str:
-        """Return why no flame of an actor can be taken; empty if it can."""
+        """Return why the actor cannot be sampled; "" if it can."""
         hosts = {each["worker"]: each["host"] for each in now.facts["machines"]}
         if hosts.get(actor["worker"]) != this_machine.identity():
-            return "flames are of actors on the machine of the dashboard"
-        return "" if flame.command() else "no py-spy beside the dashboard: pip install py-spy"
+            return "only actors on the dashboard's own machine can be sampled"
+        return "" if flame.command() else "py-spy is not installed here: pip install py-spy"
 
     async def _metrics(self, request: Request) -> Response:
-        from remotely.dashboard import prometheus  # noqa: PLC0415 - only who scrapes needs it
+        from remotely.dashboard import prometheus  # noqa: PLC0415 - only needed by scrapes
 
         now = await self._watch.look()
         return Response(prometheus.text(now), media_type=prometheus.CONTENT_TYPE)
@@ -317,7 +315,7 @@ class _ClusterPanel:
 
 def _known(actor: dict[str, Any] | None) -> dict[str, Any]:
     if actor is None:
-        raise HTTPException(404, "no actor of this cluster has this id now")
+        raise HTTPException(404, "no living actor of this cluster has this id")
     return actor
 
 
@@ -328,13 +326,13 @@ def table(
     sort: str = "",
     **more: object,
 ) -> Response:
-    """Answer with the page of a table that the query asks for, and what else there is to say."""
-    asked = request.query_params
+    """Return the page of a table that the query asks for, with the fields `more`."""
+    query = request.query_params
     page = rows.page(
         found,
         columns,
-        asked.get("sort") or sort,
-        asked.get("q", ""),
+        query.get("sort") or sort,
+        query.get("q", ""),
         number(request, "after", 0),
         number(request, "limit", rows.PAGE),
     )
@@ -342,11 +340,11 @@ def table(
 
 
 def number(request: Request, name: str, default: int) -> int:
-    """Return a whole number of the query; ValueError, in words, if it is something else."""
-    word = request.query_params.get(name)
-    if word is None:
+    """Return an integer parameter of the query.  Raises ValueError if it is not an integer."""
+    value = request.query_params.get(name)
+    if value is None:
         return default
     try:
-        return int(word)
+        return int(value)
     except ValueError:
-        raise ValueError(f"{name} is a whole number, not {word!r}") from None
+        raise ValueError(f"{name} is a whole number, not {value!r}") from None

@@ -1,4 +1,4 @@
-"""The static files of the dashboard: read once at the start, so no path of a request is opened."""
+"""The static files of the dashboard, read once at startup: no request opens a path."""
 
 import hashlib
 from collections.abc import Iterable
@@ -23,23 +23,23 @@ class File(NamedTuple):
 
 
 def load(packages: Iterable[str]) -> dict[str, File]:
-    """Return the files in the folders `static` of these packages, by name."""
+    """Return the files in the `static` folders of these packages, by name."""
     files = {}
     for package in packages:
         for entry in resources.files(package).joinpath("static").iterdir():
             suffix = entry.name[entry.name.rfind(".") :]
             if suffix in TYPES:
-                files[entry.name] = made(entry.read_bytes(), TYPES[suffix])
+                files[entry.name] = file_of(entry.read_bytes(), TYPES[suffix])
     return files
 
 
-def made(content: bytes, type: str) -> File:
+def file_of(content: bytes, type: str) -> File:
     tag = f'"{hashlib.sha256(content).hexdigest()[:20]}"'
     return File(content, type, tag)
 
 
-def answer(request: Request, file: File | None) -> Response:
-    """Return a file, or that the browser has it."""
+def response(request: Request, file: File | None) -> Response:
+    """Return the response with a file, or 304 if the browser has it already."""
     if file is None:
         return PlainTextResponse("there is no such file", 404)
     headers = {"etag": file.tag, "cache-control": "no-cache"}

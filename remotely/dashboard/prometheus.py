@@ -1,12 +1,12 @@
-"""The figures of a cluster as Prometheus scrapes them.  No label is of a single actor.
+"""The Prometheus metrics of a cluster.  No label identifies a single actor.
 
 remotely_machines                     machines that can be reached
 remotely_cpus{state}                  free, used
-remotely_gpus{state}                  the same
+remotely_gpus{state}                  free, used
 remotely_actors{class}
-remotely_calls_total{class}           seen since the dashboard began, while it was scraped
+remotely_calls_total{class}           counted since the dashboard started, while it is scraped
 remotely_memory_bytes{class}          resident
-remotely_waiting                      requests that wait for room
+remotely_waiting                      requests that wait for resources
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def text(now: Snapshot) -> bytes:
-    """Return a state in Prometheus's text format."""
+    """Return a snapshot in Prometheus's text format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Figures(now))
     return generate_latest(registry)
@@ -50,17 +50,17 @@ class _Figures:
             count[actor["class"]] += 1
             memory[actor["class"]] += actor["rss"]
         for name, help_, by_class in (
-            ("remotely_actors", "actors that live", count),
+            ("remotely_actors", "living actors", count),
             ("remotely_memory_bytes", "resident memory of actors", memory),
         ):
             family = GaugeMetricFamily(name, help_, labels=["class"])
             for class_name, number in by_class.items():
                 family.add_metric([class_name], number)
             yield family
-        calls = CounterMetricFamily("remotely_calls", "calls that were seen", labels=["class"])
+        calls = CounterMetricFamily("remotely_calls", "calls seen", labels=["class"])
         for class_name, number in now.calls_by_class.items():
             calls.add_metric([class_name], number)
         yield calls
         yield GaugeMetricFamily(
-            "remotely_waiting", "requests that wait for room", value=now.facts["waiting"]
+            "remotely_waiting", "requests that wait for resources", value=now.facts["waiting"]
         )

@@ -1,6 +1,6 @@
-"""Tables for the browser: machines and actors, sorted, searched and cut into pages.  Pure.
+"""Tables for the browser: machines and actors, sorted, searched and paginated.  Pure.
 
-The browser never holds more than a page, so 10,000 actors cost it what 200 do.
+The browser never holds more than one page, so 10,000 actors cost it no more than 200.
 """
 
 import re
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from remotely.reporting.cluster_status import totals
 
-PAGE = 200  # rows, unless the browser asks for fewer
+PAGE = 200  # rows at most
 Row = Mapping[str, Any]
 
 ACTOR_COLUMNS = (
@@ -23,7 +23,7 @@ _SEARCHED = ("name", "class", "machine", "method", "address", "actor")
 
 
 class Page(NamedTuple):
-    """A page of a table: `total` rows are there, `found` of them match the search."""
+    """A page of a table of `total` rows, of which `found` match the search."""
 
     total: int
     found: int
@@ -39,9 +39,9 @@ def page(
     after: int = 0,
     limit: int = PAGE,
 ) -> Page:
-    """Return a page of the rows that have each word of `search`, by a column; `-name`: backwards.
+    """Return a page of the rows that match each word of `search`, sorted by a column.
 
-    Raises ValueError, in words for whoever wrote the URL, if there is no such column.
+    `sort="-name"` sorts in descending order.  Raises ValueError if there is no such column.
     """
     key = sort.removeprefix("-") or columns[0]
     if key not in columns:
@@ -50,7 +50,7 @@ def page(
     found = [row for row in rows if _has(row, words)] if words else list(rows)
     known = [row for row in found if row[key] is not None]
     known.sort(key=lambda row: _order(row[key]), reverse=sort.startswith("-"))
-    found = known + [row for row in found if row[key] is None]  # last, in either direction
+    found = known + [row for row in found if row[key] is None]  # last, in either order
     after = max(0, after)
     return Page(len(rows), len(found), after, found[after : after + min(max(1, limit), PAGE)])
 
@@ -61,20 +61,20 @@ def _has(row: Row, words: Sequence[str]) -> bool:
 
 
 def _order(cell: Any) -> Any:
-    """Return what a cell is sorted by: numbers within names count as numbers."""
+    """Return the sort key of a cell: numbers within names sort as numbers."""
     if not isinstance(cell, str):
         return 0, cell
-    words = _NUMBERS.split(cell.lower())  # text and digits in turn
-    return 1, [int(word) if place % 2 else word for place, word in enumerate(words)]
+    parts = _NUMBERS.split(cell.lower())  # text and digits in turn
+    return 1, [int(part) if index % 2 else part for index, part in enumerate(parts)]
 
 
 class Snapshot(NamedTuple):
-    """The state of a cluster at a moment, and what has changed since the one before."""
+    """The state of a cluster at one time, with rates since the previous snapshot."""
 
-    at: float  # seconds of a clock that only goes forward
+    at: float  # seconds of a monotonic clock
     facts: dict[str, Any]  # as `remotely status --json` prints them, and `calls_per_s` of actors
     calls: dict[str, int]  # by actor
-    calls_by_class: dict[str, int]  # that were seen since the dashboard began
+    calls_by_class: dict[str, int]  # seen since the dashboard started
 
     @property
     def actors(self) -> list[dict[str, Any]]:
@@ -85,7 +85,7 @@ class Snapshot(NamedTuple):
         return next((each for each in self.actors if each["actor"] == actor), None)
 
     def machines(self) -> list[dict[str, Any]]:
-        """Return the machines, each with how many actors it has."""
+        """Return the machines, each with its number of actors."""
         counts = Counter(actor["worker"] for actor in self.actors)
         return [
             {**machine, "actors": counts[machine["worker"]]} for machine in self.facts["machines"]
@@ -93,20 +93,20 @@ class Snapshot(NamedTuple):
 
 
 def snapshot(facts: dict[str, Any], at: float, before: Snapshot | None) -> Snapshot:
-    """Return what a status tells; the rates of calls are those since `before`."""
+    """Return the snapshot of a status, with the call rates since the snapshot `before`."""
     calls = {actor["actor"]: actor["calls"] for actor in facts["actors"]}
     by_class = Counter(before.calls_by_class if before else ())
     for actor in facts["actors"]:
         new = 0
         if before and (known := before.calls.get(actor["actor"])) is not None:
-            new = max(0, actor["calls"] - known)  # a next life counts from zero
+            new = max(0, actor["calls"] - known)  # a restarted actor counts from zero
         actor["calls_per_s"] = new / (at - before.at) if before and at > before.at else 0.0
         by_class[actor["class"]] += new
     return Snapshot(at, facts, calls, dict(by_class))
 
 
 def overview(now: Snapshot) -> dict[str, Any]:
-    """Return the cluster in one small object, whatever its size."""
+    """Return a summary whose size does not depend on the cluster's."""
     facts, actors = now.facts, now.actors
     return {
         "address": facts["address"],
@@ -128,7 +128,7 @@ def overview(now: Snapshot) -> dict[str, Any]:
 
 
 def classes(actors: Iterable[Row], shown: int = 12) -> list[dict[str, Any]]:
-    """Return the classes with the most actors, and what those use together."""
+    """Return the classes with the most actors, and the sums over their actors."""
     sums: dict[str, dict[str, Any]] = {}
     for actor in actors:
         row = sums.setdefault(

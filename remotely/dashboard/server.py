@@ -1,4 +1,4 @@
-"""The process of the dashboard: where it listens, its certificate, its link, and its end."""
+"""The dashboard's server process: its listener, TLS, first link, and shutdown."""
 
 import asyncio
 import socket
@@ -18,15 +18,15 @@ from remotely.machine.interfaces import EVERYWHERE, ip_of, is_loopback
 from remotely.protocol.address import join_address, split_address
 
 DEFAULT_PORT = 8020
-GRACE_S = 1.0  # for answers that are on their way when the dashboard ends
+GRACE_S = 1.0  # for responses in progress when the dashboard ends
 MIN_TOKEN = 16  # characters
 
 
 class Where(NamedTuple):
-    """Where a dashboard listens, and what it goes by."""
+    """The address, names and credentials of a dashboard."""
 
     listen: str = f"127.0.0.1:{DEFAULT_PORT}"
-    names: tuple[str, ...] = ()  # besides those of the address
+    names: tuple[str, ...] = ()  # besides the address itself
     certificate: Path | None = None
     private_key: Path | None = None
     metrics_token: Path | None = None
@@ -39,11 +39,10 @@ def serve(
     say: Callable[[str], None] = lambda text: print(text, flush=True),
 ) -> None:
     """Serve until SIGINT or SIGTERM.  Raises RemotelyError if it cannot."""
-    host, port = _place(where.listen)
-    _check_secrecy(host, where)
+    host, port = _parse_listen(where.listen)
+    _check_tls(host, where)
     bearer = _token(where.metrics_token)
-    listener = _bound(host, port)
-    with listener:
+    with _bind(host, port) as listener:
         port = listener.getsockname()[1]
         names = [*LOOPBACK_NAMES, host, *where.names]
         access = Access(names, f"remotely-{port}", bearer)
@@ -57,20 +56,20 @@ def serve(
         _run(application, listener, where, stopping)
 
 
-def _place(listen: str) -> tuple[str, int]:
-    """Return the host and the port to listen at; port 0 is any that is free."""
+def _parse_listen(listen: str) -> tuple[str, int]:
+    """Return the host and the port to listen at; port 0 is any free port."""
     if listen.endswith(":0"):
         return split_address(listen.removesuffix(":0"))[0], 0
     host, port = split_address(listen)
     return host, DEFAULT_PORT if port is None else port
 
 
-def _check_secrecy(host: str, where: Where) -> None:
+def _check_tls(host: str, where: Where) -> None:
     if bool(where.certificate) != bool(where.private_key):
         raise RemotelyError("--certificate and --private-key belong together: give both")
     if not (where.certificate or is_loopback(host) or host == "localhost"):
         raise RemotelyError(
-            f"{host} can be reached from other machines, so the dashboard needs TLS there: give "
+            f"other machines can reach {host}, so the dashboard needs TLS there: give "
             "--certificate and --private-key, or leave out --listen and use a tunnel: "
             f"`ssh -L {DEFAULT_PORT}:127.0.0.1:{DEFAULT_PORT} THIS-MACHINE`"
         )
@@ -80,7 +79,7 @@ def _check_secrecy(host: str, where: Where) -> None:
 
 
 def _token(file: Path | None) -> str:
-    """Return the bearer token of `/metrics`; empty if there is none."""
+    """Return the bearer token of `/metrics`; "" without a file."""
     if file is None:
         return ""
     try:
@@ -89,13 +88,13 @@ def _token(file: Path | None) -> str:
         raise RemotelyError(f"cannot read the token {file}: {error.strerror}") from None
     if len(token) < MIN_TOKEN or not token.isascii() or not token.isprintable():
         raise RemotelyError(
-            f"{file} is to hold one line of {MIN_TOKEN} characters or more: "
+            f"{file} must hold one line of at least {MIN_TOKEN} printable ASCII characters: "
             f"`(umask 077; openssl rand -hex 24 > {file})` makes one"
         )
     return token
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bind(host: str, port: int) -> socket.socket:
     try:
         ip = ip_of(host)
         family = socket.AF_INET6 if ":" in ip else socket.AF_INET
@@ -103,19 +102,19 @@ def _bound(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise RemotelyError(
             f"cannot listen at {join_address(host, port)}: {error.strerror}. --listen "
-            f"{join_address(host, 0)} takes a free port"
+            f"{join_address(host, 0)} chooses a free port"
         ) from None
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's, which ends the event streams when it is asked to end."""
+    """A uvicorn server that ends the event streams when it shuts down."""
 
     def __init__(self, config: uvicorn.Config, stopping: asyncio.Event) -> None:
         super().__init__(config)
         self._stopping = stopping
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._stopping.set()  # seen within 0.1 s, when uvicorn looks at its own flag
+        self._stopping.set()  # uvicorn polls its own flag every 0.1 s
         super().handle_exit(sig, frame)
 
 
@@ -142,5 +141,5 @@ def _run(
         raise RemotelyError(f"{where.certificate} cannot be used for TLS: {error}") from None
     try:
         _Server(config, stopping).run(sockets=[listener])
-    except KeyboardInterrupt:  # uvicorn raises the signal again, once it has ended in good order
+    except KeyboardInterrupt:  # uvicorn raises the signal again after its graceful shutdown
         print(file=sys.stderr)

@@ -1,7 +1,7 @@
-"""The newest state of a cluster, asked for only while somebody looks.
+"""The newest snapshot of a cluster, requested on demand.
 
-A question costs every process of the cluster a message (master/queries.py), so it is asked when a
-browser wants to know and the last answer is EVERY_S old.  Several browsers share an answer.
+A status request costs each process of the cluster a message (master/queries.py).  So one is sent
+only when a browser asks and the last snapshot is EVERY_S old.  All browsers share a snapshot.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ from remotely.protocol import control
 from remotely.reporting.cluster_status import status_facts
 
 EVERY_S = 5.0
-PATIENCE_S = 10.0  # for an answer; a master that was killed is noticed by then
+TIMEOUT_S = 10.0  # for a reply; a killed master is noticed by then
 
 
 class Watch:
-    """Asks a cluster for its status.  Used on the event loop."""
+    """Requests and caches the status of a cluster.  Used on the event loop."""
 
     def __init__(
         self,
@@ -34,14 +34,14 @@ class Watch:
         self._asking = asyncio.Lock()
 
     async def look(self) -> Snapshot:
-        """Return the state of the cluster, at most EVERY_S old.  Raises MasterLost."""
+        """Return a snapshot that is at most EVERY_S old.  Raises MasterLost."""
         async with self._asking:
             newest = self._newest
             if newest is None or self._clock() - newest.at >= EVERY_S:
                 try:
-                    found = await asyncio.wait_for(asyncio.wrap_future(self._ask()), PATIENCE_S)
+                    status = await asyncio.wait_for(asyncio.wrap_future(self._ask()), TIMEOUT_S)
                 except TimeoutError:
                     raise MasterLost(f"the master at {self.address} does not answer") from None
-                facts = status_facts(found, self.address)
+                facts = status_facts(status, self.address)
                 newest = self._newest = snapshot(facts, self._clock(), newest)
             return newest

@@ -23,7 +23,7 @@ from remotely.errors import ActorDied, NameTaken, NotConnected, name_taken
 from remotely.futures.future import CallFuture, completed, failed
 from remotely.futures.reference import Reference
 from remotely.futures.stream import local_stream
-from remotely.futures.unretrieved import Tell, report_key, report_text
+from remotely.futures.unretrieved import OnUnretrieved, report_key, report_text
 from remotely.objects.construct import construct
 from remotely.objects.placeholders import RoutinePlaceholder, stays
 from remotely.reporting import log_records
@@ -201,7 +201,7 @@ class InProcess:
         remote: RemoteActor,
         run: Callable[[Any], Any],
         what: str = "",
-        report: Tell | None = None,
+        report: OnUnretrieved | None = None,
     ) -> CallFuture[Any]:
         if remote.actor not in self._objects:
             how = "killed" if remote in self._killed else "closed"

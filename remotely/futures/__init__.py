@@ -1,1 +1,1 @@
-"""Futures, streams, and how threads wait for them."""
+"""Futures and streams, and how threads wait for them."""

@@ -1,27 +1,27 @@
 """The future of a call: a `concurrent.futures.Future` that can also be awaited.
 
-The base class gives each future a Condition.  That is ten objects, and would be a third of what a
-submitted call costs here.  Threads hardly ever sleep on it, since the thread that waits for a call
-receives its reply itself.  So there is no such Condition, and the code below does what the base
-class would.  Threads that do sleep are woken by wakeup.py.  An outcome is noted without a lock: the
-first that is appended to `_outcomes` wins.
+The base class gives each future a Condition: ten objects, which would be a third of the cost of a
+submitted call.  Threads rarely sleep on it, because the thread that waits for a call receives its
+reply itself.  So these futures have no Condition, and this class implements what the base class
+does with it.  Sleeping threads are woken by wakeup.py.  No lock guards the outcome: the first one
+appended to `_outcomes` wins.
 
-The standard library's `wait` and `as_completed` hold the conditions of all their futures while they
-look at them.  So a future makes its `_condition` when they ask for it.  The thread that settles the
-future notes the outcome first and then looks for the condition; the thread that makes the condition
-then looks for an outcome.  So one of the two always sees the other.
+The `wait` and `as_completed` of the standard library hold the conditions of all their futures while
+they check them.  So a future makes its `_condition` on demand.  The thread that settles the future
+first records the outcome, then looks for a condition; the thread that makes the condition then
+looks for an outcome.  So at least one of them sees the other.
 
-The thread that waits for a future receives its reply (client/channel.py), so a plain call is not
-handed over by another thread.  If somebody wants to be told (a callback, an await, the `wait` and
-`as_completed` of the standard library), the client's loop receives the reply.
+The thread that waits for a future receives its reply (client/channel.py), so a plain call needs no
+switch between threads.  If a future has a done-callback, is awaited, or is passed to `wait` or
+`as_completed`, the client's loop receives the reply.
 
 A future holds its error, the error its traceback, the traceback its frames, and the frames their
-locals.  If a frame also held the future, that would be a cycle, and all that the frames hold, above
-all handles, would live until the garbage collector runs.  So code that raises the error of a future
-lets go of the future first: `del self` below, and the like wherever `result` is called.  An error
-that was caught before it was given to a future comes without its traceback.
+locals.  A frame that holds the future closes a cycle, and everything in these frames, above all
+handles, lives until the garbage collector runs.  So code that raises a future's error deletes its
+reference to the future first: `del self` below, and likewise wherever `result` is called.  An error
+that was caught before a future got it has no traceback.
 
-The class is a little over 250 lines: it has all that the base class has, without its Condition.
+Over 250 lines: the class implements everything of the base class, without its Condition.
 """
 
 import contextlib
@@ -38,8 +38,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from remotely.errors import CallTimeout, RemoteTraceback
 from remotely.futures import wakeup
-from remotely.futures.reference import Elsewhere, Onward, refuse
-from remotely.futures.unretrieved import Tell, UnretrievedReport
+from remotely.futures.reference import DependencyCallback, StoredResult, refuse
+from remotely.futures.unretrieved import OnUnretrieved, UnretrievedReport
 from remotely.machine.shield import Condition, is_for_main, shield
 from remotely.other_names import no_such_name
 from remotely.protocol import wire
@@ -59,45 +59,46 @@ class Receiver(Protocol):
     """Receives the reply of a call."""
 
     def wait(self, future: "CallFuture[Any]", timeout: float | None) -> None:
-        """Return when the future is done, or after `timeout` seconds."""
+        """Wait until the future is done, for at most `timeout` seconds."""
 
     def receive_in_background(self) -> None:
-        """Have replies taken in as they come: nobody waits, but somebody wants to be told.
+        """Receive replies as they arrive, because a future has a done-callback.
 
-        This completes no future on this thread, which may hold a lock.
+        This settles no future on the calling thread, which may hold a lock.
         """
 
     def holds(self, future: "CallFuture[Any]") -> bool:
-        """Tell whether the call has not left yet."""
+        """Tell whether the call is not sent yet."""
 
     def recall(self, future: "CallFuture[Any]") -> bool:
-        """Forget a call that has not left; false if it has."""
+        """Forget a call that is not sent yet; false if it was sent."""
 
     def cancel(self, future: "CallFuture[Any]", waits: bool) -> bool:
-        """Have the actor not begin a call that has left; true if it is known that it never will.
+        """Ask the actor not to begin a call that was sent; true if the call will never run.
 
-        Without `waits` it is not known yet; a call that was taken back is cancelled later.
+        Without `waits` this returns false; if the actor cancels the call, the future is cancelled
+        later.
         """
 
 
 class StreamToken:
-    """Travels in the place of a generator, which cannot be pickled."""
+    """Stands for a generator, which cannot be pickled, as the result of a method."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
 
 class SelfPlaceholder:
-    """The actor's own object, as the result of one of its methods."""
+    """Stands for the actor's own object, as the result of one of its methods."""
 
 
 class CancelledPlaceholder:
-    """Nothing: the call did not run, and will not."""
+    """Stands for the result of a cancelled call, which never runs."""
 
 
 _PLACEHOLDERS = frozenset((StreamToken, SelfPlaceholder, CancelledPlaceholder))
 
-# Takes the name of a stream and the actor that has it, and returns the stream.
+# Takes the name of a stream and its actor, and returns the stream.
 StreamOf = Callable[[str, Any], object]
 
 
@@ -105,24 +106,24 @@ class Counts(Protocol):
     """Counts calls until their outcomes."""
 
     def settle(self, future: "CallFuture[Any]") -> None:
-        """A call has its outcome.  Calling this twice is harmless."""
+        """Stop counting a call, which has its outcome.  Idempotent."""
 
 
 class CallFuture(Future[R]):
-    """The one outcome of one call.  It can be cancelled until the call begins."""
+    """The outcome of one call.  It can be cancelled until the call begins."""
 
-    on_unretrieved: Tell | None = None  # told of an error that nobody retrieved
+    on_unretrieved: OnUnretrieved | None = None  # called with an error that was never retrieved
     travelling: object = None  # what its arguments need until they have been read
     counted_by: "Counts | None" = None  # until there is an outcome
-    deadline: float | None = None  # of whoever waits without a timeout, on the monotonic clock
-    seconds: float = 0.0  # that end then
+    deadline: float | None = None  # of waits without a timeout, on the monotonic clock
+    timeout_s: float = 0.0  # to which the deadline belongs
     _report: UnretrievedReport | None = None
-    _own: Condition | None = None
-    needs: object = None  # what must be kept until there is an outcome
-    stays: bool = False  # it is passed on: a large result stays where it is, until it is asked for
-    kept: Owned | Elsewhere | None = None  # the result as it came, if it is passed on
+    _made_condition: Condition | None = None
+    keeps_alive: object = None  # until there is an outcome
+    is_passed_on: bool = False  # as an argument: a large result stays in its store until it is read
+    kept: Owned | StoredResult | None = None  # the result as it arrived, if it is passed on
 
-    def __init__(self, what: str, keep: object = None) -> None:
+    def __init__(self, what: str, actor: object = None) -> None:
         self._outcomes: list[_Outcome] = []
         self._state = "PENDING"
         self._result = None
@@ -133,7 +134,7 @@ class CallFuture(Future[R]):
         self.call_id = 0
         self.receiver: Receiver | None = None
         self.what = what
-        self.keep = keep  # an actor must not lose its last handle while its call runs
+        self.actor = actor  # keeps the actor, whose call runs, from losing its last handle
 
     def result(self, timeout: float | None = None) -> R:
         """Wait for the value.  Raises what the method raised, or CallTimeout after `timeout` s."""
@@ -141,8 +142,8 @@ class CallFuture(Future[R]):
             self.wait(timeout)
         if self._report is not None:
             self._cancel_report()
-        if self.stays:
-            self._bring()
+        if self.is_passed_on:
+            self._fetch()
         if self._state == "FINISHED" and self._exception is None:
             return self._result  # type: ignore[return-value]
         try:
@@ -163,11 +164,11 @@ class CallFuture(Future[R]):
         return self._exception
 
     def cancel(self) -> bool:
-        """Take the call back if it has not begun; true means that the call never runs.
+        """Cancel the call if it has not begun; true means that the call never runs.
 
-        A call that has left this process is taken back by its actor, which this waits for, for half
-        a second at most, and not at all where an event loop runs.  An actor that has not answered
-        by then may still take it back; the future is cancelled when it does.
+        If the call was sent already, its actor must confirm.  This waits for that for at most half
+        a second, and not at all in a running event loop.  If the actor confirms later, the future
+        is cancelled then.
         """
         receiver = self.receiver
         if self.answered or receiver is None:
@@ -179,8 +180,8 @@ class CallFuture(Future[R]):
                     self.settle_cancelled()
             if not recalled and receiver.cancel(self, waits=not _is_in_event_loop()):
                 self.settle_cancelled()
-        finally:  # an interrupt that was delayed is raised at the shield's end
-            self.tell()
+        finally:  # the end of the shield may raise a delayed interrupt
+            self.run_callbacks()
         return self.cancelled()
 
     def cancelled(self) -> bool:
@@ -190,32 +191,32 @@ class CallFuture(Future[R]):
         return self._state != "PENDING"
 
     def running(self) -> bool:
-        """Tell whether the call has left and its outcome is unknown."""
-        receiver = self.receiver  # a retry takes it away at any time
+        """Tell whether the call was sent and has no outcome yet."""
+        receiver = self.receiver  # read once: a retry may change it
         return not self.answered and not (receiver and receiver.holds(self))
 
     def set_result(self, result: R) -> None:
         self._check_pending()
         self.settle(result, None)
-        self.tell()
+        self.run_callbacks()
 
     def set_exception(self, exception: BaseException | None) -> None:
         self._check_pending()
         self.settle(None, exception)
-        self.tell()
+        self.run_callbacks()
 
     def lose(self, error: BaseException) -> None:
-        """No reply will come, and `error` says why.  Call `tell` afterwards.
+        """Fail the call, because no reply will arrive; or retry it (RetriedFuture).
 
-        This is harmless if there is an outcome already.
+        Has no effect if there is an outcome.  Call `run_callbacks` afterwards.
         """
         if not self.answered:
             self.settle(None, error)
 
     def settle_by(self, reply: wire.Message, stream_of: StreamOf, lends: bool = True) -> bool:
-        """Note the outcome that a RESULT or RAISED brings; `lends` as in `own`.
+        """Settle the future by a RESULT or RAISED message; `lends` as in `own`.
 
-        This may run the user's code.  It returns whether callbacks have to be told, as `settle`.
+        This may run the user's code.  Returns whether done-callbacks must run, as `settle`.
         """
         try:
             if reply.kind is not Kind.RESULT:
@@ -223,76 +224,73 @@ class CallFuture(Future[R]):
                 return self.settle(None, error)
             value = codec.decode(reply.payload, reply.buffers)
             if type(value) not in _PLACEHOLDERS:
-                if self.stays:  # it is passed on as it came, whatever its caller does to it
-                    with contextlib.suppress(Exception):  # then the call that it goes to tells why
+                if self.is_passed_on:  # as it arrived, even if the caller changes it
+                    with contextlib.suppress(Exception):  # raised by the call that gets it
                         self.kept = own(codec.encode(value), lends=lends)
                 return self.settle(value, None)
             if type(value) is CancelledPlaceholder:
                 return self.settle_cancelled()
             if type(value) is SelfPlaceholder:
-                actor: Any = self.keep
+                actor: Any = self.actor
                 return self.settle(actor.face(actor), None)
-            with shield:  # a stream that is dropped again closes its generator
-                stream: Any = stream_of(value.name, self.keep)
+            with shield:  # a stream dropped by an interrupt would close its generator
+                stream: Any = stream_of(value.name, self.actor)
                 return self.settle(stream, None)
-        except BaseException as error:  # a value that does not unpickle here
+        except BaseException as error:  # the value cannot be unpickled here
             if is_for_main(error):
                 raise
-            if error.__cause__ is None:  # as text only: the frames hold the future
+            if error.__cause__ is None:  # only as text: the frames hold the future
                 error.__cause__ = RemoteTraceback("".join(traceback.format_exception(error)))
             return self.settle(None, error.with_traceback(None))
 
     def settle(self, result: R | None, error: BaseException | None) -> bool:
-        """Note the outcome, and return whether callbacks have to be told of it.
-
-        Repeat this if you are interrupted.
-        """
+        """Settle the future; return whether done-callbacks must run.  If interrupted, repeat it."""
         return self._settle("FINISHED", result, error)
 
     def settle_cancelled(self) -> bool:
-        """The call never runs.  Repeat this if you are interrupted."""
+        """Settle the future of a call that never runs.  If interrupted, repeat it."""
         return self._settle("CANCELLED_AND_NOTIFIED", None, None)
 
     def _settle(self, state: str, result: R | None, error: BaseException | None) -> bool:
-        tell = None if error is None else self.on_unretrieved
-        report = None if error is None or tell is None else UnretrievedReport(self.what, error)
+        callback = None if error is None else self.on_unretrieved
+        report = None if error is None or callback is None else UnretrievedReport(self.what, error)
         mine = state, result, error, report
         outcomes = self._outcomes
         outcomes.append(mine)
         outcome = outcomes[0]
         if outcome is not mine:
             del outcomes[1:]
-        elif report is not None and tell is not None:
-            report.arm(tell)
-        if (own := self._own) is None:
-            self._note(outcome)
+        elif report is not None and callback is not None:
+            report.arm(callback)
+        if (condition := self._made_condition) is None:
+            self._record(outcome)
         else:
-            self._note_and_notify(own, outcome)
+            self._record_and_notify(condition, outcome)
         if wakeup.sleepers:
             wakeup.wake(self)
         self._finish()
         self.answered = True
         return bool(self._done_callbacks)
 
-    def _bring(self) -> None:
-        """Fetch a result that has stayed where it is."""
-        if isinstance(self._result, Elsewhere):
+    def _fetch(self) -> None:
+        """Fetch a result that is still in its store."""
+        if isinstance(self._result, StoredResult):
             self.kept = self._result
             self._result = self.kept.fetch()
 
     @property
-    def where(self) -> Any:
-        """The result, or the `Elsewhere` that stands for it."""
+    def raw_result(self) -> Any:
+        """The result, or the `StoredResult` that stands for it."""
         return self._result
 
-    def _note(self, outcome: _Outcome) -> None:
+    def _record(self, outcome: _Outcome) -> None:
         state, self._result, self._exception, self._report = outcome
-        self._state = state  # last: then the others are there
+        self._state = state  # last: readers of the state then find the others
 
-    def _note_and_notify(self, own: Condition, outcome: _Outcome) -> None:
-        with own, shield:  # watchers must hear of it only once
+    def _record_and_notify(self, condition: Condition, outcome: _Outcome) -> None:
+        with condition, shield:  # watchers must be notified only once
             if self._state == "PENDING":
-                self._note(outcome)
+                self._record(outcome)
                 state, _, error, _ = outcome
                 for watcher in self._watchers or ():
                     if state != "FINISHED":
@@ -301,30 +299,29 @@ class CallFuture(Future[R]):
                         (watcher.add_result if error is None else watcher.add_exception)(self)
 
     @property
-    def is_wanted(self) -> bool:
-        """Tell whether the value itself is asked for, as far as the future knows."""
-        onward = [type(callback) is Onward for callback in self._done_callbacks]
-        return not self.stays or not all(onward)
+    def needs_value(self) -> bool:
+        """Tell whether the value itself is needed here, as far as is known."""
+        callbacks = self._done_callbacks
+        return not self.is_passed_on or not all(type(c) is DependencyCallback for c in callbacks)
 
     @property
     def has_callbacks(self) -> bool:
-        """Tell whether any callbacks still have to run."""
+        """Tell whether any done-callbacks have not run yet."""
         return bool(self._done_callbacks)
 
-    def tell(self) -> None:
-        """Run the done-callbacks if the future is done.  Repeat this if you are interrupted."""
+    def run_callbacks(self) -> None:
+        """Run the done-callbacks if the future is done.  If interrupted, repeat it."""
         while self.answered and self._done_callbacks:
-            self._tell_next()
+            self._run_next_callback()
 
-    def _tell_next(self) -> None:
-        # All in C: no interrupt strikes between the moment when a callback is taken, and when it
-        # begins.
-        told = map(operator.call, map(self._done_callbacks.pop, (0,)), (self,))
+    def _run_next_callback(self) -> None:
+        # All in C, so that no interrupt separates the removal of a callback from its call.
+        call = map(operator.call, map(self._done_callbacks.pop, (0,)), (self,))
         try:
-            next(told)
+            next(call)
         except BaseException as error:
-            if isinstance(error, IndexError) and not self._done_callbacks and _is_ours(error):
-                return  # another thread was first
+            if isinstance(error, IndexError) and not self._done_callbacks and _raised_here(error):
+                return  # another thread took the last callback
             if is_for_main(error):
                 raise
             log.exception("a done-callback of %s failed", self.what)
@@ -332,17 +329,17 @@ class CallFuture(Future[R]):
     def add_done_callback(self, fn: Callable[[Future[R]], object]) -> None:
         self._done_callbacks.append(fn)
         if self.answered:
-            self.tell()
+            self.run_callbacks()
         elif (receiver := self.receiver) is not None:
             receiver.receive_in_background()
 
     def remove_done_callback(self, fn: Callable[[Future[R]], object]) -> None:
-        """Do not call it, if it was not called yet."""
+        """Remove a callback that has not been called yet."""
         with contextlib.suppress(ValueError):
             self._done_callbacks.remove(fn)
 
     def __await__(self) -> Generator[Any, None, R]:
-        import asyncio  # noqa: PLC0415 - slow to import, and whoever awaits has it
+        import asyncio  # noqa: PLC0415 - slow to import, and async code has imported it
 
         return asyncio.wrap_future(self).__await__()
 
@@ -350,7 +347,7 @@ class CallFuture(Future[R]):
         """Wait for any outcome.  Raises CallTimeout after `timeout` seconds."""
         limit = timeout
         if timeout is None and self.deadline is not None:
-            limit, timeout = self.seconds, max(0.0, self.deadline - time.monotonic())
+            limit, timeout = self.timeout_s, max(0.0, self.deadline - time.monotonic())
         receiver = self.receiver
         if receiver is not None:
             receiver.wait(self, timeout)
@@ -360,7 +357,7 @@ class CallFuture(Future[R]):
             raise CallTimeout(f"{self.what} has not answered after {limit:.3g} s; it still runs")
 
     def block(self, timeout: float | None) -> None:
-        """Wait until another thread completes this; return in any case after `timeout` s."""
+        """Wait for at most `timeout` seconds until another thread settles this."""
         wakeup.sleep_until(self.done, timeout, self)
 
     if not TYPE_CHECKING:  # checkers would take any name to exist
@@ -369,24 +366,24 @@ class CallFuture(Future[R]):
             raise no_such_name("the future", f"future.{name}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Go as a number while a call is pickled; it arrives as the value."""
+        """Pickle as a number among the arguments of a call; it arrives as the value."""
         return references.as_reference(self) or refuse(self)
 
-    def _own_condition(self) -> Condition:
-        """What the standard library locks while it looks at the states of several futures."""
-        own = self._own
-        if own is None:  # in one step, as threads may ask together
-            own = vars(self).setdefault("_own", Condition())
+    def _make_condition(self) -> Condition:
+        """Return what the standard library locks while it checks the states of several futures."""
+        condition = self._made_condition
+        if condition is None:  # in one step: several threads may come here
+            condition = vars(self).setdefault("_made_condition", Condition())
         if self._outcomes:
-            self._note_and_notify(own, self._outcomes[0])
-        return own
+            self._record_and_notify(condition, self._outcomes[0])
+        return condition
 
-    _condition: threading.Condition = property(_own_condition)  # type: ignore[assignment]
+    _condition: threading.Condition = property(_make_condition)  # type: ignore[assignment]
 
     def _watched(self) -> list[Any]:
-        """Where the standard library's `wait` and `as_completed` add their waiters.
+        """Return the list to which the standard library's `wait` and `as_completed` add waiters.
 
-        It is the only sign that they give, and they hold the condition meanwhile.
+        Reading it is the only sign of them; they hold the condition meanwhile.
         """
         if self._watchers is None:
             self._watchers = []
@@ -410,17 +407,17 @@ class CallFuture(Future[R]):
         if self.counted_by is not None:
             self.counted_by.settle(self)
             self.counted_by = None
-        if wakeup.sleepers and self.keep is not None:
-            wakeup.wake(self.keep)  # who waits for room to call this actor
-        self.keep = None
+        if wakeup.sleepers and self.actor is not None:
+            wakeup.wake(self.actor)  # the threads that wait for room
+        self.actor = None
         if self.travelling is not None:
             self.travelling = None
-        if self.needs is not None:
-            self.needs = None
+        if self.keeps_alive is not None:
+            self.keeps_alive = None
 
 
-def _is_ours(error: BaseException) -> bool:
-    """Tell whether our own frame raised it, and no Python function that we called."""
+def _raised_here(error: BaseException) -> bool:
+    """Tell whether the caller's own frame raised the error, and no function that it called."""
     return error.__traceback__ is None or error.__traceback__.tb_next is None
 
 
@@ -430,14 +427,14 @@ def _is_in_event_loop() -> bool:
 
 
 def completed(value: R) -> CallFuture[R]:
-    """Return a future that is done already."""
+    """Return a future that is done."""
     future: CallFuture[R] = CallFuture("")
     future.set_result(value)
     return future
 
 
 def failed(
-    error: BaseException, what: str = "", on_unretrieved: Tell | None = None
+    error: BaseException, what: str = "", on_unretrieved: OnUnretrieved | None = None
 ) -> CallFuture[Any]:
     future: CallFuture[Any] = CallFuture(what)
     future.on_unretrieved = on_unretrieved
@@ -446,10 +443,7 @@ def failed(
 
 
 def wait_for(futures: Iterable[CallFuture[Any]]) -> None:
-    """Wait for all of them, whatever their outcomes; their errors count as retrieved.
-
-    Of those with a deadline that is over, there may be none.
-    """
+    """Wait until all futures are done or past their deadlines; their errors count as retrieved."""
     for future in futures:
         try:
             future.exception()

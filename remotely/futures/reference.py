@@ -1,4 +1,4 @@
-"""Results that stay where they are, until somebody needs them."""
+"""References: objects that stand for a value, and for a result that is still in a store."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -10,29 +10,29 @@ from remotely.values.codec import Encoded
 R = TypeVar("R")
 
 
-class Elsewhere:
-    """A result that is in the store of its actor's machine."""
+class StoredResult:
+    """A result in the store of its actor's machine."""
 
     def fetch(self) -> Any:
         """Return the value.  Raises ActorDied or WorkerLost if it is lost."""
         raise NotImplementedError
 
     def entry(self) -> Any:
-        """Return what arrives elsewhere as the value."""
+        """Return what stands for the value in a message."""
         raise NotImplementedError
 
 
 class Reference(Generic[R]):
     """Stands for the result of a call.  Pass it as an argument: it arrives as the value.
 
-    The result is kept until the last reference to it, or its future, is gone.
+    The result is kept as long as a reference to it, or its future, exists.
     """
 
     def __init__(self, future: "Future[R]") -> None:
         self.future = future
 
     def get(self) -> R:
-        """Wait for the value, and fetch it.  Raises what the method raised."""
+        """Wait for the value and fetch it.  Raises what the method raised."""
         return self.future.result()
 
     def __repr__(self) -> str:
@@ -43,13 +43,13 @@ class Reference(Generic[R]):
 
 
 class Put:
-    """What `put` returns.  It arrives as the value was then."""
+    """The base of what `put` returns.  It arrives as the value was at `put`."""
 
     value: Encoded
 
 
-class Onward:
-    """A done-callback that does not ask for the value: that may stay where it is."""
+class DependencyCallback:
+    """A done-callback that does not need the value, which may stay in its store."""
 
     def __init__(self, function: Callable[["Future[Any]"], None]) -> None:
         self._function = function
@@ -59,5 +59,5 @@ class Onward:
 
 
 def refuse(thing: object) -> NoReturn:
-    """Refuse to pickle it, as the standard library does; unpicklable.py says what to do."""
+    """Raise the TypeError of the standard library for an unpicklable object."""
     raise TypeError(f"cannot pickle {type(thing).__name__!r} object")

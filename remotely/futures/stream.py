@@ -1,8 +1,8 @@
-"""Streams: what the caller of a generator method gets.
+"""Streams: the result of calling a generator method.
 
-Each item is an ordinary call, `NEXT`, and a few of these are always in flight.  So the actor works
-ahead of its consumer by that many items and no more, it serves other calls between two items, and
-if it dies the consumer gets the same error as from any call.
+Each item is an ordinary call, `NEXT`, and a few of these are always pending.  So the actor works at
+most that many items ahead of its consumer, it serves other calls between two items, and if it dies
+the consumer gets the same error as from any call.
 """
 
 from collections import deque
@@ -16,16 +16,16 @@ from remotely.futures.future import CallFuture, completed, failed
 from remotely.machine.shield import RLock
 from remotely.values.unpicklable import Refused
 
-AHEAD = 4  # items in flight: enough to hide a round trip, few enough to stay fresh
+AHEAD = 4  # pending items: enough to hide a round trip, few enough to stay fresh
 
 T = TypeVar("T")
 
 
 class Stream(Generic[T]):
-    """The items of a generator that lives in an actor.  It starts when you ask for the first item.
+    """The items of a generator in an actor.  The generator starts when you ask for the first item.
 
     Read it with `for` or with `async for`.  Threads and tasks may share it: each item goes to one
-    of them.  If a wait is interrupted or cancelled, its item goes to the next that asks.
+    of them.  If a wait is interrupted or cancelled, its item goes to the next reader.
 
     `ask` requests the next item, `end` closes the generator; both return at once.
     """
@@ -60,18 +60,18 @@ class Stream(Generic[T]):
         return self
 
     async def __anext__(self) -> T:
-        import asyncio  # noqa: PLC0415 - slow to import, and whoever awaits has it
+        import asyncio  # noqa: PLC0415 - slow to import, and async code has imported it
 
         future = None
         try:
             future = self._claim()
-            arrived: Future[None] = Future()  # is cancelled in the place of the call
-            tell = partial(_tell, arrived)
-            future.add_done_callback(tell)
+            arrived: Future[None] = Future()  # cancelled instead of the call
+            notify = partial(_complete, arrived)
+            future.add_done_callback(notify)
             try:
                 await asyncio.wrap_future(arrived)
             except BaseException:
-                future.remove_done_callback(tell)
+                future.remove_done_callback(notify)
                 self._given_back.append(future)
                 raise
             return self._arrived(future)
@@ -81,18 +81,18 @@ class Stream(Generic[T]):
             del future
 
     def close(self) -> None:
-        """Close the generator in the actor.  Items that are in flight are dropped."""
-        self._given_back = deque(maxlen=0)  # which nothing stays in
+        """Close the generator in the actor.  Pending items are dropped."""
+        self._given_back = deque(maxlen=0)  # drops what is given back later
         if not self._over:
             self._stop()
             self._end()
 
-    def when_ready(self, tell: Callable[["Stream[T]"], None]) -> None:
-        """Call `tell` once, when `next` will not block."""
+    def when_ready(self, notify: Callable[["Stream[T]"], None]) -> None:
+        """Call `notify` once, when `next` will not block."""
         with self._lock:
             coming = self._next()
             future = coming[0] if coming else completed(None)
-        future.add_done_callback(lambda _: tell(self))
+        future.add_done_callback(lambda _: notify(self))
 
     def _claim(self) -> CallFuture[Any]:
         """Take the next item for the caller alone.  Raises StopIteration."""
@@ -110,13 +110,13 @@ class Stream(Generic[T]):
             raise
 
     def _next(self) -> "deque[CallFuture[Any]]":
-        """With the lock: return where the next item is the first; empty after the end."""
+        """With the lock: return the queue whose first item is next; empty after the end."""
         if not self._given_back:
             self._fill(max(1, self._ahead))
         return self._given_back or self._coming
 
     def _arrived(self, future: CallFuture[Any]) -> T:
-        """Return an item, or raise what the stream has ended with."""
+        """Return an item, or raise the error with which the stream ended."""
         error = future.exception()
         if error is None:
             self._fill(self._ahead)
@@ -128,12 +128,12 @@ class Stream(Generic[T]):
             del error, future  # see future.py
 
     def _fill(self, count: int) -> None:
-        with self._lock:  # one who asks first has the earlier item
+        with self._lock:  # so that items are requested and claimed in the same order
             while len(self._coming) < count and not self._over:
                 self._coming.append(self._ask())
 
     def _stop(self) -> None:
-        """Ask for no more; what was given back comes before the end all the same."""
+        """Request no more items; those given back still come before the end."""
         with self._lock:
             self._over = True
             self._coming.clear()
@@ -152,13 +152,13 @@ class Stream(Generic[T]):
         raise Refused(self, why)
 
 
-def _tell(arrived: Future[None], _: object) -> None:
+def _complete(arrived: Future[None], _: object) -> None:
     if arrived.set_running_or_notify_cancel():
         arrived.set_result(None)
 
 
 def local_stream(items: Iterator[T]) -> Stream[T]:
-    """Return a stream of an iterator of this process, which runs when an item is asked for."""
+    """Return a stream of an iterator in this process, which runs when an item is requested."""
 
     def ask() -> CallFuture[T]:
         try:
@@ -174,9 +174,9 @@ def local_stream(items: Iterator[T]) -> Stream[T]:
 
 
 def merge(streams: Iterable[Iterator[T]]) -> Iterator[T]:
-    """Yield the items of several streams, from whichever is ready first.
+    """Yield the items of several streams in the order in which they arrive.
 
-    If you stop iterating, all streams are closed.  If one of them raises, this raises too.
+    If one of them raises, this raises too.  When this ends or you stop iterating, all are closed.
     """
     members = [each if isinstance(each, Stream) else local_stream(each) for each in streams]
     ready: SimpleQueue[Stream[T]] = SimpleQueue()

@@ -1,8 +1,8 @@
-"""Errors that nobody retrieved: reported once, when the future that holds the error is dropped.
+"""Reports of unretrieved errors: once, when a future is dropped whose error was never retrieved.
 
-Otherwise a script that submits calls and forgets them would silently go on after a failure.  Only a
+Otherwise a script that submits calls and drops their futures would not notice failures.  Only a
 future with an error gets an `UnretrievedReport`, so a value costs nothing.  The last reference may
-go on any thread, in the middle of anything, so the `Tell` callback must not wait or take locks.
+be dropped on any thread at any moment, so an `OnUnretrieved` callback must not wait or take locks.
 """
 
 import traceback
@@ -10,43 +10,43 @@ from collections.abc import Callable
 
 from remotely.errors import RemoteTraceback
 
-Tell = Callable[[str, BaseException], None]  # which call, and its error
+OnUnretrieved = Callable[[str, BaseException], None]  # takes the name of the call, and its error
 
 
 class UnretrievedReport:
-    """Goes with a future that holds an error, and reports the error unless it is cancelled.
+    """Belongs to a future with an error, and reports the error when deleted, unless cancelled.
 
-    It reports nothing until it is armed, so that creating one too many does no harm.
+    It reports nothing until it is armed, so an unused one does no harm.
     """
 
-    __slots__ = ("_error", "_is_cancelled", "_tell", "_what")
+    __slots__ = ("_callback", "_error", "_is_cancelled", "_what")
 
     def __init__(self, what: str, error: BaseException) -> None:
         self._what = what
         self._error = error
-        self._tell: Tell | None = None
+        self._callback: OnUnretrieved | None = None
         self._is_cancelled = False
 
-    def arm(self, tell: Tell) -> None:
-        self._tell = tell
+    def arm(self, callback: OnUnretrieved) -> None:
+        self._callback = callback
 
     def cancel(self) -> None:
-        """Report nothing: somebody has retrieved the error."""
+        """Report nothing, because the error was retrieved."""
         self._is_cancelled = True
 
     def __del__(self) -> None:
-        if self._tell is not None and not self._is_cancelled:
-            self._tell(self._what, self._error)
+        if self._callback is not None and not self._is_cancelled:
+            self._callback(self._what, self._error)
 
 
 def report_key(what: str, error: BaseException) -> str:
-    """Return what the same error of several members of a group has in common."""
+    """Return a key that is the same for the same error of several members of a group."""
     _, _, method = what.partition(".")
     return f"{method} {type(error).__name__} {'' if hasattr(error, 'may_have_run') else error}"
 
 
 def report_text(what: str, error: BaseException) -> str:
-    """Return what to print about an error that nobody retrieved."""
+    """Return the report of an unretrieved error."""
     cause = error.__cause__
     if isinstance(cause, RemoteTraceback):
         trace = str(cause.args[0])

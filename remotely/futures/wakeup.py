@@ -1,8 +1,8 @@
-"""Sleep until another thread has done something, with no lock held by either.
+"""Sleeping until another thread has done something, with no lock held by either.
 
-A sleeper first registers itself, and then looks whether it has to sleep at all.  The other thread
-wakes sleepers after it has done its work.  So one of the two always sees the other, and an
-interrupt may strike anywhere in here.
+A sleeper first registers itself, then checks its condition.  The other thread changes the condition
+first, then wakes the sleepers.  So at least one of them sees the other, and an interrupt at any
+point does no harm.
 """
 
 import os
@@ -17,7 +17,7 @@ sleepers: list[tuple[threading.Lock, object]] = []  # a held lock for each, and 
 def sleep_until(
     is_over: Callable[[], object], timeout_s: float | None = None, about: object = None
 ) -> None:
-    """Return when `is_over`, or after a time.  Whoever makes it over calls `wake(about)`."""
+    """Sleep until `is_over()`, for at most `timeout_s`.  What makes it true calls `wake(about)`."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     while not is_over():
         left_s = -1.0 if deadline is None else deadline - time.monotonic()
@@ -36,11 +36,11 @@ def sleep_until(
 
 
 def wake(about: object = None) -> None:
-    """Have the threads that sleep about this look again.  Repeat it if you are interrupted."""
+    """Have the threads that sleep about this check again.  If interrupted, repeat it."""
     for lock, subject in tuple(sleepers):
         if subject is about:
             with suppress(RuntimeError):  # it has been released already
                 lock.release()
 
 
-os.register_at_fork(after_in_child=sleepers.clear)  # the parent's threads do not sleep there
+os.register_at_fork(after_in_child=sleepers.clear)  # a child has none of the parent's threads

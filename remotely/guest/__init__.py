@@ -1,1 +1,1 @@
-"""A process that dials in to a cluster, to serve an object of its own."""
+"""`remotely.serve`: a process that dials in to a cluster to serve an object of its own."""

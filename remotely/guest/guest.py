@@ -1,17 +1,17 @@
-"""A process that serves an object, as a worker with one actor: that object.
+"""A process that serves an object of its own, as a worker with one actor.
 
-To the master it is a worker without a Python and without resources, so nothing is placed there.
-To the actor (remotely/actor/), which is in the same process, it is what a worker is.  Its callers
-on other machines reach it through the relay of a worker (transport/relay.py).
+To the master it is a worker without a Python version and without resources, so no actor is placed
+there.  To the actor, in the same process, it acts as the worker.  Callers on other machines reach
+the actor through the relay of a worker (transport/relay.py).
 
-    the master is asked for a relay      it names a worker, one of its own machine if it can
-    the relay has opened a port          the object is an actor: Register, with where it is called
-    the master takes it                  it is served; else the reason is raised
-    the connection to the master breaks  calls go on; Register is said again, to a new master too
-    the relay is lost                    the actor has ended; the process may dial in again
-    a client or the master ends it       the actor is told to leave; if it does not in time, its
-                                         callers are cut off.  Its process lives on
-    the actor ends                       its last replies go out first, and then the news of its end
+    it asks the master for a relay      the master names a worker, on its own machine if possible
+    the relay has opened a port         the object becomes an actor: Register, with its address
+    the master accepts it               the object is served; on a refusal, the reason is raised
+    the connection to the master fails  calls continue; Register is sent again, also to a new master
+    the relay is lost                   the actor has ended; the process may dial in again
+    a client or the master ends it      the actor gets Leave; when the grace period is over, its
+                                        callers are disconnected.  The process lives on
+    the actor ends                      its last replies leave first, then the news of its end
 """
 
 import logging
@@ -24,7 +24,7 @@ from pathlib import Path
 
 import msgspec
 
-from remotely.actor.actor import Hear
+from remotely.actor.actor import OnMessage
 from remotely.errors import (
     ActorDied,
     MasterLost,
@@ -34,7 +34,7 @@ from remotely.errors import (
 )
 from remotely.machine import this_machine
 from remotely.protocol import control
-from remotely.protocol.address import join_address, nobody, parse_address
+from remotely.protocol.address import join_address, no_master, parse_address
 from remotely.protocol.ids import bound_id
 from remotely.protocol.lease import CONNECT_S
 from remotely.protocol.resources import Resources
@@ -49,22 +49,22 @@ from remotely.transport.relay import Home
 log = logging.getLogger("remotely")
 
 LAST_REPLIES_S = 2.0
-LAST_WORDS_S = 0.5  # a cluster that is stopped takes the relay away, and says so
+STOP_WAIT_S = 0.5  # a stopping cluster ends the relay too, and its Leave arrives soon after
 DRAIN_EVERY_S = 0.01
 
 
 class Guest:
-    """One dialling in, from the question for a relay to the end of the actor.
+    """One connection to a cluster, from the request for a relay to the end of the actor.
 
     The constructor raises MasterLost if the master does not answer, NotAllowed, NoResources if no
-    worker can relay, and WorkerLost for one that does not.  `before` is the nonce of the last.
+    worker can relay, and WorkerLost if the relay fails.  `before` is the nonce of the last one.
     """
 
     def __init__(self, address: str, key: MemberKey, before: str, path: Path) -> None:
-        self.why: RemotelyError | None = None  # it was ended
+        self.why: RemotelyError | None = None  # the reason, if it was ended from outside
         self.was_served = False
         self.nonce = secrets.token_hex(16)
-        self.id = bound_id("worker", key.pair.public, self.nonce)  # of the worker, and the actor
+        self.id = bound_id("worker", key.pair.public, self.nonce)  # of both worker and actor
         self._before = [before] if before else []
         self._status: control.ActorStatus | None = None  # once there is an actor
         self._is_registered = False
@@ -83,15 +83,15 @@ class Guest:
             f"tcp://{reached}",
             key,
             self._introduce,
-            self._hear,
-            self._be_refused,
+            self._on_message,
+            self._on_refused,
         )
         self._access = AccessRelay(self._link.send, lambda _, caller: self._tell_actor(caller))
         self._thread = threading.Thread(target=self._loop.run, name="remotely-guest", daemon=True)
         try:
             relay = self._find_relay(reached)
             place = self._place_of(relay)
-            self._home = Home(self._loop, place, relay.token, str(path), self._lose_relay)
+            self._home = Home(self._loop, place, relay.token, str(path), self._on_relay_lost)
         except BaseException:
             self._release()
             raise
@@ -103,27 +103,27 @@ class Guest:
             if self.why:
                 raise self.why
         if self._relay is None:
-            raise MasterLost(nobody(reached, "it does not answer as a master", or_else=""))
+            raise MasterLost(no_master(reached, "it does not answer as a master", or_else=""))
         return self._relay
 
     def _place_of(self, relay: control.Relay) -> str:
-        """Return where the relay is.
+        """Return the address of the relay.
 
-        On the master's machine it is at the name by which the master was reached: from outside of
-        its network, its own addresses may lead nowhere.
+        On the master's machine, use the name by which the master was reached: the relay's own
+        addresses may be unreachable from outside its network.
         """
         try:
             address = nearest(relay.address)
             return (
                 join_address(self._master, parse_address(address)[1]) if relay.is_near else address
             )
-        except ValueError as error:  # whatever that worker has said of itself
-            raise WorkerLost(f"a worker cannot be at {relay.address!r}: {error}") from None
+        except ValueError as error:  # the worker has reported a malformed address
+            raise WorkerLost(f"{relay.address!r} is not the address of a worker: {error}") from None
 
     def start(self, request: control.Request, ipc: str, public_key: bytes) -> None:
-        """There is an actor, which takes calls there: have the master take it.
+        """Register the actor, which takes calls at these addresses.
 
-        What becomes of it is seen by the end of the actor.
+        If the master refuses it, the actor ends.
         """
         location = control.Location(
             actor=self.id,
@@ -142,9 +142,9 @@ class Guest:
         self._thread.start()
 
     def close(self, why: str) -> None:
-        """The actor has ended: pass on what it has sent, tell of its end, and hang up.
+        """The actor has ended: forward its last replies, report its end, and disconnect.
 
-        `why` goes to those who call it, unless it is known why already.
+        Its callers get `why` as the reason, unless one was noted before.
         """
         if self._thread.is_alive():
             self._loop.call(lambda: self._finish(why, time.monotonic() + LAST_REPLIES_S))
@@ -176,41 +176,41 @@ class Guest:
             actors=[] if self._has_left else [self._status],
         )
 
-    def _hear(self, message: object) -> None:
+    def _on_message(self, message: object) -> None:
         match message:
             case control.Relay() if self._relay is None:
                 self._relay = message
             case control.Registered(client_keys=keys):
-                self._be_taken()
+                self._on_registered()
                 self._tell_actor(control.Admit(client_keys=keys))
                 self._access.ask_again()
             case control.Caller():
-                self._access.hear_master(message)
+                self._access.handle_reply(message)
             case control.Cancel():
                 self._tell_actor(message)
             case control.End(actor=self.id):
-                self._be_ended(message)
+                self._on_end(message)
             case control.AskFigures():
                 figures = control.Figures(actor=self.id, calls=self._calls)
                 self._link.send(control.Report(actors=[figures]))
-            case control.ReadLog(ticket=ticket):  # it is on the terminal of this process
+            case control.ReadLog(ticket=ticket):  # the output is on the terminal of this process
                 piece = control.LogPiece(ticket=ticket, text="", offset=0, known=False, ended=False)
                 self._link.send(piece)
             case control.Leave():
                 self._end(NotConnected("the cluster was stopped"))
 
-    def _be_taken(self) -> None:
+    def _on_registered(self) -> None:
         if not self.was_served and self._status is not None:
             request = self._status.request
             log.info("serving %s as %r", request.class_name, request.name)
             self.was_served = True
         self._is_registered = self._status is not None
 
-    def _be_refused(self, error: RemotelyError) -> None:
+    def _on_refused(self, error: RemotelyError) -> None:
         self._is_registered = False
         self._end(error)
 
-    def _be_ended(self, end: control.End) -> None:
+    def _on_end(self, end: control.End) -> None:
         self._died(f"killed by {end.by}" if end.by else "closed", asked=True)
         error = ActorDied(self._obituary.why)
         if end.kill or not end.grace_s:
@@ -221,25 +221,25 @@ class Guest:
 
     # --- the relay --------------------------------------------------------------------------------
 
-    def _lose_relay(self, why: str) -> None:
+    def _on_relay_lost(self, why: str) -> None:
         self._died(why, lost=True)
-        self._loop.after(LAST_WORDS_S, lambda: self._end(WorkerLost(why)))
+        self._loop.after(STOP_WAIT_S, lambda: self._end(WorkerLost(why)))
 
-    # --- the actor: what a worker is to it --------------------------------------------------------
+    # --- the actor's `Line` -----------------------------------------------------------------------
 
-    def watch(self, loop: Loop, hear: Hear, lost: Callable[[], None]) -> None:
-        self._tell_actor = lambda message: loop.call(lambda: hear(message, None))
+    def watch(self, loop: Loop, on_message: OnMessage, on_lost: Callable[[], None]) -> None:
+        self._tell_actor = lambda message: loop.call(lambda: on_message(message, None))
 
     def tell(self, message: control.FromActor) -> None:
-        self._loop.call(lambda: self._hear_actor(message))
+        self._loop.call(lambda: self._on_actor_message(message))
 
-    def go_on(self) -> bool:
+    def flush(self) -> bool:
         return True
 
-    def _hear_actor(self, message: control.FromActor) -> None:
+    def _on_actor_message(self, message: control.FromActor) -> None:
         match message:
             case control.MayCall():
-                self._access.hear_actor("", message)
+                self._access.handle_question("", message)
             case control.Meet():  # there is no store here
                 self._tell_actor(message)
             case control.Count(calls=calls):
@@ -254,7 +254,7 @@ class Guest:
     def _died(
         self, why: str, asked: bool = False, exited: bool = False, lost: bool = False
     ) -> None:
-        """Note what is to be told of its end; the first reason counts."""
+        """Update the obituary of the actor; the first reason counts."""
         known = self._obituary
         self._obituary = msgspec.structs.replace(
             known,
@@ -265,7 +265,7 @@ class Guest:
         )
 
     def _end(self, error: RemotelyError) -> None:
-        """The object is no actor any more: callers are told and cut off, and it has to leave."""
+        """End the actor: report it, disconnect its callers, and tell it to leave."""
         if self.why is None and not self._has_left:
             self.why = error
             if self._status is not None:
@@ -275,7 +275,7 @@ class Guest:
                 self._tell_actor(control.Leave())
 
     def _finish(self, why: str, deadline: float) -> None:
-        """Go when what the actor has sent is passed on."""
+        """Leave once the replies of the actor are forwarded, or at the deadline."""
         if len(self._home) and self.why is None and time.monotonic() < deadline:
             self._loop.after(DRAIN_EVERY_S, lambda: self._finish(why, deadline))
             return

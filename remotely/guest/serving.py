@@ -1,9 +1,9 @@
 """`remotely.serve`: an object of this process becomes an actor of a cluster.
 
-The process dials in, so it may be behind NAT or a firewall (guest.py).  The object is served by
-what serves any actor (remotely/actor/), on the thread that has called `serve`, so all that holds
-for handles holds for it.  When the actor has ended because the cluster or the way to it was lost,
-the process dials in again, as another actor of the same name.
+The process dials in, so it may be behind NAT or a firewall (guest.py).  An ordinary `Actor` serves
+the object, on the thread that has called `serve`, so handles work as with any other actor.  If the
+actor ends because the cluster or the connection to it was lost, the process dials in again, as
+another actor of the same name.
 """
 
 import logging
@@ -38,13 +38,13 @@ from remotely.values import sources
 
 log = logging.getLogger("remotely")
 
-REDIAL_S = (0.2, 5.0)  # from the first pause to the longest
+REDIAL_S = (0.2, 5.0)  # the first and the longest pause before dialling in again
 NO_CLUSTER = (
     "serve needs the address of a cluster that 'remotely start' has started: "
     'remotely.serve(object, address="host:8010"), or REMOTELY_ADDRESS'
 )
-# The cluster or the connection is away, or has not heard yet that the actor before has ended.
-_AGAIN = (MasterLost, WorkerLost, NoResources, NameTaken)
+# The cluster is unreachable, or has not yet seen the end of the last actor, which has the name.
+_RETRIED = (MasterLost, WorkerLost, NoResources, NameTaken)
 
 
 def serve_object(
@@ -55,42 +55,42 @@ def serve_object(
     concurrency: int,
     patience_s: float,
 ) -> str:
-    """Do what serve.py says."""
+    """Implement `remotely.serve`, documented in serve.py."""
     options = _checked(served, name, concurrency, patience_s)
     address = address or os.environ.get("REMOTELY_ADDRESS")
     if os.environ.get("REMOTELY_LOCAL") == "1" or not address:
         raise NotConnected(NO_CLUSTER)
     file = key or os.environ.get("REMOTELY_KEY") or folders.key_folder() / "worker.key"
     member = key_files.load_member(Path(file), "worker")
-    sources.finder.install(first=False)  # for what callers pass whose code is not here
-    sources.library.gather("serves an object")  # and for clients that lack ours
-    before, told = "", ""
+    sources.finder.install(first=False)  # for classes of callers that are not importable here
+    sources.library.gather("serves an object")  # for clients where this object's class is not
+    before, last_error = "", ""
     pause_s, deadline = REDIAL_S[0], time.monotonic() + patience_s
     while True:
         try:
             guest = _serve_at(address, member, served, options, before)
             if guest.was_served:
-                before, told = guest.nonce, ""
+                before, last_error = guest.nonce, ""
                 pause_s, deadline = REDIAL_S[0], time.monotonic() + patience_s
             if guest.why is None:
                 return "closed"
             raise guest.why
         except (ActorDied, NotConnected) as over:  # it was killed; the cluster was stopped
             return str(over)
-        except _AGAIN as error:
+        except _RETRIED as error:
             left_s = deadline - time.monotonic()
-            is_anothers = isinstance(error, NameTaken) and not before
-            if is_anothers or pause_s > left_s:
+            is_name_taken = isinstance(error, NameTaken) and not before
+            if is_name_taken or pause_s > left_s:
                 raise
-            if str(error) != told:  # else it is what the last try met
-                told = str(error)
+            if str(error) != last_error:  # else the last try failed likewise
+                last_error = str(error)
                 log.warning("%s. Trying again for %.0f s (patience_s)", error, left_s)
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, REDIAL_S[1])
 
 
 def _serve_at(address: str, key: MemberKey, served: object, options: Options, before: str) -> Guest:
-    """Serve an object of a cluster, until the actor that it is there has ended."""
+    """Serve an object as one actor, until that has ended."""
     cls, pair = type(served), fresh_pair()
     with guest_folder() as folder, activity.new() as (_, page):
         Fence(folder, make=True).close()  # a lease that never ends
@@ -140,6 +140,8 @@ def _checked(served: object, name: str, concurrency: int, patience_s: float) -> 
             f"or remotely.local({served.__name__}) if that is a remote class"
         )
     if issubclass(type(served), Handle):
-        raise TypeError(f"serve takes an object of this process, and {served!r} is one elsewhere")
+        raise TypeError(
+            f"serve takes an object of this process, and {served!r} is a handle to another process"
+        )
     arguments.number("patience_s", patience_s)
     return check_options(Options(), {"name": name, "concurrency": concurrency})

@@ -1,1 +1,1 @@
-"""This machine: what it has, which processes run on it, where files are kept."""
+"""This machine: its resources, addresses, processes, folders and daemons."""

@@ -1,14 +1,14 @@
-"""The limits of our control group: what a container or a service manager leaves of the machine.
+"""The CPU and memory limits of this process's control group, set by a container or service manager.
 
-A process is in one group of each hierarchy, and what holds for a group holds for all below it: so
-the least of all limits from ours up to the root counts.  A container sees its own group as the
-root; outside of one, /proc/self/cgroup says where we are.
+A process is in one group of each hierarchy.  The limits of a group also apply to the groups below
+it, so the lowest limit from this group up to the root counts.  A container sees its own group as
+the root; outside of containers, /proc/self/cgroup names the group.
 
     version 2   /sys/fs/cgroup/GROUP/cpu.max "200000 100000", memory.max "8589934592", or "max"
     version 1   /sys/fs/cgroup/cpu/GROUP/cpu.cfs_quota_us and cpu.cfs_period_us, or -1
                 /sys/fs/cgroup/memory/GROUP/memory.limit_in_bytes, or nearly 2**63
 
-A cpuset needs no reading: the kernel has put it into our affinity.
+Cpusets need not be read: the CPU affinity includes them.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ OWN = Path("/proc/self/cgroup")
 
 
 def cpus(root: Path = ROOT, own: Path = OWN) -> float | None:
-    """Return how many CPUs' time we may use; None if there is no limit."""
+    """Return the limit in CPUs; None if there is none."""
     limits = []
     for folder in _folders("", root, own):
         quota, _, period = _read(folder / "cpu.max").partition(" ")
@@ -30,7 +30,7 @@ def cpus(root: Path = ROOT, own: Path = OWN) -> float | None:
 
 
 def memory(root: Path = ROOT, own: Path = OWN) -> int | None:
-    """Return how many bytes we may use; None if there is no limit."""
+    """Return the limit in bytes; None if there is none."""
     texts = [_read(folder / "memory.max") for folder in _folders("", root, own)]
     texts += [_read(f / "memory.limit_in_bytes") for f in _folders("memory", root, own)]
     return min((int(text) for text in texts if text.isdecimal()), default=None)
@@ -42,11 +42,11 @@ def _quotient(quota: str, period: str) -> list[float]:
 
 
 def _folders(controller: str, root: Path, own: Path) -> Iterator[Path]:
-    """Yield the folder of our group, and of those above it; "" is version 2."""
+    """Yield the folder of this process's group and of those above it; "" is version 2."""
     for line in _read(own).splitlines():
         _, controllers, group = line.split(":", 2)
         if controller in controllers.split(","):
-            top = root / controller  # where several are together it is a link
+            top = root / controller  # a symbolic link if the hierarchy has several controllers
             folder = top / group.lstrip("/")
             yield folder
             while folder != top and top in folder.parents:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from remotely.errors import RemotelyError
 
-# A socket's path has 107 bytes at most (man 7 unix), of which ours use 44: a folder in the
-# temporary one, `s`, the actor, a number.
+# The path of a socket has at most 107 bytes (man 7 unix).  In the temporary folder remotely needs
+# 44: a folder of its own, `s`, the actor, a number.
 LONGEST_BYTES = 107 - 44
 ELSEWHERE = ("/tmp", "/var/tmp", "/dev/shm")  # Slurm's TMPDIR is often longer
 
@@ -18,22 +18,22 @@ def home() -> Path:
 
 
 def key_folder() -> Path:
-    """Return the folder in which keys are made and looked for."""
+    """Return the default folder of keys."""
     return home() / "keys"
 
 
 def temporary() -> Path:
-    """Return where to make folders for sockets: TMPDIR, or if that is too long, elsewhere."""
+    """Return the folder for folders of sockets: TMPDIR, or one of ELSEWHERE if that is too long."""
     for place in (tempfile.gettempdir(), *ELSEWHERE):
         if len(os.fsencode(place)) <= LONGEST_BYTES and os.access(place, os.W_OK | os.X_OK):
             return Path(place)
     raise RemotelyError(
-        f"TMPDIR is {tempfile.gettempdir()}, in which the path of a socket would be too long, and "
-        f"none of {', '.join(ELSEWHERE)} can be written to. Set TMPDIR to a folder whose path has "
-        f"{LONGEST_BYTES} bytes at most"
+        f"TMPDIR is {tempfile.gettempdir()}, where the path of a socket would be too long, and "
+        f"none of {', '.join(ELSEWHERE)} is writable. Set TMPDIR to a folder whose path has at "
+        f"most {LONGEST_BYTES} bytes"
     )
 
 
 def new_temporary(prefix: str) -> Path:
-    """Make a folder for sockets, of mode 0700."""
+    """Create a folder for sockets, with mode 0700."""
     return Path(tempfile.mkdtemp(prefix=prefix, dir=temporary()))

@@ -1,8 +1,8 @@
-"""What a worker gives away, and which GPUs: all that are visible, so many, or those named.
+"""The resources that a worker offers, and its GPUs: all visible ones, a count, or a list of names.
 
-CUDA_VISIBLE_DEVICES, where it is set, says what this process may use: under Slurm the other GPUs
-are another job's.  The cluster counts GPUs from 0; an actor gets the names of those that it was
-given, as CUDA takes them: a number, or the GPU-... of a whole one or the MIG-... of a part.
+If CUDA_VISIBLE_DEVICES is set, only the GPUs in it may be used: under Slurm the others belong to
+other jobs.  The cluster numbers the GPUs of a worker from 0; an actor gets the CUDA names of its
+GPUs: a number, GPU-... for a whole one, or MIG-... for a part.
 """
 
 import os
@@ -18,7 +18,7 @@ _NAME = re.compile(r"\d+|(GPU|MIG)-[\w/-]+")
 
 
 class Offer(NamedTuple):
-    """The resources that the worker of a machine offers; None is all that there is."""
+    """The resources that the worker of a machine offers; None means all of them."""
 
     cpus: float | None = None
     gpus: Gpus | None = None
@@ -26,11 +26,11 @@ class Offer(NamedTuple):
 
 
 def visible(environment: Mapping[str, str] = os.environ, devices: Path = Path("/dev")) -> list[str]:
-    """Return the names of the NVIDIA GPUs that may be used, without loading a driver."""
+    """Return the names of the NVIDIA GPUs that this process may use, without loading a driver."""
     if VARIABLE in environment:
         names = []
         for name in environment[VARIABLE].split(","):
-            if not _NAME.fullmatch(name.strip()):  # CUDA ignores what stands behind such a one
+            if not _NAME.fullmatch(name.strip()):  # CUDA ignores an invalid name and all after it
                 break
             names.append(name.strip())
         return names
@@ -45,8 +45,8 @@ def parse(text: str) -> int | list[str]:
     names = [name.strip() for name in text.rstrip(",").split(",")]
     if wrong := [name for name in names if not _NAME.fullmatch(name)]:
         raise ValueError(
-            f"{wrong[0]!r} is no GPU: say how many (2), or which, as nvidia-smi -L has them "
-            "(2,3 or GPU-..., MIG-...; one number with a comma behind it: 2,)"
+            f"{wrong[0]!r} is not a GPU: give a count (2), or names as in nvidia-smi -L (2,3 or "
+            "GPU-..., MIG-...; a single number with a comma after it: 2,)"
         )
     return names
 
@@ -56,7 +56,7 @@ def choose(
     environment: Mapping[str, str] = os.environ,
     devices: Path = Path("/dev"),
 ) -> list[str]:
-    """Return the names of the GPUs to give away; None wants all.  Raises ValueError."""
+    """Return the names of the GPUs to offer; `wanted` None means all.  Raises ValueError."""
     there = visible(environment, devices)
     if wanted is None:
         return there
@@ -65,15 +65,15 @@ def choose(
     elif isinstance(wanted, Sequence):
         wanted = parse(",".join(map(str, wanted)) + ",") if wanted else 0
     elif type(wanted) is not int or wanted < 0:  # True is an int too
-        raise ValueError(f"gpus={wanted!r}: it is to be how many, or which: [2, 3]")
-    is_told = VARIABLE in environment  # else it may be that we cannot see them: we believe you
+        raise ValueError(f"gpus={wanted!r}: give a count, or a list of names such as [2, 3]")
+    is_set = VARIABLE in environment  # else there may be GPUs that are not visible: trust `wanted`
     if isinstance(wanted, int):
-        if is_told and wanted > len(there):
+        if is_set and wanted > len(there):
             raise ValueError(_not_visible(f"there are no {wanted} GPUs", environment))
-        return there[:wanted] if is_told else [str(number) for number in range(wanted)]
+        return there[:wanted] if is_set else [str(number) for number in range(wanted)]
     if len(set(wanted)) < len(wanted):
         raise ValueError(f"a GPU is named twice: {','.join(wanted)}")
-    if is_told and (hidden := [name for name in wanted if name not in there]):
+    if is_set and (hidden := [name for name in wanted if name not in there]):
         raise ValueError(_not_visible(f"GPU {hidden[0]} may not be used", environment))
     return wanted
 

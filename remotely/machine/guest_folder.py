@@ -1,9 +1,9 @@
-"""The folder of a process that serves an object, and how it goes when the process was killed.
+"""The folder of a process that serves an object, and its removal after the process was killed.
 
-It has the socket on which the object takes calls.  Nobody watches such a process on its own
-machine, so nobody removes its folder for it.  But it holds a lock in it, which the kernel releases
-at its end.  Whoever comes by removes what nobody holds: the next process that serves, and a worker
-that has lost one.
+The folder contains the socket for calls.  No daemon on the machine watches such a process, so none
+removes its folder.  But the process holds a lock in the folder, which the kernel releases when it
+ends.  The next process that serves, and a worker that has lost one, remove the folders without a
+holder.
 """
 
 import contextlib
@@ -21,13 +21,13 @@ LOCK = "lock"
 
 @contextlib.contextmanager
 def guest_folder() -> Iterator[Path]:
-    """Yield a new folder, of mode 0700 and with a short path; it goes in any case."""
+    """Yield a new folder with mode 0700 and a short path, and remove it."""
     sweep()
     folder = folders.new_temporary(PREFIX)
     lock = os.open(folder / "new", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        os.rename(folder / "new", folder / LOCK)  # so nobody finds it there and free
+        os.rename(folder / "new", folder / LOCK)  # so it never exists without a holder
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -37,7 +37,7 @@ def guest_folder() -> Iterator[Path]:
 def sweep() -> None:
     """Remove the folders of processes that have ended."""
     for folder in folders.temporary().glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError):  # it is another user's, or has no lock yet
+        with contextlib.suppress(OSError):  # another user's, locked, or without a lock yet
             lock = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""The addresses and ports of this machine: which it has, which are free, and who holds one."""
+"""The addresses and ports of this machine: which are free, and which process holds a port."""
 
 import contextlib
 import errno
@@ -11,25 +11,25 @@ import psutil
 from remotely.errors import RemotelyError
 from remotely.machine import this_machine
 
-PORT_FREE_S = 2.0  # a process that was killed may hold its port until its last thread has ended
-EVERYWHERE = ("0.0.0.0", "::")  # of IPv4; of both
+PORT_FREE_S = 2.0  # a killed process may hold its port until its last thread has ended
+EVERYWHERE = ("0.0.0.0", "::")  # IPv4 only; IPv4 and IPv6
 
 
 def own_address() -> str:
-    """Return an address by which other machines may know this one; loopback if there is none."""
+    """Return an address at which other machines may reach this one; loopback if there is none."""
     with contextlib.suppress(OSError):
-        return this_machine.address_towards("192.0.2.1", 9)  # of no machine: the default route
+        return this_machine.address_towards("192.0.2.1", 9)  # TEST-NET-1: takes the default route
     return next((a for a in addresses_here() if not is_loopback(a)), "127.0.0.1")
 
 
 def everywhere() -> str:
-    """Return what to bind for all machines: IPv4, or both if this machine has an IPv6 only."""
+    """Return the wildcard address to bind: IPv4, or both if this machine has only IPv6."""
     others = [a for a in addresses_here() if not is_loopback(a)]
     return EVERYWHERE[bool(others) and all(":" in a for a in others)]
 
 
 def is_here(name: str) -> bool:
-    """Tell whether a name or an address is one of this machine."""
+    """Return whether a name or an address is one of this machine."""
     try:
         ip = ip_of(name)
     except ValueError:
@@ -42,9 +42,9 @@ def is_loopback(ip: str) -> bool:
 
 
 def is_near(ip: str) -> bool:
-    """Tell whether the address of another machine is on a network of this machine.
+    """Return whether the address of another machine is on a network of this machine.
 
-    Not if it is one that this machine has itself: each has its own 172.17.0.1, of Docker.
+    False for an address that this machine has too: each has its own 172.17.0.1 of Docker.
     """
     family, theirs = _number_of(ip)
     networks = [(ours, mask) for of, ours, mask in _networks() if of == family]
@@ -64,7 +64,7 @@ def _networks() -> list[tuple[int, int, int]]:
 
 
 def _number_of(ip: str) -> tuple[int, int]:
-    """Return the family and the number of an address; a family without networks for a name."""
+    """Return the family and the number of an address; (0, 0) for a name."""
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     with contextlib.suppress(OSError):
         return family, int.from_bytes(socket.inet_pton(family, ip))
@@ -72,16 +72,16 @@ def _number_of(ip: str) -> tuple[int, int]:
 
 
 def ip_of(name: str) -> str:
-    """Return the address of a name of this machine, of IPv4 if it has one."""
+    """Resolve a name of this machine, to IPv4 if possible.  Raises ValueError."""
     for family in (socket.AF_INET, socket.AF_INET6):
         with contextlib.suppress(OSError, UnicodeError):
             return str(socket.getaddrinfo(name, None, family)[0][4][0])
     has = ", ".join(addresses_here())
-    raise ValueError(f"{name!r} is no address of this machine; it has {has}")
+    raise ValueError(f"{name!r} is not an address of this machine, which has {has}")
 
 
 def check_port(name: str, ip: str, port: int) -> None:
-    """Raise in words what binding there would raise."""
+    """Raise an error with advice if a port cannot be bound: RemotelyError or ValueError."""
     deadline = time.monotonic() + PORT_FREE_S
     while (code := _bind_error(ip, port)) == errno.EADDRINUSE:
         holder = _holder_of(port)
@@ -94,10 +94,10 @@ def check_port(name: str, ip: str, port: int) -> None:
     if code is None:
         return
     if code == errno.EACCES:
-        raise RemotelyError(f"port {port} is for root alone; choose one from 1024 up")
+        raise RemotelyError(f"only root may use port {port}; choose one from 1024 up")
     raise ValueError(
-        f"{name} is no address of this machine; it has {', '.join(addresses_here())}, "
-        f"and {' or '.join(EVERYWHERE)} stands for all of them"
+        f"{name} is not an address of this machine, which has {', '.join(addresses_here())}; "
+        f"{' or '.join(EVERYWHERE)} stands for all of them"
     )
 
 
@@ -107,7 +107,7 @@ def check_range(ip: str, low: int, high: int) -> None:
     if None in codes:
         return
     if set(codes) == {errno.EACCES}:
-        raise RemotelyError(f"the ports {low}-{high} are for root alone; choose some from 1024 up")
+        raise RemotelyError(f"only root may use the ports {low}-{high}; choose some from 1024 up")
     raise RemotelyError(
         f"no port of {low}-{high} is free on this machine: port {low} is in use by "
         f"{_holder_of(low) or 'another program'}; choose another range: --ports"
@@ -115,7 +115,7 @@ def check_range(ip: str, low: int, high: int) -> None:
 
 
 def free_port(ip: str, low: int, high: int) -> int:
-    """Return a port that is free now, of a range; of 0 to 0 one that the kernel chooses."""
+    """Return a port of a range that is free now; for 0 to 0, one that the kernel chooses."""
     if low:
         check_range(ip, low, high)
         return next(port for port in range(low, high + 1) if _bind_error(ip, port) is None)
@@ -139,7 +139,7 @@ def _bind_error(ip: str, port: int) -> int | None:
 
 
 def _holder_of(port: int) -> str:
-    """Return who listens at a port of this machine; nothing if that cannot be seen."""
+    """Return the pid and command of the process that listens at a port; "" if unknown."""
     with contextlib.suppress(psutil.Error, OSError):
         for connection in psutil.net_connections("tcp"):
             listens = connection.status == psutil.CONN_LISTEN
@@ -150,10 +150,7 @@ def _holder_of(port: int) -> str:
 
 
 def addresses_here() -> list[str]:
-    """Return the addresses of this machine: IPv4 first, its own loopback last.
-
-    Without those of IPv6 that hold for one cable alone (fe80:...).
-    """
+    """Return the addresses of this machine, IPv4 first, loopback last, no link-local IPv6."""
     found = {
         address.address
         for addresses in psutil.net_if_addrs().values()

@@ -1,7 +1,7 @@
-"""Memory files: memory without a name in any file system, which other processes can open.
+"""Memory files (memfd): shared memory without a name in any file system.
 
-It is gone with its last holder, so nothing is left behind when a process is killed, and the size of
-/dev/shm does not limit it.  Processes of this machine and user open it as `/proc/<pid>/fd/<fd>`.
+The kernel frees it with its last holder, so a killed process leaves nothing behind, and the size of
+/dev/shm is no limit.  Processes of the same machine and user open it as `/proc/<pid>/fd/<fd>`.
 """
 
 import contextlib
@@ -13,13 +13,13 @@ _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 def create(name: str, nbytes: int) -> int:
-    """Return a descriptor of new memory, all zeros; nobody can change its size."""
+    """Return a descriptor of new memory, zeroed, and sealed so that its size cannot change."""
     import fcntl  # noqa: PLC0415 - Windows has none
 
     fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, nbytes)
-        # A process that reads beyond what another has cut off is killed.
+        # If a process could shrink it, SIGBUS would kill others that read beyond the new end.
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
     except BaseException:
@@ -29,8 +29,8 @@ def create(name: str, nbytes: int) -> int:
 
 
 def is_one(fd: int) -> bool:
-    """Return whether a descriptor that another process has passed is of a memory file."""
-    import fcntl  # noqa: PLC0415 - as above
+    """Return whether a descriptor received from another process is of a memory file."""
+    import fcntl  # noqa: PLC0415 - Windows has none
 
     try:
         return fcntl.fcntl(fd, fcntl.F_GET_SEALS) >= 0  # no other kind of file has seals
@@ -39,10 +39,10 @@ def is_one(fd: int) -> bool:
 
 
 def open_of(pid: int, fd: int, name: str) -> int | None:
-    """Open the memory that another process has as `fd`; None if it has no such memory (any more).
+    """Open the memory that another process has as `fd`; return None if it is no longer there.
 
-    The number may mean another file by now, so the name that it was created with is compared.
-    Raises OSError if this process has no room for another descriptor.
+    The number may be reused, so the name with which the memory was created is compared.
+    Raises OSError if this process cannot have another descriptor.
     """
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
     try:

@@ -1,4 +1,4 @@
-"""A file descriptor that is closed when the last reference to its object is gone."""
+"""A file descriptor that is closed when its last reference is gone."""
 
 import os
 from collections.abc import Callable
@@ -9,4 +9,4 @@ class OwnedFd:
         self.fd = fd
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        close(self.fd)  # a default argument: at the interpreter's end `os` may be gone
+        close(self.fd)  # a default argument, since `os` may be None at interpreter shutdown

@@ -2,18 +2,18 @@
 
     ~/.remotely/run/HOST/PORT/    HOST is this machine: its home may be shared with others
         master.json               written by the launcher, removed by the daemon when it ends
-        master.killed             left by a master that was killed: its workers may be elsewhere,
+        master.killed             the master was killed: its workers may run on other machines,
                                   waiting for the next master
         worker.json               the worker that `remotely start` started
         joined-ID.json            a worker that joined a master of this port, here or elsewhere
         worker.killed, joined-ID.killed
-                                  left by one that was killed: the next tells the master of it
+                                  the worker was killed: the next worker reports that to the master
         master.log, worker.log    their output; nearly nothing
 
-Pids are reused, so a daemon is identified by its pid and its start time.  A file whose daemon is
-dead was left by one that was killed.  Whoever finds it makes it `.killed`, and removes the folder
-of sockets and logs that the daemon could not remove.  A killed daemon is forgotten when the next
-one lives, or when the user ends the cluster; not by the end of one that could not take its place.
+Pids are reused, so a daemon is identified by its pid and its start time.  If a `.json` file names a
+dead daemon, it was killed.  The process that finds the file renames it to `.killed`, and removes
+the folder of sockets and logs that the daemon could not remove.  A `.killed` file is removed when
+the next daemon runs or when the user stops the cluster, but not when a replacement fails to start.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ import msgspec
 
 from remotely.machine import file_lock, folders, processes, this_machine
 
-GONE_S = 3.0  # for what a killed worker has left to end by SIGKILL
+GONE_S = 3.0  # timeout for SIGKILL to end the processes that a killed worker has left
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,10 +38,10 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     started: float
     log: str
-    listens: str = ""  # where the master does, "IP:port"; not of a worker that has joined
+    listens: str = ""  # "IP:port" where the master listens; empty for a worker that has joined
     worker: str = ""  # its id
-    nonce: str = ""  # what makes that of its key
-    pid_space: str = ""  # where its pid means a process: see this_machine
+    nonce: str = ""  # from which the id is derived, with the key
+    pid_space: str = ""  # in which the pid is valid: see this_machine
     folder: str = ""  # of the worker, for sockets and logs
 
     @property
@@ -54,7 +54,7 @@ def folder_of(port: int) -> Path:
 
 
 def make_folder(port: int) -> Path:
-    """Create the folder of this port, closed to other users, and return it."""
+    """Create the folder of this port with mode 0700, and return it."""
     folder = folder_of(port)
     _make_private(folder)
     return folder
@@ -66,14 +66,14 @@ def _make_private(folder: Path) -> None:
 
 
 def write(file: Path, running: Running) -> None:
-    """Replace the file atomically: another process may be reading it."""
+    """Replace the file atomically, as another process may be reading it."""
     temporary = file.with_suffix(".new")
     temporary.write_bytes(msgspec.json.encode(running))
     temporary.replace(file)
 
 
 def running(port: int) -> list[Running]:
-    """Return the living daemons of this port: the master, its own worker, and joined workers."""
+    """Return the live daemons of this port: the master, its own worker, and joined workers."""
     return _running_in(folder_of(port))
 
 
@@ -90,7 +90,7 @@ def _running_in(folder: Path) -> list[Running]:
 
 
 def remove(file: Path, daemon: Running) -> None:
-    """Remove what a killed daemon has left."""
+    """Rename the file of a killed daemon to `.killed`, and remove its folder."""
     with contextlib.suppress(FileNotFoundError):
         file.replace(file.with_suffix(".killed"))
     if daemon.folder:
@@ -98,18 +98,18 @@ def remove(file: Path, daemon: Running) -> None:
 
 
 def leave(file: Path) -> None:
-    """For a daemon that ends: remove its own file."""
+    """Remove the file of this daemon, which ends."""
     file.unlink(missing_ok=True)
     _tidy(file.parent)
 
 
 def forget(file: Path) -> None:
-    """Forget the daemon of this file that was killed: the next one lives, or is not to be."""
+    """Remove the `.killed` file beside this one: the next daemon runs, or none is wanted."""
     file.with_suffix(".killed").unlink(missing_ok=True)
 
 
 def forget_all(folder: Path) -> None:
-    """The user ends the cluster: nobody is to take the place of those that were killed."""
+    """The user stops the cluster: remove all `.killed` files, unless a daemon still runs."""
     if not _running_in(folder):
         for killed in folder.glob("*.killed"):
             killed.unlink(missing_ok=True)
@@ -123,18 +123,18 @@ def was_killed(port: int) -> bool:
 
 @contextlib.contextmanager
 def predecessors(folder: Path, cluster: str) -> Iterator[list[Running]]:
-    """Yield the workers of a cluster that were killed here, and of which nothing is left.
+    """Yield the killed workers of a cluster on this machine, after killing what they have left.
 
-    What they left is ended first.  If the block ends well, they are forgotten.
+    If the block succeeds, their `.killed` files are removed.
     """
-    _running_in(folder)  # those whose end nobody has seen yet become `.killed`
+    _running_in(folder)  # renames the files of dead daemons to `.killed`
     killed = {}
     for file in folder.glob("*.killed"):
         with contextlib.suppress(msgspec.DecodeError, OSError):
             worker = msgspec.json.decode(file.read_bytes(), type=Running)
             if worker.role != "master" and worker.cluster == cluster:
                 killed[file] = worker
-    here = this_machine.pid_space()  # of elsewhere, an unknown pid says nothing
+    here = this_machine.pid_space()  # a missing pid of another pid space proves nothing
     ours = [worker for worker in killed.values() if worker.pid_space == here]
     yield [worker for worker in ours if processes.end_tagged(worker.worker, GONE_S)]
     for file in killed:
@@ -142,7 +142,7 @@ def predecessors(folder: Path, cluster: str) -> Iterator[list[Running]]:
 
 
 def _tidy(folder: Path) -> None:
-    """When the last daemon is gone, remove the folder too, unless there is more to tell."""
+    """If no daemon is left, remove empty logs, and the folder if it is empty then."""
     if _running_in(folder):
         return
     for log in folder.glob("*.log"):
@@ -154,7 +154,7 @@ def _tidy(folder: Path) -> None:
 
 
 def ports() -> list[int]:
-    """Return the ports with living daemons on this machine."""
+    """Return the ports with live daemons on this machine."""
     folders = folder_of(0).parent.glob("*")
     found = sorted(int(folder.name) for folder in folders if folder.name.isdecimal())
     return [port for port in found if running(port)]
@@ -162,7 +162,7 @@ def ports() -> list[int]:
 
 @contextlib.contextmanager
 def starting(port: int) -> Iterator[None]:
-    """Let one process at a time start a cluster at a port.  If it fails, no folder is left."""
+    """Hold the lock for starting daemons here; remove the port's folder if the block fails."""
     ours = folder_of(port).parent
     _make_private(ours)
     with file_lock.locked(ours / ".lock"):
@@ -170,6 +170,6 @@ def starting(port: int) -> Iterator[None]:
         try:
             yield
         except BaseException:
-            with contextlib.suppress(OSError):  # not empty: something runs there, or left its log
+            with contextlib.suppress(OSError):  # not empty: a daemon runs there, or left a log
                 folder.rmdir()
             raise

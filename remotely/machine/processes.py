@@ -1,10 +1,9 @@
-"""The processes of this machine: which still run, what each has started, and how to end them.
+"""The processes of this machine: whether they run, their children, and how to kill them.
 
-A worker finds the processes that its actors have started by a tag: an environment variable (TAG),
-because that is inherited.  But the kernel shows the environment that a process had when it last
-executed a program (man 5 proc), and an actor is a fork of the zygote, as is what the actor itself
-forks.  What the kernel shows is the process's own memory, though.  So the zygote is started with
-room for a tag, and an actor writes its own there.
+A worker finds the processes that its actors have started by a tag in an environment variable (TAG),
+which children inherit.  But /proc/PID/environ shows the environment of the last exec (man 5 proc),
+and an actor is only a fork of the zygote.  What it shows is the process's own memory, though.  So
+the zygote is started with a placeholder for the tag, and each actor overwrites it with its own.
 """
 
 import contextlib
@@ -16,14 +15,14 @@ from pathlib import Path
 
 import psutil
 
-TAG = "REMOTELY_ACTOR"  # "worker:actor", in the environment of an actor and of all it starts
-ROOM = "-" * 65  # two ids and a colon
+TAG = "REMOTELY_ACTOR"  # "worker:actor", in the environment of an actor and its descendants
+ROOM = "-" * 65  # the placeholder: two ids and a colon
 
 
 def birth(pid: int) -> float | None:
-    """Return when a process started; None if it has ended, reaped or not.
+    """Return when a process started; None if it has ended, even if it is not reaped.
 
-    On Linux in ticks since the boot, because the time of day may be changed meanwhile.
+    On Linux in clock ticks since boot, because the time of day may be changed.
     """
     try:
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -38,26 +37,26 @@ def birth(pid: int) -> float | None:
 
 
 def is_alive(pid: int, started: float) -> bool:
-    """Return whether this pid is still the process that started then."""
+    """Return whether the process with this pid and start time still runs."""
     return birth(pid) == started
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the children of a process, without reading any other process.
+    """Return the children of a process, without scanning all processes.
 
-    The list may lack one while others of them end (man 5 proc).
+    The list may omit a child while others end (man 5 proc).
     """
     try:
         threads = list(Path(f"/proc/{pid}/task").iterdir())
         return [int(word) for t in threads for word in (t / "children").read_text().split()]
-    except FileNotFoundError:  # it has ended, or the kernel was built without that file
+    except FileNotFoundError:  # it has ended, or this kernel lacks that file
         with contextlib.suppress(psutil.Error):
             return [child.pid for child in psutil.Process(pid).children()]
         return []
 
 
 def tag_of(pid: int) -> str:
-    """Return the tag with which a process was started; nothing if it has none, or has ended."""
+    """Return the tag of a process; "" if it has none, or has ended."""
     try:
         environment = Path(f"/proc/{pid}/environ").read_bytes()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
@@ -76,9 +75,9 @@ def kill_tree(pid: int) -> None:
 
 
 def kill_tagged(prefix: str) -> bool:
-    """Kill actors, and what they left behind in other sessions, which inherited the tag.
+    """Kill all processes whose tag has this prefix; return whether there were any.
 
-    Returns whether there were any.
+    These include what actors have left in sessions of their own.
     """
     found = False
     for process in psutil.process_iter():
@@ -90,7 +89,7 @@ def kill_tagged(prefix: str) -> bool:
 
 
 def end_tagged(prefix: str, within_s: float) -> bool:
-    """Kill the same until there are none; return whether there are none in time."""
+    """Repeat `kill_tagged` until no process is left; return whether that was in time."""
     deadline = time.monotonic() + within_s
     while kill_tagged(prefix):
         if time.monotonic() > deadline:
@@ -100,16 +99,16 @@ def end_tagged(prefix: str, within_s: float) -> bool:
 
 
 def kill_descendants() -> None:
-    """Kill the processes that this one started, and those that they started."""
+    """Kill all descendants of this process."""
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
             process.kill()
 
 
 def mark(tag: str) -> None:
-    """Make the kernel show this tag for this process and its forks.
+    """Write the tag where /proc shows it, for this process and its forks.
 
-    Call this before the variable is changed by other means, which put it elsewhere in memory.
+    Call this before anything else sets the variable, which would move it in memory.
     """
     getenv = ctypes.CDLL(None).getenv
     getenv.restype = ctypes.c_void_p

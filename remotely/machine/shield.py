@@ -1,23 +1,24 @@
-"""Sections of code that no signal handler interrupts, and locks that none leaves held.
+"""Sections of code that signal handlers cannot interrupt, and locks that they cannot leave held.
 
 Python runs signal handlers on the main thread, between any two bytecodes, and pyzmq runs them at
 the end of each of its operations.  A handler that raises (Ctrl-C) may leave half a message in a
-socket, or lose a frame that had just been received.  What cannot be repeated or undone after that
-runs `with shield:`, which delays handlers until the end of the section.  All other code is written
-so that it can be repeated, or left to another thread: see client/channel.py.
+socket, or lose a frame that was just received.  Code that cannot be repeated or undone after that
+runs `with shield:`, which delays handlers until the end of the section.  All other code can be
+repeated, or left to another thread: see client/channel.py.
 
-A section costs a microsecond on the main thread, and next to nothing on any other, since no handler
-runs there.  Keep out of it whatever may take long, above all the user's code.
+A section costs 1 us on the main thread, and next to nothing on other threads, where no handler
+runs.  Keep slow code out of it, above all the user's code.
 
-A lock whose section may be interrupted is of this file too: `with` must release it wherever a
-handler raises.
+Use the locks of this file wherever a handler may interrupt their section: `with` releases them
+wherever the handler raises.
 
 Only the signals that programs usually handle are delayed, because each costs time.  Refused: to
-install a handler of ours for good.  Code that asks for the current handler would find ours instead
+install a handler permanently.  Code that asks for the current handler would find that one instead
 of its own (asyncio.run asks, to decide what Ctrl-C means).
 """
 
-import _signal  # type: ignore[import-not-found]  # `signal` without its enums, which cost six times as much as all of this
+# `signal` converts its results to enums, which costs six times as much as a whole section.
+import _signal  # type: ignore[import-not-found]
 import _thread
 import os
 import signal
@@ -31,11 +32,11 @@ if sys.version_info < (3, 14):
 else:
 
     class RLock(_thread.RLock):
-        """A lock that `with` has released whenever it is over.
+        """A lock that `with` always releases.
 
-        From Python 3.14 on, handlers run between the call of `__enter__`, if that is in C, and the
-        section (https://github.com/python/cpython/issues/148874).  They run at none of the steps
-        here from the moment when the lock is taken.
+        Since Python 3.14, handlers may run between an `__enter__` implemented in C and the section
+        (https://github.com/python/cpython/issues/148874).  In this `__enter__` no handler runs
+        once the lock is acquired.
         """
 
         __slots__ = ()
@@ -47,10 +48,10 @@ else:
 
 
 class Condition(threading.Condition):
-    """A condition with such a lock; an interrupted `wait` may yet break it.
+    """A condition with such a lock; an interrupted `wait` may still break it.
 
-    The library's condition enters and leaves by methods in Python, and a thread that is interrupted
-    there never releases the lock.  Here `with` finds, through the slots, the methods of the lock.
+    The `__enter__` and `__exit__` of threading.Condition are Python code, and a thread interrupted
+    there never releases the lock.  Here the slots make `with` use the methods of the lock.
     """
 
     __slots__ = ("__enter__", "__exit__")
@@ -89,7 +90,7 @@ class Shield:
                     if callable(handler):  # neither the default nor ignored
                         self._replaced.append((number, handler))
                         _signal.signal(number, self._put_off)
-            except BaseException:  # of a signal that was not replaced yet
+            except BaseException:  # raised by a handler that was not replaced yet
                 self._depth = 0
                 try:
                     self._restore()
@@ -110,7 +111,7 @@ class Shield:
                     self._catch_up()
 
     def forget(self) -> None:
-        """After a fork by another thread: the main thread's section does not go on here."""
+        """Reset after a fork by another thread: the main thread's section ends in the child."""
         self._depth = 0
         self._late.clear()
         self._restore()
@@ -120,10 +121,10 @@ class Shield:
             self._late.append(number)
 
     def _restore(self) -> None:
-        """Put the handlers back.  Each may run, and raise, as soon as it is back.
+        """Restore the handlers.  Each may run, and raise, as soon as it is restored.
 
-        So a handler stays in the list until it is back.  And no call or end of a loop, where Python
-        runs handlers, lies between a check and the step that relies on it.
+        So a handler stays in the list until it is restored.  And no call or end of a loop, where
+        Python runs handlers, lies between a check and the step that relies on it.
         """
         try:
             while last := self._replaced[-1:]:
@@ -156,9 +157,9 @@ shield = Shield()
 
 
 def is_for_main(error: BaseException) -> bool:
-    """Whether this thread has to raise an error on: Ctrl-C and exits belong to the main thread.
+    """Return whether this thread must re-raise an error: Ctrl-C and exits on the main thread.
 
-    Any other, such as the client's loop, must survive those that the user's code raised in it.
+    Other threads, such as the client's loop, must survive them if the user's code raises them.
     """
     return isinstance(error, KeyboardInterrupt | SystemExit) and threading.get_ident() == _main
 
@@ -169,7 +170,7 @@ _main = threading.main_thread().ident
 def _after_fork() -> None:
     global _main
     before, _main = _main, threading.get_ident()
-    if _main != before:  # else the section goes on here, and ends
+    if _main != before:  # else the main thread forked, and its section continues here
         shield.forget()
 
 

@@ -1,7 +1,7 @@
 """A pipe that wakes a loop when a signal arrives.
 
-Python runs a signal's handler only when the main thread is back from poll or epoll.  So the loop
-watches the pipe, to which the interpreter writes at once.
+Python runs a signal handler only after the main thread has returned from poll or epoll.  So the
+loop watches this pipe, to which the interpreter writes immediately.
 """
 
 import contextlib
@@ -10,9 +10,9 @@ import signal
 
 
 def open_signal_pipe() -> int:
-    """Return a descriptor that becomes readable when a signal arrives.  Main thread only.
+    """Return a descriptor that becomes readable when a signal with a handler arrives.
 
-    It is for signals that have a handler, even one that does nothing.
+    Main thread only.
     """
     read_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
@@ -20,6 +20,6 @@ def open_signal_pipe() -> int:
 
 
 def drain(fd: int) -> None:
-    """Take what the pipe holds, so that it becomes readable once more at the next signal."""
+    """Empty the pipe, so that the next signal makes it readable again."""
     with contextlib.suppress(BlockingIOError):
         os.read(fd, 4096)

@@ -16,17 +16,15 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 def identity() -> str:
     """Return a name that two processes share if and only if they can open the same files.
 
-    It is made of the boot id, the mount and process namespaces (a container has its own) and the
-    user.  REMOTELY_HOST, if set, is added: with it, parts of one machine pass for several, as in
-    the tests.
+    It consists of the boot id, the mount and process namespaces (a container has its own) and the
+    user.  REMOTELY_HOST is appended, if set: in the tests it makes one machine look like several.
     """
     mounts = Path("/proc/self/ns/mnt").readlink()
     return f"{pid_space()}:{mounts}:{os.environ.get('REMOTELY_HOST', '')}"
 
 
 def pid_space() -> str:
-    """Return a name that two processes share if and only if a pid means the same process to both,
-    and they are of one user."""
+    """Return a name that two processes share if and only if they have the same user and pids."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot}:{Path('/proc/self/ns/pid').readlink()}:{os.getuid()}"
 
@@ -36,20 +34,20 @@ def machine_name() -> str:
 
 
 def cores() -> int:
-    """Return how many cores this process may use, by its affinity and its control group."""
+    """Return the number of cores that the CPU affinity and the control group allow."""
     has_affinity = hasattr(os, "sched_getaffinity")  # macOS and Windows have none
     there = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     return there if (limit := cgroup.cpus()) is None else min(there, max(1, int(limit)))
 
 
 def memory() -> int:
-    """Return how many bytes this process may use, by the machine and the control group."""
+    """Return the memory of the machine in bytes, or the limit of the control group if lower."""
     there = int(psutil.virtual_memory().total)
     return there if (limit := cgroup.memory()) is None else min(there, limit)
 
 
 def oom_kills() -> int:
-    """Return how many processes the kernel has killed for lack of memory since the boot."""
+    """Return the number of processes that the OOM killer has killed since boot."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/vmstat").read_text().splitlines():
             if line.startswith("oom_kill "):

@@ -1,1 +1,1 @@
-"""The process that manages a cluster: who is there, and which actor goes where."""
+"""The master: tracks the workers and clients of a cluster, and places actors on workers."""

@@ -1,37 +1,38 @@
-"""The life of an actor, as the master sees it: one table of what follows from each event.
+"""The life cycle of an actor in the master: one state machine, as a table of transitions.
 
-    ENDED         it is not there: nobody asked for it yet, or it has ended
-    WAITING       it was asked for, and there is no room, or its name may be taken
-    STARTING      it has a place, its worker is told to start it, and a client waits for that
-    RESUMING      the same, and no client waits: the worker starts its next life by itself, or
-                  started it for the master before this one
-    ALIVE         it was born: everybody who asks is told where
-    CANCELLED     it was asked to end before it was born
-    ENDING        it was asked to end, and lives as yet
-    RESTARTING    it is between two lives: its maker is told to ask for the next
+    ENDED         not requested yet, or ended
+    WAITING       requested; there is no room for it, or its name may be taken
+    STARTING      placed; its worker is starting it, and a client waits for that
+    RESUMING      the same without a client: its worker starts the next life, or started the actor
+                  for the previous master
+    ALIVE         started; clients that ask are sent its location
+    CANCELLED     asked to end before it has started
+    ENDING        asked to end, but still alive
+    RESTARTING    between two lives: its maker is expected to request the next
 
-`RULES` below says what follows from each event in each of these.  A pair that is not in it cannot
-happen: `happen` is not called for it.  The order of steps counts: a room that is free is offered to
-others last, when all have been told of the end that freed it.  Steps may cause further events.  An
-end makes room for a request that waits; a place takes a name from another request; a refusal is the
-end of an actor that was between two lives, and that end answers the questions about it.
+`RULES` below lists the transitions.  A pair of phase and event that is not in it cannot occur.  The
+steps of a transition run in order: free room is offered to other requests last, after everyone has
+been notified of the death that freed it.  Steps may cause further events.  A death makes room for a
+waiting request; a placement takes a name from another request; refusing a request ends an actor
+that was between two lives, and that end answers the deferred requests about it.
 
-The next life
-    The master decides when a life ends, so that everybody hears the same: the obituary says whether
-    the actor is restarted.  Clients then ask where the next life is.  They are answered when it has
-    a place, or when there is none after all.
+Restarts
+    The master decides when a life ends, so all clients see the same: the obituary says whether the
+    actor is restarted.  Clients then ask for the location of the next life.  They get the reply
+    once that life has started, or is given up.
 
-    started by                                   from                        where
-    MAKER_RESTARTS   the client that made it     the class and arguments,    wherever there is room
-                                                 which it keeps
-    WORKER_RESTARTS  the worker of a detached    what the last life left     there, with the same
-                     actor whose process died    behind (restart_file.py)    resources
+    event            next life started by        from                        where
+    MAKER_RESTARTS   the client that made the    the class and arguments,    wherever there is room
+                     actor                       which it keeps
+    WORKER_RESTARTS  the worker of a detached    the restart file of the     on the same worker with
+                     actor whose process died    last life                   the same resources
 
-    So a detached actor survives the end of its maker, and its own.  It does not survive the loss of
-    its machine when its maker is gone too.
+    So a detached actor survives the end of its maker, and of its own process.  It does not survive
+    the loss of its machine if its maker is gone too.
 
-Nothing here waits for an answer: a message that cannot be sent is an event of its own (`lose_route`
-in core.py), so a request may be placed on a worker that cannot be reached, and is placed again.
+Nothing here waits for a reply.  If a message cannot be sent, that is an event of its own
+(`lose_route` in core.py).  So a request may be placed on an unreachable worker; it is then placed
+again.
 
 Over 700 lines: one state machine, whose steps cause each other.
 """
@@ -43,26 +44,27 @@ from typing import NamedTuple
 import msgspec
 
 from remotely.errors import name_taken
-from remotely.master import kept_room, shortage, status
-from remotely.master.arrivals import Gift
+from remotely.master import reservation, shortage, status
+from remotely.master.admission import REVOKED
+from remotely.master.arrivals import Assignment
 from remotely.master.state import (
     ActorRecord,
-    Asked,
-    LetGo,
-    Question,
+    Deferred,
+    Forget,
+    Requester,
     State,
-    UnaskedEnd,
+    UnexpectedEnd,
     Unknown,
 )
 from remotely.master.waiting import Waiter, gang_of
 from remotely.protocol import control
 from remotely.protocol.lease import OWNER_GRACE_S
 
-SOON_S = 5.0  # how long a request waits at least for the others of its group, or for any machine
+MIN_WAIT_S = 5.0  # that a request waits for the rest of its gang, or for the first machine
 
 
 class Phase(StrEnum):
-    """Where an actor stands."""
+    """The phase of an actor's life."""
 
     ENDED = "ended"
     WAITING = "waiting"
@@ -75,118 +77,118 @@ class Phase(StrEnum):
 
 
 class Event(StrEnum):
-    """What happens to it.  With each, `happen` is given what the steps below need."""
+    """An event in the life of an actor.  The comment names the type of the `data` of its steps."""
 
-    ASKED = "a client asks for this life"  # Asked
-    ROOM = "there is room for it"
+    REQUESTED = "a client requests this life"  # Requester
+    PLACED = "a worker has room for it"
     REFUSED = "it cannot be placed, or waited too long"  # NotPlaced
-    BROUGHT = "a worker that registers has it"
-    BORN = "its worker says that it is born"  # Location
+    ADOPTED = "a worker registers with it"
+    STARTED = "its worker reports that it has started"  # Location
     CLOSED = "it is asked to end, or its owner or maker has ended"  # End
     DIED = "its life has ended, and no other follows"  # Obituary
     MAKER_RESTARTS = "its life has ended, and its maker starts another"  # Obituary
     WORKER_RESTARTS = "its life has ended, and its worker starts another"  # Obituary
-    REPLACED = "a later life is asked for, or brought by a worker"  # Obituary
-    MOVED = "another worker that registers has this very life"  # ActorRecord, there
-    UNREACHABLE = "its worker cannot be reached, or is lost"  # Obituary, if it was to end
+    REPLACED = "a later life is requested, or a worker registers with one"  # Obituary
+    MOVED = "another worker registers with the same life"  # ActorRecord of that worker
+    UNREACHABLE = "its worker is unreachable or lost"  # Obituary, if it was asked to end
     PRESENT = "its worker is back, and has it"
-    ABSENT = "its worker is back, and never heard of it"
+    ABSENT = "its worker is back, and never received it"
 
 
 def phase_of(state: State, actor: str) -> Phase:
-    """Return where an actor stands.  This is told by what is kept of it, and kept nowhere else."""
+    """Derive the phase of an actor from the state; it is stored nowhere."""
     if (record := state.actors.records.get(actor)) is not None:
         if record.ends_within_s is not None:
             return Phase.ENDING if record.location else Phase.CANCELLED
         if record.location is not None:
             return Phase.ALIVE
-        return Phase.STARTING if record.asker else Phase.RESUMING
-    if actor in state.waiting or state.questions.places(actor):
+        return Phase.STARTING if record.requester else Phase.RESUMING
+    if actor in state.waiting or state.deferred.places(actor):
         return Phase.WAITING
-    return Phase.RESTARTING if actor in state.restarts.due else Phase.ENDED
+    return Phase.RESTARTING if actor in state.restarts.pending else Phase.ENDED
 
 
-# --- steps: each with the record of the actor, and with what the event said -----------------------
+# --- steps: each takes the record of the actor and the data of the event --------------------------
 
 
-def queue(state: State, record: ActorRecord, said: object) -> None:
-    """It is placed, refused or put into the queue; held back if a new master may yet hear of an
-    actor with its name."""
-    assert isinstance(said, Asked)
-    request, (who, place) = record.request, said
+def place_or_queue(state: State, record: ActorRecord, data: object) -> None:
+    """Place, refuse or queue the request; defer it if a worker may still register with an actor of
+    this name."""
+    assert isinstance(data, Requester)
+    request, (client, place) = record.request, data
     state.waiting.remove(request.actor)
     holder = state.holder_of(request.name)
-    if request.named and state.is_learning and not (holder and holder.named):
-        state.questions.hold(Unknown("", request.name), (who, place))
-        why = "the master was started again, and an actor of that name may come back"
-        state.tell(who, control.Queued(ticket=place.ticket, why=why))
+    if request.named and state.is_recovering and not (holder and holder.named):
+        state.deferred.add(Unknown("", request.name), (client, place))
+        why = "the master was restarted, and an actor of that name may come back"
+        state.send(client, control.Queued(ticket=place.ticket, why=why))
         return
     is_starting, gang = not state.workers.records, gang_of(request)
-    least_s = SOON_S if is_starting or gang else 0.0
+    least_s = MIN_WAIT_S if is_starting or gang else 0.0
     deadline = state.now + max(place.patience_s, least_s)
-    waiter = state.waiting.add(who, place, state.now, deadline)
-    if serve(state, waiter):
+    waiter = state.waiting.add(client, place, state.now, deadline)
+    if try_place(state, waiter):
         return
     if not (place.patience_s or is_starting or gang):
         why = shortage.why_it_waits(request, state)
         refuse(state, waiter, "NoResources", f"no room: {why}")
-    elif state.has_asked_whole(request):
+    elif state.gang_is_complete(request):
         for each in state.waiting.gang(gang) if gang else [waiter]:
             why = shortage.why_it_waits(each.request, state)
-            state.tell(each.session, control.Queued(ticket=each.place.ticket, why=why))
+            state.send(each.session, control.Queued(ticket=each.place.ticket, why=why))
 
 
-def tell_refusal(state: State, record: ActorRecord, said: object) -> None:
-    """Its request leaves the queue, and its client is told why it is not made."""
-    assert isinstance(said, control.NotPlaced)
-    assert record.asker is not None
+def send_refusal(state: State, record: ActorRecord, data: object) -> None:
+    """Remove the request from the queue and send its client the reason."""
+    assert isinstance(data, control.NotPlaced)
+    assert record.requester is not None
     state.waiting.remove(record.request.actor)
-    state.tell(record.asker.session, said)
+    state.send(record.requester.session, data)
 
 
-def withdraw(state: State, record: ActorRecord, said: object) -> None:
-    """All requests for it are refused."""
+def withdraw_requests(state: State, record: ActorRecord, data: object) -> None:
+    """Refuse all requests for the actor."""
     actor = record.request.actor
-    asked = state.questions.withdraw(actor)
+    requesters = state.deferred.withdraw(actor)
     if waiter := state.waiting.remove(actor):
-        asked.append(Asked(waiter.session, waiter.place))
-    for who, place in asked:
-        why = "it was closed before it had room"
-        state.tell(who, control.NotPlaced(ticket=place.ticket, error="ActorDied", why=why))
+        requesters.append(Requester(waiter.session, waiter.place))
+    for client, place in requesters:
+        why = "it was closed while it waited for room"
+        state.send(client, control.NotPlaced(ticket=place.ticket, error="ActorDied", why=why))
 
 
-def note_asker(state: State, record: ActorRecord, said: object) -> None:
-    """This client, too, waits for its birth."""
-    assert isinstance(said, Asked)
-    state.actors.watch(said.session, record)
-    record.asker = said
+def set_requester(state: State, record: ActorRecord, data: object) -> None:
+    """Notify this client when the actor has started."""
+    assert isinstance(data, Requester)
+    state.actors.watch(data.session, record)
+    record.requester = data
 
 
-def tell_where(state: State, record: ActorRecord, said: object) -> None:
-    """The client is told where it is, and will be told of its end."""
-    assert isinstance(said, Asked)
+def send_location(state: State, record: ActorRecord, data: object) -> None:
+    """Send the client the location, and notify it when the actor ends."""
+    assert isinstance(data, Requester)
     assert record.location is not None
-    state.actors.watch(said.session, record)
-    placed = control.Placed(ticket=said.place.ticket, location=record.location)
-    state.tell(said.session, placed)
+    state.actors.watch(data.session, record)
+    placed = control.Placed(ticket=data.place.ticket, location=record.location)
+    state.send(data.session, placed)
 
 
-def tell_spawn(state: State, record: ActorRecord, said: object) -> None:
-    """Its worker is told to start it."""
+def send_spawn(state: State, record: ActorRecord, data: object) -> None:
+    """Tell the worker to start the actor."""
     worker, request, gpu_ids = record.worker, record.request, record.gpu_ids
     seal = state.admission.seals.seal(worker, request, gpu_ids)
     spawn = control.Spawn(request=request, gpu_ids=gpu_ids, again=record.again, seal=seal)
-    state.tell(worker, spawn)
+    state.send(worker, spawn)
 
 
-def take_place(state: State, record: ActorRecord, said: object) -> None:
-    """Its request leaves the queue; its place and name are its own.  Its client will be told of its
-    end, and has a lease in which to come back to a new master; other requests for the name are
-    refused."""
+def record_placement(state: State, record: ActorRecord, data: object) -> None:
+    """Add the actor's record and name, remove its request from the queue, and refuse other requests
+    for the name.  The client is notified when the actor ends, and gets a lease in which to
+    reconnect to a restarted master."""
     request = record.request
     state.waiting.remove(request.actor)
     state.actors.add(record)
-    watcher = record.asker.session if record.asker else request.owner
+    watcher = record.requester.session if record.requester else request.owner
     if watcher:
         state.actors.watch(watcher, record)
     if request.owner and request.owner not in state.sessions:
@@ -196,178 +198,178 @@ def take_place(state: State, record: ActorRecord, said: object) -> None:
             refuse_name(state, waiter)
 
 
-def answer_unknown(state: State, record: ActorRecord, said: object) -> None:
-    """Questions about it that a new master has held are looked at again.  An automatic name is no
-    news of an actor that its user named."""
+def retry_recovery_requests(state: State, record: ActorRecord, data: object) -> None:
+    """Retry the requests that were deferred while a restarted master did not know the actor.  An
+    automatic name does not match a name that a user gave."""
     request = record.request
-    answer(state, state.questions.release(Unknown(request.actor)))
+    retry_requests(state, state.deferred.release(Unknown(request.actor)))
     if request.named:
-        answer(state, state.questions.release(Unknown("", request.name)))
+        retry_requests(state, state.deferred.release(Unknown("", request.name)))
 
 
-def warn_of_crowd(state: State, record: ActorRecord, said: object) -> None:
-    """Its script is told, once, if its actors outnumber the cores and do not wait for one."""
-    if not state.is_crowd_told and state.uncounted > state.workers.ledger.cpus:
-        state.is_crowd_told = True
-        state.tell(record.request.job, control.Notice(text=shortage.crowd(state)))
+def warn_if_oversubscribed(state: State, record: ActorRecord, data: object) -> None:
+    """Warn the script once if its actors hold no CPUs and outnumber the cores."""
+    if not state.told_oversubscribed and state.uncounted > state.workers.ledger.cpus:
+        state.told_oversubscribed = True
+        state.send(record.request.job, control.Notice(text=shortage.oversubscribed(state)))
 
 
-def settle(state: State, record: ActorRecord, said: object) -> None:
-    """It lives where its worker says, under the names with which it was placed."""
-    assert isinstance(said, control.Location)
+def set_location(state: State, record: ActorRecord, data: object) -> None:
+    """Set the location that the worker reports, with the names of the request."""
+    assert isinstance(data, control.Location)
     request = record.request
-    state.restarts.settle(request.actor)
+    state.restarts.pop(request.actor)
     record.location = msgspec.structs.replace(
-        said, actor=request.actor, name=request.name, class_name=request.class_name
+        data, actor=request.actor, name=request.name, class_name=request.class_name
     )
 
 
-def tell_born(state: State, record: ActorRecord, said: object) -> None:
-    """The client that waits is told where it is.  If that has ended meanwhile, it is closed."""
-    if record.asker is None or record.location is None:
+def notify_requester(state: State, record: ActorRecord, data: object) -> None:
+    """Send the location to the waiting client.  Close the actor if that client has ended."""
+    if record.requester is None or record.location is None:
         return
-    (who, place), record.asker = record.asker, None
-    state.tell(who, control.Placed(ticket=place.ticket, location=record.location))
-    if who not in state.sessions:
+    (client, place), record.requester = record.requester, None
+    state.send(client, control.Placed(ticket=place.ticket, location=record.location))
+    if client not in state.sessions:
         close(state, control.End(actor=record.request.actor, grace_s=OWNER_GRACE_S))
 
 
-def answer_questions(state: State, record: ActorRecord, said: object) -> None:
-    """Questions about it that were held are looked at again."""
-    answer(state, state.questions.release(record.request.actor))
+def retry_deferred(state: State, record: ActorRecord, data: object) -> None:
+    """Retry the deferred requests about the actor."""
+    retry_requests(state, state.deferred.release(record.request.actor))
 
 
-def give_away(state: State, record: ActorRecord, said: object) -> None:
-    """If its process has dialled in, it is given to a client that asked for its class."""
-    tell_gifts(state, state.arrivals.add(record.request))
+def assign_arrival(state: State, record: ActorRecord, data: object) -> None:
+    """Assign a guest's actor to a client that asked for its class."""
+    send_arrivals(state, state.arrivals.add(record.request))
 
 
-def serve_neighbors(state: State, record: ActorRecord, said: object) -> None:
-    """Requests to be near it are tried again."""
+def retry_near(state: State, record: ActorRecord, data: object) -> None:
+    """Retry the requests to be placed near the actor."""
     if state.waiting.any_near(record.request.actor):
-        retry(state)
+        retry_waiting(state)
 
 
-def tell_end(state: State, record: ActorRecord, said: object) -> None:
-    """Its worker is told to end it; the shortest time that was asked for counts."""
-    end = said
+def send_end(state: State, record: ActorRecord, data: object) -> None:
+    """Tell the worker to end the actor, within the shortest grace period that was requested."""
+    end = data
     if isinstance(end, control.End):
         before_s = record.ends_within_s
         record.ends_within_s = end.grace_s if before_s is None else min(before_s, end.grace_s)
-    else:  # told again
+    else:  # send it again
         assert record.ends_within_s is not None
         end = control.End(actor=record.request.actor, grace_s=record.ends_within_s)
-    state.tell(record.worker, end)
+    state.send(record.worker, end)
 
 
-def tell_kill(state: State, record: ActorRecord, said: object) -> None:
-    """Its worker is told to end it at once: another life of it counts."""
-    state.tell(record.worker, control.End(actor=record.request.actor, grace_s=0.0, kill=True))
+def send_kill(state: State, record: ActorRecord, data: object) -> None:
+    """Tell the worker to kill the actor, because another life replaces it."""
+    state.send(record.worker, control.End(actor=record.request.actor, grace_s=0.0, kill=True))
 
 
-def free_place(state: State, record: ActorRecord, said: object) -> None:
-    """Its place is free, and its name unless it is between two lives; its key is taken back."""
+def release_placement(state: State, record: ActorRecord, data: object) -> None:
+    """Release the room, revoke the key, and free the name unless the actor is restarting."""
     request = record.request
-    state.delegates.take_back(request.actor)
+    state.delegates.revoke(request.actor)
     state.actors.remove(record)
     state.workers.ledger.release(record.worker, request.resources, tuple(record.gpu_ids))
-    if request.actor not in state.restarts.due:
+    if request.actor not in state.restarts.pending:
         state.actors.free_name(request)
 
 
-def move(state: State, record: ActorRecord, said: object) -> None:
-    """Its place is the other one."""
-    assert isinstance(said, ActorRecord)
-    said.asker, said.ends_within_s = record.asker, record.ends_within_s
-    free_place(state, record, said)
-    take_place(state, said, said)
+def move_placement(state: State, record: ActorRecord, data: object) -> None:
+    """Move the actor to its place on the other worker."""
+    assert isinstance(data, ActorRecord)
+    data.requester, data.ends_within_s = record.requester, record.ends_within_s
+    release_placement(state, record, data)
+    record_placement(state, data, data)
 
 
-def ask_again(state: State, record: ActorRecord, said: object) -> None:
-    """It is asked for again, by itself: others of its group may live.  Nobody was told of it."""
-    if record.asker and record.asker.session in state.sessions:
-        who, place = record.asker
+def request_again(state: State, record: ActorRecord, data: object) -> None:
+    """Request the actor again, without its gang, whose other members may have started."""
+    if record.requester and record.requester.session in state.sessions:
+        client, place = record.requester
         alone = msgspec.structs.replace(place.request, together=1)
-        ask(state, who, msgspec.structs.replace(place, request=alone))
+        request_actor(state, client, msgspec.structs.replace(place, request=alone))
 
 
-def remember_end(state: State, record: ActorRecord, said: object) -> None:
-    """How it ended is kept for clients that ask late, and it is nobody's any more."""
-    assert isinstance(said, control.Obituary)
-    state.actors.remember(said)
-    state.arrivals.remove(said.actor)
+def record_end(state: State, record: ActorRecord, data: object) -> None:
+    """Keep the obituary for clients that ask later."""
+    assert isinstance(data, control.Obituary)
+    state.actors.remember(data)
+    state.arrivals.remove(data.actor)
 
 
-def refuse_asker(state: State, record: ActorRecord, said: object) -> None:
-    """The client that waits for its birth is told why there was none."""
-    assert isinstance(said, control.Obituary)
-    if record.asker is None:
+def refuse_requester(state: State, record: ActorRecord, data: object) -> None:
+    """Send the client that waits for the start the reason why it failed."""
+    assert isinstance(data, control.Obituary)
+    if record.requester is None:
         return
-    (who, place), record.asker = record.asker, None
-    error, why = "WorkerLost", said.why
-    if not said.lost:
-        how = "" if said.exit is None else f" ({said.exit})"
-        error, why = "ActorDied", f"its process ended at birth{how}: {said.why} {said.stderr}"
-    state.tell(who, control.NotPlaced(ticket=place.ticket, error=error, why=why))
-    give_up_next_life(state, record, said)
+    (client, place), record.requester = record.requester, None
+    error, why = "WorkerLost", data.why
+    if not data.lost:
+        how = "" if data.exit is None else f" ({data.exit})"
+        error, why = "ActorDied", f"its process ended while starting{how}: {data.why} {data.stderr}"
+    state.send(client, control.NotPlaced(ticket=place.ticket, error=error, why=why))
+    cancel_next_life(state, record, data)
 
 
-def tell_watchers(state: State, record: ActorRecord, said: object) -> None:
-    """All who watch it are told of its end, and the client in it has ended too."""
-    assert isinstance(said, control.Obituary)
+def notify_watchers(state: State, record: ActorRecord, data: object) -> None:
+    """Send the obituary to all watchers, and end the sessions of clients inside the actor."""
+    assert isinstance(data, control.Obituary)
     for session in record.watchers:
-        state.tell(session, control.Died(obituary=said))
-    state.delegates.take_back(said.actor)
-    for session in state.sessions.inside.of(said.actor):
+        state.send(session, control.Died(obituary=data))
+    state.delegates.revoke(data.actor)
+    for session in state.sessions.inside.of(data.actor):
         end_session(state, session)
 
 
-def start_next_life(state: State, record: ActorRecord, said: object) -> None:
-    """It begins its next life in the same place."""
+def start_next_life(state: State, record: ActorRecord, data: object) -> None:
+    """Begin the next life in the same place."""
     record.request = msgspec.structs.replace(record.request, life=record.request.life + 1)
     record.location, record.again = None, True
 
 
-def await_maker(state: State, record: ActorRecord, said: object) -> None:
-    """Its maker is to ask for the next life; it keeps its name till then."""
-    assert isinstance(said, control.Obituary)
-    state.restarts.expect(record.request, said)
-    state.actors.names.setdefault(record.request.name, said.actor)
+def await_maker(state: State, record: ActorRecord, data: object) -> None:
+    """Expect the maker to request the next life; keep the name until then."""
+    assert isinstance(data, control.Obituary)
+    state.restarts.add(record.request, data)
+    state.actors.names.setdefault(record.request.name, data.actor)
 
 
-def give_up_next_life(state: State, record: ActorRecord, said: object) -> None:
-    """If its next life was due, there is none after all."""
-    if due := state.restarts.settle(record.request.actor):
-        state.actors.remember(msgspec.structs.replace(due.obituary, restarting=False))
-        end_for_good(state, record, said)
+def cancel_next_life(state: State, record: ActorRecord, data: object) -> None:
+    """Cancel a pending restart, if there is one."""
+    if pending := state.restarts.pop(record.request.actor):
+        state.actors.remember(msgspec.structs.replace(pending.obituary, restarting=False))
+        forget_actor(state, record, data)
 
 
-def end_for_good(state: State, record: ActorRecord, said: object) -> None:
-    """Its name is free, its lives are forgotten, and questions about it are answered."""
-    state.restarts.settle(record.request.actor)
+def forget_actor(state: State, record: ActorRecord, data: object) -> None:
+    """Free the name, forget the restarts, and answer the deferred requests about the actor."""
+    state.restarts.pop(record.request.actor)
     state.restarts.begun.pop(record.request.actor, None)
     state.actors.free_name(record.request)
-    answer_questions(state, record, said)
+    retry_deferred(state, record, data)
 
 
-def free_owner(state: State, record: ActorRecord, said: object) -> None:
-    """An owner that has said goodbye may go, if this was its last actor."""
-    say_farewell(state, record.request.owner)
+def release_owner(state: State, record: ActorRecord, data: object) -> None:
+    """Let an owner that said goodbye go, if this was its last actor."""
+    finish_goodbye(state, record.request.owner)
 
 
-def remove_restart_file(state: State, record: ActorRecord, said: object) -> None:
-    """Its worker removes what a next life would have been started from."""
+def remove_restart_file(state: State, record: ActorRecord, data: object) -> None:
+    """Have the worker remove the restart file."""
     request = record.request
     if record.worker in state.workers and request.max_restarts and not request.owner:
-        state.tell(record.worker, control.End(actor=request.actor, grace_s=0.0))
+        state.send(record.worker, control.End(actor=request.actor, grace_s=0.0))
 
 
-def serve_waiting(state: State, record: ActorRecord, said: object) -> None:
-    """Requests that wait are tried for its room; all of them, if its name was wanted."""
-    if state.waiting.for_name(record.request.name):  # that is free everywhere, room only there
-        retry(state)
+def offer_room(state: State, record: ActorRecord, data: object) -> None:
+    """Retry waiting requests: those that fit on this worker, or all if one waits for the name."""
+    if state.waiting.for_name(record.request.name):  # it is free on every worker
+        retry_waiting(state)
     elif record.worker in state.workers:
-        retry(state, record.worker)
+        retry_waiting(state, record.worker)
 
 
 # --- the table ------------------------------------------------------------------------------------
@@ -377,8 +379,8 @@ Step = Callable[[State, ActorRecord, object], None]
 
 
 class Rule(NamedTuple):
-    """What follows from an event: where an actor stands then, if no step causes another, by where
-    it stood; and what is done, in this order."""
+    """The transitions of an event: the next phase by the current one, if no step causes another
+    event, and the steps in order."""
 
     event: Event
     moves: dict[Phase, Phase]
@@ -386,36 +388,51 @@ class Rule(NamedTuple):
 
 
 ENDED, WAITING, STARTING, RESUMING, ALIVE, CANCELLED, ENDING, RESTARTING = Phase
-_HAS_PLACE = (STARTING, RESUMING, ALIVE, CANCELLED, ENDING)
-_PLACED: tuple[Step, ...] = (tell_spawn, take_place, answer_unknown, warn_of_crowd)
-_BORN: tuple[Step, ...] = (settle, tell_born, answer_questions, give_away, serve_neighbors)
-_LEFT: tuple[Step, ...] = (free_place, remember_end, refuse_asker, tell_watchers)
-_FREED: tuple[Step, ...] = (free_owner, remove_restart_file, serve_waiting)
-_GONE: tuple[Step, ...] = (*_LEFT, end_for_good, *_FREED)
-_BETWEEN: tuple[Step, ...] = (*_LEFT, await_maker, *_FREED)
+_WITH_PLACE = (STARTING, RESUMING, ALIVE, CANCELLED, ENDING)
+_ON_PLACED: tuple[Step, ...] = (
+    send_spawn,
+    record_placement,
+    retry_recovery_requests,
+    warn_if_oversubscribed,
+)
+_ON_STARTED: tuple[Step, ...] = (
+    set_location,
+    notify_requester,
+    retry_deferred,
+    assign_arrival,
+    retry_near,
+)
+_ON_DEATH: tuple[Step, ...] = (release_placement, record_end, refuse_requester, notify_watchers)
+_ON_FREED: tuple[Step, ...] = (release_owner, remove_restart_file, offer_room)
+_ON_LAST_DEATH: tuple[Step, ...] = (*_ON_DEATH, forget_actor, *_ON_FREED)
+_ON_RESTART: tuple[Step, ...] = (*_ON_DEATH, await_maker, *_ON_FREED)
 
 # The table in docs/design.md is made from this.
 RULES = (
-    Rule(Event.ASKED, {ENDED: WAITING, WAITING: WAITING, RESTARTING: WAITING}, (queue,)),
     Rule(
-        Event.ASKED,
+        Event.REQUESTED,
+        {ENDED: WAITING, WAITING: WAITING, RESTARTING: WAITING},
+        (place_or_queue,),
+    ),
+    Rule(
+        Event.REQUESTED,
         {STARTING: STARTING, RESUMING: STARTING, CANCELLED: CANCELLED},
-        (note_asker,),
+        (set_requester,),
     ),
-    Rule(Event.ASKED, {ALIVE: ALIVE, ENDING: ENDING}, (tell_where,)),
-    Rule(Event.ROOM, {WAITING: STARTING}, _PLACED),
-    Rule(Event.REFUSED, {WAITING: ENDED}, (tell_refusal, give_up_next_life)),
+    Rule(Event.REQUESTED, {ALIVE: ALIVE, ENDING: ENDING}, (send_location,)),
+    Rule(Event.PLACED, {WAITING: STARTING}, _ON_PLACED),
+    Rule(Event.REFUSED, {WAITING: ENDED}, (send_refusal, cancel_next_life)),
     Rule(
-        Event.BROUGHT,
+        Event.ADOPTED,
         {ENDED: RESUMING, WAITING: RESUMING, RESTARTING: RESUMING},
-        (take_place,),
+        (record_placement,),
     ),
     Rule(
-        Event.BORN,
+        Event.STARTED,
         {STARTING: ALIVE, RESUMING: ALIVE, ALIVE: ALIVE, CANCELLED: ENDING, ENDING: ENDING},
-        _BORN,
+        _ON_STARTED,
     ),
-    Rule(Event.CLOSED, {WAITING: ENDED}, (withdraw, give_up_next_life)),
+    Rule(Event.CLOSED, {WAITING: ENDED}, (withdraw_requests, cancel_next_life)),
     Rule(
         Event.CLOSED,
         {
@@ -425,269 +442,270 @@ RULES = (
             CANCELLED: CANCELLED,
             ENDING: ENDING,
         },
-        (tell_end,),
+        (send_end,),
     ),
-    Rule(Event.CLOSED, {RESTARTING: ENDED}, (give_up_next_life,)),
-    Rule(Event.DIED, dict.fromkeys(_HAS_PLACE, ENDED), _GONE),
-    Rule(Event.MAKER_RESTARTS, {ALIVE: RESTARTING}, _BETWEEN),
-    Rule(Event.WORKER_RESTARTS, {ALIVE: RESUMING}, (tell_watchers, start_next_life, tell_spawn)),
-    Rule(Event.REPLACED, dict.fromkeys(_HAS_PLACE, RESTARTING), (tell_kill, *_BETWEEN)),
+    Rule(Event.CLOSED, {RESTARTING: ENDED}, (cancel_next_life,)),
+    Rule(Event.DIED, dict.fromkeys(_WITH_PLACE, ENDED), _ON_LAST_DEATH),
+    Rule(Event.MAKER_RESTARTS, {ALIVE: RESTARTING}, _ON_RESTART),
+    Rule(Event.WORKER_RESTARTS, {ALIVE: RESUMING}, (notify_watchers, start_next_life, send_spawn)),
+    Rule(Event.REPLACED, dict.fromkeys(_WITH_PLACE, RESTARTING), (send_kill, *_ON_RESTART)),
     Rule(
         Event.MOVED,
         {STARTING: STARTING, RESUMING: RESUMING, CANCELLED: CANCELLED},
-        (tell_kill, move),
+        (send_kill, move_placement),
     ),
     Rule(
         Event.UNREACHABLE,
         {STARTING: WAITING},
-        (free_place, ask_again, answer_questions, free_owner),
+        (release_placement, request_again, retry_deferred, release_owner),
     ),
     Rule(Event.UNREACHABLE, {RESUMING: RESUMING, ALIVE: ALIVE, ENDING: ENDING}),
-    Rule(Event.UNREACHABLE, {CANCELLED: ENDED}, _GONE),
+    Rule(Event.UNREACHABLE, {CANCELLED: ENDED}, _ON_LAST_DEATH),
     Rule(Event.PRESENT, {STARTING: STARTING, RESUMING: RESUMING, ALIVE: ALIVE}),
-    Rule(Event.PRESENT, {CANCELLED: CANCELLED, ENDING: ENDING}, (tell_end,)),
-    Rule(Event.ABSENT, {STARTING: STARTING, RESUMING: RESUMING}, (tell_spawn,)),
+    Rule(Event.PRESENT, {CANCELLED: CANCELLED, ENDING: ENDING}, (send_end,)),
+    Rule(Event.ABSENT, {STARTING: STARTING, RESUMING: RESUMING}, (send_spawn,)),
 )
 TABLE = {(before, rule.event): rule for rule in RULES for before in rule.moves}
 
 
-def happen(state: State, event: Event, record: ActorRecord, said: object = None) -> None:
-    """Do what the table says."""
+def apply_event(state: State, event: Event, record: ActorRecord, data: object = None) -> None:
+    """Run the steps of a transition."""
     for step in TABLE[phase_of(state, record.request.actor), event].steps:
-        step(state, record, said)
+        step(state, record, data)
 
 
-# --- what clients want ----------------------------------------------------------------------------
+# --- requests of clients --------------------------------------------------------------------------
 
 
-def ask(state: State, who: str, place: control.Place) -> None:
-    """A session asks for an actor; it is the owner, if there is to be one."""
-    place = state.sessions[who].stamp(place, state.counts_cpus)
-    request, asked = place.request, Asked(who, place)
+def request_actor(state: State, client: str, place: control.Place) -> None:
+    """Handle a request for an actor.  The session becomes its owner, unless it is detached."""
+    place = state.sessions[client].stamp(place, state.counts_cpus)
+    request, requester = place.request, Requester(client, place)
     if refusal := _why_forbidden(state, request):
         error, why = refusal
-        state.tell(who, control.NotPlaced(ticket=place.ticket, error=error, why=why))
+        state.send(client, control.NotPlaced(ticket=place.ticket, error=error, why=why))
         return
     record = state.actors.records.get(request.actor)
     if record is not None and record.request.life != request.life:
-        happen(state, Event.REPLACED, record, record.lost(restarting=True))
+        apply_event(state, Event.REPLACED, record, record.lost(restarting=True))
         record = None
-    happen(state, Event.ASKED, record or ActorRecord(request, asker=asked), asked)
+    record = record or ActorRecord(request, requester=requester)
+    apply_event(state, Event.REQUESTED, record, requester)
 
 
 def _why_forbidden(state: State, request: control.Request) -> tuple[str, str] | None:
-    """Return the error and the words for a request that may not be made at all."""
+    """Return the error and its message for a request that is not allowed; else None."""
     if not state.admission.is_listed(request.key):
-        return "NotAllowed", "this key was revoked; ask who runs the cluster for another"
+        return "NotAllowed", REVOKED
     actor = request.actor
-    due = state.restarts.due.get(actor)
-    for other in (state.actors.records.get(actor), state.waiting.get(actor), due):
+    pending = state.restarts.pending.get(actor)
+    for other in (state.actors.records.get(actor), state.waiting.get(actor), pending):
         if other is None:
             continue
         if (other.request.owner, other.request.key) != (request.owner, request.key):
-            return "NotAllowed", "this actor is another client's"
+            return "NotAllowed", "this actor belongs to another client"
         if request.life < other.request.life:
-            return "ActorDied", "this life of the actor is over: a later one was asked for"
-    if due and request.life == due.request.life:
-        return "ActorDied", "this life of the actor is over, and another follows"
+            return "ActorDied", "this life of the actor has ended: a later one was requested"
+    if pending and request.life == pending.request.life:
+        return "ActorDied", "this life of the actor has ended, and another follows"
     return None
 
 
-def locate(state: State, who: str, ask: control.Locate) -> None:
-    """Tell a session where an actor is, or hold the question until it can be answered."""
+def locate(state: State, client: str, ask: control.Locate) -> None:
+    """Send a session the location of an actor, or defer the request."""
     table = state.actors
-    if ask.name and table.ending(ask.name):  # whoever finds it would be told of its end
-        state.tell(who, control.Located(ticket=ask.ticket))
+    if ask.name and table.ending(ask.name):  # its location would be of no use
+        state.send(client, control.Located(ticket=ask.ticket))
         return
     actor = ask.actor or table.names.get(ask.name, "")
     record = table.records.get(actor)
     if record is None:
-        is_made = actor in state.restarts.due
+        is_pending = actor in state.restarts.pending
     else:
         is_away = ask.unreached and record.worker in state.workers.ledger.away
-        is_made = record.location is None or is_away
-    if is_made:
-        state.questions.hold(actor, (who, ask))
+        is_pending = record.location is None or is_away
+    if is_pending:
+        state.deferred.add(actor, (client, ask))
         return
-    if state.is_learning and record is None and actor not in table.deaths:
-        state.questions.hold(Unknown(actor, "" if actor else ask.name), (who, ask))
+    if state.is_recovering and record is None and actor not in table.deaths:
+        state.deferred.add(Unknown(actor, "" if actor else ask.name), (client, ask))
         return
     if record is not None:
-        table.watch(who, record)
+        table.watch(client, record)
     located = control.Located(
         ticket=ask.ticket,
         location=record.location if record else None,
         obituary=table.deaths.get(actor),
     )
-    state.tell(who, located)
+    state.send(client, located)
 
 
-def answer(state: State, questions: Iterable[Question]) -> None:
-    """Look at questions again: there is news of what they are about."""
-    for who, question in questions:
-        session = state.sessions.get(who)
-        if isinstance(question, control.End):  # whoever asked for it, and may have gone
-            hear_end(state, who, question)
+def retry_requests(state: State, requests: Iterable[Deferred]) -> None:
+    """Handle deferred requests again."""
+    for client, request in requests:
+        session = state.sessions.get(client)
+        if isinstance(request, control.End):  # even if its client has ended
+            handle_end(state, client, request)
         elif session is None:
             continue
-        elif isinstance(question, control.Locate):
-            locate(state, who, question)
+        elif isinstance(request, control.Locate):
+            locate(state, client, request)
         elif not session.leaving:
-            ask(state, who, question)
+            request_actor(state, client, request)
 
 
-def tell_gifts(state: State, gifts: Iterable[Gift]) -> None:
-    """Tell clients of the actors that they are given."""
-    for actor, (session, ticket) in gifts:
+def send_arrivals(state: State, assignments: Iterable[Assignment]) -> None:
+    """Send clients the locations of the actors that were assigned to them."""
+    for actor, (session, ticket) in assignments:
         record = state.actors.records[actor]
         state.actors.watch(session, record)
-        state.tell(session, control.Located(ticket=ticket, location=record.location))
+        state.send(session, control.Located(ticket=ticket, location=record.location))
 
 
-def hear_end(state: State, who: str, end: control.End) -> None:
-    """A session has an actor ended; it asks again until it hears of the end."""
+def handle_end(state: State, client: str, end: control.End) -> None:
+    """Handle a request to end an actor.  The client repeats it until it gets the obituary."""
     actor = end.actor
-    if end.kill and (session := state.sessions.get(who)) is not None:
+    if end.kill and (session := state.sessions.get(client)) is not None:
         hello, inside = session.hello, state.actors.records.get(session.hello.actor)
         by = inside.request.name if inside else f"pid {hello.pid} on {hello.machine}"
         end = msgspec.structs.replace(end, by=by)
     close(state, end)
     if actor in state.actors.records:
         return
-    if state.is_learning and actor not in state.actors.deaths:
-        state.questions.hold(Unknown(actor), (who, end))
+    if state.is_recovering and actor not in state.actors.deaths:
+        state.deferred.add(Unknown(actor), (client, end))
     else:
         none = control.Obituary(actor=actor, life=0, asked=True)
-        state.tell(who, control.Died(obituary=state.actors.deaths.get(actor, none)))
+        state.send(client, control.Died(obituary=state.actors.deaths.get(actor, none)))
 
 
 def close(state: State, end: control.End) -> None:
-    """Have an actor end, and not be made."""
-    actor, due = end.actor, state.restarts.due.get(end.actor)
+    """End an actor, or cancel its start or restart."""
+    actor, pending = end.actor, state.restarts.pending.get(end.actor)
     if (record := state.actors.records.get(actor)) is not None:
-        happen(state, Event.CLOSED, record, end)
+        apply_event(state, Event.CLOSED, record, end)
     elif waiter := state.waiting.get(actor):
-        happen(state, Event.CLOSED, ActorRecord(waiter.request), end)
-    elif held := state.questions.request_of(actor):
-        happen(state, Event.CLOSED, ActorRecord(held), end)
-    elif due:
-        happen(state, Event.CLOSED, ActorRecord(due.request), end)
+        apply_event(state, Event.CLOSED, ActorRecord(waiter.request), end)
+    elif held := state.deferred.request_of(actor):
+        apply_event(state, Event.CLOSED, ActorRecord(held), end)
+    elif pending:
+        apply_event(state, Event.CLOSED, ActorRecord(pending.request), end)
 
 
 # --- ends -----------------------------------------------------------------------------------------
 
 
-def end_owned(state: State, who: str) -> None:
-    """An owner has ended, or has said goodbye."""
-    for actor in state.actors.by_owner.of(who):
+def close_owned(state: State, client: str) -> None:
+    """Close the actors of an owner that has ended, or has said goodbye."""
+    for actor in state.actors.by_owner.of(client):
         close(state, control.End(actor=actor, grace_s=OWNER_GRACE_S))
-    for due in state.restarts.due_by(who):
-        if due.request.actor not in state.actors.records:
-            close(state, control.End(actor=due.request.actor, grace_s=OWNER_GRACE_S))
+    for pending in state.restarts.pending_of(client):
+        if pending.request.actor not in state.actors.records:
+            close(state, control.End(actor=pending.request.actor, grace_s=OWNER_GRACE_S))
 
 
-def end_session(state: State, who: str) -> None:
-    """A client has ended, and with it the actors that it owns."""
-    if (session := state.sessions.end(who)) is None:
+def end_session(state: State, client: str) -> None:
+    """Remove a client that has ended, and close the actors that it owns."""
+    if (session := state.sessions.remove(client)) is None:
         return
-    state.leases.end(who)
-    state.instructions.append(LetGo(who))
+    state.leases.end(client)
+    state.instructions.append(Forget(client))
     state.wait_graph.end(session.hello.actor)
-    state.actors.unwatch(who)
-    tell_gifts(state, state.arrivals.end_session(who))
-    state.waiting.remove_session(who)
-    end_owned(state, who)
-    hear_figures(state, who)
+    state.actors.unwatch(client)
+    send_arrivals(state, state.arrivals.end_session(client))
+    state.waiting.remove_session(client)
+    close_owned(state, client)
+    handle_figures(state, client)
 
 
-def hear_figures(state: State, peer: str) -> None:
-    """A peer has said how its actors are, or has gone: answer the status that waited for it."""
-    state.status_queries.hear(peer)
-    answer_status(state)
+def handle_figures(state: State, peer: str) -> None:
+    """Note that a peer has sent its figures, or is gone, and send the statuses that are due."""
+    state.status_queries.remove_peer(peer)
+    send_due_statuses(state)
 
 
-def answer_status(state: State) -> None:
-    """Answer those who asked for the status, if all have said how they are, or had their time."""
+def send_due_statuses(state: State) -> None:
+    """Send the requested statuses if all peers have replied, or have timed out."""
     for session, ticket in state.status_queries.due(state.now):
-        tell_status(state, session, ticket)
+        send_status(state, session, ticket)
 
 
-def tell_status(state: State, who: str, ticket: int) -> None:
-    state.tell(who, status.status(ticket, state))
+def send_status(state: State, client: str, ticket: int) -> None:
+    state.send(client, status.status(ticket, state))
 
 
-def say_farewell(state: State, who: str) -> None:
-    """Let a client go when its actors have ended and their last output has passed."""
-    session = state.sessions.get(who)
-    if session and session.leaving and who not in state.actors.by_owner:
-        state.tell(who, control.Farewell())
-        end_session(state, who)
+def finish_goodbye(state: State, client: str) -> None:
+    """Let a client that said goodbye go, once all its actors have ended."""
+    session = state.sessions.get(client)
+    if session and session.leaving and client not in state.actors.by_owner:
+        state.send(client, control.Farewell())
+        end_session(state, client)
 
 
-def die(state: State, obituary: control.Obituary) -> None:
-    """A life of an actor has ended; there may be another."""
+def end_life(state: State, obituary: control.Obituary) -> None:
+    """Handle the end of a life, after which the actor may be restarted."""
     record = state.actors.records.get(obituary.actor)
     if record is None or record.request.life != obituary.life:
         return
-    if record.ends_within_s is not None:  # it died before its worker had heard so
+    if record.ends_within_s is not None:  # its worker may not have known
         obituary = msgspec.structs.replace(obituary, asked=True)
-    event = _after(state, record, obituary)
+    event = _death_event(state, record, obituary)
     is_last = event is Event.DIED
     obituary = msgspec.structs.replace(obituary, restarting=not is_last)
     if not obituary.asked:
-        told = msgspec.structs.replace(obituary, flight_record=b"", begun={})
+        shown = msgspec.structs.replace(obituary, flight_record=b"", begun={})
         machine = record.location.machine if record.location else ""
-        ended = UnaskedEnd(record.request, machine, told, state.now)
-        state.actors.unasked_ends.appendleft(ended)
-    happen(state, event, record, obituary)
+        end = UnexpectedEnd(record.request, machine, shown, state.now)
+        state.actors.unexpected_ends.appendleft(end)
+    apply_event(state, event, record, obituary)
 
 
-def _after(state: State, record: ActorRecord, obituary: control.Obituary) -> Event:
-    """Return the event that a death is: whether another life follows, and where it comes from."""
+def _death_event(state: State, record: ActorRecord, obituary: control.Obituary) -> Event:
+    """Return the event of a death: whether the actor is restarted, and by whom."""
     request = record.request
     if record.location is None or state.is_closing or obituary.asked or not request.max_restarts:
         return Event.DIED
     session = state.sessions.get(request.maker)
-    maker_is_there = request.maker in state.leases and not (session and session.leaving)
+    has_maker = request.maker in state.leases and not (session and session.leaving)
     if not request.owner and not obituary.lost:
         event = Event.WORKER_RESTARTS
-    elif maker_is_there:
+    elif has_maker:
         event = Event.MAKER_RESTARTS
     else:
         return Event.DIED
-    return event if state.restarts.count(request, state.now) else Event.DIED
+    return event if state.restarts.allow(request, state.now) else Event.DIED
 
 
-# --- births, and workers that cannot be reached ---------------------------------------------------
+# --- starts, and unreachable workers --------------------------------------------------------------
 
 
-def spawned(state: State, worker: str, location: control.Location, since: float) -> None:
-    """Its worker says that an actor is born."""
+def handle_spawned(state: State, worker: str, location: control.Location, since: float) -> None:
+    """Handle the report of a worker that an actor has started."""
     record = state.actors.records.get(location.actor)
     if record is None or record.worker != worker:
-        state.tell(worker, control.End(actor=location.actor, grace_s=0.0, kill=True))
+        state.send(worker, control.End(actor=location.actor, grace_s=0.0, kill=True))
     elif record.request.life == location.life:
         record.since = since
-        happen(state, Event.BORN, record, location)
+        apply_event(state, Event.STARTED, record, location)
 
 
-def place_elsewhere(state: State, worker: str) -> None:
-    """Nothing is placed on this worker now: what was about to be born there is born elsewhere."""
+def handle_unreachable(state: State, worker: str) -> None:
+    """Place the actors that were about to start on a worker elsewhere."""
     for record in state.actors.on_worker(worker):
         if state.actors.records.get(record.request.actor) is record:
-            happen(state, Event.UNREACHABLE, record, record.closed())
+            apply_event(state, Event.UNREACHABLE, record, record.closed())
 
 
 # --- room -----------------------------------------------------------------------------------------
 
 
-def serve(state: State, waiter: Waiter) -> bool:
-    """Place a request, or the group that it is of, or refuse it; false if it has to wait."""
+def try_place(state: State, waiter: Waiter) -> bool:
+    """Place or refuse a request, or its whole gang; return False if it has to wait."""
     gang = gang_of(waiter.request)
     if not gang:
-        return _serve_one(state, waiter)
+        return _try_place_one(state, waiter)
     waiters = state.waiting.gang(gang)
-    if not state.has_asked_whole(waiter.request) or not _may_place(state):
+    if not state.gang_is_complete(waiter.request) or not _can_place(state):
         return False
     if refusal := shortage.why_never(waiter.request, len(waiters), state):
         for each in waiters:
@@ -699,7 +717,7 @@ def serve(state: State, waiter: Waiter) -> bool:
         return False
     for each in waiters:
         is_there = state.waiting.get(each.request.actor) is each
-        if is_there and not _serve_one(state, each):  # it waits for its name, by itself
+        if is_there and not _try_place_one(state, each):  # it waits for its name, alone
             alone = msgspec.structs.replace(each.request, together=1)
             place = msgspec.structs.replace(each.place, request=alone)
             state.waiting.remove(each.request.actor)
@@ -707,26 +725,26 @@ def serve(state: State, waiter: Waiter) -> bool:
     return True
 
 
-def _may_place(state: State) -> bool:
+def _can_place(state: State) -> bool:
     return bool(state.workers.records) and not state.is_closing
 
 
-def _serve_one(state: State, waiter: Waiter) -> bool:
+def _try_place_one(state: State, waiter: Waiter) -> bool:
     request, ledger = waiter.request, state.workers.ledger
     holder = state.holder_of(request.name)
     if request.named and holder and holder.named and holder.actor != request.actor:
         ending = state.actors.ending(request.name)
-        if ending and state.sessions[waiter.session].hello.actor != ending:  # else for itself
+        if ending and state.sessions[waiter.session].hello.actor != ending:  # else a deadlock
             return False
         refuse_name(state, waiter)
         return True
-    if not _may_place(state):
+    if not _can_place(state):
         return False
     among = state.workers_for(request)
     if placement := ledger.place(request.resources, request.python, among):
-        asked = Asked(waiter.session, waiter.place)
-        record = ActorRecord(request, placement.worker, list(placement.gpu_ids), asker=asked)
-        happen(state, Event.ROOM, record)
+        record = ActorRecord(request, placement.worker, list(placement.gpu_ids))
+        record.requester = Requester(waiter.session, waiter.place)
+        apply_event(state, Event.PLACED, record)
         return True
     if refusal := shortage.why_never(request, 1, state):
         refuse(state, waiter, *refusal)
@@ -735,56 +753,56 @@ def _serve_one(state: State, waiter: Waiter) -> bool:
 
 
 def refuse(state: State, waiter: Waiter, error: str, why: str) -> None:
-    """Answer that an actor is not made; `error` names a class of errors.py."""
-    if state.waiting.get(waiter.request.actor) is waiter:  # and was not answered meanwhile
+    """Refuse a request that still waits; `error` names a class of errors.py."""
+    if state.waiting.get(waiter.request.actor) is waiter:
         refusal = control.NotPlaced(ticket=waiter.place.ticket, error=error, why=why)
-        record = ActorRecord(waiter.request, asker=Asked(waiter.session, waiter.place))
-        happen(state, Event.REFUSED, record, refusal)
+        record = ActorRecord(waiter.request, requester=Requester(waiter.session, waiter.place))
+        apply_event(state, Event.REFUSED, record, refusal)
 
 
 def refuse_name(state: State, waiter: Waiter) -> None:
     refuse(state, waiter, "NameTaken", name_taken(waiter.request.name, "on this cluster"))
 
 
-def retry(state: State, worker: str | None = None) -> None:
-    """Place or refuse waiting requests, where that is possible now.
+def retry_waiting(state: State, worker: str | None = None) -> None:
+    """Place or refuse the waiting requests for which that is possible now.
 
-    `worker`: there is new room on this one, and nowhere else.
+    `worker`: only this one has new room.
     """
     ledger = state.workers.ledger
-    if _serve_kept(state):
+    if _try_place_reserved(state):
         worker = None
     turns = state.waiting.turns(
         lambda asked, python: worker is None or ledger.has_room(worker, asked, python)
     )
     for waiter in turns:
-        _serve_waiter(state, waiter)
-    if _serve_kept(state):  # its request has found a place elsewhere
-        retry(state)
+        _try_place_waiter(state, waiter)
+    if _try_place_reserved(state):  # its request was placed elsewhere
+        retry_waiting(state)
 
 
-def _serve_kept(state: State) -> bool:
-    """Serve the request for which room is kept, if that room is free; true if none is any more."""
-    is_released, waiter = kept_room.release_if_ready(state)
+def _try_place_reserved(state: State) -> bool:
+    """Place the request that has a reservation if its room is free; return whether the reservation
+    was released."""
+    is_released, waiter = reservation.release_if_ready(state)
     if waiter is not None:
-        _serve_waiter(state, waiter)
+        _try_place_waiter(state, waiter)
     return is_released
 
 
-def _serve_waiter(state: State, waiter: Waiter) -> None:
-    """Serve a request that was told to wait, and say so."""
+def _try_place_waiter(state: State, waiter: Waiter) -> None:
+    """Try to place a waiting request, and tell its clients that it no longer waits."""
     gang = gang_of(waiter.request)
     waiters = state.waiting.gang(gang) if gang else [waiter]
-    if serve(state, waiter):
+    if try_place(state, waiter):
         for each in waiters:
-            state.tell(each.session, control.Queued(ticket=each.place.ticket, why=""))
+            state.send(each.session, control.Queued(ticket=each.place.ticket, why=""))
 
 
-def look_after_waiting(state: State) -> None:
-    """Now and then: refuse requests that have waited for room as long as they would, and keep room
-    for one that others overtake."""
+def review_waiting(state: State) -> None:
+    """Refuse overdue requests, and reserve room for one that others overtake.  Run at each tick."""
     for waiter in state.waiting.overdue(state.now):
         why = shortage.why_it_waits(waiter.request, state)
         refuse(state, waiter, "NoResources", f"no room for {waiter.place.patience_s:g} s: {why}")
-    if kept_room.review(state) or _serve_kept(state):
-        retry(state)
+    if reservation.review(state) or _try_place_reserved(state):
+        retry_waiting(state)

@@ -1,36 +1,35 @@
-"""The keys: what the holder of each may do, and how far the master believes its word.
+"""Authorization: what the holder of each key may do, and which claims of a peer the master trusts.
 
-    a key that master.key lists    is a client's, a worker's or a viewer's, until it is taken off
-    a delegate                     is a client's, inside of one actor, for as long as that lives
+    listed key   in master.key: a client, a worker or a viewer, until it is removed from the list
+    delegate     a client inside one actor, for as long as that actor lives
 
-A delegate is the key of an actor that makes calls of its own.  The actor makes the pair when it
-first needs it, and its secret never leaves that process; its worker tells the master the public
-half; the other actors' doors ask, when such a key first knocks, whether it may call.  So nobody is
-told of keys that never knock there, and whoever was told is told of the end.
+A delegate is the key of an actor that makes calls.  The actor creates the key pair when it first
+needs it, and the secret never leaves that process.  Its worker sends the public key to the master.
+When a delegate first connects to another actor, that actor asks whether it may call.  So actors are
+informed only of delegates that connect to them, and are informed again when those end.
 
-    worker A    this actor, which I house, has this key         Delegate, answered by Delegated
-    worker B    this key knocks at an actor of mine: may it?    MayCall, answered by Caller
-    master      it may not any more, as its actor has ended     Caller, to all who were told
+    worker A    this actor of mine has this key             Delegate; the reply is Delegated
+    worker B    may this key call an actor of mine?         MayCall; the reply is Caller
+    master      it may no longer: its actor has ended       Caller, to all that were informed
 
-A master that was started again does not know a key before the worker of its actor is back.  Till
-then, or until it has waited long enough, the question is held.
+A restarted master does not know a delegate before the worker of its actor is back.  It defers the
+reply until then, or until recovery ends.
 
-Three things bind what peers say of themselves.
+Three things bind the claims of a peer.
 
-    an id        of a session or a worker, guests included (guests.py), is a digest of its
-                 role, its key and a nonce that its process made: nobody else can use it, not with
-                 another key, in another role or, where machines share a key, without the nonce.
-                 The master need not remember it.  A worker that shows the nonce of another takes
-                 its place: it could read a file that is closed to other users, so it runs where
-                 the other did
-    a seal       the master puts one on each placement.  A worker shows it when the master was
-                 started again: an actor without one is not believed in, whatever its worker says
-    a placement  says which worker houses an actor; that worker speaks for it, and no other
+    id           of a session or a worker, guests included (guests.py): a digest of the role, the
+                 key, and a nonce that the process made.  Nobody else can use it: not with another
+                 key, in another role or, where machines share a key, without the nonce.  The master
+                 need not store it.  A worker that shows the nonce of another replaces that one: it
+                 could read a file that is closed to other users, so it runs where the other did
+    seal         the master's signature of each placement.  The worker shows it to a restarted
+                 master, which ignores an actor without a valid seal, whatever its worker says
+    placement    only the worker on which an actor is placed may report on it
 
-Refused: the client's own key for its actors (a worker's key was then as good as a client's, for
-ever); a pair that the client makes and sends (a secret that travels, for actors that mostly make no
-calls); telling every actor of every delegate (a thousand actors times a thousand keys); signed
-tickets that an actor could check by itself (none can be revoked, and CURVE keys do not sign).
+Refused: the client's own key for its actors (then a worker's key would be as good as a client's,
+forever); a key pair that the client makes and sends (a secret that travels, for actors that mostly
+make no calls); informing every actor of every delegate (a thousand actors times a thousand keys);
+signed tickets that an actor could check alone (they cannot be revoked, and CURVE keys do not sign).
 """
 
 import hashlib
@@ -44,29 +43,31 @@ from remotely.protocol import control
 from remotely.protocol.ids import bound_id
 from remotely.protocol.index import Index
 
+REVOKED = "this key was revoked; ask the administrator of the cluster for another"
+
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class Seals:
-    """Marks that only who holds the master's secret can make."""
+    """Signatures that only the holder of the master's secret can make."""
 
     def __init__(self, secret: bytes) -> None:
         self._key = hashlib.blake2b(secret, digest_size=32, person=b"remotely seal").digest()
 
     def seal(self, worker: str, request: control.Request, gpu_ids: list[int]) -> bytes:
-        """Return the mark of a placement: this life of this actor, there."""
+        """Sign the placement of one life of an actor on a worker."""
         placed = _encode((worker, request, gpu_ids))
         return hashlib.blake2b(placed, digest_size=32, key=self._key).digest()
 
     def is_ours(
         self, worker: str, request: control.Request, gpu_ids: list[int], seal: bytes
     ) -> bool:
-        """Tell whether what a worker says to house was placed there by the master."""
+        """Return whether the master placed this actor on this worker."""
         return hmac.compare_digest(self.seal(worker, request, gpu_ids), seal)
 
 
 class Admission:
-    """The keys that are listed, and the delegates."""
+    """The listed keys and the delegates."""
 
     def __init__(
         self,
@@ -75,30 +76,30 @@ class Admission:
         secret: bytes,
         viewer_keys: Iterable[bytes] = (),
     ) -> None:
-        self.relist(client_keys, worker_keys, viewer_keys)
+        self.set_keys(client_keys, worker_keys, viewer_keys)
         self.seals = Seals(secret)
-        self._actors: Index[bytes, str] = Index()  # by their delegate
+        self._actors: Index[bytes, str] = Index()  # by delegate
         self.delegates: dict[str, bytes] = {}  # the reverse
-        self.told: Index[bytes, str] = Index()  # workers, by a delegate that they asked about
+        self.informed: Index[bytes, str] = Index()  # workers, by a delegate that they asked about
         self._asked: Index[str, bytes] = Index()  # the reverse
 
-    def relist(
+    def set_keys(
         self,
         client_keys: Iterable[bytes],
         worker_keys: Iterable[bytes],
         viewer_keys: Iterable[bytes] = (),
     ) -> None:
-        """From now on these keys are listed."""
+        """Replace the lists of keys."""
         self._clients, self._workers = frozenset(client_keys), frozenset(worker_keys)
         self._viewers = frozenset(viewer_keys)
 
     @property
     def client_keys(self) -> list[bytes]:
-        """Return those that are listed, in an order that is always the same."""
+        """The listed client keys, sorted."""
         return sorted(self._clients)
 
     def role_of(self, key: bytes) -> str | None:
-        """Return as what the holder of a key is admitted; None for a stranger's."""
+        """Return the role of a key; None if it is unknown."""
         if key in self._clients or key in self._actors:
             return "client"
         if key in self._workers:
@@ -109,31 +110,30 @@ class Admission:
         return client_key in self._clients
 
     def may_live(self, request: control.Request) -> bool:
-        """Tell whether the key by which an actor came to be is still listed."""
+        """Return whether the key with which an actor was created is still listed."""
         return request.key in (self._workers if request.classes else self._clients)
 
-    # --- who says who it is -----------------------------------------------------------------------
+    # --- authentication ---------------------------------------------------------------------------
 
     def vet_client(self, hello: control.Hello, key: bytes) -> control.Hello:
-        """Return a client's introduction as its key allows it; raise NotAllowed if it lies.
+        """Return a client's Hello with the fields that its key allows; raise NotAllowed if forged.
 
-        A viewer is a client that may only look: it lives in no actor, has no modules to be loaded
-        for it, and holds no object that has dialled in.
+        A viewer is a read-only client: it is in no actor, and has neither modules nor arrivals.
         """
         if key in self._viewers:
             _check_id("viewer", key, hello.nonce, hello.session)
             return msgspec.structs.replace(hello, actor="", modules=[], arrivals=[])
         _check_id("client", key, hello.nonce, hello.session)
-        if key in self._clients:  # it lives in no actor, whatever it says
+        if key in self._clients:  # it is in no actor, whatever it says
             return msgspec.structs.replace(hello, actor="") if hello.actor else hello
         if hello.actor not in self._actors.of(key):
             raise NotAllowed("the key of an actor is for that actor alone")
         return hello
 
     def vet_worker(self, register: control.Register, key: bytes) -> list[str]:
-        """Return the ids of those whose place a worker takes: it knows what makes their ids.
+        """Return the ids of the workers that this one replaces, whose nonces it knows.
 
-        Raises NotAllowed if it takes another's id.
+        Raises NotAllowed if it uses another's id.
         """
         _check_id("worker", key, register.nonce, register.worker)
         return [bound_id("worker", key, nonce) for nonce in register.predecessors]
@@ -141,10 +141,10 @@ class Admission:
     # --- delegates --------------------------------------------------------------------------------
 
     def delegate(self, actor: str, key: bytes) -> bool:
-        """Admit the holder of a key as an actor; false for an actor that has another delegate.
+        """Admit the holder of a key as an actor; return False if the actor has another delegate.
 
-        Two may name the same key, since a worker might name another's to have it revoked with an
-        actor of its own.  Without the secret it gains nothing by that.
+        Two actors may have the same key: so a worker that claims another's key for its own actor
+        cannot have it revoked by ending that actor.  Without the secret, a claim gains nothing.
         """
         if len(key) != 40 or key in self._clients | self._workers | self._viewers:
             return False
@@ -153,70 +153,70 @@ class Admission:
         self._actors.add(key, actor)
         return True
 
-    def note_told(self, worker: str, key: bytes) -> None:
-        """A worker lets this delegate in, and so has to hear of its end."""
+    def add_informed(self, worker: str, key: bytes) -> None:
+        """Record that a worker admits this delegate, and must be informed when it ends."""
         if key in self._actors:
-            self.told.add(key, worker)
+            self.informed.add(key, worker)
             self._asked.add(worker, key)
 
     def remove_worker(self, worker: str) -> None:
-        """A worker has ended, and lets nobody in."""
+        """Forget a worker that has ended."""
         for key in self._asked.pop(worker):
-            self.told.discard(key, worker)
+            self.informed.discard(key, worker)
 
-    def end(self, actor: str) -> tuple[bytes, list[str]]:
-        """Take an actor's delegate back; return it, and the workers that have to hear of it."""
+    def remove_delegate(self, actor: str) -> tuple[bytes, list[str]]:
+        """Remove an actor's delegate; return it, and the workers that must be informed."""
         key = self.delegates.pop(actor, b"")
         self._actors.discard(key, actor)
         if key in self._actors:
             return b"", []
-        told = self.told.pop(key)
-        for worker in told:
+        informed = self.informed.pop(key)
+        for worker in informed:
             self._asked.discard(worker, key)
-        return key, told
+        return key, informed
 
 
-def _check_id(role: str, key: bytes, nonce: str, said: str) -> None:
-    if said != bound_id(role, key, nonce):
-        raise NotAllowed(f"this {role}'s id is not that of its key")
+def _check_id(role: str, key: bytes, nonce: str, claimed: str) -> None:
+    if claimed != bound_id(role, key, nonce):
+        raise NotAllowed(f"this {role}'s id does not match its key")
 
 
 class Delegates:
-    """Tells workers which keys are those of delegates, and which no longer are."""
+    """Informs workers which keys are delegates, and which no longer are."""
 
-    def __init__(self, tell: Callable[[str, msgspec.Struct], None], admission: Admission) -> None:
-        self._tell = tell
+    def __init__(self, send: Callable[[str, msgspec.Struct], None], admission: Admission) -> None:
+        self._send = send
         self._admission = admission
-        self.askers: Index[bytes, str] = Index()  # workers, by a key that nobody knew
+        self.askers: Index[bytes, str] = Index()  # workers, by a key that was unknown
         self._unanswered: Index[str, bytes] = Index()  # the reverse
 
     def delegate(self, worker: str, request: control.Request, key: bytes) -> None:
-        """An actor that lives there makes calls with a key of its own, if its own is listed."""
+        """Admit the delegate of an actor on this worker, if the actor's own key is listed."""
         if self._admission.is_listed(request.key) and self._admission.delegate(request.actor, key):
-            self._tell(worker, control.Delegated(actor=request.actor))
+            self._send(worker, control.Delegated(actor=request.actor))
             self._answer_all(key)
 
-    def take_back(self, actor: str) -> None:
-        """An actor makes no calls any more: whoever let it in is told."""
-        key, told = self._admission.end(actor)
-        for worker in told:
-            self._tell(worker, control.Caller(key=key, admitted=False))
+    def revoke(self, actor: str) -> None:
+        """Revoke the delegate of an actor, and inform the workers that admit it."""
+        key, informed = self._admission.remove_delegate(actor)
+        for worker in informed:
+            self._send(worker, control.Caller(key=key, admitted=False))
 
-    def ask(self, worker: str, key: bytes, may_come_back: bool) -> None:
-        """Tell a worker whether this key may call; later, if its actor may come back."""
-        if may_come_back and self._admission.role_of(key) is None:
+    def query(self, worker: str, key: bytes, may_return: bool) -> None:
+        """Reply to a worker whether this key may call; later, if its actor may come back."""
+        if may_return and self._admission.role_of(key) is None:
             self.askers.add(key, worker)
             self._unanswered.add(worker, key)
         else:
             self._answer(worker, key)
 
-    def give_up(self) -> None:
-        """No actor comes back any more: who asked of a key is told that it may not."""
+    def refuse_unknown(self) -> None:
+        """Reply to the deferred queries: recovery has ended."""
         for key in list(self.askers):
             self._answer_all(key)
 
     def remove_worker(self, worker: str) -> None:
-        """A worker has ended, and lets nobody in."""
+        """Forget a worker that has ended."""
         self._admission.remove_worker(worker)
         for key in self._unanswered.pop(worker):
             self.askers.discard(key, worker)
@@ -228,5 +228,5 @@ class Delegates:
 
     def _answer(self, worker: str, key: bytes) -> None:
         admitted = self._admission.role_of(key) == "client"
-        self._admission.note_told(worker, key)
-        self._tell(worker, control.Caller(key=key, admitted=admitted))
+        self._admission.add_informed(worker, key)
+        self._send(worker, control.Caller(key=key, admitted=admitted))

@@ -1,13 +1,13 @@
-"""Objects whose processes have dialled in, and the clients that take them: `remotely.arrivals`.
+"""Arrivals: the actors of guests, and the clients to which they are assigned (`remotely.arrivals`).
 
-Each is given to one client, which asked for its class or a base of that; to the first that asks,
-in the order of their coming.  When that client has ended, it is given away again.  So a learner
-that is started again finds the simulators that are there.
+Each actor is assigned to one client: the first that asked for its class or a base class, in order
+of arrival.  When that client ends, the actor is assigned again.  So a restarted learner finds the
+simulators that are still connected.
 
-A new master does not know what was given to whom.  Clients say so when they return, and until they
-could, nothing is given away.
+A restarted master does not know the assignments.  Clients report them when they reconnect; until
+recovery ends, nothing is assigned.
 
-These are few: they are searched one by one.
+Arrivals are few, so they are searched linearly.
 """
 
 from collections.abc import Iterable
@@ -16,78 +16,79 @@ from typing import NamedTuple
 from remotely.protocol import control
 
 
-class Wish(NamedTuple):
-    """A client's question for an actor of a class."""
+class ArrivalRequest(NamedTuple):
+    """A client's request for an actor of a class."""
 
     session: str
     ticket: int
 
 
-Gift = tuple[str, Wish]  # an actor, and the question that it answers
+Assignment = tuple[str, ArrivalRequest]  # an actor, and the request that it satisfies
 
 
 class Arrivals:
-    """Actors to give away, and who has asked.  What returns gifts leaves it to you to tell."""
+    """The actors of guests, and the requests for them.  The caller sends the assignments."""
 
     def __init__(self, is_open: bool) -> None:
-        self._is_open = is_open  # else nothing is given away yet
-        self._classes: dict[str, list[str]] = {}  # of each actor that has dialled in
-        self._given: dict[str, Wish] = {}  # by actor; a returned client may come before its actors
-        self._waiting: dict[Wish, str] = {}  # the name of a class, by the question for it
+        self._is_open = is_open  # else nothing is assigned yet
+        self._classes: dict[str, list[str]] = {}  # by actor
+        # By actor.  A client may reconnect before its actors do.
+        self._assigned: dict[str, ArrivalRequest] = {}
+        self._waiting: dict[ArrivalRequest, str] = {}  # request -> name of the class
 
-    def add(self, request: control.Request) -> list[Gift]:
-        """An actor is there; if its process has dialled in, somebody may want it."""
+    def add(self, request: control.Request) -> list[Assignment]:
+        """Add an actor, if it is a guest's."""
         if not request.classes:
             return []
         self._classes[request.actor] = request.classes
-        return self._give_away()
+        return self._assign()
 
     def remove(self, actor: str) -> None:
-        """An actor has ended."""
+        """Remove an actor that has ended."""
         self._classes.pop(actor, None)
-        self._given.pop(actor, None)
+        self._assigned.pop(actor, None)
 
-    def ask(self, session: str, ask: control.AskArrival) -> list[Gift]:
-        """Give a client an actor of a class, now or when there is one."""
-        wish = Wish(session, ask.ticket)
-        if given := [actor for actor, to in self._given.items() if to == wish]:
-            return [(given[0], wish)]  # asked again: the answer was lost
-        self._waiting.setdefault(wish, ask.class_name)
-        return self._give_away()
+    def request(self, session: str, message: control.AskArrival) -> list[Assignment]:
+        """Assign an actor of a class to a client, now or when there is one."""
+        request = ArrivalRequest(session, message.ticket)
+        if assigned := [actor for actor, to in self._assigned.items() if to == request]:
+            return [(assigned[0], request)]  # repeated: the reply was lost
+        self._waiting.setdefault(request, message.class_name)
+        return self._assign()
 
-    def withdraw(self, session: str, ticket: int) -> list[Gift]:
-        """A client does not want what it asked for; it may have been given already."""
-        wish = Wish(session, ticket)
-        self._waiting.pop(wish, None)
-        self._given = {actor: to for actor, to in self._given.items() if to != wish}
-        return self._give_away()
+    def withdraw(self, session: str, ticket: int) -> list[Assignment]:
+        """Withdraw a request, which may have been satisfied already."""
+        request = ArrivalRequest(session, ticket)
+        self._waiting.pop(request, None)
+        self._assigned = {actor: to for actor, to in self._assigned.items() if to != request}
+        return self._assign()
 
     def claim(self, session: str, actors: Iterable[str]) -> None:
-        """A client that has returned says what it was given."""
+        """Record the assignments that a reconnected client reports."""
         for actor in actors:
-            self._given.setdefault(actor, Wish(session, 0))
+            self._assigned.setdefault(actor, ArrivalRequest(session, 0))
 
-    def end_session(self, session: str) -> list[Gift]:
-        """A client has ended: others may have what it had."""
-        self._waiting = {wish: name for wish, name in self._waiting.items() if wish[0] != session}
-        self._given = {actor: to for actor, to in self._given.items() if to.session != session}
-        return self._give_away()
+    def end_session(self, session: str) -> list[Assignment]:
+        """Remove the requests of a client that has ended, and assign its actors again."""
+        self._waiting = {to: name for to, name in self._waiting.items() if to.session != session}
+        self._assigned = {a: to for a, to in self._assigned.items() if to.session != session}
+        return self._assign()
 
-    def open(self) -> list[Gift]:
-        """All that were to return to a new master have returned."""
+    def open(self) -> list[Assignment]:
+        """Start to assign actors: recovery has ended."""
         self._is_open = True
-        return self._give_away()
+        return self._assign()
 
-    def _give_away(self) -> list[Gift]:
-        """Give each question the first actor of its class that nobody has."""
-        gifts: list[Gift] = []
+    def _assign(self) -> list[Assignment]:
+        """Assign to each request the first free actor of its class."""
+        assignments: list[Assignment] = []
         if not self._is_open or not self._waiting:
-            return gifts
-        free = {a: classes for a, classes in self._classes.items() if a not in self._given}
-        for wish, name in list(self._waiting.items()):
+            return assignments
+        free = {a: classes for a, classes in self._classes.items() if a not in self._assigned}
+        for request, name in list(self._waiting.items()):
             actor = next((actor for actor, classes in free.items() if name in classes), None)
             if actor is not None:
-                del free[actor], self._waiting[wish]
-                self._given[actor] = wish
-                gifts.append((actor, wish))
-        return gifts
+                del free[actor], self._waiting[request]
+                self._assigned[actor] = request
+                assignments.append((actor, request))
+        return assignments

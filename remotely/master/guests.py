@@ -1,13 +1,13 @@
-"""Processes that dial in to serve an object: what the master does for them beside for workers.
+"""Guests: processes that connect to the cluster to serve one object as an actor.
 
-Such a process is a worker that names no Python and has no resources (`Register`), with one actor.
-Two questions are its own: which worker relays its callers (transport/relay.py), and whether its
-object may be an actor here.
+A guest registers as a worker that names no Python and has no resources (`Register`), with one
+actor.  The master does two more things for it: it chooses the worker that relays the guest's
+callers (transport/relay.py), and decides whether the object may become an actor.
 
-Nobody has placed the actor, so it bears no seal.  It is believed in because its id is that of its
-worker, a digest that only this process can tell how to make: no other worker can claim it, and this
-one can claim no actor but it.  It has no owner and takes no cores, and ends with its process or
-with the connection of that, whichever the master sees end first.
+The master has not placed the actor, so it has no seal.  The master trusts it because its id is that
+of the guest, a digest that only this process can derive: no other worker can claim it, and the
+guest can claim no other actor.  The actor has no owner and takes no cores.  It ends with its
+process or with the connection of that, whichever the master sees end first.
 """
 
 import msgspec
@@ -19,23 +19,23 @@ from remotely.protocol import control
 from remotely.protocol.resources import Resources
 
 STOPPED = "the cluster was stopped"
-OVER = "the master has given it up, as its connection had ended"
-AGAIN = "the process that served it has dialled in again"
+OVER = "the master gave this actor up when its connection ended"
+AGAIN = "the process that served it has connected again"
 CUT = "the connection of the process that served it has ended"
-LEARNING = "the master was started again, and an actor of this name may come back: dial in later"
-NO_RELAY = "no worker of this cluster takes calls from other machines, or is there by now"
+RECOVERING = "the master was restarted, and an actor of this name may come back: retry later"
+NO_RELAY = "no worker of this cluster accepts calls from other machines, or none has joined yet"
 
 
 def is_guest(register: control.Register) -> bool:
     return not register.python
 
 
-def vouch(register: control.Register, key: bytes, seals: Seals) -> control.Register:
-    """Return what a worker has said, its own actor as it may be, and sealed."""
+def vet(register: control.Register, key: bytes, seals: Seals) -> control.Register:
+    """Return a registration whose guest actor has only the fields that it may set, and a seal."""
     return msgspec.structs.replace(
         register,
         actors=[
-            _vouched(status, register.worker, key, seals)
+            _vetted(status, register.worker, key, seals)
             if status.request.actor == register.worker
             else status
             for status in register.actors
@@ -43,7 +43,7 @@ def vouch(register: control.Register, key: bytes, seals: Seals) -> control.Regis
     )
 
 
-def _vouched(
+def _vetted(
     status: control.ActorStatus, worker: str, key: bytes, seals: Seals
 ) -> control.ActorStatus:
     request = msgspec.structs.replace(
@@ -64,8 +64,8 @@ def _vouched(
     return msgspec.structs.replace(status, request=request, gpu_ids=[], seal=seal)
 
 
-def relay_for_guest(state: State) -> control.Relay | control.Refused:
-    """Return which worker is to relay: near the master if possible, else where the fewest are."""
+def choose_relay(state: State) -> control.Relay | control.Refused:
+    """Choose the worker that relays: one near the master if possible, with the fewest actors."""
     if state.is_closing:
         return control.Refused(error="NotConnected", why=STOPPED)
     found = [
@@ -80,8 +80,8 @@ def relay_for_guest(state: State) -> control.Relay | control.Refused:
     return control.Relay(address=register.relay, token=register.relay_token, is_near=not is_far)
 
 
-def why_not(register: control.Register, state: State) -> control.Refused | None:
-    """Return what a guest is told whose object cannot be an actor here."""
+def refusal_of(register: control.Register, state: State) -> control.Refused | None:
+    """Return the refusal of a guest whose object cannot become an actor here; else None."""
     if not register.actors or register.worker in state.workers:
         return None
     request = register.actors[0].request
@@ -92,6 +92,6 @@ def why_not(register: control.Register, state: State) -> control.Refused | None:
     holder = state.holder_of(request.name)
     if request.named and holder is not None and holder.named:
         return control.Refused(error="NameTaken", why=name_taken(request.name, "on this cluster"))
-    if request.named and state.is_learning and not register.returns:
-        return control.Refused(error="MasterLost", why=LEARNING)
+    if request.named and state.is_recovering and not register.returns:
+        return control.Refused(error="MasterLost", why=RECOVERING)
     return None

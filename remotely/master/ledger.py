@@ -1,22 +1,22 @@
-"""The ledger of what is free on each worker, and the choice of the worker for an actor.
+"""The ledger of free resources on each worker, and the choice of the worker for an actor.
 
-The rule: of the workers with the actor's Python that have room, the one with the most free CPUs;
-among equals, the first by id.  So actors spread, and the same events give the same placement.  An
-actor that asks for a part of a GPU gets it of the device that has least left and enough, so that
-whole ones stay free.
+The rule: of the workers with the actor's Python that have room, the one with the most free CPUs; of
+equals, the first by id.  So actors spread, and the same events give the same placement.  An actor
+that needs a fraction of a GPU gets it from the device with the least capacity left that suffices,
+so that whole GPUs stay free.
 
-Workers with the same Python and as many free GPUs stand in one bucket, those with most free CPUs in
-front.  A placement looks at each bucket with enough GPUs from its front, and passes by workers that
-have too little memory, or too few of the user's resources: mostly one look a bucket, whatever the
-number of workers and actors.  A structure that is sorted by memory too was refused: it would serve
-clusters that run out of memory before CPUs, where passing a thousand workers takes 0.1 ms.  Of
-memory, GPUs and the user's resources the free amounts alone are kept sorted, each by itself: enough
-to say what the most is that a machine has free.
+Workers with the same Python and the same number of free GPUs are in one bucket, sorted by free
+CPUs, most first.  A placement searches each bucket with enough GPUs from its front, and skips
+workers that have too little memory or too few custom resources: mostly one look per bucket,
+whatever the number of workers and actors.  Refused: a structure that is sorted by memory too.  It
+would help clusters that run out of memory before CPUs, but skipping a thousand workers takes only
+0.1 ms.  Free memory, GPUs and custom resources are kept in one sorted list each, only to report the
+most that is free on one machine.
 
-A request that names machines (`among`) looks at those alone, one by one.
+A request that is limited to some workers (`among`) searches these linearly.
 
-All but bytes is counted in thousandths.  What is held may be more than there is, where a new master
-learns of it; then what is free is below zero.
+All but bytes is counted in thousandths.  Actors may hold more than a worker has, if a restarted
+master adopts them; then what is free is negative.
 """
 
 from bisect import bisect_left, insort
@@ -34,7 +34,7 @@ WHOLE = 1000  # a GPU, in thousandths
 
 @lru_cache(maxsize=10_000)  # many actors ask for the same, and a request is retried many times
 def needs_of(asked: Resources) -> tuple[tuple[str, int], ...]:
-    """Return how much is asked for of each resource but GPUs, where it is any."""
+    """Return the amount of each requested resource except GPUs."""
     needs = [("cpus", in_thousandths(asked.cpus)), ("memory", asked.memory)]
     needs += [(name, in_thousandths(amount)) for name, amount in asked.others]
     return tuple((name, amount) for name, amount in needs if amount)
@@ -42,13 +42,13 @@ def needs_of(asked: Resources) -> tuple[tuple[str, int], ...]:
 
 @dataclass
 class Room:
-    """One worker: what it has in all, and what is free of that."""
+    """The total and the free resources of one worker."""
 
     total: Resources
     python: str
-    free: dict[str, int]  # of each resource but GPUs
-    gpu_ids: set[int]  # wholly free
-    # Of the others, unless it is zero: how much is, in thousandths; below zero if too much is held.
+    free: dict[str, int]  # of each resource except GPUs
+    gpu_ids: set[int]  # GPUs that are entirely free
+    # What is free of the other GPUs, in thousandths, unless zero; negative if overcommitted.
     shared: dict[int, int] = field(default_factory=dict)
 
     @classmethod
@@ -68,41 +68,41 @@ class Room:
 
     @property
     def share(self) -> int:
-        """The most that is free of a GPU that is in use."""
+        """The most that is free of one GPU in use."""
         return max(0, *self.shared.values()) if self.shared else 0
 
     def amounts(self) -> list[tuple[str, int]]:
-        """Return what is free of each but CPUs."""
+        """Return what is free of each resource except CPUs."""
         found = [(name, count) for name, count in self.free.items() if name != "cpus"]
         return [*found, ("gpus", self.milli_gpus)] if self.total.gpus else found
 
     def has(self, needs: Iterable[tuple[str, int]]) -> bool:
-        """Tell whether so much can be had of each."""
+        """Return whether these amounts are free."""
         return all(self.free.get(name, 0) >= amount for name, amount in needs)
 
     def choose_gpus(self, milli_gpus: int) -> tuple[int, ...]:
-        """Return which to give to an actor for which there is room."""
+        """Choose the GPUs for an actor for which there is room."""
         if milli_gpus >= WHOLE:
             return tuple(sorted(self.gpu_ids)[: milli_gpus // WHOLE])
         fitting = [(left, gpu) for gpu, left in self.shared.items() if left >= milli_gpus]
         return (min(fitting)[1] if fitting else min(self.gpu_ids),)
 
     def soonest_gpus(self, milli_gpus: int) -> tuple[int, ...]:
-        """Return which to keep for an actor for which there is no room yet: those most free."""
+        """Choose the GPUs to reserve for an actor for which there is no room yet: the most free."""
         left = dict.fromkeys(self.gpu_ids, WHOLE) | self.shared
         ids = sorted(range(int(self.total.gpus)), key=lambda gpu: (-left.get(gpu, 0), gpu))
         return tuple(ids[: max(1, milli_gpus // WHOLE)])
 
     @property
-    def lacks(self) -> tuple[int, ...]:
-        """How much more is held than there is: of CPUs, memory, GPUs, and all others together."""
-        lacks = {name: max(0, -count) for name, count in self.free.items()}
-        cpus, memory = lacks.pop("cpus"), lacks.pop("memory")
+    def shortfall(self) -> tuple[int, ...]:
+        """How much is overcommitted: of CPUs, memory, GPUs, and all others together."""
+        short = {name: max(0, -count) for name, count in self.free.items()}
+        cpus, memory = short.pop("cpus"), short.pop("memory")
         gpus = sum(max(0, -left) for left in self.shared.values())
-        return cpus, memory, gpus, sum(lacks.values())
+        return cpus, memory, gpus, sum(short.values())
 
     def take(self, asked: Resources, gpu_ids: tuple[int, ...], sign: int = 1) -> None:
-        """Take this off what is free; give it back if `sign` is -1."""
+        """Subtract this from what is free; add it if `sign` is -1."""
         for name, amount in needs_of(asked):
             self.free[name] = self.free.get(name, 0) - sign * amount
         part = sign * min(WHOLE, in_thousandths(asked.gpus))
@@ -115,12 +115,10 @@ class Room:
                 self.shared[gpu] = left - part
 
     def copies(self, asked: Resources, at_most: int) -> int:
-        """Return how many actors that each ask for this there is room for."""
+        """Return how many actors with this request fit."""
         found = min([at_most, *(self.free.get(n, 0) // each for n, each in needs_of(asked))])
         if milli_gpus := in_thousandths(asked.gpus):
-            parts = sum(
-                max(0, left) // milli_gpus for left in self.shared.values()
-            )  # none is whole
+            parts = sum(max(0, left) // milli_gpus for left in self.shared.values())
             whole = len(self.gpu_ids)
             in_whole = whole * (WHOLE // milli_gpus) or whole // max(1, milli_gpus // WHOLE)
             found = min(found, in_whole + parts)
@@ -128,21 +126,21 @@ class Room:
 
 
 def enough_gpus(milli_gpus: int, whole: int, share: int) -> bool:
-    """Tell whether so much can be had of GPUs; `share` is the most that is free of one in use."""
+    """Return whether GPUs suffice; `share` is the most that is free of one GPU in use."""
     if milli_gpus < WHOLE:
         return whole > 0 or share >= milli_gpus
     return WHOLE * whole >= milli_gpus
 
 
 class Placement(NamedTuple):
-    """Where an actor goes, and which GPUs it has there.  It is taken off what is free."""
+    """An allocation: the worker of an actor, and its GPUs there."""
 
     worker: str
     gpu_ids: tuple[int, ...]
 
 
 class _Sizes:
-    """How large the workers with one Python are, and which of these sizes fit on no other."""
+    """The sizes of the workers with one Python; `largest` has those that fit in no other."""
 
     def __init__(self) -> None:
         self.largest: list[Resources] = []
@@ -171,32 +169,32 @@ class _Sizes:
 
 
 class Ledger:
-    """What each worker has, and what is free of it."""
+    """The total and the free resources of all workers."""
 
     def __init__(self) -> None:
         self.away: set[str] = set()  # workers on which nothing is placed now
         self._workers: dict[str, Room] = {}
-        # By Python, number of free GPUs and the most that is free of another: less free thousandths
-        # of CPUs, and worker; sorted.
+        # By Python, number of entirely free GPUs, and the most that is free of one in use; each a
+        # sorted list of minus free CPUs in thousandths, and worker.
         self._buckets: dict[tuple[str, int, int], list[tuple[int, str]]] = {}
-        # Of the same workers, all that is free of each but CPUs; sorted.
+        # By resource, the free amounts of the same workers, sorted.
         self._amounts: dict[str, list[int]] = defaultdict(list)
         self._sizes: dict[str, _Sizes] = {}  # by Python
         self._milli_cpus = 0  # of all workers together
-        self._kept: list[tuple[Placement, Resources]] = []  # taken, by `keep`
+        self._reserved: list[tuple[Placement, Resources]] = []
 
     @property
     def pythons(self) -> list[str]:
-        """Those of the workers, sorted; a guest has none."""
+        """The Python versions of the workers, sorted; a guest has none."""
         return sorted(filter(None, self._sizes))
 
     @property
     def cpus(self) -> float:
-        """Those of all workers together, free or not."""
+        """The CPUs of all workers together, free or not."""
         return self._milli_cpus / 1000
 
     def add_worker(self, worker: str, total: Resources, python: str) -> None:
-        """Enter a worker, all free.  One that is known already starts anew."""
+        """Add a worker whose resources are all free, or reset one that is known."""
         self.remove_worker(worker)
         entered = self._workers[worker] = Room.all_free(total, python)
         self._add_to_bucket(worker, entered)
@@ -208,32 +206,32 @@ class Ledger:
             return
         self._take_from_bucket(worker, found)
         self.away.discard(worker)
-        self._kept = [(kept, asked) for kept, asked in self._kept if kept.worker != worker]
+        self._reserved = [each for each in self._reserved if each[0].worker != worker]
         self._sizes[found.python].remove(found.total)
         if not self._sizes[found.python]:
             del self._sizes[found.python]
         self._milli_cpus -= in_thousandths(found.total.cpus)
 
     def suspend(self, worker: str) -> None:
-        """Place nothing on a worker that is away; who needs what it has is to wait."""
+        """Stop placing actors on a worker; requests that need its size wait for it."""
         if worker in self._workers and worker not in self.away:
             self._take_from_bucket(worker, self._workers[worker])
             self.away.add(worker)
 
     def resume(self, worker: str) -> None:
-        """It is back."""
+        """Resume placing actors on a worker."""
         if worker in self.away:
             self.away.discard(worker)
             self._add_to_bucket(worker, self._workers[worker])
 
     def free(self, worker: str) -> Resources:
-        """Return what is free; below zero where `reserve` took more than there is."""
+        """Return what is free; negative where more is allocated than there is."""
         return self._workers[worker].as_resources()
 
     def most_free(self, asked: Resources) -> Resources:
-        """Return of each resource that is asked for, and of CPUs, the most that is free on one
-        worker, if not on the same."""
-        if not self._buckets:  # all are away
+        """Return the most that is free on one worker of each requested resource and of CPUs, each
+        perhaps on another worker."""
+        if not self._buckets:  # all workers are away
             return Resources()
         return Resources(
             max(-bucket[0][0] for bucket in self._buckets.values()) / 1000,
@@ -243,13 +241,13 @@ class Ledger:
         )
 
     def _most(self, of: str) -> int:
-        """Return the most that is free; of what only some workers have, the others have none."""
+        """Return the most that is free of a resource; a worker without it counts as zero."""
         amounts = self._amounts.get(of)
         has_all = amounts and len(amounts) == len(self._workers) - len(self.away)
         return (amounts[-1] if has_all else max(0, amounts[-1])) if amounts else 0
 
     def has_room(self, worker: str, asked: Resources, python: str) -> bool:
-        """Tell whether `asked` could be placed on this worker now."""
+        """Return whether `asked` could be placed on this worker now."""
         room = self._workers[worker]
         return (
             worker not in self.away
@@ -264,27 +262,27 @@ class Ledger:
     def copies(
         self, asked: Resources, python: str, at_most: int, among: Collection[str] | None = None
     ) -> int:
-        """Return how many actors that each ask for this could be placed now, up to `at_most`."""
+        """Return how many actors with this request fit now, up to `at_most`."""
         there = (n for n in self._candidates(python, among) if n not in self.away)
         return _copies((self._workers[name] for name in there), asked, at_most)
 
     def copies_in_all(
         self, asked: Resources, python: str, at_most: int, among: Collection[str] | None = None
     ) -> int:
-        """Return how many could be placed if all of every worker were free, up to `at_most`."""
+        """Return how many would fit if everything were free, up to `at_most`."""
         totals = (self._workers[name].total for name in self._candidates(python, among))
         return _copies((Room.all_free(total, python) for total in totals), asked, at_most)
 
     def place(
         self, asked: Resources, python: str, among: Collection[str] | None = None
     ) -> Placement | None:
-        """Choose a worker with this Python ("3.11") that has room, and take `asked` off it."""
+        """Choose a worker with this Python ("3.11") that has room, and allocate `asked` on it."""
         worker = self._choose(asked, python) if among is None else self._best(asked, python, among)
         if worker is None:
             return None
         found = self._workers[worker]
         gpu_ids = found.choose_gpus(in_thousandths(asked.gpus)) if asked.gpus else ()
-        self.reserve(worker, asked, gpu_ids)
+        self.allocate(worker, asked, gpu_ids)
         return Placement(worker, gpu_ids)
 
     def why_never(
@@ -298,8 +296,8 @@ class Ledger:
         if any(asked.fits(total) for total in sizes):
             return None
         if among is not None:
-            nobody = f"where it is to be, no worker runs Python {python}"
-            return _why_too_small(asked, sizes) if sizes else nobody
+            no_python = f"no worker at the requested place runs Python {python}"
+            return _why_too_small(asked, sizes) if sizes else no_python
         return self._why_never(asked, python, sizes)
 
     def _choose(self, asked: Resources, python: str) -> str | None:
@@ -321,7 +319,7 @@ class Ledger:
         return best and best[1]
 
     def _best(self, asked: Resources, python: str, among: Collection[str]) -> str | None:
-        """Choose by the same rule, of these workers."""
+        """Choose by the same rule from these workers."""
         fitting = [
             (-self._workers[name].free["cpus"], name)
             for name in self._candidates(python, among)
@@ -333,23 +331,23 @@ class Ledger:
         names = self._workers if among is None else among
         return (n for n in names if n in self._workers and self._workers[n].python == python)
 
-    def reserve(self, worker: str, asked: Resources, gpu_ids: tuple[int, ...]) -> None:
-        """Take what an actor holds: one that is placed, or that a new master is told of."""
+    def allocate(self, worker: str, asked: Resources, gpu_ids: tuple[int, ...]) -> None:
+        """Allocate what an actor holds, even if it is not free: the actor may be adopted."""
         found = self._workers[worker]
         self._take_from_bucket(worker, found)
         found.take(asked, gpu_ids)
         self._add_to_bucket(worker, found)
 
     def release(self, worker: str, asked: Resources, gpu_ids: tuple[int, ...]) -> None:
-        """Give back what an actor held.  Its worker may have gone before it."""
+        """Release what an actor held.  Its worker may be gone already."""
         if found := self._workers.get(worker):
             self._take_from_bucket(worker, found)
             found.take(asked, gpu_ids, sign=-1)
             self._add_to_bucket(worker, found)
 
-    # --- room that is kept (kept_room.py) ---------------------------------------------------------
+    # --- reservations (reservation.py) ------------------------------------------------------------
 
-    def keep(
+    def reserve(
         self,
         asked: Resources,
         python: str,
@@ -358,10 +356,10 @@ class Ledger:
         best: Set[str],
         worst: Set[str],
     ) -> None:
-        """Take room for `count` actors that each ask for this, free or not, where most is free.
+        """Reserve room for `count` actors with this request, free or not, where most is free.
 
-        Takes nothing if there would be too little, were all free.  Workers of `best` come first,
-        those of `worst` last.
+        Reserves nothing if there would be too little even if all were free.  Workers in `best` come
+        first, those in `worst` last.
         """
         fitting = {
             name: Room.all_free(self._workers[name].total, python).copies(asked, count)
@@ -383,32 +381,35 @@ class Ledger:
             fitting[name] -= 1
             room = self._workers[name]
             gpu_ids = room.soonest_gpus(in_thousandths(asked.gpus)) if asked.gpus else ()
-            self.reserve(name, asked, gpu_ids)
-            self._kept.append((Placement(name, gpu_ids), asked))
+            self.allocate(name, asked, gpu_ids)
+            self._reserved.append((Placement(name, gpu_ids), asked))
             if fitting[name]:
                 heappush(ranks, rank(name))
 
-    def let_go(self) -> None:
-        """Give back what is kept."""
-        for kept, asked in self._kept:
-            self.release(kept.worker, asked, kept.gpu_ids)
-        self._kept.clear()
+    def release_reservation(self) -> None:
+        """Release all reserved room."""
+        for placement, asked in self._reserved:
+            self.release(placement.worker, asked, placement.gpu_ids)
+        self._reserved.clear()
 
     @property
-    def kept(self) -> list[tuple[Placement, Resources]]:
-        """The room that is kept."""
-        return self._kept.copy()
+    def reserved(self) -> list[tuple[Placement, Resources]]:
+        """The reserved room."""
+        return self._reserved.copy()
 
     @property
-    def keepers(self) -> set[str]:
-        """The workers on which it is kept."""
-        return {kept.worker for kept, _ in self._kept}
+    def reserved_on(self) -> set[str]:
+        """The workers on which room is reserved."""
+        return {placement.worker for placement, _ in self._reserved}
 
     @property
-    def lacks(self) -> tuple[int, ...]:
-        """How much of each is still missing of the room that is kept."""
+    def shortfall(self) -> tuple[int, ...]:
+        """How much of each resource the reserved room still lacks."""
         return tuple(
-            map(sum, zip(*(self._workers[name].lacks for name in self.keepers), strict=True))
+            map(
+                sum,
+                zip(*(self._workers[w].shortfall for w in self.reserved_on), strict=True),
+            )
         )
 
     # --- the buckets ------------------------------------------------------------------------------
@@ -422,7 +423,7 @@ class Ledger:
             insort(self._amounts[of], amount)
 
     def _take_from_bucket(self, name: str, worker: Room) -> None:
-        """Take a worker from its bucket, before what is free of it changes."""
+        """Remove a worker from its bucket, before its free resources change."""
         if name in self.away:
             return
         place = worker.python, len(worker.gpu_ids), worker.share
@@ -465,7 +466,7 @@ def _copies(rooms: Iterable[Room], asked: Resources, at_most: int) -> int:
 
 
 def _why_too_small(asked: Resources, alike: list[Resources]) -> str:
-    """Return why none of these sizes of workers is large enough."""
+    """Return why no worker of these sizes is large enough."""
     kinds = [
         (counted(asked.cpus, "CPU"), Resources(asked.cpus), f"{max(r.cpus for r in alike):g}"),
         (counted(asked.gpus, "GPU"), Resources(0, asked.gpus), f"{max(r.gpus for r in alike):g}"),

@@ -1,13 +1,13 @@
-"""Questions of clients that several peers have to answer: for an actor's output, for the status.
+"""Client requests that several peers have to answer: for an actor's log, and for the status.
 
-The file of an actor that has ended lies where it lived, and nobody keeps a list of that: then all
-workers are asked, and the answer is no when the last of them has said so, or has gone.  One that is
-away is asked again when it is back: it may not have heard, or its answer was lost.
+The log of an actor that has ended is on the machine where it ran, which the master does not record.
+So the master asks all workers, and replies "unknown" when the last of them has ruled it out or is
+gone.  It asks a worker that reconnects again, because the request or its reply may have been lost.
 
-Nobody reports what nobody asks for.  A question for the status has all workers and clients say what
-they have now.  It is answered when the last of them has, or at the master's first tick after
-PATIENCE_S: one that is stopped, or busy in C, must not keep the others from being seen.  A question
-that comes meanwhile is answered with the first, so asking often asks no more of the cluster.
+Status is collected on demand.  On a status request the master queries every worker and client, and
+replies when all have answered or at the first tick after STATUS_WAIT_S: a process that is stopped,
+or busy in C, must not hide the others.  Requests that arrive meanwhile get the same reply, so
+frequent requests add no load to the cluster.
 """
 
 import itertools
@@ -19,7 +19,7 @@ import msgspec
 from remotely.protocol import control
 from remotely.protocol.index import Index
 
-PATIENCE_S = 1.0
+STATUS_WAIT_S = 1.0
 _UNKNOWN = control.LogPiece(ticket=0, text="", offset=0, known=False, ended=True)
 
 
@@ -27,86 +27,86 @@ _UNKNOWN = control.LogPiece(ticket=0, text="", offset=0, known=False, ended=True
 class LogQuery:
     session: str
     ticket: int
-    question: control.ReadLog  # as workers are asked
-    unheard: set[str]  # workers
+    request: control.ReadLog  # as sent to the workers
+    pending: set[str]  # workers that have not answered
 
 
 class LogQueries:
-    """Passes each question to workers, and one answer back."""
+    """Forwards each request to workers, and one reply back."""
 
-    def __init__(self, tell: Callable[[str, msgspec.Struct], None]) -> None:
-        self._tell = tell
-        self.asks: dict[int, LogQuery] = {}
+    def __init__(self, send: Callable[[str, msgspec.Struct], None]) -> None:
+        self._send = send
+        self.queries: dict[int, LogQuery] = {}
         self._numbers = itertools.count(1)
-        self._unanswered: Index[str, int] = Index()  # by worker
+        self._pending: Index[str, int] = Index()  # by worker
 
-    def ask(self, session: str, question: control.ReadLog, workers: set[str]) -> None:
+    def query(self, session: str, request: control.ReadLog, workers: set[str]) -> None:
         number = next(self._numbers)
-        passed_on = msgspec.structs.replace(question, ticket=number)
-        self.asks[number] = LogQuery(session, question.ticket, passed_on, workers)
+        forwarded = msgspec.structs.replace(request, ticket=number)
+        self.queries[number] = LogQuery(session, request.ticket, forwarded, workers)
         for worker in workers:
-            self._unanswered.add(worker, number)
-            self._tell(worker, passed_on)
+            self._pending.add(worker, number)
+            self._send(worker, forwarded)
         if not workers:
-            self._answer(number, _UNKNOWN)
+            self._reply(number, _UNKNOWN)
 
-    def ask_again(self, worker: str) -> None:
-        """A worker is back, or its connection is a new one."""
-        for number in self._unanswered.of(worker):
-            self._tell(worker, self.asks[number].question)
+    def resend(self, worker: str) -> None:
+        """Repeat the pending requests to a worker that has reconnected."""
+        for number in self._pending.of(worker):
+            self._send(worker, self.queries[number].request)
 
-    def hear(self, worker: str, piece: control.LogPiece) -> None:
-        """Take the answer of a worker that was asked."""
-        if piece.ticket in self.asks and worker in self.asks[piece.ticket].unheard:
+    def handle_reply(self, worker: str, piece: control.LogPiece) -> None:
+        """Handle the reply of a worker."""
+        if piece.ticket in self.queries and worker in self.queries[piece.ticket].pending:
             if piece.known:
-                self._answer(piece.ticket, piece)
+                self._reply(piece.ticket, piece)
             else:
                 self._rule_out(worker, piece.ticket)
 
     def remove_worker(self, worker: str) -> None:
-        for number in self._unanswered.of(worker):
+        for number in self._pending.of(worker):
             self._rule_out(worker, number)
 
     def _rule_out(self, worker: str, number: int) -> None:
-        """This worker does not have it; if it was the last that could, nobody does."""
-        ask = self.asks[number]
-        ask.unheard.discard(worker)
-        self._unanswered.discard(worker, number)
-        if not ask.unheard:
-            self._answer(number, _UNKNOWN)
+        """Rule out a worker; reply "unknown" if it was the last."""
+        query = self.queries[number]
+        query.pending.discard(worker)
+        self._pending.discard(worker, number)
+        if not query.pending:
+            self._reply(number, _UNKNOWN)
 
-    def _answer(self, number: int, piece: control.LogPiece) -> None:
-        ask = self.asks.pop(number)
-        for worker in ask.unheard:
-            self._unanswered.discard(worker, number)
-        self._tell(ask.session, msgspec.structs.replace(piece, ticket=ask.ticket))
+    def _reply(self, number: int, piece: control.LogPiece) -> None:
+        query = self.queries.pop(number)
+        for worker in query.pending:
+            self._pending.discard(worker, number)
+        self._send(query.session, msgspec.structs.replace(piece, ticket=query.ticket))
 
 
 class StatusQueries:
-    """Asks the peers for their figures.  `due` says which questions can be answered with them."""
+    """Queries the peers for their figures.  `due` returns the requests to reply to."""
 
-    def __init__(self, tell: Callable[[str, msgspec.Struct], None]) -> None:
-        self._tell = tell
-        self._asks: list[tuple[str, int]] = []  # sessions, and their tickets
-        self._unheard: set[str] = set()
-        self._until = 0.0
+    def __init__(self, send: Callable[[str, msgspec.Struct], None]) -> None:
+        self._send = send
+        self._requests: list[tuple[str, int]] = []  # sessions and tickets
+        self._pending: set[str] = set()  # peers
+        self._deadline = 0.0
 
-    def ask(self, session: str, ticket: int, peers: Iterable[str], now: float) -> None:
-        self._asks.append((session, ticket))
-        if len(self._asks) == 1:
-            self._until = now + PATIENCE_S
-            self._unheard = set(peers)
-            for peer in self._unheard:
-                self._tell(peer, control.AskFigures())
+    def query(self, session: str, ticket: int, peers: Iterable[str], now: float) -> None:
+        self._requests.append((session, ticket))
+        if len(self._requests) == 1:
+            self._deadline = now + STATUS_WAIT_S
+            self._pending = set(peers)
+            for peer in self._pending:
+                self._send(peer, control.AskFigures())
 
-    def hear(self, peer: str) -> None:
-        """A peer has answered, has gone, or cannot be reached."""
-        self._unheard.discard(peer)
+    def remove_peer(self, peer: str) -> None:
+        """Stop waiting for a peer: it has answered, has ended, or is unreachable."""
+        self._pending.discard(peer)
 
     def due(self, now: float) -> list[tuple[str, int]]:
-        """Take the questions for which all have answered that will."""
-        if self._unheard and now < self._until:
+        """Remove and return the requests, if all peers have answered or the deadline has passed."""
+        if self._pending and now < self._deadline:
             return []
-        self._unheard.clear()
-        asks, self._asks = self._asks, []
-        return asks
+        self._pending.clear()
+        due, self._requests = self._requests, []
+        return due

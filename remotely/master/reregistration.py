@@ -1,110 +1,110 @@
-"""The registration of a worker, at the master that it knew or at a new one: what it brings along.
+"""Registration of a worker that has actors, with a restarted master or again with the same one.
 
-A master holds nothing that a worker does not know: after a restart it learns its actors from here.
-A worker that was cut off finds here what it missed: an actor that it was to make or to end.
+The master holds nothing that the workers do not know; after a restart it learns its actors here.  A
+worker that was cut off receives what it missed: an actor that it has to start or to end.
 """
 
 from typing import NamedTuple
 
 from remotely.master.actors import (
     Event,
-    answer,
-    ask,
-    die,
-    happen,
-    spawned,
+    apply_event,
+    end_life,
+    handle_spawned,
+    request_actor,
+    retry_requests,
 )
 from remotely.master.state import ActorRecord, State, Unknown
 from remotely.protocol import control
 
 
-class Brought(NamedTuple):
-    """What a worker has when it says who it is: an actor, or one about to be born."""
+class Reported(NamedTuple):
+    """An actor that a worker reports when it registers, or one that it is about to start."""
 
     request: control.Request
     gpu_ids: list[int]
     seal: bytes  # of its placement
-    status: control.ActorStatus | None = None  # of one that is born
+    status: control.ActorStatus | None = None  # once it has started
     again: bool = False
 
 
-def brought_by(register: control.Register) -> dict[str, Brought]:
-    """Return what a worker has, by actor: of two lives the one to come."""
-    born = {s.request.actor: Brought(s.request, s.gpu_ids, s.seal, s) for s in register.actors}
+def reported_by(register: control.Register) -> dict[str, Reported]:
+    """Return the actors of a worker; of two lives of an actor, the later one."""
+    started = {s.request.actor: Reported(s.request, s.gpu_ids, s.seal, s) for s in register.actors}
     births = {
-        b.request.actor: Brought(b.request, b.gpu_ids, b.seal, None, b.again)
+        b.request.actor: Reported(b.request, b.gpu_ids, b.seal, None, b.again)
         for b in register.births
     }
-    return {**born, **births}
+    return {**started, **births}
 
 
 def adopt_all(state: State, register: control.Register, is_new: bool) -> None:
-    """Enter the actors that a worker brings, before anything else can be placed on it."""
-    all_brought = brought_by(register).values()
-    for brought in all_brought:
-        _adopt_if_wanted(state, register.worker, brought, is_new)
-    for brought in all_brought:
-        _answer_unknown(state, brought.request)
+    """Adopt the actors of a worker, before anything else can be placed on it."""
+    all_reported = reported_by(register).values()
+    for reported in all_reported:
+        _adopt_if_wanted(state, register.worker, reported, is_new)
+    for reported in all_reported:
+        _answer_unknown(state, reported.request)
 
 
-def settle(state: State, register: control.Register) -> None:
-    """Make right what was lost on the way while a worker's connection was broken."""
+def reconcile(state: State, register: control.Register) -> None:
+    """Reconcile what was lost while a worker's connection was broken."""
     name, table = register.worker, state.actors
-    all_brought = brought_by(register)
+    all_reported = reported_by(register)
     for record in table.on_worker(name):
-        _reconcile(state, record, all_brought.get(record.request.actor))
-    for actor, brought in all_brought.items():
-        if not table.is_on(actor, name):  # given up, or made elsewhere meanwhile
-            state.tell(name, control.End(actor=actor, grace_s=0.0, kill=True))
-        elif brought.status is not None and brought.status.delegate:
-            delegate(state, actor, brought.status.delegate)
+        _reconcile_actor(state, record, all_reported.get(record.request.actor))
+    for actor, reported in all_reported.items():
+        if not table.is_on(actor, name):  # given up, or placed elsewhere meanwhile
+            state.send(name, control.End(actor=actor, grace_s=0.0, kill=True))
+        elif reported.status is not None and reported.status.delegate:
+            delegate(state, actor, reported.status.delegate)
 
 
-def hear_death(
+def handle_death(
     state: State, worker: str, obituary: control.Obituary, lived: control.ActorStatus | None
 ) -> None:
-    """An actor has ended: perhaps while there was no master, so that we never heard of it."""
-    is_unknown = state.is_learning and obituary.actor not in state.actors.records
+    """Handle the end of an actor, which this master may not know if it was down at the time."""
+    is_unknown = state.is_recovering and obituary.actor not in state.actors.records
     if lived is not None and is_unknown:
-        brought = Brought(lived.request, lived.gpu_ids, lived.seal, lived)
-        _adopt_if_wanted(state, worker, brought, is_new=True)
+        reported = Reported(lived.request, lived.gpu_ids, lived.seal, lived)
+        _adopt_if_wanted(state, worker, reported, is_new=True)
     if state.actors.is_on(obituary.actor, worker):
-        die(state, obituary)
+        end_life(state, obituary)
     if lived is not None:
         _answer_unknown(state, lived.request)
 
 
 def delegate(state: State, actor: str, key: bytes) -> None:
-    """An actor makes calls with a key of its own, if it was born."""
+    """Admit an actor's own key as a delegate, if the actor has started."""
     record = state.actors.records[actor]
     if record.location is not None:
         state.delegates.delegate(record.worker, record.request, key)
 
 
 def _answer_unknown(state: State, request: control.Request) -> None:
-    """An actor exists that was unknown to a new master, and it has its name."""
-    answer(state, state.questions.release(Unknown(request.actor)))
-    answer(state, state.questions.release(Unknown("", request.name)))
+    """Retry the requests about an actor that a restarted master did not know, or about its name."""
+    retry_requests(state, state.deferred.release(Unknown(request.actor)))
+    retry_requests(state, state.deferred.release(Unknown("", request.name)))
 
 
-def _adopt_if_wanted(state: State, worker: str, brought: Brought, is_new: bool) -> None:
-    """Enter an actor, if this master or the one before placed it there, and it is to go on."""
-    request, admission = brought.request, state.admission
+def _adopt_if_wanted(state: State, worker: str, reported: Reported, is_new: bool) -> None:
+    """Adopt an actor if this master or its predecessor placed it there, and it should go on."""
+    request, admission = reported.request, state.admission
     if (
         admission.may_live(request)
-        and admission.seals.is_ours(worker, request, brought.gpu_ids, brought.seal)
-        and _is_wanted(state, worker, brought, is_new)
+        and admission.seals.is_ours(worker, request, reported.gpu_ids, reported.seal)
+        and _is_wanted(state, worker, reported, is_new)
     ):
-        _adopt(state, worker, brought)
+        _adopt(state, worker, reported)
 
 
-def _is_wanted(state: State, worker: str, brought: Brought, is_new: bool) -> bool:
-    """Tell whether an actor that was not known to be on a worker is to go on there.
+def _is_wanted(state: State, worker: str, reported: Reported, is_new: bool) -> bool:
+    """Return whether an actor that was not known to be on a worker should go on there.
 
-    It is, if its worker is new to this master and the actor was not given up, or if nobody was
-    told of another of the same life, which may be waiting for room or about to be born.
+    It should if its worker is new to this master and the actor was not given up, or if the same
+    life is still waiting for room or starting elsewhere, so that no client knows of it.
     """
-    actor, life = brought.request.actor, brought.request.life
+    actor, life = reported.request.actor, reported.request.life
     if (waiter := state.waiting.get(actor)) is not None:
         return waiter.request.life == life
     record = state.actors.records.get(actor)
@@ -113,37 +113,37 @@ def _is_wanted(state: State, worker: str, brought: Brought, is_new: bool) -> boo
     if record.worker == worker:
         return False
     if record.request.life == life:
-        return brought.status is not None and record.location is None
+        return reported.status is not None and record.location is None
     return is_new and life > record.request.life
 
 
-def _adopt(state: State, worker: str, brought: Brought) -> None:
-    request, gpu_ids, _, status, again = brought
+def _adopt(state: State, worker: str, reported: Reported) -> None:
+    request, gpu_ids, _, status, again = reported
     waiter, elsewhere = state.waiting.get(request.actor), state.actors.records.get(request.actor)
     record = ActorRecord(request, worker, gpu_ids, again=again)
-    state.workers.ledger.reserve(worker, request.resources, tuple(gpu_ids))
+    state.workers.ledger.allocate(worker, request.resources, tuple(gpu_ids))
     if elsewhere is not None and elsewhere.request.life == request.life:
-        happen(state, Event.MOVED, elsewhere, record)
+        apply_event(state, Event.MOVED, elsewhere, record)
     else:
         if elsewhere is not None:
-            happen(state, Event.REPLACED, elsewhere, elsewhere.lost(restarting=True))
-        happen(state, Event.BROUGHT, record)
+            apply_event(state, Event.REPLACED, elsewhere, elsewhere.lost(restarting=True))
+        apply_event(state, Event.ADOPTED, record)
     if status is not None:
-        spawned(state, worker, status.location, status.since)
+        handle_spawned(state, worker, status.location, status.since)
     if waiter is not None:
-        ask(state, waiter.session, waiter.place)
+        request_actor(state, waiter.session, waiter.place)
 
 
-def _reconcile(state: State, record: ActorRecord, brought: Brought | None) -> None:
-    """Compare what is known of an actor with what its worker, which was away, says of it."""
-    if brought is None or brought.request.life != record.request.life:
+def _reconcile_actor(state: State, record: ActorRecord, reported: Reported | None) -> None:
+    """Reconcile the record of an actor with the report of its worker, which was away."""
+    if reported is None or reported.request.life != record.request.life:
         if record.ends_within_s is not None:
-            die(state, record.closed())
+            end_life(state, record.closed())
         elif record.location is not None:
-            die(state, record.lost())
+            end_life(state, record.lost())
         else:
-            happen(state, Event.ABSENT, record)
+            apply_event(state, Event.ABSENT, record)
         return
-    if record.location is None and brought.status is not None:
-        spawned(state, record.worker, brought.status.location, brought.status.since)
-    happen(state, Event.PRESENT, record)
+    if record.location is None and reported.status is not None:
+        handle_spawned(state, record.worker, reported.status.location, reported.status.since)
+    apply_event(state, Event.PRESENT, record)

@@ -1,6 +1,6 @@
-"""The sentences about a lack of room: what is asked for, what is free, who has it, what to do.
+"""Messages about a lack of room: what is requested, what is free, who holds it, what to do.
 
-They reach the user in NoResources, or on the terminal of a script that waits.
+The user sees them in NoResources, or on the terminal of a script that waits.
 """
 
 import itertools
@@ -14,11 +14,11 @@ from remotely.protocol import control
 from remotely.protocol.resources import Resources, listed
 
 SHOWN = 3  # holders, by name
-SEARCHED = 1000  # actors, for those who hold some of what is asked for
+SEARCHED = 1000  # actors, for holders of the requested resources
 
 
 class Holder(NamedTuple):
-    """An actor that has a place; `whose` is empty if the script that asks made it."""
+    """An actor that holds resources; `whose` is empty if the requesting script made it."""
 
     name: str
     has: Resources
@@ -26,15 +26,15 @@ class Holder(NamedTuple):
 
 
 def why_it_waits(request: control.Request, state: State) -> str:
-    """Return why a request waits on this cluster, as it is now."""
+    """Return why a request waits now."""
     if request.named and state.actors.ending(request.name):
         return f"the actor that is named {request.name!r} has been asked to end, and still runs"
     if not state.workers.records:
         return "no machine has joined the cluster"
-    away = who_may_return(state.workers.away(), state.is_learning)
+    away = _may_return(state.workers.away(), state.is_recovering)
     where, among = _where(request, state), state.workers_for(request)
     if among is not None and among <= state.workers.ledger.away:
-        return f"{request.class_name} is to be {where}{away}"
+        return f"{request.class_name} must be {where}{away}"
     asked, actors = request.resources, state.actors.records
     searched = itertools.islice(actors.values(), SEARCHED)
     found = (record for record in searched if _has_some(record.request.resources, asked))
@@ -50,29 +50,29 @@ def why_it_waits(request: control.Request, state: State) -> str:
         state.uncounted,
     )
     if where:
-        why += f". It is to be {where}"
-    if state.kept is not None and state.kept.actor != request.actor:
-        why += f". Room is kept for {state.kept.class_name}, which has waited longer"
+        why += f". It must be {where}"
+    if state.reservation is not None and state.reservation.actor != request.actor:
+        why += f". Room is reserved for {state.reservation.class_name}, which has waited longer"
     return why + away
 
 
 def why_never(request: control.Request, count: int, state: State) -> tuple[str, str] | None:
-    """Return the error and the words for `count` of a request, which can never live at once.
+    """Return an error and its message if `count` actors of a request can never live at once.
 
-    None if they can, or if there may be room where a machine or an actor comes back.
+    Return None if they can, or may once a machine or an actor comes back.
     """
     ledger = state.workers.ledger
     if why := why_nowhere(request, state):
         return "NoResources", why
     among = state.workers_for(request)
-    if state.is_learning or (among is not None and not among):
+    if state.is_recovering or (among is not None and not among):
         return None
     embedded = state.workers.only_size() if state.is_embedded else None
     if why := ledger.why_never(request.resources, request.python, among):
         if request.python not in ledger.pythons:
             return "VersionMismatch", why
         if embedded is not None:
-            why += f". {way_out(request.resources, embedded, state.uncounted)}"
+            why += f". {advice(request.resources, embedded, state.uncounted)}"
         return "NoResources", why
     if count == 1:
         return None
@@ -85,8 +85,8 @@ def why_never(request: control.Request, count: int, state: State) -> tuple[str, 
 
 
 def why_nowhere(request: control.Request, state: State) -> str | None:
-    """Return why there is no place as a request names it, and will not be; None if there may be."""
-    if state.is_learning:
+    """Return why the machine or actor that a request names cannot exist; None if it may."""
+    if state.is_recovering:
         return None
     if request.machine and not state.workers.on_machine(request.machine):
         names = state.workers.machines()
@@ -94,34 +94,34 @@ def why_nowhere(request: control.Request, state: State) -> str | None:
         return (
             f"no machine of this cluster is named {request.machine!r}: there {be} {listed(names)}"
         )
-    if not request.near or request.near in state.restarts.due:
+    if not request.near or request.near in state.restarts.pending:
         return None
     if (record := state.actors.records.get(request.near)) is None:
-        return "the actor that it is to be near has ended, or has no place yet"
+        return "the actor that it must be near has ended, or is not placed yet"
     if record.worker in state.workers and not state.workers_for(request):
-        return f"the actor that it is to be near is on another machine than {request.machine!r}"
+        return f"the actor that it must be near is on another machine than {request.machine!r}"
     return None
 
 
 def _where(request: control.Request, state: State) -> str:
     where = [f"on {request.machine}"] if request.machine else []
     if request.near:
-        between = ", which is between two lives" if request.near in state.restarts.due else ""
+        between = ", which is being restarted" if request.near in state.restarts.pending else ""
         where.append(f"near another actor{between}")
     return listed(where) if where else ""
 
 
-def who_may_return(away: list[str], is_learning: bool) -> str:
-    """Return who is waited for, as the end of a sentence."""
+def _may_return(away: list[str], is_recovering: bool) -> str:
+    """Return a sentence about the machines that may come back."""
     if away:
         return f". {listed(away)} cannot be reached now, and may come back"
-    if is_learning:
-        return ". The master was started again, and other machines may come back"
+    if is_recovering:
+        return ". The master was restarted, and other machines may come back"
     return ""
 
 
 def _has_some(has: Resources, asked: Resources) -> bool:
-    """Tell whether an actor holds some of what is asked for."""
+    """Return whether an actor holds some of the requested resources."""
     return bool(
         (has.cpus and asked.cpus)
         or (has.gpus and asked.gpus)
@@ -149,33 +149,34 @@ def why_waiting(
     together: int = 1,
     uncounted: int = 0,
 ) -> str:
-    """Return why a request waits.  `has_others`: there are more than `holders`.
+    """Return why a request waits.
 
-    `embedded`: all that the cluster has, if it is a script's own; no machine can join that.
-    `together`: how many of these are placed at once.
-    `uncounted`: how many actors hold a CPU each as soon as these are counted.
+    has_others   there are more than `holders`
+    embedded     the size of an embedded cluster, which no machine can join; else None
+    together     how many of these actors are placed at once
+    uncounted    how many actors would hold a CPU each if CPUs were counted
     """
-    free = most_free.at_least_none()
+    free = most_free.clamped()
     if together > 1:
-        said = f"{together} actors of {class_name}, which live at once, ask for {asked} each"
+        text = f"{together} actors of {class_name}, placed together, ask for {asked} each"
     else:
-        said = f"{class_name} asks for {asked}"
-    said += f"; the most that a machine has free is {free}"
+        text = f"{class_name} asks for {asked}"
+    text += f"; the most free on one machine is {free}"
     if holders:
         named = [f"{h.name} ({', '.join(filter(None, (str(h.has), h.whose)))})" for h in holders]
         named += ["others"] * has_others
-        said += f". {listed(named)} {'have' if len(named) > 1 else 'has'} the rest"
-    said += (
-        ". Close an actor, or let go of its handles: `a = A()` makes the new actor before it lets "
-        "go of the old one, and Out[n] of a notebook keeps a handle"
+        text += f". {listed(named)} {'have' if len(named) > 1 else 'has'} the rest"
+    text += (
+        ". Close an actor, or drop its handles: `a = A()` makes the new actor before it drops the "
+        "old one, and Out[n] of a notebook keeps a handle"
     )
     if embedded is None:
-        said += ". Another machine that joins (remotely join) has room too"
-        return f"{said}. {_SHARE_CORES}" if asked.cpus * together > free.cpus else said
+        text += ". Another machine that joins (remotely join) has room too"
+        return f"{text}. {_SHARE_CORES}" if asked.cpus * together > free.cpus else text
     if asked.cpus * together > free.cpus:
         cpus = embedded.cpus - free.cpus + asked.cpus * together
-        return f"{said}. {_more_cpus(cpus, uncounted)}"
-    return said
+        return f"{text}. {_more_cpus(cpus, uncounted)}"
+    return text
 
 
 def why_never_together(
@@ -186,19 +187,19 @@ def why_never_together(
     embedded: Resources | None,
     uncounted: int = 0,
 ) -> str:
-    """Return why a group can never live at once: there is room for `fitting` of its `count`.
+    """Return why a gang can never live at once: only `fitting` of `count` actors fit.
 
     `embedded` and `uncounted` as in `why_waiting`.
     """
     if embedded is None:
-        said = (
+        text = (
             f"{count} actors of {class_name} live at once, each with {asked}; all machines "
             f"together have room for {fitting}, if nothing else lived there. Make a smaller group, "
             "ask for less, or join more machines first (remotely join)"
         )
-        if asked != Resources(asked.cpus):  # something else may be what lacks
-            return said
-        return f"{said}. {_SHARE_CORES}, or remotely start --cpus {math.ceil(asked.cpus * count)}"
+        if asked != Resources(asked.cpus):  # CPUs may not be the shortage
+            return text
+        return f"{text}. {_SHARE_CORES}, or remotely start --cpus {math.ceil(asked.cpus * count)}"
     in_all = embedded
     others = tuple((name, amount * count) for name, amount in asked.others)
     together = Resources(asked.cpus * count, asked.gpus * count, asked.memory * count, others)
@@ -208,12 +209,12 @@ def why_never_together(
         in_all.memory if asked.memory else 0,
         tuple((name, in_all.amount_of(name)) for name, _ in asked.others),
     )
-    said = f"{count} actors of {class_name} ask for {together}; this cluster has {has} in all"
-    return f"{said}. {way_out(together, in_all, uncounted)}"
+    text = f"{count} actors of {class_name} ask for {together}; this cluster has {has} in all"
+    return f"{text}. {advice(together, in_all, uncounted)}"
 
 
-def way_out(asked: Resources, in_all: Resources, uncounted: int = 0) -> str:
-    """Return what to do about a request that is larger than a script's own cluster.
+def advice(asked: Resources, in_all: Resources, uncounted: int = 0) -> str:
+    """Return what to do about a request that is larger than an embedded cluster.
 
     `uncounted` as in `why_waiting`.
     """
@@ -222,8 +223,8 @@ def way_out(asked: Resources, in_all: Resources, uncounted: int = 0) -> str:
     return "Ask for less, or use a larger cluster: remotely.connect(ADDRESS)"
 
 
-def crowd(state: State) -> str:
-    """Return what to tell a script whose actors outnumber the cores, and do not wait for one."""
+def oversubscribed(state: State) -> str:
+    """Return the notice for a script whose actors hold no CPUs and outnumber the cores."""
     cores = f"{state.workers.ledger.cpus:g}"
     return (
         f"more actors live than this machine has cores ({cores}), which they share. To have each "

@@ -1,6 +1,4 @@
-"""The status of a cluster: what each worker has, what is free, which actors live there, what
-waits for room, and how the last actors have ended.
-"""
+"""The status of a cluster: workers, resources, actors, waiting requests and unexpected ends."""
 
 from collections import Counter
 
@@ -8,12 +6,12 @@ import msgspec
 
 from remotely.master import shortage
 from remotely.master.ledger import Ledger
-from remotely.master.state import ActorRecord, State, UnaskedEnd, WorkerRecord
+from remotely.master.state import ActorRecord, State, UnexpectedEnd, WorkerRecord
 from remotely.master.waiting import Waiter
 from remotely.protocol import control
 from remotely.protocol.resources import Resources
 
-SHOWN_WAITS = 8  # classes of a script; each costs a look at what is free
+SHOWN_WAITS = 8  # groups of requests; the reason of each costs a search
 
 
 def status(ticket: int, state: State) -> control.Status:
@@ -37,12 +35,12 @@ def status(ticket: int, state: State) -> control.Status:
         clients=[_of_client(each.hello) for each in state.sessions if not each.is_viewer],
         waiting=len(state.waiting),
         waits=_waits(state),
-        ends=[_of_end(end, state.now) for end in state.actors.unasked_ends],
+        ends=[_of_end(end, state.now) for end in state.actors.unexpected_ends],
     )
 
 
 def _waits(state: State) -> list[control.WaitStatus]:
-    """Return the requests that wait, those of a script for one class together."""
+    """Return the waiting requests, grouped by script and class."""
     lines: dict[tuple[str, str], list[Waiter]] = {}
     for waiter in state.waiting:
         lines.setdefault((waiter.request.job, waiter.request.class_name), []).append(waiter)
@@ -57,7 +55,7 @@ def _waits(state: State) -> list[control.WaitStatus]:
     ]
 
 
-def _of_end(end: UnaskedEnd, now: float) -> control.EndStatus:
+def _of_end(end: UnexpectedEnd, now: float) -> control.EndStatus:
     obituary = end.obituary
     return control.EndStatus(
         name=end.request.name,
@@ -73,15 +71,15 @@ def _of_end(end: UnaskedEnd, now: float) -> control.EndStatus:
 
 
 def _free(worker: str, ledger: Ledger) -> Resources:
-    """Return what can be had on a worker."""
+    """Return the resources that can be allocated on a worker."""
     if worker in ledger.away:
         return Resources()
     free = ledger.free(worker)
-    return free.at_least_none() if worker in ledger.keepers else free
+    return free.clamped() if worker in ledger.reserved_on else free
 
 
 def _away_s(worker: str, state: State) -> float:
-    """Return for how long a worker could not be reached; zero says that it can."""
+    """Return for how long a worker has been unreachable; zero if it is reachable."""
     is_away = worker in state.workers.ledger.away
     return max(0.001, state.leases.silent_s(worker, state.now)) if is_away else 0.0
 
@@ -131,7 +129,7 @@ def _of_actor(
 ) -> control.ActorStatus:
     return control.ActorStatus(
         location=location,
-        # Not its environment variables: they may hold secrets, and a viewer sees this.
+        # Without environment variables: they may hold secrets, and viewers see this.
         request=msgspec.structs.replace(record.request, env={})
         if record.request.env
         else record.request,

@@ -1,14 +1,14 @@
-"""The wait-for graph: actors that wait for each other in a cycle may wait for ever.
+"""The wait-for graph: detects actors that wait for each other in a cycle.
 
-An actor that has waited for another for a while says so to the master, again and again for as long
-as it waits (client/deadlock.py).  Here the master looks for cycles, and each is told once.
+An actor that has waited for another for some time reports that to the master, repeatedly until the
+wait ends (client/deadlock.py).  The master looks for cycles, and reports each cycle once.
 
-A message may be late: an actor that has said that it waits may have its answer by now.  So a cycle
-counts when each of its members has said the same again since the last of them was first heard.
-Then there was a moment at which all of them waited.
+Reports may be stale: the reply may have arrived since.  So a cycle counts only if each of its
+members has repeated its report since the last of them was first received.  Then there was a moment
+at which all of them waited.
 
-Even then it is a diagnosis and no proof: a reply may be on a slow line, or another thread may end
-the wait.  So it fails no call, and when a wait of the cycle ends after all, that is told too.
+Even then it is a diagnosis, not a proof: a reply may be on a slow line, or another thread may end
+the wait.  So no call fails, and the end of a reported cycle is reported too.
 """
 
 from dataclasses import dataclass, field
@@ -16,48 +16,48 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Wait:
-    """One wait of an actor, whose calls wait meanwhile.  `number` tells it from its others."""
+    """One wait of an actor, which runs no other call meanwhile; `number` identifies it."""
 
     number: int
     target: str
-    sentence: str  # who waits for what
+    sentence: str  # for people
     session: str  # of the client in the actor
     begun: float
     heard: float
-    cycle: list["Wait"] = field(default_factory=list)  # that was told, and of which it is part
+    cycle: list["Wait"] = field(default_factory=list)  # the reported cycle of which it is part
 
 
 class WaitGraph:
-    """The waits of actors, by their ids."""
+    """The waits of actors, by actor id."""
 
     def __init__(self) -> None:
         self._waits: dict[str, Wait] = {}
 
-    def hear(self, actor: str, wait: Wait) -> list[Wait]:
-        """An actor waits for another.  Returns the cycle that it closes, if that is news."""
-        known = self._waits.get(actor)
-        if known is None or known.number != wait.number:
+    def record(self, actor: str, wait: Wait) -> list[Wait]:
+        """Record a report of a wait.  Return the cycle that it closes, if that is new."""
+        current = self._waits.get(actor)
+        if current is None or current.number != wait.number:
             self.end(actor)
             self._waits[actor] = wait
             return []
-        known.heard = wait.heard
-        cycle, met = [known], {actor}
+        current.heard = wait.heard
+        cycle, met = [current], {actor}
         while (target := cycle[-1].target) != actor:
             after = self._waits.get(target)
-            if after is None or target in met:  # it is not blocked, or is in a cycle of others
+            if after is None or target in met:  # it is not blocked, or in a cycle without `actor`
                 return []
             cycle.append(after)
             met.add(target)
-        if known.cycle or min(w.heard for w in cycle) <= max(w.begun for w in cycle):
+        if current.cycle or min(w.heard for w in cycle) <= max(w.begun for w in cycle):
             return []
         for member in cycle:
             member.cycle = cycle
         return cycle
 
     def end(self, actor: str, unless: int = 0) -> Wait | None:
-        """It waits no more, `unless` its wait is of this number.
+        """End the wait of an actor, `unless` it has this number.
 
-        Returns the wait that has ended if that opens a cycle that was told.
+        Return the wait if it was part of a reported cycle.
         """
         wait = self._waits.get(actor)
         if wait is None or wait.number == unless:
@@ -71,7 +71,7 @@ class WaitGraph:
 
 
 def why_deadlocked(cycle: list[Wait]) -> str:
-    """Return what to tell whoever waits for these actors."""
+    """Return the notice for the scripts of these actors."""
     return (
         f"{' and '.join(wait.sentence for wait in cycle)}: a deadlock, unless one of these calls "
         "has a way to end. Have one of the actors not wait (submit), or serve others while it "

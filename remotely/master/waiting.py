@@ -1,11 +1,10 @@
 """The queue of placement requests, and the order in which they are retried.
 
-Requests that ask for the same stand in one line.  When there is new room, the first of each line is
-tried, in the order of asking; one that has to wait on speaks for all behind it.  So a thousand that
-wait in vain for the same cost what one does, and who asks for little still overtakes who asks for
-more than there is, though not for ever (kept_room.py).  A group is a line of its own, and its first
-speaks for all: they are placed together, or wait together.  Requests for the same name are one too:
-it may not be free yet.
+Requests for the same resources form a line.  When room is freed, the first of each line is tried,
+oldest first; if it has to keep waiting, so do all behind it.  So a thousand equal requests cost as
+much as one.  A request for few resources may overtake one for more than is free, but not forever
+(reservation.py).  A gang is a line of its own: its requests are placed together, or wait together.
+So are the requests for one name, which may not be free yet.
 """
 
 import heapq
@@ -21,21 +20,21 @@ from remotely.protocol.resources import Resources
 
 
 class Kind(NamedTuple):
-    """What the requests of one line ask for."""
+    """What the requests of one line have in common."""
 
     resources: Resources
     python: str
     machine: str
     near: str
     gang: str
-    name: str  # that its user gave it
+    name: str  # if the user gave it
 
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
     """A request for which there is no room yet."""
 
-    number: int  # in the order of asking
+    number: int  # in order of arrival
     session: str
     place: control.Place
     since: float
@@ -47,23 +46,23 @@ class Waiter:
 
 
 class WaitingList:
-    """The requests that wait, one an actor."""
+    """The waiting requests, one per actor."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
-        self._waiters: dict[str, Waiter] = {}  # by actor, in the order of asking
-        # By what they ask for.  A plain dict that loses its first again and again finds it slowly.
+        self._waiters: dict[str, Waiter] = {}  # by actor, in order of arrival
+        # Ordered, because a dict that often lost its first item is slow to find the next.
         self._queues: dict[Kind, OrderedDict[str, Waiter]] = {}
         self._by_session: Index[str, str] = Index()
         self._by_name: Index[str, str] = Index()
         self._by_gang: Index[str, str] = Index()
-        self._by_near: Index[str, str] = Index()  # by the actor that they are to be near
+        self._by_near: Index[str, str] = Index()  # by the actor that they must be near
 
     def __len__(self) -> int:
         return len(self._waiters)
 
     def get(self, actor: str) -> Waiter | None:
-        """Return the request of an actor that waits."""
+        """Return the waiting request of an actor."""
         return self._waiters.get(actor)
 
     def __contains__(self, actor: object) -> bool:
@@ -73,7 +72,7 @@ class WaitingList:
         return iter(self._waiters.values())
 
     def add(self, session: str, place: control.Place, since: float, deadline: float) -> Waiter:
-        """Have a request wait behind all others; the same actor's earlier one is to be removed."""
+        """Append a request.  An earlier one for the same actor must have been removed."""
         request = place.request
         waiter = Waiter(next(self._numbers), session, place, since, deadline)
         self._waiters[request.actor] = waiter
@@ -88,7 +87,7 @@ class WaitingList:
         return waiter
 
     def remove(self, actor: str) -> Waiter | None:
-        """Have an actor wait no longer; return its request, if it did."""
+        """Remove and return the request of an actor; None if there is none."""
         if (waiter := self._waiters.pop(actor, None)) is None:
             return None
         kind = _kind(waiter.request)
@@ -106,34 +105,33 @@ class WaitingList:
             self.remove(actor)
 
     def for_name(self, name: str) -> list[Waiter]:
-        """Return the requests for an actor of this name, if its user named it."""
+        """Return the requests for this name, if a user gave it."""
         return [self._waiters[actor] for actor in self._by_name.of(name)]
 
     def gang_size(self, gang: str) -> int:
-        """Return how many of a group wait."""
+        """Return how many requests of a gang wait."""
         return self._by_gang.count(gang)
 
     def gang(self, gang: str) -> list[Waiter]:
-        """Return the requests of a group that wait."""
+        """Return the waiting requests of a gang."""
         return [self._waiters[actor] for actor in self._by_gang.of(gang)]
 
     def any_near(self, actor: str) -> bool:
-        """Tell whether anybody waits to be near an actor."""
+        """Return whether any request must be near an actor."""
         return actor in self._by_near
 
     def overdue(self, now: float) -> list[Waiter]:
-        """Return those that have waited long enough.  This looks at all, once a second."""
+        """Return the requests past their deadline, by a linear search: this runs once per tick."""
         return [waiter for waiter in self._waiters.values() if waiter.deadline <= now]
 
     def firsts(self) -> list[Waiter]:
-        """Return the first of each line, in the order of asking."""
+        """Return the first of each line, oldest first."""
         return sorted(map(self._first, self._queues), key=lambda waiter: waiter.number)
 
     def turns(self, may_fit: Callable[[Resources, str], bool]) -> Iterator[Waiter]:
-        """Go through the requests for which there may be room, in the order of asking.
+        """Yield the requests for which there may be room, oldest first.
 
-        A request that is still there when the next is asked for has to wait, and speaks for its
-        line: that has no more turns.
+        If the caller leaves a request in the queue, no more of its line are yielded.
         """
         turns = [
             (self._first(kind).number, kind) for kind in self._queues if may_fit(kind[0], kind[1])
@@ -156,7 +154,7 @@ class WaitingList:
 
 
 def gang_of(request: control.Request) -> str:
-    """Return the group with which a request is placed.  A later life has its place by itself."""
+    """Return the gang with which a request is placed.  A later life is placed alone."""
     return request.gang if request.together > 1 and not request.life else ""
 
 

@@ -1,1 +1,1 @@
-"""The user's class: what remotely reads from it, and adds to it."""
+"""The user's class: its introspection, the marks on its methods, its instances."""

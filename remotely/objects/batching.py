@@ -1,8 +1,7 @@
-"""Methods that serve many callers at once: `@remotely.batched`.
+"""Batched methods: `@remotely.batched` runs a method once for the calls of many callers.
 
-Calls that arrive together are gathered, the method runs once for all of them, and each caller gets
-its own result.  The method runs when `max_size` calls are there, or when no other call waits and
-the first has waited for `wait_ms`.
+Calls that arrive together form a batch; each caller gets its own result.  The method runs when
+`max_size` calls have arrived, or when no other call is queued and the first has waited `wait_ms`.
 
     what the callers pass                what the method sees
     predict(x), predict(y)               predict([x, y]); with `stack`, predict(array of both)
@@ -32,29 +31,29 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class Batching(NamedTuple):
-    """The batching of a method."""
+    """The settings of a batched method."""
 
     function: Callable[..., Any]
     max_size: int
     wait_s: float
     stack: bool
 
-    def together(self, calls: Sequence[Arguments]) -> Arguments:
-        """Return the arguments of one run for several calls of the same form."""
+    def merge(self, calls: Sequence[Arguments]) -> Arguments:
+        """Return the arguments of one run for several calls that pass the same parameters."""
         join = _stacked if self.stack else list
         args = tuple(join(items) for items in zip(*(args for args, _ in calls), strict=True))
         first = calls[0][1]
         return args, {name: join([kwargs[name] for _, kwargs in calls]) for name in first}
 
-    def apart(self, value: Any, count: int) -> list[Any]:
-        """Return what each of `count` callers gets.  Raises ValueError for another number."""
+    def split(self, value: Any, count: int) -> list[Any]:
+        """Return the result of each of `count` callers.  Raises ValueError for another number."""
         if value is None:
             return [None] * count
         if isinstance(value, tuple):
-            parts = [self.apart(part, count) for part in value]
+            parts = [self.split(part, count) for part in value]
             return list(zip(*parts, strict=True))
         if isinstance(value, dict):
-            items = {key: self.apart(part, count) for key, part in value.items()}
+            items = {key: self.split(part, count) for key, part in value.items()}
             return [{key: items[key][i] for key in items} for i in range(count)]
         if not hasattr(value, "__len__") or len(value) != count:
             got = (
@@ -67,36 +66,36 @@ class Batching(NamedTuple):
         return [value[i] for i in range(count)]
 
 
-class Gathering:
-    """The calls of one method that wait to run together."""
+class PendingBatch:
+    """The next batch of a method: the calls that have arrived for it."""
 
     def __init__(self, batching: Batching) -> None:
         self.batching = batching
         self.due = 0.0
         self._calls: list[tuple[Any, Arguments]] = []
 
-    def add(self, who: Any, arguments: Arguments, now: float) -> None:
+    def add(self, caller: Any, arguments: Arguments, now: float) -> None:
         if not self._calls:
             self.due = now + self.batching.wait_s
-        self._calls.append((who, arguments))
+        self._calls.append((caller, arguments))
 
     @property
     def is_full(self) -> bool:
         return len(self._calls) >= self.batching.max_size
 
     def take(self) -> list[list[tuple[Any, Arguments]]]:
-        """Return the gathered calls in lists that take the same number and names of arguments."""
-        forms: dict[Any, list[tuple[Any, Arguments]]] = {}
-        for who, (args, kwargs) in self._calls:
-            forms.setdefault((len(args), *sorted(kwargs)), []).append((who, (args, kwargs)))
+        """Return the calls in batches that take the same number and names of arguments."""
+        batches: dict[Any, list[tuple[Any, Arguments]]] = {}
+        for caller, (args, kwargs) in self._calls:
+            batches.setdefault((len(args), *sorted(kwargs)), []).append((caller, (args, kwargs)))
         self._calls = []
-        return list(forms.values())
+        return list(batches.values())
 
 
 class Batcher(Protocol):
-    """The type of the decorator: callers pass, and get, an item of what the method has lists of.
+    """The type of the decorator: callers pass and get single items of the method's lists.
 
-    Of more arguments, and of arrays, type checkers know nothing.
+    For more than two arguments, and for arrays, the types are Any.
     """
 
     @overload
@@ -129,39 +128,42 @@ def batched(
     wait_ms: float = 1.0,
     stack: bool = False,
 ) -> Any:
-    """Let a method serve many callers at once: it sees a list of each argument.
+    """Run a method once for the calls of many callers: each of its parameters is a list.
 
-    max_size  the most calls of one run
-    wait_ms   how long the first call may wait for others; 0 takes what is there
-    stack     stack arrays and tensors along a new first axis, also in dicts; numbers too
+    max_size  the maximum number of calls in a batch
+    wait_ms   the milliseconds that the first call may wait for others; 0 takes what has arrived
+    stack     pass arrays instead of lists: arrays, tensors and numbers, also in dicts, are stacked
+              along a new first axis
 
     A call from within the object, or on a plain object, is a batch of one.
     """
     if function is None:
         return functools.partial(batched, max_size=max_size, wait_ms=wait_ms, stack=stack)
     if max_size < 1 or wait_ms < 0:
-        raise ValueError(f"batched(max_size={max_size}, wait_ms={wait_ms}): from 1 and 0 up")
+        raise ValueError(
+            f"batched(max_size={max_size}, wait_ms={wait_ms}): must be at least 1 and 0"
+        )
     batching = Batching(function, max_size, wait_ms / 1000, stack)
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
         async def one(self: Any, *args: Any, **kwargs: Any) -> Any:
-            args, kwargs = batching.together([(args, kwargs)])
-            return batching.apart(await function(self, *args, **kwargs), 1)[0]
+            args, kwargs = batching.merge([(args, kwargs)])
+            return batching.split(await function(self, *args, **kwargs), 1)[0]
 
     else:
 
         @functools.wraps(function)
         def one(self: Any, *args: Any, **kwargs: Any) -> Any:
-            args, kwargs = batching.together([(args, kwargs)])
-            return batching.apart(function(self, *args, **kwargs), 1)[0]
+            args, kwargs = batching.merge([(args, kwargs)])
+            return batching.split(function(self, *args, **kwargs), 1)[0]
 
     one.__remotely_batching__ = batching  # type: ignore[attr-defined]
     return one
 
 
 def batched_methods(cls: type) -> dict[str, Batching]:
-    """Return how the methods of a class and its bases are batched."""
+    """Return the batched methods of a class and its bases."""
     found = {}
     for name in dir(cls):
         member = inspect.getattr_static(cls, name, None)
@@ -177,6 +179,6 @@ def _stacked(items: Sequence[Any]) -> Any:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(first, torch.Tensor):
         return torch.stack(list(items))
-    import numpy as np  # noqa: PLC0415 - what is stacked is an array, or becomes one
+    import numpy as np  # noqa: PLC0415 - needed only to stack arrays
 
     return np.stack([np.asarray(item) for item in items])

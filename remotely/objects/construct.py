@@ -1,20 +1,20 @@
-"""Plain instances of remote classes: for the process where an object lives, and for copies.
+"""Plain instances of remote classes: for the actor's process, and for copies.
 
-Calling a remote class places an actor.  These functions make a plain instance instead: they run the
-`__new__` that the class had or inherited before it was decorated, and then its `__init__`.
+Calling a remote class places an actor.  These functions make a plain instance instead: they call
+the `__new__` that the class had or inherited before it was decorated, then its `__init__`.
 """
 
 import copyreg
 import threading
 from typing import Any
 
-# .making: the class of the plain instance that this thread makes, and those classes of its MRO
-# whose `__new__` is ours and has not been reached yet.
+# .making: the class of the plain instance that this thread is making, and the classes of its MRO
+# whose `__new__` was replaced by the decorator and has not been called yet.
 _here = threading.local()
 
 
 def construct(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Make a plain instance, as `cls(*args, **kwargs)` would if it were not remote."""
+    """Make a plain instance, as `cls(*args, **kwargs)` would if `cls` were not remote."""
     instance = _plain(cls, args, kwargs)
     if isinstance(instance, cls):
         cls.__init__(instance, *args, **kwargs)  # type: ignore[misc]
@@ -22,18 +22,18 @@ def construct(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def is_under_way(cls: type) -> bool:
-    """Tell whether `construct` is calling our `__new__`, and not the user."""
+    """Tell whether `construct`, not the user, is calling the `__new__` of the decorator."""
     making, owners = getattr(_here, "making", (None, []))
     return making is cls and bool(owners)
 
 
 def has_new(cls: type) -> bool:
-    """Tell whether a class has a `__new__` besides ours, which may make an object of any class."""
+    """Tell whether a class has a `__new__` of the user, which may make objects of any class."""
     return any(map(_new_in, cls.__mro__[:-1]))
 
 
 def constructor_of(cls: type) -> Any:
-    """Return what takes a class's arguments, its `__new__` or `__init__`; None if it takes none."""
+    """Return the `__new__` or `__init__` that takes a class's arguments; None if there is none."""
     for base in cls.__mro__[:-1]:
         if member := _new_in(base) or vars(base).get("__init__"):
             return getattr(member, "__func__", member)
@@ -41,13 +41,13 @@ def constructor_of(cls: type) -> Any:
 
 
 def _new_in(base: type) -> Any:
-    """Return the `__new__` that a class itself has, besides ours."""
+    """Return the user's `__new__` of the class itself."""
     own = vars(base)
     return own["__remotely_new__"] if "__remotely_new__" in own else own.get("__new__")
 
 
 def own_new(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call the `__new__` that the next class of the MRO had before it was decorated."""
+    """Call the original `__new__` of the next decorated class of the MRO."""
     _, owners = _here.making
     _here.making = cls, owners[1:]
     try:
@@ -57,7 +57,7 @@ def own_new(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def reduce_ex(self: Any, protocol: Any) -> Any:
-    """The `__reduce_ex__` of a remote class: copies and unpickled instances are plain ones."""
+    """The `__reduce_ex__` of a remote class: copies and unpickled instances are plain."""
     reduced = object.__reduce_ex__(self, protocol)
     if not isinstance(reduced, tuple):
         return reduced

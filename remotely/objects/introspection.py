@@ -1,4 +1,4 @@
-"""Facts about a class: its asynchronous methods, and names that it lacks."""
+"""Introspection of classes: their asynchronous methods, and messages for unknown names."""
 
 import inspect
 
@@ -9,7 +9,7 @@ from remotely.objects.placeholders import function_of
 
 
 def async_methods(cls: type) -> frozenset[str]:
-    """Return the names of a class's `async def` methods, those of its bases included."""
+    """Return the names of the `async def` methods of a class and its bases."""
     return frozenset(
         name
         for name in dir(cls)
@@ -18,7 +18,7 @@ def async_methods(cls: type) -> frozenset[str]:
 
 
 def has_async_streams(cls: type) -> bool:
-    """Return whether a class has an `async def` method that yields."""
+    """Tell whether a class has an `async def` method that yields."""
     return any(
         inspect.isasyncgenfunction(function_of(inspect.getattr_static(cls, name, None)))
         for name in dir(cls)
@@ -26,13 +26,13 @@ def has_async_streams(cls: type) -> bool:
 
 
 def is_serial(cls: type, concurrency: int) -> bool:
-    """Return whether the calls of such an object surely run one at a time, on one thread."""
+    """Tell whether the calls of an object are certain to run one at a time, on one thread."""
     if concurrency > 1 or construct.has_new(cls):
         return False
     return not (async_methods(cls) or has_async_streams(cls) or batched_methods(cls))
 
 
 def unknown_name(cls: type, name: str, known: list[str]) -> str:
-    """Return a message about a name that a class does not have, with the closest one it has."""
+    """Return the message for an unknown name, with the closest name of the class."""
     hint = did_you_mean(name, (k for k in known if not k.startswith("__")))
     return f"{cls.__name__!r} has no method or attribute {name!r}{hint and f'; {hint}'}"

@@ -1,13 +1,13 @@
-"""Marks on methods, by their author: `@remotely.idempotent(retries=n)`, `@remotely.timeout(s)`.
+"""Marks on methods: `@remotely.idempotent(retries=n)`, `@remotely.timeout(s)`, `@remotely.method`.
 
 A call whose actor died, or whose machine was lost, may have run.  Only the author of the method
-knows whether it is safe to run it again, so the mark is the only way to a retry.  What becomes of
-such calls: calling/send_queue.py.
+knows whether it is safe to run it again, so only marked methods are retried: see
+calling/send_queue.py.
 
-A marked method stays the function that it is.  Type checkers see a MarkedMethod: one that can be
-submitted, too.  They cannot know that of a method without a mark, so `@remotely.method` is a mark
-that says nothing else.  Refused: a plugin for mypy, since pyright takes none; generated stubs,
-which are another step before each check; a base class, which cannot speak of a subclass's methods.
+A marked method is still the same function, but type checkers see a MarkedMethod, which has a
+`submit`.  For a method without another mark, `@remotely.method` does only that.  Refused: a mypy
+plugin, because pyright supports none; generated stubs, which add a step before each check; a base
+class, which cannot describe a subclass's methods.
 """
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 from remotely import arguments
 from remotely.arguments import suggests
 
-if TYPE_CHECKING:  # this file is pure: it reaches no thread
+if TYPE_CHECKING:  # this file is pure: it must not import threading
     from remotely.futures.future import CallFuture
     from remotely.futures.stream import Stream
 
@@ -25,7 +25,7 @@ R = TypeVar("R")
 
 
 class BoundMethod(Protocol[P, R]):
-    """The type of `handle.method`: call it and wait, or `submit` the call and go on."""
+    """The type of `handle.method`: call it and wait, or `submit` the call and continue."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> "CallFuture[R]": ...
@@ -42,7 +42,7 @@ class MarkedMethod(Protocol[P, R]):
 
 
 class Mark(Protocol):
-    """The type of a decorator that marks.  Callers wait for a coroutine, and iterate a stream."""
+    """The type of a mark.  A call awaits a coroutine, and returns a stream for a generator."""
 
     @overload
     def __call__(
@@ -69,7 +69,7 @@ _RETRIES, _TIMEOUT_S = "__remotely_retries__", "__remotely_timeout_s__"
 
 @suggests
 def idempotent(*, retries: int = 1) -> Mark:
-    """Mark a method whose call may be repeated, at most `retries` times, if its outcome is lost.
+    """Mark a method whose calls may be retried, at most `retries` times, if their outcome is lost.
 
     Raises ValueError for fewer than one retry.
     """
@@ -83,21 +83,21 @@ def idempotent(*, retries: int = 1) -> Mark:
 
 
 def retries_of(method: object) -> int:
-    """Return how often a call of a method may be repeated: never, unless it is marked."""
+    """Return the maximum number of retries of a method's calls: 0 unless it is marked."""
     return getattr(method, _RETRIES, 0)
 
 
 def timeout(seconds: float) -> Mark:
-    """Have callers of a method wait for at most `seconds`, counted from when each call is made.
+    """Limit how long callers of a method wait: at most `seconds` after each call is made.
 
-    A plain call then raises CallTimeout.  If it had not begun it is taken back, and never runs;
-    if it has begun it goes on over there (`still_running`).  `result()` and `exception()` of a
-    submitted call raise CallTimeout too, unless they are given a timeout of their own, and take
-    nothing back.  Raises ValueError if `seconds` is no number above zero.
+    A plain call then raises CallTimeout.  If it has not begun, it is cancelled and never runs; if
+    it has begun, it continues in the actor (`still_running`).  `result()` and `exception()` of a
+    submitted call raise CallTimeout too, unless given a timeout of their own, but cancel nothing.
+    Raises ValueError unless `seconds` is a positive number.
     """
     arguments.number("seconds", seconds)
     if not seconds:
-        raise ValueError("seconds=0: no call is answered in no time; leave the timeout out")
+        raise ValueError("seconds=0: no call can be answered in time; omit the timeout")
 
     def mark(method: Any, /) -> Any:
         setattr(method, _TIMEOUT_S, float(seconds))
@@ -107,12 +107,12 @@ def timeout(seconds: float) -> Mark:
 
 
 def timeout_of(method: object) -> float | None:
-    """Return for how long callers wait for a method, in seconds; None if there is no limit."""
+    """Return the seconds that callers wait for a method; None if there is no limit."""
     return getattr(method, _TIMEOUT_S, None)
 
 
 def copy_marks(method: object, placeholder: object) -> None:
-    """Give `placeholder` the marks of `method`."""
+    """Copy the marks of `method` to `placeholder`."""
     for mark in (_RETRIES, _TIMEOUT_S):
         if (value := getattr(method, mark, None)) is not None:
             setattr(placeholder, mark, value)

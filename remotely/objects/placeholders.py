@@ -1,17 +1,17 @@
-"""Placeholders for objects that must not leave their actor as copies.
+"""Placeholders for objects that must not be sent from their actor as copies.
 
     the actor has                                   it sends             the client makes
     itself: `return self`, `__enter__`, `a += 1`    SelfPlaceholder      a handle of the actor
     a function or method, read as an attribute      RoutinePlaceholder   a method of the handle
     a generator; the iterator of `__iter__`         StreamToken          a stream
-    a call that its caller has taken back           CancelledPlaceholder the call is cancelled
+    a call that its caller cancelled                CancelledPlaceholder the call is cancelled
 
-All but the second are what a future makes its outcome of (futures/future.py).
+Futures resolve all of them but the second (futures/future.py).
 
-A copy would be silently wrong: calling it would change the copy only.  So functions, methods and
-`functools.partial`s of them stay, wherever the attribute comes from: the instance, a property, or
-the `__getattr__` of a wrapper.  Every other value travels.  That includes classes and objects that
-are merely callable, such as a network: you want them for their contents.
+A copy would be silently wrong: calling it would change only the copy.  So functions, methods and
+`functools.partial`s of them stay in the actor, wherever the attribute comes from: the instance, a
+property, or the `__getattr__` of a wrapper.  Every other value is sent.  That includes classes and
+callable objects such as networks, which are read for their contents.
 """
 
 import functools
@@ -22,7 +22,7 @@ from remotely.objects.marks import copy_marks
 
 
 class RoutinePlaceholder:
-    """A function or method that stays in the actor; its docstring and marks travel."""
+    """Stands for a function or method that stays in the actor; has its docstring and marks."""
 
     def __init__(self, function: Any) -> None:
         self.__doc__ = inspect.getdoc(function)
@@ -37,7 +37,7 @@ def stays(value: object) -> bool:
 
 
 def function_of(member: Any) -> Any:
-    """Return the function in a member of a class, without the wrappers around it."""
+    """Return the function in a member of a class, without the descriptors around it."""
     while True:
         if isinstance(member, functools.partialmethod):
             member = member.func

@@ -1,13 +1,12 @@
-"""The special methods of a class on its handles: Python looks them up on the type only.
+"""The special methods of handles, which Python looks up only on the type.
 
-`len(a)`, `a[i]`, `a + b`, `for x in a` and `with a` ask the type of `a`.  So the type of a handle
-has the special methods that the user's class has, and each of them is a call that waits.  These are
-not forwarded:
+`len(a)`, `a[i]`, `a + b`, `for x in a` and `with a` use the type of `a`.  So the type of a handle
+has the special methods of the user's class, each of which is a blocking call.  Not forwarded are:
 
-    __repr__ __str__ __format__     name the actor: printing and logging must not wait for it
+    __repr__ __str__ __format__     name the actor: printing and logging must not block
     __eq__ __ne__ __hash__          identity: handles of one actor are equal
     __getattr__ and the like        run in the actor anyway, when an attribute is read or written
-    pickling and copying            give another handle of the same actor
+    pickling and copying            make another handle of the same actor
     __await__ __aiter__ __anext__   do not exist on handles: a method that yields is a stream
 """
 
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from remotely.errors import ActorDied, NotPicklable, RemotelyError, WorkerLost
 from remotely.futures.future import CallFuture, wait_for
 
-if TYPE_CHECKING:  # slow to import, and async code has imported it
+if TYPE_CHECKING:  # slow to import; async code has imported it already
     import asyncio
 
 _BINARY = (
@@ -37,12 +36,12 @@ FORWARDED = (
 
 _MISSING = object()
 
-# Takes the handle, the name, the arguments, and whether the caller goes on meanwhile.
+# Takes the handle, the name, the arguments, and whether the caller does not wait.
 Send = Callable[[Any, str, tuple[Any, ...], dict[str, Any], bool], CallFuture[Any]]
 
 
 def special_methods(cls: type, send: Send, close: Callable[[Any], None]) -> dict[str, Any]:
-    """Return the special methods for the type of a class's handles."""
+    """Return the special methods of the handles of a class."""
     names: dict[str, Any] = {}
     for name in FORWARDED:
         if (member := _special(cls, name)) is not _MISSING:
@@ -131,7 +130,7 @@ def _outcome(future: CallFuture[Any], error: BaseException | None) -> bool:
     except (ActorDied, WorkerLost):
         if error is None:
             raise
-        return False  # the error that ended the block says more
+        return False  # the error that ended the block is more useful
     finally:
         del future  # see future.py
 
@@ -139,10 +138,10 @@ def _outcome(future: CallFuture[Any], error: BaseException | None) -> bool:
 def _send_exit(
     send: Send, handle: Any, name: str, error: BaseException | None, background: bool
 ) -> CallFuture[Any]:
-    """Send how the block ended, without the traceback.  Not every error can be pickled."""
+    """Send the error that ended the block, without its traceback, or, if unpicklable, its text."""
     kind = None if error is None else type(error)
     try:
         return send(handle, name, (kind, error, None), {}, background)
     except NotPicklable:
-        told = RemotelyError(f"{type(error).__name__}: {error}")
-        return send(handle, name, (RemotelyError, told, None), {}, background)
+        text = RemotelyError(f"{type(error).__name__}: {error}")
+        return send(handle, name, (RemotelyError, text, None), {}, background)

@@ -1,11 +1,11 @@
-"""Clusters whose daemons stay, or are kept by a command: starting, joining and stopping them.
+"""Starting, joining and stopping clusters whose daemons run in the background or the foreground.
 
-Which daemons run on this machine is written down in pid files (pid_file.py).
+Pid files record the daemons of this machine (pid_file.py).
 
-A daemon answers its configuration with one line on its standard output: the master that it takes
-calls, the worker that the master has accepted it, or the error.  So `remotely start` returns when
-there is a cluster, and `remotely join` when there is a larger one.  If either fails, nothing is
-left of it.
+A daemon replies to its configuration with one line on its standard output: a master when it takes
+calls, a worker when the master has registered it, either one with an error if it fails.  So
+`remotely start` and `remotely join` return when the cluster is ready.  If they fail, they leave
+nothing behind.
 """
 
 import contextlib
@@ -38,14 +38,14 @@ from remotely.transport import key_files
 from remotely.transport.keys import MasterKey, MemberKey
 from remotely.transport.listening import reach
 
-# For processes that dial in, for large values to be announced, and for their bytes.
+# For the connections of guest processes, the announcements of large values, and their bytes.
 WORKER_PORTS = 3
 
 
 class Network(NamedTuple):
-    """The network of a machine: what to bind, what to announce, and which ports to use.
+    """The network of a machine: the address to bind, the addresses to announce, and the ports.
 
-    `host` is an address of this machine; None is the one on the way to the master.
+    `host` is an address of this machine; None is the address from which it reaches the master.
     """
 
     host: str | None = None
@@ -55,7 +55,7 @@ class Network(NamedTuple):
     def listening(self, default_ip: str) -> Listening:
         """Return where the actors of this machine listen.  Raises RemotelyError if they cannot."""
         ip = default_ip if self.host is None else ip_of(self.host)
-        if self.host is None and len(self.announced) > 1:  # of several networks
+        if self.host is None and len(self.announced) > 1:  # announced on several networks
             ip = EVERYWHERE[any(map(is_ipv6, self.announced))]
         elif ip in EVERYWHERE and not self.announced:
             ip = default_ip
@@ -71,7 +71,7 @@ class Network(NamedTuple):
 
 
 def listening_at(host: str, port: int) -> str:
-    """Return where the master of a cluster listens that this machine starts at `host`."""
+    """Return the address at which a master started here with `host` listens."""
     return join_address(ip_of(host), port)
 
 
@@ -84,9 +84,9 @@ def start(
 ) -> list[Running]:
     """Start a master and a worker here; return both when the cluster takes calls.
 
-    If the previous master was killed, the new one takes over its worker with the actors, provided
-    that the keys are the same.  With a `keeper` both end with this process.  Raises RemotelyError
-    if the port is in use.
+    If the previous master was killed, its worker and actors register with the new one, provided
+    that the keys are the same.  With a `keeper` both daemons end with this process.  Raises
+    RemotelyError if the port is in use.
     """
     host = network.host or "127.0.0.1"
     ip = ip_of(host)
@@ -111,14 +111,14 @@ def start(
             key_file = folder / "master.key"
             if orphans:
                 _check_orphan(orphans[0], key, port)
-                master.begin_master(near, key, key_file, learns=True)
+                master.configure_master(near, key, key_file, learns=True)
                 _await_return(near, folder, orphans[0], port)
             else:
                 worker = stack.enter_context(PersistentDaemon("worker", port, keeper, listens))
                 learns = pid_file.was_killed(port)
-                master.begin_master(near, key, key_file, learns)
+                master.configure_master(near, key, key_file, learns)
                 member = key_files.load_member(folder / "worker.key", "worker")
-                worker.begin_worker("worker", near, near, member, listening, offer)
+                worker.configure_worker("worker", near, near, member, listening, offer)
     return pid_file.running(port)
 
 
@@ -133,11 +133,11 @@ def join(
     keeper: Foreground | None = None,
     once: bool = False,
 ) -> Running:
-    """Start a worker here that joins the master there; return when the master has taken it.
+    """Start a worker here that joins that master; return when the master has registered it.
 
-    Its actors are reached at `network`, by default at the address at which the master sees this
-    machine.  A master that is not there yet is waited for, for `patience_s`.  With `once`, a worker
-    that is here already is returned instead.
+    Its actors listen at `network`, by default at the address from which this machine reaches the
+    master.  Waits up to `patience_s` for the master to start.  With `once`, return the worker that
+    this machine already has on that cluster, if there is one.
     """
     where = reach(host_name, port, RUNS_ALREADY, patience_s)
     if once and (found := _worker_here(port, key)):
@@ -148,17 +148,18 @@ def join(
     pid_file.make_folder(port)
     stem = f"joined-{secrets.token_hex(4)}"
     with PersistentDaemon(stem, port, keeper) as worker:
-        return worker.begin_worker(
+        return worker.configure_worker(
             "joined", address, where, key, listening, offer, end_without_master_s
         )
 
 
 def stop(port: int, joined: str = "", started: str = "") -> list[Running]:
-    """End the cluster of this port; return its daemons on this machine that were ended.
+    """End the cluster of this port; return its daemons on this machine, which have been stopped.
 
-    The master tells workers elsewhere to end.  On a machine that has only joined, its workers
-    leave, and the cluster goes on.  If `joined` is the address of a master, only workers leave that
-    have joined that one.  If `started` says where a master listens, only that one's cluster ends.
+    The master tells the workers of other machines to end.  On a machine that has only joined, the
+    workers leave and the cluster goes on.  `joined`, the address of a master, restricts this to
+    workers that have joined that master; `started`, the address at which a master listens, to the
+    cluster of that master.
     """
     daemons = pid_file.running(port)
     if joined:
@@ -167,11 +168,11 @@ def stop(port: int, joined: str = "", started: str = "") -> list[Running]:
         daemons = [d for d in daemons if d.role != "joined"]  # the master is the first
         daemons = daemons if daemons and daemons[0].listens == started else []
     own = [daemon for daemon in daemons if daemon.role != "joined"]
-    if own:  # a worker here may have joined another machine's cluster of the same port
+    if own:  # other workers here may have joined another machine's cluster with the same port
         daemons = [daemon for daemon in daemons if daemon.cluster == own[0].cluster]
     masters = [daemon for daemon in daemons if daemon.role == "master"]
     workers = [daemon for daemon in daemons if daemon.role != "master"]
-    _end(masters, signal.SIGTERM, LEAVE_S + 1.0)  # sees its workers off
+    _end(masters, signal.SIGTERM, LEAVE_S + 1.0)  # it ends its workers first
     _end(workers, signal.SIGTERM, END_S)
     for worker in _end(workers + masters, signal.SIGKILL, END_S):
         processes.kill_tagged(worker.worker or "nobody")
@@ -180,25 +181,25 @@ def stop(port: int, joined: str = "", started: str = "") -> list[Running]:
     return daemons
 
 
-def read_keys_again() -> bool:
-    """Make the masters that use this machine's keys read them again; return if there is one."""
+def reload_keys() -> bool:
+    """Have the masters that use this machine's keys reload them; return whether there is one."""
     cluster = key_files.load_master(folders.key_folder() / "master.key").pair.public.decode()
-    told = False
+    found = False
     for port in pid_file.ports():
         for daemon in pid_file.running(port):
             if daemon.role == "master" and daemon.cluster == cluster:
                 os.kill(daemon.pid, signal.SIGHUP)
-                told = True
-    return told
+                found = True
+    return found
 
 
 def _check_joined(port: int, key: MemberKey, cpus: float | None) -> None:
-    """Raise RemotelyError if this machine would be counted twice."""
+    """Raise RemotelyError if a second worker here would offer the same cores again."""
     if cpus is None and (found := _worker_here(port, key)):
         raise RemotelyError(
             f"this machine is on that cluster already (worker pid {found.pid}), with all its "
-            "cores: a second worker would give them away once more. If it is to have workers "
-            "that share them, say how many each has: --cpus"
+            "cores: a second worker would offer them again. To split them between workers, give "
+            "each its number of cores: --cpus"
         )
 
 
@@ -212,41 +213,41 @@ def _worker_here(port: int, key: MemberKey) -> Running | None:
 def _check_orphan(worker: Running, key: MasterKey, port: int) -> None:
     if worker.cluster != key.pair.public.decode():
         raise RemotelyError(
-            f"a worker (pid {worker.pid}) of another cluster at port {port} has lost its master; "
-            f"'remotely stop --port {port}' ends it"
+            f"port {port} has a worker (pid {worker.pid}) of another cluster, which has lost its "
+            f"master; 'remotely stop --port {port}' ends it"
         )
 
 
 def _await_return(address: str, folder: Path, worker: Running, port: int) -> None:
-    """Wait until a worker has found its new master."""
+    """Wait until an orphaned worker has registered with its new master."""
     from remotely.client.client import client_of  # noqa: PLC0415 - rarely needed
 
     client = client_of(address, folder / "client.key")
     try:
-        there = lambda: worker.worker in {w.worker for w in client.status().workers}
-        if not _await(there, START_S):
+        has_returned = lambda: worker.worker in {w.worker for w in client.status().workers}
+        if not _await(has_returned, START_S):
             raise RemotelyError(
-                f"the worker (pid {worker.pid}) of the master that was killed does not come back; "
-                f"'remotely stop --port {port}' ends it"
+                f"the worker (pid {worker.pid}) of the killed master does not register with the "
+                f"new one; 'remotely stop --port {port}' ends it"
             )
     finally:
         client.shutdown()
 
 
-def _end(daemons: list[Running], number: signal.Signals, within_s: float) -> list[Running]:
-    """Send a signal to the living ones and wait for them to end; return those it was sent to."""
+def _end(daemons: list[Running], number: signal.Signals, timeout_s: float) -> list[Running]:
+    """Send a signal to the living daemons and wait for them to end; return those signalled."""
     living = [daemon for daemon in daemons if daemon.alive]
     for daemon in living:
         with contextlib.suppress(ProcessLookupError):
             os.kill(daemon.pid, number)
-    _await(lambda: not any(daemon.alive for daemon in living), within_s)
+    _await(lambda: not any(daemon.alive for daemon in living), timeout_s)
     return living
 
 
-def _await(fact: Callable[[], bool], within_s: float) -> bool:
-    """Poll until something is true; return false if it does not happen in time."""
-    deadline = time.monotonic() + within_s
-    while not fact():
+def _await(condition: Callable[[], bool], timeout_s: float) -> bool:
+    """Poll until the condition holds; return False on timeout."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
         if time.monotonic() > deadline:
             return False
         time.sleep(0.02)
@@ -254,11 +255,11 @@ def _await(fact: Callable[[], bool], within_s: float) -> bool:
 
 
 class PersistentDaemon:
-    """A daemon that goes on if the block of this context ends well, and is ended if not.
+    """A daemon that outlives its `with` block, or is stopped if the block raises.
 
-    It is started before its configuration is known: meanwhile it imports what it needs.  With a
-    `keeper` it ends with this process, and writes its log to the standard error of that.
-    `listens` is where the master of a cluster that is started here does, "IP:port".
+    It is launched before its configuration is known, so that its imports overlap with other work.
+    With a `keeper` it ends with this process and logs to this process's standard error.
+    `listens` is the address, "IP:port", of the master of a cluster that is started here.
     """
 
     def __init__(
@@ -290,11 +291,7 @@ class PersistentDaemon:
         daemon = self._daemon
         if kind is not None:
             daemon.terminate()
-            try:
-                daemon.wait(END_S)
-            except subprocess.TimeoutExpired:
-                daemon.kill()
-                daemon.wait()
+            daemon_process.wait_or_kill(daemon, END_S)
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
             pid_file.leave(self._file)
@@ -305,13 +302,13 @@ class PersistentDaemon:
         if self._keeper and kind is None:
             self._keeper.keep(daemon, self._file)
             return
-        daemon.returncode = 0  # no child of ours any more
+        daemon.returncode = 0  # so that Popen does not warn: it is left running
         daemon_process.close_input(daemon)
 
-    def begin_master(self, address: str, key: MasterKey, key_file: Path, learns: bool) -> None:
-        """Make it the master.  Raises RemotelyError if it does not take calls."""
-        self._write("master", address, key.pair.public)
-        self._hear_of(
+    def configure_master(self, address: str, key: MasterKey, key_file: Path, learns: bool) -> None:
+        """Configure it as the master.  Raises RemotelyError if it does not become ready."""
+        self._record("master", address, key.pair.public)
+        self._await_ready(
             MasterConfig(
                 address=f"tcp://{self._listens}",
                 key=key.to_dict(),
@@ -324,7 +321,7 @@ class PersistentDaemon:
             "READY",
         )
 
-    def begin_worker(
+    def configure_worker(
         self,
         role: str,
         address: str,
@@ -334,9 +331,9 @@ class PersistentDaemon:
         offer: Offer,
         end_without_master_s: float = 0.0,
     ) -> Running:
-        """Make it a worker of that master.  Raises the error with which the master refuses it.
+        """Configure it as a worker of that master.  Raises the master's error if it is refused.
 
-        `address` is the master's as the user knows it, `master` as it is connected to.
+        `address` is the master's as the user gave it, `master` the one to connect to.
         """
         self._folder = folders.new_temporary("remotely-")
         with pid_file.predecessors(self._file.parent, key.master_public.decode()) as killed:
@@ -353,11 +350,11 @@ class PersistentDaemon:
                 end_without_master_s=end_without_master_s,
                 predecessors=[worker.nonce for worker in killed],
             )
-            written = self._write(role, address, key.master_public, config.worker, config.nonce)
-            self._hear_of(config, "REGISTERED")
-        return written
+            running = self._record(role, address, key.master_public, config.worker, config.nonce)
+            self._await_ready(config, "REGISTERED")
+        return running
 
-    def _write(
+    def _record(
         self, role: str, address: str, cluster: bytes, worker: str = "", nonce: str = ""
     ) -> Running:
         daemon = msgspec.convert(
@@ -379,17 +376,18 @@ class PersistentDaemon:
         pid_file.write(self._file, daemon)
         return daemon
 
-    def _hear_of(self, config: msgspec.Struct, expected: str) -> None:
+    def _await_ready(self, config: msgspec.Struct, expected: str) -> None:
+        """Send the configuration; raise the daemon's error unless it replies `expected`."""
         daemon_process.configure(self._daemon, config)
         if not self._keeper:
             daemon_process.close_input(self._daemon)
-        word = daemon_process.first_line(self._daemon)
-        if word == expected:
+        reply = daemon_process.first_line(self._daemon)
+        if reply == expected:
             return
-        if not word:
+        if not reply:
             what = "ended at once" if self._daemon.poll() is not None else "does not answer"
             log = f"; its log is {self._log}" if self._log else ""
             raise RemotelyError(f"the {self._role} {what}{log}")
-        kind, _, why = word.partition(" ")
+        kind, _, why = reply.partition(" ")
         error = error_class(kind)
-        raise error(why) if error else RemotelyError(word)
+        raise error(why) if error else RemotelyError(reply)

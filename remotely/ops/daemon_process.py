@@ -1,8 +1,8 @@
-"""The start of a daemon: its configuration, and the wait until it is ready.
+"""The start of a daemon: launching it, sending its configuration, waiting until it is ready.
 
-A daemon is told what it is by one line on its standard input.  So no key is ever in an argument
-list, where every user of the machine could read it.  A daemon that is ready says so by one line on
-its standard output.
+A daemon reads its configuration from one line of its standard input: keys never appear in an
+argument list, which every user of the machine can read.  It reports that it is ready with one line
+on its standard output.
 """
 
 import contextlib
@@ -30,19 +30,19 @@ Daemon = subprocess.Popen[bytes]
 
 
 def launch(module: str, stdout: int, stderr: int | None) -> Daemon:
-    """Start a daemon in a session of its own, where the terminal's Ctrl-C does not reach it."""
+    """Start a daemon in a session of its own, so that the terminal's Ctrl-C does not reach it."""
     return subprocess.Popen(
         daemons.module_command(module),
         stdin=subprocess.PIPE,
         stdout=stdout,
-        stderr=stderr,  # None is ours, whatever sys.stderr is now
+        stderr=stderr,  # None inherits fd 2, whatever sys.stderr is now
         start_new_session=True,
     )
 
 
 def configure(daemon: Daemon, config: msgspec.Struct) -> None:
     assert daemon.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # it has ended: `first_line` shows it
+    with contextlib.suppress(BrokenPipeError):  # it has ended: `first_line` returns ""
         daemon.stdin.write(msgspec.json.encode(config) + b"\n")
         daemon.stdin.flush()
 
@@ -53,8 +53,16 @@ def close_input(daemon: Daemon) -> None:
             daemon.stdin.close()
 
 
+def wait_or_kill(daemon: Daemon, timeout_s: float) -> None:
+    try:
+        daemon.wait(max(0.1, timeout_s))
+    except subprocess.TimeoutExpired:
+        daemon.kill()
+        daemon.wait()
+
+
 def first_line(daemon: Daemon) -> str:
-    """Return the line by which a daemon says that it is ready; empty if there is none in time."""
+    """Return the line with which a daemon reports that it is ready; "" on timeout or its end."""
     assert daemon.stdout is not None
     fd, line = daemon.stdout.fileno(), b""
     deadline = time.monotonic() + START_S

@@ -1,7 +1,7 @@
 """A cluster that lives as long as one script.
 
-Its daemons keep their standard input open: its end is the end of the script, however the script
-ended.
+Its daemons read standard input from a pipe that the script holds: when the script ends, however it
+ends, they see end of file and end too.
 """
 
 import secrets
@@ -20,10 +20,10 @@ from remotely.transport import keys
 
 
 class EmbeddedCluster:
-    """A master and a worker of this process alone, on ipc sockets in a private folder.
+    """A master and a worker for this process alone, on ipc sockets in a private folder.
 
-    The constructor starts nothing.  `start` may be interrupted at any moment; `close` still knows
-    what there is to end.
+    The constructor starts nothing.  If `start` is interrupted, at whatever point, `close` still
+    ends all that was started.
     """
 
     def __init__(self) -> None:
@@ -39,11 +39,11 @@ class EmbeddedCluster:
             address=self.address,
             key=self._master_key.to_dict(),
             lifeline=True,
-            counts_cpus=offer.cpus is not None,  # whoever names a number has it kept
+            counts_cpus=offer.cpus is not None,  # an explicit number is enforced
         )
         master = daemon_process.launch("remotely.master", subprocess.PIPE, None)
         self._daemons.append(master)
-        # At the same time as the master: its socket retries until the master is there.
+        # At the same time as the master: its socket retries until the master listens.
         worker = daemon_process.launch("remotely.worker", subprocess.DEVNULL, None)
         self._daemons.append(worker)
         daemon_process.configure(master, config)
@@ -52,28 +52,24 @@ class EmbeddedCluster:
             worker,
             daemon_process.worker_config(self.address, key, Listening(), self.folder, offer),
         )
-        if (word := daemon_process.first_line(master)) != "READY":
-            raise RemotelyError(word or "the master of an embedded cluster did not start")
+        if (reply := daemon_process.first_line(master)) != "READY":
+            raise RemotelyError(reply or "the master of an embedded cluster did not start")
 
     def close(self) -> None:
-        """End both daemons, and with them everything that they started."""
+        """End both daemons and everything that they started."""
         try:
             for daemon in self._daemons:
                 daemon_process.close_input(daemon)
             deadline = time.monotonic() + END_S
             for daemon in self._daemons:
-                try:
-                    daemon.wait(max(0.1, deadline - time.monotonic()))
-                except subprocess.TimeoutExpired:
-                    daemon.kill()
-                    daemon.wait()
+                daemon_process.wait_or_kill(daemon, deadline - time.monotonic())
                 if daemon.stdout:
                     daemon.stdout.close()
-        finally:  # if interrupted again, the daemons end by themselves
+        finally:  # if interrupted again, the daemons still end: their input is closed
             self._remove_folder()
 
     def _remove_folder(self) -> None:
-        """Remove the folder though the master, which does so as it ends, may be at it too."""
+        """Remove the folder, retrying since the ending master may be removing it at that time."""
         deadline = time.monotonic() + END_S
         while True:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -82,7 +78,7 @@ class EmbeddedCluster:
             time.sleep(0.001)
 
     def forget(self) -> None:
-        """In a forked child: do not keep the daemons alive when the parent is gone."""
+        """Let go of the daemons in a forked child, so that they end with the parent."""
         for daemon in self._daemons:
             daemon_process.close_input(daemon)
             daemon.returncode = 0  # not a child of this process

@@ -1,8 +1,8 @@
-"""Daemons that this process keeps: they end with it, however it ends.
+"""Daemons in the foreground: they end with this process, however it ends.
 
-Each has the end of a pipe for its standard input.  The kernel closes the other end when this
-process ends, even by SIGKILL, and the daemon then leaves in good order: a master sees all its
-workers off, a worker ends its actors.
+The standard input of each is a pipe.  The kernel closes the other end when this process ends, even
+by SIGKILL, and the daemon then ends gracefully: a master ends all its workers first, a worker its
+actors.
 
 If one of them ends, so do the others.
 """
@@ -11,7 +11,6 @@ import contextlib
 import os
 import select
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -24,13 +23,13 @@ from remotely.protocol.lease import LEAVE_S
 
 
 class Foreground:
-    """Keeps the daemons that it is given, until `close`."""
+    """The daemons of this process, until `close`."""
 
     def __init__(self) -> None:
         self._kept: list[tuple[Daemon, Path]] = []
 
     def keep(self, daemon: Daemon, file: Path) -> None:
-        """Keep a daemon that has been started with a pipe; `file` is its pid file."""
+        """Add a daemon whose standard input is a pipe; `file` is its pid file."""
         self._kept.append((daemon, file))
 
     @property
@@ -38,7 +37,7 @@ class Foreground:
         return bool(self._kept)
 
     def wait(self, *also: int) -> None:
-        """Return when a daemon has ended, or a process of these pidfds; at once if none is kept."""
+        """Return when a daemon, or a process of these pidfds, has ended; at once if none exist."""
         if not self._kept and not also:
             return
         poll = select.poll()
@@ -56,40 +55,36 @@ class Foreground:
         return any(daemon.poll() is not None for daemon, _ in self._kept)
 
     def close(self) -> bool:
-        """End all; return whether each of them ended in good order."""
+        """End all; return whether each of them ended gracefully."""
         for daemon, _ in self._kept:
             daemon_process.close_input(daemon)
         deadline = time.monotonic() + LEAVE_S + END_S
         ended_well = True
         for daemon, file in self._kept:
-            try:
-                daemon.wait(max(0.1, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                daemon.kill()
-                daemon.wait()
-            # `remotely stop` may send SIGTERM to one that has left, and is about to exit.
+            daemon_process.wait_or_kill(daemon, deadline - time.monotonic())
+            # `remotely stop` may send SIGTERM to one that has left and is about to exit.
             if daemon.returncode not in (0, -signal.SIGTERM):
                 ended_well = False
                 pid_file.forget(file)
-                pid_file.leave(file)  # it could not
+                pid_file.leave(file)  # it did not do so itself
         return ended_well
 
 
 def is_ignored(number: signal.Signals) -> bool:
-    """Return whether whoever started this process has it ignore a signal."""
+    """Return whether this process was started with a signal ignored."""
     return signal.getsignal(number) is signal.SIG_IGN
 
 
 @contextlib.contextmanager
 def exiting_on_signals() -> Iterator[None]:
-    """Turn SIGTERM, SIGINT and SIGHUP into SystemExit, once: what follows is not interrupted.
+    """Turn the first SIGTERM, SIGINT or SIGHUP into SystemExit; later ones are ignored.
 
-    One that is ignored stays so: SIGHUP under nohup, SIGINT for what a script starts by `&`.
+    Signals that are ignored stay so: SIGHUP under nohup, SIGINT if a script started this by `&`.
     """
     numbers = [n for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if not is_ignored(n)]
 
     def leave(number: int, frame: object) -> None:
-        for each in numbers:
+        for each in numbers:  # so that they do not interrupt the cleanup
             signal.signal(each, signal.SIG_IGN)
         sys.exit(128 + number)
 

@@ -1,19 +1,17 @@
-"""The machines of a cluster that is started by ssh: hosts.toml.
+"""The host file of `remotely up`: the machines of a cluster that is started over ssh.
 
     address = "192.168.0.10"      # of this machine, where the master runs
     hosts = ["node1", "ada@node2"]
 
-    [[host]]                      # one with settings of its own
+    [[host]]                      # a machine with its own settings
     ssh = "node3"
     cpus = 4
 
-The two structs below are all that such a file may have.  What is wrong with it is told with its
-line.
+The two structs below are its schema.  Errors name the line.
 """
 
 import re
 import tomllib
-from typing import Any
 
 import msgspec
 
@@ -26,19 +24,19 @@ _HOST = re.compile(r"[^\s-][^\s]*")
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A machine that joins.  What it does not say is as it is for all."""
+    """A machine that joins.  An empty `ports` or `command` takes the value of the whole file."""
 
-    ssh: str  # as ssh knows it: a name of ~/.ssh/config, or user@name
+    ssh: str  # the destination for ssh: a name of ~/.ssh/config, or user@name
     cpus: int | None = None
     gpus: int | str | None = None  # how many, or which
-    address: str = ""  # at which its actors listen
+    address: str = ""  # where its actors listen
     announce: list[str] = []
     ports: str = ""
-    command: str = ""  # remotely, as the shell there finds it: "conda run -n rl remotely"
+    command: str = ""  # how the shell there runs remotely: "conda run -n rl remotely"
 
     def __post_init__(self) -> None:
         if not _HOST.fullmatch(self.ssh):
-            raise ValueError(f"ssh: {self.ssh!r} is no host for ssh")
+            raise ValueError(f"ssh: {self.ssh!r} is not a valid host for ssh")
         _check(self.cpus, self.gpus, self.ports)
 
 
@@ -46,7 +44,7 @@ class HostFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The whole file."""
 
     address: str  # of this machine, as the hosts reach it: "HOST" or "HOST:PORT"
-    listen: str = ""  # the address to bind, where that is another
+    listen: str = ""  # the address to bind, if different
     hosts: list[str] = []
     host: list[Host] = []
     cpus: int | None = None  # of this machine
@@ -61,12 +59,12 @@ class HostFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise ValueError(f"address: {error}") from None
         for name in self.hosts:
             if not _HOST.fullmatch(name):
-                raise ValueError(f"hosts: {name!r} is no host for ssh")
+                raise ValueError(f"hosts: {name!r} is not a valid host for ssh")
         names = [host.ssh for host in self.all_hosts]
         if not names:
-            raise ValueError("hosts: there is none; name at least one")
-        if twice := {name for name in names if names.count(name) > 1}:
-            raise ValueError(f"hosts: {min(twice)} is there twice")
+            raise ValueError("hosts: none is given; name at least one")
+        if duplicates := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"hosts: {min(duplicates)} is given twice")
         _check(self.cpus, self.gpus, self.ports)
 
     @property
@@ -80,7 +78,7 @@ class HostFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def master(self) -> str:
-        """The name of this machine for the hosts."""
+        """The name of this machine as the hosts reach it."""
         return split_address(self.address)[0]
 
     @property
@@ -95,7 +93,7 @@ class HostFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 def _check(cpus: int | None, gpus: int | str | None, ports: str) -> None:
     if cpus is not None and cpus < 0:
-        raise ValueError(f"cpus: {cpus} is less than none")
+        raise ValueError(f"cpus: {cpus} is negative")
     for field, value, parse in (("gpus", gpus, parse_gpus), ("ports", ports or None, parse_ports)):
         try:
             if value is not None:
@@ -105,7 +103,7 @@ def _check(cpus: int | None, gpus: int | str | None, ports: str) -> None:
 
 
 def parse_hosts(text: str, name: str) -> HostFile:
-    """Read the text of hosts.toml.  Raises ValueError with `name`, the line and the field."""
+    """Parse a host file.  Raises ValueError, which says the file's `name`, line and field."""
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -116,10 +114,10 @@ def parse_hosts(text: str, name: str) -> HostFile:
     try:
         return msgspec.convert(values, HostFile)
     except msgspec.ValidationError as error:
-        raise ValueError(_told(str(error), values, text, name)) from None
+        raise ValueError(_explained(str(error), text, name)) from None
 
 
-# What msgspec calls a value, and what a reader of TOML does.
+# The types as msgspec names them, in the words of a TOML user.
 _WORDS = {
     "int | null": "a whole number",
     "int | str | null": "a whole number or text",
@@ -135,8 +133,8 @@ _KIND = re.compile(r"Expected `(.+)`, got `(.+)`")
 _STEP = re.compile(r"\.?(\w+)|\[(\d+)\]|\[\.\.\.\]")
 
 
-def _told(error: str, values: dict[str, Any], text: str, name: str) -> str:
-    """Return msgspec's words with the line and the field that they are about."""
+def _explained(error: str, text: str, name: str) -> str:
+    """Return an error of msgspec in a user's words, with the line and the field."""
     found = _PATH.search(error)
     what = error[: found.start()] if found else error
     steps = [m[1] or m[2] for m in _STEP.finditer(found[1])] if found else []
@@ -145,7 +143,7 @@ def _told(error: str, values: dict[str, Any], text: str, name: str) -> str:
         what = what[field.end() :]
     elif field := re.search(r"unknown field `(\w+)`", what):
         known = ", ".join((HostFile if table is None else Host).__struct_fields__)
-        what = f"there is no such field; there are {known}"
+        what = f"there is no such field; the fields are {known}"
     elif field := re.search(r"missing required field `(\w+)`", what):
         what = "is missing"
     elif kind := _KIND.fullmatch(what):
@@ -153,13 +151,13 @@ def _told(error: str, values: dict[str, Any], text: str, name: str) -> str:
         what = f"needs {needed}, not {got}"
     wanted = field[1] if field else next((s for s in steps[::-1] if not s.isdecimal()), "")
     if wanted == "host" and not field:
-        what = "each machine with settings of its own is a table that begins with [[host]]"
+        what = "write each machine with its own settings as a table that begins with [[host]]"
     line = _line_of(text.splitlines(), table, wanted, what)
     return f"{name}, line {line}: {wanted}: {what[0].lower()}{what[1:]}"
 
 
 def _line_of(lines: list[str], table: int | None, field: str, what: str) -> int:
-    """Return where a field of the file, or of its n-th [[host]], is; or where that begins."""
+    """Return the line of a field of the file, or of its `table`-th [[host]]; else its first."""
     name = re.escape(field)
     headers = [i for i, line in enumerate(lines) if line.strip().startswith("[[host]]")]
     begin, end = 0, headers[0] if headers else len(lines)
@@ -167,7 +165,7 @@ def _line_of(lines: list[str], table: int | None, field: str, what: str) -> int:
         begin, end = headers[table], [*headers, len(lines)][table + 1]
     for i in range(begin, end):
         if re.match(rf"\s*(\[?{name}\]|{name}\s*=)", lines[i]):
-            quoted = re.search(r"'([^']+)'|^(\S+) is there twice", what)
+            quoted = re.search(r"'([^']+)'|^(\S+) is given twice", what)
             item = (quoted[1] or quoted[2]) if quoted else ""
             later = [k for k in range(i, end) if item and item in lines[k]]
             return (later[-1] if later else i) + 1

@@ -1,12 +1,12 @@
 """One cluster for the length of one job: `remotely run`, the same line on every machine.
 
-    rank 0        makes the folder of the job (rendezvous.py), starts the master and a worker, waits
-                  for the others, runs the command (guarded_command.py), and ends the cluster
-    the others    look for rank 0 in that folder, join it, and end with it
+    rank 0         creates the folder of the job (rendezvous.py), starts the master and a worker,
+                   waits for the others, runs the command (guarded_command.py), ends the cluster
+    other ranks    look for rank 0 in that folder, join it, and end with it
 
-Whoever is killed takes along what is its own: its daemons and its command hold the end of a pipe
-from it.  If rank 0 is lost with its machine, the others leave after FENCE_S: they have lost their
-actors by then.
+The daemons and the command of a rank end with it, even if it is killed: each holds the end of a
+pipe or socket from it.  If rank 0 is lost with its machine, the others leave after FENCE_S, by when
+they have lost their actors.
 """
 
 import signal
@@ -28,69 +28,69 @@ from remotely.transport import key_files
 
 NOTE_EVERY_S = 2.0
 RETRY_S = 0.5
-GONE_S = 3.0  # a rank 0 that is started again removes its folder for a moment
-PORTS_TRIED = 5  # another job may take one before our master does
+GONE_S = 3.0  # a restarted rank 0 removes and recreates the folder within this time
+PORTS_TRIED = 5  # another job may take the port first
 
 
 def lead(
     rank: Rank, folder: Path, network: Network, offer: Offer, patience_s: float, words: list[str]
 ) -> int:
-    """Be rank 0; return the exit code of the command.
+    """Run rank 0; return the exit code of the command.
 
-    Raises RemotelyError if other ranks cannot join, or do not come, and names them.
+    Raises RemotelyError, which names the ranks, if others cannot join or do not appear in time.
     """
-    meeting, keeper = Rendezvous(folder, 0), Foreground()
+    rendezvous, keeper = Rendezvous(folder, 0), Foreground()
     command: GuardedCommand | None = None
     with exiting_on_signals():
         try:
-            meeting.check()
-            command = GuardedCommand(meeting.close)  # whatever happens now, the folder goes
-            meeting.open()
-            port, near = _start(network, offer, keeper, folder)
-            meeting.invite(_addresses(network, port))
-            _await_ranks(meeting, keeper, command, rank, patience_s)
-            _outlive_ctrl_c()
+            rendezvous.check()
+            command = GuardedCommand(rendezvous.close)  # the guard removes the folder
+            rendezvous.open()
+            port, local_address = _start(network, offer, keeper, folder)
+            rendezvous.invite(_addresses(network, port))
+            _await_ranks(rendezvous, keeper, command, rank, patience_s)
+            _ignore_ctrl_c()
             key = str(folder / "client.key")
-            command.start(words, {"REMOTELY_ADDRESS": near, "REMOTELY_KEY": key})
+            command.start(words, {"REMOTELY_ADDRESS": local_address, "REMOTELY_KEY": key})
             keeper.wait(command.pidfd)
-            broken = keeper.any_ended()
+            has_lost_daemon = keeper.any_ended()
             code = command.end()
         finally:
             if command is not None:
                 command.end()
-                meeting.close()  # if the guard was killed
+                rendezvous.close()  # if the guard was killed
             keeper.close()
-    if broken:
+    if has_lost_daemon:
         raise RemotelyError("the master or the worker of rank 0 ended before the command did")
     return code
 
 
 def follow(rank: Rank, folder: Path, network: Network, offer: Offer, patience_s: float) -> None:
-    """Be another rank: join rank 0, and return when the cluster has ended.
+    """Run another rank: join rank 0, and return when the cluster has ended.
 
-    Raises RemotelyError if rank 0 cannot be found, and says what was seen of it.
+    Raises RemotelyError if rank 0 cannot be found; the message says what was seen of it.
     """
-    meeting, keeper = Rendezvous(folder, rank.rank), Foreground()
+    rendezvous, keeper = Rendezvous(folder, rank.rank), Foreground()
     with exiting_on_signals():
         try:
-            _join(meeting, network, offer, patience_s, keeper)
-            meeting.note("joined")
-            _outlive_ctrl_c()
+            _join(rendezvous, network, offer, patience_s, keeper)
+            rendezvous.note("joined")
+            _ignore_ctrl_c()
             keeper.wait()
         finally:
             ended_well = keeper.close()
     if not ended_well:
-        raise RemotelyError(f"the worker of rank {rank.rank} has not ended in good order")
+        raise RemotelyError(f"the worker of rank {rank.rank} did not end gracefully")
 
 
-def _outlive_ctrl_c() -> None:
-    """Go on after Ctrl-C: it reaches the command by itself, and all ranks end when that does."""
+def _ignore_ctrl_c() -> None:
+    """Leave Ctrl-C to the command, which gets the signal too; all ranks end when it does."""
     if not is_ignored(signal.SIGINT):
         signal.signal(signal.SIGINT, lambda *_: None)
 
 
 def _start(network: Network, offer: Offer, keeper: Foreground, folder: Path) -> tuple[int, str]:
-    """Start the cluster at a port that is free; return that, and its address for this machine."""
+    """Start the cluster at a free port; return the port, and its address on this machine."""
     ip = interfaces.ip_of(network.host or "127.0.0.1")
     for attempt in range(1, PORTS_TRIED + 1):
         port = interfaces.free_port(ip, network.ports.low, network.ports.high)
@@ -103,7 +103,7 @@ def _start(network: Network, offer: Offer, keeper: Foreground, folder: Path) -> 
 
 
 def _addresses(network: Network, port: int) -> list[str]:
-    """Return where the others may find rank 0, the likeliest first."""
+    """Return the addresses at which other ranks may reach rank 0, the likeliest first."""
     hosts = list(network.announced) or [network.host or "127.0.0.1"]
     if hosts[0] in interfaces.EVERYWHERE:
         hosts = list(dict.fromkeys([interfaces.own_address(), *interfaces.addresses_here()]))
@@ -111,74 +111,74 @@ def _addresses(network: Network, port: int) -> list[str]:
 
 
 def _await_ranks(
-    meeting: Rendezvous,
+    rendezvous: Rendezvous,
     keeper: Foreground,
     command: GuardedCommand,
     rank: Rank,
     patience_s: float,
 ) -> None:
     deadline = time.monotonic() + patience_s
-    wanted = set(range(1, rank.size))
+    others = set(range(1, rank.size))
     while True:
-        notes = meeting.notes()
-        if wanted <= {note.rank for note in notes.values() if note.state == "joined"}:
+        notes = rendezvous.notes()
+        if others <= {note.rank for note in notes.values() if note.state == "joined"}:
             return
         if keeper.any_ended() or command.has_ended():
-            raise RemotelyError("a process of rank 0 was ended before the command began")
+            raise RemotelyError("a process of rank 0 ended before the command was started")
         has_failed = any(note.state == "failed" for note in notes.values())
         if has_failed or time.monotonic() > deadline:
             raise RemotelyError(
-                missing(rank.size, notes, meeting.folder, patience_s, rank.launcher.by)
+                missing(rank.size, notes, rendezvous.folder, patience_s, rank.launcher.by)
             )
         time.sleep(LOOK_EVERY_S)
 
 
 def _join(
-    meeting: Rendezvous, network: Network, offer: Offer, patience_s: float, keeper: Foreground
+    rendezvous: Rendezvous, network: Network, offer: Offer, patience_s: float, keeper: Foreground
 ) -> None:
-    """Look for rank 0 until it is found, and join it; note why if that cannot be."""
+    """Look for rank 0 until it is found, and join it; leave a note with the reason on failure."""
     deadline = time.monotonic() + patience_s
     why, noted = "", 0.0
-    seen = 0.0  # when rank 0 had made its folder, at the last look
+    seen = 0.0  # when the folder of rank 0 last existed
     while True:
-        if invitation := meeting.invitation():
-            meeting.note("came", why)
+        if invitation := rendezvous.invitation():
+            rendezvous.note("came", why)
             try:
                 addresses = invitation.addresses
-                _join_at(answering(addresses) or addresses[0], meeting, network, offer, keeper)
+                _join_at(answering(addresses) or addresses[0], rendezvous, network, offer, keeper)
                 return
-            except (MasterLost, NotAllowed) as error:  # of an earlier run, it may be; or not yet
+            except (MasterLost, NotAllowed) as error:  # an earlier run's, or not ready: retry
                 why = str(error)
                 time.sleep(RETRY_S)
                 seen = time.monotonic()
-            except (RemotelyError, ValueError, OSError) as error:  # this rank's own: it would last
-                meeting.note("failed", str(error))
+            except (RemotelyError, ValueError, OSError) as error:  # a retry would fail too
+                rendezvous.note("failed", str(error))
                 raise
         now = time.monotonic()
         if now > deadline:
-            meeting.note("came", why)  # rank 0 waits no longer than this, and names all then
-            raise RemotelyError(why or _nothing_in(meeting.folder, patience_s))
-        if meeting.is_open():
+            rendezvous.note("came", why)  # rank 0 reports it: it waits no longer than this rank
+            raise RemotelyError(why or _nothing_in(rendezvous.folder, patience_s))
+        if rendezvous.is_open():
             seen = now
         elif seen and now > seen + GONE_S:
             raise RemotelyError("rank 0 ended before this rank had joined it")
         if now > noted + NOTE_EVERY_S:
-            meeting.note("came", why)
+            rendezvous.note("came", why)
             noted = now
         time.sleep(LOOK_EVERY_S)
 
 
 def _join_at(
-    address: str, meeting: Rendezvous, network: Network, offer: Offer, keeper: Foreground
+    address: str, rendezvous: Rendezvous, network: Network, offer: Offer, keeper: Foreground
 ) -> None:
     host, port = parse_address(address)
-    key = key_files.load_member(meeting.folder / "worker.key", "worker")
+    key = key_files.load_member(rendezvous.folder / "worker.key", "worker")
     cluster.join(host, port, key, network, offer, end_without_master_s=FENCE_S, keeper=keeper)
 
 
 def _nothing_in(folder: Path, patience_s: float) -> str:
     return (
         f"rank 0 has written nothing to {folder} within {patience_s:.0f} s: it has not started, or "
-        f"{folder.parent} is not on a disk that its machine shares with this one (name one that "
+        f"{folder.parent} is not on a disk shared by its machine and this one (name a folder that "
         "is: --rendezvous DIR)"
     )

@@ -1,17 +1,17 @@
-"""The rendezvous of the ranks of a job: a folder that all their machines see.
+"""The rendezvous of the ranks of a job: a folder on a disk that all their machines share.
 
-    DIR/JOB/               0700; made and removed by rank 0
+    DIR/JOB/               0700; created and removed by rank 0
         master.key         the keys of this job alone
         client.key
         worker.key
         viewer.key
-        address.json       who rank 0 is, and soon where
-        rank-3.json        rank 3 is there, or has joined, or why it has not
+        address.json       the process of rank 0, and its addresses once it has started
+        rank-3.json        the state of rank 3, and why it has not joined
 
-Each file is put in place by a rename, so that nobody reads half of it; so is the folder, so that it
-always says whose it is: only that process removes it when it ends.  A folder of an earlier run of
-the same job, which its rank 0 could not remove, leads nowhere: nobody answers there, or CURVE
-refuses; so the ranks look at the folder again until their patience ends.
+Each file is moved into place by a rename, so that no reader sees half of it.  So is the folder, so
+that it always names its owner: only that process removes it when it ends.  If rank 0 of an earlier
+run of the same job could not remove its folder, its address does not answer, or CURVE refuses the
+keys; so the ranks read the folder again until they time out.
 """
 
 import contextlib
@@ -36,21 +36,21 @@ LOOK_EVERY_S = 0.05
 
 
 class Invitation(msgspec.Struct, frozen=True, kw_only=True):
-    """The addresses of rank 0, and its process."""
+    """The process of rank 0 and its addresses."""
 
-    addresses: list[str]  # "host:port", the first to be tried first; none before it has started
+    addresses: list[str]  # "host:port", in the order to try them; empty until it has started
     machine: str
     pid: int
     started: float
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a rank, as it says itself."""
+    """The state of a rank, as it reports it."""
 
     rank: int
     machine: str
-    state: Literal["came", "joined", "failed"]  # failed: waiting would not help
-    why: str = ""  # it has not joined
+    state: Literal["came", "joined", "failed"]  # came: it retries; failed: it has given up
+    why: str = ""  # why it has not joined
 
 
 class Rendezvous:
@@ -60,7 +60,7 @@ class Rendezvous:
         self.folder = folder
         self._rank = rank
         self._invitation = folder / "address.json"
-        self._in_the_making = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+        self._unpublished = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
         pid = os.getpid()
         self._me = Invitation(
             addresses=[],
@@ -72,7 +72,7 @@ class Rendezvous:
     # --- rank 0 -----------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raise RemotelyError if such a job runs already, on this machine or another."""
+        """Raise RemotelyError if a job of this name already runs, on this machine or another."""
         if (old := self._read()) is None:
             return
         is_here = old.machine == self._me.machine
@@ -80,31 +80,31 @@ class Rendezvous:
             return
         if not is_here and old.addresses and not answering(old.addresses):
             return
-        raise self._taken(old)
+        raise self._name_taken(old)
 
     def open(self) -> None:
-        """Make the folder and the keys, in place of what an earlier run has left."""
+        """Create the folder and the keys, in place of those that an earlier run left."""
         remove(self.folder)
         self.folder.parent.mkdir(parents=True, exist_ok=True)
-        key_files.make_keys(self._in_the_making)
-        self._write(self._in_the_making / self._invitation.name, self._me)
+        key_files.make_keys(self._unpublished)
+        self._write(self._unpublished / self._invitation.name, self._me)
         try:
-            self._in_the_making.rename(self.folder)
+            self._unpublished.rename(self.folder)
         except OSError:
             if (other := self._read()) is None:
                 raise
-            raise self._taken(other) from None
+            raise self._name_taken(other) from None
 
     def invite(self, addresses: list[str]) -> None:
-        """Tell the other ranks where this one is."""
+        """Publish the addresses of this rank for the others."""
         self._write(self._invitation, msgspec.structs.replace(self._me, addresses=addresses))
 
     def close(self) -> None:
-        """Remove the folder, unless it is another run's by now.
+        """Remove the folder, unless another run owns it by now.
 
-        It never raises: what else there is to end has to end, though the disk does not answer.
+        It does not raise if the disk fails, so that the rest of the shutdown goes on.
         """
-        shutil.rmtree(self._in_the_making, ignore_errors=True)
+        shutil.rmtree(self._unpublished, ignore_errors=True)
         owner = self._read()
         if owner is None or msgspec.structs.replace(owner, addresses=[]) != self._me:
             return
@@ -113,10 +113,10 @@ class Rendezvous:
         except OSError:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _taken(self, by: Invitation) -> RemotelyError:
+    def _name_taken(self, owner: Invitation) -> RemotelyError:
         return RemotelyError(
-            f"a job of this name runs already: {self.folder} is that of pid {by.pid} on "
-            f"{by.machine}. Give one of them another name: --job. If that process has ended, "
+            f"a job of this name runs already: {self.folder} belongs to pid {owner.pid} on "
+            f"{owner.machine}. Give one of them another name: --job. If that process has ended, "
             "remove the folder"
         )
 
@@ -129,21 +129,21 @@ class Rendezvous:
                 found[note.rank] = note
         return found
 
-    # --- the others -------------------------------------------------------------------------------
+    # --- other ranks ------------------------------------------------------------------------------
 
     def invitation(self) -> Invitation | None:
-        """Return where rank 0 is, if it has said so."""
+        """Return the invitation of rank 0 once it has addresses."""
         found = self._read()
         return found if found and found.addresses else None
 
     def is_open(self) -> bool:
-        """Return whether rank 0, of this run or an earlier one, has made the folder."""
+        """Return whether the folder exists: rank 0 of this run or an earlier one created it."""
         return self.folder.exists()
 
     def note(self, state: Literal["came", "joined", "failed"], why: str = "") -> None:
-        """Say how far this rank is, if rank 0 has made the folder.
+        """Report the state of this rank, if rank 0 has created the folder.
 
-        It also makes a client of NFS look into the folder afresh: a change of its own does.
+        The write also makes an NFS client of this machine reread the folder.
         """
         note = Note(rank=self._rank, machine=this_machine.machine_name(), state=state, why=why)
         with contextlib.suppress(OSError):
@@ -160,11 +160,11 @@ class Rendezvous:
         temporary.replace(file)
 
 
-def meeting_place(named: Path | None) -> Path:
-    """Return the folder that holds those of the jobs: the one named, or ~/.remotely/jobs.
+def jobs_folder(named: Path | None) -> Path:
+    """Return the folder that holds the folders of jobs: the one named, or ~/.remotely/jobs.
 
-    Raises RemotelyError if it is named and its parent is not there: it may be mistyped, or its disk
-    is not mounted here.
+    Raises RemotelyError if the parent of the one named does not exist: the path may be mistyped, or
+    its disk not mounted here.
     """
     if named is None:
         return (folders.home() / "jobs").absolute()
@@ -172,13 +172,13 @@ def meeting_place(named: Path | None) -> Path:
     if not place.parent.is_dir():
         raise RemotelyError(
             f"--rendezvous {named}: there is no folder {place.parent} on this machine. Name a "
-            "folder on a disk that all machines share; only the last part of its path is made"
+            "folder on a disk that all machines share; only the last part of its path is created"
         )
     return place
 
 
 def remove(folder: Path) -> None:
-    """Remove the folder of a job, although other ranks may be writing into it."""
+    """Remove the folder of a job, even while other ranks write into it."""
     gone = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
     with contextlib.suppress(FileNotFoundError):
         folder.rename(gone)
@@ -186,7 +186,7 @@ def remove(folder: Path) -> None:
 
 
 def answering(addresses: list[str]) -> str | None:
-    """Return the first of these addresses at which anything listens, if one answers in time."""
+    """Return the first of these addresses to accept a connection, or None after ANSWER_S."""
     deadline = time.monotonic() + ANSWER_S
     probes = {address: PortProbe(*parse_address(address)) for address in addresses}
     while True:
@@ -198,28 +198,28 @@ def answering(addresses: list[str]) -> str | None:
         time.sleep(LOOK_EVERY_S)
 
 
-def missing(size: int, notes: dict[int, Note], folder: Path, within_s: float, by: str) -> str:
-    """Return which ranks have not joined, and why, as far as rank 0 can know.
+def missing(size: int, notes: dict[int, Note], folder: Path, timeout_s: float, by: str) -> str:
+    """Describe the ranks that have not joined, with the reasons that rank 0 can know.
 
-    If some have failed, the others had less time than `within_s`.
+    If some ranks have failed, `timeout_s` is not over yet for the others.
     """
     absent = [rank for rank in range(1, size) if rank not in notes]
-    stuck = [note for rank, note in sorted(notes.items()) if note.state != "joined"]
-    if failed := [note.rank for note in stuck if note.state == "failed"]:
-        told = [f"{names_of(failed)} of {size} could not join"]
+    waiting = [note for rank, note in sorted(notes.items()) if note.state != "joined"]
+    if failed := [note.rank for note in waiting if note.state == "failed"]:
+        parts = [f"{names_of(failed)} of {size} could not join"]
     else:
-        late = sorted(absent + [note.rank for note in stuck])
-        told = [f"{names_of(late)} of {size} did not come within {within_s:.0f} s"]
+        late = sorted(absent + [note.rank for note in waiting])
+        parts = [f"{names_of(late)} of {size} did not join within {timeout_s:.0f} s"]
     if absent and failed:
-        told.append(f"nothing was heard of {names_of(absent)} so far")
+        parts.append(f"{names_of(absent)} left no note so far")
     elif absent:
-        told.append(
-            f"nothing was heard of {names_of(absent)}: {by} has not started them, or "
-            f"{folder.parent} is not on a disk that their machines share (name one that is: "
+        parts.append(
+            f"{names_of(absent)} left no note: {by} has not started them, or "
+            f"{folder.parent} is not on a disk that their machines share (name a folder that is: "
             "--rendezvous DIR)"
         )
-    told += [
+    parts += [
         f"rank {note.rank} is on {note.machine}" + (f", but {note.why}" if note.why else "")
-        for note in stuck
+        for note in waiting
     ]
-    return "; ".join(told)
+    return "; ".join(parts)

@@ -1,8 +1,8 @@
-"""The start and stop of a cluster on the machines of hosts.toml, by OpenSSH.
+"""Starting and stopping a cluster on the machines of a host file, with OpenSSH.
 
-OpenSSH itself is run, so that the user's own configuration, agent and known hosts hold: host keys
-are checked, and nothing asks for a password.  A machine joins by `remotely join` there; its key
-goes over standard input, and is in no argument.
+It runs OpenSSH itself, so that the user's configuration, agent and known hosts apply: host keys are
+checked, and there are no password prompts.  A machine joins by running `remotely join`; it receives
+the key on standard input, not as an argument.
 """
 
 import re
@@ -21,25 +21,25 @@ from remotely.ops.cluster import Network
 from remotely.ops.host_file import Host, HostFile
 from remotely.protocol.address import join_address
 
-AT_ONCE = 32  # sessions of ssh
+MAX_SESSIONS = 32  # of ssh, at the same time
 CONNECT_S = 5  # for a machine to answer
-SESSION_S = 60.0  # for what is done there
+SESSION_S = 60.0  # for the command there
 SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}")
 
-OF_SSH = (255,)  # its exit code if it fails itself (man 1 ssh)
+OF_SSH = (255,)  # the exit code of ssh if ssh itself fails (man 1 ssh)
 OF_SHELL = (126, 127)  # of the shell there, if it cannot run the command
 
-# What to do about a failure, by its exit code and its words.  Those of remotely say it themselves.
+# Hints for failures, by exit code and message.  Messages of remotely have hints of their own.
 HINTS = (
     (
         OF_SSH,
         r"Host key verification failed|host key is known|IDENTIFICATION HAS CHANGED",
-        "connect once by hand, 'ssh {host}', and compare the fingerprint with that of the machine",
+        "connect once by hand, 'ssh {host}', and check the fingerprint of the machine",
     ),
     (
         OF_SSH,
         r"Permission denied",
-        "it needs a key without a password, or one in ssh-agent: 'ssh-copy-id {host}'",
+        "it needs a key without a passphrase, or one in ssh-agent: 'ssh-copy-id {host}'",
     ),
     (
         OF_SSH,
@@ -49,7 +49,7 @@ HINTS = (
     (
         OF_SHELL,
         r"",
-        'say where remotely is there, by command = "/path/to/remotely" in the host file',
+        'set the path of remotely there, command = "/path/to/remotely", in the host file',
     ),
 )
 
@@ -59,11 +59,11 @@ class Outcome(NamedTuple):
 
     host: str
     is_done: bool
-    said: str  # a sentence
+    message: str  # one sentence
 
 
 def up(file: HostFile) -> Iterator[Outcome]:
-    """Start the cluster here, unless it runs, and have all machines join; yield each as it ends.
+    """Start the cluster here, unless it runs, and have all machines join; yield each outcome.
 
     Raises RemotelyError if the cluster cannot be started, or another one runs at its port.
     """
@@ -71,8 +71,8 @@ def up(file: HostFile) -> Iterator[Outcome]:
     if masters and masters[0].listens != (here := _listening_at(file)):
         raise RemotelyError(
             f"another cluster runs on this machine (its master has pid {masters[0].pid}): it "
-            f"listens at {masters[0].listens}, and not at {here}. 'remotely stop --port "
-            f'{file.port}\' ends it, or name another port in the host file: address = "HOST:PORT"'
+            f"listens at {masters[0].listens}, not at {here}. 'remotely stop --port {file.port}' "
+            'ends it, or set another port in the host file: address = "HOST:PORT"'
         )
     if not masters:
         announced = (file.master,) if file.listen else ()
@@ -83,26 +83,26 @@ def up(file: HostFile) -> Iterator[Outcome]:
 
 
 def is_up(file: HostFile) -> bool:
-    """Return whether the cluster that `up` starts here runs."""
+    """Return whether the cluster that `up` starts is running here."""
     here = _listening_at(file)
     return any(master.listens == here for master in _masters(file))
 
 
 def end_here(file: HostFile) -> bool:
-    """End the cluster that `up` starts here, and no other one; return whether it ran."""
+    """End the cluster that `up` starts here, and no other one; return whether it was running."""
     ended = cluster.stop(file.port, started=_listening_at(file))
-    if stayed := [daemon.pid for daemon in ended if daemon.alive]:
-        raise RemotelyError(f"pid {', '.join(map(str, stayed))} did not end")
+    if alive := [daemon.pid for daemon in ended if daemon.alive]:
+        raise RemotelyError(f"pid {', '.join(map(str, alive))} did not end")
     return bool(ended)
 
 
 def leave(file: HostFile) -> Iterator[Outcome]:
-    """End what is left of the cluster on each machine; yield each as it ends."""
+    """Have all machines leave the cluster; yield each outcome."""
     yield from _on_each(file, lambda host: leave_line(file, host), b"")
 
 
 def join_line(file: HostFile, host: Host) -> str:
-    """Return the line of a shell by which a machine joins."""
+    """Return the shell command by which a machine joins."""
     words = ["join", join_address(file.master, file.port), "--key", "-", "--once"]
     for option, value in (
         ("--cpus", host.cpus),
@@ -117,12 +117,12 @@ def join_line(file: HostFile, host: Host) -> str:
 
 
 def leave_line(file: HostFile, host: Host) -> str:
-    """Return the line by which a machine leaves this cluster, and no other."""
+    """Return the shell command by which a machine leaves this cluster, and no other."""
     return _line(file, host, ["stop", "--joined", join_address(file.master, file.port)])
 
 
 def _line(file: HostFile, host: Host, words: list[str]) -> str:
-    """The user's command is for the shell to read: it may have a `~`, and several words."""
+    """Join the user's command, unquoted since it may have a `~` or several words, and `words`."""
     return f"{host.command or file.command} {shlex.join(words)}"
 
 
@@ -136,12 +136,12 @@ def _masters(file: HostFile) -> list[Running]:
 
 def _on_each(file: HostFile, line_for: Callable[[Host], str], send: bytes) -> Iterator[Outcome]:
     hosts = file.all_hosts
-    with ThreadPoolExecutor(min(AT_ONCE, len(hosts)), thread_name_prefix="ssh") as pool:
+    with ThreadPoolExecutor(min(MAX_SESSIONS, len(hosts)), thread_name_prefix="ssh") as pool:
         futures = [pool.submit(_at, host.ssh, line_for(host), send) for host in hosts]
         try:
             for future in as_completed(futures):
                 yield future.result()
-        except KeyboardInterrupt:  # ssh gets it too; what has not begun must not
+        except KeyboardInterrupt:  # running ssh processes get the signal too; start no others
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
@@ -158,20 +158,21 @@ def _at(host: str, line: str, send: bytes) -> Outcome:
     except FileNotFoundError:
         raise RemotelyError("there is no ssh on this machine: install OpenSSH") from None
     except subprocess.TimeoutExpired:
-        return Outcome(host, False, f"nothing came of it within {SESSION_S:.0f} s")
+        return Outcome(host, False, f"ssh did not finish within {SESSION_S:.0f} s")
     out, err = (_text(stream) for stream in (done.stdout, done.stderr))
     if not done.returncode:
         return Outcome(host, True, out.partition("\n")[0])
-    told = err or out or f"exit code {done.returncode}"
-    return Outcome(host, False, explained(host, told, done.returncode))
+    message = err or out or f"exit code {done.returncode}"
+    return Outcome(host, False, with_hint(host, message, done.returncode))
 
 
-def explained(host: str, words: str, code: int) -> str:
-    """Return the words of ssh, or of the shell or remotely there, with what to do about them."""
-    hints = (todo for codes, pattern, todo in HINTS if code in codes and re.search(pattern, words))
-    hint = next(hints, "")
-    told = " ".join(words.split())
-    return f"{told.rstrip('.')}; {hint.format(host=host)}" if hint else told
+def with_hint(host: str, message: str, code: int) -> str:
+    """Return an error message of ssh, the shell or remotely there, with a hint on what to do."""
+    line = " ".join(message.split())
+    for codes, pattern, hint in HINTS:
+        if code in codes and re.search(pattern, message):
+            return f"{line.rstrip('.')}; {hint.format(host=host)}"
+    return line
 
 
 def _text(stream: bytes) -> str:

@@ -1,1 +1,1 @@
-"""The messages between processes: pure, no socket, clock or file in it."""
+"""The messages between processes, and how they are encoded: no sockets, clocks or files."""

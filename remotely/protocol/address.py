@@ -1,4 +1,4 @@
-"""Addresses, "host:8010" or "[::1]:8010", and what to say when nobody answers there."""
+"""Addresses ("host:8010", "[::1]:8010"), and the errors if there is no connection to one."""
 
 import errno
 
@@ -12,32 +12,32 @@ FORKED = (
     "this process was forked from one that is connected, and cannot share its connection: call "
     f"remotely.connect() here first, which without an address starts another cluster. {SHARED}"
 )
-# What to do where there is no master, beside starting one there.
+# Alternatives to starting a master.
 OWN_CLUSTER = ", or call remotely.connect() without an address for a cluster of your own"
-RUNS_ALREADY = "; if it runs, it may have been started with a --host of its own machine alone"
+RUNS_ALREADY = "; if it runs, its --host may admit its own machine only"
 
-# What it means that a connection to a port of another machine fails, by the kernel's answer.
-REFUSED = "nothing listens at port {port} of {host}, or a firewall rejects what {here} sends there"
+# Why a connection to a port of another machine fails, by the kernel's errno.
+REFUSED = "nothing listens at port {port} of {host}, or a firewall rejects packets from {here}"
 DROPPED = (
     "port {port} of {host} does not answer {here}: that machine is off or has another address, or "
-    "a firewall drops what {here} sends there; open that port to it"
+    "a firewall drops packets from {here}; open that port to it"
 )
 NO_ROUTE = (
-    "{here} has no way to port {port} of {host}: they share no network, or a router or a firewall "
-    "in between rejects it"
+    "{here} has no route to port {port} of {host}: they share no network, or a router or a "
+    "firewall in between rejects the packets"
 )
 ANSWERS = (
-    "port {port} of {host} answers {here} now: that may be another machine or program, or the "
-    "network between them fails now and then"
+    "port {port} of {host} answers {here} now: it may be another machine or program, or the "
+    "network between them is unreliable"
 )
 _MEANINGS = {
     0: ANSWERS,
     errno.ECONNREFUSED: REFUSED,
     errno.ETIMEDOUT: DROPPED,
-    errno.EINPROGRESS: DROPPED,  # of a connection that is still being tried
+    errno.EINPROGRESS: DROPPED,  # the connection attempt is still pending
     errno.EHOSTUNREACH: NO_ROUTE,
     errno.ENETUNREACH: NO_ROUTE,
-    errno.EACCES: NO_ROUTE,  # a rule of this machine's own firewall
+    errno.EACCES: NO_ROUTE,  # this machine's own firewall
     errno.EPERM: NO_ROUTE,
 }
 
@@ -64,9 +64,9 @@ def split_address(address: str) -> tuple[str, int | None]:
         is_good = bool(host or not colon)
     has_number = colon == ":" and port.isdecimal()
     if is_good and has_number and not 0 < int(port) < 65536:
-        raise ValueError(f"{address!r} has a port that cannot be: they go from 1 to 65535")
+        raise ValueError(f"{address!r} has an invalid port: ports go from 1 to 65535")
     if not is_good or not (has_number or not colon):
-        raise ValueError(f"{address!r} is no address; write it as host:{DEFAULT_PORT}")
+        raise ValueError(f"{address!r} is not an address; write it as host:{DEFAULT_PORT}")
     return host, int(port) if has_number else None
 
 
@@ -76,7 +76,7 @@ def join_address(host: str, port: int | str) -> str:
 
 
 def is_ipv6(text: str) -> bool:
-    """Tell whether this is an IPv6 address, as a number."""
+    """Return whether this is a numeric IPv6 address."""
     import ipaddress  # noqa: PLC0415 - rarely needed
 
     try:
@@ -87,23 +87,23 @@ def is_ipv6(text: str) -> bool:
 
 
 def unreachable(here: str, host: str, port: int, code: int | None, what: str = "") -> str:
-    """Return why there is no connection: `code` is the kernel's errno, `what` its own words."""
+    """Return why there is no connection: `code` is the kernel's errno, `what` its message."""
     unknown = what or "there is no connection from {here} to port {port} of {host}"
     meaning = unknown if code is None else _MEANINGS.get(code, unknown)
     return meaning.format(here=here, host=host, port=port)
 
 
 def unknown_host(name: str, error: Exception) -> str:
-    """Return what to tell somebody whose machine's name has no address."""
+    """Return the error for a machine name that cannot be resolved."""
     why = getattr(error, "strerror", None) or str(error)
     return (
-        f"there is no machine {name!r} that this one knows of ({why}): check how it is spelt, or "
-        "write its IP address"
+        f"cannot resolve the machine name {name!r} ({why}): check its spelling, or use its IP "
+        "address"
     )
 
 
-def nobody(address: str, what: str, or_else: str = OWN_CLUSTER) -> str:
-    """Return what to tell somebody who found no master at an address."""
+def no_master(address: str, what: str, or_else: str = OWN_CLUSTER) -> str:
+    """Return the error for an address at which there is no master."""
     place = address.removeprefix("tcp://")
     host, _, port = place.rpartition(":")
     return (
@@ -112,7 +112,7 @@ def nobody(address: str, what: str, or_else: str = OWN_CLUSTER) -> str:
     )
 
 
-def place(address: str) -> str:
-    """Return how messages name where something listens: "host port 1234"."""
+def describe(address: str) -> str:
+    """Return an address as error messages show it: "host port 1234"."""
     host, port = parse_address(address)
     return f"{host} port {port}"

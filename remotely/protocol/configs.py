@@ -1,4 +1,4 @@
-"""The configurations of daemons, as a launcher passes them."""
+"""The configurations that a launcher passes to the daemons."""
 
 from typing import Any
 
@@ -8,20 +8,20 @@ from remotely.protocol.listening import Listening
 
 
 class MasterConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What a master reads from standard input, as one line of JSON."""
+    """The configuration of a master: one line of JSON on its standard input."""
 
     address: str
     key: dict[str, Any]
     lifeline: bool
-    counts_cpus: bool = True  # of actors that name none; not of a script's own cluster
+    counts_cpus: bool = True  # of actors that name none; false for an embedded cluster
     key_file: str = ""  # read again at SIGHUP
-    learns: bool = False  # one before it was killed, and its workers may come back
-    pid_file: str = ""  # written by the launcher, removed by us
-    attached: bool = False  # the end of standard input is the end of the cluster, in good order
+    learns: bool = False  # an earlier master was killed, and its workers may come back
+    pid_file: str = ""  # written by the launcher, removed by the daemon
+    attached: bool = False  # the end of standard input stops the cluster gracefully
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker reads from standard input, as one line of JSON."""
+    """The configuration of a worker: one line of JSON on its standard input."""
 
     worker: str
     master: str
@@ -30,10 +30,10 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     cpus: float
     gpus: list[str]  # as CUDA knows them
-    resources: dict[str, float] = {}  # of the user's
+    resources: dict[str, float] = {}  # custom resources
     lifeline: bool
-    pid_file: str = ""  # written by the launcher, removed by us
-    attached: bool = False  # the end of standard input is the end of this worker, in good order
-    end_without_master_s: float = 0.0  # if not zero: leave after so long without a word from it
-    nonce: str  # what makes `worker` of the key; see admission.py
+    pid_file: str = ""  # written by the launcher, removed by the daemon
+    attached: bool = False  # the end of standard input stops this worker gracefully
+    end_without_master_s: float = 0.0  # if nonzero: leave if the master is silent for this long
+    nonce: str  # `worker` is derived from it and the key; see admission.py
     predecessors: list[str] = []  # see Register

@@ -1,4 +1,4 @@
-"""Ids that only the holder of a key can have."""
+"""Ids that only the holder of a key can use."""
 
 import hashlib
 
@@ -8,6 +8,6 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def bound_id(role: str, key: bytes, nonce: str) -> str:
-    """Return the id that the holder of a key and a nonce has in this role."""
-    told = _encode((role, key, nonce))
-    return hashlib.blake2b(told, digest_size=16, person=b"remotely id").hexdigest()
+    """Derive the id that the holder of a key and a nonce has in this role."""
+    data = _encode((role, key, nonce))
+    return hashlib.blake2b(data, digest_size=16, person=b"remotely id").hexdigest()

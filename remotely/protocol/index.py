@@ -1,7 +1,7 @@
-"""An index: the actors of an owner, the sessions inside of an actor.
+"""A multimap for indexes, such as the actors of an owner.
 
-A record names its owner; an index is the way back.  Whoever keeps records adds to their indexes and
-takes from them where the record itself comes and goes, so that no question is a search.
+A record names its owner; an index maps the owner back to its records, so that no lookup is a
+search.  The code that adds or removes a record updates its indexes.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ Item = TypeVar("Item")
 
 
 class Index(Generic[Key, Item]):
-    """Items by key, each key's in the order in which they came; of a key without any, nothing."""
+    """Items by key, in insertion order.  A key without items is not kept."""
 
     def __init__(self) -> None:
         self._items: dict[Key, dict[Item, None]] = {}
@@ -24,27 +24,27 @@ class Index(Generic[Key, Item]):
         return iter(self._items)
 
     def of(self, key: Key) -> list[Item]:
-        """Return what belongs to a key, as it is now."""
+        """Return a copy of the items of a key."""
         return list(self._items.get(key, ()))
 
     def first(self, key: Key) -> Item | None:
-        """Return what has belonged to a key for longest."""
+        """Return the oldest item of a key."""
         return next(iter(self._items.get(key, ())), None)
 
     def count(self, key: Key) -> int:
-        """Return how many belong to a key."""
+        """Return the number of items of a key."""
         return len(self._items.get(key, ()))
 
     def add(self, key: Key, item: Item) -> None:
         self._items.setdefault(key, {})[item] = None
 
     def discard(self, key: Key, item: Item) -> None:
-        """Take an item from a key.  One that is not there is no error."""
+        """Remove an item from a key, if it is there."""
         if (items := self._items.get(key)) is not None:
             items.pop(item, None)
             if not items:
                 del self._items[key]
 
     def pop(self, key: Key) -> list[Item]:
-        """Take all from a key, and return it."""
+        """Remove and return the items of a key."""
         return list(self._items.pop(key, ()))

@@ -1,20 +1,20 @@
-"""Leases: the right to be thought alive until a moment.  And all times that the cluster keeps.
+"""Leases: how long a peer counts as alive; and all time constants of the cluster.
 
-Three signals, with three meanings.
+Three signals have three meanings.
 
-    libzmq's heartbeat   the peer's process is there and can be reached.  libzmq's own thread
-                         answers it, so it says nothing of the peer's Python, and a client that
-                         holds the GIL for a minute does not lose its actors
+    libzmq's heartbeat   the peer's process is there and reachable.  libzmq's own thread answers it,
+                         so it says nothing about the peer's Python: a client that holds the GIL for
+                         a minute does not lose its actors
     a beat               the peer's Python runs
-    a lease              what those two renew.  When it ends, the peer is lost, which is less than
-                         died: nobody saw its process end
+    a lease              is renewed by the other two.  When it expires, the peer is lost; that is
+                         not the same as dead, because nobody has seen its process end
 
-A worker keeps its own count of its lease, and it is the shorter one: what its master might place
-elsewhere must have ended before (fence.py).
+A worker also keeps its own copy of its lease, which is shorter: its actors must have ended before
+the master may place them elsewhere (fence.py).
 
-This file looks at no clock: `now` is handed in, and is time.monotonic() everywhere, since the
-wall's clock jumps.  A worker's own count alone goes on in suspend (fence.py): the master's does not
-wait for it, while a master that was suspended owes those who could not reach it the time.
+This file reads no clock.  `now` is an argument, and is time.monotonic() everywhere, because the
+wall clock jumps.  Only a worker's own copy counts the time in suspend (fence.py), because the
+master may go on without it; a master that was suspended extends the leases by that time.
 """
 
 from typing import NamedTuple
@@ -28,34 +28,32 @@ class Time(NamedTuple):
 
 # The table in docs/reliability.md is made from this.
 TIMES = (
-    Time("BEAT_EVERY_S", 2.0, "four beats may be lost before a lease ends"),
-    Time("LEASE_S", 15.0, "longer than a machine's stutter, shorter than a user's patience"),
-    Time("FENCE_S", 10.0, "two thirds of a lease: a worker cut off for so long ends its actors"),
+    Time("BEAT_EVERY_S", 2.0, "four beats may be lost before a lease expires"),
+    Time("LEASE_S", 15.0, "longer than a machine's hiccup, shorter than a user's patience"),
+    Time("FENCE_S", 10.0, "two thirds of a lease: a worker cut off for this long ends its actors"),
     Time(
         "TICK_EVERY_S",
         2.0,
-        "how late an ended lease may be seen; to 1,000 workers it costs 2 % of a core",
+        "how late an expired lease may be noticed; for 1,000 workers it costs 2 % of a core",
     ),
-    Time("HEARTBEAT_IVL_S", 2.0, "libzmq's own; its thread answers, whatever Python does"),
-    Time("HEARTBEAT_TIMEOUT_S", 4.5, "two lost beats are weather; a pulled cable is seen in 6.5 s"),
-    Time("HANDSHAKE_S", 5.0, "half-open peers are cut; a busy machine needs 0.1 s for CURVE"),
+    Time("HEARTBEAT_IVL_S", 2.0, "libzmq's own; its thread answers whatever Python does"),
+    Time("HEARTBEAT_TIMEOUT_S", 4.5, "tolerates two lost beats; notices a pulled cable in 6.5 s"),
+    Time("HANDSHAKE_S", 5.0, "cuts half-open peers; CURVE takes 0.1 s on a busy machine"),
     Time("CONNECT_S", 5.0, "the kernel alone would try for two minutes"),
     Time(
         "DRAIN_S",
         5.0,
-        "what a closed actor has for its calls and its `close`, and again to let go and exit; and "
-        "then its last replies, to arrive",
+        "for the calls and the `close` of an actor that is closed; again for its exit; and again "
+        "for its last replies to arrive",
     ),
     Time("OWNER_GRACE_S", 1.0, "for the calls of an owner that has ended: nobody waits for them"),
-    Time("TERM_S", 3.0, "from SIGTERM to SIGKILL, for handlers that write something out"),
-    Time("LEAVE_S", 5.0, "for the workers to end their actors and go, when a cluster is stopped"),
-    Time("RESTARTS_WITHIN_S", 600.0, "max_restarts are counted in it: who dies at once gives up"),
-    Time(
-        "EXPECTED_S", 300.0, "a lost machine is waited for by who needs it: a reboot takes minutes"
-    ),
+    Time("TERM_S", 3.0, "from SIGTERM to SIGKILL, for handlers that save something"),
+    Time("LEAVE_S", 5.0, "for the workers to end their actors when a cluster is stopped"),
+    Time("RESTARTS_WITHIN_S", 600.0, "the window of max_restarts: an actor that keeps dying ends"),
+    Time("EXPECTED_S", 300.0, "requests wait this long for a lost machine: a reboot takes minutes"),
     Time("PLACE_S", 60.0, "how long a request waits for room: others finish, machines join"),
-    Time("OVERTAKEN_S", 5.0, "how long a request may be overtaken before room is kept for it"),
-    Time("KEPT_S", 10.0, "how long room is kept while nothing ends that is in the way"),
+    Time("OVERTAKEN_S", 5.0, "how long a request may be overtaken before room is reserved for it"),
+    Time("KEPT_S", 10.0, "how long a reservation lasts if no actor in its way ends"),
 )
 _SECONDS = {time.name: time.seconds for time in TIMES}
 
@@ -79,10 +77,10 @@ KEPT_S = _SECONDS["KEPT_S"]
 
 
 class Leases:
-    """Who is thought alive, and until when.
+    """The leases of all peers.
 
-    Every lease is as long as every other, so the order of renewal is the order of ending: a dict
-    that is kept in that order is all the queue it takes.
+    All leases have the same length, so they expire in the order of renewal: a dict in that order
+    serves as the queue.
     """
 
     def __init__(self, lease_s: float = LEASE_S) -> None:
@@ -96,24 +94,24 @@ class Leases:
         return holder in self._deadlines
 
     def renew(self, holder: str, now: float) -> None:
-        """Begin or prolong a lease.  `now` never goes back."""
+        """Start or renew a lease.  `now` must never decrease."""
         self._deadlines.pop(holder, None)
         self._deadlines[holder] = now + self.lease_s
 
     def silent_s(self, holder: str, now: float) -> float:
-        """Return for how long a lease has not been renewed; one that has ended, all its time."""
+        """Return the seconds since a lease was renewed; of an expired lease, its length."""
         return now - self._deadlines.get(holder, now) + self.lease_s
 
     def end(self, holder: str) -> None:
-        """End a lease before its time.  One that is not there is no error."""
+        """End a lease early, if there is one."""
         self._deadlines.pop(holder, None)
 
     def extend(self, seconds: float) -> None:
-        """Let all of them end so much later: who judges them was away, and could hear nobody."""
+        """Extend all leases: their keeper was suspended, and could receive no renewals."""
         self._deadlines = {who: deadline + seconds for who, deadline in self._deadlines.items()}
 
     def expired(self, now: float) -> list[str]:
-        """Remove and return whose lease has ended, the first to end first."""
+        """Remove and return the holders whose lease has expired, in the order of expiry."""
         ended = []
         for holder, deadline in self._deadlines.items():
             if deadline > now:

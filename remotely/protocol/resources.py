@@ -1,8 +1,6 @@
-"""CPUs, GPUs, memory and resources of the user's: what a worker has and an actor asks for, and how
-both are written.
+"""Resources of workers and actors: CPUs, GPUs, memory and custom ones; parsing and formatting.
 
-All but bytes is counted in thousandths, since 0.1 added ten times and taken off ten times is not
-zero.
+All except bytes are counted in thousandths: 0.1 added and subtracted ten times is not zero.
 """
 
 import re
@@ -30,10 +28,10 @@ _UNITS = {
     "tb": 1000**4,
     "tib": 1 << 40,
 }
-_MOST_BYTES = 1 << 62  # as many as a message carries
-_OURS = frozenset(("cpus", "gpus", "memory"))  # they have options of their own
+_MOST_BYTES = 1 << 62  # as in a message
+_BUILT_IN = frozenset(("cpus", "gpus", "memory"))
 _OTHER = re.compile(r"[A-Za-z][\w.-]{0,49}", re.ASCII)
-_MOST_OF_OTHERS = 10**12  # as many as a message carries
+_MOST_OF_OTHERS = 10**12  # as in a message
 _MEMORY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE | re.ASCII)
 
 
@@ -47,16 +45,18 @@ def parse_memory(memory: int | str) -> int:
             found = float(match[1]) * unit
             if found <= _MOST_BYTES:
                 return round(found)
-    raise ValueError(f'memory={memory!r} is no amount; write bytes as an int, or "512MB" or "2GiB"')
+    raise ValueError(
+        f'memory={memory!r} is not an amount; write bytes as an int, or "512MB" or "2GiB"'
+    )
 
 
 class Resources(msgspec.Struct, frozen=True):
-    """What a worker has, or an actor asks for.
+    """The resources of a worker, or those that an actor requests.
 
     cpus     may be a fraction
-    gpus     whole ones; an actor may ask for a part of one instead (0.5)
+    gpus     whole ones; an actor may request a part of one instead (0.5)
     memory   bytes
-    others   resources of the user's, each with its name: sorted, and none of zero
+    others   custom resources by name: sorted, without zeros
     """
 
     cpus: Cores = 0.0
@@ -77,11 +77,11 @@ class Resources(msgspec.Struct, frozen=True):
         )
 
     def amount_of(self, name: str) -> float:
-        """Return how much there is of a resource of the user's."""
+        """Return the amount of a custom resource."""
         return next((amount for other, amount in self.others if other == name), 0.0)
 
-    def at_least_none(self) -> "Resources":
-        """Return what can be had, where some of it is less than nothing."""
+    def clamped(self) -> "Resources":
+        """Return these resources with negative amounts set to zero."""
         others = tuple((name, max(0.0, amount)) for name, amount in self.others)
         return Resources(max(0.0, self.cpus), max(0.0, self.gpus), max(0, self.memory), others)
 
@@ -116,16 +116,16 @@ class Resources(msgspec.Struct, frozen=True):
 
 
 def parse_others(resources: Mapping[Any, Any]) -> tuple[tuple[str, float], ...]:
-    """Return resources of the user's as `Resources.others`.  Raises ValueError for a bad one."""
+    """Return custom resources as `Resources.others`.  Raises ValueError for an invalid one."""
     for name, amount in resources.items():
-        if not isinstance(name, str) or not _OTHER.fullmatch(name) or name in _OURS:
+        if not isinstance(name, str) or not _OTHER.fullmatch(name) or name in _BUILT_IN:
             raise ValueError(
-                f"resources has the name {name!r}: a name is of letters, digits and . - _, at most "
-                f"50, begins with a letter, and is none of {listed(sorted(_OURS))}"
+                f"resources has the invalid name {name!r}: write letters, digits and . - _, at "
+                f"most 50, beginning with a letter; {listed(sorted(_BUILT_IN))} are built in"
             )
         is_number = isinstance(amount, int | float) and not isinstance(amount, bool)
         if not is_number or not 0 <= amount <= _MOST_OF_OTHERS:
-            raise ValueError(f"resources[{name!r}]={amount!r}: it is to be a number from 0 up")
+            raise ValueError(f"resources[{name!r}]={amount!r}: must be a number of at least 0")
     milli = {name: in_thousandths(amount) for name, amount in resources.items()}
     return tuple((name, count / 1000) for name, count in sorted(milli.items()) if count)
 

@@ -1,7 +1,7 @@
 """The messages between a client and an actor, and nothing else.
 
-One message is one ZeroMQ multipart.  Its first frame holds all of a small call, since every
-frame costs an encryption and a system call's share; large buffers follow as frames of their own.
+One message is one ZeroMQ multipart.  Its first frame holds all of a small call, because every frame
+costs an encryption and part of a system call; large buffers follow in frames of their own.
 
     bytes   of frame 0
     1       VERSION
@@ -10,13 +10,13 @@ frame costs an encryption and a system call's share; large buffers follow as fra
     4       length of the loan, big-endian
     8       call id, big-endian; a reply repeats the id of its call
     n       the name: of a method, of an attribute, the hash of a file or of sources
-    m       the loan, opaque here: where the value lies, if it lies in shared memory or in a store
-    rest    the payload, opaque here (a pickle, but for PREPARE, FILE, SOURCES and OPEN)
+    m       the loan, opaque here: where the value is, if it is in shared memory or in a store
+    rest    the payload, opaque here (a pickle, except for PREPARE, FILE, SOURCES and OPEN)
 
-Two rules hold this file together.
+Two rules hold for this file.
 
-1. It never unpickles, opens a socket or looks at a clock.
-2. `decode` may be handed any bytes at all.  It returns a Message or raises WireError.
+1. It never unpickles, opens a socket or reads a clock.
+2. `decode` takes any bytes.  It returns a Message or raises WireError.
 """
 
 import struct
@@ -29,7 +29,7 @@ from remotely.protocol.resources import format_bytes
 
 VERSION = 3
 MAX_FRAMES = 4096  # buffers of one value; a dict of 4,000 arrays is already odd
-MAX_FRAME_BYTES = 4 << 30  # libzmq cuts off who sends a larger one; see sockets.py
+MAX_FRAME_BYTES = 4 << 30  # libzmq disconnects a peer that sends a larger one; see sockets.py
 MAX_MESSAGE_BYTES = 16 << 30
 MAX_NAME_BYTES = 65_535
 
@@ -57,8 +57,8 @@ class Kind(IntEnum):
     RESULTS = 18
 
 
-LAST = b"\1"  # the payload of WHOLE, if nobody else will need the result
-FETCHES = b"\1"  # the payload of STORE; any other says that large results are to be sent whole
+LAST = b"\1"  # the payload of WHOLE if this is the last use of the result
+FETCHES = b"\1"  # the payload of STORE; with any other, large results are sent whole
 
 
 class Shape(NamedTuple):
@@ -69,23 +69,23 @@ class Shape(NamedTuple):
     means: str
 
 
-# Everything that may be said on this path, and who may say it.
+# All messages between a client and an actor, and which of them may send each.
 SHAPES = {
-    Kind.INIT: Shape("client", False, 0, MAX_FRAMES, "make the object: class and arguments"),
+    Kind.INIT: Shape("client", False, 0, MAX_FRAMES, "create the object: class and arguments"),
     Kind.CALL: Shape("client", True, 0, MAX_FRAMES, "run a method: arguments"),
     Kind.GET: Shape("client", True, 0, 0, "read an attribute"),
     Kind.SET: Shape("client", True, 0, MAX_FRAMES, "write an attribute: value"),
-    Kind.END: Shape("client", False, 0, 0, "end in good order, after all calls before this one"),
-    Kind.PREPARE: Shape("client", False, 0, 0, "whose actor this is and which files it needs"),
-    Kind.FILE: Shape("client", True, 1, 1, "one file that was missing, named by its hash"),
+    Kind.END: Shape("client", False, 0, 0, "end gracefully, after all earlier calls"),
+    Kind.PREPARE: Shape("client", False, 0, 0, "the actor's script, and the files that it needs"),
+    Kind.FILE: Shape("client", True, 1, 1, "one missing file, named by its hash"),
     Kind.NEXT: Shape("client", True, 0, 0, "the next item of a stream, by its name"),
     Kind.CLOSE: Shape("client", True, 0, 0, "close the generator of a stream"),
-    Kind.OPEN: Shape("client", False, 0, 0, "open my arena; the answer is where yours is"),
+    Kind.OPEN: Shape("client", False, 0, 0, "open my arena; the reply names yours"),
     Kind.OPENED: Shape("client", False, 0, 0, "your arena is open here: lend from it"),
     Kind.CALLS: Shape("client", False, 0, 0, "several CALLs without buffers"),
     Kind.SOURCES: Shape("client", True, 1, 1, "modules that the script has loaded, by their hash"),
     Kind.STORE: Shape("client", False, 0, 0, "whether large results stay in your machine's store"),
-    Kind.WHOLE: Shape("client", True, 0, 0, "send a result that is in the store, by its name"),
+    Kind.WHOLE: Shape("client", True, 0, 0, "send a result from the store, by its name"),
     Kind.RESULT: Shape("actor", False, 0, MAX_FRAMES, "the value of a call"),
     Kind.RAISED: Shape("actor", False, 1, 1, "the error, if it pickles; and its traceback as text"),
     Kind.RESULTS: Shape("actor", False, 0, 0, "several RESULTs without buffers"),
@@ -109,11 +109,9 @@ def encode(
     buffers: Sequence[bytes | memoryview] = (),
     loan: bytes = b"",
 ) -> list[bytes | memoryview]:
-    """Return the frames of one message.
+    """Return the frames of one message.  The payload is the concatenation of its pieces.
 
-    Raises WireError for too long a name or too many buffers, TooLarge for too many bytes.
-
-    The payload comes in any number of pieces.
+    Raises WireError for a name that is too long or too many buffers, TooLarge for too many bytes.
     """
     name_bytes = name.encode()
     if len(name_bytes) > MAX_NAME_BYTES or len(buffers) > MAX_FRAMES:
@@ -138,19 +136,19 @@ def _check_size(frames: Sequence[bytes | memoryview]) -> None:
 
 
 def decode(frames: Sequence[bytes | memoryview], sender: str) -> Message:
-    """Read the frames that `sender` ("client" or "actor") sent, or raise WireError."""
+    """Decode the frames of a message from `sender` ("client" or "actor"), or raise WireError."""
     if not frames or len(frames[0]) < _HEAD.size:
         raise WireError("a message without a head")
     first = memoryview(frames[0])
     version, code, name_length, loan_length, call_id = _HEAD.unpack_from(first)
     if version != VERSION:
-        raise WireError(f"the peer speaks version {version} of the wire, we speak {VERSION}")
+        raise WireError(f"the peer uses version {version} of the protocol, this side {VERSION}")
     shape = _SHAPES_BY_CODE.get(code)
     if shape is None:
         raise WireError(f"no message of kind {code}")
     kind, rule = shape
     plain = not name_length and not loan_length and len(frames) == 1
-    if plain and code == _RESULT and sender == "actor":  # most of what a client reads
+    if plain and code == _RESULT and sender == "actor":  # fast path: most replies
         return Message(kind, call_id, "", first[_HEAD.size :], frames[1:])
     loan_at = _HEAD.size + name_length
     payload_at = loan_at + loan_length
@@ -158,7 +156,7 @@ def decode(frames: Sequence[bytes | memoryview], sender: str) -> Message:
         rule.sender != sender
         or bool(name_length) != rule.named
         or payload_at > len(first)
-        or not (_may_be_lent if loan_length else _are_here)(rule, len(frames) - 1)
+        or not (_allows_loan if loan_length else _allows_buffers)(rule, len(frames) - 1)
     ):
         raise WireError(f"a malformed {kind.name} from the {sender}")
     try:
@@ -174,8 +172,8 @@ def call_id_of(frame: bytes | memoryview) -> int:
     return int(_HEAD.unpack_from(frame)[4])
 
 
-def together(kind: Kind, messages: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
-    """Return the frames of CALLS or RESULTS, from messages of one frame."""
+def batch(kind: Kind, messages: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
+    """Return the frames of CALLS or RESULTS that carry these messages of one frame each."""
     if len(messages) == 1:
         return [messages[0]]
     pieces: list[bytes | memoryview] = []
@@ -184,13 +182,8 @@ def together(kind: Kind, messages: Sequence[bytes | memoryview]) -> list[bytes |
     return encode(kind, 0, payload=pieces)
 
 
-def messages(frames: Sequence[bytes | memoryview], sender: str) -> list[Message]:
-    """Read the frames of one message, or of the several that CALLS or RESULTS carry."""
-    return each(decode(frames, sender))
-
-
-def each(message: Message) -> list[Message]:
-    """Return what CALLS or RESULTS carry, or the message itself.  Raises WireError."""
+def unbatch(message: Message) -> list[Message]:
+    """Return the messages in CALLS or RESULTS, or the message itself.  Raises WireError."""
     if message.kind not in _CARRIED:
         return [message]
     carried = _CARRIED[message.kind]
@@ -212,11 +205,11 @@ def each(message: Message) -> list[Message]:
     return found
 
 
-def _are_here(rule: Shape, buffers: int) -> bool:
+def _allows_buffers(rule: Shape, buffers: int) -> bool:
     return rule.min_buffers <= buffers <= rule.max_buffers
 
 
-def _may_be_lent(rule: Shape, buffers: int) -> bool:
+def _allows_loan(rule: Shape, buffers: int) -> bool:
     return rule.max_buffers > 0 and buffers == 0
 
 

@@ -1,1 +1,1 @@
-"""Output for people: status, logs, and warnings that do not repeat themselves."""
+"""Output for people: cluster status, logs, and rate-limited warnings."""

@@ -1,4 +1,4 @@
-"""The state of a cluster: as objects for `remotely.status()`, as plain data for `remotely status
+"""The status of a cluster: as objects for `remotely.status()`, as plain data for `remotely status
 --json`, and as tables for people.  Pure.
 """
 
@@ -13,7 +13,7 @@ from remotely.protocol.resources import format_bytes
 
 _FIGURES = ("cpu_percent", "rss", "calls", "running", "method", "method_s")
 _END = ("ago_s", "lost", "restarting", "exit", "why", "stderr")
-JSON_FORMAT = 1  # goes up when a name below goes or changes its meaning, not when one is added
+JSON_FORMAT = 1  # raised when a name below is removed or changes its meaning, not when one is added
 _MACHINE_COLUMNS = (
     "MACHINE", "ADDRESS", "PYTHON", "FREE CPUS", "FREE GPUS", "FREE MEMORY", "ACTORS",
 )  # fmt: skip
@@ -24,9 +24,9 @@ _ACTOR_COLUMNS = (
 
 
 class MachineStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine, which is one worker; memory in bytes, `host` the same for those that share it.
+    """A worker, with memory in bytes; workers on the same machine have the same `host`.
 
-    If it cannot be reached, `away_s` says for how long, and nothing of it is free.
+    If it cannot be reached, `away_s` says for how long, and none of its resources are free.
     """
 
     worker: str  # its id
@@ -41,7 +41,7 @@ class MachineStatus(msgspec.Struct, frozen=True, kw_only=True):
     free_cpus: float
     free_gpus: float
     free_memory: int
-    resources: dict[str, float] = {}  # of the user's
+    resources: dict[str, float] = {}  # custom ones
     free_resources: dict[str, float] = {}
 
 
@@ -55,7 +55,7 @@ class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """An actor: what it was given, what it uses and has done."""
+    """An actor: its resources, its usage and its calls."""
 
     name: str
     class_name: str = msgspec.field(name="class")
@@ -64,27 +64,27 @@ class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
     worker: str
     pid: int
     cpus: float
-    gpus: float = 0  # below 1, a part of one that others may share
-    gpu_ids: list[int | str]  # as CUDA knows them
-    memory_limit: int  # bytes; 0 is none
-    resources: dict[str, float] = {}  # of the user's
+    gpus: float = 0  # below 1: a share of one GPU
+    gpu_ids: list[int | str]  # as CUDA names them
+    memory_limit: int  # bytes; 0 means none
+    resources: dict[str, float] = {}  # custom ones
     cpu_percent: float
     rss: int  # bytes
     calls: int
-    running: int  # how many calls run now
+    running: int  # calls that run now
     method: str  # of the call that has run longest; empty if none runs
-    method_s: float  # for how long
-    queue: int  # calls that clients have made and that do not run yet
+    method_s: float  # how long that call has run
+    queue: int  # calls that do not run yet
     since: float  # seconds since 1970
-    owner: ClientStatus | None  # whose end is its end; None if it is detached or has dialled in
-    dialled_in: bool = False  # its process did, to serve it
+    owner: ClientStatus | None  # the actor ends with it; None if detached or dialled in
+    dialled_in: bool = False  # by `remotely.serve`
 
 
 class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the cluster, as `remotely.status()` returns it."""
 
     address: str  # of the master; empty without a cluster
-    waiting: int  # requests that wait for room
+    waiting: int  # requests that wait for resources
     machines: list[MachineStatus]
     clients: list[ClientStatus]
     actors: list[ActorStatus]
@@ -95,7 +95,7 @@ def as_objects(facts: dict[str, Any]) -> ClusterStatus:
 
 
 def status_facts(found: control.Status, address: str, without: str = "") -> dict[str, Any]:
-    """Return what `status --json` prints, as documented there; `without` that session."""
+    """Return what `status --json` prints, documented there; `without` is a session to omit."""
     actors = [(worker, actor) for worker in found.workers for actor in worker.actors]
     names = {actor.location.actor: actor.location.name for _, actor in actors}
     owned = Counter(actor.request.owner for _, actor in actors)
@@ -108,7 +108,7 @@ def status_facts(found: control.Status, address: str, without: str = "") -> dict
         }
         for client in found.clients
     }
-    unseen = {"pid": 0, "machine": "", "actor": ""}  # away: the master waits for it for a while
+    unseen = {"pid": 0, "machine": "", "actor": ""}  # disconnected, and may come back
     machine = ("worker", "machine", "host", "address", "python", "away_s")
     return {
         "format": JSON_FORMAT,
@@ -136,7 +136,7 @@ def status_facts(found: control.Status, address: str, without: str = "") -> dict
                 "free_resources": worker.free_others,
             }
             for worker in found.workers
-            if worker.python  # else it is a process that has dialled in
+            if worker.python  # else it is a process in `remotely.serve`
         ],
         "clients": [client for session, client in owners.items() if session != without],
         "actors": [
@@ -169,20 +169,21 @@ def status_facts(found: control.Status, address: str, without: str = "") -> dict
 
 
 def _whole(number: float) -> float:
-    """Return 2 and not 2.0, as programs that read the JSON know it."""
+    """Return 2 instead of 2.0, for programs that read the JSON."""
     return int(number) if number == int(number) else number
 
 
 def _gpu(worker: control.WorkerStatus, gpu: int) -> int | str:
-    """Return the name by which CUDA, and nvidia-smi, know a GPU that the cluster counts."""
+    """Return the CUDA name (as in nvidia-smi) of the cluster's GPU number `gpu`."""
     name = worker.gpu_names[gpu] if gpu < len(worker.gpu_names) else str(gpu)
     return int(name) if name.isdecimal() else name
 
 
 def totals(machines: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return what the machines have together, and what of it is free.
+    """Return the total and the free resources of all machines.
 
-    Each worker has all of its machine's memory, while CPUs and GPUs are shared out.
+    CPUs and GPUs are summed over workers; memory only over machines, because each worker reports
+    all memory of its machine.
     """
     names = ("cpus", "free_cpus", "gpus", "free_gpus")
     largest = {m["host"]: m["memory"] for m in sorted(machines, key=lambda m: m["memory"])}
@@ -196,7 +197,7 @@ def totals(machines: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def tables(facts: dict[str, Any], now: float) -> str:
-    """Return the facts for people; `now` is in seconds since 1970."""
+    """Return tables for people; `now` is in seconds since 1970."""
     machines, actors = facts["machines"], facts["actors"]
     total = totals(machines)
     head = (

@@ -1,8 +1,8 @@
-"""Log records of an actor, as text that can be sent, and as records again.
+"""Conversion of an actor's log records to messages of plain text, and back to records.
 
-The actor formats the message and the exception.  So no part of a record has to be pickled, and a
-handler of the script never touches an object of the actor.  Long texts are cut: a message at its
-end, a traceback at its beginning, because the error itself is at the end.  Pure.
+The actor formats the message and the exception, so no part of a record has to be pickled, and
+handlers in the script never touch objects of the actor.  Long texts are cut: a message at its end,
+a traceback at its beginning, because the error itself is at the end.  Pure.
 """
 
 import logging
@@ -14,7 +14,7 @@ from typing import Any
 from remotely.protocol.control import Logged
 from remotely.reporting.terminal import shown
 
-# Together they stay below what a message to the worker may have.
+# Their sum stays below the limit on a message to the worker.
 MAX_TEXT_BYTES = 16_384  # of the message, and of the traceback
 MAX_STACK_BYTES = 4_096
 MAX_WORD_BYTES = 512  # of names, paths and extra values
@@ -23,12 +23,12 @@ _MAX_AMOUNT = 1 << 62
 _MAX_PID = (1 << 31) - 1
 _MAX_MOMENT = 1e12
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-_OWN = _STANDARD | frozenset(dir(logging.LogRecord))  # a worker that lies might set these
+_OWN = _STANDARD | frozenset(dir(logging.LogRecord))  # a malicious worker might set these
 _FORMATTER = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
 def pack(record: logging.LogRecord) -> Logged:
-    """Return what travels of a record.  Raises what its formatting raises."""
+    """Convert a record to a message.  Raises what the formatting of the record raises."""
     trace = record.exc_text or ""
     if record.exc_info and not trace:
         trace = _FORMATTER.formatException(record.exc_info)
@@ -57,9 +57,9 @@ def pack(record: logging.LogRecord) -> Logged:
 
 
 def unpack(logged: Logged) -> logging.LogRecord:
-    """Return the record, as handlers and formats know it.
+    """Convert a message back to a record.
 
-    `actor` is the name of the actor, unless the user's `extra` says otherwise.
+    Its `actor` is the name of the actor, unless the user's `extra` has that key.
     """
     path = PurePath(logged.path)
     attributes = {
@@ -88,12 +88,12 @@ def unpack(logged: Logged) -> logging.LogRecord:
 
 
 def line(logged: Logged) -> str:
-    """Return how a record looks in the file of what its actor prints."""
+    """Return the line for a record in the actor's log file."""
     return f"{_FORMATTER.format(unpack(logged))}\n"
 
 
 def levels() -> dict[str, int]:
-    """Return the levels of this process's loggers, where they were set; "" is the root."""
+    """Return the levels that were set on loggers of this process; "" is the root logger."""
     root = logging.getLogger()
     loggers = list(root.manager.loggerDict.items())
     named = {name: a.level for name, a in loggers if isinstance(a, logging.Logger) and a.level}
@@ -106,9 +106,9 @@ def set_levels(levels: dict[str, int]) -> None:
 
 
 def name_actors(name: Callable[[], str]) -> Callable[[], None]:
-    """Let each record that is logged here have `actor`, if there is a name; return what undoes it.
+    """Set `actor` on each record logged here, if `name` returns one; return a function to undo it.
 
-    A factory of records could do it too, but then `logging` refuses an `extra` with an `actor`.
+    Not with a log record factory: `logging` would then refuse an `extra` with the key `actor`.
     """
     plain = logging.Logger.handle
 
@@ -126,19 +126,19 @@ def name_actors(name: Callable[[], str]) -> Callable[[], None]:
 
 
 def _within(value: Any, most: float) -> Any:
-    """Return the number nearest to it that the worker accepts; 0 for what is not a number."""
+    """Return the nearest number that the worker accepts; 0 for anything else."""
     number: Any = value if isinstance(value, Real) else 0
     return min(max(0, number), most)
 
 
 def _is_number(value: Any) -> bool:
     number: Any = value
-    is_exact = isinstance(value, Rational)  # `int`, its kinds and fractions: of any size
+    is_exact = isinstance(value, Rational)  # integers and fractions may have any size
     return isinstance(value, Real) and not (is_exact and abs(number) >= _MAX_AMOUNT)
 
 
 def _plain(value: Any) -> str | int | float | bool | None:
-    """Return it as the type that travels: a number of NumPy's may be a kind of `float`, say."""
+    """Convert a value to a built-in type: a NumPy number may be a subclass of `float`, say."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):

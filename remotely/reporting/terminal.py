@@ -1,24 +1,24 @@
-"""The output of actors, as it appears on their client's terminal.
+"""The output of actors on the terminal of their client.
 
-Each line has the actor's name before it.  An actor may leave its line open: a prompt, `print(".",
-end="")`, a progress bar that returns to the start of its line.  The line stays open for that actor
-until another one prints, and then the other begins a line of its own.
+Each line is prefixed with the name of its actor.  An actor may leave its line open: a prompt,
+`print(".", end="")`, a progress bar that returns to the start of its line.  The line stays open
+until another actor prints, which then starts a line of its own.
 
 The text comes from a process that may be compromised, and a terminal obeys control sequences.  So
-control characters are made visible, except for those that cannot do harm: tab, carriage return, and
-the sequences that set colours.  Pure: pieces go in, text comes out.
+control characters are escaped, except for harmless ones: tab, carriage return, and the sequences
+that set colours.  Pure.
 """
 
 import re
 
 _HARMLESS = r"\x1b\[[0-9;]*m"  # SGR: colours, bold
-# Also the characters that reverse the direction of writing, with which text can be disguised.
+# Also the bidirectional control characters, which can disguise text.
 _CONTROL = re.compile(rf"({_HARMLESS})|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 CLEAR_REST = "\x1b[K"
 
 
 def shown(text: str) -> str:
-    """Return text with control characters made visible; new lines, tabs and colours stay."""
+    """Return text with control characters escaped, except newlines, tabs and colours."""
     return _CONTROL.sub(lambda found: found[1] or _visible(found[0]), text)
 
 
@@ -27,15 +27,15 @@ def _visible(character: str) -> str:
 
 
 class Screen:
-    """One output stream of a client.  `clears`: a terminal, on which a line can be rewritten."""
+    """One output stream of a client; `clears`: it is a terminal that can clear a line."""
 
     def __init__(self, clears: bool = False) -> None:
         self._clears = clears
         self._open = ""  # the actor whose line has not ended
-        self._cut: set[str] = set()  # those whose line another one has ended
+        self._cut: set[str] = set()  # actors whose line another one has ended
 
     def add(self, name: str, text: str) -> str:
-        """Return what to write for a piece of what an actor has printed."""
+        """Return the text to write for a piece of an actor's output."""
         out = []
         if self._open and self._open != name:
             out.append("\n")
@@ -45,7 +45,7 @@ class Screen:
         return "".join(out)
 
     def close(self) -> str:
-        """Return what ends the line that is open, if any."""
+        """Return the newline that ends the open line, if any."""
         was_open, self._open = self._open, ""
         return "\n" if was_open else ""
 
@@ -53,7 +53,7 @@ class Screen:
         body = line.removesuffix("\n")
         ends = len(body) != len(line)
         returns = "\r" in body
-        # Of what was written over itself on one line, the last is what a terminal would show.
+        # Of parts separated by carriage returns, a terminal shows the last.
         parts = [part for part in body.split("\r") if part]
         last = shown(parts[-1]) if parts else ""
         was_cut = name in self._cut
@@ -72,6 +72,6 @@ class Screen:
 
 
 def _lines(text: str) -> list[str]:
-    """Split at new lines alone: a carriage return goes back within its line."""
+    """Split at newlines only: a carriage return stays within its line."""
     *whole, rest = text.replace("\r\n", "\n").split("\n")
     return [f"{line}\n" for line in whole] + ([rest] if rest else [])

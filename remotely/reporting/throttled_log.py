@@ -1,7 +1,7 @@
-"""Limits on output: a warning that repeats is logged once a minute, with how often it came.
+"""Rate limits on output: a repeated warning is logged once a minute, with the number of repeats.
 
-Whoever reaches a port, or has a key, must not fill a disk with our log.  Nor must a machine that
-lacks room for something we try each second.  Pure: `now` is handed in.
+Peers that reach a port or have a key must not be able to fill a disk with log lines.  Nor must an
+operation that fails every second for lack of resources.  Pure: the caller passes `now`.
 """
 
 from collections import OrderedDict
@@ -19,14 +19,14 @@ class _Told:
 
 
 class ThrottledLog:
-    """Passes to `tell` the first warning about each source in a minute."""
+    """Passes to `tell` the first warning of each source in a minute."""
 
     def __init__(self, tell: Callable[[str], object]) -> None:
         self._tell = tell
         self._told: OrderedDict[str, _Told] = OrderedDict()
 
     def add(self, source: str, sentence: str, now: float) -> None:
-        """Log it, or count it.  `now` is in seconds, of a clock that never goes back."""
+        """Log a warning, or count it.  `now` is in seconds, from a monotonic clock."""
         last = self._told.get(source)
         if last is not None and now - last.at < EVERY_S:
             last.since += 1
@@ -41,10 +41,7 @@ class ThrottledLog:
 
 
 class TokenBucket:
-    """A rate limit: so much a second, and no more than that at once.
-
-    Holds a second's worth of tokens, and refills at that rate.
-    """
+    """A rate limit of `a_second` tokens a second, with a burst of at most one second's tokens."""
 
     def __init__(self, a_second: float, now: float) -> None:
         self._a_second = a_second
@@ -52,7 +49,7 @@ class TokenBucket:
         self._filled_at = now
 
     def take(self, amount: float, now: float) -> bool:
-        """Return whether so much may pass now, and count it if it may."""
+        """Take `amount` tokens if there are as many; return whether there were."""
         filled = self._left + (now - self._filled_at) * self._a_second
         self._left = min(self._a_second, filled)
         self._filled_at = now

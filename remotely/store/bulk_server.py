@@ -18,7 +18,7 @@ from concurrent.futures import Future
 import msgspec
 
 from remotely.protocol import control
-from remotely.protocol.address import place
+from remotely.protocol.address import describe
 from remotely.protocol.control import BulkAddress, Gone
 from remotely.store import shelf as shelves
 from remotely.store.shelf import FETCHED, Shelf, Value
@@ -268,7 +268,7 @@ class Fetching:
             return Gone(why=str(gone))
         except OSError as error:
             room.release()
-            why = f"{place(nearest(address.tcp))} cannot be reached from here: {error}"
+            why = f"{describe(nearest(address.tcp))} cannot be reached from here: {error}"
             return Gone(why=why)
         self._shelf.add(name, room, FETCHED, is_here=True, now=time.monotonic())
         return None

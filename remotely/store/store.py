@@ -98,10 +98,10 @@ class Store:
             os._exit(0)  # threads may be in the middle of anything, and their work is not needed
         match self._decode_worker(data):
             case control.Admit(client_keys=client_keys):
-                self._access.relist(client_keys)
+                self._access.set_keys(client_keys)
                 self._check_owners()
             case control.Caller(key=key, admitted=admitted) as caller:
-                self._access.hear(caller)
+                self._access.update(caller)
                 self._zap.decide(key, "client" if admitted else None)
                 self._check_owners()
             case control.Meet():

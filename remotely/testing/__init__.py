@@ -1,1 +1,1 @@
-"""Faults on purpose, for tests."""
+"""Fault injection, for tests."""

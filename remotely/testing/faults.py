@@ -1,16 +1,16 @@
-"""Faults on purpose, for those who test what they build on this: off, and then free of cost.
+"""Fault injection, for tests of programs that use remotely.  Costs nothing when it is off.
 
 REMOTELY_FAULTS="actor.reply:die@20,client.call:lose@1%,worker.spawn:delay=500"
 
-    POINT:die            the process kills itself there
-    POINT:stop           the process stops there, until somebody continues it
-    POINT:delay=MS       it goes on so many milliseconds later
-    POINT:lose           the message is dropped and its connection is cut, where POINTS has "lose"
-    ...@N                at the N-th time alone; without it, each time
-    ...@P%               at random, in so many of a hundred times; REMOTELY_FAULTS_SEED repeats it
+    POINT:die            the process kills itself with SIGKILL
+    POINT:stop           the process stops itself, until it receives SIGCONT
+    POINT:delay=MS       the process sleeps for MS milliseconds
+    POINT:lose           the message is dropped and its connection cut, where POINTS has `may_lose`
+    ...@N                only the N-th time; by default each time
+    ...@P%               at random, P % of the times; REMOTELY_FAULTS_SEED makes it repeatable
 
-The variable reaches every process that is started with it: of an embedded cluster all, of a started
-one those that `remotely start` or `remotely join` began with it.
+The variable acts in each process that inherits it: all those of an embedded cluster, and those
+started by a `remotely start` or `remotely join` that has it.
 """
 
 import os
@@ -18,7 +18,6 @@ import random
 import re
 import signal
 import time
-from collections.abc import Mapping
 from typing import NamedTuple
 
 VARIABLE = "REMOTELY_FAULTS"
@@ -30,26 +29,25 @@ class Point(NamedTuple):
     may_lose: bool = False
 
 
-# Every place that asks.
 POINTS = (
-    Point("client.call", "a call is about to leave", may_lose=True),
+    Point("client.call", "a call is about to be sent", may_lose=True),
     Point("client.reply", "replies have arrived", may_lose=True),
-    Point("actor.birth", "the process of an actor is there, and knows nothing yet"),
+    Point("actor.birth", "the process of an actor has started, and has received nothing yet"),
     Point("actor.call", "a call has arrived, and is about to run"),
-    Point("actor.reply", "a call has run, and its reply is about to leave"),
+    Point("actor.reply", "a call has run, and its reply is about to be sent"),
     Point("actor.end", "the last call has run, and the process is about to end"),
-    Point("worker.spawn", "the worker was told to start an actor"),
-    Point("worker.spawned", "an actor is ready, and the master is about to be told"),
-    Point("worker.died", "an actor has ended, and the master is about to be told"),
-    Point("store.receive", "a store is about to receive a piece of a value"),
-    Point("zygote.fork", "a fork has been asked for"),
+    Point("worker.spawn", "the worker was asked to start an actor"),
+    Point("worker.spawned", "an actor is ready, and the worker is about to report it"),
+    Point("worker.died", "an actor has ended, and the worker is about to report it"),
+    Point("store.receive", "a store is about to receive a part of a value"),
+    Point("zygote.fork", "a zygote was asked to fork"),
     Point("master.message", "the master has received a message"),
 )
 ACTIONS = ("die", "stop", "delay", "lose")
 
 
 class Fault:
-    """One action at one point, and when."""
+    """One action at one point, and its schedule."""
 
     def __init__(self, action: str, delay_s: float, at: int, chance: float) -> None:
         self.action = action
@@ -72,7 +70,7 @@ _WORD = re.compile(
 
 
 def parse(text: str) -> dict[str, list[Fault]]:
-    """Return the faults of each point.  Raises ValueError with what was wrong."""
+    """Return the faults of each point.  Raises ValueError for invalid ones."""
     faults: dict[str, list[Fault]] = {}
     for word in filter(None, (word.strip() for word in text.split(","))):
         match = _WORD.fullmatch(word)
@@ -89,7 +87,7 @@ def parse(text: str) -> dict[str, list[Fault]]:
             known = ", ".join(a for a in ACTIONS if a != "lose" or point.may_lose)
             raise ValueError(f"{VARIABLE}: {point.name} cannot {action!r}; it can {known}")
         if (action == "delay") != (match["ms"] is not None):
-            raise ValueError(f"{VARIABLE}: {word!r}: milliseconds belong to delay: delay=500")
+            raise ValueError(f"{VARIABLE}: {word!r}: only delay takes milliseconds: delay=500")
         chance = float(match["percent"] or 0) / 100
         fault = Fault(action, float(match["ms"] or 0) / 1000, int(match["at"] or 0), chance)
         faults.setdefault(point.name, []).append(fault)
@@ -97,7 +95,7 @@ def parse(text: str) -> dict[str, list[Fault]]:
 
 
 def at(point: str) -> bool:
-    """Be at a point; true if what is about to happen is to be lost.  Ask `if faults.ON` first."""
+    """Run the faults of a point; return whether to lose the message.  Check `faults.ON` first."""
     lost = False
     for fault in ON.get(point, ()):
         if not fault.is_due(_draw):
@@ -113,13 +111,8 @@ def at(point: str) -> bool:
     return lost
 
 
-def _from(environment: Mapping[str, str]) -> tuple[dict[str, list[Fault]], random.Random]:
-    seed = environment.get(f"{VARIABLE}_SEED")
-    return parse(environment.get(VARIABLE, "")), random.Random(seed)
-
-
 def _after_fork() -> None:
-    """A process of its own counts and draws for itself."""
+    """Restart the counts and the random stream in a forked process."""
     if ON:
         for faults in ON.values():
             for fault in faults:
@@ -127,5 +120,6 @@ def _after_fork() -> None:
         _draw.seed(f"{os.environ.get(f'{VARIABLE}_SEED', '')}:{os.getpid()}")
 
 
-ON, _draw = _from(os.environ)
+ON = parse(os.environ.get(VARIABLE, ""))
+_draw = random.Random(os.environ.get(f"{VARIABLE}_SEED"))
 os.register_at_fork(after_in_child=_after_fork)

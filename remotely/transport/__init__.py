@@ -1,1 +1,1 @@
-"""Sockets, keys and the loops over them: how messages travel."""
+"""The transport of messages: sockets, keys, and the event loops that serve them."""

@@ -1,19 +1,19 @@
-"""The calls that an actor runs and has begun, in a page of memory that its worker can read.
+"""The activity page: the running and begun calls of an actor, in memory that its worker can read.
 
-A thread of the actor could not report it while a method holds the interpreter, which is when people
-ask; and a process that was killed reports nothing.  So the actor writes it down, and the worker
-reads it when asked, and when the actor has died.  This costs a call 0.2 us.
+A thread of the actor could not report them while a method holds the GIL, which is when people ask,
+and a killed process reports nothing.  So the actor writes them to a page, which the worker reads
+when it is asked, and when the actor has died.  This costs 0.2 us per call.
 
-    bytes      what
-    0-7        when the call began that has run longest, by the machine's monotonic clock
-    8-9        how many calls run
-    16-79      the method of that call, in UTF-8
-    80-87      how many connections have been given a slot of the table below
+    bytes      content
+    0-7        when the oldest running call began, on the machine's monotonic clock
+    8-9        the number of running calls
+    16-79      the method of the oldest running call, in UTF-8
+    80-87      the number of connections that were given a slot of the table below
     96-1695    the table: the last call that has begun, for each of 200 connections
-    1696-4095  the routes of these
+    1696-4095  the routes of these connections
 
-The reader may look between two writes.  Of what runs it then sees a method that has just ended.  Of
-what has begun it never sees too little: the order of the writes is in `Begun`.
+The worker may read between two writes.  Then the method that it sees may have just ended.  Of the
+calls that have begun it never misses one; see the order of the writes in `Begun`.
 """
 
 import contextlib
@@ -31,9 +31,9 @@ from remotely.protocol.numbers import MOST, ROUTE_BYTES
 
 SIZE = mmap.PAGESIZE
 NAME_BYTES = 64
-MAX_NAMES = 1000  # remembered; a caller may ask for any
+MAX_NAMES = 1000  # cached method names; a caller may ask for any name
 SLOTS = 200  # connections in the table
-MAX_WITHOUT_SLOT = 10_000  # connections that have lost theirs, and are remembered
+MAX_WITHOUT_SLOT = 10_000  # remembered connections that have lost their slot
 _HEAD = struct.Struct("@dH")
 _MOST = 0xFFFF
 _NAME = slice(16, 16 + NAME_BYTES)
@@ -44,7 +44,7 @@ _NO_ROUTE = bytes(ROUTE_BYTES)
 
 
 class Seen(NamedTuple):
-    """`method` is that of the call that has run longest, for `method_s`."""
+    """The running calls.  `method` is that of the oldest, which has run for `method_s`."""
 
     running: int = 0
     method: str = ""
@@ -53,7 +53,7 @@ class Seen(NamedTuple):
 
 @contextlib.contextmanager
 def new() -> Iterator[tuple[int, mmap.mmap]]:
-    """Yield a page: a descriptor to pass on, which is closed afterwards, and the memory."""
+    """Create a page.  Yield its descriptor, to pass to the actor, and its memory."""
     fd = memory_file.create("remotely-activity", SIZE)
     try:
         yield fd, mmap.mmap(fd, SIZE)
@@ -61,11 +61,11 @@ def new() -> Iterator[tuple[int, mmap.mmap]]:
         os.close(fd)
 
 
-_own: mmap.mmap | None = None  # of the actor that this process is
+_own: mmap.mmap | None = None  # the page of this process, if it is an actor
 
 
 def received(fd: int) -> mmap.mmap:
-    """Return the page of a descriptor that was passed on, and close the descriptor."""
+    """Map the page of a descriptor that the worker has passed, and close the descriptor."""
     global _own
     try:
         _own = mmap.mmap(fd, SIZE)
@@ -75,15 +75,15 @@ def received(fd: int) -> mmap.mmap:
 
 
 def own_method() -> str:
-    """Return the one method that this process runs, if it is an actor; empty if it runs several."""
+    """Return the method that this process runs; empty if it is no actor or runs several."""
     seen = Seen() if _own is None else look(_own)
     return seen.method if seen.running == 1 else ""
 
 
 def look(page: mmap.mmap) -> Seen:
-    """Return what runs; nothing once the page is closed.
+    """Return the running calls; none once the page is closed.
 
-    The page may hold anything at all, because its writer may be compromised.
+    The page may hold any bytes, because its writer may be compromised.
     """
     if page.closed:
         return Seen()
@@ -96,9 +96,9 @@ def look(page: mmap.mmap) -> Seen:
 
 
 def begun(page: mmap.mmap) -> tuple[dict[bytes, int], bool]:
-    """Return the last call of each connection that has begun, and whether that is all of them.
+    """Return the last call that has begun by connection, and whether all connections are listed.
 
-    As for `look`, the page may hold anything.
+    As for `look`, the page may hold any bytes.
     """
     if page.closed:
         return {}, False
@@ -107,20 +107,20 @@ def begun(page: mmap.mmap) -> tuple[dict[bytes, int], bool]:
     table = {}
     for slot in range(min(given, SLOTS)):
         route = routes[ROUTE_BYTES * slot : ROUTE_BYTES * (slot + 1)]
-        if route != _NO_ROUTE:  # else its process ended before a call of it began
+        if route != _NO_ROUTE:  # else the process ended before a call on it began
             table[route] = min(last[slot], MOST)
     return table, given <= SLOTS
 
 
 class Begun:
-    """The last call of each connection that has begun, written down before it runs.
+    """The last call that has begun on each connection, recorded before the call runs.
 
-    Calls of a connection begin in the order of their ids, so the last one says it all.  A
-    connection is given a slot with its first call.  If all slots are taken, it gets the one that
-    was given longest ago, and the connection that loses it gets another with its next call.
+    Calls on a connection begin in the order of their ids, so the last one suffices.  A connection
+    gets a slot with its first call.  If all slots are taken, it takes the oldest one; the
+    connection that loses that gets another slot with its next call.
 
-    Whoever runs calls on one thread writes `last[slots[route]]` itself, and calls `note` if there
-    is no slot.  Calls of `note` never overlap; any thread may ask `last_of`.
+    An engine that runs calls on one thread writes `last[slots[route]]` itself, and calls `note` if
+    there is no slot.  Calls of `note` must not overlap; any thread may call `last_of`.
     """
 
     def __init__(self, page: mmap.mmap) -> None:
@@ -128,12 +128,12 @@ class Begun:
         self._given = view[_GIVEN].cast("Q")
         self._routes = view[_ROUTES]
         self.last = view[_LAST].cast("Q")
-        self.slots: dict[bytes, int] = {}  # the first to be given first
+        self.slots: dict[bytes, int] = {}  # oldest first
         self._without_slot: dict[bytes, int] = {}
         self._has_forgotten = False
 
     def note(self, route: bytes, call_id: int) -> None:
-        """A call is about to begin.  A later one may have begun already."""
+        """Record that a call is about to begin.  A later one may have begun already."""
         slot = self.slots.get(route)
         if slot is None:
             self._give_slot(route, max(call_id, self._without_slot.get(route, 0)))
@@ -141,21 +141,21 @@ class Begun:
             self.last[slot] = call_id
 
     def last_of(self, route: bytes) -> int | None:
-        """Return the last call of a connection that has begun; None if that is not known."""
+        """Return the last call that has begun on a connection; None if that is not known."""
         slot = self.slots.get(route)
         if slot is not None:
             last = self.last[slot]
-            if self.slots.get(route) == slot:  # else another thread has just given it away
+            if self.slots.get(route) == slot:  # else another thread has just reassigned the slot
                 return last
         return self._without_slot.get(route, None if self._has_forgotten else 0)
 
     def _give_slot(self, route: bytes, call_id: int) -> None:
-        """The process may be killed between any two of these lines.
+        """Assign a slot.  The process may be killed between any two of these lines.
 
-        A slot has no route while its number changes: the old route is then one of those that the
-        table lacks, and a call of the new one has not begun.
+        While the number in a slot changes, the slot has no route: the old route then counts as one
+        that has lost its slot, and the call of the new one has not begun.
         """
-        if len(route) != ROUTE_BYTES:  # of no client of ours, or of an engine that reads no page
+        if len(route) != ROUTE_BYTES:  # not our client, or an engine without a page
             self._remember(route, call_id)
             return
         given = self._given[0]
@@ -172,7 +172,10 @@ class Begun:
         self.slots[route] = slot
 
     def _remember(self, route: bytes, call_id: int) -> None:
-        """Nobody knows which of these clients are gone, so all are forgotten now and then."""
+        """Remember a connection without a slot; at the limit, forget all the others.
+
+        There is no telling which of their clients are gone.
+        """
         if len(self._without_slot) >= MAX_WITHOUT_SLOT:
             self._has_forgotten = True
             self._without_slot.clear()
@@ -185,7 +188,7 @@ class _Writer:
         view = memoryview(page)
         self._began = view[:8].cast("d")  # the quickest way to write a number
         self._running = view[8:10].cast("H")
-        self._method = ""  # that stands in the page
+        self._method = ""  # the one in the page
         self._names: dict[str, bytes] = {}
 
     def _write_method(self, method: str) -> None:
@@ -199,10 +202,10 @@ class _Writer:
 
 
 class OneByOne(_Writer):
-    """Of an actor that runs one call at a time."""
+    """The activity of an actor that runs one call at a time."""
 
     def begin(self, method: str, calls: int = 1) -> int:
-        """Record that a method begins, for so many calls; return the number to pass to `end`."""
+        """Record that a method begins to serve `calls` calls; return the number for `end`."""
         if method != self._method:
             self._write_method(method)
         self._began[0] = time.monotonic()
@@ -214,13 +217,13 @@ class OneByOne(_Writer):
 
 
 class Several(_Writer):
-    """Of an actor that runs several calls, on threads or on an event loop."""
+    """The activity of an actor that runs several calls, on threads or on an event loop."""
 
     def __init__(self, page: mmap.mmap) -> None:
         super().__init__(page)
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
-        self._calls: dict[int, tuple[str, int, float]] = {}  # the first to begin first
+        self._calls: dict[int, tuple[str, int, float]] = {}  # oldest first
         self._total = 0
 
     def begin(self, method: str, calls: int = 1) -> int:

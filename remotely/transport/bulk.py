@@ -1,16 +1,17 @@
-"""Connections for large values: TLS 1.3, to one process whose certificate is known beforehand.
+"""Transfers of large values: TLS 1.3 connections to a process whose certificate is known.
 
     request   op, name of the value, start and length of a stripe of it, length of the onward route;
               then that route
-    PUSH      the stripe follows; the answer is DONE when all of it is there
-    PULL      the answer is HERE and the stripe; or GONE and why
+    PUSH      the stripe follows; the reply is DONE once all of it has arrived
+    PULL      the reply is HERE and the stripe, or GONE and the reason
 
-What may be pushed or pulled is decided by the name of the value alone: it is a secret of 32 bytes,
-which was told over CURVE to those that may do so.  Each side gives up if nothing moves for STALL_S.
-A stranger can send the fixed part of one request, within STALL_S, and is then cut off.
+The name of a value alone authorizes a transfer: it is a secret of 32 bytes, which was sent over
+CURVE to the processes that may push or pull the value.  Each side gives up if nothing moves for
+STALL_S.  A stranger can send the fixed part of one request, within STALL_S, and is then
+disconnected.
 
-A core encrypts a gigabyte a second, or less.  So a value crosses in a few stripes, each on a
-connection and a thread of its own.  The same bytes may arrive twice, which does no harm.
+One core encrypts at most about a gigabyte per second.  So a value crosses in a few stripes, each
+with a connection and a thread of its own.  The same bytes may arrive twice, which is harmless.
 """
 
 import contextlib
@@ -31,9 +32,9 @@ from remotely.transport.listening import nearest
 
 STALL_S = 5.0
 IDLE_S = 60.0  # after which a store closes a connection; its client does so earlier
-CHUNK_BYTES = 1 << 18  # what a relay passes on at a time
+CHUNK_BYTES = 1 << 18  # that a store forwards at a time
 PUSH, PULL = 1, 2
-STRIPE_FROM_BYTES = 8 << 20  # a smaller value crosses in one
+STRIPE_FROM_BYTES = 8 << 20  # a smaller value crosses in one stripe
 DONE, HERE, GONE = b"\1", b"\2", b"\3"
 MAX_ONWARD_BYTES = 1 << 20
 REQUEST = struct.Struct(">B32sQQI")
@@ -67,7 +68,7 @@ class Connection:
 
     def send(self, *parts: bytes | memoryview) -> None:
         """Send all of it.  Raises OSError."""
-        for part in parts:  # in pieces: the timeout is for all that one `sendall` is given
+        for part in parts:  # in pieces, because the timeout is for a whole `sendall`
             view = memoryview(part).cast("B")
             for at in range(0, view.nbytes, CHUNK_BYTES):
                 self._socket.sendall(view[at : at + CHUNK_BYTES])
@@ -90,10 +91,10 @@ class Connection:
     def wait_for_request(
         self, within_s: float = IDLE_S, knows: Callable[[bytes], bool] = lambda name: True
     ) -> Request | None:
-        """Return the next request; None at the end.
+        """Return the next request; None at the end of the connection.
 
-        All of it but the onward route is to be there in that time.  The route is read only if
-        `knows` says that there is a value of that name.  Raises OSError.
+        All of it but the onward route must arrive within `within_s`.  The route is read only if
+        `knows` confirms that a value of that name is expected.  Raises OSError.
         """
         head = self._receive_within(within_s, REQUEST.size)
         if not head:
@@ -102,16 +103,16 @@ class Connection:
         if onward > MAX_ONWARD_BYTES:
             raise ConnectionAbortedError("not a request")
         if onward and not knows(value):
-            raise ConnectionAbortedError("a value that nobody expects")
+            raise ConnectionAbortedError("an unexpected value")
         return Request(op, value, start, nbytes, self.receive(onward) if onward else b"")
 
     def _receive_within(self, seconds: float, nbytes: int) -> bytes:
-        """Return so many bytes, which have that time together, or none at the end."""
-        ends = time.monotonic() + seconds
+        """Return `nbytes` bytes, or none at the end of the connection; all within `seconds`."""
+        deadline = time.monotonic() + seconds
         data = b""
         try:
             while len(data) < nbytes:
-                if (left_s := ends - time.monotonic()) <= 0:
+                if (left_s := deadline - time.monotonic()) <= 0:
                     raise TimeoutError("a request came too slowly")
                 self._socket.settimeout(left_s)
                 if not (piece := self._socket.recv(nbytes - len(data))):
@@ -127,14 +128,14 @@ class Connection:
     def push(
         self, value: bytes, start: int, nbytes: int, parts: Iterable[memoryview], onward: bytes
     ) -> None:
-        """Bring a stripe of a value to a store that expects it.  Raises OSError."""
+        """Send a stripe of a value to a store that expects it.  Raises OSError."""
         self.request(PUSH, value, start, nbytes, onward)
         self.send(*parts)
         self.expect_done()
 
     def expect_done(self) -> None:
         if self.receive(1) != DONE:
-            raise ConnectionAbortedError("not an answer")
+            raise ConnectionAbortedError("not a reply")
 
     def pull(self, value: bytes, start: int, memory: memoryview) -> None:
         """Fetch a stripe of a value from the store that has it.  Raises OSError or ValueGone."""
@@ -149,34 +150,34 @@ class Connection:
         self.send(GONE + _LENGTH.pack(len(data)) + data)
 
     def shake_hands(self) -> None:
-        """Do the server's part of the TLS handshake.  Raises OSError."""
+        """Run the server's side of the TLS handshake.  Raises OSError."""
         self._socket.do_handshake()
 
     def cut(self) -> None:
-        """Have whatever another thread does with it end with an OSError, or as if the peer had."""
-        with contextlib.suppress(OSError):  # the peer has gone
-            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # TLS's own is not for two
+        """Shut the connection down: operations of other threads fail, or see its end."""
+        with contextlib.suppress(OSError):  # the peer is gone
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # TLS's is not thread-safe
 
     def close(self) -> None:
         self._socket.close()
 
 
 def stripes(nbytes: int) -> list[tuple[int, int]]:
-    """Return the start and length of each stripe in which a value crosses."""
+    """Return the start and length of each stripe of a value."""
     lanes = LANES if nbytes >= STRIPE_FROM_BYTES else 1
     size = max(1, -(-nbytes // lanes))
     return [(start, min(size, nbytes - start)) for start in range(0, nbytes, size)]
 
 
 def in_stripes(nbytes: int, move: Callable[[int, int], None]) -> None:
-    """Move each stripe of a value, all at once; raise the error of the first that failed."""
+    """Move all stripes of a value at the same time; raise the error of the first that failed."""
     errors: list[Exception] = []
 
     def run(start: int, length: int) -> None:
         try:
             move(start, length)
         except Exception as error:
-            # Without its frames: they hold this, and the memory of the value.
+            # Without its frames, which refer to the memory of the value.
             errors.append(error.with_traceback(None))
 
     first, *others = stripes(nbytes)
@@ -204,7 +205,7 @@ def fetch(address: BulkAddress, value: bytes, memory: memoryview) -> None:
 
 
 def connect(address: BulkAddress) -> Connection:
-    """Return a connection to a store.  Raises OSError, also if it is another's."""
+    """Connect to a store.  Raises OSError, also if its certificate is another's."""
     raw = socket.create_connection(parse_address(nearest(address.tcp)), CONNECT_S)
     try:
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -214,13 +215,13 @@ def connect(address: BulkAddress) -> Connection:
         raise
     if not certificate.is_of(wrapped, address.fingerprint):
         wrapped.close()
-        raise ConnectionRefusedError("it has another certificate than the cluster says")
+        raise ConnectionRefusedError("its certificate is not the one that the cluster announced")
     wrapped.settimeout(STALL_S)
     return Connection(wrapped)
 
 
 def accept(raw: socket.socket, context: ssl.SSLContext) -> Connection:
-    """Return the server's end of a connection, before the handshake.  Raises OSError."""
+    """Return the server's side of a connection, before the handshake.  Raises OSError."""
     raw.settimeout(STALL_S)
     raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return Connection(context.wrap_socket(raw, server_side=True, do_handshake_on_connect=False))

@@ -1,6 +1,6 @@
-"""The certificate of this process for TLS, created in memory.
+"""The TLS certificate of this process, created in memory.
 
-It proves nothing by itself: the other side was told its SHA-256 over CURVE, and accepts no other.
+It proves nothing alone: the other side received its SHA-256 over CURVE, and accepts no other.
 """
 
 import datetime as dt
@@ -10,18 +10,18 @@ import ssl
 from typing import NamedTuple
 
 NAME = "remotely"
-LIFETIME = dt.timedelta(days=3650)  # of the process, really: nobody looks at the dates
+LIFETIME = dt.timedelta(days=3650)  # not checked: the certificate is used as long as the process
 
 
 class Certificate(NamedTuple):
-    """A context that serves with it, and its fingerprint."""
+    """A certificate: a server context that uses it, and its fingerprint."""
 
     context: ssl.SSLContext
     fingerprint: bytes
 
 
 def make() -> Certificate:
-    """Return a new certificate.  Its key never leaves the memory of this process."""
+    """Create a certificate.  Its key never leaves the memory of this process."""
     # Slow to import, and few processes need one.
     from cryptography import x509  # noqa: PLC0415
     from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
@@ -41,7 +41,7 @@ def make() -> Certificate:
         .sign(key, hashes.SHA256())
     )
     context = _context(ssl.PROTOCOL_TLS_SERVER)
-    fd = os.memfd_create("certificate", os.MFD_CLOEXEC)  # `ssl` takes a file
+    fd = os.memfd_create("certificate", os.MFD_CLOEXEC)  # `ssl` requires a file
     try:
         with os.fdopen(os.dup(fd), "wb") as file:
             file.write(certificate.public_bytes(serialization.Encoding.PEM))
@@ -60,13 +60,13 @@ def make() -> Certificate:
 
 
 def is_of(socket: ssl.SSLSocket, fingerprint: bytes) -> bool:
-    """Tell whether the other side has shown the certificate with this fingerprint."""
+    """Return whether the other side's certificate has this fingerprint."""
     shown = socket.getpeercert(binary_form=True)
     return shown is not None and hashlib.sha256(shown).digest() == fingerprint
 
 
 def client_context() -> ssl.SSLContext:
-    """Return a context whose connections are to be checked with `is_of`."""
+    """Return a context whose connections must be checked with `is_of`."""
     context = _context(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # there is no authority; the fingerprint decides

@@ -1,4 +1,4 @@
-"""What libzmq reports about a connection: that it is established, and that it has ended."""
+"""A monitor of one libzmq socket: reports that it has connected, and that its connection broke."""
 
 from collections.abc import Callable
 
@@ -18,9 +18,9 @@ BROKEN = (
 
 
 class ConnectionMonitor:
-    """Reads the monitor of one socket on the loop's thread, and tells there what it hears.
+    """Reads the monitor of one socket and calls back, on the loop's thread.
 
-    Make it before the socket is connected.
+    Create it before the socket connects.
     """
 
     def __init__(
@@ -36,28 +36,27 @@ class ConnectionMonitor:
         self._on_connected = on_connected
         self._on_broken = on_broken
         self._monitor = socket.get_monitor_socket(BROKEN | zmq.EVENT_HANDSHAKE_SUCCEEDED)
-        loop.watch(self._monitor.FD, self._hear, edge=True)
-        loop.call(self._hear)
+        loop.watch(self._monitor.FD, self._handle_events, edge=True)
+        loop.call(self._handle_events)
 
     def close(self) -> None:
-        """Stop listening, before the watched socket is closed.  Any thread may call this."""
+        """Stop monitoring, before the watched socket is closed.  Thread-safe."""
         self._watched.disable_monitor()
         self._loop.call(self._close)  # the monitor belongs to the loop's thread
 
     def may_have_connected(self) -> bool:
         """Return whether the actor may have received anything.
 
-        libzmq reports the handshake before it sends the first byte.  So if it has not reported
-        that by now, nothing has left.  Only the loop's thread may look; any other cannot rule it
-        out.
+        libzmq reports the handshake before it sends the first message.  So without that report,
+        nothing was sent.  Only the loop's thread may read it; for any other, this returns True.
         """
         if self._loop.is_own_thread():
             self._read()
             return self.connected
         return True
 
-    def _hear(self) -> None:
-        """On the loop's thread."""
+    def _handle_events(self) -> None:
+        """On the loop's thread, perhaps later than `may_have_connected` is called."""
         self._read()
 
     def _read(self) -> None:

@@ -1,11 +1,11 @@
-"""The files of keys: made once, written whole, and read only if nobody else may read them.
+"""Key files: created once, written atomically, and read only if no other user can read them.
 
-`remotely start` makes all four, once.  `remotely keys` makes more of them, for more people or
-machines, and revokes one.
+`remotely start` creates all four, once.  `remotely keys` creates more for other people or machines,
+and revokes them.
 
-A secret is written to a file that nobody else may read from its first byte on, whatever the umask.
-A file that others may read is refused, as ssh does, since its secret is no secret any more.
-pyzmq's own `create_certificates` does neither.
+A secret is written to a file that no other user can ever read, whatever the umask.  A file that
+others can read is refused, as ssh does, because its secret is no longer one.  pyzmq's own
+`create_certificates` does neither.
 """
 
 import contextlib
@@ -26,17 +26,17 @@ from remotely.machine import file_lock, folders
 from remotely.transport.keys import ROLES, MasterKey, MemberKey, Role, fresh_pair
 
 _MAX_FILE_BYTES = 1 << 20
-# Windows has no such flags; a client there relies on the folder of its user.
+# Windows has no such flags; a client there relies on its user's folder.
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # opening a named pipe would wait for its writer
 
 
 def make_keys(folder: Path) -> None:
-    """Make what is missing of master.key and of a key for each role, and overwrite nothing.
+    """Create master.key and a key for each role, if missing; overwrite nothing.
 
-    Of several processes that start at once, one makes the keys and the others find them.  The
+    Of several processes that start at once, one creates the keys and the others find them.  The
     master's list is written before the member's file: a crash in between leaves an admitted key
-    whose secret nobody has, and the next start makes another.
+    without a secret, and the next start creates another.
     """
     for ours in (folder.parent, folder):
         with contextlib.suppress(FileExistsError):
@@ -63,11 +63,11 @@ def make_keys(folder: Path) -> None:
 
 
 def add_key(folder: Path, role: Role, file: Path) -> MemberKey:
-    """Make one more key, that the master of this folder admits, and write it to `file`.
+    """Create another key that the master of this folder admits, and write it to `file`.
 
     Raises NotAllowed if that file exists, or if there is no master.key here.
     """
-    load_master(folder / "master.key")  # says what to do where there is none
+    load_master(folder / "master.key")  # its error says what to do
     with file_lock.locked(folder / ".lock"):
         master = load_master(folder / "master.key")
         if file.exists():
@@ -80,11 +80,11 @@ def add_key(folder: Path, role: Role, file: Path) -> MemberKey:
 
 
 def revoke_key(folder: Path, public: bytes) -> Role:
-    """Take a key off the master's list; return which role it had.
+    """Remove a key from the master's list; return its role.
 
-    A master that runs hears of it by SIGHUP.  Raises NotAllowed if it is on no list.
+    A running master needs a SIGHUP to notice.  Raises NotAllowed if the key is not listed.
     """
-    load_master(folder / "master.key")  # says what to do where there is none
+    load_master(folder / "master.key")  # its error says what to do
     with file_lock.locked(folder / ".lock"):
         master = load_master(folder / "master.key")
         role = master.role_of(public)
@@ -99,7 +99,7 @@ def revoke_key(folder: Path, public: bytes) -> Role:
 
 
 def load_master(path: Path) -> MasterKey:
-    """Read master.key.  Raises NotAllowed, with what to do, if it is missing or not safe to use."""
+    """Read master.key.  Raises NotAllowed, with advice, if it is missing or not safe to use."""
     values = _read(path, "master")
     if values.get("role") != "master":
         raise NotAllowed(f"{path} is a {values.get('role')}'s key; the master needs master.key")
@@ -108,13 +108,13 @@ def load_master(path: Path) -> MasterKey:
 
 
 def load_member(path: Path, role: Role | None = None) -> MemberKey:
-    """Read the key of a member.  Raises NotAllowed, also if it is not the key of `role`."""
+    """Read a member's key.  Raises NotAllowed, also if it is not a key of `role`."""
     member = _member_of(_read(path, role or "client"), str(path), role)
     return dataclasses.replace(member, file=str(path))
 
 
 def member_of(content: bytes, source: str, role: Role) -> MemberKey:
-    """Read the content of a member's key file, which came from `source`; as `load_member`."""
+    """Parse the content of a member's key file, from `source`; like `load_member`."""
     if not content.strip():
         raise NotAllowed(f"{source} has no key; send {role}.key there")
     with _parsing(source):
@@ -136,15 +136,15 @@ def _member_of(values: dict[str, Any], source: str, role: Role | None) -> Member
     return member
 
 
-# --- how they are written and read ----------------------------------------------------------------
+# --- reading and writing --------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def _parsing(path: Path | str) -> Iterator[None]:
-    """Turn what a damaged file raises into words, and drop its cause: that could show a secret."""
+    """Raise NotAllowed for a damaged file, without the cause, which could show a secret."""
     try:
         yield
-    except Exception:  # msgspec's, Z85's, libzmq's own: none of them is for the reader
+    except Exception:  # of msgspec, Z85 or libzmq: none of them helps the user
         pass
     else:
         return
@@ -152,13 +152,13 @@ def _parsing(path: Path | str) -> Iterator[None]:
 
 
 def _write(path: Path, values: dict[str, Any]) -> None:
-    """Put a file in place whole or not at all, mode 0600 before it holds a byte."""
+    """Write a file atomically; it has mode 0600 before it holds a byte."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_FOLLOW, 0o600)
         with open(fd, "wb") as file:
             if hasattr(os, "fchmod"):
-                os.fchmod(fd, 0o600)  # a umask of 0777 took even our own rights away
+                os.fchmod(fd, 0o600)  # a umask of 0777 takes away even our own rights
             file.write(msgspec.json.format(msgspec.json.encode(values), indent=2) + b"\n")
             file.flush()
             os.fsync(fd)
@@ -176,7 +176,7 @@ def _write(path: Path, values: dict[str, Any]) -> None:
 
 
 def _missing(path: Path, role: str) -> str:
-    """Return which file is missing, who named it, and where to get it."""
+    """Return the error for a missing file: what named it, and where to get it."""
     which = f"there is no key file {path}"
     if os.environ.get("REMOTELY_KEY") == str(path):
         which = f"REMOTELY_KEY names {path}, and there is no such file"

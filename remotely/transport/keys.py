@@ -1,14 +1,14 @@
-"""CURVE keys: who may come in.
+"""CURVE keys, and the roles that they grant.
 
     file         for                              lets its holder
-    master.key   the master's machine alone       be the master: it lists who is admitted
-    client.key   whoever makes calls              run code on the workers
+    master.key   the master's machine alone       be the master: it lists the admitted keys
+    client.key   everyone who makes calls         run code on the workers
     worker.key   each machine that joins          receive code and answer calls
     viewer.key   a dashboard                      see the status and the logs, and change nothing
 
-Holding one role's key gives nothing of another's.  Each key is a role, a pair, and the master's
-public key (so that nobody can pose as the master) or the public keys that the master admits.
-key_files.py writes and reads them.
+A key of one role grants nothing of another.  Each key is a role, a key pair, and the master's
+public key (so that nobody can impersonate the master) or the public keys that the master admits.
+key_files.py reads and writes them.
 """
 
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ ROLES: tuple[Role, ...] = ("client", "worker", "viewer")
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """A public key and its secret, as Z85 text of 40 bytes each.  The secret is never shown."""
+    """A public key and its secret, as Z85 text of 40 bytes each.  `repr` hides the secret."""
 
     public: bytes
     secret: bytes = field(repr=False)
@@ -32,7 +32,7 @@ class KeyPair:
 
 @dataclass(frozen=True, slots=True)
 class MasterKey:
-    """The master's pair, and the public keys that it admits."""
+    """The master's key pair, and the public keys that it admits."""
 
     pair: KeyPair
     client_keys: tuple[bytes, ...] = ()
@@ -40,7 +40,7 @@ class MasterKey:
     viewer_keys: tuple[bytes, ...] = ()
 
     def keys_of(self, role: Role) -> tuple[bytes, ...]:
-        """Return the public keys that are admitted in a role."""
+        """Return the admitted public keys of a role."""
         return {
             "client": self.client_keys,
             "worker": self.worker_keys,
@@ -48,16 +48,16 @@ class MasterKey:
         }[role]
 
     def listing(self, role: Role, keys: tuple[bytes, ...]) -> "MasterKey":
-        """Return the same master, which admits these keys in a role."""
+        """Return a copy that admits these keys in a role."""
         lists = {each: self.keys_of(each) for each in ROLES} | {role: keys}
         return MasterKey(self.pair, lists["client"], lists["worker"], lists["viewer"])
 
     def role_of(self, public: bytes) -> Role | None:
-        """Return the role of an admitted key; None for a stranger's."""
+        """Return the role of an admitted key; else None."""
         return next((role for role in ROLES if public in self.keys_of(role)), None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON can hold it, secret included: for a file of ours or a pipe."""
+        """Return a dict for JSON, including the secret: for a key file or a pipe."""
         return {
             "role": "master",
             "public": self.pair.public.decode(),
@@ -69,12 +69,16 @@ class MasterKey:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "MasterKey":
-        return _master_from(msgspec.convert(values, _MasterFile))
+        file = msgspec.convert(values, _MasterFile)
+        clients, workers, viewers = (
+            tuple(map(_key, keys)) for keys in (file.clients, file.workers, file.viewers)
+        )
+        return cls(_pair(file.public, file.secret), clients, workers, viewers)
 
 
 @dataclass(frozen=True, slots=True)
 class MemberKey:
-    """The pair of a client, worker or viewer, and the one master that it trusts."""
+    """The key pair of a client, worker or viewer, and the one master that it trusts."""
 
     role: Role
     pair: KeyPair
@@ -82,7 +86,7 @@ class MemberKey:
     file: str = field(default="", compare=False)  # from which it was read
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON can hold it, secret included: for a file of ours or a pipe."""
+        """Return a dict for JSON, including the secret: for a key file or a pipe."""
         return {
             "role": self.role,
             "public": self.pair.public.decode(),
@@ -92,7 +96,8 @@ class MemberKey:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "MemberKey":
-        return _member_from(msgspec.convert(values, _MemberFile))
+        file = msgspec.convert(values, _MemberFile)
+        return cls(file.role, _pair(file.public, file.secret), _key(file.master))
 
 
 def fresh_pair() -> KeyPair:
@@ -100,7 +105,7 @@ def fresh_pair() -> KeyPair:
 
 
 def fresh_keys() -> tuple[MasterKey, MemberKey, MemberKey]:
-    """Return the keys of a new cluster (master, client, worker) that never touch a disk."""
+    """Return the keys of a new cluster (master, client, worker), which are in no file."""
     master, client, worker = fresh_pair(), fresh_pair(), fresh_pair()
     return (
         MasterKey(master, (client.public,), (worker.public,)),
@@ -123,18 +128,6 @@ class _MemberFile(msgspec.Struct, forbid_unknown_fields=True):
     public: str
     secret: str
     master: str
-
-
-def _master_from(file: _MasterFile) -> MasterKey:
-    pair = _pair(file.public, file.secret)
-    clients, workers, viewers = (
-        tuple(_key(k) for k in keys) for keys in (file.clients, file.workers, file.viewers)
-    )
-    return MasterKey(pair, clients, workers, viewers)
-
-
-def _member_from(file: _MemberFile) -> MemberKey:
-    return MemberKey(file.role, _pair(file.public, file.secret), _key(file.master))
 
 
 def _key(text: str) -> bytes:

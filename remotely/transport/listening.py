@@ -1,4 +1,4 @@
-"""Ports to listen at, and addresses to connect to."""
+"""Binding of ports for other machines, and the choice of addresses to connect to."""
 
 import contextlib
 import errno
@@ -16,7 +16,7 @@ from remotely.machine import interfaces, this_machine
 from remotely.protocol.address import (
     is_ipv6,
     join_address,
-    nobody,
+    no_master,
     parse_address,
     unknown_host,
     unreachable,
@@ -27,16 +27,16 @@ from remotely.transport import sockets
 
 Bound = TypeVar("Bound")  # the port, or a socket that is bound to it
 
-LOOK_AGAIN_S = 0.25  # for a master that is not there yet
-TELL_AFTER_S = 2.5  # a cluster that is just starting is there soon
+RETRY_EVERY_S = 0.25  # between attempts to reach a master
+NOTICE_AFTER_S = 2.5  # a cluster that is just starting is reachable before
 
 _NOT_OURS = (errno.EADDRINUSE, errno.EACCES)
 
 
 def bind_within(ports: Ports, bind: Callable[[int], Bound]) -> Bound:
-    """Bind to the first port of a range that is free, and return what `bind` returns.
+    """Bind to the first free port of a range, and return what `bind` returns.
 
-    `bind` takes a port, 0 for any.  It raises OSError or ZMQError with EADDRINUSE if that port is
+    `bind` takes a port, 0 for any.  It raises OSError or ZMQError with EADDRINUSE if the port is
     taken.  Raises RemotelyError if all of them are.
     """
     for port in ports.starting_at(os.getpid()):
@@ -46,13 +46,13 @@ def bind_within(ports: Ports, bind: Callable[[int], Bound]) -> Bound:
             if error.errno not in _NOT_OURS:
                 raise
     raise RemotelyError(
-        f"no port of {ports} is free on {this_machine.machine_name()}: each actor that is reached "
-        "from other machines needs one. Give its machine a larger range (--ports)"
+        f"no port of {ports} is free on {this_machine.machine_name()}: each actor that other "
+        "machines call needs one. Give its machine a larger range (--ports)"
     )
 
 
 def listen(server: "zmq.Socket[bytes]", listening: Listening) -> str:
-    """Bind a ZeroMQ socket for other machines; return the endpoints that those connect to."""
+    """Bind a ZeroMQ socket for other machines; return its endpoints."""
 
     def bind(port: int) -> int:
         sockets.bind(server, f"tcp://{join_address(listening.host, port or '*')}")
@@ -76,10 +76,7 @@ def listen_for_bytes(listening: Listening) -> tuple[socket.socket, str]:
 
 
 def nearest(endpoints: str) -> str:
-    """Return which of the endpoints of a process to connect to from this machine.
-
-    The first that is on a network of this machine; else the first.
-    """
+    """Return the endpoint to connect to: the first on a network of this machine, else the first."""
     first, *others = endpoints.split(" ")
     if not others:
         return first
@@ -87,26 +84,26 @@ def nearest(endpoints: str) -> str:
 
 
 def reach(host: str, port: int, or_else: str, patience_s: float = 0.0) -> str:
-    """Return the address, "host:port", at which something listens there.
+    """Return the address, "host:port", of a listening master.
 
-    A name with one IPv4 address stays a name, because that address may change; of a name with
-    several, it is the address that answered.  What does not listen yet is waited for, for
-    `patience_s`, and the terminal says so.  Raises MasterLost in words, `or_else` at their end.
+    A name with one IPv4 address stays a name, because the address may change; a name with several
+    becomes the address that answered.  Waits up to `patience_s` for the master to listen, with a
+    line on the terminal.  Raises MasterLost, whose message ends with `or_else`.
     """
-    begin, is_told = time.monotonic(), False
+    begin, is_printed = time.monotonic(), False
     while True:
         try:
             return _reach(host, port, or_else)
         except MasterLost as error:
             waited_s = time.monotonic() - begin
-            if waited_s + LOOK_AGAIN_S > patience_s:
+            if waited_s + RETRY_EVERY_S > patience_s:
                 waited = f" (waited for it for {patience_s:g} s)" if patience_s else ""
                 raise MasterLost(f"{error}{waited}") from None
-            if waited_s > TELL_AFTER_S and not is_told:
-                said = f"waiting for a cluster: {error} (giving up after {patience_s:g} s)"
-                print(f"remotely: {said}", file=sys.stderr, flush=True)
-                is_told = True
-        time.sleep(LOOK_AGAIN_S)
+            if waited_s > NOTICE_AFTER_S and not is_printed:
+                text = f"waiting for a cluster: {error} (giving up after {patience_s:g} s)"
+                print(f"remotely: {text}", file=sys.stderr, flush=True)
+                is_printed = True
+        time.sleep(RETRY_EVERY_S)
 
 
 def _reach(host: str, port: int, or_else: str) -> str:
@@ -119,12 +116,12 @@ def _reach(host: str, port: int, or_else: str) -> str:
     except OSError as error:
         code = errno.ETIMEDOUT if isinstance(error, TimeoutError) else error.errno
         why = unreachable(here(host, port), host, port, code, str(error))
-        raise MasterLost(nobody(join_address(host, port), why, or_else)) from None
+        raise MasterLost(no_master(join_address(host, port), why, or_else)) from None
     return join_address(host if {a[4][0] for a in known} == {found} else found, port)
 
 
 def here(host: str, port: int) -> str:
-    """Return what to call this machine for somebody who opens a firewall between it and `host`."""
+    """Return this machine's address as `host` sees it, for firewall messages; else its name."""
     with contextlib.suppress(OSError):
         return this_machine.address_towards(host, port)
     return this_machine.machine_name()

@@ -1,8 +1,8 @@
-"""One thread's event loop over sockets, descriptors and timers; each process runs one.
+"""An event loop over sockets, descriptors and timers, on one thread; each process runs one.
 
 ZeroMQ's descriptor is edge-triggered: after any send or receive it may stay silent although a
-message waits.  So the loop asks each watched socket itself before it sleeps, and handlers need not
-know.  Handlers run on the loop's thread; only `call` and `stop` may be used from others.
+message waits.  So the loop checks each watched socket itself before it sleeps, and handlers need
+not care.  Handlers run on the loop's thread; only `call` and `stop` are thread-safe.
 """
 
 import heapq
@@ -26,14 +26,14 @@ from remotely.transport.sockets import readable
 
 log = logging.getLogger("remotely")
 
-MESSAGES_A_TURN = 100  # of one socket, so that timers and other sockets get their turn
+MESSAGES_A_TURN = 100  # per socket, so that timers and other sockets get their turn
 
 Handler = Callable[[], object]
 OnMessage = Callable[[list[zmq.Frame]], None]
 
 
 class Timer:
-    """A call in the future; `cancel` it at any time."""
+    """A future call of an action; `cancel` may be called at any time."""
 
     def __init__(self, action: Handler, every_s: float | None) -> None:
         self.action = action
@@ -42,7 +42,7 @@ class Timer:
 
     def cancel(self) -> None:
         self.cancelled = True
-        self.action = _nothing  # releases what the action refers to now, not when it would have run
+        self.action = _nothing  # releases what the action refers to now, not when it is due
 
 
 def _nothing() -> None: ...
@@ -58,8 +58,8 @@ class Loop:
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
         self._calls: deque[Handler] = deque()
-        # A thread that writes to it holds a reference.  So `close` cannot free the number while
-        # another thread writes, whose bytes would then go into a file of the user's.
+        # A thread that writes to it holds a reference.  So `close` cannot free the descriptor while
+        # another thread writes; those bytes could otherwise end up in a file of the user.
         self._wake: OwnedFd | None = OwnedFd(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
         self._wake_fd = self._wake.fd
         self._throttled = ThrottledLog(log.warning)
@@ -72,8 +72,8 @@ class Loop:
     ) -> None:
         """Call `handler` whenever `fd` is readable or at its end.
 
-        With `edge` the handler is called once for each change, and must read all there is; with
-        `writable` also when there is room again.
+        `edge`: once per change; the handler must read everything.  `writable`: also when there is
+        room to write.
         """
         self._handlers[fd] = handler
         edges = (select.EPOLLET if edge else 0) | (select.EPOLLOUT if writable else 0)
@@ -84,7 +84,7 @@ class Loop:
             self._epoll.unregister(fd)
 
     def watch_socket(self, socket: "zmq.Socket[bytes]", on_message: OnMessage) -> None:
-        """Call `on_message` with the frames of each message that arrives."""
+        """Call `on_message` with the frames of each message."""
         self._sockets[socket] = on_message
         self._epoll.register(socket.FD, select.EPOLLIN | select.EPOLLET)
 
@@ -99,7 +99,7 @@ class Loop:
         return self._set(Timer(action, None), seconds)
 
     def call(self, action: Handler) -> None:
-        """Run `action` on the loop's thread soon; never, once it is closed.  Thread-safe."""
+        """Run `action` on the loop's thread soon, unless the loop is closed.  Thread-safe."""
         if (wake := self._wake) is not None:
             self._calls.append(action)
             os.eventfd_write(wake.fd, 1)
@@ -119,7 +119,7 @@ class Loop:
             self.turn()
 
     def turn(self, at_most_s: float = 3600.0) -> None:
-        """Sleep until something happens, and handle it."""
+        """Wait for events, and handle them."""
         busy = self._read_sockets()
         timeout_s = 0.0 if busy or self._calls else min(at_most_s, self._until_next_timer())
         for fd, _ in self._epoll.poll(timeout_s):
@@ -162,13 +162,13 @@ class Loop:
                 watched = self._sockets.get(socket) is on_message  # a handler may have unwatched it
                 if not watched or socket.closed or not readable(socket):
                     break
-                busy = True  # look at all again: the handler may have swallowed another's edge
+                busy = True  # check all again: the handler may have consumed another's edge
                 frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
                 self._guard(lambda: on_message(frames))  # noqa: B023 - called before the next turn
         return busy
 
     def _guard(self, handler: Handler) -> None:
-        """Run a handler.  One bad message or handler must not end the loop for all others."""
+        """Run a handler.  An error in it must not end the loop."""
         try:
             handler()
         except RemotelyError as error:

@@ -1,18 +1,19 @@
-"""The connection to the master, as a worker and a client hold it.
+"""The connection of a worker or client to the master.
 
-It outlives the master: when the connection breaks or the master is restarted, the master does not
-know us and asks (`WhoAreYou`), and we introduce ourselves again.
+It outlives the master: if the connection breaks or the master restarts, the master asks for an
+introduction (`WhoAreYou`), and the link sends it again.
 
-A refusal is reported once, if nothing has been received before.  libzmq itself would retry for ever
-and say nothing: a master that does not know our key cuts the handshake, and a master with another
-key than expected cannot even read it.  Only libzmq's monitor shows either.  The second case looks
-like any handshake that was cut, as by a master that ends, so it counts when it repeats.
+A refusal is reported once, and only if nothing was received before.  libzmq itself would retry
+forever in silence: a master that does not know the key cuts the handshake, and a master with
+another key than expected cannot even read it.  Only libzmq's monitor shows either.  The second case
+looks like any handshake that is cut, for example by a master that ends, so it counts only if it
+repeats.
 
-A later refusal is waited out: a restarted master may not know an actor's key until that actor's
-worker is back.  But libzmq gives up on a socket that was refused, and accepts nothing for it any
-more.  So the next beat makes a new socket, which is as often as libzmq itself would have retried.
-What was sent meanwhile is lost, as with any connection that breaks: a worker that introduces itself
-reports all that it has, and a client asks all its questions again.
+A later refusal is waited out, because a restarted master may not know an actor's key until that
+actor's worker is back.  But libzmq gives up on a socket that was refused, and then accepts no
+messages.  So the next beat creates a new socket, about as often as libzmq would have retried.
+Messages sent in between are lost, as with any connection that breaks: a worker's introduction
+reports all that it has, and a client repeats all its requests.
 """
 
 import math
@@ -31,17 +32,17 @@ from remotely.transport.keys import MemberKey
 from remotely.transport.loop import Loop
 from remotely.transport.sockets import Reconnect, client, connect, event_of, is_remote
 
-# A master that is not up yet does none of this: the connection is closed, and tried again.
+# None of these occurs if the master is not up yet: libzmq then tries to connect again.
 _SHAKEN = zmq.EVENT_HANDSHAKE_SUCCEEDED
 _UNLISTED = zmq.EVENT_HANDSHAKE_FAILED_AUTH
-_CUT = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL  # and then DISCONNECTED; libzmq tries again
-_LEFT = zmq.EVENT_DISCONNECTED  # alone: another protocol is spoken there, and libzmq gives up
-CUTS = 3  # in a row: it is not by chance
-CUT_AGAIN_S = 3.0  # within which of the last one comes the next of a row; libzmq tries within 2 s
+_CUT = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL  # followed by DISCONNECTED; libzmq tries again
+_LEFT = zmq.EVENT_DISCONNECTED  # alone: the peer uses another protocol, and libzmq gives up
+CUTS = 3  # consecutive ones: not by chance
+CUT_AGAIN_S = 3.0  # the longest time between consecutive cuts; libzmq retries within 2 s
 
 
 class MasterLink:
-    """One DEALER to the master; all of it runs on the thread of `loop`."""
+    """A DEALER to the master.  Everything runs on the thread of `loop`."""
 
     def __init__(
         self,
@@ -64,18 +65,18 @@ class MasterLink:
         self._introduce = introduce
         self._on_message = on_message
         self._on_refused = on_refused
-        self._is_given_up = False  # by libzmq, since it was refused
+        self._is_given_up = False  # by libzmq, after a refusal
         self._may_return = True
-        self._cuts = 0  # in a row
+        self._cuts = 0  # consecutive
         self._cut_at = 0.0
         self._is_cut = False
         self.socket = self._new_socket()
         self._monitor = self.socket.get_monitor_socket(_SHAKEN | _UNLISTED | _CUT | _LEFT)
-        loop.watch_socket(self._monitor, self._see_handshake)
+        loop.watch_socket(self._monitor, self._handle_handshake)
         self._connect()
-        self._said = 0.0
-        # The master of an embedded cluster sees the end of each process, and is not restarted.
-        self._beat = loop.every(BEAT_EVERY_S if is_remote(address) else math.inf, self._keep_up)
+        self._sent_at = 0.0
+        # The master of an embedded cluster watches each process, and is never restarted.
+        self._beat = loop.every(BEAT_EVERY_S if is_remote(address) else math.inf, self._send_beat)
         self.send(introduce())
 
     def _new_socket(self) -> "zmq.Socket[bytes]":
@@ -86,8 +87,8 @@ class MasterLink:
         connect(self.socket, self._address)
         self._loop.watch_socket(self.socket, self._receive)
 
-    def _come_again(self) -> None:
-        """Knock with a socket that was not refused yet."""
+    def _reconnect(self) -> None:
+        """Connect with a new socket, on which libzmq has not given up."""
         self._is_given_up = False
         self._end_monitor()
         self._loop.unwatch_socket(self.socket)
@@ -96,27 +97,27 @@ class MasterLink:
         self._connect()
         self.send(self._introduce())
 
-    def _keep_up(self) -> None:
-        """Beat, unless we have said something since the last time: that has renewed our lease.
+    def _send_beat(self) -> None:
+        """Send a Beat, unless another message has renewed the lease since the last one.
 
-        Who keeps count of its own lease asks each time, and is told which beat was heard.
+        A worker tracks its own lease, so it asks each time for a Tick that names the Beat.
         """
         if self._is_given_up and self._may_return:
-            self._come_again()
+            self._reconnect()
         elif self._on_renewed is not None:
             self.send(control.Beat(asked=fence.now()))
-        elif time.monotonic() - self._said >= BEAT_EVERY_S:
+        elif time.monotonic() - self._sent_at >= BEAT_EVERY_S:
             self.send(control.Beat())
 
     def send(self, message: msgspec.Struct) -> None:
-        self._said = time.monotonic()
+        self._sent_at = time.monotonic()
         try:
             self.socket.send(control.encode(message), zmq.NOBLOCK)
-        except zmq.Again:  # the queue is unbounded: there is none any more
+        except zmq.Again:  # not a full queue, which is unbounded: libzmq has given up
             self._is_given_up = True
 
     def silent_s(self) -> float:
-        """Return for how long the master has said nothing; it ticks each second."""
+        """Return for how long the master has been silent; it sends a Tick every TICK_EVERY_S."""
         return time.monotonic() - self.heard
 
     def close(self, linger_ms: int = 0) -> None:
@@ -144,7 +145,7 @@ class MasterLink:
             case _:
                 self._on_message(message)
 
-    def _see_handshake(self, frames: list[zmq.Frame]) -> None:
+    def _handle_handshake(self, frames: list[zmq.Frame]) -> None:
         event = event_of(frames[0].buffer)
         if event == _CUT:
             before, self._cut_at = self._cut_at, time.monotonic()
@@ -159,10 +160,10 @@ class MasterLink:
             self._is_cut = False
 
     def _end_monitor(self) -> None:
-        """Hear no more of the handshake; harmless when done before.
+        """Stop monitoring the handshake.  Idempotent.
 
-        libzmq's one I/O thread waits until a monitor has room for an event, and for ever where
-        nobody reads: so libzmq has to stop telling before we stop listening.
+        libzmq's one I/O thread blocks until a monitor has room for an event, forever if nobody
+        reads it.  So libzmq must stop sending events before we stop reading them.
         """
         if not self._monitor.closed:
             self._loop.unwatch_socket(self._monitor)
@@ -171,17 +172,17 @@ class MasterLink:
 
 
 def _wrong_key(address: str, key: MemberKey, is_unlisted: bool) -> str:
-    """Return what to do; `is_unlisted`: the master itself has said that it does not admit it."""
+    """Return the error for a refused key; `is_unlisted`: the master does not list the key."""
     role, place = key.role, address.removeprefix("tcp://")
     which = f"this key ({key.file})" if key.file else "this key"
     if is_unlisted:
         return (
-            f"{place} refused {which}: it was revoked, or made for another cluster. Ask who runs "
-            f"the cluster for another, which `remotely keys add {role} FILE` makes there"
+            f"{place} refused {which}: it was revoked, or made for another cluster. Ask the "
+            f"administrator for another (`remotely keys add {role} FILE` on the master's machine)"
         )
     named = "--key FILE" if role == "worker" else "remotely.connect(..., key=FILE), --key FILE"
     return (
-        f"{place} refused {which}, which is another cluster's, or is no remotely master: copy "
-        f"{role}.key from the master's machine, where {WHERE_KEYS_ARE}, and name it by {named} or "
-        "REMOTELY_KEY"
+        f"{place} refused {which}: the key is for another cluster, or {place} is not a remotely "
+        f"master. Copy {role}.key from the master's machine, where {WHERE_KEYS_ARE}, and name it "
+        f"by {named} or REMOTELY_KEY"
     )

@@ -1,28 +1,28 @@
-"""A probe of a port of another machine: does anything listen there?  Nobody waits meanwhile."""
+"""A non-blocking probe of a port: whether anything listens there."""
 
 import contextlib
 import errno
 import socket
 
-UNKNOWN = -1  # it was not tried
+UNKNOWN = -1  # not tried
 
 
 class PortProbe:
-    """A connection that is begun at once; read its outcome, `code`, some time later, once."""
+    """A connection attempt that starts immediately; read its outcome, `code`, once, later."""
 
     def __init__(self, host: str, port: int) -> None:
-        """`host` is an IP address: to resolve a name would block, and so a name is not tried."""
+        """`host` must be an IP address; a name is not tried, because resolving it would block."""
         self._code = UNKNOWN
         self._socket: socket.socket | None = None
-        with contextlib.suppress(OSError):  # no descriptor is left, too
+        with contextlib.suppress(OSError):  # including that no descriptor is left
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             socket.inet_pton(family, host)
             self._socket = socket.socket(family)
             self._socket.setblocking(False)
-            self._code = self._socket.connect_ex((host, port))  # of this machine, at once
+            self._code = self._socket.connect_ex((host, port))
 
     def answers(self) -> bool:
-        """Return whether something is known to listen by now; ask again later if not."""
+        """Return whether something is known to listen; if not, call again later."""
         if self._socket and self._code == errno.EINPROGRESS:
             with contextlib.suppress(OSError):
                 self._socket.getpeername()
@@ -30,7 +30,7 @@ class PortProbe:
         return self._code == 0
 
     def code(self) -> int:
-        """Return 0 if something listens, EINPROGRESS for silence, else the errno; and close."""
+        """Close, and return 0 if something listens, EINPROGRESS for silence, else the errno."""
         if self._socket and not self.answers() and self._code == errno.EINPROGRESS:
             failure = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             self._code = failure or errno.EINPROGRESS
@@ -38,7 +38,7 @@ class PortProbe:
         return self._code
 
     def refused(self) -> bool:
-        """Return whether it said that nothing listens, and close.  Silence is not a refusal."""
+        """Close, and return whether the connection was refused.  Silence is not a refusal."""
         return self.code() == errno.ECONNREFUSED
 
     def close(self) -> None:
@@ -47,4 +47,4 @@ class PortProbe:
             self._socket = None
 
     def __del__(self) -> None:
-        self.close()  # nobody has read it: the process ends
+        self.close()

@@ -1,27 +1,27 @@
-"""The relay of a process that can only make connections: a worker lends it a port for callers.
+"""The relay of a guest, a process that can only make connections: a worker listens for its callers.
 
-    guest   connects to the relay and asks to be let in     its home connection
+    guest   connects to the relay and asks to be admitted   its home connection
     relay   sends a challenge; the guest answers with its HMAC-SHA256 under the token
-    relay   opens a port for callers, and says where it is
-    caller  connects to that port; the relay sends a ticket along the home connection
+    relay   opens a port for callers, and sends its address
+    caller  connects to that port; the relay sends a ticket on the home connection
     guest   connects again and shows the ticket: the relay splices caller and guest
-    relay   says now and then along the home connection that it is there
-    either  ends the home connection: the port is closed.  What is spliced goes on to its own end
+    relay   sends a beat on the home connection from time to time
+    either  ends the home connection: the port is closed.  Splices continue to their own end
 
-Bytes pass as they are.  Caller and object speak CURVE with each other, so what is between them
-sees ciphertext, and can at most cut it off.  The token never travels here, and an answer is of no
-use for another challenge: who reads along cannot pose as a guest.  Tickets are sent in the clear:
-who takes one in time takes that caller from its object, and so cuts it off.  Who can change what is
-sent can do no more, and take the place of a guest that is being let in.
+Bytes are forwarded unchanged.  Caller and object use CURVE, so the relay sees only ciphertext and
+can at most cut the connection.  The token is never sent here, and an answer is useless for another
+challenge: an eavesdropper cannot impersonate a guest.  Tickets are sent in the clear.  Whoever uses
+one in time takes that caller from its object, and so cuts it off.  An attacker who can modify the
+traffic can do no more than that, and take the place of a guest that is being admitted.
 
-There is no flow control here but TCP's.  A splice holds a piece for each direction, and reads no
-further before that has left: a slow reader holds up its own connection and no other.
+There is no flow control but TCP's.  A splice holds one piece per direction, and reads no further
+before that is sent: a slow reader blocks its own connection and no other.
 
-A caller may be a stranger, whom the object cuts off, and who may keep its own end open.  So when
-one direction has ended, the other has DRAIN_S.  A guest has MOST_STRANGERS callers at a time that
-it has not let in, as far as can be seen here: they wait to be fetched, or were sent no more than
-what an object says before it knows a key.  One more, and the oldest of them is closed: so strangers
-that do nothing keep nobody out.
+A caller may be a stranger, whom the object disconnects but who keeps its own end open.  So when one
+direction has ended, the other has DRAIN_S.  A guest has at most MOST_STRANGERS callers that it has
+not admitted, as far as the relay can see: they wait for the guest, or have received no more than an
+object sends before it knows a key.  If there is one more, the oldest is closed: strangers that do
+nothing keep nobody out.
 """
 
 import contextlib
@@ -44,28 +44,28 @@ TICKET_BYTES = 16
 MOST_GUESTS = 1_000
 MOST_SPLICES = 10_000  # of all guests
 MOST_OF_A_GUEST = MOST_SPLICES // 4
-MOST_STRANGERS = 256  # callers of one guest that it has not let in
-BEFORE_KEY_BYTES = 64 + 170 + 12  # greeting, WELCOME and ERROR; a known key is sent READY, of 67
-MOST_UNKNOWN = 256  # at the relay's own port: one more, and the oldest is cut
-AGAIN_S = 0.1  # until a connection is taken for which there was no descriptor
+MOST_STRANGERS = 256  # callers of one guest that it has not admitted
+BEFORE_KEY_BYTES = 64 + 170 + 12  # greeting, WELCOME and ERROR; an admitted key gets READY, 67
+MOST_UNKNOWN = 256  # at the relay's own port; the oldest is closed if there are more
+AGAIN_S = 0.1  # until it accepts again after it ran out of descriptors
 PROOF_BYTES = 32
-_HERE = bytes(TICKET_BYTES)  # in the place of a ticket: the relay is there
-_NEW = bytes(TICKET_BYTES)  # in the place of a ticket: a guest that asks to be let in
+_HERE = bytes(TICKET_BYTES)  # in place of a ticket: a beat of the relay
+_NEW = bytes(TICKET_BYTES)  # in place of a ticket: a guest asks to be admitted
 
 
 @dataclass
-class _Way:
+class _Direction:
     """One direction of a splice."""
 
     source: socket.socket
     target: socket.socket
     rest: memoryview = field(default_factory=lambda: memoryview(b""))  # of the last piece
-    is_cut: bool = False  # the target takes no more
-    has_ended: bool = False  # the source has, and all of it was passed on
+    is_cut: bool = False  # the target accepts no more
+    has_ended: bool = False  # the source has ended, and everything was forwarded
     read_bytes: int = 0
 
     def move(self) -> bool:
-        """Pass on what can be passed on now; return whether there may be more at once."""
+        """Forward what is possible now; return whether there may be more."""
         for _ in range(PIECES_A_TURN):
             if self.has_ended or not self._write():
                 return False
@@ -77,7 +77,7 @@ class _Way:
                 piece = b""
             if not piece:
                 self.has_ended = True
-                with contextlib.suppress(OSError):  # the other way may go on
+                with contextlib.suppress(OSError):  # the other direction may go on
                     self.target.shutdown(socket.SHUT_WR)
                 return False
             self.rest = memoryview(piece)
@@ -85,24 +85,21 @@ class _Way:
         return True
 
     def _write(self) -> bool:
-        """Write the rest; return whether nothing of it is left."""
+        """Write the rest; return whether all of it was written."""
         try:
             while self.rest and not self.is_cut:
                 self.rest = self.rest[self.target.send(self.rest) :]
         except BlockingIOError:
             return False
         except OSError:
-            # The target has gone.  What comes is still read, and dropped: to close a TCP socket
-            # with unread input resets it, and the kernel discards what the other way has sent.
+            # The target is gone.  Input is still read, and dropped: closing a TCP socket with
+            # unread input resets it, and the kernel discards what the other direction has sent.
             self.is_cut = True
         return True
 
 
 class Splice:
-    """Two connections, each of which is sent what comes along the other.
-
-    It closes when both have ended, or DRAIN_S after one has.
-    """
+    """Two connections that forward to each other, until both have ended or DRAIN_S after one."""
 
     def __init__(
         self,
@@ -112,13 +109,13 @@ class Splice:
         ended: Callable[["Splice"], object],
         first: bytes = b"",
     ) -> None:
-        """`first` is sent along `other` before what comes from `one`."""
+        """`first` is sent on `other` before anything from `one`."""
         self._loop = loop
         self._ended = ended
         self._sockets = one, other
-        self._ways = _Way(one, other, memoryview(first)), _Way(other, one)
+        self._directions = _Direction(one, other, memoryview(first)), _Direction(other, one)
         self._is_open = True
-        self._drain: Timer | None = None  # since one way has ended
+        self._drain: Timer | None = None  # set once one direction has ended
         for end in self._sockets:
             end.setblocking(False)
             loop.watch(end.fileno(), self._pump, edge=True, writable=True)
@@ -126,18 +123,18 @@ class Splice:
 
     @property
     def is_of_stranger(self) -> bool:
-        """Whether `other` has yet to send what follows the check of a key."""
-        return self._is_open and self._ways[1].read_bytes <= BEFORE_KEY_BYTES
+        """Whether `other` has sent no more than an object sends before it knows a key."""
+        return self._is_open and self._directions[1].read_bytes <= BEFORE_KEY_BYTES
 
     def _pump(self) -> None:
         if not self._is_open:
             return
-        may_go_on = [way.move() for way in self._ways]
-        if self._drain is None and any(way.has_ended for way in self._ways):
+        may_go_on = [direction.move() for direction in self._directions]
+        if self._drain is None and any(direction.has_ended for direction in self._directions):
             self._drain = self._loop.after(DRAIN_S, self.close)
         if any(may_go_on):
-            self._loop.call(self._pump)  # other connections have their turn
-        elif all(way.has_ended for way in self._ways):
+            self._loop.call(self._pump)  # let other connections have their turn
+        elif all(direction.has_ended for direction in self._directions):
             self.close()
 
     def close(self) -> None:
@@ -157,12 +154,12 @@ class _Guest:
 
     home: socket.socket
     port: socket.socket
-    waiting: dict[bytes, socket.socket] = field(default_factory=dict)  # callers, by their ticket
+    waiting: dict[bytes, socket.socket] = field(default_factory=dict)  # callers, by ticket
     splices: set[Splice] = field(default_factory=set)
-    fetched: list[Splice] = field(default_factory=list)  # of these, of strangers until lately
+    fetched: list[Splice] = field(default_factory=list)  # the splices that may be of strangers
 
     def close_strangers_but(self, most: int) -> None:
-        """Close the oldest callers that it has not let in, those that it has fetched first."""
+        """Close all but `most` strangers: the oldest fetched ones first, then waiting ones."""
         self.fetched = [splice for splice in self.fetched if splice.is_of_stranger]
         for _ in range(len(self.fetched) + len(self.waiting) - most):
             if self.fetched:
@@ -172,61 +169,62 @@ class _Guest:
 
 
 class Relay:
-    """The relay of one worker.  `left` is called when a guest has gone."""
+    """The relay of one worker.  `left` is called when a guest has left."""
 
     def __init__(self, loop: Loop, listening: Listening, left: Callable[[], object]) -> None:
         self.token = secrets.token_bytes(TICKET_BYTES)
         self._loop = loop
         self._listening = listening
         self._left = left
-        # Those who have shown nothing yet, the oldest first, and the challenge of who has asked.
+        # Connections that are not identified yet, oldest first, and the challenge that was sent.
         self._unknown: dict[socket.socket, bytes] = {}
         self._splices: set[Splice] = set()
         self._guests: dict[int, _Guest] = {}  # by the descriptor of the home connection
         self._listener, self.address = listen_for_bytes(listening)
-        self._listen(self._listener, self._meet)
+        self._listen(self._listener, self._await_identity)
 
-    def _listen(self, listener: socket.socket, met: Callable[[socket.socket], None]) -> None:
-        """Have `met` called with each connection that is made there."""
-        # 1. What the loop has seen may be of an earlier descriptor of this number: to accept is
-        #    never to wait.
+    def _listen(self, listener: socket.socket, accepted: Callable[[socket.socket], None]) -> None:
+        """Call `accepted` with each connection to a listener."""
+        # 1. An event of the loop may belong to an earlier descriptor of this number, so accepting
+        #    must not block.
         listener.setblocking(False)
-        self._loop.watch(listener.fileno(), lambda: self._accept(listener, met))
+        self._loop.watch(listener.fileno(), lambda: self._accept(listener, accepted))
 
-    def _accept(self, listener: socket.socket, met: Callable[[socket.socket], None]) -> None:
+    def _accept(self, listener: socket.socket, accepted: Callable[[socket.socket], None]) -> None:
         try:
             end, _ = listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return
         except OSError:
-            # 2. No descriptor is left.  The connection still waits, and would wake the loop again
-            #    and again.
+            # 2. No descriptor is left.  The pending connection would wake the loop continuously.
             self._loop.unwatch(listener.fileno())
-            self._loop.after(AGAIN_S, lambda: self._listen_again(listener, met))
+            self._loop.after(AGAIN_S, lambda: self._listen_again(listener, accepted))
             return
         end.setblocking(False)
         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        met(end)
+        accepted(end)
 
-    def _listen_again(self, listener: socket.socket, met: Callable[[socket.socket], None]) -> None:
+    def _listen_again(
+        self, listener: socket.socket, accepted: Callable[[socket.socket], None]
+    ) -> None:
         if listener.fileno() >= 0:  # 3. it was not closed meanwhile
-            self._listen(listener, met)
+            self._listen(listener, accepted)
 
-    def _meet(self, end: socket.socket) -> None:
-        """Somebody has connected, and is to show a ticket or answer a challenge in time."""
+    def _await_identity(self, end: socket.socket) -> None:
+        """Give a new connection HANDSHAKE_S to show a ticket or to answer a challenge."""
         self._unknown[end] = b""
-        self._loop.watch(end.fileno(), lambda: self._let_in(end))
-        self._loop.after(HANDSHAKE_S, lambda: self._turn_away(end))
+        self._loop.watch(end.fileno(), lambda: self._identify(end))
+        self._loop.after(HANDSHAKE_S, lambda: self._reject(end))
         if len(self._unknown) > MOST_UNKNOWN:
-            self._turn_away(next(iter(self._unknown)))
+            self._reject(next(iter(self._unknown)))
 
-    def _turn_away(self, end: socket.socket) -> None:
+    def _reject(self, end: socket.socket) -> None:
         if end in self._unknown:
             del self._unknown[end]
             self._drop(end)
 
-    def _let_in(self, end: socket.socket) -> None:
-        """It asks to be let in, answers the challenge, or shows a ticket."""
+    def _identify(self, end: socket.socket) -> None:
+        """Handle a request for admission, the answer to a challenge, or a ticket."""
         challenge = self._unknown[end]
         try:
             shown = end.recv(PROOF_BYTES if challenge else TICKET_BYTES)
@@ -236,13 +234,13 @@ class Relay:
                 return
         except BlockingIOError:
             return
-        except OSError:  # it has gone
+        except OSError:  # it is gone
             shown = b""
         del self._unknown[end]
         self._loop.unwatch(end.fileno())
         if challenge:
             if hmac.compare_digest(shown, prove(self.token, challenge)):
-                self._begin(end)
+                self._admit(end)
                 return
         else:
             for guest in self._guests.values():
@@ -262,7 +260,7 @@ class Relay:
         guest.fetched.append(splice)
 
     def close(self) -> None:
-        """Let go of everything; what is spliced is cut off."""
+        """Close everything, including all splices."""
         for guest in list(self._guests.values()):
             self._end(guest)
         for splice in list(self._splices):
@@ -274,30 +272,30 @@ class Relay:
         self._loop.unwatch(end.fileno())
         end.close()
 
-    def _begin(self, home: socket.socket) -> None:
-        """A guest is there: open a port for its callers."""
+    def _admit(self, home: socket.socket) -> None:
+        """Admit a guest, and open a port for its callers."""
         try:
             if len(self._guests) >= MOST_GUESTS:
                 raise RemotelyError("there is no room for another guest")
             port, endpoints = listen_for_bytes(self._listening)
-        except (OSError, RemotelyError):  # it sees the end of its connection, and tries again
+        except (OSError, RemotelyError):  # the guest sees the end of its connection, and retries
             home.close()
             return
-        # What was sent to a machine that has vanished ends the connection.
+        # Unacknowledged data ends the connection if the guest's machine has vanished.
         home.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * LEASE_S))
         guest = self._guests[home.fileno()] = _Guest(home, port)
-        self._loop.watch(home.fileno(), lambda: self._end(guest))  # it says nothing more
-        self._listen(port, lambda caller: self._knocked(guest, caller))
-        self._say(guest, len(endpoints).to_bytes(2) + endpoints.encode())
+        self._loop.watch(home.fileno(), lambda: self._end(guest))  # it sends nothing more
+        self._listen(port, lambda caller: self._fetch_caller(guest, caller))
+        self._send(guest, len(endpoints).to_bytes(2) + endpoints.encode())
         self._beat(guest)
 
     def _beat(self, guest: _Guest) -> None:
         if guest.home.fileno() >= 0:
-            self._say(guest, _HERE)
+            self._send(guest, _HERE)
             self._loop.after(BEAT_EVERY_S, lambda: self._beat(guest))
 
-    def _knocked(self, guest: _Guest, caller: socket.socket) -> None:
-        """A caller connects: have the guest fetch it."""
+    def _fetch_caller(self, guest: _Guest, caller: socket.socket) -> None:
+        """Have the guest fetch a caller that has connected."""
         guest.close_strangers_but(MOST_STRANGERS - 1)
         of_guest = len(guest.waiting) + len(guest.splices)
         if of_guest >= MOST_OF_A_GUEST or len(self._splices) >= MOST_SPLICES:
@@ -305,15 +303,15 @@ class Relay:
             return
         ticket = secrets.token_bytes(TICKET_BYTES)
         guest.waiting[ticket] = caller
-        self._loop.after(HANDSHAKE_S, lambda: self._give_up(guest, ticket))
-        self._say(guest, ticket)
+        self._loop.after(HANDSHAKE_S, lambda: self._drop_caller(guest, ticket))
+        self._send(guest, ticket)
 
-    def _give_up(self, guest: _Guest, ticket: bytes) -> None:
+    def _drop_caller(self, guest: _Guest, ticket: bytes) -> None:
         if (caller := guest.waiting.pop(ticket, None)) is not None:
             caller.close()
 
-    def _say(self, guest: _Guest, data: bytes) -> None:
-        """Send along a home connection.  One that is full is that of a guest that was stopped."""
+    def _send(self, guest: _Guest, data: bytes) -> None:
+        """Send on a home connection.  If its buffer is full, the guest is stopped."""
         try:
             is_sent = guest.home.send(data) == len(data)
         except BlockingIOError:
@@ -324,27 +322,27 @@ class Relay:
             self._end(guest)
 
     def _end(self, guest: _Guest) -> None:
-        """A guest has gone.  What was spliced may still have last replies on its way."""
+        """Remove a guest.  Its splices go on, for last replies on their way."""
         if self._guests.pop(guest.home.fileno(), None) is None:
             return
         for end in (guest.home, guest.port):
             self._drop(end)
         for ticket in list(guest.waiting):
-            self._give_up(guest, ticket)
+            self._drop_caller(guest, ticket)
         self._left()
 
 
 def prove(token: bytes, challenge: bytes) -> bytes:
-    """Return what only those can answer who were told the token."""
+    """Return the answer to a challenge, which requires the token."""
     return hmac.digest(token, challenge, "sha256")
 
 
 class Home:
-    """A guest's end.  The constructor connects to the relay, and raises WorkerLost.
+    """The guest's side of a relay.  The constructor connects, or raises WorkerLost.
 
-    endpoints   where callers connect
-    path        of the socket at which the object takes calls
-    lost        is told why, when the relay is gone
+    endpoints   the addresses for callers
+    path        of the socket on which the object receives calls
+    lost        called with the reason when the relay is gone
     """
 
     def __init__(
@@ -363,7 +361,7 @@ class Home:
         self._home.setblocking(False)
         self._address = join_address(*self._relay[:2])
         self._silent = loop.after(LEASE_S, self._fall_silent)
-        loop.watch(self._home.fileno(), self._hear)
+        loop.watch(self._home.fileno(), self._receive)
 
     def _dial_in(self, token: bytes) -> str:
         try:
@@ -379,10 +377,10 @@ class Home:
             raise
 
     def __len__(self) -> int:
-        """How many connections there are, of which this process passes on what is sent."""
+        """The number of connections that this process forwards."""
         return len(self._splices)
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         try:
             ticket = self._home.recv(TICKET_BYTES, socket.MSG_PEEK)
             if 0 < len(ticket) < TICKET_BYTES:  # the rest is on its way
@@ -404,7 +402,7 @@ class Home:
         self._lost(f"{self._address}, which relays its calls, has been silent for {LEASE_S:.0f} s")
 
     def _fetch(self, ticket: bytes) -> None:
-        """A caller has connected over there: connect it with the object."""
+        """Connect a caller at the relay with the object."""
         ours, theirs = socket.socket(socket.AF_UNIX), socket.socket(self._home.family)
         try:
             ours.setblocking(False)
@@ -419,7 +417,7 @@ class Home:
             self._splices.add(Splice(self._loop, ours, theirs, self._splices.discard, ticket))
 
     def close(self) -> None:
-        """End all connections, where the loop runs: callers are cut off."""
+        """Close all connections, on the loop's thread: callers are cut off."""
         for splice in list(self._splices):
             splice.close()
         self._loop.unwatch(self._home.fileno())

@@ -1,8 +1,8 @@
-"""ZeroMQ sockets that are encrypted from the first byte, with no harmful default left.
+"""ZeroMQ sockets that are encrypted from the first byte, without harmful defaults.
 
 libzmq fails open: a CURVE server without a ZAP handler admits anyone who knows its public key.  So
-every server socket here names a domain, enforces it, and belongs to a context whose ZapHandler is
-bound before the socket is.  The same holds on ipc and loopback.
+every server socket here names a domain, enforces it, and belongs to a context whose ZapHandler was
+bound before the socket.  The same holds for ipc and loopback.
 """
 
 import enum
@@ -26,43 +26,42 @@ from remotely.transport.keys import KeyPair
 DOMAIN = b"remotely"
 CURVE_BYTES = 33  # that CURVE adds to a frame: libzmq limits the encrypted size
 MAX_FRAME_BYTES = wire.MAX_FRAME_BYTES + CURVE_BYTES
-MAX_UNDECIDED = 1000  # connections that wait for an answer; further ones have to try again
+MAX_UNDECIDED = 1000  # connections that wait for a decision; others must retry
 BACKLOG = 1024
 MAX_SOCKETS = 20_000  # for a client of 5,000 actors; libzmq allocates slots, not sockets
 
-# The options of every socket: option, value, and what its default would do.
+# The options of every socket: option, value, and the harm of its default.
 OPTIONS: list[tuple[int, int, str]] = [
-    (zmq.LINGER, 0, "closing waits for ever for a peer that is gone"),
-    (zmq.MAXMSGSIZE, MAX_FRAME_BYTES, "a frame of any size is taken"),
+    (zmq.LINGER, 0, "closing waits forever for a peer that is gone"),
+    (zmq.MAXMSGSIZE, MAX_FRAME_BYTES, "a frame of any size is accepted"),
     (zmq.HANDSHAKE_IVL, int(HANDSHAKE_S * 1000), "half-open peers are kept for 30 s"),
     (zmq.BACKLOG, BACKLOG, "a burst of 101 connections is refused"),
     (zmq.IPV6, 0, "a v4 address may bind as v6"),  # on for an address in brackets
 ]
-# In addition, those of the two ends of a call or control path.
+# Additional options of servers and clients.
 SERVER_OPTIONS: list[tuple[int, int, str]] = [
     (zmq.ROUTER_MANDATORY, 1, "replies to a peer that is gone are dropped in silence"),
     (zmq.SNDHWM, 0, "a reply to a slow reader blocks every other reply"),
-    (zmq.RCVHWM, 1000, "calls that are not yet run fill the memory of the server"),
+    (zmq.RCVHWM, 1000, "waiting calls fill the memory of the server"),
 ]
 CLIENT_OPTIONS: list[tuple[int, int, str]] = [
     (zmq.CONNECT_TIMEOUT, int(CONNECT_S * 1000), "the kernel tries for two minutes"),
     (zmq.SNDHWM, 0, "a submit blocks"),
     (zmq.RCVHWM, 0, "ticks and replies of a client that holds the GIL are held up"),
 ]
-# And those of both ends of a TCP connection: each notices by its own pings that the other is gone.
-# Within a machine no pings are needed: the kernel reports the end of a process, and a process that
-# is stopped for a while is worth waiting for.  HEARTBEAT_TTL stays off: a ping of the peer starts
-# that clock and any other message of the peer stops it, so it misses a peer that vanishes after a
-# message.
+# Additional options of both ends of a TCP connection: each pings to notice that the other is gone.
+# Within a machine that is not needed: the kernel reports the end of a process, and a stopped
+# process is worth waiting for.  HEARTBEAT_TTL stays off: a ping of the peer starts that timer and
+# any other message stops it, so it misses a peer that vanishes after a message.
 REMOTE_OPTIONS: list[tuple[int, int, str]] = [
     (zmq.HEARTBEAT_IVL, int(HEARTBEAT_IVL_S * 1000), "a machine that vanishes is never noticed"),
     (zmq.HEARTBEAT_TIMEOUT, int(HEARTBEAT_TIMEOUT_S * 1000), "one late beat cuts"),
     # When libzmq pings, it asserts that input was never stopped: see the test.  back_pressure.py
-    # limits what an honest client has on its way; any other key holder could fill memory anyway.
+    # limits the pending calls of an honest client; any other key holder could fill memory anyway.
     (
         zmq.RCVHWM,
         0,
-        "a peer that disconnects while more messages of it wait ends this process",
+        "libzmq aborts this process if a peer disconnects while more messages of it wait",
     ),
 ]
 
@@ -70,17 +69,17 @@ REMOTE_OPTIONS: list[tuple[int, int, str]] = [
 class Reconnect(enum.IntEnum):
     """What a client's socket does when its connection breaks."""
 
-    # Calls: what was queued must not reach the next life of an actor.  A day, and not libzmq's -1,
-    # at which replies that have arrived but are not read yet go with the connection.
+    # Calls: queued messages must not reach the next life of an actor.  A day, not libzmq's -1, with
+    # which unread replies are dropped together with the connection.
     NEVER = 86_400_000
     BACKING_OFF = 100  # control: the master may come back
 
 
 class RawSocket(zmq.Socket[bytes]):
-    """A socket whose calls are those of pyzmq's backend, in C.
+    """A socket with the methods of pyzmq's C backend.
 
-    pyzmq's own methods turn flags and options into enums and back at every call.  The backend takes
-    plain numbers, in a fifth of the time.
+    pyzmq's own methods convert flags and options to enums and back at every call.  The backend
+    takes plain numbers, in a fifth of the time.
     """
 
     get = _Backend.get
@@ -89,7 +88,7 @@ class RawSocket(zmq.Socket[bytes]):
 
 
 def new_context() -> "zmq.Context[zmq.Socket[bytes]]":
-    """Return a private context: a user's own ZAP handler or options stay apart from ours."""
+    """Return a private context, separate from the user's ZAP handler and options."""
     if not zmq.has("curve") or zmq.zmq_version_info() < (4, 3, 3):
         raise RemotelyError(
             f"this libzmq ({zmq.zmq_version()}) has no CURVE encryption or is older than 4.3.3; "
@@ -102,7 +101,7 @@ def new_context() -> "zmq.Context[zmq.Socket[bytes]]":
 
 
 def server(context: "zmq.Context[zmq.Socket[bytes]]", pair: KeyPair) -> "zmq.Socket[bytes]":
-    """Return a ROUTER that admits what the context's ZapHandler admits.  Make that one first."""
+    """Return a ROUTER that admits what the context's ZapHandler admits.  Create that one first."""
     socket = context.socket(zmq.ROUTER)
     _set(socket, OPTIONS + SERVER_OPTIONS)
     socket.curve_server = True
@@ -136,13 +135,13 @@ def _set(socket: "zmq.Socket[bytes]", options: list[tuple[int, int, str]]) -> No
 
 
 def bind(socket: "zmq.Socket[bytes]", address: str) -> None:
-    """Bind, and ping peers on other machines.  Options hold for addresses bound after them."""
+    """Bind, and ping peers on other machines.  Options apply to addresses that are bound later."""
     _prepare(socket, address)
     socket.bind(address)
 
 
 def bind_to(socket: "zmq.Socket[bytes]", fd: int) -> None:
-    """Bind to a TCP port at which another process listens already, and which was inherited."""
+    """Bind to a TCP port through an inherited descriptor that already listens."""
     with stdlib_socket.socket(fileno=os.dup(fd)) as listener:
         host, port = listener.getsockname()[:2]
     socket.set(zmq.USE_FD, fd)
@@ -181,12 +180,12 @@ def event_of(frame: bytes | memoryview) -> int:
 
 
 def event_fd(frame: bytes | memoryview) -> int:
-    """Return the descriptor of the connection of which a monitor's message tells."""
+    """Return the descriptor of the connection in a monitor's message."""
     return int.from_bytes(frame[2:6], sys.byteorder)
 
 
 def fd_of(frame: zmq.Frame) -> int:
-    """Return the descriptor of the connection along which this frame came."""
+    """Return the descriptor of the connection on which this frame arrived."""
     return int(frame.get(zmq.SRCFD))
 
 
@@ -230,21 +229,21 @@ _COPY_BELOW_BYTES = 4096  # a view costs as much
 
 
 class Unknown(enum.Enum):
-    """The answer about a key that is not known here, but perhaps to another process."""
+    """The verdict on a key that another process may know."""
 
-    ASKED = "its holder waits until `decide` is called"
+    ASKED = "the connection waits until `decide` is called"
 
 
 class ZapHandler:
-    """The ZAP handler of a context: decides who may connect, before a byte of theirs is read.
+    """The ZAP handler of a context: decides which peers may connect, before they can send.
 
     `admit` takes a peer's public key (Z85, 40 bytes) and returns its role, or None to refuse.
-    Role and key travel with every message of that peer as libzmq's "User-Id".
+    libzmq attaches role and key to every message of that peer as its "User-Id".
 
-    A question may wait for `decide` while others are answered.  After HANDSHAKE_S libzmq drops it,
-    and the peer may connect again.  A refused peer does not: its libzmq gives up for good.
+    A request may wait for `decide` while others are decided.  After HANDSHAKE_S libzmq drops it,
+    and the peer may connect again.  A refused peer does not: its libzmq gives up permanently.
 
-    libzmq disconnects a peer that sends no handshake, and tells nobody which peer that was.
+    libzmq disconnects a peer that sends no handshake, without reporting its address.
     """
 
     def __init__(
@@ -258,57 +257,57 @@ class ZapHandler:
         self.socket.bind("inproc://zeromq.zap.01")
         self._admit = admit
         self._throttled = throttled
-        self._undecided: dict[bytes, list[_Question]] = {}  # by key
+        self._undecided: dict[bytes, list[_Request]] = {}  # by key
 
     def answer(self, frames: list[zmq.Frame]) -> None:
-        """Answer one question of libzmq (RFC 27), or keep it."""
+        """Answer a request of libzmq (RFC 27), or keep it for `decide`."""
         route, _, version, number, domain, address, _, mechanism, *credentials = (
             frame.bytes for frame in frames
         )
         verdict: str | Unknown | None = None
-        question, key = _Question(route, number, address), b""
+        request, key = _Request(route, number, address), b""
         if version == b"1.0" and mechanism == b"CURVE" and domain == DOMAIN and credentials:
             key = zmq.utils.z85.encode(credentials[0])
             verdict = self._admit(key)
         waiting = sum(map(len, self._undecided.values()))
         if verdict is Unknown.ASKED and waiting < MAX_UNDECIDED:
-            self._undecided.setdefault(key, []).append(question)
+            self._undecided.setdefault(key, []).append(request)
         else:
-            self._decide(question, key, verdict)
+            self._decide(request, key, verdict)
 
     def decide(self, key: bytes, role: str | None) -> None:
-        """Answer the waiting questions about a key."""
-        for question in self._undecided.pop(key, ()):
-            self._decide(question, key, role)
+        """Answer the waiting requests about a key."""
+        for request in self._undecided.pop(key, ()):
+            self._decide(request, key, role)
 
     def review(self, role_of: Callable[[bytes], str | None]) -> None:
-        """Admit the peers that wait and whose keys are known by now."""
+        """Admit the waiting peers whose keys are known by now."""
         for key in list(self._undecided):
             if role := role_of(key):
                 self.decide(key, role)
 
-    def _decide(self, question: "_Question", key: bytes, verdict: str | Unknown | None) -> None:
+    def _decide(self, request: "_Request", key: bytes, verdict: str | Unknown | None) -> None:
         code, text, user = b"400", b"unknown key", b""
         if isinstance(verdict, str):
             code, text, user = b"200", b"OK", f"{verdict} {key.decode()}".encode()
-        elif verdict is Unknown.ASKED:  # too many wait already
-            code, text = b"300", b"come again"
+        elif verdict is Unknown.ASKED:  # too many are waiting
+            code, text = b"300", b"try again"
         else:
-            whence = question.address.decode(errors="replace") or "this machine"
+            whence = request.address.decode(errors="replace") or "this machine"
             sentence = f"refused a connection from {whence}: unknown key"
             self._throttled.add(whence, sentence, time.monotonic())
-        answer = [b"1.0", question.number, code, text, user, b""]
-        self.socket.send_multipart([question.route, b"", *answer])
+        answer = [b"1.0", request.number, code, text, user, b""]
+        self.socket.send_multipart([request.route, b"", *answer])
 
 
-class _Question(NamedTuple):
+class _Request(NamedTuple):
     route: bytes
     number: bytes
     address: bytes
 
 
 def address_of(frame: zmq.Frame) -> str:
-    """Return where the sender of this frame is: its IP address, or for ipc its process."""
+    """Return the IP address of the sender of this frame; for ipc, its process."""
     return str(frame.get("Peer-Address"))
 
 

@@ -1,1 +1,1 @@
-"""The daemon of one machine: starts actors, watches them, and reaps them."""
+"""The worker: the daemon of one machine, which starts, watches and reaps actors."""

@@ -1,4 +1,4 @@
-"""`python -m remotely.worker`: how a launcher starts this daemon."""
+"""`python -m remotely.worker`: the command with which a launcher starts this daemon."""
 
 from remotely.worker.worker import main
 

@@ -1,12 +1,12 @@
-"""The actors of one worker: a row for each that lives, and everything that may change it.
+"""The actors of one worker: a `Child` for each that lives, and every event that changes it.
 
-    the master asks        spawn, end, end_all, tell, admit
-    the spawner reports    prepared, started, spawn_lost, spawn_failed, exited   (spawner.Parent)
-    a process reports      bound, its calls, what it logs, that it ends    (_hear)
-    the reaper reports     the last words, the end
+    from the master         spawn, end, end_all, tell, admit
+    from the spawner        prepared, started, spawn_lost, spawn_failed, exited   (spawner.Parent)
+    from an actor process   its port, its number of calls, its log records, its end   (_on_message)
+    from the reaper         the drained socket, the end
 
-An actor may be asked for again while its last process is being killed: the next life waits until
-the one before has ended.
+The master may request the next life of an actor while the last process is still being killed: the
+next life starts when that process has ended.
 
 The class is a little over 250 lines: each event reads or changes the same row, and a second class
 would share all of its state with the first.
@@ -29,88 +29,85 @@ from remotely.values import restart_file
 from remotely.worker.memory_limit import MemoryLimit
 from remotely.worker.output import LogFiles, read_piece
 from remotely.worker.reaper import Child, Reaper, Stage
-from remotely.worker.spawner import Home, Spawner
+from remotely.worker.spawner import Spawner, WorkerInfo
 from remotely.worker.store_line import StoreLine
 
 log = logging.getLogger("remotely.worker")
 
-SAY_AGAIN_S = 1.0  # what a process had no room for, as it was stopped
-STORE = "store"  # who asks about keys, beside the actors
-MOST_LAST_WORDS = 300  # of an actor; more than its socket holds
+RESEND_S = 1.0  # to a process whose socket was full
+STORE = "store"  # asks about keys, as the actors do
+MAX_LAST_MESSAGES = 300  # of an actor; more than its socket holds
 
 
 class Actors:
-    """What lives on a worker.
-
-    `send` takes what the master is to hear; `emptied` is called when the last actor has ended.
-    """
+    """`send` sends a message to the master; `emptied` is called when the last actor has ended."""
 
     def __init__(
         self,
         loop: Loop,
-        home: Home,
+        info: WorkerInfo,
         send: Callable[[msgspec.Struct], object],
         emptied: Callable[[], object],
         store: StoreLine | None,
     ) -> None:
         self._loop = loop
-        self._folder = home.folder
+        self._folder = info.folder
         self._send = send
         self._emptied = emptied
         self._children: dict[str, Child] = {}
-        self._next_lives: dict[str, control.Spawn] = {}  # for when the one before has ended
+        self._next_lives: dict[str, control.Spawn] = {}  # wait for the end of the last life
         self._decoder = control.Decoder(control.FromActor)
-        self._logs = LogFiles(home.folder / "logs")
-        self._reaper = Reaper(loop, home.worker, self._children, self._last_words, self._reaped)
-        self._spawner = Spawner(loop, home, self._logs, self, ThrottledLog(log.warning))
+        self._logs = LogFiles(info.folder / "logs")
+        self._reaper = Reaper(loop, info.worker, self._children, self._drain, self._reaped)
+        self._spawner = Spawner(loop, info, self._logs, self, ThrottledLog(log.warning))
         self._access = AccessRelay(send, self._answer_asker)
         self._store = store
         self._memory_limit = MemoryLimit(loop, self.children)
-        self._says_again = False  # soon
+        self._will_resend = False
         self._is_for_good = False  # the whole cluster ends
-        self._are_lost = False  # the master hears of their end as one, with that of the worker
+        self._are_lost = False  # the master learns of their end from that of the worker
 
     def listen(self) -> None:
-        """Hear of processes that end from now on."""
+        """Start to watch for processes that end."""
         self._reaper.listen()
 
     def close(self) -> None:
-        """Kill what still lives.  Nothing is left but the folder."""
+        """Kill every process that is left."""
         self._spawner.close()
         self._reaper.kill_all()
 
-    # --- what there is ----------------------------------------------------------------------------
+    # --- state ------------------------------------------------------------------------------------
 
     def __bool__(self) -> bool:
         return bool(self._children)
 
     @property
     def children(self) -> Iterable[Child]:
-        """The processes of actors, those that are starting or ending included."""
+        """The actor processes, including those that are starting or ending."""
         return self._children.values()
 
     def statuses(self) -> list[control.ActorStatus]:
-        """Return the actors that the master may take for living."""
+        """Return the actors of which the master was sent `Spawned`."""
         return [child.as_status() for child in self._children.values() if child.announced]
 
     def births(self) -> list[control.Spawn]:
-        """Return those that were asked for, and of which `Spawned` has not been said."""
+        """Return the requests for which the master was not sent `Spawned` yet."""
         return [
             *(child.as_spawn() for child in self._children.values() if not child.announced),
             *self._spawner.waiting,
             *self._next_lives.values(),
         ]
 
-    def begin_figures(self) -> bool:
-        """Begin to measure what the actors use; tell whether that takes CPU_AT_LEAST_S."""
+    def start_measuring(self) -> bool:
+        """Start to measure the usage of actors; return whether that takes CPU_AT_LEAST_S."""
         now = time.monotonic()
-        return bool([child for child in self._children.values() if child.begin_figures(now)])
+        return bool([child for child in self._children.values() if child.start_measuring(now)])
 
     def figures(self) -> list[control.Figures]:
         return [child.figures() for child in self._children.values() if child.announced]
 
     def read_log(self, asked: control.ReadLog) -> control.LogPiece:
-        """Return a piece of what an actor has printed, whether it lives or has ended."""
+        """Return a piece of the log of an actor, which may have ended."""
         actor, file = self._logs.find(asked.actor)
         text, end = read_piece(file, asked.offset) if file else ("", 0)
         return control.LogPiece(
@@ -121,10 +118,10 @@ class Actors:
             ended=actor not in self._children,
         )
 
-    # --- who may call them ------------------------------------------------------------------------
+    # --- the keys of callers ----------------------------------------------------------------------
 
     def list_keys(self, keys: list[bytes]) -> None:
-        """From now on these keys are listed."""
+        """Replace the list of client keys."""
         if keys != self._spawner.client_keys:
             self._spawner.client_keys = keys
             self.admit()
@@ -133,7 +130,7 @@ class Actors:
                 self._store.list_keys(keys)
 
     def admit(self) -> None:
-        """Have the actors admit the newest keys, and no others."""
+        """Send the current list of client keys to the actors that do not have it."""
         keys = self._spawner.client_keys
         message = control.encode(control.Admit(client_keys=keys))
         for child in self._children.values():
@@ -141,20 +138,20 @@ class Actors:
                 try:
                     child.socket.send(message)
                 except OSError:
-                    self._say_again_soon()
+                    self._resend_soon()
                 else:
                     child.client_keys = keys
 
-    def hear_of(self, caller: control.Caller) -> None:
-        """The master says whether a key may call."""
-        self._access.hear_master(caller)
+    def update_caller(self, caller: control.Caller) -> None:
+        """Pass on to the actors, and to the store, whether a key may call."""
+        self._access.handle_reply(caller)
 
     def ask_for_store(self, question: control.MayCall) -> None:
-        """The store asks whether a key may call."""
-        self._access.hear_actor(STORE, question)
+        """Pass on the store's question whether a key may call."""
+        self._access.handle_question(STORE, question)
 
     def forget_store(self) -> None:
-        """The store has ended, and lets nobody in."""
+        """The store has ended: withdraw its questions."""
         self._access.forget(STORE)
 
     def _answer_asker(self, asker: str, caller: control.Caller) -> None:
@@ -164,55 +161,55 @@ class Actors:
             self._store.tell(caller)
 
     def _introduce(self, child: Child) -> None:
-        """Give an actor a line to the store, or say that there is none."""
+        """Send an actor a socket to the store, or none if there is no store."""
         line = self._store.meet() if self._store is not None else None
-        with contextlib.suppress(OSError):  # it has ended, or asks again
+        with contextlib.suppress(OSError):  # it has ended, or will ask again
             fds = [line.fileno()] if line else []
             socket.send_fds(child.socket, [control.encode(control.Meet())], fds)
         if line is not None:
             line.close()
 
     def ask_again(self) -> None:
-        """Ask the master again about each key: the connection to it is new."""
+        """Ask the master about every key again: the connection to it is new."""
         self._access.ask_again()
 
     def tell(self, actor: str, message: msgspec.Struct) -> None:
-        """Send a message to an actor's process, now or when it has room."""
+        """Send a message to an actor's process, now or when its socket has room."""
         if child := self._children.get(actor):
-            child.unsaid.append(control.encode(message))
-            self._say(child)
+            child.unsent.append(control.encode(message))
+            self._flush(child)
 
-    def _say(self, child: Child) -> None:
+    def _flush(self, child: Child) -> None:
         try:
-            while child.unsaid:
-                child.socket.send(child.unsaid[0])
-                child.unsaid.popleft()
+            while child.unsent:
+                child.socket.send(child.unsent[0])
+                child.unsent.popleft()
         except OSError:
-            self._say_again_soon()
+            self._resend_soon()
 
-    def _say_again_soon(self) -> None:
-        """A process is stopped, and its socket full; or it has ended, and that will be seen."""
-        if not self._says_again:
-            self._says_again = True
-            self._loop.after(SAY_AGAIN_S, self._say_again)
+    def _resend_soon(self) -> None:
+        """Try again later: a process is stopped and its socket full, or it has just ended."""
+        if not self._will_resend:
+            self._will_resend = True
+            self._loop.after(RESEND_S, self._resend)
 
-    def _say_again(self) -> None:
-        self._says_again = False
+    def _resend(self) -> None:
+        self._will_resend = False
         self.admit()
         for child in self._children.values():
-            self._say(child)
+            self._flush(child)
 
-    # --- asked for, and asked to end --------------------------------------------------------------
+    # --- requests of the master -------------------------------------------------------------------
 
     def preload(self, modules: list[str]) -> None:
-        """Have the zygote import these modules, for the actors to come."""
+        """Have the zygote import these modules, for future actors."""
         self._spawner.preload(modules)
 
     def spawn(self, spawn: control.Spawn) -> None:
-        """Start an actor, unless this life of it is here already."""
+        """Start an actor, unless this life of it runs already."""
         request = spawn.request
         if (before := self._children.get(request.actor)) is not None:
-            # The end of an earlier life was not told to the master, or that has given this one up.
+            # The master has not learned of the end of an earlier life, or has given this life up.
             if before.request.life < request.life or before.asked or before.is_killed:
                 self._next_lives[request.actor] = spawn
                 before.kill()
@@ -224,7 +221,7 @@ class Actors:
         self._spawner.ask(spawn)
 
     def end(self, end: control.End) -> None:
-        """End an actor, whether it lives, is starting, or waits for either."""
+        """End an actor, whether it lives, is starting, or waits to start."""
         if spawn := self._next_lives.pop(end.actor, None):
             self._died(_never_started(spawn.request, "closed", asked=True))
         elif child := self._children.get(end.actor):
@@ -235,11 +232,11 @@ class Actors:
             restart_file.discard(self._folder, end.actor)
 
     def end_all(self, grace_s: float, for_good: bool) -> None:
-        """End every actor, and start none any more.
+        """End every actor, and start no more.
 
-        Unless the whole cluster ends, nobody has asked for their end: with the worker, the master
-        loses them all, and some have another life elsewhere.  That it does end holds, whoever has
-        the worker end again.
+        `for_good`: the whole cluster ends; a later call without it does not undo this.  Otherwise
+        the worker does not report their ends: the master loses the actors with the worker, and
+        restarts some of them elsewhere.
         """
         self._is_for_good |= for_good
         self._are_lost = not self._is_for_good
@@ -249,26 +246,26 @@ class Actors:
             self._reaper.end(child, grace_s)
 
     def give_up(self, why: str) -> None:
-        """Kill every actor at once: the master may place them elsewhere, and each exists once."""
+        """Kill every actor now: the master may place them elsewhere, and none may exist twice."""
         self._withdraw_all(why)
         for child in self._children.values():
             if not child.why:
                 child.why = why
                 restart_file.discard(self._folder, child.request.actor)
                 child.kill()
-                log.warning("ended %s: no word from the master", child.request.name)
+                log.warning("ended %s: heard nothing from the master", child.request.name)
 
     def _withdraw_all(self, why: str, asked: bool = False) -> None:
         for spawn in self._spawner.waiting:
             self._spawner.withdraw(spawn.request.actor)
             self._died(_never_started(spawn.request, why, asked))
 
-    # --- what the spawner reports -----------------------------------------------------------------
+    # --- reports of the spawner -------------------------------------------------------------------
 
     def prepared(self, child: Child) -> None:
         self._children[child.request.actor] = child
         self._memory_limit.begin()
-        self._loop.watch(child.socket.fileno(), lambda: self._hear(child))
+        self._loop.watch(child.socket.fileno(), lambda: self._on_message(child))
         for fd, is_error in child.pipes.items():
             self._loop.watch(fd, self._reader_of(child, fd, is_error))
 
@@ -290,9 +287,9 @@ class Actors:
     def exited(self, pid: int, status: int) -> None:
         self._reaper.exited(pid, status)
 
-    # --- what an actor says -----------------------------------------------------------------------
+    # --- messages of an actor ---------------------------------------------------------------------
 
-    def said(self, request: control.Request, is_error: bool, text: str) -> None:
+    def printed(self, request: control.Request, is_error: bool, text: str) -> None:
         self._send(
             control.Printed(
                 actor=request.actor,
@@ -315,7 +312,7 @@ class Actors:
 
         return read
 
-    def _hear(self, child: Child) -> None:
+    def _on_message(self, child: Child) -> None:
         try:
             data, descriptor = child.receive()
         except OSError:
@@ -340,7 +337,7 @@ class Actors:
                 child.delegate = child.delegate or key
                 self._send(control.Delegate(actor=child.request.actor, key=child.delegate))
             case control.MayCall() as question:
-                self._access.hear_actor(child.request.actor, question)
+                self._access.handle_question(child.request.actor, question)
             case control.FlightRecorder():
                 child.keep_recorder(descriptor)
             case control.Meet():
@@ -348,22 +345,22 @@ class Actors:
             case control.Ending(why=why):
                 child.asked = True
                 child.why = child.why or why
-                self._reaper.leave_time(child, Stage.ENDS)
+                self._reaper.extend_deadline(child, Stage.ENDS)
             case control.Exiting(calls=calls):
                 child.calls = calls
-                self._reaper.leave_time(child, Stage.EXITS)
+                self._reaper.extend_deadline(child, Stage.EXITS)
 
-    # --- what the reaper reports --------------------------------------------------------------
+    # --- reports of the reaper --------------------------------------------------------------------
 
-    def _last_words(self, child: Child) -> None:
-        """Take what a dead process logged and recorded, and whether it had given its last reply;
-        what else it said does not matter now."""
+    def _drain(self, child: Child) -> None:
+        """Read the log records and the flight recorder that a dead process has sent, and whether
+        it had sent its last reply.  Its other messages no longer matter."""
         with contextlib.suppress(OSError):
-            for _ in range(MOST_LAST_WORDS):  # what it started may hold the other end, and talk on
+            for _ in range(MAX_LAST_MESSAGES):  # a process that it started may still send
                 data, descriptor = child.receive()
                 if not data:
                     break
-                with contextlib.suppress(Exception):  # whatever it has sent, it is to be reaped
+                with contextlib.suppress(Exception):  # a malformed message must not prevent reaping
                     match message := self._decoder.decode(data):
                         case control.Logged():
                             child.log.take(message)
@@ -376,9 +373,9 @@ class Actors:
         child.log.end()
 
     def _reaped(self, child: Child, obituary: control.Obituary) -> None:
-        # For a master that has been started again since and does not know the actor.
-        is_of_use = child.announced and child.request.max_restarts and not obituary.asked
-        self._died(obituary, child.as_status() if is_of_use else None)
+        # A restarted master that does not know the actor needs its status to start its next life.
+        may_restart = child.announced and child.request.max_restarts and not obituary.asked
+        self._died(obituary, child.as_status() if may_restart else None)
 
     def _died(self, obituary: control.Obituary, lived: control.ActorStatus | None = None) -> None:
         if obituary.asked:
@@ -386,8 +383,9 @@ class Actors:
         self._logs.end(obituary.actor)
         self._access.forget(obituary.actor)
         spawn = self._next_lives.pop(obituary.actor, None)
-        is_newest = spawn is None or spawn.request.life > obituary.life  # else taken for that
-        if is_newest and not self._are_lost:
+        # The master would take an obituary of this life for that of the process still to start.
+        is_restarting = spawn is not None and spawn.request.life <= obituary.life
+        if not is_restarting and not self._are_lost:
             self._send(control.Died(obituary=obituary, lived=lived))
         if spawn is not None:
             self.spawn(spawn)

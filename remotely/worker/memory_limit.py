@@ -1,11 +1,12 @@
-"""The memory limits of actors: one that takes more than it was given is ended.
+"""The memory limits of actors: a process that exceeds its limit is killed.
 
-What counts is a process's own: of pages that several processes share, its part; of its arena all,
-since it lends that (arena.py); and of what others lend it nothing, until it writes into it.
+Only memory of the process's own counts: its proportional share (PSS) of pages that several
+processes map; all of its arena, which it lends to others (arena.py); and nothing of what others
+lend it, until it writes into it.
 
-The kernel tells what is resident in one short line, but whose it is only by walking every page.  So
-that is asked only about a process whose resident pages are above its limit, and for a twentieth of
-the time at most: to walk through 16 GiB takes a tenth of a second.
+The kernel reports the resident size in one short line, but computes shares by walking every page,
+which takes 0.1 s for 16 GiB.  So the worker reads the shares only of processes whose resident size
+is above their limit, and spends at most a twentieth of its time on that.
 """
 
 import contextlib
@@ -19,26 +20,24 @@ from remotely.transport.loop import Loop
 from remotely.values.arena import file_name
 from remotely.worker.reaper import Child
 
-CHECK_EVERY_S = (
-    0.2  # while an actor with a limit is there; an actor may take a gigabyte in that time
-)
-REST = 20  # times as long as the walks took
+CHECK_EVERY_S = 0.2  # while any actor has a limit; an actor may allocate a GiB in that time
+PAUSE = 20  # times the duration of the last walk
 
 
 class MemoryLimit:
     def __init__(self, loop: Loop, children: Iterable[Child]) -> None:
         self._loop = loop
         self._children = children
-        self._walk_from = 0.0  # until then we rest
+        self._next_walk = 0.0
         self._is_checking = False
 
     def begin(self) -> None:
-        """There is another child."""
+        """Start to check if any child has a limit; to be called for each new child."""
         if not self._is_checking and any(c.request.resources.memory for c in self._children):
             self._is_checking = True
-            self._loop.after(CHECK_EVERY_S, self._go_on)
+            self._loop.after(CHECK_EVERY_S, self._check_again)
 
-    def _go_on(self) -> None:
+    def _check_again(self) -> None:
         self._is_checking = False
         self._check()
         self.begin()
@@ -50,7 +49,7 @@ class MemoryLimit:
             if not limit or not child.pid or child.why:
                 continue
             with contextlib.suppress(OSError):  # it has ended
-                if resident(child.pid) <= limit or begun < self._walk_from:
+                if resident(child.pid) <= limit or begun < self._next_walk:
                     continue
                 used = own(child.pid)
                 if used > limit:
@@ -59,28 +58,25 @@ class MemoryLimit:
                         f"its limit is {format_bytes(limit)}"
                     )
                     child.kill()
-        if begun >= self._walk_from:
+        if begun >= self._next_walk:
             ended = time.monotonic()
-            self._walk_from = ended + REST * (ended - begun)
+            self._next_walk = ended + PAUSE * (ended - begun)
 
 
 def resident(pid: int) -> int:
-    """Return the bytes of memory that a process has mapped and touched.
-
-    Raises OSError if it is gone.
-    """
+    """Return the resident size of a process in bytes.  Raises OSError if it is gone."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def own(pid: int) -> int:
-    """Return how many of those are its own.  Raises OSError if it is gone."""
+    """Return how many bytes count as its own.  Raises OSError if it is gone."""
     counted = b"Pss:"
     total = 0
     with Path(f"/proc/{pid}/smaps").open("rb") as lines:  # see man 5 proc
         for line in lines:
             if line.startswith(counted):
                 total += int(line.split()[1])
-            elif line[0] in _HEXADECIMAL:  # the head of the next mapping
+            elif line[0] in _HEXADECIMAL:  # the header of the next mapping
                 counted = _counted(line, pid)
     return total << 10
 
@@ -89,7 +85,7 @@ _HEXADECIMAL = b"0123456789abcdef"
 
 
 def _counted(head: bytes, pid: int) -> bytes:
-    """Return what of a mapping is the process's own."""
+    """Return the field of smaps that counts for a mapping with this header."""
     if b"/memfd:remotely-" not in head:
         return b"Pss:"
     return b"Rss:" if b"/memfd:%s " % file_name(pid).encode() in head else b"Anonymous:"

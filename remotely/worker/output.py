@@ -1,12 +1,12 @@
-"""The output of one actor: a file that does not grow for ever, and lines for its client.
+"""The output of an actor: a log file of limited size, and lines for its client's terminal.
 
-A line that has not ended (a prompt, a progress bar) is passed on PARTIAL_S after it began.  The
-terminal gets at most BYTES_A_SECOND of each actor, and is told how much it did not get at most once
-a minute; the file gets everything.  The last of what went to stderr is kept for the obituary.
+An unfinished line (a prompt, a progress bar) is passed on PARTIAL_S after it began.  The terminal
+gets at most BYTES_A_SECOND of each actor, and a note at most once a minute of how much was left
+out; the file gets everything.  The end of stderr is kept for the obituary.
 
-Records and printed lines share one token bucket.  Of records that do not pass, the client hears in
-a record of ours, TELL_AFTER_S later and at the actor's end, so that a log file of the script says
-where to find the rest.
+Log records and printed lines share one token bucket.  A record of `remotely` itself reports how
+many records were left out, REPORT_AFTER_S later and at the actor's end, so that the log file of the
+script says where the rest is.
 """
 
 import codecs
@@ -25,42 +25,42 @@ from remotely.protocol.control import Logged
 from remotely.reporting import log_records
 from remotely.reporting.throttled_log import TokenBucket
 
-KEEP_BYTES = 10 << 20  # of the file, then once more in FILE.1
+KEEP_BYTES = 10 << 20  # per file: FILE.log, and FILE.log.1 with what was before
 BYTES_A_SECOND = 256 << 10
 LAST_WORDS_BYTES = 4096
-CRASH_BYTES = 32 << 10  # of a crash: stacks of all threads and of C code, names of all modules
-CRASH = b"Fatal Python error: "  # with its reason
+CRASH_BYTES = 32 << 10  # a crash report: stacks of all threads and of C, names of all modules
+CRASH = b"Fatal Python error: "  # the line with the reason
 READ_BYTES = 1 << 16
 MAX_DRAIN_READS = 64
 PARTIAL_S = 0.2
-NOTE_EVERY_S = 60.0  # that some of it is not shown
+NOTE_EVERY_S = 60.0  # of how much was left out
 
 Tell = Callable[[bool, str], None]
 Later = Callable[[float, Callable[[], None]], object]
 
 
 class Output:
-    """The two streams of one actor.
+    """The two output streams of one actor.
 
-    `tell(is_error, text)` gets lines, and what there is of one that does not end; `later(seconds,
-    action)` has that looked at.  `stays`: whether the file is there when the script has ended.
+    `tell(is_error, text)` receives lines and parts of unfinished lines; `later(seconds, action)`
+    schedules a call.  `stays`: whether the file outlives the script.
     """
 
     def __init__(self, file: Path, tell: Tell, later: Later, stays: bool = True) -> None:
         self.file = file
-        self.kept_in = f"; all of it is in {file}" if stays else ""  # the end of a sentence
-        self._tail = b""  # of what went to stderr
+        self.kept_in = f"; all of it is in {file}" if stays else ""  # ends a sentence of a note
+        self._tail = b""  # of stderr
         self.tokens = TokenBucket(BYTES_A_SECOND, time.monotonic())
         self._tell = tell
         self._later = later
         self._rest = {False: b"", True: b""}
-        self._looks = {False: False, True: False}  # at what has not ended yet
+        self._will_flush = {False: False, True: False}  # the unfinished line
         self._unshown = 0  # bytes, since the last note
         self._noted_at = -NOTE_EVERY_S
-        self._unkept = False
+        self._has_failed = False
 
     def read(self, fd: int, is_error: bool) -> bool:
-        """Take some of what the pipe holds now; false at its end."""
+        """Read some of what the pipe holds; return false at its end."""
         try:
             data = os.read(fd, READ_BYTES)
         except BlockingIOError:
@@ -69,7 +69,7 @@ class Output:
         return bool(data)
 
     def drain(self, fd: int, is_error: bool) -> None:
-        """Take all that a dead process left in its pipe, but wait for nobody who still holds it."""
+        """Read what a dead process left in its pipe, without waiting for others that hold it."""
         with contextlib.suppress(BlockingIOError):
             for _ in range(MAX_DRAIN_READS):
                 if not (data := os.read(fd, READ_BYTES)):
@@ -78,13 +78,13 @@ class Output:
         self._flush(is_error)
 
     def keep(self, data: bytes, is_error: bool) -> None:
-        """Write it into the file, and do not pass it on."""
+        """Write output to the file, without passing it on."""
         self._write(data)
         if is_error:
             self._tail = (self._tail + data)[-CRASH_BYTES:]
 
     def last_words(self, by_signal: bool) -> str:
-        """Return the last of what went to stderr; of a crash, its reason and what is beside it."""
+        """Return the end of stderr; after a crash, the part with the reason."""
         begin = max(0, len(self._tail) - LAST_WORDS_BYTES)
         if by_signal and (reason := self._tail.rfind(CRASH)) >= 0:
             begin = min(begin, max(0, reason - LAST_WORDS_BYTES // 4))
@@ -98,15 +98,15 @@ class Output:
             self._say(is_error, lines + newline)
         if not data or len(rest) > READ_BYTES:
             self._flush(is_error)
-        elif rest and not self._looks[is_error]:
-            self._looks[is_error] = True
+        elif rest and not self._will_flush[is_error]:
+            self._will_flush[is_error] = True
             self._later(PARTIAL_S, lambda: self._say_partial(is_error))
 
     def _say_partial(self, is_error: bool) -> None:
-        self._looks[is_error] = False
+        self._will_flush[is_error] = False
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         decoder.decode(self._rest[is_error])
-        cut, _ = decoder.getstate()  # the first half of a letter waits for the other
+        cut, _ = decoder.getstate()  # an incomplete character waits for the rest
         whole = self._rest[is_error].removesuffix(cut)
         if whole:
             self._rest[is_error] = cut
@@ -124,13 +124,13 @@ class Output:
             return
         self._unshown += len(data)
         if now - self._noted_at >= NOTE_EVERY_S:
-            is_first = self._unshown == len(data)  # of how much is to come
+            is_first = self._unshown == len(data)  # more will follow, so give no number
             what = "some of it is" if is_first else f"{self._unshown:,} bytes are"
             self._tell(True, f"(it prints too fast: {what} left out here{self.kept_in})\n")
             self._unshown, self._noted_at = 0, now
 
     def _write(self, data: bytes) -> None:
-        """A full disk costs the file's lines, not the actor; it is told of once."""
+        """Write to the file.  On an error such as a full disk, drop the data and report it once."""
         try:
             with self.file.open("ab") as file:
                 file.write(data)
@@ -138,15 +138,15 @@ class Output:
             if size > KEEP_BYTES:
                 self.file.replace(second_file(self.file))
         except OSError as error:
-            if not self._unkept:
-                self._unkept = True
-                self._tell(True, f"(what it prints is not kept: {self.file}: {error.strerror})\n")
+            if not self._has_failed:
+                self._has_failed = True
+                self._tell(True, f"(its output is not saved: {self.file}: {error.strerror})\n")
         else:
-            self._unkept = False
+            self._has_failed = False
 
 
 def second_file(file: Path) -> Path:
-    """Return where the first half of a long log is kept."""
+    """Return the file to which a full log file is renamed."""
     return file.with_suffix(".log.1")
 
 
@@ -160,24 +160,24 @@ def read_piece(file: Path, offset: int) -> tuple[str, int]:
             data = handle.read(READ_BYTES)
             decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
             text = decoder.decode(data)
-            cut, _ = decoder.getstate()  # the first half of a letter, left for the next piece
+            cut, _ = decoder.getstate()  # an incomplete character is left for the next piece
             return text, start + len(data) - len(cut)
     except OSError:
         return "", 0
 
 
-TELL_AFTER_S = 1.0
+REPORT_AFTER_S = 1.0
 
 
 class LogRelay:
-    """`pass_on` has a record go to the client; `later(seconds, action)` is the loop's."""
+    """`pass_on` sends a record to the client; `later(seconds, action)` schedules a call."""
 
     def __init__(self, output: Output, pass_on: Callable[[Logged], None], later: Later) -> None:
         self._output = output
         self._pass_on = pass_on
         self._later = later
         self._left_out = 0
-        self._first: Logged | None = None  # of those
+        self._first: Logged | None = None  # of those left out
 
     def take(self, logged: Logged) -> None:
         line = log_records.line(logged).encode(errors="replace")
@@ -187,14 +187,14 @@ class LogRelay:
             return
         if self._first is None:
             self._first = logged
-            self._later(TELL_AFTER_S, self._tell_left_out)
+            self._later(REPORT_AFTER_S, self._report_left_out)
         self._left_out += 1
 
     def end(self) -> None:
-        """The actor has ended: what is told later finds nobody who would show it."""
-        self._tell_left_out()
+        """The actor has ended: report now what was left out, while the client still listens."""
+        self._report_left_out()
 
-    def _tell_left_out(self) -> None:
+    def _report_left_out(self) -> None:
         first, self._first = self._first, None
         if first is None:
             return
@@ -223,10 +223,10 @@ class LogFiles:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._files: dict[str, tuple[str, Path]] = {}  # with the actor's name
         self._names: dict[str, str] = {}  # to the last actor of that name
-        self._ended: OrderedDict[str, None] = OrderedDict()  # the first to end first
+        self._ended: OrderedDict[str, None] = OrderedDict()  # in the order of their ends
 
     def begin(self, request: control.Request) -> Path:
-        """Return the file of an actor; its lives have one together."""
+        """Return the file of an actor, which all its lives share."""
         self._ended.pop(request.actor, None)
         self._names[request.name] = request.actor
         file = self._folder / f"{request.name}-{request.actor[:8]}.log"
@@ -234,14 +234,14 @@ class LogFiles:
         return file
 
     def end(self, actor: str) -> None:
-        """It prints no more, unless it begins again."""
+        """Note that an actor has ended; remove the files of those that ended first."""
         if actor in self._files:
             self._ended[actor] = None
         while len(self._ended) > KEEP_ENDED:
             self._forget(self._ended.popitem(last=False)[0])
 
     def find(self, actor: str) -> tuple[str, Path | None]:
-        """Return the actor of this id, or the last of this name, and its file if it is known."""
+        """Return the id and the file of an actor, given its id or its name; None if unknown."""
         actor = self._names.get(actor, actor)
         _, file = self._files.get(actor, ("", None))
         return actor, file

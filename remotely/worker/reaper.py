@@ -1,19 +1,18 @@
-"""The process of one actor as its worker sees it, and how it ends: asked, made to, reaped.
+"""An actor process as its worker sees it, and the steps of its end.
 
-    1  asked      Leave: the actor lets its calls finish (`end`); a kill goes straight to 4
-    2  in time    it says Ending, then Exiting, and has DRAIN_S for each (`leave_time`)
-    3  too late   SIGTERM to its group
-    4  later      SIGKILL to its group, TERM_S after that
-    5  ended      its pidfd says so at once; the zygote, or the kernel, says how, within
-                  STATUS_WAIT_S (`_see_end`, `exited`)
-    6  reaped     which calls it had begun is read from the page that it shared, its row is removed,
-                  its group is killed, its pipes and its socket are read to the end, the page is
-                  closed, and the master is told (`reap`)
-    7  strays     what it left behind in sessions of its own becomes a child of the worker, which
-                  is their subreaper, as soon as nobody between them is left
+    1  asked        Leave: the actor finishes its calls (`end`); a kill goes straight to 4
+    2  ending       it sends Ending, then Exiting, and has DRAIN_S for each (`extend_deadline`)
+    3  terminated   at the deadline, SIGTERM to its process group
+    4  killed       SIGKILL to its group, TERM_S later
+    5  ended        its pidfd becomes readable; the exit status follows from the zygote or from
+                    waitpid, within STATUS_WAIT_S (`_on_process_end`, `exited`)
+    6  reaped       read from its shared page which calls had begun, remove its row, kill its group,
+                    read its pipes and socket to the end, close the page, inform the master (`reap`)
+    7  strays       processes that it left in sessions of their own become children of the worker,
+                    their subreaper, as soon as all processes between them have ended
 
-So strays are found among our own children, by the tag in their environment, and not among all
-processes of the machine; and one look serves all who died at that time.
+So the worker finds strays among its own children, by the tag in their environment, and need not
+search all processes of the machine.  One check serves all actors that died at about the same time.
 """
 
 import contextlib
@@ -40,26 +39,26 @@ from remotely.transport import activity
 from remotely.transport.loop import Loop, Timer
 from remotely.worker.output import LogRelay, Output
 
-CPU_AT_LEAST_S = 0.2  # its processor time is counted in hundredths of a second
-CPU_AT_MOST_S = 5.0  # what it used before is not what it uses
-# How long a death waits for its exit status before it is told without: for a zygote that is
-# stopped or busy, since the worker inherits the children of one that has ended.  Clients wait for
-# the obituary a little longer (OBITUARY_WAIT_S).
+CPU_AT_LEAST_S = 0.2  # CPU time is counted in hundredths of a second
+CPU_AT_MOST_S = 5.0  # a longer average would not show the current usage
+# How long to wait for the exit status of a dead process before reporting its death without it.
+# The zygote may be stopped or busy; if it has ended, the worker has inherited its children.
+# Clients wait for the obituary a little longer (OBITUARY_WAIT_S).
 STATUS_WAIT_S = 1.0
-LOOK_AGAIN_S = 1.0  # for strays, whom the kernel may leave out of a list while others end
+CHECK_AGAIN_S = 1.0  # the kernel may omit a stray from a list of children while others end
 
 
 class Stage(IntEnum):
-    """How far an actor has come that ends by itself."""
+    """The progress of an actor that ends gracefully."""
 
     LIVES = auto()
-    ENDS = auto()  # no call is begun any more
-    EXITS = auto()  # the last reply was given
+    ENDS = auto()  # it begins no further call
+    EXITS = auto()  # it has sent the last reply
 
 
 @dataclass
 class Child:
-    """One actor's process, as its parent sees it."""
+    """One actor's process, as its worker sees it."""
 
     request: control.Request
     gpu_ids: list[int]
@@ -71,38 +70,38 @@ class Child:
     page: mmap.mmap  # what it runs: activity.py
     pipes: dict[int, bool]
     since: float
-    client_keys: list[bytes]  # that it was told to admit
+    client_keys: list[bytes]  # the list last sent to it
     pid: int = 0
     pidfd: int = -1
     announced: bool = False
     calls: int = 0
     asked: bool = False
     delegate: bytes = b""
-    unsaid: deque[bytes] = field(default_factory=deque)  # it was stopped, and has yet to read
+    unsent: deque[bytes] = field(default_factory=deque)  # messages; its socket was full
     why: str = ""
     process: psutil.Process | None = None
-    cpu_percent: float = 0.0  # over some time before `cpu_at`
+    cpu_percent: float = 0.0  # average over an interval that ended at `cpu_at`
     cpu_at: float = 0.0
     timers: list[Timer] = field(default_factory=list)
-    term_at: float | None = None  # when it is sent SIGTERM
+    term_at: float | None = None  # when SIGTERM is due
     stage: Stage = Stage.LIVES
     is_killed: bool = False
-    again: bool = False  # made from what its last life left (restart_file.py)
-    status: int | None = None  # once it is known, as waitpid has it
+    again: bool = False  # recreated from the file of its last life (restart_file.py)
+    status: int | None = None  # as waitpid returns it; None until it is known
     recorder: OwnedFd | None = None  # its flight recorder
 
     def receive(self) -> tuple[bytes, OwnedFd | None]:
-        """Return its next message, and the descriptor that came with it."""
+        """Return its next message and the descriptor passed with it."""
         data, found, _, _ = socket.recv_fds(self.socket, MAX_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC)
         return data, OwnedFd(found[0]) if found else None
 
     def keep_recorder(self, memory: OwnedFd | None) -> None:
-        """Keep the memory that is to be read when it has died; the first that it hands over."""
+        """Keep the first memory file that it sends, to be read when it has died."""
         if self.recorder is None and memory is not None and memory_file.is_one(memory.fd):
             self.recorder = memory
 
     def take_flight_record(self) -> bytes:
-        """Return what it recorded, unless it ended in good order, and let go of the memory."""
+        """Release the flight recorder; return its contents unless the actor ended gracefully."""
         recorder, self.recorder = self.recorder, None
         is_closed = self.asked and not self.is_killed
         if recorder is None or is_closed:
@@ -110,18 +109,18 @@ class Child:
         return os.pread(recorder.fd, MOST_FLIGHT_RECORD, 0)
 
     def kill(self) -> None:
-        """Kill it with all of its group; one that has not started yet, as soon as it has."""
+        """Kill its process group, at once or as soon as the process has started."""
         self.is_killed = True
         kill_group(self.pid)
 
     def as_spawn(self) -> control.Spawn:
-        """Return what its worker was asked for."""
+        """Return the request from which it was started."""
         return control.Spawn(
             request=self.request, gpu_ids=self.gpu_ids, again=self.again, seal=self.seal
         )
 
-    def begin_figures(self, now: float) -> bool:
-        """Begin to measure its processor time, if that was long ago; return whether it was."""
+    def start_measuring(self, now: float) -> bool:
+        """If the last CPU measurement is too old, start a new one; return whether it was."""
         is_due = now - self.cpu_at > CPU_AT_MOST_S
         if is_due:
             self._measure(now)
@@ -129,7 +128,7 @@ class Child:
         return is_due
 
     def figures(self) -> control.Figures:
-        """Return what it uses, does and has done; nothing of a process that has ended."""
+        """Return its memory and CPU usage, its running method and the number of its calls."""
         rss, now = 0, time.monotonic()
         if now - self.cpu_at >= CPU_AT_LEAST_S:
             self._measure(now)
@@ -148,14 +147,14 @@ class Child:
         )
 
     def _measure(self, now: float) -> None:
-        """Learn its processor time since the last look."""
+        """Measure its CPU usage since the last measurement."""
         with contextlib.suppress(psutil.Error):
             self.process = self.process or psutil.Process(self.pid)
             self.cpu_percent = self.process.cpu_percent()
         self.cpu_at = now
 
     def as_status(self) -> control.ActorStatus:
-        """Return all that a master has to know of it."""
+        """Return everything that a master needs to know about it."""
         return control.ActorStatus(
             location=self.location,
             request=self.request,
@@ -184,9 +183,9 @@ def kill_group(pid: int) -> None:
 
 
 class Reaper:
-    """Takes a child out of `children` when it has ended, and tells `tell` of it.
+    """Ends and reaps children: removes each from `children` and passes its obituary to `tell`.
 
-    `drain` reads what it has left in its socket.
+    `drain` reads what a dead child has left in its socket.
     """
 
     def __init__(
@@ -202,33 +201,36 @@ class Reaper:
         self._children = children
         self._drain = drain
         self._tell = tell
-        self._living: dict[int, Child] = {}  # by pid; until they are reaped
-        self._looks = 0  # for strays, that are still to come
+        self._living: dict[int, Child] = {}  # by pid, until they are reaped
+        self._checks_left = 0  # for strays
         self._oom_kills = this_machine.oom_kills()
         self._signals = -1
 
     def listen(self) -> None:
-        """Hear of children that end.  On the main thread, whose part signals are."""
+        """Start to handle SIGCHLD.  Main thread only."""
         self._signals = signal_pipe.open_signal_pipe()
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._loop.watch(self._signals, self._collect)
 
     def watch(self, child: Child) -> None:
-        """Wait for the end of its process."""
+        """Wait for the end of a child's process."""
         self._living[child.pid] = child
-        self._loop.watch(child.pidfd, lambda: self._see_end(child))
+        self._loop.watch(child.pidfd, lambda: self._on_process_end(child))
 
     def exited(self, pid: int, status: int) -> None:
-        """A process has been reaped, by us or by the zygote."""
-        if (child := self._living.get(pid)) is None:  # a stray, which may have left others
-            self._look_for_strays()
+        """A process has been reaped, by this worker or by the zygote."""
+        if (child := self._living.get(pid)) is None:  # a stray, which may have left strays itself
+            self._check_for_strays()
             return
         child.status = status
-        if child.pidfd < 0:  # 5: seen to have ended before it was known how
+        if child.pidfd < 0:  # 5: its end was seen before its status arrived
             self.reap(child)  # -> 6
 
     def end(self, child: Child, grace_s: float, kill: bool = False, by: str = "") -> None:
-        """Ask, then make.  Calling again may shorten the wait, and never prolongs it."""
+        """Ask a child to end, and kill it after `grace_s`.
+
+        A second call may shorten the wait; it never extends it.
+        """
         child.asked = True
         if kill:
             child.why = child.why or (f"killed by {by}" if by else "killed")
@@ -238,25 +240,25 @@ class Reaper:
         with contextlib.suppress(OSError):
             child.socket.send(control.encode(control.Leave()))  # -> 1
         if child.term_at is None or time.monotonic() + grace_s < child.term_at:
-            self._make_end(child, grace_s)
+            self._schedule_kill(child, grace_s)
 
-    def leave_time(self, child: Child, stage: Stage) -> None:
-        """It ends by itself, and has come so far.  From now on it has DRAIN_S, at least; no more of
-        it for saying the same again.
+    def extend_deadline(self, child: Child, stage: Stage) -> None:
+        """The child has reached this stage of its end: give it at least DRAIN_S more.
 
-        How long its last calls and its `close` may take is for its client to say, if that asked for
-        the end itself; so nobody is made to end who has not begun to exit.
+        Repeating a stage gains no time.  If the client asked the actor to end, not the worker (1),
+        the client decides how long the last calls and `close` may take: the worker sets no
+        deadline before EXITS.
         """
         if stage <= child.stage:
             return
         child.stage, now = stage, time.monotonic()  # -> 2
-        if child.term_at is None:  # it ends by itself, and not because we have asked (1)
+        if child.term_at is None:
             if stage is Stage.EXITS:
-                self._make_end(child, DRAIN_S)
+                self._schedule_kill(child, DRAIN_S)
         elif now < child.term_at < now + DRAIN_S:
-            self._make_end(child, DRAIN_S)
+            self._schedule_kill(child, DRAIN_S)
 
-    def _make_end(self, child: Child, grace_s: float) -> None:
+    def _schedule_kill(self, child: Child, grace_s: float) -> None:
         for timer in child.timers:
             timer.cancel()
         child.term_at = time.monotonic() + grace_s
@@ -266,12 +268,12 @@ class Reaper:
         ]
 
     def reap(self, child: Child) -> None:
-        """6: take away all that is left of an actor, and tell."""
+        """6: remove everything that is left of an actor, and report its end."""
         request = child.request
         ended = exit_of(child.status)
         if ended == "SIGKILL" and not child.why and this_machine.oom_kills() > self._oom_kills:
             self._oom_kills = this_machine.oom_kills()
-            child.why = "out of memory: the kernel has ended a process of this machine"
+            child.why = "out of memory: the kernel has killed a process on this machine"
         begun, all_begun = activity.begun(child.page)  # before `clear` closes the page
         self.clear(child)
         if faults.ON:
@@ -293,7 +295,7 @@ class Reaper:
         )
 
     def clear(self, child: Child) -> None:
-        """Take away all that is left of an actor, without a word."""
+        """Remove everything that is left of an actor, without a report."""
         if self._children.get(child.request.actor) is child:
             del self._children[child.request.actor]
         self._living.pop(child.pid, None)
@@ -310,22 +312,22 @@ class Reaper:
         child.page.close()
         with contextlib.suppress(OSError):
             os.unlink(child.location.ipc.removeprefix("ipc://"))
-        self._look_for_strays()
+        self._check_for_strays()
 
     def kill_all(self) -> None:
-        """Leave nothing behind: the worker ends."""
+        """Kill every process that this worker has started."""
         for child in self._children.values():
             child.kill()
         processes.kill_tagged(self._worker)
         processes.kill_descendants()
 
-    def _see_end(self, child: Child) -> None:
+    def _on_process_end(self, child: Child) -> None:
         self._loop.unwatch(child.pidfd)  # -> 5
         os.close(child.pidfd)
         child.pidfd = -1
         if child.status is None:
-            self._collect()  # it may reap it
-        if child.status is None:  # the zygote is its parent, and about to say it
+            self._collect()  # its status may be here already
+        if child.status is None:  # the zygote is its parent, and will report it
             self._loop.after(STATUS_WAIT_S, lambda: self._reap_once(child))
         else:
             self._reap_once(child)  # -> 6
@@ -335,7 +337,7 @@ class Reaper:
             self.reap(child)
 
     def _collect(self) -> None:
-        """Collect those whose parent we are: started, or inherited as subreaper."""
+        """Wait for ended children of this process: started here, or inherited as subreaper."""
         signal_pipe.drain(self._signals)
         with contextlib.suppress(ChildProcessError):
             while True:
@@ -346,20 +348,20 @@ class Reaper:
 
     # --- strays -----------------------------------------------------------------------------------
 
-    def _look_for_strays(self) -> None:
-        """7: look soon, and once more a while later; one look serves all who ask till then."""
-        if not self._looks:
-            self._loop.call(self._look)
-        self._looks = 2
+    def _check_for_strays(self) -> None:
+        """7: check soon, and once more CHECK_AGAIN_S later; requests until then share a check."""
+        if not self._checks_left:
+            self._loop.call(self._check)
+        self._checks_left = 2
 
-    def _look(self) -> None:
-        self._looks -= 1
+    def _check(self) -> None:
+        self._checks_left -= 1
         try:
             self._kill_strays()
-        except OSError:  # no descriptor is left, with which to look for them
-            self._looks = 1
-        if self._looks:
-            self._loop.after(LOOK_AGAIN_S, self._look)
+        except OSError:  # this process has no descriptor left: try again
+            self._checks_left = 1
+        if self._checks_left:
+            self._loop.after(CHECK_AGAIN_S, self._check)
 
     def _kill_strays(self) -> None:
         for pid in processes.children_of(os.getpid()):

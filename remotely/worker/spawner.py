@@ -1,25 +1,26 @@
-"""The start of actors' processes: forks of the worker's zygote, or new interpreters.
+"""The start of actor processes: forks of the worker's zygote, or new interpreters.
 
-    no variables of its own    forked from the zygote (remotely/actor/zygote.py)
-    variables of its own       a new interpreter: they hold from its first import on (startup.py)
+An actor without environment variables of its own is forked from the zygote
+(remotely/actor/zygote.py).  An actor with some gets a new interpreter (startup.py), where they are
+set before the first import.  Either way the first message on the child's socket describes the actor
+that it becomes.
 
-Either way the child learns who it is to be from the first message on a socket of its own.
+    1  asked      the request is queued, and holds no resources (`ask`)
+    2  prepared   there are a socket, pipes and a row, but no process (`_begin`)
+    3  started    the zygote has sent a pidfd, or an interpreter was started (`_started`)
+    3' failed     no process could be started: the parent is told why (`spawn_failed`)
+    3" lost       the zygote ended first: back to 1.  The next try is a new interpreter, since the
+                  modules that the zygote was to import may have ended it (`_on_zygote_lost`)
 
-    1  asked      the request waits, and costs nothing (`ask`)
-    2  prepared   its turn has come: there are a socket, pipes and a row, but no process (`_begin`)
-    3  forked     the zygote has answered with a pidfd, or an interpreter was started (`_started`)
-    3' failed     there is no room for a process: the parent is told why (`spawn_failed`)
-    3" lost       the zygote ended first: back to 1, and the next try is a new interpreter, since
-                  what the zygote was to import may be what ended it (`_lose_zygote`)
-
-A zygote may be busy for a long time: it imports torch.  So at most FORKS_AT_ONCE requests are
-between 2 and 3, and the others wait at 1: the socket to the zygote never fills, and neither of the
-two ever waits for the other to read.  When the zygote ends, another is started, now or as soon as
-the machine has room for it.
+A zygote may be busy for a long time, importing torch.  So at most FORKS_AT_ONCE requests are
+between 2 and 3, and the others wait at 1: the socket to the zygote never fills, and neither process
+waits for the other to read.  When the zygote ends, another is started, at once or as soon as the
+machine can start a process.
 """
 
 import contextlib
 import errno
+import functools
 import itertools
 import os
 import socket
@@ -43,63 +44,62 @@ from remotely.transport.loop import Loop
 from remotely.worker.output import LogFiles, LogRelay, Output
 from remotely.worker.reaper import Child, kill_group
 
-FORKS_AT_ONCE = 32  # a socket holds some 278 messages, and a process's limit of descriptors less
-AGAIN_S = 1.0  # after which that is tried again for which the machine had no room
+FORKS_AT_ONCE = 32  # a socket holds about 278 messages; a descriptor limit allows fewer
+AGAIN_S = 1.0  # until the next try to start a zygote
 
 
 class ZygoteLine:
-    """`hear` gets each message and what came with it; `lost` is told when no more will come."""
+    """The zygote process and the socket to it.
+
+    `on_message` receives messages and their descriptors; `on_lost` is called when it has ended.
+    """
 
     def __init__(
         self,
         loop: Loop,
         folder: Path,
         worker: str,
-        hear: Callable[[object, list[int]], None],
-        lost: Callable[[], None],
+        on_message: Callable[[object, list[int]], None],
+        on_lost: Callable[[], None],
         throttled: ThrottledLog,
     ) -> None:
         self._loop = loop
         self._arguments = [str(folder), worker]
-        self._hear = hear
-        self._lost = lost
+        self._on_message = on_message
+        self._on_lost = on_lost
         self._throttled = throttled
         self._decoder = control.Decoder(control.FromZygote)
         self._preloaded: set[str] = set()
-        self.is_closing = False  # no other is started when this one ends
+        self.is_closing = False  # no new zygote is started when this one ends
         self._start()
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     def preload(self, modules: list[str]) -> None:
-        """Have modules imported before the next fork."""
+        """Have the zygote import modules before the next fork."""
         if (new := set(modules) - self._preloaded) and self._is_open:
             self._preloaded |= new
             with contextlib.suppress(OSError):  # its end is seen by `_receive`
                 self._socket.send(control.encode(control.Preload(modules=sorted(new))))
 
     def fork(self, actor: str, descriptors: list[int]) -> None:
-        """Ask for a process that is to have these.  Raises OSError where none can be had."""
+        """Request a process that gets these descriptors.  Raises OSError if that is impossible."""
         if not self._is_open:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         message = control.encode(control.Fork(actor=actor))
         socket.send_fds(self._socket, [message], descriptors)
 
     def stop(self) -> None:
-        """Start no other zygote when this one ends."""
+        """Start no new zygote when this one ends."""
         self.is_closing = True
 
     def kill(self) -> None:
-        """End it now; `lost` will be told."""
+        """Kill the zygote; `on_lost` will be called."""
         self._process.kill()
 
     def close(self) -> None:
-        """End the zygote.
+        """Kill the zygote, which may be in an import of many seconds.
 
-        Not asked to end: it may be in the middle of an import of many seconds.  What it was about
-        to tell of is a child of the worker's now, and is killed like the rest.
+        A process that it has just forked becomes a child of the worker, which kills it with the
+        others.
         """
         self._process.kill()
         self._process.wait()
@@ -113,39 +113,39 @@ class ZygoteLine:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, contextlib.ExitStack() as undo:
             undo.enter_context(ours)
-            # The zygote removes the folder if we cannot; it is a child of ours, so that actors
-            # that lose it fall to us.
+            # The zygote removes the folder if this process cannot.  It is a child of this process,
+            # which inherits the actors if the zygote ends.
             self._process = subprocess.Popen(
                 daemons.module_command(
                     "remotely.actor.zygote", str(theirs.fileno()), *self._arguments
                 ),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,  # ours goes to whoever started us
+                stdout=subprocess.DEVNULL,  # this process's own is read by its launcher
                 start_new_session=True,
                 env={**os.environ, processes.TAG: processes.ROOM},
             )
             undo.pop_all()
-        ours.setblocking(False)  # it has room by the spawner's rule; if not, we had rather be told
+        ours.setblocking(False)  # it never fills, thanks to FORKS_AT_ONCE; if it does, raise
         self._socket = ours
         self._loop.watch(ours.fileno(), self._receive)
-        self._preloaded.clear()  # asked for again by who needs them: one may be what ended the last
+        self._preloaded.clear()  # imported again on demand: one may have ended the last zygote
 
     def _receive(self) -> None:
         try:
             data, descriptors, _, _ = socket.recv_fds(self._socket, MAX_MESSAGE, 1)
-        except ConnectionResetError:  # it ended before it had read all that we asked for
+        except ConnectionResetError:  # it ended with unread requests
             data, descriptors = b"", []
         if data:
-            self._hear(self._decoder.decode(data), descriptors)
+            self._on_message(self._decoder.decode(data), descriptors)
             return
         self._loop.unwatch(self._socket.fileno())
         self._socket.close()
-        self._process.returncode = 0  # the worker reaps it, like all its children
+        self._process.returncode = 0  # the worker's Reaper waits for it, not `subprocess`
         if not self.is_closing:
             self._throttled.add("zygote", "the zygote ended; starting another", time.monotonic())
             self._start_again()
-        self._lost()
+        self._on_lost()
 
     def _start_again(self) -> None:
         try:
@@ -157,8 +157,8 @@ class ZygoteLine:
 
 
 @dataclass(frozen=True)
-class Home:
-    """What all actors of a worker are told alike."""
+class WorkerInfo:
+    """The facts that are the same for all actors of a worker."""
 
     worker: str
     folder: Path
@@ -168,29 +168,29 @@ class Home:
     gpus: list[str]  # as CUDA knows them
     host: str
     machine: str
-    stays: bool  # what is in the folder does, when a script has ended
-    store: StoreAddress | None = None  # of this machine, for large values from others
+    stays: bool  # the folder outlives the script
+    store: StoreAddress | None = None  # of this machine, for large values from other machines
 
 
 class Parent(Protocol):
-    """Whose children they are: it is told what becomes of them."""
+    """The owner of the children: these methods report what happens to them."""
 
     def prepared(self, child: Child) -> None:
-        """There is something to be listened to, though no process yet."""
+        """The child has a socket and pipes to watch, but no process yet."""
 
     def started(self, child: Child) -> None:
-        """It has a process."""
+        """The child has a process."""
 
     def spawn_lost(self, child: Child) -> None:
-        """There is no process, and nothing ran: another child is prepared in its place."""
+        """The child got no process; another child will be prepared in its place."""
 
     def spawn_failed(self, request: control.Request, why: str) -> None:
-        """There will be no process."""
+        """No process could be started, and there is no further try."""
 
     def exited(self, pid: int, status: int) -> None:
         """The zygote has reaped a process."""
 
-    def said(self, request: control.Request, is_error: bool, text: str) -> None:
+    def printed(self, request: control.Request, is_error: bool, text: str) -> None:
         """An actor has printed something."""
 
     def logged(self, request: control.Request, logged: control.Logged) -> None:
@@ -198,45 +198,45 @@ class Parent(Protocol):
 
 
 class Spawner:
-    """Starts what it is asked for, one after the other."""
+    """The queue of requests, and the children on whose processes it waits."""
 
     def __init__(
         self,
         loop: Loop,
-        home: Home,
+        info: WorkerInfo,
         logs: LogFiles,
         parent: Parent,
         throttled: ThrottledLog,
     ) -> None:
-        self.client_keys: list[bytes] = []  # that the next child admits
+        self.client_keys: list[bytes] = []  # for the next child
         self._loop = loop
-        self._home = home
+        self._info = info
         self._logs = logs
         self._parent = parent
-        self._waiting: dict[str, control.Spawn] = {}  # the first to come first
-        self._expected: dict[str, Child] = {}  # of whose birth the zygote is to tell
-        self._needs_no_zygote: set[str] = set()  # of those that wait: what one took along
-        self._is_due = False  # `_serve` will be called
+        self._waiting: dict[str, control.Spawn] = {}  # in the order of arrival
+        self._expected: dict[str, Child] = {}  # requested from the zygote
+        self._avoids_zygote: set[str] = set()  # waiting requests that a zygote's end set back
+        self._is_due = False  # `_serve` is scheduled
         self._numbers = itertools.count()
-        (home.folder / "s").mkdir(parents=True, exist_ok=True)
+        (info.folder / "s").mkdir(parents=True, exist_ok=True)
         self._zygote = ZygoteLine(
-            loop, home.folder, home.worker, self._hear_zygote, self._lose_zygote, throttled
+            loop, info.folder, info.worker, self._on_zygote_message, self._on_zygote_lost, throttled
         )
 
     def ask(self, spawn: control.Spawn) -> None:
-        """Start an actor when its turn comes."""
+        """Queue a request."""
         self._waiting[spawn.request.actor] = spawn  # -> 1
         self._serve_soon()
 
     def withdraw(self, actor: str) -> control.Request | None:
-        """Return the request of an actor that waits to be started, and now will not be."""
-        self._needs_no_zygote.discard(actor)
+        """Remove a waiting request and return it; None if the actor does not wait."""
+        self._avoids_zygote.discard(actor)
         spawn = self._waiting.pop(actor, None)
         return spawn.request if spawn else None
 
     @property
     def waiting(self) -> list[control.Spawn]:
-        """Those whose turn has not come; of the others the parent was told."""
+        """The queued requests; the parent has been told of the others."""
         return list(self._waiting.values())
 
     def _serve_soon(self) -> None:
@@ -245,7 +245,7 @@ class Spawner:
             self._loop.call(self._serve)
 
     def _serve(self) -> None:
-        """1 -> 2 for one request, so that a thousand do not keep the loop from its other work."""
+        """1 -> 2 for one request: a thousand must not keep the loop from its other work."""
         self._is_due = False
         forks = len(self._expected) < FORKS_AT_ONCE
         may_begin = (s for s in self._waiting.values() if forks or not self._is_forked(s))
@@ -254,7 +254,7 @@ class Spawner:
         del self._waiting[spawn.request.actor]
         try:
             self._begin(spawn)
-        except Exception as error:  # whatever it is, somebody waits for an answer
+        except Exception as error:  # whatever the error, the client waits for an answer
             why = error.strerror if isinstance(error, OSError) else None
             why = why or f"{type(error).__name__}: {error}"
             self._parent.spawn_failed(spawn.request, why)  # -> 3'
@@ -263,7 +263,7 @@ class Spawner:
 
     def _begin(self, spawn: control.Spawn) -> None:
         is_forked = self._is_forked(spawn)
-        self._needs_no_zygote.discard(spawn.request.actor)
+        self._avoids_zygote.discard(spawn.request.actor)
         child, descriptors = self._prepare(spawn)  # -> 2
         try:
             self._parent.prepared(child)
@@ -276,14 +276,13 @@ class Spawner:
                 os.close(fd)
 
     def _is_forked(self, spawn: control.Spawn) -> bool:
-        return not spawn.request.env and spawn.request.actor not in self._needs_no_zygote
+        return not spawn.request.env and spawn.request.actor not in self._avoids_zygote
 
     def preload(self, modules: list[str]) -> None:
-        """Have modules imported before the next fork."""
         self._zygote.preload(modules)
 
     def stop(self) -> None:
-        """Start no other zygote when this one ends; what it was to fork is not waited for."""
+        """Start no new zygote when this one ends, and do not wait for its pending forks."""
         self._zygote.stop()
         if self._expected:  # it may hang in an import
             self._zygote.kill()
@@ -292,7 +291,7 @@ class Spawner:
         self._zygote.close()
 
     def _prepare(self, spawn: control.Spawn) -> tuple[Child, list[int]]:
-        """Return a child without a process, and the descriptors that its process is to have."""
+        """Return a child without a process, and the descriptors for its process."""
         with contextlib.ExitStack() as undo:
             ours, theirs = (
                 undo.enter_context(end)
@@ -307,21 +306,21 @@ class Spawner:
             return child, [theirs.detach(), out_write, error_write]
 
     def _child(self, spawn: control.Spawn, ours: socket.socket, pipes: dict[int, bool]) -> Child:
-        """Say to the process that is to come who it is, and return it as we see it."""
-        home, pair, request = self._home, fresh_pair(), spawn.request
-        # A path for each: what a zygote forked that ended before it could say so may still bind it.
-        ipc = f"ipc://{home.folder}/s/{request.actor[:12]}.{next(self._numbers)}"
+        """Write the Birth into the socket, where the process will read it; return the child."""
+        info, pair, request = self._info, fresh_pair(), spawn.request
+        # Each try has its own path: a process forked by a lost zygote may still bind the last one.
+        ipc = f"ipc://{info.folder}/s/{request.actor[:12]}.{next(self._numbers)}"
         env = {**request.env, processes.TAG: self._tag_of(request)}
         birth = control.Birth(
             request=msgspec.structs.replace(request, env=env),
-            master=home.master,
-            master_public=home.master_public,
-            host=home.host,
-            machine=home.machine,
+            master=info.master,
+            master_public=info.master_public,
+            host=info.host,
+            machine=info.machine,
             ipc=ipc,
-            listening=home.listening,
-            folder=str(home.folder),
-            gpus=[home.gpus[gpu] for gpu in spawn.gpu_ids],
+            listening=info.listening,
+            folder=str(info.folder),
+            gpus=[info.gpus[gpu] for gpu in spawn.gpu_ids],
             public_key=pair.public,
             secret_key=pair.secret,
             client_keys=self.client_keys,
@@ -329,9 +328,9 @@ class Spawner:
         )
         with activity.new() as (page_fd, page):
             socket.send_fds(ours, [control.encode(birth)], [page_fd])
-        output = Output(
-            self._logs.begin(request), self._teller(request), self._loop.after, home.stays
-        )
+        printed = functools.partial(self._parent.printed, request)
+        logged = functools.partial(self._parent.logged, request)
+        output = Output(self._logs.begin(request), printed, self._loop.after, info.stays)
         return Child(
             request=request,
             gpu_ids=spawn.gpu_ids,
@@ -342,16 +341,16 @@ class Spawner:
                 class_name=request.class_name,
                 life=request.life,
                 pid=0,
-                host=home.host,
-                machine=home.machine,
+                host=info.host,
+                machine=info.machine,
                 ipc=ipc,
                 tcp="",
                 public_key=pair.public,
-                store=home.store,
+                store=info.store,
             ),
             socket=ours,
             output=output,
-            log=LogRelay(output, lambda said: self._parent.logged(request, said), self._loop.after),
+            log=LogRelay(output, logged, self._loop.after),
             page=page,
             pipes=pipes,
             since=time.time(),
@@ -360,13 +359,10 @@ class Spawner:
         )
 
     def _tag_of(self, request: control.Request) -> str:
-        return f"{self._home.worker}:{request.actor}"
-
-    def _teller(self, request: control.Request) -> Callable[[bool, str], None]:
-        return lambda is_error, text: self._parent.said(request, is_error, text)
+        return f"{self._info.worker}:{request.actor}"
 
     def _execute(self, child: Child, descriptors: list[int]) -> None:
-        """Start a new interpreter: the actor's variables hold from its first import on."""
+        """Start a new interpreter, with the actor's environment variables."""
         control_fd, out, error = descriptors
         process = subprocess.Popen(
             daemons.module_command("remotely.actor.startup", str(control_fd)),
@@ -377,14 +373,14 @@ class Spawner:
             env={**os.environ, **child.request.env, processes.TAG: self._tag_of(child.request)},
             start_new_session=True,
         )
-        process.returncode = 0  # the worker reaps it itself
+        process.returncode = 0  # the worker's Reaper waits for it, not `subprocess`
         self._started(child, process.pid, _pidfd(process.pid))
 
     def _started(self, child: Child, pid: int, pidfd: int) -> None:
         """-> 3."""
         child.pid, child.pidfd = pid, pidfd
         child.location = msgspec.structs.replace(child.location, pid=pid)
-        if child.is_killed:  # before there was whom to kill
+        if child.is_killed:  # before it had a process
             child.kill()
         self._parent.started(child)
 
@@ -395,7 +391,7 @@ class Spawner:
         self._zygote.fork(child.request.actor, descriptors)
         self._expected[child.request.actor] = child
 
-    def _hear_zygote(self, message: object, descriptors: list[int]) -> None:
+    def _on_zygote_message(self, message: object, descriptors: list[int]) -> None:
         match message:
             case control.Forked(actor=actor, pid=pid):
                 self._forked(self._expected.pop(actor), pid, descriptors)
@@ -408,21 +404,21 @@ class Spawner:
 
     def _forked(self, child: Child, pid: int, descriptors: list[int]) -> None:
         try:
-            # None came with the message if we have no room for one; its end would not be seen.
+            # If this process has no free descriptor, none arrives; without one the end is not seen.
             pidfd = descriptors[0] if descriptors else _pidfd(pid)
         except OSError as error:
             self._parent.spawn_failed(child.request, str(error.strerror))
         else:
             self._started(child, pid, pidfd)
 
-    def _lose_zygote(self) -> None:
+    def _on_zygote_lost(self) -> None:
         expected, self._expected = self._expected, {}
         for actor, child in expected.items():
             if child.asked or child.is_killed or self._zygote.is_closing:
                 self._parent.spawn_failed(child.request, "the zygote that was to fork it ended")
             else:
                 self._parent.spawn_lost(child)  # 3" -> 1
-                self._needs_no_zygote.add(actor)
+                self._avoids_zygote.add(actor)
                 self._waiting[actor] = child.as_spawn()
         if self._waiting:
             self._serve_soon()
@@ -436,7 +432,7 @@ def _pipe(undo: contextlib.ExitStack) -> tuple[int, int]:
 
 
 def _pidfd(pid: int) -> int:
-    """Return what tells of a process's end; end a process that could not be watched."""
+    """Return a pidfd for a process; if that fails, kill it, as its end could not be seen."""
     try:
         return os.pidfd_open(pid)
     except OSError:

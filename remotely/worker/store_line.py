@@ -1,8 +1,8 @@
-"""The worker's end of the line to the store of its machine (remotely/store), and that process.
+"""The store process of this machine (remotely/store), as its worker starts and uses it.
 
-The worker listens at the store's port itself.  It starts the process when the first client
-connects, or the first actor asks, and hands over the socket.  So a cluster that never sends large
-values between machines has no such process.  If the store ends, the next to come start another.
+The worker itself listens at the store's port.  When the first client connects or the first actor
+asks, it starts the process and passes it the socket.  So a cluster that never sends large values
+between machines has no store process.  If the store ends, the next request starts another.
 """
 
 import contextlib
@@ -24,13 +24,13 @@ from remotely.transport.loop import Loop
 
 log = logging.getLogger("remotely.worker")
 
-AGAIN_S = 1.0  # for which the port rests after a store could not be started, or has ended
+AGAIN_S = 1.0  # during which the port is not watched after a store failed to start, or ended
 
 
 class StoreLine:
-    """`ask` takes the store's question whether a key may call; `lost` is told of the store's end.
+    """`ask` receives the store's questions about keys; `on_lost` is called when the store ends.
 
-    address   where clients reach the store, also while it does not run
+    address   where clients reach the store, whether or not it runs
     """
 
     def __init__(
@@ -39,13 +39,13 @@ class StoreLine:
         listening: Listening,
         machine: str,
         ask: Callable[[control.MayCall], object],
-        lost: Callable[[], object],
+        on_lost: Callable[[], object],
     ) -> None:
         self._loop = loop
         self._listening = listening
         self._machine = machine
         self._ask = ask
-        self._lost = lost
+        self._on_lost = on_lost
         self._pair = fresh_pair()
         self._keys: list[bytes] = []
         self._throttled = ThrottledLog(log.warning)
@@ -54,19 +54,19 @@ class StoreLine:
         self._decode = control.Decoder(control.FromStore["worker"]).decode
         self._listener, endpoints = listen_for_bytes(listening)
         self.address = StoreAddress(tcp=endpoints, public_key=self._pair.public)
-        self._pause = loop.after(0.0, self._watch)  # after which the port is watched
+        self._pause = loop.after(0.0, self._watch)
 
     def list_keys(self, keys: list[bytes]) -> None:
-        """From now on these keys are listed."""
+        """Replace the list of client keys."""
         self._keys = keys
         self._send(control.Admit(client_keys=keys))
 
     def tell(self, caller: control.Caller) -> None:
-        """Answer a question of the store, or withdraw a key."""
+        """Tell the store whether a key may call."""
         self._send(caller)
 
     def meet(self) -> socket.socket | None:
-        """Return an actor's end of a new line to the store; None if there can be no store."""
+        """Return a socket for an actor that is connected to the store; None if there is none."""
         if self._socket is None and not self._start():
             return None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -80,7 +80,7 @@ class StoreLine:
         return ours
 
     def close(self) -> None:
-        """End the store, and listen no more."""
+        """Kill the store and stop listening."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -90,10 +90,10 @@ class StoreLine:
 
     def _send(self, message: control.Admit | control.Caller) -> None:
         if self._socket is not None:
-            with contextlib.suppress(OSError):  # its end is seen by `_hear`
+            with contextlib.suppress(OSError):  # its end is seen by `_receive`
                 self._socket.send(control.encode(message))
 
-    # One of three holds: the port is watched, a pause will end with that, or a store runs.
+    # Always exactly one: the port is watched, a pause before that runs, or a store runs.
 
     def _watch(self) -> None:
         self._loop.watch(self._listener.fileno(), self._knocked)
@@ -104,7 +104,7 @@ class StoreLine:
             self._pause = self._loop.after(AGAIN_S, self._watch)
 
     def _start(self) -> bool:
-        """Start the process; return whether it could be."""
+        """Start the process; return false if that fails."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         birth = control.StoreBirth(
             listening=self._listening,
@@ -121,7 +121,7 @@ class StoreLine:
                     daemons.module_command("remotely.store", *map(str, fds)),
                     pass_fds=fds,
                     stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,  # ours goes to whoever started us
+                    stdout=subprocess.DEVNULL,  # this process's own is read by its launcher
                     start_new_session=True,
                     env={**os.environ, processes.TAG: processes.ROOM},
                 )
@@ -133,10 +133,10 @@ class StoreLine:
         self._socket = ours
         self._pause.cancel()
         self._loop.unwatch(self._listener.fileno())
-        self._loop.watch(ours.fileno(), self._hear)
+        self._loop.watch(ours.fileno(), self._receive)
         return True
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         assert self._socket is not None
         assert self._process is not None
         try:
@@ -152,7 +152,7 @@ class StoreLine:
         self._loop.unwatch(self._socket.fileno())
         self._socket.close()
         self._socket = None
-        self._process.returncode = 0  # the worker reaps it, like all its children
+        self._process.returncode = 0  # the worker's Reaper waits for it, not `subprocess`
         self._process = None
-        self._lost()
+        self._on_lost()
         self._pause = self._loop.after(AGAIN_S, self._watch)

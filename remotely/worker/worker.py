@@ -1,13 +1,13 @@
-"""The daemon of one machine: starts, watches and reaps the actors there.
+"""The worker: the daemon of one machine, which starts, watches and reaps its actors.
 
-It holds the truth about them: a master that was started again learns it from here.  It never
-unpickles anything; a class and its arguments go from the client to the actor directly.
+It is the authority on them: a restarted master learns from its workers which actors live.  It never
+unpickles anything; classes and arguments go from the client to the actor directly.
 
-    the actors           actors.py
-    a birth              spawner.py
-    an end               reaper.py
-    we lose our lease    every actor is killed, before the master may place others (fence.py)
-    we end               every actor is killed, the folder is removed
+    the table of actors      actors.py
+    the start of an actor    spawner.py
+    the end of an actor      reaper.py
+    the lease expires        kill every actor, before the master may place them elsewhere (fence.py)
+    the worker ends          kill every actor, remove the folder
 """
 
 import contextlib
@@ -37,18 +37,18 @@ from remotely.transport.relay import Relay
 from remotely.values import arena
 from remotely.worker.actors import Actors
 from remotely.worker.reaper import CPU_AT_LEAST_S
-from remotely.worker.spawner import Home
+from remotely.worker.spawner import WorkerInfo
 from remotely.worker.store_line import StoreLine
 
 log = logging.getLogger("remotely.worker")
 
-END_GRACE_S = 1.0  # for actors when the worker itself is asked to end
-LAST_WORD_MS = 500
+END_GRACE_S = 1.0  # for actors when the worker itself ends
+LINGER_MS = 500
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 class Worker:
-    """What the master says to a worker, and the worker to the master."""
+    """The connection to the master, the lease, and the end of this process."""
 
     def __init__(self, config: WorkerConfig) -> None:
         self._config = config
@@ -57,11 +57,11 @@ class Worker:
         self._host = this_machine.identity()
         self._machine = this_machine.machine_name()
         self._announced = False
-        self._introduced = 0.0  # when we last said who we are
+        self._registered_at = 0.0  # when the last Register was sent
         self._leaving = False
         self._loop = Loop()
         self._store = self._make_store() if config.listening.host and arena.SUPPORTED else None
-        home = Home(
+        info = WorkerInfo(
             worker=config.worker,
             folder=self._folder,
             master=config.master,
@@ -73,10 +73,10 @@ class Worker:
             store=self._store.address if self._store else None,
             stays=not config.lifeline,
         )
-        self._actors = Actors(self._loop, home, self._send, self._actors_are_gone, self._store)
+        self._actors = Actors(self._loop, info, self._send, self._stop_if_done, self._store)
         self._fence = WorkerFence(self._folder, config.master)
         self._context = sockets.new_context()
-        self._relay: Relay | None = None  # nobody dials in to a script's own cluster
+        self._relay: Relay | None = None  # an embedded cluster admits no other machines
         if config.listening.host:
             self._relay = Relay(self._loop, config.listening, guest_folder.sweep)
         self._link = MasterLink(
@@ -85,16 +85,16 @@ class Worker:
             config.master,
             self._key,
             self._register,
-            self._hear_master,
+            self._on_master_message,
             self._refused,
             self._fence.renew if sockets.is_remote(config.master) else None,
         )
-        self._look()
+        self._check_lease()
         if config.lifeline or config.attached:
-            self._loop.watch(0, self._feel_lifeline)
+            self._loop.watch(0, self._read_lifeline)
 
     def run(self) -> None:
-        """Serve until told to leave, then leave nothing behind."""
+        """Serve until told to leave, then kill all actors and remove the folder."""
         signal.signal(signal.SIGTERM, lambda *_: self._loop.call(self._leave))
         self._actors.listen()
         self._loop.run()
@@ -107,8 +107,8 @@ class Worker:
         if self._config.pid_file:
             pid_file.leave(Path(self._config.pid_file))
         self._link.send(control.Left())
-        # The master of an embedded cluster ends with us, and will not hear it.
-        self._context.destroy(linger=0 if self._config.lifeline else LAST_WORD_MS)
+        # The master of an embedded cluster ends at the same time and does not read it.
+        self._context.destroy(linger=0 if self._config.lifeline else LINGER_MS)
 
     def _make_store(self) -> StoreLine:
         return StoreLine(
@@ -125,7 +125,7 @@ class Worker:
         self._link.send(message)
 
     def _register(self) -> control.Register:
-        self._introduced = fence.now()
+        self._registered_at = fence.now()
         self._loop.call(self._actors.ask_again)
         relay = self._relay
         return control.Register(
@@ -150,11 +150,11 @@ class Worker:
             relay_token=relay.token if relay else b"",
         )
 
-    def _hear_master(self, message: object) -> None:
+    def _on_master_message(self, message: object) -> None:
         match message:
             case control.Registered(client_keys=keys):
                 self._actors.list_keys(keys)
-                self._fence.renew(self._introduced)
+                self._fence.renew(self._registered_at)
                 self._announce("REGISTERED")
             case control.Spawn():
                 if not self._leaving:
@@ -162,7 +162,7 @@ class Worker:
             case control.Delegated(actor=actor) | control.Cancel(actor=actor):
                 self._actors.tell(actor, message)
             case control.Caller():
-                self._actors.hear_of(message)
+                self._actors.update_caller(message)
             case control.End():
                 self._actors.end(message)
             case control.Preload(modules=modules):
@@ -174,14 +174,14 @@ class Worker:
             case control.Leave():
                 self._leave(for_good=True)
 
-    def _look(self) -> None:
+    def _check_lease(self) -> None:
         if self._fence.look():
-            self._actors.give_up(f"its worker had no word from the master for {FENCE_S:.0f} s")
+            self._actors.give_up(f"its worker heard nothing from the master for {FENCE_S:.0f} s")
         limit_s = self._config.end_without_master_s
         if limit_s and self._link.silent_s() > limit_s and not self._leaving:
-            log.warning("no word from the master for %.0f s: this machine leaves", limit_s)
+            log.warning("heard nothing from the master for %.0f s: this machine leaves", limit_s)
             self._leave()
-        self._loop.after(LOOK_EVERY_S if limit_s else self._fence.until_look_s(), self._look)
+        self._loop.after(LOOK_EVERY_S if limit_s else self._fence.until_look_s(), self._check_lease)
 
     def _refused(self, error: RemotelyError) -> None:
         if self._config.lifeline:  # its master has the same keys: it is slow, or about to end
@@ -192,15 +192,15 @@ class Worker:
         self._leave()
 
     def _announce(self, line: str) -> None:
-        """Tell whoever started us, once, whether the master took us; they need not listen."""
+        """Write on stdout, once, whether the master accepted this worker."""
         if not self._announced:
             self._announced = True
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # the launcher need not read it
                 os.write(1, f"{line}\n".encode())
 
     def _begin_report(self) -> None:
-        """Somebody asks for a status: tell what the actors do, and use since a moment ago."""
-        if self._actors.begin_figures():
+        """Report what the actors run and use; CPU usage needs an interval to be measured."""
+        if self._actors.start_measuring():
             self._loop.after(CPU_AT_LEAST_S, self._report)
         else:
             self._report()
@@ -210,7 +210,7 @@ class Worker:
 
     # --- the end ----------------------------------------------------------------------------------
 
-    def _feel_lifeline(self) -> None:
+    def _read_lifeline(self) -> None:
         if not os.read(0, 4096):
             self._loop.unwatch(0)
             if self._config.lifeline:
@@ -219,21 +219,21 @@ class Worker:
                 self._leave()
 
     def _leave(self, for_good: bool = False) -> None:
-        """End the actors, then ourselves; `for_good`: the whole cluster ends."""
+        """End the actors, then this process; `for_good`: the whole cluster ends."""
         self._leaving = True
         self._actors.end_all(END_GRACE_S, for_good)
-        self._actors_are_gone()
+        self._stop_if_done()
 
-    def _actors_are_gone(self) -> None:
-        """The last actor has ended, or perhaps has: if we are leaving, this is the moment."""
+    def _stop_if_done(self) -> None:
+        """If this worker is leaving and no actor is left, end."""
         if self._leaving and not self._actors:
             self._loop.stop()
 
 
 def main() -> None:
-    """Be a worker, as the one line on standard input says."""
+    """Run a worker with the configuration in the first line of standard input."""
     line = sys.stdin.buffer.readline()
-    if not line:  # whoever was to say it was interrupted
+    if not line:  # the launcher was interrupted
         return
     config = msgspec.json.decode(line, type=WorkerConfig)
     logging.basicConfig(
@@ -242,18 +242,18 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     daemons.raise_descriptor_limit()
-    if _is_wanted(config):
+    if _is_needed(config):
         try:
             Worker(config).run()
         except (OSError, zmq.ZMQError):
-            if _is_wanted(config):
+            if _is_needed(config):
                 raise
-            processes.kill_descendants()  # the zygote may live already
+            processes.kill_descendants()  # the zygote may have started
             with contextlib.suppress(ChildProcessError):
                 while True:
                     os.wait()
 
 
-def _is_wanted(config: WorkerConfig) -> bool:
-    """Tell whether there is a folder: a script that is interrupted as it starts removes it."""
+def _is_needed(config: WorkerConfig) -> bool:
+    """Return false if the script was interrupted at startup: it has removed the folder."""
     return not config.lifeline or Path(config.folder).exists()

@@ -1,1 +1,1 @@
-"""Sampling and evaluating: policies, actors that play, and crews that replace them."""
+"""Sampling and evaluation: policies, actors, and crews of replaceable actors."""

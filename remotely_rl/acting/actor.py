@@ -1,4 +1,4 @@
-"""Actor: steps its environments by a copy of the model.
+"""Actor: steps its environments with its own copy of the model.
 
 A2C, PPO, IMPALA and APPO share it.  They differ in when they call `sample` and `set_param`, and in
 what they learn from a trajectory.
@@ -28,47 +28,46 @@ from remotely_rl.trees import Tree
 
 
 class EnvAttributes(NamedTuple):
-    """Attributes of environments that were set during the run, and how often."""
+    """Attributes of environments that the run has set, and the number of changes."""
 
     version: int = 0
     values: Mapping[str, Any] = {}
 
 
-AS_MADE = EnvAttributes()  # none was set
+AS_MADE = EnvAttributes()
 
 
 class Parameters(NamedTuple):
-    """A model's state as numpy arrays, and the update count at which it was read."""
+    """A model's state as numpy arrays; its version is the number of updates."""
 
     version: int
     state: dict[str, NDArray[Any]]
-    env_steps: int = 0  # of all actors by then, for those that follow a schedule
+    env_steps: int = 0  # of all actors by then, for actors that follow a schedule
     env_attributes: EnvAttributes = AS_MADE
 
 
 class Rollout(NamedTuple):
-    """What a call of `sample` returns: experience, finished episodes, seconds spent by phase, and
-    the crashes of environments that it survived."""
+    """Result of `sample`: experience, finished episodes, seconds by phase, and crashes survived."""
 
     trajectory: Trajectory
     episodes: list[Episode]
     seconds: dict[str, float]
     crashes: Sequence[CrashReport] = ()
-    actor: int = 0  # its index among the actors at work
+    actor: int = 0  # its index among the live actors
 
     @property
     def steps(self) -> int:
-        """How many of its rows are experience."""
+        """The number of valid rows."""
         return int(self.trajectory.valid.sum())
 
 
 @remotely.remote_class
 class Actor:
-    """Plays by a model of its own."""
+    """See the module's docstring."""
 
     env_steps = 0  # of all actors, for subclasses that follow a schedule
-    env_attributes_version = 0  # of those that its environments have
-    fills_replay = False  # which is on the CPU; else what a GPU has seen stays there to learn from
+    env_attributes_version = 0  # that its environments have
+    fills_replay = False  # true keeps observations on the CPU; otherwise a GPU's stay on the GPU
 
     def __init__(
         self,
@@ -78,16 +77,16 @@ class Actor:
         is_replacement: bool = False,
         players: Sequence[Player] = (),
     ):
-        """Make the environments, or take those of `players` in turn.
+        """Make the environments, or use those of `players`.
 
-        Then the process is not the actor's own, and the model may be on a GPU.
+        With `players`, the actor shares its process, and its model may be on a GPU.
         """
         if is_replacement:
             failures.disable_stack_dumps()
         self.config = config
-        self.steps: int = config.comes_to("rollout_steps")
+        self.steps: int = config.resolved("rollout_steps")
         self.version = 0
-        self.model = copy.deepcopy(model).eval()  # under REMOTELY_LOCAL it is the learner's own
+        self.model = copy.deepcopy(model).eval()  # under REMOTELY_LOCAL it is the learner's
         self.device = device_of(model)
         self.computes_in = precision.of(config.precision, self.model, self.device)
         self.network: cuda_graphs.Network = self.model
@@ -103,18 +102,18 @@ class Actor:
 
     @property
     def envs(self) -> Environments:
-        """The environments, of the first player if there are several."""
+        """The environments of the first player."""
         return self.players[0].envs
 
     def set_param(self, params: Parameters) -> None:
-        """Act by these parameters from now on."""
+        """Use these parameters from now on."""
         networks.load_state(self.model, params.state)
         self.version = params.version
         self.env_steps = params.env_steps
         self.set_env_attributes(params.env_attributes)
 
     def set_env_attributes(self, attributes: EnvAttributes) -> None:
-        """Set attributes of the environments, unless that was done."""
+        """Set attributes of the environments, unless they have this version."""
         if attributes.version == self.env_attributes_version:
             return
         for player in self.players:
@@ -123,7 +122,7 @@ class Actor:
 
     def sample(self) -> Rollout:
         """Take T steps in each environment."""
-        # Around all steps, because it converts the parameters once.
+        # Around all steps, to convert the parameters only once.
         with precision.computing(self.computes_in, self.device):
             trajectory, seconds = play(
                 self.players,
@@ -131,7 +130,7 @@ class Actor:
                 self.act,
                 self.version,
                 "inference",
-                None if self.device.type == "cpu" or self.fills_replay else self._room(),
+                None if self.device.type == "cpu" or self.fills_replay else self._empty_obs(),
             )
         crashes = [report for player in self.players for report in player.envs.pop_crashes()]
         return Rollout(trajectory, self.episodes(), seconds, crashes)
@@ -141,12 +140,12 @@ class Actor:
         return [
             episode
             for player in self.players
-            for which, episode in player.envs.pop_episodes_by_environment()
-            if self.counts(which % (player.width // player.envs.agents))
+            for index, episode in player.envs.pop_episodes_by_environment()
+            if self.counts(index % (player.width // player.envs.agents))
         ]
 
     def counts(self, environment: int) -> bool:
-        """Whether the episodes of an environment, of those of one seed, tell of the policy."""
+        """Whether to report the episodes of an environment, numbered within its seed's."""
         return True
 
     @torch.inference_mode()
@@ -159,7 +158,7 @@ class Actor:
             obs = trees.map_tree(lambda x: x[None], obs)
             policy, value, memory = self.model(obs, player.memory, begins[None])
             policy, value = policy[0], value[0]
-            if not last:  # the next rollout starts with this observation
+            if not last:  # the next rollout starts at this observation
                 player.memory = memory.float()
         else:
             policy, value = self.network(obs)
@@ -170,7 +169,7 @@ class Actor:
         log_prob = actions.log_prob(policy, action)
         return AgentOutput(action.numpy(), log_prob.numpy(), value.numpy())
 
-    def _room(self) -> Tree:
+    def _empty_obs(self) -> Tree:
         """Return tensors for the observations of a trajectory, [T + 1, B, ...]."""
         rows = self.steps + 1, sum(one.envs.num_envs for one in self.players)
         return trees.map_tree(
@@ -181,13 +180,13 @@ class Actor:
         )
 
     def tensors(self, obs: Tree) -> Tree:
-        """Return observations as the model takes them, where it computes."""
+        """Return observations as tensors on the model's device."""
         return trees.map_tree(lambda x: torch.as_tensor(x, device=self.device), obs)
 
     def pause(self) -> bytes:
-        """Return a state from which `resume` goes on bit by bit.
+        """Return a state from which `resume` continues exactly.
 
-        It is empty if the environments cannot be saved: ale-py's native Atari cannot.
+        It is b"" if the environments cannot be pickled, such as ale-py's native Atari.
         """
         try:
             with SWITCH.paused():
@@ -198,22 +197,22 @@ class Actor:
     def resume(self, paused: bytes) -> bool:
         """Continue from a state that `pause` returned.
 
-        Returns false, and plays on or begins new games, if it cannot be read, is of other numbers
-        of environments, or was written by another version.
+        Returns false if the state cannot be read, has other numbers of environments, or was written
+        by another version.  The actor then keeps its games, or restarts them all.
         """
         try:
-            # From the checkpoint of a run of the user's own: evaluating others reads no pickle.
+            # Trusted: it is from a checkpoint of the user's own run; evaluation reads no pickle.
             with SWITCH.paused():
                 players: list[Player] = cloudpickle.loads(paused)
-                forms = [_form_of(one) for one in players]
+                layouts = [_layout_of(one) for one in players]
         except Exception:  # as in `pause`
             return False
-        if forms != [_form_of(one) for one in self.players]:
+        if layouts != [_layout_of(one) for one in self.players]:
             return False
         pairs = zip(players, self.players, strict=True)
         if not all(player.take_over(old) for player, old in pairs):
-            for old in self.players:  # some of its environments may have gone on already
-                old.begin_anew()
+            for old in self.players:  # some environments may have been taken over
+                old.restart()
             return False
         self.players = players
         return True
@@ -224,15 +223,15 @@ class Actor:
             player.envs.close()
 
 
-def _form_of(player: Player) -> tuple[int, int, Set[str], Set[str]]:
-    """Return in what players differ of which one cannot go on for the other.
+def _layout_of(player: Player) -> tuple[int, int, Set[str], Set[str]]:
+    """Return what two players must share for one to replace the other.
 
-    What another version has pickled may lack an attribute, which would be missed in the next step.
+    A pickle of another version may lack an attribute, and would fail in the next step.
     """
     return player.width, player.envs.num_envs, set(vars(player)), set(vars(player.envs))
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Return where a model is."""
+    """Return the device of a model."""
     tensors = itertools.chain(model.parameters(), model.buffers())
     return next((tensor.device for tensor in tensors), torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""The cluster as sampling uses it: one to run on, and ends of calls and actors."""
+"""Helpers for the cluster: connecting to one, waiting for room, discarding calls and actors."""
 
 import contextlib
 import os
@@ -17,21 +17,21 @@ from remotely_rl.errors import TrainingError
 A = TypeVar("A")
 
 _connecting = threading.Lock()  # runs in several threads share the cluster of the first
-_own: "weakref.ref[Any] | None" = None  # to the engine of the cluster that `connect` has started
-_cpus_ahead = 0  # of the cluster that `begin` has started, until a run connects to it
+_own: "weakref.ref[Any] | None" = None  # the engine of the cluster that this module has started
+_cpus_ahead = 0  # CPUs of the cluster that `begin` has started, until a run connects to it
 
-EMBEDDED_CPUS = 64  # of a cluster that training starts for itself, at least
-RETRY_S = 1.0  # after the cluster had no room
+EMBEDDED_CPUS = 64  # least size of a cluster that training starts for itself
+RETRY_S = 1.0  # between attempts while the cluster has no room
 
 
 def connect(actors: int, address: str | None = None) -> None:
     """Use the cluster at `address`, or start one with room for `actors`.
 
-    One that this process starts for itself, by no address or by ray:local, has room for many more,
-    because the next run of this process may want them.  For 0 actors, which means as many as there
-    is room for, it has one CPU for each core.  If this process has a cluster, that is used.
+    Without `address`, the cluster that this process is connected to is used, if any.  A cluster
+    that this process starts (no address, or ray:local) has extra room, for the next run in this
+    process.  `actors` = 0 means as many actors as there is room for: it then has one CPU per core.
 
-    Raises TrainingError if there is no connection to it.
+    Raises TrainingError if the connection fails.
     """
     global _own, _cpus_ahead
     wanted = address or os.environ.get("REMOTELY_ADDRESS") or None
@@ -40,7 +40,7 @@ def connect(actors: int, address: str | None = None) -> None:
         if remotely.is_connected() and address is None:
             if not cpus_ahead or 0 < actors <= cpus_ahead:
                 return
-            remotely.shutdown()  # it was started before anybody knew for how many
+            remotely.shutdown()  # `begin` started it with another size
         try:
             if wanted in (None, connection.RAY_HERE):
                 cores = this_machine.cores()
@@ -54,11 +54,12 @@ def connect(actors: int, address: str | None = None) -> None:
 
 
 def begin() -> threading.Thread:
-    """Start the cluster that a run is going to `connect` to, on a thread, where it needs its own.
+    """Start the cluster for the coming `connect` on a thread, if this process needs its own.
 
-    It imports torch for its actors while this process does.  What goes wrong, `connect` tells.
+    The cluster's processes then import torch while this one does.  Errors are ignored: `connect`
+    raises them again.
     """
-    beginning = threading.Thread(target=_begin)  # no daemon: what it has started is to be ended
+    beginning = threading.Thread(target=_begin)  # no daemon: the cluster must be shut down
     beginning.start()
     return beginning
 
@@ -74,14 +75,14 @@ def _begin() -> None:
 
 
 def is_own() -> bool:
-    """Whether the cluster of this process is one that `connect` has started, with room to spare."""
+    """Whether this process has started its cluster, which then has extra room."""
     return _own is not None and remotely.is_connected() and _own() is connection.current()
 
 
 def when_there_is_room(make: Callable[[], A], gives_up: Callable[[], bool]) -> A:
-    """Make an actor as soon as the cluster has room for it: a machine may join.
+    """Make an actor as soon as the cluster has room for it.
 
-    Raises NoResources if there is none and nobody wants the actor any more.
+    Raises NoResources if there is no room and `gives_up()` is true.
     """
     while True:
         try:
@@ -93,14 +94,14 @@ def when_there_is_room(make: Callable[[], A], gives_up: Callable[[], bool]) -> A
 
 
 def discard(call: "Future[Any]") -> None:
-    """Stop waiting for a call.
+    """Ignore the result of a call.
 
-    Its error is retrieved when it comes, or remotely would report that nobody did.
+    Retrieves its error, which remotely would otherwise report as unretrieved.
     """
     call.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
 def close(actor: Any) -> None:
-    """Close an actor, which may be gone already."""
+    """Close an actor that may be dead."""
     with contextlib.suppress(remotely.RemotelyError):
         remotely.close(actor)

@@ -1,4 +1,4 @@
-"""ContinuousActor, which explores a Box of actions: the actor of SAC and TD3."""
+"""ContinuousActor: the actor of SAC and TD3, for Box action spaces."""
 
 from typing import TYPE_CHECKING
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class ContinuousActor(Actor):
-    """Draws actions by the newest policy, and before `learn_from` uniformly at random."""
+    """Samples actions from the newest policy; uniformly before `learn_from` steps."""
 
     config: "sac.Config | td3.Config"
     fills_replay = True
 
     @torch.inference_mode()
     def act(self, player: Player, obs: Tree, last: bool) -> AgentOutput:
-        """Draws an action for each observation."""
+        """Draw an action for each observation."""
         actions, count = player.envs.actions, player.envs.num_envs
         nothing = np.zeros(count, np.float32)
         if last:
@@ -40,13 +40,12 @@ class ContinuousActor(Actor):
 
 
 def uniform(into: Tensor, generator: torch.Generator) -> Tensor:
-    """Actions drawn uniformly, written into a tensor."""
+    """Write uniformly drawn actions into a tensor."""
     return into.uniform_(-1, 1, generator=generator)
 
 
 def check_bounds(name: str, actions: Actions) -> None:
-    """Raises TrainingError, in the name of an algorithm, unless all actions are of Boxes with
-    bounds."""
+    """Raise TrainingError, naming the algorithm, unless all actions are from bounded Boxes."""
     parts = actions.parts if isinstance(actions, Composite) else (actions,)
     boxes = [part for part in parts if isinstance(part, Continuous)]
     if len(boxes) < len(parts):
@@ -57,6 +56,6 @@ def check_bounds(name: str, actions: Actions) -> None:
     for box in boxes:
         if not np.isfinite([box.low, box.high]).all():
             raise TrainingError(
-                f"{name} needs actions with bounds, and these are from {list(box.low)} to"
+                f"{name} needs bounded actions, and these are from {list(box.low)} to"
                 f" {list(box.high)}: give the Box of the environment finite bounds, or use ppo"
             )

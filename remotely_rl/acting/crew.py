@@ -1,12 +1,12 @@
-"""Crew: a number of actors, each replaced when it fails.
+"""Crew: a set of actors, each replaced when it fails.
 
-An environment that raises is remade within its actor, which reports that with its next result.
-An actor that dies or hangs is replaced as soon as there is room for another.  Until then the
-others go on.  What it was sampling is lost, and nothing is learnt twice.  Both are crashes, and
-`supervision/` says how they are told and when there are too many.
+An environment that raises is recreated in its actor, which reports it with its next result.  An
+actor that dies or hangs is replaced as soon as there is room; the others go on meanwhile.  The
+experience of its pending calls is lost; none is used twice.  Both events are crashes:
+`supervision/` logs and limits them.
 
-Nothing here blocks for long, because an environment may hang and the trainer has to watch its
-clock and Ctrl-C.
+Nothing here blocks for long: an environment may hang, and the trainer must check its time limit and
+Ctrl-C.
 """
 
 import contextlib
@@ -21,21 +21,21 @@ from remotely_rl.acting import cluster
 from remotely_rl.supervision import Crashes, CrashReport
 from remotely_rl.supervision.failures import is_failure, report_of
 
-POLL_S = 0.5  # the longest that a trainer waits for actors before it checks clock and Ctrl-C
+POLL_S = 0.5  # how often a waiting trainer checks its time limit and Ctrl-C
 
 A = TypeVar("A")
 
 
 @dataclass
 class ActorRecord:
-    """What a crew knows of an actor at work: its index among them, and the steps it has taken."""
+    """The index of a live actor, and the number of steps it has taken."""
 
     index: int
     steps: int = 0
 
 
 class Crew(Generic[A]):
-    """Actors that are made, and replaced when they fail.  `actors` are those at work."""
+    """See the module's docstring.  `actors` are the live ones."""
 
     def __init__(
         self,
@@ -48,15 +48,15 @@ class Crew(Generic[A]):
         width: int = 1,
         crashes: Crashes | None = None,
     ):
-        """`make(n)` makes the n-th actor ever; it may wait for room.  Each has `width`
-        environments; `crashes` is told of theirs.
+        """`make(n)` makes the n-th actor ever, with `width` environments; it may wait for room.
+        `crashes` counts all crashes.
 
-        With `grows`, another actor is requested whenever one is placed, so that machines that
-        join the cluster are used.
+        With `grows`, another actor is requested whenever one is placed, to use machines that join
+        the cluster.
 
-        Waits for the first `count` actors, unless training is `over` before: an environment may
-        hang as it is made.  Raises an error of `make` that a retry would not fix, and
-        TrainingError if `make` fails again and again.
+        Waits for the first `count` actors, or until `over()`: making an environment may hang.
+        Raises an error of `make` that a retry would not fix, and TrainingError if `make` fails
+        too often.
         """
         self.crashes = crashes or Crashes(say)
         self._width = width
@@ -78,7 +78,7 @@ class Crew(Generic[A]):
             self._request()
 
     def succeeded(self, actor: A, steps: int, crashes: Sequence[CrashReport] = ()) -> None:
-        """Count what a call of an actor has done, and the crashes that it survived.
+        """Count the steps of an actor's call, and the crashes that the actor survived.
 
         Raises TrainingError if there are too many crashes.
         """
@@ -88,7 +88,7 @@ class Crew(Generic[A]):
             self._crashed(actor, report)
 
     def index_of(self, actor: A) -> int:
-        """Return an actor's index among those at work; a replacement takes that of the lost one."""
+        """Return the index of a live actor; a replacement takes that of the lost actor."""
         return self._record_of(actor).index
 
     def replace(self, actor: A, error: BaseException) -> None:
@@ -126,16 +126,16 @@ class Crew(Generic[A]):
             self._request()
 
     def remove(self, actor: A) -> None:
-        """Close an actor for good."""
+        """Close an actor without a replacement."""
         self._remove(actor)
         cluster.close(actor)
 
     def close(self) -> None:
-        """Close the actors; the calls that they run are lost."""
+        """Close the actors; their pending calls are lost."""
         self._closed = True
-        self.crashes.tell()
-        # Together: one that hangs takes some seconds.  No ThreadPoolExecutor, which takes no work
-        # once the main thread has ended: the run may be in another.
+        self.crashes.flush()
+        # In parallel, because closing a hung actor takes seconds.  Not with a ThreadPoolExecutor,
+        # which takes no work once the main thread has ended: the run may be in another thread.
         closing = [threading.Thread(target=cluster.close, args=(one,)) for one in self.actors]
         for thread in closing:
             thread.start()
@@ -144,7 +144,7 @@ class Crew(Generic[A]):
         self.actors.clear()
 
     def _make_first(self, count: int, over: Callable[[], bool]) -> None:
-        """Make them in parallel: an actor takes seconds to make sixteen Atari games."""
+        """Make the first actors in parallel: sixteen Atari games take an actor seconds."""
         for _ in range(count):
             self._request(waits_for_room=False)
         made: list[tuple[int, A]] = []
@@ -155,8 +155,7 @@ class Crew(Generic[A]):
             self._record_of(actor)
 
     def _newcomers(self, timeout_s: float) -> list[tuple[int, A]]:
-        """Return the actors made since the last call, with their numbers; retry those that
-        failed."""
+        """Return the actors made since the last call and their numbers; retry failed ones."""
         newcomers: list[tuple[int, A]] = []
         with contextlib.suppress(queue.Empty):
             while True:
@@ -172,7 +171,7 @@ class Crew(Generic[A]):
         return newcomers
 
     def _record_of(self, actor: A) -> ActorRecord:
-        """Return the record of an actor at work; a new one has the first index that is free."""
+        """Return the record of a live actor; a new one gets the lowest free index."""
         if actor not in self._records:
             taken = {record.index for record in self._records.values()}
             free = next(i for i in itertools.count() if i not in taken)
@@ -191,7 +190,7 @@ class Crew(Generic[A]):
     def _request(self, instead_of: A | None = None, waits_for_room: bool = True) -> None:
         number, self._requested = self._requested, self._requested + 1
         self.starting += 1
-        # A daemon: it may wait for room, or for an environment that hangs, when the run ends.
+        # A daemon: it may still wait for room, or for a hung environment, when the run ends.
         args = (number, instead_of, waits_for_room)
         threading.Thread(target=self._make_one, args=args, daemon=True).start()
 

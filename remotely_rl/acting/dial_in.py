@@ -1,9 +1,8 @@
-"""Actors whose processes dial in to a training run: a robot, a simulator that is bound to its
-machine.
+"""Actors in processes that dial in to a training run: robots, or simulators tied to a machine.
 
-`dial_in` serves a station (`remotely.serve`).  A run with `arrivals` takes the stations that come,
-and has each make an actor with its settings and model.  From then on a station is an actor like
-any other.  When the run has ended, the process dials in again, for the next.
+`dial_in` serves a station (`remotely.serve`).  A run with `arrivals` accepts stations as they
+arrive, and has each make an actor from the run's config and model.  From then on a station is an
+actor like any other.  When the run has ended, the process dials in again, for the next run.
 """
 
 import dataclasses
@@ -18,18 +17,18 @@ from remotely_rl.acting.actor import Actor, Parameters, Rollout
 from remotely_rl.config import Common
 from remotely_rl.environments import Source
 
-LOOK_EVERY_S = 2.0  # whether the run that waits is over
+POLL_S = 2.0  # how often a run that waits for a station checks whether it is over
 
 
 class Station:
-    """Is an actor once `begin` was called."""
+    """An actor, once `begin` has been called."""
 
     def __init__(self, env: Source | None):
         self._env = env
         self._actor: Actor | None = None
 
     def begin(self, config: Common, model: nn.Module, seed: int) -> None:
-        """Make the actor, with this process's own environments if it has some."""
+        """Make the actor, with this process's own `env` if it has one."""
         self.close()
         if self._env is not None:
             config = dataclasses.replace(config, env=self._env, env_kwargs={})
@@ -68,13 +67,13 @@ def dial_in(
     name: str = "",
     patience_s: float = 60.0,
 ) -> None:
-    """Be an actor of the training runs of a cluster, one after the other.
+    """Serve as an actor of a cluster's training runs, one run after the other.
 
-    env   what makes this process's environments, a Gymnasium id or a callable; their spaces must
-          be those of the run's `env`.  By default, the run's own
+    env   a Gymnasium id or a callable that makes this process's environments; their spaces must
+          be those of the run's `env`, which is the default
 
     The other arguments are those of `remotely.serve`, whose errors it raises.  It returns when the
-    cluster was stopped.
+    cluster is stopped.
     """
     threads = torch.get_num_threads()
     why = ""
@@ -84,7 +83,7 @@ def dial_in(
                 Station(env), name=name, address=address, key=key, patience_s=patience_s
             )
     finally:
-        torch.set_num_threads(threads)  # an actor uses one
+        torch.set_num_threads(threads)  # an actor sets it to 1
 
 
 def arrive(
@@ -94,17 +93,19 @@ def arrive(
     over: Callable[[], bool],
     say: Callable[[str], None],
 ) -> Station:
-    """Return the next station that dials in, with an actor made.  Raises NoResources if the run is
-    over before."""
-    is_told = False
+    """Return the next station that dials in, with its actor made.
+
+    Raises NoResources if the run ends first.
+    """
+    has_said = False
     while not over():
         try:
-            station = next(remotely.arrivals(Station, timeout=LOOK_EVERY_S))
+            station = next(remotely.arrivals(Station, timeout=POLL_S))
         except remotely.CallTimeout:
-            if not is_told:
+            if not has_said:
                 say("waiting for an actor to dial in (remotely_rl.dial_in)")
-                is_told = True
+                has_said = True
             continue
         station.begin(config, model, seed)
         return station
-    raise remotely.NoResources("the run ended before an actor has dialled in")
+    raise remotely.NoResources("the run ended before an actor dialled in")

@@ -1,7 +1,7 @@
-"""Evaluating a trained agent: raw scores of whole games, and the confidence in their mean.
+"""Evaluation of a trained agent: raw scores of whole games, and the confidence in their mean.
 
-Of many games that run side by side, the first N to end are not a fair sample: short ones end
-first.  So each environment has a quota of games, and games beyond the quota are not counted.
+The first N games to end in parallel environments are a biased sample, because short games end
+first.  So each environment has a quota of games, and games beyond the quota are ignored.
 """
 
 import math
@@ -21,11 +21,11 @@ from remotely_rl.errors import TrainingError
 
 T = TypeVar("T")
 
-TELL_EVERY_S = 10.0  # how far a game without an end is
+PROGRESS_EVERY_S = 10.0
 
-# The 97.5 % point of Student's t by its degrees of freedom.  Between two entries the lower one
-# is used, which makes the interval a little too wide.  A table, because no dependency has these
-# numbers; not a bootstrap, whose intervals are much too narrow for few games.
+# The 97.5 % point of Student's t by degrees of freedom.  Between two entries the lower one applies,
+# which makes the interval slightly too wide.  No dependency has these numbers; bootstrap intervals
+# would be much too narrow for few games.
 STUDENT_T = {
     1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262,
     10: 2.228, 12: 2.179, 14: 2.145, 16: 2.120, 18: 2.101, 20: 2.086, 25: 2.060, 29: 2.045,
@@ -35,13 +35,13 @@ STUDENT_T = {
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Games by one agent.  Scores are sums of raw rewards, lengths are in the agent's steps."""
+    """Games of one agent.  Scores are sums of raw rewards, lengths are in the agent's steps."""
 
     greedy: bool
     scores: list[float]
     lengths: list[int]
-    metrics: dict[str, float] = field(default_factory=dict)  # means of what environments tell
-    env_steps: int | None = None  # of training that the agent had, if that is known
+    metrics: dict[str, float] = field(default_factory=dict)  # means of the environments' metrics
+    env_steps: int | None = None  # of training so far, if known
 
     @property
     def mean(self) -> float:
@@ -68,18 +68,18 @@ class Evaluation:
         mode = "greedy" if self.greedy else "sampled"
         decimals = decimals_of(self.mean, interval)
         mean = f"{mode:<8} {self.mean:,.{decimals}f}"
-        told = "".join(f", {name} {number:.4g}" for name, number in self.metrics.items())
+        metrics = "".join(f", {name} {number:.4g}" for name, number in self.metrics.items())
         if count == 1:
-            return f"{mean}, 1 episode, {self.lengths[0]:,} steps{told}"
+            return f"{mean}, 1 episode, {self.lengths[0]:,} steps{metrics}"
         low, high = min(self.scores), max(self.scores)
         return (
             f"{mean} ± {interval:,.{decimals}f} (95 %), {count:,} episodes,"
-            f" from {plain(low)} to {plain(high)}, {self.mean_length:,.0f} steps each{told}"
+            f" from {plain(low)} to {plain(high)}, {self.mean_length:,.0f} steps each{metrics}"
         )
 
 
 def decimals_of(mean: float, interval: float) -> int:
-    """As many decimals as the interval makes meaningful, or without one the mean has; 1 to 6."""
+    """Return the decimals that the interval makes significant, else those of the mean; 1 to 6."""
     if interval > 0:
         return min(6, max(1, -math.floor(math.log10(interval))))
     exact = (n for n in range(1, 6) if math.isclose(round(mean, n), mean, rel_tol=1e-6))
@@ -87,12 +87,12 @@ def decimals_of(mean: float, interval: float) -> int:
 
 
 def plain(score: float) -> str:
-    """A score, to the digits that a sum of float32 rewards has."""
+    """Format a score, with the precision of a sum of float32 rewards."""
     return f"{score:,.0f}" if float(score).is_integer() else f"{score:,.6g}"
 
 
 def half_interval(scores: list[float]) -> float:
-    """Half the 95 % confidence interval of the mean, by Student's t; NaN for less than two."""
+    """Return half the 95 % confidence interval of the mean, by Student's t; NaN for one score."""
     if len(scores) < 2:
         return math.nan
     freedom = max(known for known in STUDENT_T if known < len(scores))
@@ -107,11 +107,11 @@ def measure(
     envs: int = 16,
     steps: int | None = None,
 ) -> Evaluation:
-    """Plays `episodes` whole games in `envs` environments, the i-th from `seed` + i.
+    """Play `episodes` whole games in `envs` environments, the i-th seeded with `seed` + i.
 
     The games are in the order of the environments.  After `steps` steps in each environment it
-    stops with the games that have ended, of which more are short than would be.  Raises
-    TrainingError for numbers out of range, and if no game has ended by then.
+    stops with the games that have ended, which is biased towards short ones.  Raises TrainingError
+    for numbers out of range, and if no game has ended by then.
     """
     check_at_least(1, episodes=episodes, envs=envs, **({} if steps is None else {"steps": steps}))
     check_at_least(0, seed=seed)
@@ -127,25 +127,24 @@ def measure_in(
     greedy: bool,
     seed: int,
     steps: int | None = None,
-    tells: bool = True,
+    shows_progress: bool = True,
 ) -> Evaluation:
-    """The same in environments that were made before, so many games `wanted` in each.
-
-    It `tells` on stderr how far it is.
-    """
+    """Play in existing environments, `wanted` games in each; show progress on stderr."""
     games: list[list[Episode]] = [[] for _ in wanted]
     count = sum(wanted)
 
-    def how_far(turn: int) -> str:
+    def progress(turn: int) -> str:
         ended = sum(map(len, games))
         return f"{ended:,} of {count:,} episodes have ended in {turn * len(wanted):,} steps"
 
     with one_thread():
         obs = playing.reset(seed)
-        playing.pop_episodes()  # of games before the reset
+        playing.pop_episodes()  # drop games from before the reset
         turns = agent.play(playing, obs, greedy, seed)
         rewards: list[float] = []
-        for turn, (_, step) in enumerate(telling(turns, how_far) if tells else turns, 1):
+        if shows_progress:
+            turns = with_progress(turns, progress)
+        for turn, (_, step) in enumerate(turns, 1):
             rewards.append(float(step.reward.mean()))
             for number, episode in playing.pop_episodes_by_environment():
                 if len(games[number]) < wanted[number]:
@@ -167,25 +166,25 @@ def measure_in(
 
 
 def quotas(episodes: int, envs: int) -> list[int]:
-    """Divides `episodes` among `envs` environments, as evenly as possible."""
+    """Divide `episodes` among `envs` environments, as evenly as possible."""
     each, more = divmod(episodes, envs)
     return [each + (number < more) for number in range(envs)]
 
 
-def telling(
-    turns: Iterator[T], how_far: Callable[[int], str], clock: Callable[[], float] = time.monotonic
+def with_progress(
+    turns: Iterator[T], progress: Callable[[int], str], clock: Callable[[], float] = time.monotonic
 ) -> Iterator[T]:
-    """The turns as they come; every 10 seconds, stderr says `how_far(turns so far)` it is."""
-    due = clock() + TELL_EVERY_S
+    """Yield the turns; print `progress(turns so far)` to stderr every 10 seconds."""
+    due = clock() + PROGRESS_EVERY_S
     for number, turn in enumerate(turns, 1):
         yield turn
         if clock() >= due:
-            print(how_far(number), file=sys.stderr, flush=True)
-            due = clock() + TELL_EVERY_S
+            print(progress(number), file=sys.stderr, flush=True)
+            due = clock() + PROGRESS_EVERY_S
 
 
 def check_at_least(lowest: int, **given: int) -> None:
-    """Raises TrainingError for an argument that is lower, by its name."""
+    """Raise TrainingError for an argument that is lower, naming it."""
     for name, number in given.items():
         if number < lowest:
             raise TrainingError(f"{name} must be at least {lowest}, not {number}")

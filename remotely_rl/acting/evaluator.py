@@ -1,4 +1,4 @@
-"""Evaluator: an actor that plays whole episodes beside training, by parameters that it is sent."""
+"""Evaluator: an actor that plays whole episodes during training."""
 
 import copy
 
@@ -12,27 +12,28 @@ from remotely_rl.acting.policy import Trained
 from remotely_rl.config import Common
 from remotely_rl.supervision import failures
 
-MOST_ENVS = 16  # that it plays in side by side
+MAX_ENVS = 16  # that it plays in parallel
 
 
 @remotely.remote_class
 class Evaluator:
-    """Has environments of its own, which it keeps from one evaluation to the next."""
+    """Keeps its environments from one evaluation to the next."""
 
     def __init__(self, config: Common, model: nn.Module, is_replacement: bool = False):
         if is_replacement:
             failures.disable_stack_dumps()
-        # Under REMOTELY_LOCAL the model is that of whoever makes this.
+        # Under REMOTELY_LOCAL the model is the caller's own.
         self.trained = Trained(config, copy.deepcopy(model).eval())
-        self.wanted = quotas(config.evaluate_episodes, min(MOST_ENVS, config.evaluate_episodes))
+        self.wanted = quotas(config.evaluate_episodes, min(MAX_ENVS, config.evaluate_episodes))
         count = len(self.wanted)
         self.envs = self.trained.environments(count, watch=watch(config, count))
 
     def evaluate(self, state: networks.State, seed: int) -> Evaluation:
-        """Play by these parameters, in environments that begin from `seed` on."""
+        """Play with these parameters, in environments seeded from `seed`."""
         networks.load_state(self.trained.model, state)
         greedy = self.trained.config.evaluate_greedy
-        return measure_in(self.trained, self.envs, self.wanted, greedy, seed, tells=False)
+        trained, envs, wanted = self.trained, self.envs, self.wanted
+        return measure_in(trained, envs, wanted, greedy, seed, shows_progress=False)
 
     def close(self) -> None:
         """Close the environments."""

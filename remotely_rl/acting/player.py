@@ -1,4 +1,4 @@
-"""Player: environments played for T steps at a time, by whatever chooses the actions."""
+"""Player: environments that are stepped together, and `play`, which collects T steps of them."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,16 +11,16 @@ from torch import Tensor
 
 import remotely
 from remotely_rl import trees
-from remotely_rl.config import Common, waits_of
+from remotely_rl.config import Common, resets_in_pause
 from remotely_rl.environments import Environments, Watch
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.supervision import flight
-from remotely_rl.supervision.failures import the_model_computes
+from remotely_rl.supervision.failures import model_errors_are_fatal
 from remotely_rl.trees import Tree
 
 
 class AgentOutput(NamedTuple):
-    """What an agent returns for [B] observations; actions as in `action_spaces.py`."""
+    """An agent's outputs for [B] observations; actions are as in `action_spaces.py`."""
 
     action: NDArray[Any]
     log_prob: NDArray[np.float32]
@@ -28,9 +28,9 @@ class AgentOutput(NamedTuple):
 
 
 def watch(config: Common, count: int) -> Watch | None:
-    """Return how `count` environments of this process are watched over.
+    """Return the watch over `count` environments of this process.
 
-    None in a process that is not an actor: under REMOTELY_LOCAL it is the user's own.
+    None outside an actor's process: under REMOTELY_LOCAL it is the user's own.
     """
     if remotely.current_actor() is None:
         return None
@@ -39,11 +39,11 @@ def watch(config: Common, count: int) -> Watch | None:
 
 
 class Player:
-    """Environments that step together, and the observations at which they stand.
+    """Environments that are stepped together, and their current observations.
 
-    They are those of one actor; or, where one process computes for several, of as many as there
-    are seeds, side by side.  What is random is drawn by a generator for each seed, so that who
-    steps them changes nothing.
+    They are those of one actor; in a process that computes for several, those of one actor per
+    seed, side by side.  Each seed has its own random generator, so the same actors get the same
+    numbers in either case.
     """
 
     memory: Tensor  # of a recurrent model, [B, S]; S may be 0
@@ -70,18 +70,18 @@ class Player:
     def here(cls, config: Common, seed: int) -> "Player":
         """Make the environments of an actor in this process."""
         watched = watch(config, config.envs_per_actor)
-        envs = config.make_environments(config.envs_per_actor, watched, waits_of(config))
+        envs = config.make_environments(config.envs_per_actor, watched, resets_in_pause(config))
         return cls(envs, [seed], config.random_start, watched)
 
     def end_pause(self) -> None:
-        """Begin a trajectory: reset the environments that have waited for that."""
+        """Begin a trajectory: reset the environments that have waited for it."""
         if (renewed := self.envs.end_pause()) is not None:
             self.obs, reset = renewed
             self.begins = self.begins | reset
 
     @property
     def random(self) -> torch.Generator:
-        """What draws for all environments at once."""
+        """The generator for draws of all environments at once."""
         return self.randoms[0]
 
     def parts(self) -> Iterator[tuple[slice, torch.Generator]]:
@@ -90,18 +90,18 @@ class Player:
             yield slice(i * self.width, (i + 1) * self.width), random
 
     def draw(self, function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
-        """Return `function(*rows, generator)`, [B, ...]: of the rows of each seed by its own."""
+        """Return `function(*rows, generator)`, [B, ...], with each seed's rows and generator."""
         drawn = [function(*(x[at] for x in rows), random) for at, random in self.parts()]
         return torch.cat(drawn) if len(drawn) > 1 else drawn[0]
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Begin an episode in each environment."""
         self.obs = self.envs.reset()
         self.begins = np.ones(self.envs.num_envs, np.bool_)
         self.memory = torch.zeros_like(self.memory)
 
     def take_over(self, old: "Player") -> bool:
-        """Play on where this one was pickled, in place of one that was just made.
+        """Continue from where this player was pickled, in place of a newly made one.
 
         Returns false if its environments cannot be restored.
         """
@@ -116,7 +116,7 @@ class Player:
 
     def __getstate__(self) -> dict[str, Any]:
         memory, randoms = self.memory.cpu().numpy(), [one.get_state() for one in self.randoms]
-        # What watches is of this process.
+        # The watch belongs to this process.
         return {**self.__dict__, "watch": None, "memory": memory, "randoms": randoms}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -133,13 +133,13 @@ def play(
 ) -> tuple[Trajectory, dict[str, float]]:
     """Take T steps in the environments of all players, from where the last call stopped.
 
-    `act(player, obs, last)` is called for the last observation too, with `last` true, and then
-    only its value is used.  While it is called for one player, the environments of the others
-    step.  Returns the trajectory, and the seconds spent by phase: `phase` is what to call those in
-    `act`.  Raises TrainingError if that raises.
+    `act(player, obs, last)` is also called for the last observation, with `last` true; then only
+    its value is used.  While it runs for one player, the environments of the others step.  Returns
+    the trajectory, and the seconds by phase; `phase` names the time in `act`.  Raises TrainingError
+    if `act` raises.
 
-    `obs` are what to write observations into, [T + 1, B, ...]: tensors of a GPU, which then reads
-    them once; by default new arrays.
+    Observations are written into `obs`, [T + 1, B, ...]: tensors on a GPU, to copy them there only
+    once, or new arrays by default.
     """
     began, acting = time.perf_counter(), 0.0
     for player in players:
@@ -178,7 +178,7 @@ def play(
             trees.map_tree(_write, observed, player.obs)
             seen.begins[now, at] = player.begins
             start = time.perf_counter()
-            with the_model_computes():
+            with model_errors_are_fatal():
                 action, log_prob, seen.value[now, at] = act(player, observed, now == steps)
             acting += time.perf_counter() - start
             if now < steps:
@@ -197,5 +197,5 @@ def play(
 def _write(into: Any, array: NDArray[Any]) -> None:
     if isinstance(into, np.ndarray):
         into[:] = array
-    else:  # a GPU's; `act` waits for it, and then for what it computes of it
+    else:  # on a GPU; `act` waits for the copy
         into.copy_(torch.from_numpy(array), non_blocking=True)

@@ -1,4 +1,4 @@
-"""Trained models that act: in environments of their run, in any process and without a cluster."""
+"""Trained models and their policies, in any process and without a cluster."""
 
 import contextlib
 import dataclasses
@@ -27,9 +27,9 @@ class Trained(NamedTuple):
     def environments(
         self, count: int, watch: Watch | None = None, **env_kwargs: Any
     ) -> Environments:
-        """Makes `count` environments of the run, with these arguments beside theirs.
+        """Make `count` environments as in training, with `env_kwargs` added to the run's.
 
-        They are those of the training, except that a lost life never ends a game.
+        Unlike in training, a lost life never ends a game.
         """
         given = {**self.config.env_kwargs, **env_kwargs}
         return dataclasses.replace(
@@ -39,10 +39,10 @@ class Trained(NamedTuple):
     def play(
         self, envs: Environments, obs: Tree, greedy: bool, seed: int
     ) -> Iterator[tuple[NDArray[Any], Step]]:
-        """Plays without end from `obs`, which a reset returned; yields each action and its step.
+        """Play forever from `obs`, which a reset returned; yield each action and its step.
 
-        With `greedy` it takes the most likely action; else it draws one, from `seed` on.  Crashes
-        of environments are told; raises TrainingError if there are too many.
+        With `greedy` it takes the most likely action; otherwise it samples one, seeded by `seed`.
+        Logs crashes of environments; raises TrainingError if there are too many.
         """
         crashes = Crashes(print, self.config.max_crash_rate)
         policy = Policy(self.config, self.model, envs.actions, envs.num_envs, greedy, seed)
@@ -78,7 +78,7 @@ class Policy:
 
     @torch.inference_mode()
     def act(self, obs: Tree, begins: NDArray[np.bool_]) -> NDArray[Any]:
-        """Actions [B, ...] for observations [B, ...]; where `begins`, the state is reset."""
+        """Return actions [B, ...] for observations [B, ...]; reset the state where `begins`."""
         seen = trees.map_tree(lambda x: torch.from_numpy(x)[None], obs)
         begins_now = torch.from_numpy(begins)[None]
         policy, _, self._memory = networks.unroll(self._model, seen, self._memory, begins_now)
@@ -89,10 +89,10 @@ class Policy:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Within it, torch computes in one thread.
+    """Let torch compute in one thread.
 
-    A few observations at a time are not enough work for more, and results then do not depend on
-    the number of threads set before.
+    A few observations are not enough work for more, and results do not depend on the number of
+    threads that was set before.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

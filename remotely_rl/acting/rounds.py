@@ -1,4 +1,4 @@
-"""Rounds: all actors sample with the same parameters, and none goes on before all are done."""
+"""Rounds: synchronous sampling, in which all actors use the same parameters in every round."""
 
 import time
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from remotely_rl.supervision.failures import LOST
 
 
 class Rounds:
-    """Synchronous sampling, as A2C and PPO do it."""
+    """Synchronous sampling, as in A2C and PPO: a round ends when all actors have sampled."""
 
     def __init__(self, crew: Crewed[Rollout]):
         self.crew = crew
@@ -22,7 +22,7 @@ class Rounds:
 
     @property
     def idle(self) -> bool:
-        """Whether no round is under way."""
+        """Whether no round is running."""
         return not self._calls
 
     def begin(self, params: Parameters) -> None:
@@ -34,17 +34,17 @@ class Rounds:
     def take(self, timeout_s: float) -> list[Rollout]:
         """Return the rollouts of the round, in the order of the actors, once all have sampled.
 
-        Actors that failed are left out.  Returns an empty list if the round is not over in time,
-        or if there was no actor: then it waits for a replacement instead.  Raises TrainingError
-        if there are too many crashes.
+        Failed actors are left out and replaced.  Returns an empty list if the round is not over in
+        time, and without actors, after waiting for a replacement.  Raises TrainingError if there
+        are too many crashes.
         """
         if not self._calls:
             self.crew.admit(timeout_s)
             return []
-        until = time.monotonic() + timeout_s
+        deadline = time.monotonic() + timeout_s
         for _, call in self._calls:
             try:
-                call.exception(max(0.0, until - time.monotonic()))
+                call.exception(max(0.0, deadline - time.monotonic()))
             except FutureTimeout:
                 return []
         calls, self._calls = self._calls, []
@@ -59,9 +59,9 @@ class Rounds:
         return rollouts
 
     def pause(self) -> list[bytes]:
-        """Return the state of each actor, from which `resume` goes on bit by bit.
+        """Return the state of each actor, from which `resume` continues exactly.
 
-        Returns an empty list while a round is under way.  The state is empty for an actor whose
+        Returns an empty list while a round is running.  The state is b"" for an actor whose
         environments cannot be saved.
         """
         if not self.idle:
@@ -73,7 +73,7 @@ class Rounds:
             return []
 
     def resume(self, paused: Sequence[bytes]) -> str:
-        """Continue from the states that `pause` returned; return why not, or an empty string."""
+        """Continue from the states that `pause` returned; return "" or why that failed."""
         actors: Sequence[Any] = self.crew.actors
         if not paused:
             return "the checkpoint was made during a round, without the environments"
@@ -85,7 +85,7 @@ class Rounds:
         return "" if all(resumed) else "the environments are not those that were saved"
 
     def close(self) -> None:
-        """Close the actors; a round under way is lost."""
+        """Close the actors; a running round is lost."""
         for _, call in self._calls:
             cluster.discard(call)
         self._calls = []

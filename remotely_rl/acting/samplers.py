@@ -1,7 +1,7 @@
 """Samplers: a crew of actors that sample with the newest parameters.
 
-New parameters are sent to an actor just before its next call of `sample`, and hold from there on.
-How stale a trajectory is then follows from the version written in it.
+An actor receives new parameters just before its next call of `sample`.  The version in a trajectory
+thus tells how stale it is.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from remotely_rl.supervision.failures import LOST
 
 
 class SampleResult(Protocol):
-    """What a result of `sample` has, whatever the template."""
+    """Interface of a result of `sample`."""
 
     @property
     def steps(self) -> int: ...
@@ -34,7 +34,7 @@ R_co = TypeVar("R_co", bound=SampleResult, covariant=True)
 
 
 class Crewed(Protocol[R]):
-    """Actors that sample, as Rounds and Stream use them: a crew, or one in this process."""
+    """Interface of the actors of Rounds and Stream: a crew, or an actor in this process."""
 
     actors: list[Any]
     starting: int
@@ -85,7 +85,7 @@ class Samplers(Crew[SamplingActor[R]], Generic[R]):
         """Make an actor sample with the newest parameters."""
         version, sent = self._sent.get(actor, (-1, None))
         if sent is not None and sent.done():
-            with contextlib.suppress(*LOST):  # if the actor is gone, `sample` will tell
+            with contextlib.suppress(*LOST):  # if the actor is dead, `sample` raises
                 sent.result()
         if version < self.version:
             future = remotely.submit(actor.set_param, self._ref)  # type: ignore[attr-defined]

@@ -1,8 +1,7 @@
-"""Stream: each actor has calls ahead of it, and none waits for another.
+"""Stream: asynchronous sampling, in which each actor has calls queued and waits for no other.
 
-The number of rollouts that were sampled but not learnt from is at most actors x ahead, without a
-queue of its own: the futures are the queue.  With `max_staleness` 0 it samples in rounds; larger
-values lie between the two.
+At most actors x ahead rollouts are sampled but not yet taken; their futures are the queue.  With
+`max_staleness` 0 the stream samples in rounds; larger values lie in between.
 """
 
 from collections.abc import Sequence
@@ -15,13 +14,12 @@ from remotely_rl.acting.samplers import Crewed, R, Samplers, SamplingActor
 
 
 class Stream(Generic[R]):
-    """Asynchronous sampling, as IMPALA, APPO and GA3C do it: up to `ahead` calls per actor.
+    """Asynchronous sampling, as in IMPALA, APPO and GA3C: up to `ahead` pending calls per actor.
 
-    `max_staleness` bounds how many updates old the parameters of a trajectory are when it is
-    learnt from.  Given that an update takes `batch` trajectories, two rules ensure that.
-    Trajectories are taken in the order in which they were requested; and one is requested only
-    when few enough are still to be taken before it.  Without a bound, trajectories are taken as
-    they come.
+    `max_staleness` limits how many updates old the parameters of a trajectory are when the learner
+    takes it.  If an update takes `batch` trajectories, two rules ensure the limit: trajectories are
+    taken in the order of their requests, and a request is made only when few enough trajectories
+    are pending before it.  Without a limit, trajectories are taken as they arrive.
     """
 
     def __init__(
@@ -33,8 +31,8 @@ class Stream(Generic[R]):
         self._max_staleness = max_staleness
         self._calls: dict[Future[R], SamplingActor[R]] = {}  # in the order of the requests
         self._leaving: set[SamplingActor[R]] = set()
-        self._target_size: int | None = None  # once `resize` was called
-        self._taken = 0  # since the last parameters
+        self._target_size: int | None = None  # of the last call of `resize`
+        self._taken = 0  # rollouts since the last parameters
         self._fill()
 
     def publish(self, params: Parameters) -> None:
@@ -44,7 +42,7 @@ class Stream(Generic[R]):
         self._fill()
 
     def resize(self, count: int) -> None:
-        """Change the number of actors.  Those that leave finish their calls first."""
+        """Change the number of actors.  Actors that leave finish their calls first."""
         crew = self._resizable
         self._target_size = count
         staying = [actor for actor in crew.actors if actor not in self._leaving]
@@ -61,11 +59,11 @@ class Stream(Generic[R]):
         Raises TrainingError if there are too many crashes.
         """
         if self.crew.admit(timeout_s=0.0 if self.crew.actors else timeout_s):
-            if self._target_size is not None:  # more may have come than are wanted by now
+            if self._target_size is not None:  # more actors may have come than are still wanted
                 self.resize(self._target_size)
             self._fill()
         for call in self._ready(timeout_s):
-            if call not in self._calls:  # its actor was replaced a moment ago
+            if call not in self._calls:  # this loop has just replaced its actor
                 continue
             actor = self._calls.pop(call)
             if error := call.exception():
@@ -87,7 +85,7 @@ class Stream(Generic[R]):
         return None
 
     def close(self) -> None:
-        """Close the actors; the calls that they run are lost."""
+        """Close the actors; their pending calls are lost."""
         for call in self._calls:
             cluster.discard(call)
         self._calls.clear()
@@ -95,7 +93,7 @@ class Stream(Generic[R]):
 
     @property
     def _resizable(self) -> Samplers[R]:
-        """The crew, of actors that may come and go: central sampling has one for ever."""
+        """The crew, as one that can add and remove actors; that of central sampling cannot."""
         assert isinstance(self.crew, Samplers)
         return self.crew
 
@@ -108,7 +106,7 @@ class Stream(Generic[R]):
         return [call for call in first if call.done()]
 
     def _fill(self) -> None:
-        """Request as many rollouts as allowed, first from the actors with the fewest calls."""
+        """Request as many rollouts as allowed, first from actors with the fewest pending calls."""
         load = dict.fromkeys(self.crew.actors, 0)
         for actor in self._calls.values():
             load[actor] += 1

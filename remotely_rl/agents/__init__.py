@@ -1,1 +1,1 @@
-"""Trained agents: loading, evaluating and watching them."""
+"""Trained agents: loading, evaluation, video and export."""

@@ -1,13 +1,13 @@
-"""Agent: what a run has learnt, to act in an environment of yours.
+"""Agent: the policy of a run, to act in your own environment.
 
     agent = remotely_rl.load("runs/ppo-CartPole-v1")
     obs, info = env.reset()
     while not done:
         obs, reward, terminated, truncated, info = env.step(agent.act(obs))
 
-Observations are those of the environment, one or a batch of them, and so are actions: what
-normalizes, converts and masks is inside.  A model with a memory remembers between calls, one memory
-for each row of a batch, until `reset` or `begins` says that an episode begins.
+Pass one observation of the environment or a batch; you get one action or a batch.  The agent
+normalizes, converts and masks.  A recurrent model keeps its state between calls, one per row of a
+batch, until `reset` or `begins` marks the beginning of an episode.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,24 +45,24 @@ def load(
 ) -> "Agent":
     """Load the agent of a run folder, from its "last" or its "best" checkpoint.
 
-    Pass `model` if the run was trained with your own, and `env` if only the script that trained
-    knows it: the folder has their names.
-    `env` may be another environment of the same spaces.  `algorithm` is the `train` of one of your
-    own whose file is not where it was.  `env_kwargs` are beside those of the run, `wrappers` in
-    their place.  Raises TrainingError if one of these is missing or does not fit, or if the folder
+    Pass `model` if the run was trained with your own model, and `env` if only the training script
+    defines it: the folder has only their names.
+    `env` may be another environment with the same spaces.  Pass `algorithm`, the `train` of your
+    own algorithm, if its file has moved.  `env_kwargs` are added to those of the run, `wrappers`
+    replace them.  Raises TrainingError if one of these is missing or does not fit, or if the folder
     is incomplete.
     """
     trained = load_trained(run, which, model, env, algorithm, env_kwargs, wrappers)
     with closing(trained.environments(1)) as probe:
-        probe.reset(seed)  # tells whether actions are masked
+        probe.reset(seed)  # shows whether actions are masked
         return Agent(trained, probe, seed)
 
 
 class Agent:
-    """See the module's docstring.  It is used by one thread at a time."""
+    """See the module's docstring.  Use it in one thread at a time."""
 
     def __init__(self, trained: Trained, envs: Environments, seed: int = 0):
-        """`envs` are such as it acts in; `seed` is that of actions that are drawn."""
+        """`envs` are examples of its environments; `seed` seeds the sampling of actions."""
         self.trained = trained
         self.model, self.config = trained.model, trained.config
         self.observation_space = envs.space
@@ -81,12 +81,12 @@ class Agent:
     ) -> Any:
         """Return the action for an observation, or the actions for a batch of them.
 
-        obs            one observation of the environment, or a batch as vector environments have it
-        deterministic  the most likely action; otherwise one is drawn
-        mask           where actions are masked by `info`: its "action_mask"
-        begins         that an episode begins with this observation; for a batch, of each row
+        obs            one observation of the environment, or a batch as in vector environments
+        deterministic  take the most likely action instead of sampling one
+        mask           if the environment masks actions through `info`: its "action_mask"
+        begins         whether this is the first observation of an episode; for a batch, per row
 
-        Raises TrainingError for an observation of another shape, and a mask that is missing.
+        Raises TrainingError for an observation of another shape, and for a missing mask.
         """
         count = rows_of(self.observation_space, obs)
         batch = _as_batch(self.observation_space, obs) if count is None else obs
@@ -94,7 +94,7 @@ class Agent:
         if self._is_masked:
             seen = {OBSERVATION: seen, ACTION_MASK: self._masks(batch, count, mask)}
         elif mask is not None:
-            raise TrainingError("mask is given, and the agent was trained without masks of actions")
+            raise TrainingError("mask is given, but the agent was trained without action masks")
         policy = self._policy_of(1 if count is None else count)
         policy.greedy = deterministic
         action = policy.act(seen, self._begins | np.asarray(begins, np.bool_))
@@ -105,12 +105,12 @@ class Agent:
         return next(iter(iterate(batch_space(self.action_space, 1), taken)))
 
     def reset(self) -> None:
-        """Let the next observation begin an episode, in each row: forget what was before."""
+        """Reset the recurrent state: the next observation of each row begins an episode."""
         self._begins = np.ones_like(self._begins)
 
     def export(self, path: str | Path) -> Path:
         """Write the agent as a graph, FILE.onnx or FILE.pt2 (torch.export); see `export.py`."""
-        from remotely_rl.agents import export  # noqa: PLC0415 - it imports what few need
+        from remotely_rl.agents import export  # noqa: PLC0415 - few need it
 
         return export.write(self, Path(path))
 
@@ -128,20 +128,19 @@ class Agent:
             return masks.of(batch[ACTION_MASK])
         if mask is None:
             raise TrainingError(
-                "the agent was trained with masks of actions, and has none here: pass"
-                ' mask=info["action_mask"]'
+                'the agent was trained with action masks: pass mask=info["action_mask"]'
             )
         return masks.of_one(mask) if count is None else masks.of(mask)
 
 
 def rows_of(space: gymnasium.Space[Any], obs: Any) -> int | None:
-    """Return how many observations a batch has; None for a single one.
+    """Return the number of observations in a batch; None for a single observation.
 
-    Raises TrainingError for what is neither.
+    Raises TrainingError for anything else.
     """
     counts: list[int | None] = [_rows(*leaf) for leaf in _leaves(space, obs, ())]
     if len(set(counts)) > 1:
-        raise TrainingError("some parts of obs are a batch and others are not, or of other lengths")
+        raise TrainingError("obs mixes single parts and batches, or batches of different lengths")
     return counts[0]
 
 
@@ -170,7 +169,7 @@ def _leaves(space: gymnasium.Space[Any], obs: Any, path: trees.Path) -> Any:
             yield from _leaves(part, of_part, (*path, key))
     elif isinstance(space, gymnasium.spaces.Tuple):
         if not isinstance(obs, tuple) or len(obs) != len(space):
-            raise TrainingError(f"obs{trees.named(path)} is a tuple of {len(space)}")
+            raise TrainingError(f"obs{trees.named(path)} must be a tuple of {len(space)}")
         for i, part in enumerate(space):
             yield from _leaves(part, obs[i], (*path, i))
     else:

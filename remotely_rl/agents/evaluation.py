@@ -1,4 +1,4 @@
-"""Evaluating the agent in a run folder."""
+"""Evaluation of the agent in a run folder."""
 
 import json
 import math
@@ -16,7 +16,7 @@ __all__ = ["Evaluation", "as_json", "evaluate", "measure"]
 
 
 def as_json(evaluations: list[Evaluation]) -> str:
-    """All numbers as JSON: an object for each mode."""
+    """Return all numbers as JSON, one object per mode."""
     content = {
         "greedy" if one.greedy else "sampled": {
             "mean": one.mean,
@@ -48,7 +48,7 @@ def evaluate(
     envs: int = 16,
     steps: int | None = None,
 ) -> Evaluation:
-    """Plays `episodes` whole games with the agent in a run folder; see `load.load`.
+    """Play `episodes` whole games with the agent in a run folder; see `agent.load`.
 
     The same arguments give the same games.  Raises TrainingError.
     """

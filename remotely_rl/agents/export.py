@@ -1,15 +1,15 @@
-"""Agents as graphs, for programs without this package: ONNX, and torch.export's own form.
+"""Export of agents as graphs, for programs without this package: ONNX and torch.export.
 
-The graph has all of the agent in it: normalizing, the network, masks, the choice of the most likely
-action, and its scale in the environment.  N is free.
+The graph is the whole agent: normalization, the network, masks, the choice of the most likely
+action, and its scaling for the environment.  The batch size N is dynamic.
 
-    input        obs           [N, ...] as models take it (environments/observations.py): float32,
-                               or bytes; an image's channels come first.  Of a Dict or a Tuple:
-                               obs_KEY, one for each leaf
-                 action_mask   [N, outputs], where actions are masked: true for what is legal
-                 state         [N, S] of a model with a memory; zeros where an episode begins
-                 begins        [N], true where an episode begins: its state is not used
-    output       action        [N, ...], as the environment takes it; not of a Dict or a Tuple
+    input        obs           [N, ...], in the models' format (environments/observations.py):
+                               float32 or bytes, images with channels first; for a Dict or a Tuple
+                               one input per leaf, obs_KEY
+                 action_mask   [N, outputs], if actions are masked: true for legal ones
+                 state         [N, S], of a recurrent model; zeros where an episode begins
+                 begins        [N], true where an episode begins: the state is then ignored
+    output       action        [N, ...], in the environment's format; not for a Dict or a Tuple
                  policy        [N, outputs]
                  value         [N]
                  next_state    [N, S], for the next call
@@ -34,8 +34,8 @@ from remotely_rl.errors import TrainingError
 if TYPE_CHECKING:
     from remotely_rl.agents.agent import Agent
 
-FORMS = (".onnx", ".pt2")
-EXAMPLE_ROWS = 2  # of the batch that is traced; torch takes 0 and 1 for constants
+SUFFIXES = (".onnx", ".pt2")
+EXAMPLE_ROWS = 2  # of the traced batch; torch would treat 0 and 1 as constants
 
 
 class Graph(nn.Module):
@@ -63,7 +63,7 @@ class Graph(nn.Module):
 
     @property
     def outputs(self) -> list[str]:
-        """The names of what it returns."""
+        """The names of the outputs."""
         names = ["action"] if self.has_action else []
         return [*names, "policy", "value", *(["next_state"] if self.is_recurrent else [])]
 
@@ -89,11 +89,11 @@ class Graph(nn.Module):
 
 
 def write(agent: "Agent", path: Path) -> Path:
-    """Write the agent there.  Raises TrainingError for a form or a model that cannot be written."""
-    if path.suffix not in FORMS:
-        raise TrainingError(f"{path} is to end in {' or '.join(FORMS)}, which says what to write")
+    """Write the agent to a file.  Raises TrainingError for an unknown suffix or a failed export."""
+    if path.suffix not in SUFFIXES:
+        raise TrainingError(f"{path} must end in {' or '.join(SUFFIXES)}")
     if not path.parent.is_dir():
-        raise TrainingError(f"{path.parent} is no folder: make it first")
+        raise TrainingError(f"{path.parent} is not a folder: create it first")
     graph = Graph(agent).eval()
     inputs, names = example_of(agent, graph)
     rows = torch.export.Dim.DYNAMIC
@@ -118,7 +118,7 @@ def write(agent: "Agent", path: Path) -> Path:
 
 
 def example_of(agent: "Agent", graph: Graph) -> tuple[tuple[Tensor, ...], list[str]]:
-    """Return a batch of inputs, zeros, and their names."""
+    """Return a batch of example inputs, and their names."""
     inputs = [
         torch.from_numpy(np.zeros((EXAMPLE_ROWS, *leaf.shape), leaf.dtype))
         for leaf in trees.leaves(agent.spec)
@@ -137,7 +137,7 @@ def example_of(agent: "Agent", graph: Graph) -> tuple[tuple[Tensor, ...], list[s
 
 @contextlib.contextmanager
 def quiet() -> Any:
-    """Keep torch's own words about its progress from the terminal."""
+    """Suppress torch's progress messages and warnings."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -1,8 +1,8 @@
-"""Loading a trained agent from its run folder, to play but not to train.
+"""Loading of a trained agent from its run folder, for playing, not for training.
 
-The agent is made from config.json and the model in a checkpoint, in this process; no cluster is
-needed.  Of code, loading runs what config.json names outside the folder: the algorithm, the
-environment, wrappers.  The actors' state in a checkpoint is pickled, and is not read.
+The agent is made in this process from config.json and the model in a checkpoint, without a cluster.
+Loading runs only the code that config.json names: the algorithm, the environment, wrappers.  It
+does not read the pickled state of actors in a checkpoint.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,15 +30,7 @@ def load(
     env_kwargs: Mapping[str, Any] | None = None,
     wrappers: Sequence[Wrapper | str] | None = None,
 ) -> Trained:
-    """Loads the agent of a run folder, from its "last" or its "best" checkpoint.
-
-    Pass `model` if the run was trained with your own, and `env` if only the script that trained
-    knows it: the folder has their names.
-    `env` may be another environment, of the same spaces.  `algorithm` is the `train` of one of your
-    own whose file is not where it was.  `env_kwargs` are beside those of the run, `wrappers` in
-    their place.  Raises TrainingError if one of these is missing or does not fit, or if the folder
-    is incomplete.
-    """
+    """Load the agent of a run folder; see `agent.load` for the arguments and errors."""
     folder = RunFolder(Path(run))
     trained_in = run_folder.read(run).env
     by = algorithms.of_run(run, algorithm)
@@ -50,8 +42,9 @@ def load(
         state = run_folder.load_checkpoint(path)["learner"]["model"]
     except (KeyError, TypeError):
         raise TrainingError(f"{path} holds no model") from None
+    model = training.model_of(run) if model is None else model
     with closing(config.make_environments(1)) as probe:
-        probe.reset(config.seed)  # tells whether actions are masked
+        probe.reset(config.seed)  # shows whether actions are masked
         network = config.make_model(model, probe.spec, probe.actions)
     try:
         run_folder.check_fits(path, state, network)
@@ -76,6 +69,6 @@ def _checkpoint(folder: RunFolder, which: str) -> Path:
     if folder.best.exists():
         return folder.best
     raise TrainingError(
-        f"{folder.path} has no best.pt: too few episodes have ended to tell what is best; use the"
+        f"{folder.path} has no best.pt: too few episodes have ended to tell which is best; use the"
         " last checkpoint"
     )

@@ -1,20 +1,19 @@
-"""SelfPlay: turn-based games against former selves.
+"""SelfPlay: turn-based games against snapshots of the learning model.
 
     connect_four = partial(pettingzoo.make, "aec", "classic/connect_four-v3")
     ppo.train(ppo.Config(env=SelfPlay(connect_four)))
 
-A run that plays itself writes a snapshot of its model into `opponents/` in its folder, every so
-many steps, and keeps the last ones.  As a game begins, an actor draws one of them, which has the
-other seats until its end.  So the learner meets itself as it was lately, and cannot forget how to
-beat what it has just left behind (Bansal et al. 2018, https://arxiv.org/abs/1710.03748, section
-3.2).
+Once every `every` steps, the run writes a snapshot of its model into `opponents/` in its folder; it
+keeps the last `keep`.  At the start of each game an actor draws one of them, which plays the other
+seats until the end.  So the learner plays against recent versions of itself, and does not forget
+how to beat them (Bansal et al. 2018, https://arxiv.org/abs/1710.03748, section 3.2).
 
-    written by    the run, as a hook (`SelfPlay.run_hooks`)
-    read by       the actors, which need not be told: they list the folder as a game begins
-    drawn         uniformly, by the random numbers of the environments: a seed repeats a run
+    writer    the run, through a hook (`SelfPlay.run_hooks`)
+    reader    the actors, which list the folder at the start of each game
+    draws     uniform, from the environments' random streams: a seed reproduces a run
 
-Actors on other machines need the run's folder at the same path.  Where there is none, as in the
-probe before a run and in `evaluate`, opponents play at random.
+Actors on other machines need the run's folder at the same path.  Without a run, as in the probe
+before a run and in `evaluate`, opponents play at random.
 """
 
 import copy
@@ -49,7 +48,7 @@ FOLDER = "opponents"  # in the folder of a run
 
 
 class SelfPlay:
-    """Makes games in which a run plays former selves: an `env` of a Config."""
+    """An `env` of a Config: it makes games in which the other seats are played by snapshots."""
 
     def __init__(
         self,
@@ -59,12 +58,12 @@ class SelfPlay:
         every: int = 20_000,
         keep: int = 10,
     ):
-        """`make` returns a new game in each call; one is made here, and looked at.
+        """`make` returns a new game in each call; one is made here, to read its spaces.
 
-        With an `opponent`, a function of an observation, its mask (or None) and a random generator,
-        the other seats are its, and not those of former selves: to evaluate.  A snapshot is written
-        after every so many steps of the run, and the last `keep` play.  Raises TrainingError for a
-        game that is not turn-based, or whose players have different spaces.
+        `opponent`, a function of an observation, its mask (or None) and a random generator, plays
+        the other seats instead of snapshots, for evaluation.  The run writes a snapshot after
+        `every` steps; the last `keep` play.  Raises TrainingError for a game that is not
+        turn-based, or whose players have different spaces.
         """
         for name, number in (("every", every), ("keep", keep)):
             if number < 1:
@@ -77,31 +76,31 @@ class SelfPlay:
         finally:
             game.close()
         self.opponent = opponent
-        self.run: Run | None = None  # that is under way, whose snapshots play
+        self.run: Run | None = None  # the current run, whose snapshots play
         self.run_hooks: tuple[Hook, ...] = ()
         if opponent is None:
             self.run_hooks = (Snapshots(self, every, keep),)
 
     def __call__(self, num_envs: int) -> TurnBased:
-        """Make so many games."""
+        """Make `num_envs` games."""
         return TurnBased(self.make, num_envs, self._opponent())
 
     def _opponent(self) -> Opponent:
-        """Return an opponent that knows its games by their numbers, and so plays in no others."""
+        """Return a new opponent: it tells games by their numbers, so it serves one TurnBased."""
         if self.opponent is not None:
             return Choice(self.opponent)
         return FormerSelves(self._observation_space, self._action_space, self.run)
 
 
 class Snapshots(Hook):
-    """Writes the model of a run, for actors to play against."""
+    """Writes snapshots of the model, for actors to play against."""
 
     def __init__(self, env: SelfPlay, every: int, keep: int):
         self._env, self._every, self._keep = env, every, keep
-        self._due = 0  # at how many steps the next one is
+        self._due = 0  # the number of steps at which the next one is written
 
     def on_start(self, session: "Session[Any]") -> None:
-        """Let opponents be those of this run; the first one is the model that it begins with."""
+        """Use the snapshots of this run as opponents; the first one is the initial model."""
         folder = session.folder.path.resolve() / FOLDER
         folder.mkdir(exist_ok=True)
         model = networks.copy_to_cpu(session.model).eval()
@@ -117,7 +116,7 @@ class Snapshots(Hook):
             self._write(session, session.folder.path / FOLDER)
 
     def on_end(self, session: "Session[Any]", result: "Result") -> None:
-        """Let what the env makes from now on be of no run, or of the next one."""
+        """Detach the env from this run."""
         self._env.run = None
 
     def _write(self, session: "Session[Any]", folder: Path) -> None:
@@ -140,11 +139,11 @@ class Run(NamedTuple):
 
     folder: Path  # of the snapshots
     config: Common
-    model: nn.Module  # the architecture of all
+    model: nn.Module  # with the architecture of all snapshots
 
 
 class FormerSelves:
-    """The opponents of an actor: snapshots of the model, one in each game."""
+    """The opponents of an actor: in each game a snapshot of the model."""
 
     def __init__(
         self,
@@ -152,19 +151,19 @@ class FormerSelves:
         action_space: gymnasium.Space[Any],
         run: Run | None = None,
     ):
-        """`run` is whose snapshots play; without one, they play at random."""
+        """Snapshots of `run` play; without a run, opponents play at random."""
         self._observation_space, self._action_space = observation_space, action_space
-        self._batch_of_actions = batch_space(action_space)  # whatever its size
+        self._batch_of_actions = batch_space(action_space)  # `iterate` ignores the size
         self._actions = action_spaces.of(action_space)
         self._observations = Observations(observation_space)
         self.run = run
-        self._models: dict[str, nn.Module] = {}  # by name, those that play
-        self._playing: dict[int, str] = {}  # in which game
-        self._memory: dict[int, Tensor] = {}  # of recurrent ones, [S] in each game
+        self._models: dict[str, nn.Module] = {}  # by name, of the snapshots that play
+        self._playing: dict[int, str] = {}  # the name of the snapshot in each game
+        self._memory: dict[int, Tensor] = {}  # the recurrent state [S] in each game
         self._generator = torch.Generator()
 
     def begin(self, game: int, random: np.random.Generator) -> None:
-        """Draw who plays a game."""
+        """Draw the opponent of a game."""
         self._memory.pop(game, None)
         if self.run is None:
             return
@@ -184,7 +183,7 @@ class FormerSelves:
     def act(
         self, games: Sequence[int], turns: Sequence[Turn], random: np.random.Generator
     ) -> Sequence[Any]:
-        """Draw an action in each game: one pass of each network that plays."""
+        """Draw an action in each game, with one pass of each network that plays."""
         if self.run is None:
             self._action_space.seed(int(random.integers(2**31)))
             return [self._action_space.sample(turn.mask) for turn in turns]
@@ -225,7 +224,7 @@ class FormerSelves:
         return np.concatenate([Masks(self._actions, 1).of_one(mask) for mask in masks])
 
     def _loaded(self, name: str, run: Run) -> str | None:
-        """Have the network of a snapshot; return its name, or None if it was removed meanwhile."""
+        """Load the network of a snapshot; return its name, or None if it has been deleted."""
         if name in self._models:
             return name
         try:
@@ -240,7 +239,7 @@ class FormerSelves:
         return {**self.__dict__, "_generator": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Raises FileNotFoundError if the run's folder has moved: its games cannot go on there."""
+        """Raise FileNotFoundError if the run's folder has moved: its games cannot continue."""
         self.__dict__.update(state, _generator=torch.Generator())
         if self.run is not None:
             self.run.folder.stat()

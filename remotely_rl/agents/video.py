@@ -1,9 +1,9 @@
-"""Playing a trained agent: its scores, and a video on request.
+"""Playing of a trained agent, with an optional video.
 
-An Atari agent sees small, gray, stacked images that nobody wants to watch.  So there are two
-copies of the game, one for the agent and one for the viewer: they start from the same seed and
-receive the same actions, and their rewards must agree at every step.  All other environments
-render themselves (`render_mode="rgb_array"`).
+An Atari agent sees small, gray, stacked images, unsuitable for a video.  So there are two copies of
+the game, one for the agent and one for the video: they start from the same seed and receive the
+same actions, and their rewards must agree in every step.  All other environments render themselves
+(`render_mode="rgb_array"`).
 """
 
 import subprocess
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remotely_rl import networks
-from remotely_rl.acting.evaluation import check_at_least, telling
+from remotely_rl.acting.evaluation import check_at_least, with_progress
 from remotely_rl.acting.policy import Trained, one_thread
 from remotely_rl.agents import load
 from remotely_rl.config import Common
@@ -35,8 +35,8 @@ from remotely_rl.environments.atari import observes_ram
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs.training import Train
 
-ATARI_FPS = 15.0  # 60 frames a second, four of them a step
-USUAL_FPS = 30.0  # of environments that do not say
+ATARI_FPS = 15.0  # 60 frames per second, four per step
+DEFAULT_FPS = 30.0  # of environments without `render_fps`
 
 Picture = NDArray[np.uint8]  # [height, width, 3], red, green and blue
 
@@ -47,11 +47,11 @@ class Screen(Protocol):
     fps: float
 
     def reset(self, seed: int) -> Picture:
-        """The picture after a reset with `seed`; the agent's environment is reset first."""
+        """Return the picture after a reset with `seed`; reset the agent's environment first."""
         ...
 
     def step(self, action: NDArray[Any], step: Step) -> Picture:
-        """The picture after `action`, which led to `step` in the agent's environment."""
+        """Return the picture after `action`, which led to `step` in the agent's environment."""
         ...
 
     def close(self) -> None: ...
@@ -84,13 +84,12 @@ class SecondCopy:
         return np.array(obs[0, -1])
 
     def step(self, action: NDArray[Any], step: Step) -> Picture:
-        """Raises TrainingError if the two copies diverge."""
+        """Step the copy.  Raises TrainingError if the two copies diverge."""
         obs, *outcome, _ = self._game.step(self._actions.to_environment(action))
         seen = (step.reward, step.terminated, step.truncated)
         if any(here[0] != there[0] for here, there in zip(outcome, seen, strict=True)):
             raise TrainingError(
-                "the filmed copy of the game diverged from the one that the agent plays: the video"
-                " would show what did not happen"
+                "the filmed copy of the game diverged from the agent's: the video would be wrong"
             )
         return np.array(obs[0, -1])
 
@@ -99,12 +98,12 @@ class SecondCopy:
 
 
 class OwnPictures:
-    """Everything else: the agent's own environment renders itself."""
+    """Other environments: the agent's environment renders itself."""
 
     def __init__(self, envs: Environments, name: str):
         self._vector = envs.vector
         self._name = name
-        self.fps = float(self._vector.metadata.get("render_fps") or USUAL_FPS)
+        self.fps = float(self._vector.metadata.get("render_fps") or DEFAULT_FPS)
 
     def reset(self, seed: int) -> Picture:
         return self._picture()
@@ -113,10 +112,10 @@ class OwnPictures:
         return self._picture()
 
     def close(self) -> None:
-        """Nothing to do: the caller closes the agent's environment."""
+        """Do nothing: the caller closes the agent's environment."""
 
     def _picture(self) -> Picture:
-        """Raises TrainingError if there is none."""
+        """Render.  Raises TrainingError if there is no picture."""
         try:
             drawn = (self._vector.render() or [None])[0]
         except (gymnasium.error.Error, ImportError) as error:
@@ -133,7 +132,7 @@ class OwnPictures:
 
 
 def watched(agent: Trained) -> tuple[Environments, Screen]:
-    """Makes one of an agent's environments, and a screen that shows it."""
+    """Make one of an agent's environments, and a screen that shows it."""
     source = agent.config.env
     envs = agent.environments(1)
     if not isinstance(source, str):
@@ -147,14 +146,14 @@ def watched(agent: Trained) -> tuple[Environments, Screen]:
 
 # H.264 in one of these plays everywhere.
 SUFFIXES = (".mp4", ".mov", ".mkv")
-LEAST_WIDTH = 320
+MIN_WIDTH = 320
 
-# x264's constant rate factor, 0 the best: edges stay sharp, a minute of Pong takes 140 kB.
+# x264's constant rate factor, 0 being lossless: edges stay sharp, a minute of Pong takes 140 kB.
 QUALITY = "15"
 
 
 class Played(NamedTuple):
-    """Finished games, the steps that were played, and the length of their video."""
+    """Finished games, the number of steps played, and the length of the video."""
 
     episodes: list[Episode]
     steps: int
@@ -166,7 +165,7 @@ class Video:
     """An H.264 file, written frame by frame; complete when its `with` block ends."""
 
     def __init__(self, path: Path, screen: Screen):
-        """Raises TrainingError if there is no encoder, or no folder for `path`."""
+        """Raise TrainingError if there is no encoder, or no folder for `path`."""
         if path.suffix.lower() not in SUFFIXES:
             raise TrainingError(f"a video's name ends in {' or '.join(SUFFIXES)}, not {path.name}")
         if not path.parent.is_dir():
@@ -196,11 +195,11 @@ class Video:
             raise TrainingError(f"{self._path} could not be written: {why}") from error
 
     def reset(self, seed: int) -> None:
-        """Adds the picture after a reset."""
+        """Add the picture after a reset."""
         self._add(self._screen.reset(seed))
 
     def step(self, action: NDArray[Any], step: Step) -> None:
-        """Adds the picture after a step."""
+        """Add the picture after a step."""
         self._add(self._screen.step(action, step))
 
     def _add(self, picture: Picture) -> None:
@@ -209,7 +208,7 @@ class Video:
             self._shape, self._encoder = big.shape, self._begin(*big.shape[:2])
         if big.shape != self._shape:
             raise TrainingError(
-                "the environment's pictures change their size: a video needs one size"
+                "the environment's pictures change their size: a video needs a constant size"
             )
         assert self._encoder.stdin is not None
         self._encoder.stdin.write(big.tobytes())
@@ -217,13 +216,13 @@ class Video:
 
     def _begin(self, height: int, width: int) -> subprocess.Popen[bytes]:
         pictures = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}"]
-        # yuv420p is what every player takes.
+        # Every player supports yuv420p.
         file = ["-c:v", "libx264", "-crf", QUALITY, "-pix_fmt", "yuv420p", f"file:{self._path}"]
         return subprocess.Popen(
             [self._ffmpeg, "-v", "error", "-y", *pictures, "-r", f"{self.fps:g}", "-i", "-", *file],
             stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # a Ctrl-C is for us, who end it in good order
+            start_new_session=True,  # Ctrl-C reaches only this process, which ends ffmpeg cleanly
         )
 
 
@@ -241,8 +240,8 @@ def _find_ffmpeg() -> str:
 
 
 def enlarged(picture: Picture) -> Picture:
-    """A picture of larger pixels, at least 320 wide, both sides even as the encoder wants it."""
-    times = -(-LEAST_WIDTH // picture.shape[1])
+    """Scale a picture up by whole pixels to at least 320 wide, with even sides for the encoder."""
+    times = -(-MIN_WIDTH // picture.shape[1])
     big = picture.repeat(times, 0).repeat(times, 1)
     height, width = big.shape[:2]
     return np.pad(big, ((0, height % 2), (0, width % 2), (0, 0)), "edge")
@@ -263,10 +262,10 @@ def play(
     wrappers: Sequence[Wrapper | str] | None = None,
     steps: int | None = None,
 ) -> Played:
-    """Plays whole games with the agent in a run folder, and films them if `video` is a path.
+    """Play whole games with the agent in a run folder, and film them if `video` is a path.
 
-    See `load.load` for the other arguments; `steps` limits the steps, and may end it in the
-    middle of a game.  Raises TrainingError, also for an environment that cannot render.
+    See `agent.load` for the other arguments; `steps` limits the steps, and may stop in the middle
+    of a game.  Raises TrainingError, also for an environment that cannot render.
     """
     check_at_least(1, episodes=episodes, **({} if steps is None else {"steps": steps}))
     check_at_least(0, seed=seed)
@@ -285,7 +284,7 @@ def play(
         obs = envs.reset(seed)
         if film is not None:
             film.reset(seed)
-        turns = telling(
+        turns = with_progress(
             agent.play(envs, obs, greedy, seed),
             lambda turn: f"{len(finished):,} of {episodes:,} episodes have ended in {turn:,} steps",
         )

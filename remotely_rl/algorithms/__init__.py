@@ -1,7 +1,7 @@
 """The algorithms, one file each.
 
-Each has a `Config`, its losses, an `update` that reads like the paper, and
-`train(config, model, run=..., resume=...)`.  A file of a user's may have another.
+Each file has a `Config`, the losses, an `update` that reads like the paper, and
+`train(config, model, run=..., resume=...)`.  You can add an algorithm in a file of your own.
 """
 
 import importlib
@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # imports torch
 
 
 class Algorithm(NamedTuple):
-    """What the command line says about an algorithm."""
+    """Help texts of an algorithm on the command line."""
 
     summary: str
     description: str
@@ -26,70 +26,69 @@ class Algorithm(NamedTuple):
 ALGORITHMS = {
     "a2c": Algorithm(
         "Short synchronous rounds, one update each.",
-        "All actors step in lock-step, and the learner takes one step on what they sampled.",
+        "All actors step in lock-step, and the learner takes one step on each rollout.",
     ),
     "ppo": Algorithm(
         "Synchronous rounds, several epochs of clipped updates each.",
-        "All actors sample with the same parameters; several epochs over the round improve the"
-        " policy without moving it far.",
+        "All actors sample with the same parameters; the learner improves the policy in several"
+        " epochs over the round, and the clip limits how far it moves.",
     ),
     "impala": Algorithm(
-        "Actors that never wait, off-policy correction by V-trace.",
+        "Asynchronous actors, off-policy correction by V-trace.",
         "Actors keep sampling while the learner learns; V-trace corrects for their older policies.",
     ),
     "appo": Algorithm(
         "PPO's loss with IMPALA's actors.",
-        "Actors keep sampling while the learner learns; values and advantages are V-trace's, the"
-        " loss is PPO's.",
+        "Actors keep sampling while the learner learns; V-trace computes the value targets and"
+        " advantages, and the loss is PPO's.",
     ),
     "ga3c": Algorithm(
         "Agents without a model, an inference server that batches their requests.",
-        "Agents ask an inference server what to do; it answers many requests at once, and trainer"
+        "Agents query an inference server, which answers many requests in one batch; its trainer"
         " threads learn from the agents' experience.",
     ),
     "a3c": Algorithm(
-        "Workers that push gradients to shared parameters by a sync rule.",
-        "Workers compute gradients of their own segments; a rule, --sync, turns these into one set"
-        " of parameters: asynchronous, semi_async, fasgd and more.",
+        "Workers that push gradients to shared parameters under a sync rule.",
+        "Workers compute gradients on their own rollouts; a sync rule (--sync) applies them to one"
+        " set of parameters: asynchronous, semi_async, fasgd and more.",
     ),
     "sac": Algorithm(
-        "Continuous actions, learnt from a replay by a policy that stays random.",
-        "Actors fill a replay; two critics learn values from it, and the policy learns to collect"
+        "Soft actor-critic: continuous actions, replay, a stochastic policy.",
+        "Actors fill a replay; two critics learn action values from it, and the policy maximizes"
         " rewards while its entropy is held at a target.",
     ),
     "td3": Algorithm(
-        "Continuous actions, learnt from a replay by a policy without chance.",
-        "Actors fill a replay with noise on their actions; two critics learn values from it, and"
-        " the policy follows the gradient of one of them, half as often.",
+        "Twin delayed DDPG: continuous actions, replay, a deterministic policy.",
+        "Actors fill a replay, with noise on their actions; two critics learn action values from"
+        " it, and the policy follows the gradient of the first one, half as often.",
     ),
     "n_step_q": Algorithm(
         "Asynchronous n-step Q-learning, one-step Q, SARSA.",
-        "Epsilon-greedy workers learn action values; a rule, --sync, turns their gradients into one"
-        " set of parameters.",
+        "Epsilon-greedy workers learn action values; a sync rule (--sync) applies their gradients"
+        " to one set of parameters.",
     ),
     "dqn": Algorithm(
         "Action values from a replay: double, dueling, n-step, prioritized.",
-        "Epsilon-greedy actors fill a replay in rounds; the learner draws each step from it several"
-        " times.",
+        "Epsilon-greedy actors fill a replay in rounds; the learner draws each step several times.",
     ),
     "c51": Algorithm(
         "DQN that learns distributions of returns.",
-        "DQN with the probabilities of 51 returns for each action in place of their mean.",
+        "DQN that learns, for each action, the probabilities of 51 returns instead of their mean.",
     ),
     "qr_dqn": Algorithm(
         "DQN that learns quantiles of returns.",
-        "DQN with 200 quantiles of the returns of each action in place of their mean.",
+        "DQN that learns, for each action, 200 quantiles of its return instead of the mean.",
     ),
     "rainbow": Algorithm(
-        "DQN with all of it: distributions, priorities, noisy layers.",
-        "DQN with C51's distributions, prioritized draws and weights that explore; with --no-noisy"
-        " it explores by epsilon.",
+        "DQN with all its extensions: distributions, priorities, noisy layers.",
+        "DQN with C51's distributions, prioritized replay and noisy layers; with --no-noisy it"
+        " explores epsilon-greedily.",
     ),
 }
 
 
 def named(name: str) -> ModuleType:
-    """The module of an algorithm.  Raises TrainingError for an unknown name."""
+    """Return the module of an algorithm.  Raises TrainingError for an unknown name."""
     if name not in ALGORITHMS:
         hint = nearest(name, ALGORITHMS) or f"; there is {', '.join(ALGORITHMS)}"
         raise TrainingError(f"no algorithm is called {name!r}{hint}")
@@ -97,9 +96,9 @@ def named(name: str) -> ModuleType:
 
 
 def train_of(word: str) -> "Train[Any]":
-    """The `train` of an algorithm: by its name, or FILE.py:NAME for one in a file of a user's.
+    """Return the `train` of an algorithm, given its name, or FILE.py:NAME for one of your own.
 
-    Raises TrainingError for an unknown name, and for what is no algorithm.
+    Raises TrainingError for an unknown name, or if FILE.py:NAME is not an algorithm.
     """
     if not user_code.is_in_file(word):
         found: Train[Any] = named(word).train
@@ -107,20 +106,23 @@ def train_of(word: str) -> "Train[Any]":
     made = checked(user_code.named_in("an algorithm of your own", word), word)
     if made.algorithm in ALGORITHMS:
         raise TrainingError(
-            f"{word} calls itself {made.algorithm!r}, as an algorithm of remotely_rl does: give it"
-            f' a name of its own, Train("my_{made.algorithm}", ...)'
+            f"{word} is called {made.algorithm!r}, which is an algorithm of remotely_rl: choose"
+            f' another name, Train("my_{made.algorithm}", ...)'
         )
     return made
 
 
 def checked(found: Any, name: str) -> "Train[Any]":
-    """What is called `name`, if it is an algorithm.  Raises TrainingError if not."""
+    """Return `found` if it is an algorithm; `name` is for the error.
+
+    Raises TrainingError if it is not.
+    """
     from remotely_rl.runs.training import Train  # noqa: PLC0415 - as above
 
     if isinstance(found, Train):
         return found
     raise TrainingError(
-        f"{name} is {_kind_of(found)}, and no algorithm: that is train ="
+        f"{name} is {_kind_of(found)}, not an algorithm.  Write train ="
         ' remotely_rl.Train("my_algorithm", Config, loop), with a Config, a dataclass that inherits'
         " from remotely_rl.Common, and a loop(session), as in examples/reinforce.py"
     )
@@ -132,10 +134,10 @@ def _kind_of(found: Any) -> str:
 
 
 def of_run(run: str | Path, given: "Train[Any] | None" = None) -> "Train[Any]":
-    """The `train` of the algorithm of a run folder: the one given, or the one that it names.
+    """Return the `train` of a run's algorithm: `given`, or the one named in the run folder.
 
-    Raises TrainingError if it names a file that is not there or has no such algorithm, or that is
-    in the folder: loading a run executes nothing of the folder's own.
+    Raises TrainingError if the named file does not exist, has no such algorithm, or is inside the
+    run folder: loading a run never executes code from its folder.
     """
     from remotely_rl.runs import run_folder  # noqa: PLC0415 - as above
 
@@ -146,17 +148,18 @@ def of_run(run: str | Path, given: "Train[Any] | None" = None) -> "Train[Any]":
     pass_it = "pass it, algorithm= or --algorithm FILE.py:NAME"
     if source is None and name not in ALGORITHMS:
         raise TrainingError(
-            f"{run} was trained by {name}, which is neither remotely_rl's nor of a file: {pass_it}"
+            f"{run} was trained by {name}, which is not in remotely_rl or in a known file:"
+            f" {pass_it}"
         )
     if source is None:
         return train_of(name)
     file, _, called = source.rpartition(":")
-    trained_by = f"{run} was trained by {name}, which is called {called} in {file}"
+    trained_by = f"{run} was trained by {name}, which is {called} in {file}"
     if not Path(file).is_file():
-        raise TrainingError(f"{trained_by}, and that file is not there: {pass_it}")
+        raise TrainingError(f"{trained_by}, but that file does not exist: {pass_it}")
     if Path(run).resolve() in Path(file).resolve().parents:
         raise TrainingError(f"{trained_by}; code in the folder of a run is not executed: {pass_it}")
     try:
         return checked(user_code.named_in("its algorithm", source), source)
     except TrainingError as error:
-        raise TrainingError(f"{trained_by}, and now {error}; if it has moved, {pass_it}") from None
+        raise TrainingError(f"{trained_by}, but {error}; if it has moved, {pass_it}") from None

@@ -1,24 +1,24 @@
-"""A2C: short rounds sampled by all actors, one update per round, no experience used twice.
+"""A2C: short synchronous rounds, one update per round, each transition used once.
 
 The synchronous form of A3C (Mnih et al. 2016, https://arxiv.org/abs/1602.01783), batched as
-by Stooke & Abbeel 2018 (https://arxiv.org/abs/1803.02811): all actors step in lock-step,
-`actors.begin(params)`, and the learner takes one step on what they sampled.
+in Stooke & Abbeel 2018 (https://arxiv.org/abs/1803.02811): all actors step in lock-step
+(`actors.begin(params)`), and the learner takes one optimizer step on their rollout.
 
-The learning rate is given for 16 environments.  With more, gradients are less noisy, and the
-rate grows with the square root of their number (their section 4), or as `rate_rule` says.
-`random_start` first plays random steps in each environment, so that a batch does not hold the same
-moment of every game.
+The learning rate is given for 16 environments.  With more, gradients are less noisy, and
+`rate_rule` scales the rate, by default with the square root of their number (section 4 of the
+second paper).  `random_start` plays random steps in each environment first, so that a batch does
+not hold the same moment of every game.
 
 Differences from the second paper:
 
-    actors compute with copies of the network; theirs send observations to one GPU
-    rollouts of 8 steps; theirs have 5
-    Adam, with a rate that falls to a seventh; theirs is RMSProp at a constant rate
-    the entropy coefficient falls from 0.004 to 0.001; theirs is 0.01
-    an environment whose episode has ended is reset at once; theirs waits for the update
-        (`resets="in_pause"`)
-    truncated episodes bootstrap, and the input is normalized
-    values are learnt in units of their own deviation where rewards are not clipped
+    actors compute actions with copies of the network (paper: one GPU computes them all)
+    rollouts of 8 steps (paper: 5)
+    Adam with a learning rate annealed to a seventh (paper: RMSProp, constant)
+    the entropy coefficient is annealed from 0.004 to 0.001 (paper: 0.01)
+    environments reset as soon as an episode ends (paper: while the learner learns,
+        `resets="in_pause"`)
+    truncated episodes bootstrap, and observations are normalized
+    where rewards are not clipped, value targets are normalized
 """
 
 import dataclasses
@@ -50,7 +50,7 @@ RATE_IS_FOR = 16  # environments
 
 @dataclasses.dataclass(frozen=True)
 class Config(Common):
-    """The settings.  Their prose is the help of `remotely-rl train a2c`."""
+    """The settings; their descriptions are the help of `remotely-rl train a2c`."""
 
     rollout_steps: int = 8
     random_start: int = 250
@@ -63,7 +63,7 @@ class Config(Common):
     normalize_values: fields.NormalizeValues = None
     normalize_advantage: fields.NormalizeAdvantage = False
     value_coef: fields.ValueCoef = 0.5
-    # Advantages of Pong have a deviation of 0.15: 0.01 would keep the policy near chance.
+    # Pong's advantages have a standard deviation of 0.15: 0.01 would keep the policy random.
     entropy_coef: fields.EntropyCoef = 0.004
     entropy_coef_end: fields.EntropyCoefEnd = 0.001
     max_grad_norm: fields.MaxGradNorm = 0.5
@@ -88,7 +88,7 @@ class Config(Common):
 
     @property
     def rate_ratio(self) -> float:
-        """How many times as many environments there are as the rate is given for."""
+        """The number of environments, relative to the number the learning rate is given for."""
         return self.actors * self.rows_per_actor / RATE_IS_FOR
 
 
@@ -96,7 +96,7 @@ def compute_losses(
     policy: Tensor, value: Tensor, rows: Transitions, config: Config, entropy_coef: float,
     actions: Actions,
 ) -> Losses:  # fmt: skip
-    """The policy gradient, the value loss, the policy's entropy."""
+    """Compute the policy gradient, the value loss and the entropy bonus."""
     log_prob = actions.log_prob(policy, rows.action)
     gradient = losses.policy_gradient(log_prob, rows.advantage)
     return actor_critic_losses(
@@ -105,7 +105,7 @@ def compute_losses(
 
 
 def update(learner: Learner[Config], trajectory: Trajectory, progress: float) -> dict[str, float]:
-    """Take one step on a round; returns metrics.  `progress` sets the annealed coefficients."""
+    """Take one step on a rollout; return metrics.  `progress` (0 to 1) anneals coefficients."""
     config = learner.config
     learner.learning_rate.anneal(progress)
     entropy_coef = annealed(config.entropy_coef, config.entropy_coef_end, progress)
@@ -123,7 +123,7 @@ def update(learner: Learner[Config], trajectory: Trajectory, progress: float) ->
 
 
 def loop(session: Session[Config]) -> None:
-    """The same seed gives the same run, bit by bit, on one machine."""
+    """Train.  A seed repeats the run, bit for bit, on one machine."""
     learner = session.learner
     actors = sampling.rounds(session, arrivals=learner.config.arrivals)
     while not session.over():

@@ -1,24 +1,24 @@
-"""A3C: workers that compute gradients of their own segments and share parameters by a rule.
+"""A3C: workers that compute gradients on their own rollouts and share parameters by a sync rule.
 
 Mnih et al. 2016, https://arxiv.org/abs/1602.01783, algorithm S3.  A worker plays T steps in
-its environments by the parameters that it has, computes the gradient of A2C's losses on them
-and pushes it; the shared RMSProp steps, its statistics shared like the parameters.  The worker's
-loop over epochs and minibatches is `SegmentWork` (`learning/sharing.py`), and the server's is
-`loop`, below; the rule decides what follows a push.
+its environments with its copy of the parameters, computes the gradient of A2C's losses and
+pushes it; the shared RMSProp takes a step.  RMSProp's statistics are shared like the parameters.
+The worker's loop over epochs and minibatches is `SegmentWork` (`learning/sharing.py`), and the
+server's is `loop`, below; the sync rule decides what follows a push.
 
-`sync` names the rule of that step: asynchronous is the paper's, synchronous makes it A2C with
-the gradients computed by the actors; `semi_async`, `fasgd` and the others are in `sync/`.
+`sync` names that rule: `asynchronous` is the paper's, `synchronous` makes it A2C with gradients
+computed by the actors; `semi_async`, `fasgd` and the others are in `sync/`.
 With `clip_range` and several `epochs` the workers' losses are PPO's.
 
 Differences from the paper:
 
-    a worker steps several environments together, 8 steps each; a thread of theirs has one, and 5
-    a gradient is the mean over a segment's rows, and its norm is clipped; theirs is the sum
-    the value loss is halved and its coefficient is 0.5; theirs is not halved
-    the entropy coefficient and the rate fall, to a tenth or so; theirs are 0.01, and a rate
-        drawn at random that falls to 0
-    pushes are applied one after another; their threads write over each other's
-    RMSProp adds epsilon to the root, not below it, and the input is normalized
+    a worker steps several environments, 8 steps each (paper: one environment per thread, 5 steps)
+    the gradient is the mean over the rollout, and its norm is clipped (paper: the sum)
+    the value loss is halved and its coefficient is 0.5 (paper: not halved)
+    the entropy coefficient and the learning rate are annealed to a quarter and a seventh (paper:
+        0.01, and a rate drawn at random and annealed to 0)
+    pushes are applied one after another (paper: threads overwrite each other's)
+    RMSProp adds epsilon outside the square root, not inside, and observations are normalized
     truncated episodes bootstrap
 """
 
@@ -46,13 +46,13 @@ from remotely_rl.settings import COUNT, NOT_NEGATIVE
 
 @dataclasses.dataclass(frozen=True)
 class Config(Common):
-    """The settings.  Their prose is the help of `remotely-rl train a3c`."""
+    """The settings; their descriptions are the help of `remotely-rl train a3c`."""
 
     lacks: ClassVar[Mapping[str, str]] = fields.one_way_to_sample(
         "a3c samples in its workers, each with environments of its own"
-    ) | fields.one_learner("a3c has several learners as it is: its workers, whose number is actors")
+    ) | fields.one_learner("a3c has a learner in each worker, and actors sets their number")
 
-    actors: Annotated[int, "workers, each a client of the rule", COUNT] = 4
+    actors: Annotated[int, "workers, each a client of the sync rule", COUNT] = 4
     envs_per_actor: Annotated[int, "environments that each worker steps together", COUNT] = 8
     rollout_steps: int = 8
     random_start: int = 250
@@ -63,8 +63,8 @@ class Config(Common):
     gae_lambda: fields.GaeLambda = 1.0
     normalize_values: fields.NormalizeValues = None
     normalize_advantage: fields.NormalizeAdvantage = False
-    epochs: Annotated[int, "times that a worker goes over a segment", COUNT] = 1
-    minibatches: Annotated[int, "parts of a segment, with a push each", COUNT] = 1
+    epochs: Annotated[int, "passes of a worker over each of its rollouts", COUNT] = 1
+    minibatches: Annotated[int, "minibatches per epoch, each with a push", COUNT] = 1
     clip_range: fields.ClipRangeOrNone = 0.0
     value_coef: fields.ValueCoef = 0.5
     entropy_coef: fields.EntropyCoef = 0.004
@@ -90,7 +90,7 @@ class Config(Common):
         return super().unused() | sharing.unused(self)
 
     def check_run(self) -> None:
-        """Makes a rule of one parameter, which raises for a wrong rule or optimizer."""
+        """Raise TrainingError for an unknown sync rule or optimizer: make one for a parameter."""
         sharing.make_rule(self, torch.zeros(1))
 
 
@@ -98,7 +98,7 @@ def compute_losses(
     policy: Tensor, value: Tensor, rows: Transitions, config: Config, entropy_coef: float,
     actions: Actions,
 ) -> Losses:  # fmt: skip
-    """The policy gradient, clipped if asked for; the value loss; the policy's entropy."""
+    """Compute the policy gradient (or PPO's clipped surrogate), value loss and entropy bonus."""
     log_prob = actions.log_prob(policy, rows.action)
     if config.clip_range:
         gradient = losses.clipped_surrogate(
@@ -112,7 +112,7 @@ def compute_losses(
 
 
 def make_work(config: Config, model: nn.Module, seed: int) -> sharing.SegmentWork:
-    """Makes what a worker computes with."""
+    """Make the actor and the loss of a worker."""
     actor = remotely.local(Actor, config, model, seed)
 
     def losses_at(policy: Tensor, value: Tensor, rows: Transitions, progress: float) -> Losses:
@@ -126,7 +126,7 @@ def make_work(config: Config, model: nn.Module, seed: int) -> sharing.SegmentWor
 
 
 def loop(session: Session[Config]) -> None:
-    """A seed does not repeat a run, because the order of pushes depends on timing.
+    """Train.  A seed does not repeat a run, because the order of pushes depends on timing.
 
     (With a synchronous rule it does.)
     """

@@ -1,28 +1,27 @@
-"""APPO: PPO's loss on the experience of actors that never wait.
+"""APPO: PPO's loss on the trajectories of asynchronous actors.
 
-Actors run free, as in IMPALA.  Value targets and advantages are V-trace's, by the current
-network; the loss is PPO's clipped surrogate, whose ratio is to the policy that acted.  So one
-ratio corrects both for the actors' older policies and for the update's own epochs, and its
-clip bounds how far the policy moves from where the data came from.
+Actors sample without waiting, as in IMPALA.  V-trace computes value targets and advantages with
+the current network.  The loss is PPO's clipped surrogate with the ratio to the behaviour policy:
+one ratio corrects both for stale actors and for the update's own epochs, and its clip bounds how
+far the policy moves from the one that sampled the data.
 (Petrenko et al. 2020, https://arxiv.org/abs/2006.11751, section 3; RLlib's APPO.)
 
-Where IMPALA weights each advantage by V-trace's rho, the ratio here is not cut off at 1: an
-action that has become more likely since counts for more.
+Unlike V-trace's rho, by which IMPALA weights each advantage, the ratio is not truncated at 1: an
+action that has become more likely counts for more.
 
-Differences from Sample Factory:
+Differences from Sample Factory (SF):
 
-    values are V-trace's by default; theirs are GAE's by the model that acted, as here with
-        `v_trace=False`
-    an actor computes with a copy of the network that stays the same for a trajectory; theirs
-        ask policy workers, whose parameters may change in the middle of one
-    the ratio is clipped to 1 - 0.2 and 1 + 0.2; theirs to 1 / 1.1 and 1.1
-    an update has three epochs of four minibatches; theirs is one step
-    the learning rate is steered; theirs is constant
-    values may move as far as they like; theirs are clipped around those of the acting model
+    V-trace by default (SF: GAE with the behaviour policy's values, here `v_trace=False`)
+    actors keep one copy of the network for a whole trajectory (SF: policy workers, whose
+        parameters may change in the middle of one)
+    the ratio is clipped to [1 - 0.2, 1 + 0.2] (SF: [1 / 1.1, 1.1])
+    an update has three epochs of four minibatches (SF: one step)
+    target_kl steers the learning rate (SF: constant)
+    no value clipping (SF: around the behaviour policy's values)
 
-Several `learners` add up their steps of Adam in shared parameters and moments, some steps at a
-time, as in the APPO of Stooke & Abbeel 2018 (https://arxiv.org/abs/1803.02811).  Theirs are PPO
-with simulators of their own, which wait; here each learner has actors that do not.
+Several `learners` accumulate Adam steps and add them to shared parameters and moments, as in the
+APPO of Stooke & Abbeel 2018 (https://arxiv.org/abs/1803.02811).  Their learners are synchronous
+PPO, whose simulators wait; here each learner has asynchronous actors.
 """
 
 import dataclasses
@@ -46,7 +45,7 @@ from remotely_rl.runs.training import Session, Train
 
 @dataclasses.dataclass(frozen=True)
 class Config(Common):
-    """The settings.  Their prose is the help of `remotely-rl train appo`."""
+    """The settings; their descriptions are the help of `remotely-rl train appo`."""
 
     rollout_steps: int = 64
     actors: fields.FreeActors = 2
@@ -57,10 +56,11 @@ class Config(Common):
     max_staleness: fields.MaxStaleness = None
 
     gamma: fields.Gamma = 0.99
-    gae_lambda: fields.GaeLambda = 1.0  # an older policy's clipped c cuts traces by itself
+    gae_lambda: fields.GaeLambda = 1.0  # V-trace's clipped c already cuts stale traces
     v_trace: Annotated[
-        bool, "compute targets by the current network; no: by the one that acted, a pass less"
-    ] = True
+        bool, "V-trace targets, by the current network; no: GAE with the actors' values, which"
+              " saves a forward pass"
+    ] = True  # fmt: skip
     normalize_values: fields.NormalizeValues = None
     normalize_advantage: fields.NormalizeAdvantage = True
     epochs: fields.Epochs = 3
@@ -81,10 +81,10 @@ class Config(Common):
     device: fields.Device = "auto"
     learner_threads: fields.LearnerThreads = 0
 
-    learners_share: ClassVar[str] = STORE  # what several share
+    learners_share: ClassVar[str] = STORE
     lacks: ClassVar[Mapping[str, str]] = {
-        "learners_share": "appo's learners share a store, because its actors never wait: learners"
-        " would come to different numbers of updates; a2c, dqn, c51, qr_dqn and rainbow choose"
+        "learners_share": "appo's learners always share a store: their actors are asynchronous, so"
+        " their updates cannot be in step; a2c, dqn, c51, qr_dqn and rainbow have the choice"
     }
 
     def __post_init__(self) -> None:
@@ -99,8 +99,10 @@ class Config(Common):
 def v_trace_batch(
     learner: Learner[Config], rollout: DeviceTrajectory, policy: Tensor, value: Tensor
 ) -> Batch:
-    """V-trace by what the current network makes of a trajectory, with ratios to the policy that
-    acted."""
+    """Compute V-trace targets from the current network's outputs for a trajectory.
+
+    The batch's ratios are to the behaviour policy.
+    """
     log_prob = learner.actions.log_prob(policy[:-1], rollout.action)
     targets = returns.v_trace(
         log_prob - rollout.log_prob,
@@ -108,7 +110,7 @@ def v_trace_batch(
         rollout.discount,
         learner.value_scale.denormalize(value),
         valid=rollout.valid,
-        rho_bar_pg=None,  # the loss has a ratio of its own
+        rho_bar_pg=None,  # the loss already has the ratio
         gae_lambda=learner.config.gae_lambda,
     )
     return make_batch(
@@ -118,9 +120,9 @@ def v_trace_batch(
 
 
 def update(learner: Learner[Config], trajectory: Trajectory, progress: float) -> dict[str, float]:
-    """Learn from a batch; returns metrics.  `progress` sets the annealed coefficients.
+    """Learn from a batch; return metrics.  `progress` (0 to 1) anneals coefficients.
 
-    With one minibatch, the forward pass that V-trace needs serves the first epoch's gradient too.
+    With one minibatch, the first epoch reuses V-trace's forward pass.
     """
     config, actions = learner.config, learner.actions
     learner.learning_rate.anneal(progress)
@@ -150,7 +152,7 @@ def update(learner: Learner[Config], trajectory: Trajectory, progress: float) ->
 
 
 def loop(session: Session[Config]) -> None:
-    """A seed does not repeat a run, as in IMPALA."""
+    """Train.  A seed does not repeat a run, because the order of trajectories depends on timing."""
     learner, config = session.learner, session.learner.config
     actors = sampling.stream(session)
     while not session.over():

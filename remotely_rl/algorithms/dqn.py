@@ -1,6 +1,6 @@
-"""DQN: values of actions, learnt from a replay of past experience.
+"""DQN: Q-learning from a replay buffer, with a target network.
 
-Mnih et al. 2015, https://doi.org/10.1038/nature14236, and what was added to it, each a field:
+Mnih et al. 2015, https://doi.org/10.1038/nature14236, and later extensions, each a field:
 
     double                 van Hasselt et al. 2016, https://arxiv.org/abs/1509.06461
     dueling                Wang et al. 2016, https://arxiv.org/abs/1511.06581
@@ -13,21 +13,20 @@ Mnih et al. 2015, https://doi.org/10.1038/nature14236, and what was added to it,
 
 `c51.py`, `qr_dqn.py` and `rainbow.py` (Hessel et al. 2018, https://arxiv.org/abs/1710.02298) are
 other defaults of these fields; `rainbow --no-noisy` is the epsilon-Rainbow of Stooke and Abbeel
-2018, https://arxiv.org/abs/1803.02811, whose large batches and ratio of replay this template
-follows.
+2018, https://arxiv.org/abs/1803.02811, whose large batches and replay ratio this file follows.
 
-Actors play in rounds by the newest parameters, epsilon-greedily, and the learner makes the updates
-that a round owes: a step is learnt from `replay_ratio` times, whatever the batch.  Differences from
-the papers:
+Actors play epsilon-greedily in rounds, with the newest parameters.  After each round the learner
+makes as many updates as `replay_ratio` asks for: on average each step is drawn that many times,
+whatever the batch size.  Differences from the papers:
 
-    several environments at a time, and rounds of a few steps of each
-    the input is normalized by statistics of what was seen, which the target network copies
-    the target's period is counted in steps of the environments, not in updates
+    several environments at a time, in rounds of a few steps each
+    observations are normalized by running statistics, which the target network copies
+    the target network's interval is in environment steps, not in updates
     truncated episodes bootstrap
-    an error counts as surprising by its size, unclipped; a distribution of atoms by its KL
-    divergence, one of quantiles by its Wasserstein distance
-    noisy layers begin with the means that the plain network has
-    resets go back to the weights that the run began with; BBF draws others each time
+    priorities are the unclipped absolute TD error; with atoms the KL divergence, with quantiles
+        the Wasserstein distance
+    noisy layers begin with the plain network's weights as means
+    resets restore the initial weights of the run (BBF: freshly drawn ones)
 """
 
 import copy
@@ -59,7 +58,7 @@ from remotely_rl.trees import Tree
 
 @dataclasses.dataclass(frozen=True)
 class Config(Common):
-    """The settings.  Their prose is the help of `remotely-rl train dqn`."""
+    """The settings; their descriptions are the help of `remotely-rl train dqn`."""
 
     rollout_steps: int = 8
     sampling: fields.Sampling = "auto"
@@ -67,10 +66,10 @@ class Config(Common):
     epsilon: Annotated[float, "probability of a random action after explore_steps", FRACTION] = 0.01
     explore_steps: fields.ExploreSteps = 30_000
     epsilon_spread: Annotated[
-        float, "environments end at epsilons down to epsilon to the power of 1 + this; 0: alike",
-        NOT_NEGATIVE,
+        float, "spread final epsilons from epsilon down to epsilon ** (1 + this), as in Ape-X; 0:"
+               " all the same", NOT_NEGATIVE,
     ] = 0.0  # fmt: skip
-    noisy: Annotated[bool, "explore by weights that vary, not by epsilon"] = False
+    noisy: Annotated[bool, "explore by noisy layers, not by epsilon"] = False
     play_epsilon: fields.PlayEpsilon = 0.01
 
     replay_rows: fields.ReplayRows = 200_000
@@ -82,8 +81,8 @@ class Config(Common):
     prioritized_beta: fields.PrioritizedBeta = 0.4
 
     gamma: fields.Gamma = 0.99
-    # Measured on Pong, one seed each: with 3 steps, a rate of 3e-4 and 50,000 steps of exploration
-    # the mean was -17 after 150,000 steps; with these it was -15.
+    # Measured on Pong, one seed each: the mean return after 150,000 steps was -15, and -17 with
+    # n_step=3, learning_rate=3e-4 and explore_steps=50_000.
     n_step: fields.NStep = 5
     learning_rate: fields.LearningRate = 6e-4
     learning_rate_end: fields.LearningRateEnd = None
@@ -93,21 +92,18 @@ class Config(Common):
     rate_rule: fields.RateRule = "none"
     rate_follows: ClassVar[str] = replaying.RATE_FOLLOWS
     max_grad_norm: fields.MaxGradNorm = 10.0
-    weight_decay: Annotated[
-        float, "weight decay, apart from the gradient (AdamW)", NOT_NEGATIVE
-    ] = 0.0
+    weight_decay: Annotated[float, "decoupled weight decay (AdamW)", NOT_NEGATIVE] = 0.0
     target_update_interval: Annotated[
-        int, "environment steps between target networks", COUNT
+        int, "environment steps between updates of the target network", COUNT
     ] = 2_000  # fmt: skip
-    double: Annotated[bool, "let the newest network choose the action to bootstrap from"] = True
-    dueling: Annotated[bool, "add a value to the advantages of actions"] = True
-    atoms: Annotated[int, "returns whose probabilities are learnt; 1: the mean alone", COUNT] = 1
+    double: Annotated[bool, "double Q-learning: the online network chooses the next action"] = True
+    dueling: Annotated[bool, "dueling heads: a state value plus advantages of actions"] = True
+    atoms: Annotated[int, "atoms of the return's distribution (C51); 1: its mean", COUNT] = 1
     value_bound: Annotated[
-        float, "the atoms are from minus this to this; what is beyond counts as the outermost",
-        NOT_NEGATIVE,
+        float, "the atoms range from minus this to this; returns beyond are clipped", NOT_NEGATIVE
     ] = 10.0  # fmt: skip
     quantiles: Annotated[
-        int, "quantiles of returns that are learnt; 1: the mean alone", COUNT
+        int, "quantiles of the return's distribution (QR-DQN); 1: its mean", COUNT
     ] = 1  # fmt: skip
     reset_interval: Annotated[
         int, "updates between resets of the layers after the convolutions; 0: never", NOT_NEGATIVE
@@ -118,7 +114,9 @@ class Config(Common):
     gamma_start: Annotated[
         float | None, "gamma after a reset, annealed over recovery_updates; none: gamma", FRACTION
     ] = None  # fmt: skip
-    recovery_updates: Annotated[int, "updates after a reset until all is annealed", COUNT] = 10_000
+    recovery_updates: Annotated[
+        int, "updates after a reset over which n_step and gamma are annealed", COUNT
+    ] = 10_000  # fmt: skip
 
     learners: fields.Learners = 1
     learners_share: fields.LearnersShare = "gradients"
@@ -137,52 +135,52 @@ class Config(Common):
         replaying.check_sizes(self, max(self.n_step, self.n_step_at(0)))
         if self.reset_interval and shares_store(self):
             raise TrainingError(
-                "reset_interval resets the parameters of one learner: with learners_share=store it"
-                " must be 0, because others go on from what they were"
+                "reset_interval must be 0 with learners_share=store: one learner would reset the"
+                " parameters while the others go on from the old ones"
             )
         if self.atoms > 1 and self.value_bound == 0:
-            raise TrainingError("value_bound must be more than 0 for atoms to differ")
+            raise TrainingError("value_bound must be more than 0, or all atoms are the same")
         if self.atoms > 1 and self.quantiles > 1:
             raise TrainingError(
                 f"atoms ({self.atoms}) and quantiles ({self.quantiles}) are two forms of a"
                 " distribution of returns: one of them must be 1"
             )
         if self.gamma_start is not None and self.gamma_start >= 1:
-            raise TrainingError("gamma_start must be less than 1: its horizon is annealed")
+            raise TrainingError("gamma_start must be below 1: its horizon is annealed")
 
     def check_fits(self, model: nn.Module, actions: Actions) -> None:
         assert isinstance(model, QNetwork)
         replaying.check_has_no_memory(model.model)
 
     def warning_of(self, reward: NDArray[np.float32]) -> str:
-        """What to tell the user of new rewards [N], raw; an empty string if there is nothing."""
+        """Return the warning about new raw rewards [N]; empty if there is none."""
         bound = self.clips_rewards_at
         largest = float(np.abs(reward).max(initial=0.0))
         largest = min(largest, bound) if bound else largest
         if self.atoms == 1 or largest <= self.value_bound:
             return ""
         return (
-            f"a reward of {largest:g} is beyond value_bound ({self.value_bound:g}): all returns"
-            " beyond it look alike; set value_bound to the largest discounted return"
+            f"a reward of {largest:g} is beyond value_bound ({self.value_bound:g}), which clips"
+            " returns; set value_bound to the largest discounted return"
         )
 
     @property
     def rate_ratio(self) -> float:
-        """How many times as large a batch is as the one that the rate is given for."""
+        """The batch size, relative to the one that the learning rate is given for."""
         return self.batch_size / replaying.RATE_IS_FOR
 
     def recovery_at(self, updates: int) -> float:
-        """How much of the annealing after the last reset is over, from 0 to 1."""
+        """Return how far the annealing after the last reset is, from 0 to 1."""
         since = updates % self.reset_interval if self.reset_interval else updates
         return min(1.0, since / self.recovery_updates)
 
     def n_step_at(self, updates: int) -> int:
-        """The rewards in a target after so many updates."""
+        """Return the number of rewards in a target, after this many updates."""
         start = self.n_step_start or self.n_step
-        return round(annealed(start, self.n_step, self.recovery_at(updates)))
+        return round(geometric(start, self.n_step, self.recovery_at(updates)))
 
     def gamma_at(self, updates: int) -> float:
-        """The discount of the replay's targets after so many updates."""
+        """Return the discount of targets, after this many updates."""
         start = self.gamma if self.gamma_start is None else self.gamma_start
         return annealed_gamma(start, self.gamma, self.recovery_at(updates))
 
@@ -211,12 +209,12 @@ class Config(Common):
         return made
 
     def draw(self, actions: Actions, policy: Tensor, generator: torch.Generator) -> Tensor:
-        """How a trained agent plays when it is not to be greedy."""
-        chances = torch.full(policy.shape[:1], self.play_epsilon)
-        return q_learning.epsilon_greedy(policy, chances, generator)
+        """Sample the action of a trained agent that does not play greedily."""
+        epsilons = torch.full(policy.shape[:1], self.play_epsilon)
+        return q_learning.epsilon_greedy(policy, epsilons, generator)
 
     def epsilons_at(self, env_steps: int) -> Tensor:
-        """The probability of a random action in each environment of an actor."""
+        """Return the probability of a random action in each environment of an actor."""
         final = 0.0 if self.noisy else self.epsilon
         ends = q_learning.spread(final, self.epsilon_spread, self.envs_per_actor)
         ends = ends.repeat_interleave(self.agents_per_env)
@@ -226,21 +224,21 @@ class Config(Common):
     def unused(self) -> dict[str, str]:
         why = super().unused()
         if self.noisy:
-            explores = "noisy explores by its weights"
-            why |= dict.fromkeys(("epsilon", "explore_steps", "epsilon_spread"), explores)
+            of_epsilon = ("epsilon", "explore_steps", "epsilon_spread")
+            why |= dict.fromkeys(of_epsilon, "noisy layers explore instead of epsilon")
         if self.atoms == 1:
-            why["value_bound"] = "it bounds atoms, and there is one"
+            why["value_bound"] = "it bounds the atoms, and atoms is 1"
         return why | replaying.unused(self)
 
     def gauge(self, env_steps: int) -> dict[str, float]:
-        """What a row tells of exploration: the mean epsilon of an actor's environments."""
+        """Return the metric of exploration: the mean epsilon of an actor's environments."""
         if self.noisy:
             return {}
         return {"train/epsilon": float(self.epsilons_at(env_steps).mean())}
 
 
 class QLearner(TargetLearner[Config]):
-    """The learner: an online and a target network, both perhaps noisy, which may be reset."""
+    """The online and the target network, with noisy layers and resets if asked for."""
 
     model: QNetwork
     target: QNetwork
@@ -262,7 +260,7 @@ class QLearner(TargetLearner[Config]):
         )
 
     def reset_when_due(self) -> None:
-        """Resets both networks, and what the optimizer knows of them, if this update is to."""
+        """Reset both networks and the optimizer's state if a reset is due at this update."""
         interval = self.config.reset_interval
         if self.initial is not None and self.version and self.version % interval == 0:
             shrink_and_perturb(self.model, self.initial)
@@ -271,10 +269,10 @@ class QLearner(TargetLearner[Config]):
 
 
 def compute_targets(learner: QLearner, steps: Steps) -> Tensor:
-    """What the heads of the actions taken are to become: returns [N], or distributions [N, width].
+    """Compute the targets for the actions taken: returns [N], or distributions [N, width].
 
-    R + gamma^n Q'(s', a*), where Q' is the target network and a* the best action by it, or by the
-    online network (double).
+    R + gamma^n Q'(s', a*), where Q' is the target network and a* its best action, or the online
+    network's (double).
     """
     model, target = learner.model, learner.target
     heads = target.heads(steps.next_obs)
@@ -284,17 +282,17 @@ def compute_targets(learner: QLearner, steps: Steps) -> Tensor:
     if model.is_categorical:
         return categorical.project(bootstrap.softmax(-1), steps.reward, steps.discount, model.atoms)
     reward, discount = learner.value_scale.normalize(steps.reward), steps.discount
-    if model.is_distributional:  # each quantile is moved alike
+    if model.is_distributional:  # each quantile gets the same reward and discount
         reward, discount = reward.unsqueeze(-1), discount.unsqueeze(-1)
     return q_learning.n_step_target(reward, discount, bootstrap)
 
 
 def compute_errors(model: QNetwork, heads: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """The loss of each row, and how surprising it was: both [N].
+    """Compute the loss and the priority of each transition, both [N].
 
-    The Huber loss and the absolute error of values [N]; the cross-entropy and the KL divergence of
-    atoms [N, atoms], which differ by what does not depend on the network; the quantile Huber loss
-    and the Wasserstein distance of quantiles [N, quantiles].
+    For values [N], the Huber loss and the absolute error.  For atoms [N, atoms], the cross-entropy
+    and the KL divergence, which differ by the target's entropy.  For quantiles [N, quantiles], the
+    quantile Huber loss and the Wasserstein distance.
     """
     if model.is_categorical:
         loss = categorical.cross_entropy(heads, target)
@@ -307,9 +305,10 @@ def compute_errors(model: QNetwork, heads: Tensor, target: Tensor) -> tuple[Tens
 
 
 def update(learner: QLearner, steps: Steps, env_steps: int, progress: float) -> Update:
-    """Take one step on a batch; returns metrics and priorities.
+    """Take one step on a batch; return metrics and priorities.
 
-    `env_steps` so far decide when the target network is renewed, `progress` sets the rate.
+    `env_steps`, the run's steps so far, decides when the target network is updated; `progress`
+    (0 to 1) anneals the learning rate.
     """
     config = learner.config
     learner.learning_rate.anneal(progress)
@@ -334,28 +333,31 @@ def update(learner: QLearner, steps: Steps, env_steps: int, progress: float) -> 
 
 
 class QActor(Actor):
-    """Acts epsilon-greedily by the newest values, or by those of noisy weights."""
+    """Acts epsilon-greedily, or greedily with noisy layers."""
 
     model: QNetwork
     config: Config
     fills_replay = True
 
     def counts(self, environment: int) -> bool:
-        """Whether the environment is the one that explores least, if they differ."""
+        """Return whether an environment's returns are reported.
+
+        With `epsilon_spread`, only the one with the lowest epsilon counts.
+        """
         return not self.config.epsilon_spread or environment == self.config.envs_per_actor - 1
 
     @torch.inference_mode()
     def act(self, player: Player, obs: Tree, last: bool) -> AgentOutput:
-        """Draws an action for each observation."""
+        """Choose an action for each observation."""
         count = player.envs.num_envs
-        nothing = np.zeros(count, np.float32)
+        zeros = np.zeros(count, np.float32)
         if last:
-            return AgentOutput(np.empty(0), nothing, nothing)
+            return AgentOutput(np.empty(0), zeros, zeros)
         obs = self.tensors(obs)
         epsilons = self.config.epsilons_at(self.env_steps)
         if bool((epsilons == 1).all()):
             q = self.model.masked(torch.zeros(count, self.model.actions, device=self.device), obs)
-        elif self.config.noisy:  # each actor's environments share a perturbation
+        elif self.config.noisy:  # the environments of an actor share the noise
             parts = []
             for at, random in player.parts():
                 networks.resample(self.model, random)
@@ -365,12 +367,11 @@ class QActor(Actor):
             q, _ = self.network(obs)
         epsilons = epsilons.repeat(count // player.width)
         action = player.draw(q_learning.epsilon_greedy, q.cpu(), epsilons)
-        return AgentOutput(action.numpy(), nothing, nothing)
+        return AgentOutput(action.numpy(), zeros, zeros)
 
 
 def loop(session: Session[Config]) -> None:
-    """The same seed gives the same run, bit by bit, on one machine, unless actors and learner
-    `overlap`."""
+    """Train.  Without `overlap`, a seed repeats the run, bit for bit, on one machine."""
     learner = session.learner
     assert isinstance(learner, QLearner)
     replay = session.replay = replaying.RunReplay(session)
@@ -390,19 +391,19 @@ def loop(session: Session[Config]) -> None:
 train = Train("dqn", Config, loop, learner=QLearner)
 
 
-KEPT = 0.5  # of a convolution's weights at a reset; of the layers after it nothing is kept
+KEPT = 0.5  # the fraction of a convolution's weights that a reset keeps; other layers keep nothing
 
 
 @torch.no_grad()
 def shrink_and_perturb(model: nn.Module, initial: nn.Module) -> None:
-    """Move a model's parameters to those of `initial`: convolutions by half, the others whole.
+    """Reset a model to `initial`: convolutions half of the way, all other layers completely.
 
-    A network that is trained many times on each step overfits what it saw first, and learns ever
-    more slowly.  Resetting it now and then, with the replay kept, lets it use the ratio (Nikishin
-    et al. 2022, https://arxiv.org/abs/2205.07802).  BBF (Schwarzer et al. 2023,
-    https://arxiv.org/abs/2305.19452) resets the last layers whole and moves the convolutions half
-    of the way, and after each reset begins with a long n and a short horizon, which it anneals.
-    Statistics of the input stay as they are.
+    At a high replay ratio a network overfits early experience and learns ever more slowly.
+    Resetting it periodically, while keeping the replay, makes high ratios pay off (Nikishin et al.
+    2022, https://arxiv.org/abs/2205.07802).  BBF (Schwarzer et al. 2023,
+    https://arxiv.org/abs/2305.19452) resets the last layers completely and the convolutions half of
+    the way, and after each reset anneals from a large n and a short horizon.
+    The statistics of the observations are kept.
     """
     for part, began in zip(model.modules(), initial.modules(), strict=True):
         kept = KEPT if isinstance(part, precision.CONVOLUTIONS) else 0.0
@@ -411,11 +412,11 @@ def shrink_and_perturb(model: nn.Module, initial: nn.Module) -> None:
             parameter.mul_(kept).add_(start, alpha=1 - kept)
 
 
-def annealed(start: float, end: float, done: float) -> float:
-    """From `start` to `end` as `done` goes from 0 to 1, by equal factors."""
+def geometric(start: float, end: float, done: float) -> float:
+    """Interpolate geometrically from `start` to `end` as `done` goes from 0 to 1."""
     return start * math.exp(done * math.log(end / start))
 
 
 def annealed_gamma(start: float, end: float, done: float) -> float:
-    """The same for a discount: the horizon 1 / (1 - gamma) grows by equal factors."""
-    return 1 - annealed(1 - start, 1 - end, done) if end < 1 else end
+    """Interpolate a discount, whose horizon 1 / (1 - gamma) grows geometrically."""
+    return 1 - geometric(1 - start, 1 - end, done) if end < 1 else end

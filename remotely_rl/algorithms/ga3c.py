@@ -1,37 +1,37 @@
-"""GA3C: agents that hold no model, and an inference server that answers and learns for all.
+"""GA3C: agents without a model, and an inference server that holds the model and trains it.
 
 Babaeizadeh et al. 2017, https://arxiv.org/abs/1611.06256.
 
-    Agent    steps its environments; asks the server what to do, sends it the experience
-    server   holds the one model: predictors answer requests in batches, trainers learn
+    Agent    steps its environments, requests actions from the server, sends it the trajectories
+    server   holds the only model: predictors answer requests in batches, trainers learn
              (`learning/inference_server.py`)
 
-By the time that an action is learnt from, the model may have changed.  This policy lag is
-reported as staleness, in updates.  It is small because experience does not pile up: an agent
-continues once a trainer, or the queue's one place, has its trajectory.
+The model may have changed by the time an action is learnt from.  This policy lag is reported as
+staleness, in updates.  It stays small because the queue holds one trajectory: an agent continues
+only when a trainer has taken its trajectory, or the queue has room for it.
 
-The paper learns from everything once, by the plain policy gradient, in which an action that
-the policy has given up since would dominate.  So log-probabilities are not let below that of
+The paper uses each transition once, with the plain policy gradient, which actions that the
+policy has since given up would dominate.  So log-probabilities are clamped below at that of
 `probability_floor` (the paper adds a constant to the probability).  On Pong that took 1.2
-million steps to win half of the points.  Here an update goes over its batch several times
-(`epochs`, `minibatches`), and PPO's clipped ratio to the policy that acted bounds both, the
-epochs and the lag.  `--epochs 1 --minibatches 1 --clip-range 0 --no-normalize-advantage
---target-kl 0 --gae-lambda 1 --rollout-steps 8 --train-rows 256 --entropy-coef 0.004` is nearest
-to the paper's way, with Adam, and with means in place of sums.
+million steps to win half of the points.  Here an update makes several epochs over its batch
+(`epochs`, `minibatches`), and PPO's clipped ratio to the behaviour policy bounds the effect of
+both the epochs and the lag.  `--epochs 1 --minibatches 1 --clip-range 0 --no-normalize-advantage
+--target-kl 0 --gae-lambda 1 --rollout-steps 8 --train-rows 256 --entropy-coef 0.004` is closest
+to the paper, but for Adam, and means instead of sums.
 
 Other differences from the paper and the authors' code:
 
-    an agent steps 8 environments together, 32 steps each; theirs has one, and 5
-    a trainer waits for 1,024 steps; theirs takes what one agent brings, unless told otherwise
-    losses are means and Adam's rate is steered; theirs are sums, with RMSProp at 3e-4
+    an agent steps 8 environments, 32 steps each (paper: one, 5 steps)
+    a trainer waits for 1,024 steps (paper: by default for one agent's rollout)
+    losses are means, and target_kl steers Adam's rate (paper: sums, RMSProp at 3e-4)
     advantages are normalized, and the gradient's norm is clipped
-    the entropy coefficient falls from 0.01 to 0.001; theirs is 0.01
-    the reward of an episode's last step counts; in their code it is lost
-    truncated episodes bootstrap, and the input is normalized
-    values are learnt in units of their own deviation where rewards are not clipped
+    the entropy coefficient is annealed from 0.01 to 0.001 (paper: 0.01)
+    the reward of an episode's last step counts (their code drops it)
+    truncated episodes bootstrap, and observations are normalized
+    where rewards are not clipped, value targets are normalized
 
-With `adjust_s` the numbers of agents, predictors and trainers are tuned by the rate of training
-that they give (`Tuner`).
+With `adjust_s`, `Tuner` adjusts the numbers of agents, predictors and trainers to maximize the rate
+of updates.
 """
 
 import dataclasses
@@ -63,46 +63,38 @@ from remotely_rl.functions import losses
 from remotely_rl.functions.distributions import INITIAL_LOG_STD
 from remotely_rl.learning import inference_server, threads
 from remotely_rl.learning.inference_server import Prediction, Record, RemoteLearner, Server
-from remotely_rl.learning.learner import (
-    Learner,
-    Losses,
-    actor_critic_losses,
-    annealed,
-    gae_batch,
-)
+from remotely_rl.learning.learner import Learner, Losses, actor_critic_losses, annealed, gae_batch
 from remotely_rl.runs.training import Session, Train
 from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE
 from remotely_rl.supervision import CrashReport, failures
 from remotely_rl.trees import Tree
 
-WARM_UP_S = 10.0  # before numbers are tuned
+WARM_UP_S = 10.0  # before the tuner starts to measure
 
 
 @dataclasses.dataclass(frozen=True)
 class Config(Common):
-    """The settings.  Their prose is the help of `remotely-rl train ga3c`."""
+    """The settings; their descriptions are the help of `remotely-rl train ga3c`."""
 
     lacks: ClassVar[Mapping[str, str]] = fields.one_way_to_sample(
-        "ga3c samples centrally already: its inference server computes all actions"
-    ) | fields.one_learner(
-        "ga3c has one learner, by whose parameters its inference server answers all agents"
-    )
+        "ga3c always samples centrally: its inference server computes all actions"
+    ) | fields.one_learner("ga3c has one learner, the inference server of all agents")
 
     actors: Annotated[int, "agents, at the start", COUNT] = 4
     envs_per_actor: Annotated[int, "environments that each agent steps together", COUNT] = 8
-    rollout_steps: int = 32  # long enough for a return, too short to grow old
+    rollout_steps: int = 32  # long enough for returns, short enough to stay fresh
     predictors: Annotated[int, "threads that answer agents, at the start", COUNT] = 1
     trainers: Annotated[int, "threads that learn, at the start", COUNT] = 1
     adjust_s: Annotated[
-        float, "seconds for which a change of these numbers is tried; 0: never change them",
-        NOT_NEGATIVE,
+        float, "seconds for which the tuner tries other numbers of agents, predictors and trainers;"
+               " 0: no tuning", NOT_NEGATIVE,
     ] = 0.0  # fmt: skip
-    most_agents: Annotated[int, "most agents, if numbers are adjusted", COUNT] = 16
-    predict_requests: Annotated[int, "requests that a predictor waits for", COUNT] = 2
+    most_agents: Annotated[int, "maximum number of agents, if adjust_s is set", COUNT] = 16
+    predict_requests: Annotated[int, "maximum requests in a batch of a predictor", COUNT] = 2
     predict_wait_ms: Annotated[
-        float, "milliseconds after which it answers the requests that have come", NOT_NEGATIVE
+        float, "milliseconds that a predictor waits for a batch to fill", NOT_NEGATIVE
     ] = 2.0
-    train_rows: Annotated[int, "steps of experience that a trainer waits for", COUNT] = 1024
+    train_rows: Annotated[int, "minimum steps in a trainer's batch", COUNT] = 1024
 
     gamma: fields.Gamma = 0.99
     gae_lambda: fields.GaeLambda = 0.95
@@ -112,7 +104,9 @@ class Config(Common):
     minibatches: fields.Minibatches = 4
     clip_range: fields.ClipRangeOrNone = 0.2
     probability_floor: Annotated[
-        float, "without clip_range, no action counts as less probable than this", FRACTION
+        float,
+        "without clip_range, the lower bound of an action's probability in the loss",
+        FRACTION,
     ] = 1e-6
     value_coef: fields.ValueCoef = 0.5
     entropy_coef: fields.EntropyCoef = 0.01
@@ -134,9 +128,9 @@ class Config(Common):
     def unused(self) -> dict[str, str]:
         why = super().unused()
         if not self.adjust_s:
-            why["most_agents"] = "adjust_s is 0, so that their number stays"
+            why["most_agents"] = "adjust_s is 0"
         if self.clip_range:
-            why["probability_floor"] = "it is for the loss without clip_range"
+            why["probability_floor"] = "clip_range is not 0"
         return why
 
     def __post_init__(self) -> None:
@@ -145,7 +139,7 @@ class Config(Common):
 
     @property
     def most(self) -> int:
-        """Most agents at a time."""
+        """The maximum number of agents at a time."""
         return max(self.actors, self.most_agents) if self.adjust_s else self.actors
 
     @property
@@ -163,7 +157,7 @@ def compute_losses(
     policy: Tensor, value: Tensor, rows: Transitions, config: Config, entropy_coef: float,
     actions: Actions,
 ) -> Losses:  # fmt: skip
-    """PPO's clipped surrogate, or the policy gradient with a floor; the value loss; the entropy."""
+    """Compute PPO's clipped surrogate or the floored policy gradient, value loss and entropy."""
     log_prob = actions.log_prob(policy, rows.action)
     if config.clip_range:
         gradient = losses.clipped_surrogate(
@@ -189,8 +183,8 @@ def update(
 ) -> None:
     """Learn from a batch, in one of several trainer threads.
 
-    `model` is this trainer's copy; `lock` guards the learner's own.  The update is recorded
-    under the lock, so that updates are in the order of their versions.
+    `model` is this trainer's copy; `lock` guards the learner's.  The update is recorded under the
+    lock, so records are in the order of versions.
     """
     config, parameters = learner.config, list(model.parameters())
     entropy_coef = annealed(config.entropy_coef, config.entropy_coef_end, progress)
@@ -215,7 +209,7 @@ def update(
 
 
 class SampleReport(NamedTuple):
-    """What an agent returns of its sampling: the experience itself went to the server."""
+    """The result of `Agent.sample`; the trajectory itself goes to the server."""
 
     steps: int
     episodes: list[Episode]
@@ -225,7 +219,7 @@ class SampleReport(NamedTuple):
 
 @remotely.remote_class
 class Agent:
-    """Steps environments by the server's predictions."""
+    """Steps environments with actions drawn from the server's predictions."""
 
     def __init__(self, config: Config, server: Server, seed: int, is_replacement: bool = False):
         if is_replacement:
@@ -233,11 +227,11 @@ class Agent:
         self.server = server
         self.steps = config.rollout_steps
         self.player = Player.here(config, seed)
-        self.prediction: Prediction | None = None  # for an observation asked about for its value
+        self.prediction: Prediction | None = None  # for the last observation of a trajectory
         self.version = 0
 
     def sample(self) -> SampleReport:
-        """Takes T steps in each environment and sends the trajectory to the server.
+        """Take T steps in each environment and send the trajectory to the server.
 
         Returns when the server has room for it.
         """
@@ -253,14 +247,14 @@ class Agent:
         return SampleReport(steps, envs.pop_episodes(), seconds, envs.pop_crashes())
 
     def set_param(self, params: Parameters) -> None:
-        """Sets the attributes of the environments; see `_attributes`."""
+        """Set the attributes of the environments; see `_attributes`."""
         self.player.envs.set_attributes(params.env_attributes.values)
 
     def act(self, player: Player, obs: Tree, last: bool) -> AgentOutput:
-        """Asks the server, and draws an action from each of its policies."""
+        """Query the server, and sample an action from each policy."""
         actions = player.envs.actions
-        # The prediction for the last observation of one call is the first of the next.
-        prediction = self.prediction or self.ask(obs)
+        # The last observation of a trajectory is the first of the next one: query only once.
+        prediction = self.prediction or self.query(obs)
         self.prediction = prediction if last else None
         if last:
             return AgentOutput(np.empty(0), np.empty(0, np.float32), prediction.value)
@@ -271,27 +265,27 @@ class Agent:
         log_prob = actions.log_prob(policy, action).numpy()
         return AgentOutput(action.numpy(), log_prob, prediction.value)
 
-    def ask(self, obs: Tree) -> Prediction:
-        """One request; the server answers it together with other agents'."""
+    def query(self, obs: Tree) -> Prediction:
+        """Send one request, which the server batches with those of other agents."""
         prediction: Prediction = self.server.predict(obs)  # type: ignore[assignment]
         return prediction
 
     def close(self) -> None:
-        """Closes the environments."""
+        """Close the environments."""
         self.player.envs.close()
 
 
 def make_server(
     config: Config, model: nn.Module, actions: Actions, gpus: int = 0, scale: Sequence[float] = ()
 ) -> Server:
-    """Starts the inference server on the cluster; values begin in units of this `scale`."""
+    """Start the inference server on the cluster; `scale` is the initial state of its ValueScale."""
     kind: Any = remotely.options(inference_server.inference_server(config), gpus=gpus)
     server: Server = kind(config, model, actions, update, scale)
     return server
 
 
 def loop(session: Session[Config]) -> None:
-    """A seed does not repeat a run: which requests are answered together depends on timing."""
+    """Train.  A seed does not repeat a run, because the batches of requests depend on timing."""
     learner, config = session.learner, session.learner.config
     gpus = int(learner.device.type == "cuda")
     scale = learner.value_scale.moments
@@ -326,7 +320,7 @@ train = Train("ga3c", Config, loop)
 
 
 def _attributes(learner: Learner[Config]) -> Parameters:
-    """What agents are sent: the parameters are at the server."""
+    """Return the message to agents: environment attributes only, since they hold no parameters."""
     attributes = learner.env_attributes
     return Parameters(attributes.version, {}, 0, attributes)
 
@@ -347,21 +341,18 @@ def _agents(session: Session[Config], config: Config, server: Server) -> Sampler
 
 
 def _tuner(config: Config) -> "Tuner":
-    counts = {
-        "agents": config.actors, "predictors": config.predictors, "trainers": config.trainers
-    }  # fmt: skip
     cores = threads.cores()
     limits = {"agents": config.most, "predictors": cores, "trainers": cores}
-    return Tuner(counts, limits, config.seed)
+    counts = (config.actors, config.predictors, config.trainers)
+    return Tuner(dict(zip(limits, counts, strict=True)), limits, config.seed)
 
 
 class Tuner:
-    """Dynamic adjustment: finds by trial how many agents, predictors and trainers are best.
+    """Adjusts the numbers of agents, predictors and trainers by random local search.
 
-    Section 4.2 of the paper.  From time to time each count takes a step of -1, 0 or 1 at random;
-    the rate of training is measured for a while, and if it is lower than before, the step is
-    undone.  Counts stay between 1 and their limits.  There is no clock in here: the caller passes
-    the time.
+    Section 4.2 of the paper.  Each trial moves every count by -1, 0 or 1 at random, measures the
+    rate of updates, and undoes the move if the rate is lower than before.  Counts stay between 1
+    and their limits.  The caller measures time; the tuner reads no clock.
     """
 
     def __init__(self, counts: Mapping[str, int], limits: Mapping[str, int], seed: int = 0):
@@ -372,10 +363,9 @@ class Tuner:
         self._best = 0.0
 
     def judge(self, rate: float) -> dict[str, int]:
-        """Takes the rate that the current counts gave; returns the counts to continue with.
+        """Judge the current counts by their rate; return the counts to try next.
 
-        A change that lowers the rate is undone; the next call then measures the counts of before
-        again.
+        If the rate is lower than before, these are the previous counts, to be measured again.
         """
         if self._before is not None and rate < self._best:
             self.counts, self._before = self._before, None
@@ -392,7 +382,7 @@ class Tuner:
 
 
 class RateWindow:
-    """Counts updates in windows of time."""
+    """Measures the rate of updates in consecutive windows of time."""
 
     def __init__(self, begins: float, length: float):
         self._begins = begins
@@ -400,7 +390,7 @@ class RateWindow:
         self._count = 0
 
     def add(self, count: int, now: float) -> float | None:
-        """Counts the updates that came by `now`; returns the rate of a window when it ends."""
+        """Add updates made by time `now`; return the rate of a window when it ends, else None."""
         if now < self._begins:
             return None
         self._count += count

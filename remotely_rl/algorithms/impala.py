@@ -1,34 +1,33 @@
-"""IMPALA: actors that never wait, and a learner that corrects for their older policies.
+"""IMPALA: asynchronous actors, and a learner that corrects for their stale policies by V-trace.
 
 Espeholt et al. 2018, https://arxiv.org/abs/1802.01561; equation and section numbers are
-theirs.  Actors keep sampling while the learner learns.  An update runs the current network on
-the whole batch; V-trace computes from that the value targets, and how much better than
-expected each action was (section 4).  Then it takes a step for each minibatch.
+theirs.  Actors keep sampling while the learner learns.  An update first runs the current network
+on the whole batch, from which V-trace computes value targets and advantages (section 4), then
+takes an optimizer step for each minibatch.
 
-`max_staleness` limits how far the actors may be behind: 0 makes synchronous rounds, none lets
-them run free.  The staleness of the experience is always reported.
+`max_staleness` limits how many updates the actors may be behind: 0 makes rounds synchronous, none
+sets no limit.  The staleness of the experience is always reported.
 
-The paper uses all experience once.  On Pong the policy then hardly moves in the first million
-steps.  Here an update may go over its batch several times (`epochs`, `minibatches`), and over
-earlier batches from a small circular buffer (`replay_batches`, `replays`): to V-trace these are
-just a policy that is a little older.  Rho says how far the current policy is from the one that
-acted; from there on, over the epochs, `clip_range` bounds the update as PPO's does (the
-decoupled objective of Hilton et al. 2022, https://arxiv.org/abs/2110.00641, equation 6).
-A clip around the policy that acted, which is an update behind, leaves each update half the
-room: on Pong it took twice the steps.
+The paper uses each transition once.  On Pong the policy then hardly moves in the first million
+steps.  Here an update may make several epochs over its batch (`epochs`, `minibatches`), and replay
+earlier batches from a small circular buffer (`replay_batches`, `replays`), whose policy is just a
+little older to V-trace.  Rho corrects from the behaviour policy to the policy before the update;
+from there on, `clip_range` bounds the epochs as in PPO (the decoupled objective of Hilton et al.
+2022, https://arxiv.org/abs/2110.00641, equation 6).  A clip around the behaviour policy, which is
+an update old, leaves each update half the room: on Pong it took twice the steps.
 
 Other differences from the paper:
 
-    losses are means and the gradient's norm is clipped at 0.5; theirs are sums, clipped at 40
-    Adam at a rate that is steered; theirs is RMSProp at one that falls to 0
-    advantages are normalized, and their rho is clipped at 2; theirs are not, at 1
-    an update has 2 trajectories of 16 games by 64 steps; theirs has 32 games by 20
-    the entropy coefficient falls from 0.01 to 0.001; for Atari theirs is 0.01
+    losses are means, the gradient's norm is clipped at 0.5 (paper: sums, 40)
+    Adam with a rate steered by target_kl (paper: RMSProp, annealed to 0)
+    advantages are normalized, and their rho is clipped at 2 (paper: not normalized, 1)
+    a batch is 2 trajectories of 16 environments by 64 steps (paper: 32 by 20)
+    the entropy coefficient is annealed from 0.01 to 0.001 (paper, Atari: 0.01)
     a lost life ends an episode only with `life_loss_is_terminal`
-    truncated episodes bootstrap, and the input is normalized
-    values are learnt in units of their own deviation where rewards are not clipped
+    truncated episodes bootstrap, and observations are normalized
+    where rewards are not clipped, value targets are normalized
 
-`epochs=1, minibatches=1, target_kl=0, rho_bar_pg=1, normalize_advantage=False` is nearest to the
+`epochs=1, minibatches=1, target_kl=0, rho_bar_pg=1, normalize_advantage=False` is closest to the
 paper's learner.
 """
 
@@ -64,11 +63,11 @@ from remotely_rl.settings import NOT_NEGATIVE
 
 @dataclasses.dataclass(frozen=True)
 class Config(Common):
-    """The settings.  Their prose is the help of `remotely-rl train impala`."""
+    """The settings; their descriptions are the help of `remotely-rl train impala`."""
 
     lacks: ClassVar[Mapping[str, str]] = fields.one_learner(
-        "impala has one learner, because its actors never wait: several learners would"
-        " come to different numbers of updates"
+        "impala has one learner: its actors are asynchronous, so the updates of several learners"
+        " could not be in step"
     )
 
     rollout_steps: int = 64
@@ -78,19 +77,18 @@ class Config(Common):
     batch_trajectories: fields.BatchTrajectories = 2
     ahead: fields.Ahead = 1
     max_staleness: fields.MaxStaleness = None
-    replay_batches: Annotated[int, "earlier batches to keep for replay", NOT_NEGATIVE] = 0
-    replays: Annotated[int, "kept batches that an update replays", NOT_NEGATIVE] = 1
+    replay_batches: Annotated[int, "size of the replay buffer, in batches", NOT_NEGATIVE] = 0
+    replays: Annotated[int, "batches that an update replays", NOT_NEGATIVE] = 1
 
     gamma: fields.Gamma = 0.99
-    gae_lambda: fields.GaeLambda = 1.0  # an older policy's clipped c cuts traces by itself
+    gae_lambda: fields.GaeLambda = 1.0  # V-trace's clipped c already cuts stale traces
     rho_bar: Annotated[float, "clip of V-trace's rho, for values", NOT_NEGATIVE] = 1.0
     c_bar: Annotated[float, "clip of V-trace's c, at most rho_bar", NOT_NEGATIVE] = 1.0
-    # Above 1, or what normalization subtracts from all advantages would push the policy: a
-    # constant cancels out only with rho = pi / mu.
+    # Above 1, because normalization subtracts a constant from all advantages, which has no effect
+    # on the policy gradient only if rho = pi / mu is not clipped.
     rho_bar_pg: Annotated[float, "clip of V-trace's rho, for the policy", NOT_NEGATIVE] = 2.0
     clip_range: Annotated[
-        float, "clip the ratio of an action's probabilities to 1 - this and 1 + this; 0: never",
-        NOT_NEGATIVE,
+        float, "PPO's clip of the probability ratio, to [1 - this, 1 + this]; 0: off", NOT_NEGATIVE
     ] = 0.2  # fmt: skip
     normalize_values: fields.NormalizeValues = None
     normalize_advantage: fields.NormalizeAdvantage = True
@@ -121,15 +119,17 @@ class Config(Common):
             raise TrainingError(f"rho_bar ({self.rho_bar}) must be at least c_bar ({self.c_bar})")
 
     def unused(self) -> dict[str, str]:
-        nothing = {} if self.replay_batches else {"replays": "replay_batches is 0"}
-        return super().unused() | nothing
+        why = {} if self.replay_batches else {"replays": "replay_batches is 0"}
+        return super().unused() | why
 
 
 def v_trace_batch(
     learner: Learner[Config], rollout: DeviceTrajectory, policy: Tensor, value: Tensor
 ) -> Batch:
-    """V-trace (equation 1, section 4.2), by what the current network makes of a trajectory:
-    policy [T + 1, B, outputs] and value [T + 1, B]."""
+    """Compute V-trace targets (equation 1, section 4.2) from the current network's outputs.
+
+    These are policy [T + 1, B, outputs] and value [T + 1, B] for the trajectory.
+    """
     config = learner.config
     log_prob = learner.actions.log_prob(policy[:-1], rollout.action)
     log_rho = log_prob - rollout.log_prob
@@ -141,7 +141,7 @@ def v_trace_batch(
         valid=rollout.valid,
         rho_bar=config.rho_bar,
         c_bar=config.c_bar,
-        rho_bar_pg=None,  # it weights the advantages once they are normalized
+        rho_bar_pg=None,  # rho weights the advantages after they are normalized, below
         gae_lambda=config.gae_lambda,
     )
     rho = log_rho.exp().clamp(max=config.rho_bar_pg)
@@ -155,8 +155,10 @@ def compute_losses(
     policy: Tensor, value: Tensor, rows: Transitions, config: Config, entropy_coef: float,
     actions: Actions,
 ) -> Losses:  # fmt: skip
-    """The three parts of section 4.2.  `rows.old_log_prob` is by the policy before the update,
-    and the advantage includes its rho."""
+    """Compute the three losses of section 4.2.
+
+    `rows.old_log_prob` is that of the policy before the update; the advantages include rho.
+    """
     log_prob = actions.log_prob(policy, rows.action)
     clip = config.clip_range or math.inf
     gradient = losses.clipped_surrogate(log_prob - rows.old_log_prob, rows.advantage, clip)
@@ -166,7 +168,7 @@ def compute_losses(
 
 
 class ReplayBuffer:
-    """A circular buffer of the newest trajectories."""
+    """A circular buffer of recent batches."""
 
     def __init__(self, config: Config):
         self._kept: deque[DeviceTrajectory] = deque(maxlen=config.replay_batches)
@@ -175,9 +177,9 @@ class ReplayBuffer:
     def with_replays(
         self, rollout: DeviceTrajectory, generator: torch.Generator
     ) -> list[DeviceTrajectory]:
-        """A new trajectory and, at random, some of those kept; then keeps the new one too."""
-        some = torch.randperm(len(self._kept), generator=generator)[: self._replays].tolist()
-        rollouts = [rollout, *(self._kept[i] for i in some)]
+        """Return a new batch and a random sample of the stored ones, then store the new one."""
+        drawn = torch.randperm(len(self._kept), generator=generator)[: self._replays].tolist()
+        rollouts = [rollout, *(self._kept[i] for i in drawn)]
         self._kept.append(rollout)
         return rollouts
 
@@ -185,11 +187,11 @@ class ReplayBuffer:
 def update(
     learner: Learner[Config], buffer: ReplayBuffer, trajectory: Trajectory, progress: float
 ) -> dict[str, float]:
-    """Learn from a batch; returns metrics.  `progress` sets the annealed coefficients.
+    """Learn from a batch; return metrics.  `progress` (0 to 1) anneals coefficients.
 
-    With one minibatch, the forward pass that V-trace needs serves the first epoch's gradient
-    too.  With several, a minibatch is of rows from everywhere in all trajectories: steps on a
-    few whole sequences each are led astray by what these have in common.
+    With one minibatch, the first epoch reuses V-trace's forward pass.  With several, minibatches
+    are shuffled transitions of all trajectories: those of a few whole sequences are correlated,
+    and give worse steps.
     """
     config, actions = learner.config, learner.actions
     learner.learning_rate.anneal(progress)
@@ -214,12 +216,12 @@ def update(
             policy, value, rows = learner.forward(minibatch)
             parts = compute_losses(policy, value, rows, config, entropy_coef, actions)
             steps.append(learner.step(parts))
-    first = batches[0]  # replays were counted before
-    return learner.end_update(steps, first, config.epochs)
+    new = batches[0]  # the statistics have counted the replayed ones already
+    return learner.end_update(steps, new, config.epochs)
 
 
 def loop(session: Session[Config]) -> None:
-    """A seed does not repeat a run, because the order of trajectories depends on timing.
+    """Train.  A seed does not repeat a run, because the order of trajectories depends on timing.
 
     (With `max_staleness=0` and as many `batch_trajectories` as actors it does.)
     """

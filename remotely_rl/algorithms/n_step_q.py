@@ -1,23 +1,23 @@
-"""Asynchronous n-step Q-learning, and its special cases: one-step Q and SARSA.
+"""Asynchronous n-step Q-learning, and its special cases: one-step Q-learning and SARSA.
 
 Mnih et al. 2016, https://arxiv.org/abs/1602.01783, algorithms 1, S1 and S2.  A worker plays T
-steps by an epsilon-greedy policy of the parameters that it has, which do not change meanwhile,
-and pushes one gradient for all of them.  The target of a step is the sum of rewards up to the
-segment's end, plus a target network's value of the observation there:
+steps epsilon-greedily with fixed parameters, and pushes one gradient for all of them.  The target
+of a step is the sum of discounted rewards to the end of the rollout, plus a target network's value
+of the last observation:
 
     n-step     the best action's value             gae_lambda 1
-    one-step   the same, one step after each       gae_lambda 0
+    one-step   the same, after each step           gae_lambda 0
     SARSA      the value of the action taken       on_policy
 
-Each environment has an epsilon of its own, which falls from 1 to one of three values: some
-explore forever, so that workers see different things.  Reported returns are those of the
-environments that explore least.  A worker's target network is the parameters that it had when
-all workers' steps last passed a multiple of `target_every`; the paper's is shared, and may
-differ by what was in flight just then.
+Each environment has its own epsilon, which falls from 1 to one of three values: some keep exploring
+forever, so that workers see different states.  Reported returns are those of the environments that
+explore least.  A worker's target network is the parameters it had when all workers' steps last
+passed a multiple of `target_every` (the paper's is shared, and so may differ by pushes that were
+in flight).
 
-`sync` names the rule of the shared step; see `a3c.py`, whose differences from the paper apply
-here too.  Besides, epsilons fall over 200,000 steps where theirs take a million (4 million
-frames); an environment keeps the epsilon that it ends at; and the network has dueling heads.
+`sync` names the sync rule; see `a3c.py`, whose differences from the paper apply here too.  In
+addition, epsilons fall over 200,000 steps (paper: a million, 4 million frames), an environment
+keeps its final epsilon, and the network has dueling heads.
 """
 
 import copy
@@ -47,21 +47,19 @@ from remotely_rl.runs.training import Session, Train
 from remotely_rl.settings import COUNT, LENGTH, NOT_NEGATIVE
 from remotely_rl.trees import Tree
 
-# What environments' epsilons fall to, and the share of them: section 8 of the paper.
+# Final epsilons, and the fraction of the environments that has each: section 8 of the paper.
 EPSILONS = ((0.01, 0.3), (0.1, 0.4), (0.5, 0.3))
 
 
 @dataclasses.dataclass(frozen=True)
 class Config(Common):
-    """The settings.  Their prose is the help of `remotely-rl train n_step_q`."""
+    """The settings; their descriptions are the help of `remotely-rl train n_step_q`."""
 
     lacks: ClassVar[Mapping[str, str]] = fields.one_way_to_sample(
         "n_step_q samples in its workers, each with environments of its own"
-    ) | fields.one_learner(
-        "n_step_q has several learners as it is: its workers, whose number is actors"
-    )
+    ) | fields.one_learner("n_step_q has a learner in each worker, and actors sets their number")
 
-    actors: Annotated[int, "workers, each a client of the rule", COUNT] = 4
+    actors: Annotated[int, "workers, each a client of the sync rule", COUNT] = 4
     envs_per_actor: Annotated[int, "environments that each worker steps together", COUNT] = 8
     rollout_steps: int = 8
     random_start: int = 250
@@ -73,9 +71,11 @@ class Config(Common):
     explore_steps: Annotated[
         float, "steps, or fraction of total_steps, over which the epsilons fall from 1", LENGTH
     ] = 200_000
-    target_every: Annotated[int, "environment steps between target networks", COUNT] = 10_000
+    target_every: Annotated[
+        int, "environment steps between updates of the target network", COUNT
+    ] = 10_000  # fmt: skip
     on_policy: Annotated[bool, "SARSA: bootstrap from the action taken, not from the best"] = False
-    dueling: Annotated[bool, "add the value head to the advantages of the policy head"] = True
+    dueling: Annotated[bool, "dueling heads: a state value plus advantages of actions"] = True
     play_epsilon: fields.PlayEpsilon = 0.01
     max_grad_norm: fields.MaxGradNorm = 0.5
     optimizer: fields.Optimizer = "rmsprop"
@@ -96,7 +96,7 @@ class Config(Common):
         return super().unused() | sharing.unused(self)
 
     def check_run(self) -> None:
-        """Makes a rule of one parameter, which raises for a wrong rule or optimizer."""
+        """Raise TrainingError for an unknown sync rule or optimizer: make one for a parameter."""
         sharing.make_rule(self, torch.zeros(1))
 
     def check_fits(self, model: nn.Module, actions: Actions) -> None:
@@ -108,30 +108,30 @@ class Config(Common):
             )
 
     def draw(self, actions: Actions, policy: Tensor, generator: torch.Generator) -> Tensor:
-        """How a trained agent plays when it is not to be greedy."""
-        chances = torch.full(policy.shape[:1], self.play_epsilon)
-        return epsilon_greedy(policy, chances, generator)
+        """Sample the action of a trained agent that does not play greedily."""
+        epsilons = torch.full(policy.shape[:1], self.play_epsilon)
+        return epsilon_greedy(policy, epsilons, generator)
 
 
 def finals(count: int, seed: int) -> Tensor:
-    """Final epsilons of `count` environments: drawn, but in the proportions of EPSILONS."""
+    """Draw the final epsilons of `count` environments, in the proportions of EPSILONS."""
     random = np.random.default_rng(seed)
     ends = np.cumsum([share for _, share in EPSILONS])
-    # A stratified draw: one at random of each of `count` equal parts.
+    # Systematic sampling: equally spaced places, with one random offset.
     places = (np.arange(count) + random.random()) / count
     which = np.searchsorted(ends / ends[-1], places, side="right")
     return torch.tensor([EPSILONS[i][0] for i in which], dtype=torch.float32)
 
 
 def compute_losses(policy: Tensor, value: Tensor, rows: Transitions, is_dueling: bool) -> Losses:
-    """The squared error of the value of the action taken."""
+    """Compute the squared error of the value of the action taken."""
     q = q_values(policy, value, is_dueling)
     error = losses.squared_error(taken(q, rows.action), rows.value_target)
     return Losses(error, ABSENT, error.detach(), ABSENT, ABSENT)
 
 
 class QActor(Actor):
-    """Acts epsilon-greedily; its values are those of its target network."""
+    """Acts epsilon-greedily; the values that it records are its target network's."""
 
     config: Config
 
@@ -139,41 +139,38 @@ class QActor(Actor):
         super().__init__(config, model, seed)
         self.target = copy.deepcopy(self.model)
         self.env_steps = 0
-        self._refreshed = 0  # how many target networks there have been
+        self._target_updates = 0
         self.final = finals(config.envs_per_actor, seed)
 
     def sample(self) -> Rollout:
-        """Takes T steps in each environment."""
+        """Take T steps in each environment; update the target network first if it is due."""
         due = self.env_steps // self.config.target_every
-        if due != self._refreshed:
-            self._refreshed = due
+        if due != self._target_updates:
+            self._target_updates = due
             self.target.load_state_dict(self.model.state_dict())
         return super().sample()
 
     def counts(self, environment: int) -> bool:
-        """Whether the environment is one of those that explore least."""
+        """Return whether an environment's returns are reported: only those that explore least."""
         return bool(self.final[environment] == self.final.min())
 
     @torch.inference_mode()
     def act(self, player: Player, obs: Tree, last: bool) -> AgentOutput:
-        """Draws an action for each observation."""
+        """Choose an action for each observation."""
         config, obs = self.config, self.tensors(obs)
         policy, value = self.model(obs)
         q = q_values(policy, value, config.dueling)
-        chances = epsilon(self.final, self.env_steps, config.steps_of(config.explore_steps))
-        chances = chances.repeat_interleave(config.agents_per_env)
-        action = player.draw(epsilon_greedy, q, chances)
+        epsilons = epsilon(self.final, self.env_steps, config.steps_of(config.explore_steps))
+        epsilons = epsilons.repeat_interleave(config.agents_per_env)
+        action = player.draw(epsilon_greedy, q, epsilons)
         policy, value = self.target(obs)
         q_target = q_values(policy, value, config.dueling)
-        if config.on_policy:
-            value = taken(q_target, action)
-        else:
-            value = q_target.max(-1).values
+        value = taken(q_target, action) if config.on_policy else q_target.max(-1).values
         return AgentOutput(action.numpy(), np.zeros(len(q), np.float32), value.numpy())
 
 
 def make_work(config: Config, model: nn.Module, seed: int) -> sharing.SegmentWork:
-    """Makes what a worker computes with."""
+    """Make the actor and the loss of a worker."""
     actor = remotely.local(QActor, config, model, seed)
 
     def losses_at(policy: Tensor, value: Tensor, rows: Transitions, progress: float) -> Losses:
@@ -183,15 +180,13 @@ def make_work(config: Config, model: nn.Module, seed: int) -> sharing.SegmentWor
 
 
 def loop(session: Session[Config]) -> None:
-    """A seed does not repeat a run, because the order of pushes depends on timing.
+    """Train.  A seed does not repeat a run, because the order of pushes depends on timing.
 
     (With a synchronous rule it does.)
     """
     learner, workers = sampling.workers(session, make_work)
-    final, config = (
-        torch.tensor(sum(end * share for end, share in EPSILONS)),
-        session.learner.config,
-    )
+    config = session.learner.config
+    final = torch.tensor(sum(end * share for end, share in EPSILONS))
     explore_steps = config.steps_of(config.explore_steps)
     session.tally.gauges.append(
         lambda: {"train/epsilon": float(epsilon(final, session.env_steps, explore_steps))}

@@ -1,33 +1,33 @@
-"""PPO: a round of experience, gone over several times without moving the policy far.
+"""PPO: several epochs of clipped updates over each synchronous rollout.
 
 Schulman et al. 2017, https://arxiv.org/abs/1707.06347.  All actors sample with the same
-parameters, `batch_rows` steps in all, however many they are: more actors change the pace, and not
-the size of an update.  Advantages are by GAE (Schulman et al. 2016).  Several epochs of minibatches
-move the policy; the clip takes away the incentive to move an action's probability by more than
+parameters, `batch_rows` steps in all, whatever their number: more actors make rounds faster, not
+updates larger.  GAE computes the advantages (Schulman et al. 2016).  Several epochs of minibatches
+move the policy; the clip removes the incentive to change an action's probability by more than
 `clip_range`.
 
-`target_kl` steers the learning rate, unless one is given: it rises if an update moves the policy
-little and falls if it moves it far, so that no horizon has to be guessed.  The network's input is
-normalized by statistics that travel with its parameters.  They change between rounds only, so
-that the function that learns from a round is the one that acted in it.
+Unless you give a learning rate, `target_kl` steers it: the rate rises if an update moves the policy
+little and falls if it moves it far, so you need not guess a horizon.  Observations are normalized
+by running statistics that are sent with the parameters.  They change only between rounds, so the
+learner normalizes a rollout exactly as its actors did.
 
 Other differences from the paper:
 
-    the clip is 0.2 throughout, as the paper's in MuJoCo; for Atari theirs falls from 0.1 to 0
-    rounds are 32 games by 64 steps; theirs are 8 by 128, and 1 by 2048 in MuJoCo
-    advantages are normalized over a round, and the gradient's norm is clipped
-    the value loss is halved and its coefficient is 0.5; theirs is not halved and it is 1
-    values are learnt in units of their own deviation where rewards are not clipped
-    the entropy coefficient falls from 0.01 to 0.001; theirs is 0.01, and 0 in MuJoCo
-    the network predicts the deviation of a continuous action; theirs is the same in every state
+    the clip is 0.2 throughout, as in the paper's MuJoCo runs (Atari: annealed from 0.1 to 0)
+    a rollout is 32 environments by 64 steps (paper: 8 by 128, and 1 by 2048 in MuJoCo)
+    advantages are normalized over the rollout, and the gradient's norm is clipped
+    the value loss is halved and its coefficient is 0.5 (paper: not halved, 1)
+    where rewards are not clipped, value targets are normalized
+    the entropy coefficient is annealed from 0.01 to 0.001 (paper: 0.01, and 0 in MuJoCo)
+    the standard deviation of continuous actions depends on the state (paper: it does not)
     truncated episodes bootstrap
 
-With `overlap` the actors sample the next round while the learner learns from this one, by
-parameters that are one update old: faster where actors and learner have a core each.  The clip
-is then around the policy before the update, and each advantage is weighted by that policy's
-ratio to the one that acted, up to RHO_BAR (the decoupled objective of Hilton et al. 2021,
-https://arxiv.org/abs/2110.00641, with a bound).  A clip around the policy that acted, which is
-an update behind, would leave each update half the room.
+With `overlap` the actors sample the next round while the learner learns from this one, with
+parameters that are one update old: faster if actors and learner each have a core.  The clip is
+then around the policy before the update, and each advantage is weighted by the ratio of that policy
+to the behaviour policy, up to RHO_BAR (the decoupled objective of Hilton et al. 2021,
+https://arxiv.org/abs/2110.00641, with a bound).  A clip around the behaviour policy, which is an
+update old, would leave each update half the room.
 """
 
 import dataclasses
@@ -55,17 +55,17 @@ from remotely_rl.runs import sampling
 from remotely_rl.runs.training import Session, Train
 from remotely_rl.settings import COUNT
 
-RHO_BAR = 2.0  # upper bound of an advantage's weight, with `overlap`
+RHO_BAR = 2.0  # upper bound of the importance weight of an advantage, with `overlap`
 
 
 @dataclasses.dataclass(frozen=True)
 class Config(Common):
-    """The settings.  Their prose is the help of `remotely-rl train ppo`."""
+    """The settings; their descriptions are the help of `remotely-rl train ppo`."""
 
-    batch_rows: Annotated[int, "steps of all environments in a round", COUNT] = 2048
+    batch_rows: Annotated[int, "steps of a round, over all environments", COUNT] = 2048
     rollout_steps: Annotated[
         int | None,
-        "T, steps of each environment in a round; none: batch_rows / the number of environments",
+        "T, steps of each environment in a round; none: batch_rows / number of environments",
         COUNT,
     ] = None
     sampling: fields.Sampling = "auto"
@@ -95,8 +95,9 @@ class Config(Common):
     learner_threads: fields.LearnerThreads = 0
 
     lacks: ClassVar[Mapping[str, str]] = {
-        "learners_share": "ppo's learners share gradients: an update of several epochs would be"
-        " stale before its end; a2c, dqn, c51, qr_dqn and rainbow can share a store"
+        "learners_share": "ppo's learners always share gradients: with a store, an update of"
+        " several epochs would be stale before its end; a2c, dqn, c51, qr_dqn and rainbow can share"
+        " a store"
     }
     paper: ClassVar[Mapping[str, Any]] = {"target_kl": 0.0, "image_size": 84}
 
@@ -104,33 +105,33 @@ class Config(Common):
         super().__post_init__()
         check_steering(self)
 
-    def comes_to(self, name: str) -> Any:
+    def resolved(self, name: str) -> Any:
         if name == "rollout_steps" and self.rollout_steps is None:
-            # To the nearest: a round of 15 actors with 16 environments has 9 steps, 2,160 rows.
+            # Rounded to nearest: 15 actors with 16 environments each take 9 steps, 2,160 rows.
             return max(1, round(self.batch_rows / (self.actors * self.rows_per_actor)))
-        return super().comes_to(name)
+        return super().resolved(name)
 
     def unused(self) -> dict[str, str]:
         given = {} if self.rollout_steps is None else {"batch_rows": "rollout_steps is given"}
         return super().unused() | given
 
     def remarks(self, is_own_model: bool = False) -> list[str]:
-        steps, width = self.comes_to("rollout_steps"), self.actors * self.rows_per_actor
+        steps, width = self.resolved("rollout_steps"), self.actors * self.rows_per_actor
         rows = f"a round has {steps * width:,} rows: {steps:,} steps of {width:,} environments"
         return [rows, *super().remarks(is_own_model)]
 
 
 def check_steering(config: Any) -> None:
-    """Raises TrainingError for a rate that is to be steered by an update of one step."""
+    """Raise TrainingError if `target_kl` would steer the rate of updates of a single step."""
     if target_kl_of(config) and config.epochs * config.minibatches == 1:
         raise TrainingError(
-            "target_kl steers the learning rate by how far the later steps of an update are from"
-            " its first; with one step per update target_kl must be 0, or a learning_rate given"
+            "target_kl steers the learning rate by the KL divergence that an update reaches after"
+            " its first step; with one step per update, set target_kl to 0 or give a learning_rate"
         )
 
 
 class Coefficients(Protocol):
-    """What the loss uses of a config; APPO has the same loss."""
+    """The fields of a Config that the loss reads; APPO has the same loss."""
 
     @property
     def clip_range(self) -> float: ...
@@ -142,7 +143,7 @@ def compute_losses(
     policy: Tensor, value: Tensor, rows: Transitions, config: Coefficients, entropy_coef: float,
     actions: Actions,
 ) -> Losses:  # fmt: skip
-    """Equation 9: the clipped surrogate, the value loss, the policy's entropy."""
+    """Compute equation 9: the clipped surrogate, the value loss and the entropy bonus."""
     log_prob = actions.log_prob(policy, rows.action)
     surrogate = losses.clipped_surrogate(
         log_prob - rows.old_log_prob, rows.advantage, config.clip_range
@@ -154,7 +155,7 @@ def compute_losses(
 
 
 def update(learner: Learner[Config], trajectory: Trajectory, progress: float) -> dict[str, float]:
-    """Learn from a round; returns metrics.  `progress` sets the annealed coefficients."""
+    """Learn from a rollout; return metrics.  `progress` (0 to 1) anneals coefficients."""
     config = learner.config
     learner.learning_rate.anneal(progress)
     entropy_coef = annealed(config.entropy_coef, config.entropy_coef_end, progress)
@@ -165,7 +166,7 @@ def update(learner: Learner[Config], trajectory: Trajectory, progress: float) ->
         rollout.reward, rollout.discount, rollout.value,
         valid=rollout.valid, gae_lambda=config.gae_lambda,
     )  # fmt: skip
-    if learner.is_newer_than(trajectory):  # sampled while the update before was computed
+    if learner.is_newer_than(trajectory):  # sampled during the previous update
         old_log_prob = learner.log_prob(rollout)
         rho = (old_log_prob - rollout.log_prob).exp().clamp(max=RHO_BAR)
     batch = make_batch(
@@ -183,7 +184,7 @@ def update(learner: Learner[Config], trajectory: Trajectory, progress: float) ->
 
 
 def loop(session: Session[Config]) -> None:
-    """The same seed gives the same run, bit by bit, on one machine, with `overlap` too."""
+    """Train.  A seed repeats the run, bit for bit, on one machine, even with `overlap`."""
     learner, config = session.learner, session.learner.config
     actors = sampling.rounds(session, arrivals=config.arrivals)
     while not session.over():

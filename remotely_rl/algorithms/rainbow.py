@@ -1,9 +1,9 @@
-"""Rainbow: DQN with all that was found to improve it at the time.
+"""Rainbow: DQN with six extensions combined.
 
-Hessel et al. 2018, https://arxiv.org/abs/1710.02298.  It is `dqn.py`, which is double and dueling
-and has targets of several steps, with C51's distributions, prioritized draws and noisy layers.
-Noisy layers take time: `--no-noisy` is the epsilon-Rainbow of Stooke and Abbeel 2018,
-https://arxiv.org/abs/1803.02811, which explores by epsilon instead.
+Hessel et al. 2018, https://arxiv.org/abs/1710.02298: `dqn.py`, which has double Q-learning, dueling
+heads and n-step targets, plus C51's distributions, prioritized replay and noisy layers.  Noisy
+layers are slow: `--no-noisy` is the epsilon-Rainbow of Stooke and Abbeel 2018,
+https://arxiv.org/abs/1803.02811, which explores epsilon-greedily instead.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from remotely_rl.runs.training import Train
 
 @dataclasses.dataclass(frozen=True)
 class Config(dqn.Config):
-    """The settings.  Their prose is the help of `remotely-rl train rainbow`."""
+    """The settings; their descriptions are the help of `remotely-rl train rainbow`."""
 
     atoms: int = 51
     noisy: bool = True

@@ -1,23 +1,23 @@
-"""SAC: soft actor-critic, for continuous actions, learnt from a replay of past experience.
+"""SAC: soft actor-critic, off-policy learning of a stochastic policy for continuous actions.
 
-Haarnoja et al. 2018, https://arxiv.org/abs/1812.05905; equation numbers are theirs.  The policy is
-to collect rewards and to stay random: its entropy is worth a temperature per nat, which is learnt
-so that the entropy stays at `target_entropy`.  Two critics learn soft values of actions.  They
-bootstrap from targets that follow them slowly, and from the lower of the two, because a policy
-finds where one overestimates.
+Haarnoja et al. 2018, https://arxiv.org/abs/1812.05905; equation numbers are theirs.  The policy
+maximizes rewards plus its entropy times a temperature, which is learnt so that the entropy stays at
+`target_entropy`.  Two critics learn soft action values.  Their targets bootstrap from the lower of
+two target networks, which follow the critics slowly: a single critic's overestimates attract the
+policy.
 
-Actions are the tanh of a Gaussian's, in units of the bounds of the environment's Box.  For a Dict
-or a Tuple of Boxes they are one vector, and a model's policy is all means of it, then all log
-standard deviations.
+An action is the tanh of a Gaussian sample, scaled to the bounds of the environment's Box.  A Dict
+or a Tuple of Boxes is one vector; a model's policy output is all means, then all log standard
+deviations.
 
-Actors play in rounds, at random until `learn_from`, and the learner makes the updates that a round
-owes: one for each step, if `replay_ratio` is `batch_size`.  Differences from the paper:
+Actors play in rounds, at random until `learn_from`.  After each round the learner makes as many
+updates as `replay_ratio` asks for: one per step if it equals `batch_size`.  Differences from the
+paper:
 
-    actors play `rollout_steps` steps with the same policy, and may be several
-    policy, critics and temperature take one step of Adam together, from the same parameters;
-    theirs take turns
-    the input is normalized by statistics of what was seen, which the targets copy
-    a policy begins with a deviation of e^log_std_start, kept between e^-5 and e^2
+    actors take `rollout_steps` steps with the same policy, and there may be several actors
+    policy, critics and temperature take one Adam step together (paper: one after another)
+    observations are normalized by running statistics, which the target networks copy
+    the policy's standard deviation starts at e^log_std_start and stays between e^-5 and e^2
     truncated episodes bootstrap
 """
 
@@ -54,11 +54,10 @@ from remotely_rl.trees import Tree
 
 @dataclasses.dataclass(frozen=True)
 class Config(Common):
-    """The settings.  Their prose is the help of `remotely-rl train sac`."""
+    """The settings; their descriptions are the help of `remotely-rl train sac`."""
 
     lacks: ClassVar[Mapping[str, str]] = fields.one_learner(
-        "sac has one learner: the gradients of its critics, its policy and its"
-        " temperature are stepped apart, and are not averaged"
+        "sac has one learner: the gradients of its critics, policy and temperature are not averaged"
     )
 
     env: Source = "Pendulum-v1"
@@ -77,10 +76,10 @@ class Config(Common):
     prioritized_beta: fields.PrioritizedBeta = 0.4
 
     gamma: fields.Gamma = 0.99
-    n_step: ClassVar[int] = 1  # targets of more would need the entropies of the steps between
+    n_step: ClassVar[int] = 1  # n-step targets would need the entropy at each step in between
     learning_rate: fields.LearningRate = 3e-4
     learning_rate_end: fields.LearningRateEndOrSame = None
-    rate_end: ClassVar[float] = math.inf  # or learning_rate, if that is lower
+    rate_end: ClassVar[float] = math.inf  # i.e. learning_rate: constant by default
     rate_rule: fields.RateRule = "none"
     rate_follows: ClassVar[str] = replaying.RATE_FOLLOWS
     max_grad_norm: fields.MaxGradNorm = 0.0
@@ -88,12 +87,12 @@ class Config(Common):
     hidden: fields.Hidden = "256,256"
     activation: fields.Activation = "relu"
     log_std_start: fields.LogStdStart = INITIAL_LOG_STD
-    of_networks: ClassVar[tuple[str, ...]] = ("log_std_start",)  # critics have the others
+    of_networks: ClassVar[tuple[str, ...]] = ("log_std_start",)  # the others apply to the critics
     initial_temperature: Annotated[
-        float, "what a nat of entropy is worth at first, in units of rewards", NOT_NEGATIVE
+        float, "temperature at the start: rewards that one nat of entropy is worth", NOT_NEGATIVE
     ] = 1.0
     target_entropy: Annotated[
-        float | None, "entropy of the policy in nats; none: minus one for each coordinate"
+        float | None, "target entropy of the policy in nats; none: minus the number of coordinates"
     ] = None
 
     device: fields.Device = "auto"
@@ -106,12 +105,12 @@ class Config(Common):
     def check_run(self) -> None:
         replaying.check_sizes(self, self.n_step)
         if self.initial_temperature == 0:
-            raise TrainingError("initial_temperature must be more than 0: it is learnt in logs")
+            raise TrainingError("initial_temperature must be more than 0: its logarithm is learnt")
 
     def make_model(
         self, source: networks.ModelSource | None, spec: Tree, actions: Actions
     ) -> SoftActorCritic:
-        """Make the networks; a `source` of yours is the policy, whose value is not used.
+        """Make the networks.  A `source` of your own is the policy; its value head is ignored.
 
         Raises TrainingError as `networks.build` does, and for actions that are not bounded.
         """
@@ -135,23 +134,23 @@ class Config(Common):
 
     @property
     def rate_ratio(self) -> float:
-        """How many times as large a batch is as the one that the rate is given for."""
+        """The batch size, relative to the one that the learning rate is given for."""
         return self.batch_size / replaying.RATE_IS_FOR
 
     def unused(self) -> dict[str, str]:
         return super().unused() | replaying.unused(self)
 
     def best(self, actions: Actions, policy: Tensor) -> Tensor:
-        """The tanh of the mean."""
+        """Return the greedy action: the tanh of the mean."""
         return squashed_mode(policy)
 
     def draw(self, actions: Actions, policy: Tensor, generator: torch.Generator) -> Tensor:
-        """How a trained agent draws an action when it is not greedy."""
+        """Sample an action of a trained agent."""
         return squashed_sample(policy, generator)[0]
 
 
 class SoftLearner(TargetLearner[Config]):
-    """The learner: the networks, and targets that follow the critics."""
+    """The policy, the critics, and the target critics that follow them."""
 
     model: SoftActorCritic
     target: Critics
@@ -159,9 +158,9 @@ class SoftLearner(TargetLearner[Config]):
     def __init__(self, config: Config, model: nn.Module, actions: Actions):
         super().__init__(config, model, actions)
         self.critic_parameters = list(self.model.critics.parameters())
-        made = torch.compile if config.compile else lambda network: network
-        self.policy: Callable[[Tree], tuple[Tensor, Tensor]] = made(self.model.policy)
-        self.critics: Callable[[Tree, Tensor], Tensor] = made(self.model.critics)
+        compiled = torch.compile if config.compile else lambda network: network
+        self.policy: Callable[[Tree], tuple[Tensor, Tensor]] = compiled(self.model.policy)
+        self.critics: Callable[[Tree, Tensor], Tensor] = compiled(self.model.critics)
 
     @property
     def followed(self) -> nn.Module:
@@ -169,18 +168,18 @@ class SoftLearner(TargetLearner[Config]):
 
     @property
     def target_entropy(self) -> float:
-        """The entropy that the temperature holds the policy at, in nats."""
+        """The entropy, in nats, at which the temperature holds the policy."""
         given = self.config.target_entropy
         return -float(self.actions.shape[0]) if given is None else given
 
     def act(self, obs: Tree) -> tuple[Tensor, Tensor]:
-        """Draws an action [N, k] for each observation; returns it and its log-density [N]."""
+        """Sample an action [N, k] for each observation; return it and its log-density [N]."""
         return squashed_sample(self.policy(obs)[0], self.generator)
 
 
 @torch.no_grad()
 def compute_targets(learner: SoftLearner, steps: Steps) -> Tensor:
-    """What the critics' values [N] are to become: the soft Bellman backup, equations 2 and 3."""
+    """Compute the critics' targets [N]: the soft Bellman backup, equations 2 and 3."""
     action, log_prob = learner.act(steps.next_obs)
     q = learner.target(steps.next_obs, action)
     value = losses.soft_value(q, log_prob, learner.model.log_temperature.exp())
@@ -188,28 +187,29 @@ def compute_targets(learner: SoftLearner, steps: Steps) -> Tensor:
 
 
 def compute_losses(learner: SoftLearner, steps: Steps) -> tuple[Losses, Tensor]:
-    """All losses, whose gradients do not meet, and how surprising each step was [N].
+    """Compute the losses, and the priority of each transition [N].
 
-    The critics' is half their mean squared error (equation 5), the policy's is minus its soft value
-    (equation 7), and the temperature's is equation 18.
+    The critic loss is half the mean squared error (equation 5), the policy loss minus the soft
+    value (equation 7), and the temperature loss equation 18.  Each network gets a gradient from its
+    own loss only.
     """
     error = learner.critics(steps.obs, steps.action) - compute_targets(learner, steps)
-    of_critics = 0.5 * (steps.weight * error.square()).mean()
+    critic_loss = 0.5 * (steps.weight * error.square()).mean()
 
     action, log_prob = learner.act(steps.obs)
     log_temperature = learner.model.log_temperature
     with frozen(learner.critic_parameters):
         q = learner.critics(steps.obs, action)
-    of_policy = -losses.soft_value(q, log_prob, log_temperature.detach().exp()).mean()
-    of_temperature = losses.temperature_loss(log_temperature, log_prob, learner.target_entropy)
+    policy_loss = -losses.soft_value(q, log_prob, log_temperature.detach().exp()).mean()
+    temperature_loss = losses.temperature_loss(log_temperature, log_prob, learner.target_entropy)
 
-    total = of_critics + of_policy + of_temperature
-    parts = Losses(total, of_policy, of_critics, -log_prob.mean(), ABSENT)
+    total = critic_loss + policy_loss + temperature_loss
+    parts = Losses(total, policy_loss, critic_loss, -log_prob.mean(), ABSENT)
     return parts, error.detach().abs().mean(0)
 
 
 def update(learner: SoftLearner, steps: Steps, progress: float) -> Update:
-    """Take one step on a batch; returns metrics and priorities.  `progress` sets the rate."""
+    """Take one step on a batch; return metrics and priorities.  `progress` anneals the rate."""
     learner.learning_rate.anneal(progress)
     with learner.autocast():
         parts, priority = compute_losses(learner, steps)
@@ -222,8 +222,7 @@ def update(learner: SoftLearner, steps: Steps, progress: float) -> Update:
 
 
 def loop(session: Session[Config]) -> None:
-    """The same seed gives the same run, bit by bit, on one machine, unless actors and learner
-    `overlap`."""
+    """Train.  Without `overlap`, a seed repeats the run, bit for bit, on one machine."""
     learner = session.learner
     assert isinstance(learner, SoftLearner)
     replay = session.replay = replaying.RunReplay(session)

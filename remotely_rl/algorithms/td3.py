@@ -1,25 +1,25 @@
-"""TD3: twin delayed deep deterministic policy gradient, for continuous actions, from a replay.
+"""TD3: twin delayed deep deterministic policy gradient, for continuous actions.
 
 Fujimoto, van Hoof and Meger 2018, https://arxiv.org/abs/1802.09477; sections are theirs.  The
-policy is a function of the observation, and is improved along the gradient of a critic by the
-action (Silver et al. 2014).  It finds where the critic is too high, so there is
+policy is deterministic, and follows the gradient of a critic with respect to the action (Silver et
+al. 2014).  A critic's overestimates attract the policy, so TD3 has
 
     a second critic: targets take the lower of two values                      section 4.2
-    a delay: policy and targets move once in `policy_delay` updates            section 5.2
-    noise on the target policy's actions, so that values are smooth in them    section 5.3
+    a delay: policy and target networks move every `policy_delay` updates      section 5.2
+    noise on the target policy's actions, which smooths the target values      section 5.3
 
-Actions are the tanh of what the policy returns, one number for each coordinate, in units of the
-bounds of the environment's Box.  For a Dict or a Tuple of Boxes they are one vector.
+An action is the tanh of the policy's output, one number for each coordinate, scaled to the bounds
+of the environment's Box.  A Dict or a Tuple of Boxes is one vector.
 
-Actors play in rounds, at random until `learn_from` and then with Gaussian noise, and the learner
-makes the updates that a round owes: one for each step, if `replay_ratio` is `batch_size`.  Sizes
-and rates are those of the authors' later code, https://github.com/sfujim/TD3.  Differences from the
-paper:
+Actors play in rounds, at random until `learn_from` and then with Gaussian noise.  After each round
+the learner makes as many updates as `replay_ratio` asks for: one per step if it equals
+`batch_size`.  Sizes and rates are those of the authors' later code,
+https://github.com/sfujim/TD3.  Differences from the paper:
 
-    actors play `rollout_steps` steps with the same policy, and may be several
-    policy and critics take one step of Adam together, from the same parameters; theirs take turns
-    the input is normalized by statistics of what was seen, which the targets copy
-    truncated episodes bootstrap; and there may be targets of n steps
+    actors take `rollout_steps` steps with the same policy, and there may be several actors
+    policy and critics take one Adam step together (paper: one after another)
+    observations are normalized by running statistics, which the target networks copy
+    truncated episodes bootstrap, and n-step targets are possible
 """
 
 import dataclasses
@@ -50,11 +50,10 @@ from remotely_rl.trees import Tree
 
 @dataclasses.dataclass(frozen=True)
 class Config(Common):
-    """The settings.  Their prose is the help of `remotely-rl train td3`."""
+    """The settings; their descriptions are the help of `remotely-rl train td3`."""
 
     lacks: ClassVar[Mapping[str, str]] = fields.one_learner(
-        "td3 has one learner: the gradients of its critics and its policy are stepped apart, and"
-        " are not averaged"
+        "td3 has one learner: the gradients of its critics and its policy are not averaged"
     )
 
     env: Source = "Pendulum-v1"
@@ -64,8 +63,8 @@ class Config(Common):
     sampling: fields.Sampling = "auto"
     overlap: fields.Overlap = False
     exploration_noise: Annotated[
-        float, "standard deviation of the noise on actions, whose bounds are -1 and 1", NOT_NEGATIVE
-    ] = 0.1  # fmt: skip
+        float, "standard deviation of the actors' noise, on actions in [-1, 1]", NOT_NEGATIVE
+    ] = 0.1
 
     replay_rows: fields.ReplayRows = 1_000_000
     learn_from: fields.LearnFrom = 1_000
@@ -79,21 +78,23 @@ class Config(Common):
     n_step: fields.NStep = 1
     learning_rate: fields.LearningRate = 3e-4
     learning_rate_end: fields.LearningRateEndOrSame = None
-    rate_end: ClassVar[float] = math.inf  # or learning_rate, if that is lower
+    rate_end: ClassVar[float] = math.inf  # i.e. learning_rate: constant by default
     rate_rule: fields.RateRule = "none"
     rate_follows: ClassVar[str] = replaying.RATE_FOLLOWS
     max_grad_norm: fields.MaxGradNorm = 0.0
     tau: fields.Tau = 0.005
     policy_delay: Annotated[
-        int, "updates of the critics for one of the policy and the targets", COUNT
+        int, "critic updates per update of the policy and the target networks", COUNT
     ] = 2  # fmt: skip
     target_noise: Annotated[
         float, "standard deviation of the noise on the target policy's actions", NOT_NEGATIVE
     ] = 0.2
-    target_noise_clip: Annotated[float, "clip that noise to this", NOT_NEGATIVE] = 0.5
+    target_noise_clip: Annotated[float, "clip the target policy's noise to this", NOT_NEGATIVE] = (
+        0.5
+    )
     hidden: fields.Hidden = "256,256"
     activation: fields.Activation = "relu"
-    of_networks: ClassVar[tuple[str, ...]] = ()  # critics have them too
+    of_networks: ClassVar[tuple[str, ...]] = ()  # they apply to the critics too
 
     device: fields.Device = "auto"
     learner_threads: fields.LearnerThreads = 0
@@ -112,7 +113,7 @@ class Config(Common):
     def make_model(
         self, source: networks.ModelSource | None, spec: Tree, actions: Actions
     ) -> PolicyAndCritics:
-        """Make the networks; a `source` of yours is the policy, whose value is not used.
+        """Make the networks.  A `source` of your own is the policy; its value head is ignored.
 
         Raises TrainingError as `networks.build` does, and for actions that are not bounded.
         """
@@ -130,23 +131,23 @@ class Config(Common):
 
     @property
     def rate_ratio(self) -> float:
-        """How many times as large a batch is as the one that the rate is given for."""
+        """The batch size, relative to the one that the learning rate is given for."""
         return self.batch_size / replaying.RATE_IS_FOR
 
     def unused(self) -> dict[str, str]:
         return super().unused() | replaying.unused(self)
 
     def best(self, actions: Actions, policy: Tensor) -> Tensor:
-        """The tanh of what the policy returns."""
+        """Return the greedy action: the tanh of the policy's output."""
         return torch.tanh(full(policy))
 
     def draw(self, actions: Actions, policy: Tensor, generator: torch.Generator) -> Tensor:
-        """How an actor explores, and a trained agent plays when it is not greedy."""
+        """Add exploration noise: the action of an actor, or of an agent that is not greedy."""
         return perturbed(self.best(actions, policy), self.exploration_noise, generator)
 
 
 class DelayedLearner(TargetLearner[Config]):
-    """The learner: policy and critics, and targets that follow both."""
+    """The policy, the critics, and the target networks that follow both."""
 
     model: PolicyAndCritics
     target: PolicyAndCritics
@@ -154,20 +155,22 @@ class DelayedLearner(TargetLearner[Config]):
     def __init__(self, config: Config, model: nn.Module, actions: Actions):
         super().__init__(config, model, actions)
         self.critic_parameters = list(self.model.critics.parameters())
-        made = torch.compile if config.compile else lambda network: network
-        self.policy: Callable[[Tree], tuple[Tensor, Tensor]] = made(self.model.policy)
-        self.critics: Callable[[Tree, Tensor], Tensor] = made(self.model.critics)
+        compiled = torch.compile if config.compile else lambda network: network
+        self.policy: Callable[[Tree], tuple[Tensor, Tensor]] = compiled(self.model.policy)
+        self.critics: Callable[[Tree, Tensor], Tensor] = compiled(self.model.critics)
 
     @property
     def policy_is_due(self) -> bool:
-        """Whether the next update moves policy and targets too."""
+        """Whether the next update moves the policy and the target networks too."""
         return (self.version + 1) % self.config.policy_delay == 0
 
 
 @torch.no_grad()
 def compute_targets(learner: DelayedLearner, steps: Steps) -> Tensor:
-    """What the critics' values [N] are to become: the lower value of the target policy's action,
-    which noise has moved a little."""
+    """Compute the critics' targets [N] (clipped double Q-learning).
+
+    They bootstrap from the lower target critic's value of the target policy's action plus noise.
+    """
     config, target = learner.config, learner.target
     best = config.best(learner.actions, target(steps.next_obs)[0])
     action = perturbed(best, config.target_noise, learner.generator, config.target_noise_clip)
@@ -176,26 +179,26 @@ def compute_targets(learner: DelayedLearner, steps: Steps) -> Tensor:
 
 
 def compute_losses(learner: DelayedLearner, steps: Steps) -> tuple[Losses, Tensor, Tensor]:
-    """The losses, the critics' values [2, N], and how surprising each step was [N].
+    """Compute the losses, the critics' values [2, N], and the priority of each transition [N].
 
-    The critics' is half their mean squared error.  The policy's, if it is due, is minus the first
-    critic's value of its actions.
+    The critic loss is half the mean squared error.  The policy loss, if it is due, is minus the
+    first critic's value of the policy's actions.
     """
     q = learner.critics(steps.obs, steps.action)
     error = q - compute_targets(learner, steps)
-    of_critics = 0.5 * (steps.weight * error.square()).mean()
-    surprise = error.detach().abs().mean(0)
+    critic_loss = 0.5 * (steps.weight * error.square()).mean()
+    priority = error.detach().abs().mean(0)
     if not learner.policy_is_due:
-        return Losses(of_critics, ABSENT, of_critics, ABSENT, ABSENT), q.detach(), surprise
+        return Losses(critic_loss, ABSENT, critic_loss, ABSENT, ABSENT), q.detach(), priority
     action = learner.config.best(learner.actions, learner.policy(steps.obs)[0])
     with frozen(learner.critic_parameters):
-        of_policy = losses.deterministic_policy_gradient(learner.critics(steps.obs, action)[0])
-    parts = Losses(of_critics + of_policy, of_policy, of_critics, ABSENT, ABSENT)
-    return parts, q.detach(), surprise
+        policy_loss = losses.deterministic_policy_gradient(learner.critics(steps.obs, action)[0])
+    parts = Losses(critic_loss + policy_loss, policy_loss, critic_loss, ABSENT, ABSENT)
+    return parts, q.detach(), priority
 
 
 def update(learner: DelayedLearner, steps: Steps, progress: float) -> Update:
-    """Take one step on a batch; returns metrics and priorities.  `progress` sets the rate."""
+    """Take one step on a batch; return metrics and priorities.  `progress` anneals the rate."""
     learner.learning_rate.anneal(progress)
     is_due = learner.policy_is_due
     with learner.autocast():
@@ -210,8 +213,7 @@ def update(learner: DelayedLearner, steps: Steps, progress: float) -> Update:
 
 
 def loop(session: Session[Config]) -> None:
-    """The same seed gives the same run, bit by bit, on one machine, unless actors and learner
-    `overlap`."""
+    """Train.  Without `overlap`, a seed repeats the run, bit for bit, on one machine."""
     learner = session.learner
     assert isinstance(learner, DelayedLearner)
     replay = session.replay = replaying.RunReplay(session)

@@ -1,12 +1,12 @@
 """The settings of training runs.
 
-    Common    what every algorithm has: the run, the environment, the machine   common.py
-    fields    what several have, by name                                        fields.py
-    presets   settings that learn an environment, with their figures            presets.py
+    Common    fields of every algorithm: run, environment, machine    common.py
+    fields    fields that several algorithms share                    fields.py
+    presets   tuned settings for environments, with their results     presets.py
 
-An algorithm's Config, in its own file, is Common and all else that can be set there.
-`settings.py` says what a field is made of.  Its prose is the help of `remotely-rl train`; its
-bounds are checked when a Config is made.
+An algorithm's Config, in its own file, adds its fields to Common.  `settings.py` defines what a
+field consists of.  Its description is the help of `remotely-rl train`; its bounds are checked when
+a Config is made.
 """
 
 from remotely_rl.config import fields, presets
@@ -17,10 +17,10 @@ from remotely_rl.config.common import (
     joint_learners_of,
     learners_of,
     rate_factor,
+    resets_in_pause,
     sampling_of,
     shares_store,
     target_kl_of,
-    waits_of,
 )
 
 __all__ = [
@@ -33,13 +33,13 @@ __all__ = [
     "learners_of",
     "presets",
     "rate_factor",
+    "resets_in_pause",
     "sampling_of",
     "shares_store",
     "target_kl_of",
-    "waits_of",
 ]
 
-# How `remotely-rl train ALGORITHM --help` groups the fields; the others are under Learning.
+# The groups of fields in `remotely-rl train ALGORITHM --help`; all other fields are in Learning.
 GROUPS: dict[str, tuple[str, ...]] = {
     "Start here": ("env", "preset", "actors", "minutes", "total_steps", "learning_rate", "seed"),
     "Environment": (

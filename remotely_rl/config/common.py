@@ -1,4 +1,4 @@
-"""The settings that all algorithms have, and how they travel with an environment's spec."""
+"""Common, the settings that all algorithms share, and functions of a Config."""
 
 import dataclasses
 import math
@@ -33,32 +33,33 @@ from remotely_rl.trees import Tree
 GRADIENTS, STORE = "gradients", "store"  # what learners share
 STEERED_TO = 0.01  # nats; see target_kl_of
 RESETS = ("at_once", "in_pause")
-ENDS = ("total_steps", "minutes")  # of a run, and so of its schedules
+ENDS = ("total_steps", "minutes")  # the limits of a run, at which schedules end too
 SAMPLING = ("auto", "local", "central", "alternating")
-# How a learning rate follows the size of a batch.  Stooke and Abbeel 2018 have the square root for
-# A2C, and leave the rates of the DQN family alone up to batches of 2,048.
+# How a learning rate scales with the batch size.  Stooke and Abbeel 2018 use the square root for
+# A2C, and do not scale the rates of the DQN family up to batches of 2,048.
 RATE_RULES: dict[str, Callable[[float], float]] = {
     "none": lambda ratio: 1.0,
     "sqrt": math.sqrt,
     "linear": lambda ratio: ratio,
 }
-ATARI_SIZE, ATARI_STACK = 42, 4  # of images in Atari games, unless others are asked for
+ATARI_SIZE, ATARI_STACK = 42, 4  # default image_size and frame_stack of Atari games
 
 
 @dataclasses.dataclass(frozen=True)
 class Common:
-    """The fields that all algorithms have.  Every field of a Config that exists is in bounds."""
+    """The fields that all algorithms have.  They are checked when a Config is made."""
 
     env: fields.Env = "ALE/Pong-v5"
     actors: Annotated[int, "processes that sample", COUNT] = 2
     envs_per_actor: Annotated[int, "environments that each actor steps together", COUNT] = 16
     rollout_steps: fields.RolloutSteps = 64
     random_start: Annotated[
-        int, "first play up to this many random steps, so that environments differ", NOT_NEGATIVE
-    ] = 0
+        int, "up to this many random steps in each environment first, so that they differ",
+        NOT_NEGATIVE
+    ] = 0  # fmt: skip
     probe_steps: Annotated[
-        int, "random steps in one environment before the run, which check it and begin the"
-             " statistics of its observations", Range(2)
+        int, "random steps in one environment before the run, to check it and initialize the"
+             " observation statistics", Range(2)
     ] = checks.STEPS  # fmt: skip
     total_steps: Annotated[
         int, "stop after this many environment steps in all; 0: no limit", NOT_NEGATIVE
@@ -69,21 +70,20 @@ class Common:
     target: Annotated[float | None, "stop when the mean of the last 30 returns reaches this"] = None
     seed: Annotated[int, "seed of all random numbers", NOT_NEGATIVE] = 1
     preset: Annotated[
-        str, "settings to begin with: auto, those that learn the env; none; paper; or those of"
-             " another env"
+        str, "base settings: auto, those tuned for env; none; paper; or another environment's"
     ] = presets.NONE  # fmt: skip
 
     env_kwargs: Annotated[
-        Mapping[str, Any], "argument of the environment, a Python literal or text; may be repeated"
+        Mapping[str, Any], "argument of the environment, a Python literal or text; repeatable"
     ] = dataclasses.field(default_factory=dict)
     wrappers: Annotated[
-        Sequence[Wrapper | str], "wrapper around each environment, module:NAME or FILE.py:NAME; may"
-                                 " be repeated, innermost first"
+        Sequence[Wrapper | str], "wrapper around each environment, module:NAME or FILE.py:NAME;"
+                                 " repeatable, innermost first"
     ] = ()  # fmt: skip
 
     step_timeout_s: Annotated[
-        float, "an environment that takes longer for a step or a reset hangs, and is replaced; 0:"
-               " no limit", NOT_NEGATIVE
+        float, "timeout of an environment's step or reset, at which it is replaced; 0: no limit",
+        NOT_NEGATIVE
     ] = watchdog.DEFAULT_S  # fmt: skip
     max_crash_rate: Annotated[
         float, "end the run if environments crash more often than this, per step; 1: never",
@@ -91,8 +91,8 @@ class Common:
     ] = crashes.MAX_RATE  # fmt: skip
 
     reward_clip: Annotated[
-        float | None, "clip rewards in the learner to this; 0: never; none: to 1 in Atari games",
-        NOT_NEGATIVE,
+        float | None, "clip rewards in the learner to +-this; 0: off; none: 1 in Atari games, else"
+                      " off", NOT_NEGATIVE,
     ] = None  # fmt: skip
 
     anneal_steps: Annotated[
@@ -102,17 +102,17 @@ class Common:
         LENGTH,
     ] = None
     image_size: Annotated[
-        int | None, "scale images to this height and width; none: 42 in Atari games, else never",
+        int | None, "scale images to this height and width; none: 42 in Atari games, else off",
         Range(20),
     ] = None  # fmt: skip
     gray: Annotated[
-        bool | None, "images without colour; none: in Atari games, else as they are"
+        bool | None, "convert images to grayscale; none: in Atari games only"
     ] = None  # fmt: skip
     frame_stack: Annotated[
-        int | None, "last frames that an image consists of; none: 4 in Atari games, else 1", COUNT
+        int | None, "number of stacked frames; none: 4 in Atari games, else 1", COUNT
     ] = None  # fmt: skip
     sticky_actions: Annotated[
-        float, "Atari: probability that the last action is repeated", FRACTION
+        float, "Atari: probability of repeating the previous action", FRACTION
     ] = 0.0
     life_loss_is_terminal: Annotated[bool, "Atari: a lost life ends the episode"] = False
 
@@ -122,19 +122,19 @@ class Common:
     normalize_observations: fields.NormalizeObservations = True
 
     precision: Annotated[
-        str, "what networks compute in: float32, bfloat16, or auto, the faster of them here"
+        str, "precision of the networks: float32, bfloat16, or auto, the faster of them here"
     ] = "auto"
     compile: Annotated[
         bool, "compile the learner's network with torch.compile; on a GPU with CUDA graphs"
     ] = False
     evaluate_every: Annotated[
-        int, "environment steps between evaluations, which play beside training; 0: none",
+        int, "environment steps between evaluations, which run beside training; 0: none",
         NOT_NEGATIVE,
     ] = 0  # fmt: skip
-    evaluate_episodes: Annotated[int, "whole episodes of an evaluation", COUNT] = 10
-    evaluate_greedy: Annotated[
-        bool, "an evaluation takes the most likely actions, and does not draw them"
-    ] = True
+    evaluate_episodes: Annotated[int, "complete episodes of an evaluation", COUNT] = 10
+    evaluate_greedy: Annotated[bool, "evaluations take the most likely action; no: they sample"] = (
+        True
+    )
     log_interval_s: Annotated[float, "seconds between rows of metrics", NOT_NEGATIVE] = 5.0
     checkpoint_interval_s: Annotated[float, "seconds between checkpoints", NOT_NEGATIVE] = 120.0
 
@@ -142,18 +142,18 @@ class Common:
     rate_end: ClassVar[float] = 1e-4  # see learning_rate_end
     values_in_rewards: ClassVar[bool] = False  # see learner.RewardScale
 
-    # In which fields the form that the algorithm has in its paper differs from the defaults.
+    # The algorithm as published: fields whose values differ from the defaults.
     paper: ClassVar[Mapping[str, Any]] = {}
 
-    # Why the algorithm does not have fields that others have, by their names.
+    # Fields that other algorithms have and this one does not, with the reason.
     lacks: ClassVar[Mapping[str, str]] = {}
 
-    # Which fields do nothing if the model is the user's own.
+    # Fields that have no effect on a model of your own.
     of_networks: ClassVar[tuple[str, ...]] = (
         "hidden", "activation", "network", "normalize_observations", "log_std_start",
     )  # fmt: skip
 
-    # Names of the fields that were changed to resume a run; set by `training.config_of`.
+    # Fields given when a run is resumed; set by `training.config_of`.
     overridden: ClassVar[frozenset[str]] = frozenset()
 
     def __new__(cls, *args: Any, **given: Any) -> "Common":
@@ -173,7 +173,7 @@ class Common:
         units = networks.hidden_of(self.hidden)
         if units is not None:
             object.__setattr__(self, "hidden", ",".join(map(str, units)))
-        _ = self.architecture  # raises for a network or an activation that does not exist
+        _ = self.architecture  # raises for an unknown network or activation
         check_sampling(self)
         check_share(self)
         rate_factor(self)
@@ -184,16 +184,16 @@ class Common:
             length = getattr(self, name)
             if isinstance(bounds, Length) and length and length < 1 and not self.total_steps:
                 raise TrainingError(
-                    f"{name}={length:g} is a fraction of total_steps, which is 0: give it, or a"
-                    f" number of steps as {name}"
+                    f"{name}={length:g} is a fraction of total_steps, which is 0: give total_steps,"
+                    f" or {name} as a number of steps"
                 )
 
     def make_model(
         self, source: networks.ModelSource | None, spec: Tree, actions: Actions
     ) -> nn.Module:
-        """Make the network to train: the one that fits the observations, or a `source` of yours.
+        """Make the network to train: from `source`, or the default one for the observations.
 
-        Raises TrainingError if there is none that fits, as `networks.build` does.
+        Raises TrainingError if it does not fit, as `networks.build` does.
         """
         start = None
         if source is None:
@@ -203,99 +203,101 @@ class Common:
         )
 
     def best(self, actions: Actions, policy: Tensor) -> Tensor:
-        """The action that a trained agent takes when it is greedy: the most likely one."""
+        """Return the greedy action of a trained agent: the most likely one."""
         return actions.mode(policy)
 
     def draw(self, actions: Actions, policy: Tensor, generator: torch.Generator) -> Tensor:
-        """How a trained agent draws an action when it is not greedy."""
+        """Sample an action of a trained agent that is not greedy."""
         return actions.sample(policy, generator)
 
     def check_run(self) -> None:
-        """Raises TrainingError for what takes too long to check in every copy of a Config.
+        """Raise TrainingError for settings that are too slow to check in every copy of a Config.
 
-        It is called once, where a run begins, before its folder is made.
+        It is called once per run, before the run folder is created.
         """
-        _ = self.plan  # raises for environments that cannot wait
+        _ = self.plan  # raises for environments whose resets cannot wait
 
     def check_fits(self, model: nn.Module, actions: Actions) -> None:
-        """Raises TrainingError for a network or actions that the algorithm cannot train.
+        """Raise TrainingError for a network or actions that the algorithm cannot train.
 
-        Like `check_run` it is called before the folder of a run is made.
+        It is called once per run, before the run folder is created.
         """
 
     def unused(self) -> dict[str, str]:
-        """Why fields do nothing, as the others are, by their names."""
+        """Return the fields that have no effect with these settings, with the reason."""
         why: dict[str, str] = {}
         if not self.evaluate_every:
             of_evaluations = ("evaluate_episodes", "evaluate_greedy")
             why |= dict.fromkeys(of_evaluations, "evaluate_every is 0")
         if not is_atari(self.env):
             of_atari = ("sticky_actions", "life_loss_is_terminal")
-            why |= dict.fromkeys(of_atari, "it is of Atari games")
+            why |= dict.fromkeys(of_atari, "env is not an Atari game")
         return why
 
     @classmethod
     def form_of_paper(cls, env: Source) -> dict[str, Any]:
-        """The settings of `paper`; the size of images is of Atari games alone."""
+        """Return the settings of `paper`, with `image_size` for Atari games only."""
         return {
             name: value
             for name, value in cls.paper.items()
             if name != "image_size" or is_atari(env)
         }
 
-    def comes_to(self, name: str) -> Any:
-        """What a field is, also where others decide."""
+    def resolved(self, name: str) -> Any:
+        """Return the value of a field, computed if it depends on other fields."""
         return target_kl_of(self) if name == "target_kl" else getattr(self, name)
 
     def remarks(self, is_own_model: bool = False) -> list[str]:
-        """What a run says of its settings: its preset, those that do nothing, what the paper's form
-        has."""
+        """Return remarks on the settings that a run prints when it starts.
+
+        They are about the preset, settings without effect, and differences from the paper.
+        """
         unused = self.unused()
         if is_own_model:
             unused |= dict.fromkeys(self.of_networks, "the model is your own")
-        usual = {field.name: field.default for field in dataclasses.fields(self)}
-        said = presets.remarks(self)
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        remarks = presets.remarks(self)
         if self.overridden & set(ENDS):
             ends = [settings.option(name, at) for name in ENDS if (at := getattr(self, name))]
-            said.append(f"schedules end at {' or '.join(ends)}, counted from the run's start")
-        said += [
-            f"{name}={getattr(self, name)} does nothing: {why}"
+            remarks.append(f"schedules end at {' or '.join(ends)}, counted from the run's start")
+        remarks += [
+            f"{name}={getattr(self, name)} has no effect: {why}"
             for name, why in unused.items()
-            if name in usual and getattr(self, name) != usual[name]
+            if name in defaults and getattr(self, name) != defaults[name]
         ]
-        differs = [
+        differences = [
             settings.option(name, value)
             for name, value in self.form_of_paper(self.env).items()
-            if self.comes_to(name) != value
+            if self.resolved(name) != value
         ]
-        if differs:
-            said.append(f"not the form of its paper, which has {' '.join(differs)}")
-        return said
+        if differences:
+            remarks.append(f"differs from the paper, which has {' '.join(differences)}")
+        return remarks
 
-    # What follows from the fields.
+    # Values derived from the fields.
 
     @property
     def processes(self) -> int:
-        """How many actors a run has at most, of all kinds; 0: as many as there is room for."""
+        """The maximum number of actors of all kinds; 0: as many as the cluster has room for."""
         return (self.actors + 1) * learners_of(self) - 1
 
     @property
     def rows_per_actor(self) -> int:
-        """How many rows the environments of an actor have: one each, or one for each agent."""
+        """The number of rows of an actor: one per environment, or per agent of each."""
         return self.envs_per_actor * self.agents_per_env
 
     @property
     def agents_per_env(self) -> int:
-        """How many agents play in each environment; more than one in those of MultiAgent."""
+        """The number of agents in each environment; more than one with MultiAgent."""
         return environments.agents_of(self.env)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Take along the spec of the environment's id: perhaps only this process knows it."""
+        """Add the environment's spec, which may be registered in this process only."""
         spec = gymnasium.registry.get(self.env) if isinstance(self.env, str) else None
         return {**self.__dict__, "spec": spec}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Make the environment's id known in this process."""
+        """Register the environment's id in this process."""
         state = dict(state)
         if (spec := state.pop("spec")) is not None:
             gymnasium.registry.setdefault(spec.id, spec)
@@ -304,30 +306,30 @@ class Common:
     def make_environments(
         self, count: int, watch: Watch | None = None, waits: bool = False
     ) -> Environments:
-        """Make `count` environments as these settings say; see `environments.plan` on `waits`."""
+        """Make `count` environments; for `waits`, see `environments.plan`."""
         return environments.make(
             self.env, count, self.atari, self.images, watch, waits, self.env_kwargs, self._wrappers
         )
 
     @property
     def plan(self) -> environments.Plan:
-        """How to make the environments of an actor."""
+        """The plan for the environments of an actor."""
         return self.plan_of(threads=1)
 
     def plan_of(self, threads: int) -> environments.Plan:
-        """The same, with so many threads to step games that are native."""
+        """Return the plan, with this many threads to step ale-py's native games."""
         atari = dataclasses.replace(self.atari, threads=threads)
         return environments.plan(
-            self.env, atari, self.images, waits_of(self), self.env_kwargs, self._wrappers
+            self.env, atari, self.images, resets_in_pause(self), self.env_kwargs, self._wrappers
         )
 
     @property
     def _wrappers(self) -> tuple[Wrapper, ...]:
-        return self.wrappers  # type: ignore[return-value]  # none is a word once it is checked
+        return self.wrappers  # type: ignore[return-value]  # __post_init__ has resolved strings
 
     @property
     def atari(self) -> Atari:
-        """The preprocessing, if the environment is an Atari game."""
+        """The preprocessing of Atari games."""
         return Atari(
             image_size=self.image_size or ATARI_SIZE,
             gray=True if self.gray is None else self.gray,
@@ -338,59 +340,59 @@ class Common:
 
     @property
     def images(self) -> Images:
-        """The preprocessing of images in all other environments."""
+        """The preprocessing of images of all other environments."""
         return Images(self.image_size, bool(self.gray), self.frame_stack or 1)
 
     @property
     def architecture(self) -> networks.Architecture:
-        """What the network is made of.  Raises TrainingError for what does not exist."""
+        """The architecture of the network.  Raises TrainingError for an unknown choice."""
         return networks.Architecture(
             hidden=networks.hidden_of(self.hidden),
             activation=self.activation,
             network=self.network,
-            lstm=getattr(self, "lstm", 0),  # where a memory can be trained
+            lstm=getattr(self, "lstm", 0),
             normalizes=self.normalize_observations,
         )
 
     @property
     def clips_rewards_at(self) -> float:
-        """What rewards are clipped at in the learner, or 0."""
+        """The bound at which the learner clips rewards; 0: none."""
         if self.reward_clip is None:
             return float(is_atari(self.env))
         return self.reward_clip
 
     def steps_of(self, length: float) -> float:
-        """How many environment steps the length of a schedule is."""
+        """Return the length of a schedule in environment steps."""
         return length if length >= 1 else length * self.total_steps
 
     def progress(self, env_steps: int, seconds: float = 0.0) -> float:
-        """How much of the schedule is over, from 0 to 1, so far into the run."""
+        """Return the progress of the schedule, from 0 to 1, at this point of the run."""
         if self.anneal_steps is not None:
             return min(1.0, env_steps / self.steps_of(self.anneal_steps))
-        over = [env_steps / self.total_steps] if self.total_steps else []
-        over += [seconds / (60 * self.minutes)] if self.minutes else []
-        return min(1.0, max(over, default=env_steps / self.horizon))
+        done = [env_steps / self.total_steps] if self.total_steps else []
+        done += [seconds / (60 * self.minutes)] if self.minutes else []
+        return min(1.0, max(done, default=env_steps / self.horizon))
 
 
 def learners_of(config: Any) -> int:
-    """How many learners a config's run has: one, where its Config has no field for it."""
+    """Return the number of learners; 1 if the Config has no such field."""
     count: int = getattr(config, "learners", 1)
     return count
 
 
 def joint_learners_of(config: Any) -> int:
-    """How many learners' batches make an update: all, or one if they share a store."""
+    """Return how many learners' batches make one update: all, or 1 if they share a store."""
     return 1 if shares_store(config) else learners_of(config)
 
 
 def shares_store(config: Any) -> bool:
-    """Whether a config's learners step the parameters in a store, each by itself."""
+    """Return whether each learner steps the parameters in a shared store independently."""
     share: str = getattr(config, "learners_share", GRADIENTS)
     return share == STORE
 
 
 def check_share(config: Any) -> None:
-    """Raises TrainingError for a kind of sharing that there is not."""
+    """Raise TrainingError for an unknown `learners_share`."""
     share = getattr(config, "learners_share", GRADIENTS)
     if share not in (GRADIENTS, STORE):
         raise TrainingError(
@@ -400,20 +402,20 @@ def check_share(config: Any) -> None:
 
 
 def target_kl_of(config: Any) -> float:
-    """The KL divergence that a config's learning rate is steered to; 0: none."""
+    """Return the KL divergence to which the learning rate is steered; 0: it is not."""
     given: float | None = getattr(config, "target_kl", 0.0)
-    if given is None:  # a rate that is given holds
+    if given is None:  # a given learning rate is not steered
         return STEERED_TO if config.learning_rate is None else 0.0
     return given
 
 
-def waits_of(config: Any) -> bool:
-    """Whether environments whose episode is over wait for the pause of the next update."""
+def resets_in_pause(config: Any) -> bool:
+    """Return whether environments reset only in the pause of the next update."""
     return getattr(config, "resets", RESETS[0]) == RESETS[1]
 
 
 def check_sampling(config: Any) -> None:
-    """Raise TrainingError for a way of sampling that there is not, or not with these actors."""
+    """Raise TrainingError for unknown `sampling` or `resets`, or sampling that does not fit."""
     given = getattr(config, "sampling", "local")
     if given not in SAMPLING:
         raise TrainingError(
@@ -428,10 +430,10 @@ def check_sampling(config: Any) -> None:
         return
     if getattr(config, "arrivals", False):
         raise TrainingError(
-            f"actors that dial in compute their own actions: {given} sampling is without arrivals"
+            f"actors that dial in compute their own actions: {given} sampling excludes arrivals"
         )
     if not config.actors:
-        raise TrainingError(f"{given} sampling needs a number of actors, not 0 for as many as fit")
+        raise TrainingError(f"{given} sampling needs a number of actors, not 0")
     batch = getattr(config, "batch_trajectories", config.actors)
     if getattr(config, "max_staleness", None) is not None and batch % config.actors:
         raise TrainingError(
@@ -440,26 +442,26 @@ def check_sampling(config: Any) -> None:
         )
     if given == "alternating" and config.actors % 2:
         raise TrainingError(
-            f"alternating sampling has two halves of the actors: {config.actors} is odd"
+            f"alternating sampling needs an even number of actors, not {config.actors}"
         )
 
 
 def sampling_of(config: Any) -> str:
-    """Where the actions of a config's actors are computed: local, central or alternating."""
+    """Return where actions are computed: local, central or alternating."""
     given: str = getattr(config, "sampling", "local")
     if given != "auto":
         return given
     can = config.actors and not getattr(config, "arrivals", False)
-    can = can and not environments.makes_vector(config.env)  # which may reset in another way
+    can = can and not environments.makes_vector(config.env)  # it may have another autoreset mode
     can = can and getattr(config, "max_staleness", None) is None
     return "central" if can and device_of(config).type == "cuda" else "local"
 
 
 def rate_factor(config: Any) -> float:
-    """What a config's learning rates are multiplied by: its `rate_rule` of its `rate_ratio`.
+    """Return the factor of the learning rates: `rate_rule` applied to `rate_ratio`.
 
-    The batches of learners that average their gradients count as one.  It is 1 where a config has
-    no rule.  Raises TrainingError for a rule that does not exist.
+    The batches of learners that average their gradients count as one.  Without a rule the factor is
+    1.  Raises TrainingError for an unknown rule.
     """
     rule: str = getattr(config, "rate_rule", "none")
     if rule not in RATE_RULES:
@@ -470,7 +472,7 @@ def rate_factor(config: Any) -> float:
 
 
 def device_of(config: Common) -> torch.device:
-    """The device of a learner: the CPU, where its Config has no field for it.
+    """Return the learner's device; the CPU if the Config has no such field.
 
     Raises TrainingError if this machine does not have it.
     """
@@ -478,7 +480,7 @@ def device_of(config: Common) -> torch.device:
 
 
 def device_named(name: str) -> torch.device:
-    """The device of that name.  Raises TrainingError if this machine does not have it."""
+    """Return the device of that name.  Raises TrainingError if this machine does not have it."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

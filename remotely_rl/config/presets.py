@@ -1,7 +1,7 @@
-"""Presets: settings that learn an environment, with what was measured of them.
+"""Presets: tuned settings for environments, with measured results.
 
-A preset is named for the environment that it was measured on, and fits every version of it.  A
-Config takes one if its field `preset` asks for it; every field that is given wins.
+A preset is named after the environment that it was measured on, and applies to every version of it.
+A Config takes one if its field `preset` asks for it; fields that you give take precedence.
 """
 
 import dataclasses
@@ -18,10 +18,10 @@ AUTO, NONE, PAPER = "auto", "none", "paper"
 
 
 class Measured(NamedTuple):
-    """What the plain command came to: `remotely-rl train ALGORITHM --env ENV --seed SEED`."""
+    """The results of `remotely-rl train ALGORITHM --env ENV --seed SEED`."""
 
-    returns: tuple[float, ...]  # of seeds 1, 2, ...: greedy, by the last checkpoint
-    minutes: float  # of training, the median, on one core beside other programs
+    returns: tuple[float, ...]  # greedy evaluation of the last checkpoint, for seeds 1, 2, ...
+    minutes: float  # training time, the median, on one core beside other programs
     commit: str
 
     def __str__(self) -> str:
@@ -35,12 +35,12 @@ class Preset(NamedTuple):
 
     env: str
     algorithm: str
-    settings: Mapping[str, Any]  # with `total_steps`: the run ends by itself
+    settings: Mapping[str, Any]  # including `total_steps`, the end of the run
     measured: Measured
 
     @property
     def options(self) -> str:
-        """The settings as they are written on the command line."""
+        """The settings as command line options."""
         return " ".join(settings.option(name, value) for name, value in self.settings.items())
 
     def __str__(self) -> str:
@@ -51,16 +51,16 @@ class Preset(NamedTuple):
         )
 
 
-# Small optimizer steps on large rounds, as RL Baselines3 Zoo has them.  In rounds of 2,048 rows
-# LunarLander came to 223 with a steered rate, and to 127 with one that falls.
+# Small optimizer steps on large rounds, as in RL Baselines3 Zoo.  In rounds of 2,048 rows
+# LunarLander's return was 223 with a steered learning rate, and 127 with an annealed one.
 SMALL_STEPS: dict[str, Any] = {
     "gamma": 0.999, "gae_lambda": 0.98, "batch_rows": 16_384, "minibatches": 256, "epochs": 4,
     "learning_rate": 3e-4, "learning_rate_end": 5e-5,
 }  # fmt: skip
-# On tables of a few hundred states a steered rate rose to 0.004, where Taxi forgot what it knew.
+# On tables of a few hundred states a steered rate rose to 0.004, and Taxi's policy collapsed.
 FALLING_RATE: dict[str, Any] = {"learning_rate": 1e-3, "learning_rate_end": 1e-4}
 
-# As tianshou has them for all of MuJoCo.
+# Tianshou's settings for all of MuJoCo.
 MUJOCO: dict[str, Any] = {
     "actors": 1, "minibatches": 32, "epochs": 10, "learning_rate": 3e-4, "learning_rate_end": 1e-5,
     "entropy_coef": 0.0, "entropy_coef_end": 0.0, "value_coef": 0.25, "log_std_start": -0.5,
@@ -171,19 +171,18 @@ ROWS: tuple[Preset, ...] = (
 
 
 def find(algorithm: str, env: str) -> Preset | None:
-    """The preset of an algorithm for an environment's name, in whatever version; None: there is
-    none."""
+    """Return the preset of an algorithm for an environment, in any version, or None."""
     rows = (row for row in ROWS if row.algorithm == algorithm)
     return next((row for row in rows if _unversioned(row.env) == _unversioned(env)), None)
 
 
 def algorithms_for(env: str) -> list[str]:
-    """The algorithms that have a preset for an environment."""
+    """Return the algorithms that have a preset for an environment."""
     return [row.algorithm for row in ROWS if _unversioned(row.env) == _unversioned(env)]
 
 
 def named(algorithm: str, name: str) -> Preset:
-    """The preset of an algorithm with that name.  Raises TrainingError for an unknown name."""
+    """Return an algorithm's preset by its name.  Raises TrainingError for an unknown name."""
     if found := find(algorithm, name):
         return found
     if others := algorithms_for(name):
@@ -194,14 +193,14 @@ def named(algorithm: str, name: str) -> Preset:
 
 
 def begin(config: Any, given: Collection[str]) -> None:
-    """Sets the fields of a new config that are not `given`, by their names, as its preset says.
+    """Apply the preset of a new config to the fields that are not `given` (their names).
 
-    Of AUTO without a row, and of NONE, there is nothing to set.  Raises TrainingError for a name
-    that is not there, and for a setting that the config's class does not have.
+    NONE, and AUTO without a preset for the environment, change nothing.  Raises TrainingError for
+    an unknown preset, or a setting that the config's class does not have.
     """
     kind, name = type(config), config.preset
     if name == NONE or len(given) == len(dataclasses.fields(kind)):
-        return  # the second is a copy of a config, or that of a run: its preset is in it already
+        return  # with all fields given, it is a copy, to which the preset is already applied
     if name == PAPER:
         chosen = kind.form_of_paper(config.env)
     else:
@@ -218,7 +217,7 @@ def begin(config: Any, given: Collection[str]) -> None:
 
 
 def remarks(config: Any) -> list[str]:
-    """What a run says of its preset: which it is, and what is otherwise than there."""
+    """Return remarks on the preset that a run prints: its settings, and which are changed."""
     algorithm, name = algorithm_of(type(config)), config.preset
     if name == AUTO:
         env = name_of(config.env)
@@ -226,16 +225,20 @@ def remarks(config: Any) -> list[str]:
         return [f"no preset of {algorithm} for {env}, but {_have(others)}"] if others else []
     if name in (NONE, PAPER) or (found := find(algorithm, name)) is None:
         return []
-    now = {field: getattr(config, field) for field in found.settings}
-    kept = {field for field, value in found.settings.items() if now[field] == value}
-    said = " ".join(settings.option(field, now[field]) for field in now if field in kept)
-    changed = " ".join(settings.option(field, now[field]) for field in now if field not in kept)
-    return [f"preset {name}: {said}{f'; changed: {changed}' if changed else ''}"]
+    kept: list[str] = []
+    changed: list[str] = []
+    for field, value in found.settings.items():
+        now = getattr(config, field)
+        (kept if now == value else changed).append(settings.option(field, now))
+    difference = f"; changed: {' '.join(changed)}" if changed else ""
+    return [f"preset {name}: {' '.join(kept)}{difference}"]
 
 
 def algorithm_of(kind: type) -> str:
-    """The algorithm whose file a Config class is in; of a user's file, which has no presets, the
-    class: `my_algorithm.Config`."""
+    """Return the name of the algorithm of a Config class.
+
+    For a class in a file of your own, which has no presets, it is `my_algorithm.Config`.
+    """
     package, _, name = kind.__module__.rpartition(".")
     own = f"{kind.__module__}.{kind.__qualname__}"
     return name if package == "remotely_rl.algorithms" else own
@@ -250,5 +253,5 @@ def _shown(number: float) -> str:
 
 
 def _unversioned(env: str) -> str:
-    """The name of an environment without its module and its version."""
+    """Return the name of an environment without its module and version."""
     return re.sub(r"-v\d+$", "", env.rpartition(":")[2])

@@ -1,5 +1,5 @@
-"""Training runs in the browser: panels of the dashboard, and reports that can be sent.
+"""Training runs in the browser: panels of the dashboard, and reports to share.
 
-`static/vendored.cdx.json` says what is vendored in `static/`: uPlot, as npm has it, under the
-licence in `static/uPlot.LICENSE` (MIT).
+`static/vendored.cdx.json` lists the vendored code in `static/`: uPlot from npm, under the licence
+in `static/uPlot.LICENSE` (MIT).
 """

@@ -1,4 +1,4 @@
-"""Line charts as SVG text, for a page without scripts.  Pure: numbers go in, markup comes out."""
+"""Line charts as SVG, for a page without scripts: pure functions from numbers to markup."""
 
 import html
 import math
@@ -13,7 +13,7 @@ Values = Sequence[float | None]
 
 
 class Line(NamedTuple):
-    """A line, and the band around it if there is one."""
+    """A line, and the band around it, if any."""
 
     x: Values
     y: Values
@@ -24,7 +24,7 @@ class Line(NamedTuple):
 
 
 def ticks(low: float, high: float, about: int) -> list[float]:
-    """Return round numbers between two, some `about` of them: steps of 1, 2 or 5 times ten^n."""
+    """Return about `about` round numbers in a range, in steps of 1, 2 or 5 times a power of 10."""
     span = high - low
     if not span > 0 or not math.isfinite(span):
         return [low]
@@ -35,7 +35,7 @@ def ticks(low: float, high: float, about: int) -> list[float]:
 
 
 def short(number: float) -> str:
-    """Return a number for an axis: 20 k, 1.5 M."""
+    """Return a number as text for an axis: 20 k, 1.5 M."""
     for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if abs(number) >= size:
             return f"{number / size:.3g}{unit}"
@@ -43,7 +43,7 @@ def short(number: float) -> str:
 
 
 def chart(lines: Sequence[Line], title: str, width: int = 560, height: int = 240) -> str:
-    """Return an SVG of lines; empty if none has two numbers that can be drawn."""
+    """Return an SVG of lines; an empty string if there is nothing to draw."""
     places = [place for line in lines for place in _places(line.x, line.y)]
     if not places:
         return ""

@@ -1,4 +1,4 @@
-"""`remotely-rl dashboard`: the runs of a folder in the browser, and a cluster if one is named."""
+"""The command `remotely-rl dashboard`: the runs of a folder, and a cluster if one is named."""
 
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,8 @@ def run(runs: Path, address: str | None, key: Path | None, where: dict[str, Any]
     """Serve until Ctrl-C.  Raises TrainingError if there is no such folder."""
     if not runs.is_dir():
         raise TrainingError(
-            f"there is no folder {runs}; `remotely-rl train` makes `runs` in the folder where it "
-            "is started, or name the folder of your runs"
+            f"there is no folder {runs}; `remotely-rl train` makes `runs` in its working directory,"
+            " or name the folder of your runs"
         )
     panels = [panel.panel(runs)]
     at = server.Where(**where)

@@ -1,4 +1,4 @@
-"""Runs compared: those that differ only by chance make one line, with a band from low to high."""
+"""Comparison of runs: those that differ only in seed, limits and speed share a line and a band."""
 
 from collections.abc import Sequence
 from typing import Any, BinaryIO, Protocol
@@ -9,11 +9,11 @@ from remotely_rl.errors import TrainingError
 from remotely_rl.runs import curve
 from remotely_rl.runs.run_folder import RunConfig
 
-MOST = 50  # runs in one comparison
+MAX_RUNS = 50  # in one comparison
 
 
 class Source(Protocol):
-    """Where runs come from."""
+    """A source of runs."""
 
     def config(self, name: str) -> RunConfig: ...
 
@@ -25,12 +25,13 @@ def compared(
 ) -> dict[str, Any]:
     """Return a line of `column` over another for each group of runs, in the order given.
 
-    A group is runs of one algorithm and environment with the same settings (`curve.CHANCE` are
-    those that may differ): a line for each, and a band where all of them have data.  `left_out` are
-    runs that have no such number yet.  Raises ValueError for what cannot be compared.
+    A group has the runs of one algorithm and environment with the same settings, except those in
+    `curve.PER_RUN`.  It has a line for each run, and a band where all of them have data.
+    `left_out` are runs without such a number.  Raises ValueError for too many runs, or another
+    x axis.
     """
-    if len(names) > MOST:
-        raise ValueError(f"{len(names)} runs are too many for one picture; choose {MOST} at most")
+    if len(names) > MAX_RUNS:
+        raise ValueError(f"{len(names)} runs are too many for one chart; choose {MAX_RUNS} at most")
     if over not in series.OVER:
         raise ValueError(f"the x axis is {' or '.join(series.OVER)}, not {over!r}")
     groups: dict[str, curve.Group] = {}
@@ -45,7 +46,8 @@ def compared(
         if line is None:
             left_out.append(name)
             continue
-        group = curve.Group(f"{config.algorithm}, {config.env}", curve.telling(config.config), [])
+        settings = curve.group_settings(config.config)
+        group = curve.Group(f"{config.algorithm}, {config.env}", settings, [])
         kind = repr((group.name, sorted(group.settings.items(), key=lambda pair: pair[0])))
         groups.setdefault(kind, group)
         lines.setdefault(kind, {})[name] = line
@@ -62,18 +64,18 @@ def compared(
 def line_of(
     runs: Source, name: str, over: str, column: str, points: int
 ) -> tuple[curve.Line, curve.Line] | None:
-    """Return a column of a run over another, where it has numbers; None if it has none."""
-    import numpy as np  # noqa: PLC0415 - a list of runs needs none
+    """Return a column of a run over another, where both have numbers; None if nowhere."""
+    import numpy as np  # noqa: PLC0415 - the list of runs does without
 
     with runs.open(name, "metrics.csv") as file:
         piece = series.read(file, [over, column], points, bucket=series.last)
     if column not in piece.series or over not in piece.series:
         return None
     pairs = zip(piece.series[over], piece.series[column], strict=True)
-    there = [(x, y) for x, y in pairs if x is not None and y is not None]
-    if not there:
+    finite = [(x, y) for x, y in pairs if x is not None and y is not None]
+    if not finite:
         return None
-    x, y = zip(*there, strict=True)
+    x, y = zip(*finite, strict=True)
     return np.array(x), np.array(y)
 
 
@@ -82,7 +84,7 @@ def _lines(found: dict[str, tuple[curve.Line, curve.Line]]) -> list[dict[str, An
 
 
 def _band(found: dict[str, tuple[curve.Line, curve.Line]]) -> dict[str, list[float]] | None:
-    """Return the mean and the extremes where all runs have data; None for one run, or nowhere."""
+    """Return the mean and the extremes where all runs have data; None if nowhere, or one run."""
     if len(found) < 2 or (band := curve.band(list(found.values()))) is None:
         return None
     return {part: _short(numbers) for part, numbers in band._asdict().items()}

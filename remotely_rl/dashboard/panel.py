@@ -1,7 +1,7 @@
-"""The training panels of the dashboard: what its URLs answer.
+"""The training panels of the dashboard, and the handlers of their URLs.
 
 /api/runs                       ?after&limit&sort&q
-/api/runs/NAME                  its settings, its last row, its videos
+/api/runs/NAME                  settings, last row and videos of a run
 /api/runs/NAME/metrics          ?columns&points&file&from_byte
 /api/runs/NAME/videos/FILE
 /api/compare                    ?run&run&over&column&points
@@ -31,21 +31,21 @@ def panel(root: Path) -> app.Panel:
         "runs",
         "remotely_rl.dashboard",
         [
-            Route("/api/runs", _answering(runs, _list)),
-            Route("/api/compare", _answering(runs, _compare)),
-            Route("/api/runs/{name:path}/metrics", _answering(runs, _metrics)),
-            Route("/api/runs/{name:path}/videos/{file}", _answering(runs, _video)),
-            Route("/api/runs/{name:path}", _answering(runs, _run)),
+            Route("/api/runs", _handler(runs, _list)),
+            Route("/api/compare", _handler(runs, _compare)),
+            Route("/api/runs/{name:path}/metrics", _handler(runs, _metrics)),
+            Route("/api/runs/{name:path}/videos/{file}", _handler(runs, _video)),
+            Route("/api/runs/{name:path}", _handler(runs, _run)),
         ],
     )
 
 
-def _answering(runs: Runs, answer: Callable[[Runs, Request], Response]) -> Callable[[Request], Any]:
-    """Return a handler that reads files on a thread, and says in a sentence what is not there."""
+def _handler(runs: Runs, respond: Callable[[Runs, Request], Response]) -> Callable[[Request], Any]:
+    """Return a handler that calls `respond` in a thread, and turns errors into HTTP ones."""
 
     async def handle(request: Request) -> Response:
         try:
-            return await to_thread.run_sync(answer, runs, request)
+            return await to_thread.run_sync(respond, runs, request)
         except NoRun as error:
             raise HTTPException(404, str(error)) from None
         except TrainingError as error:
@@ -77,13 +77,13 @@ def _run(runs: Runs, request: Request) -> Response:
 
 
 def _metrics(runs: Runs, request: Request) -> Response:
-    asked = request.query_params
+    query = request.query_params
     with runs.open(request.path_params["name"], "metrics.csv") as file:
         piece = series.read(
             file,
-            asked.getlist("columns"),
+            query.getlist("columns"),
             app.number(request, "points", 400),
-            asked.get("file", ""),
+            query.get("file", ""),
             app.number(request, "from_byte", 0),
         )
     return JSONResponse(piece._asdict())
@@ -93,18 +93,18 @@ def _video(runs: Runs, request: Request) -> Response:
     name, file = request.path_params["name"], request.path_params["file"]
     if file not in runs.videos(name):
         raise NoRun(f"there is no video {file!r} of {name!r}")
-    runs.open(name, file).close()  # a plain file
+    runs.open(name, file).close()  # checks that it is a regular file
     return FileResponse(runs.folder(name) / file)
 
 
 def _compare(runs: Runs, request: Request) -> Response:
-    asked = request.query_params
+    query = request.query_params
     return JSONResponse(
         groups.compared(
             runs,
-            asked.getlist("run"),
-            asked.get("over", series.STEPS),
-            asked.get("column", "rollout/return_mean"),
+            query.getlist("run"),
+            query.get("over", series.STEPS),
+            query.get("column", "rollout/return_mean"),
             app.number(request, "points", 400),
         )
     )

@@ -1,7 +1,7 @@
-"""One page about runs that can be sent: curves, figures and settings, without a script.
+"""A report about runs: one HTML page to share, with curves, figures and settings, without scripts.
 
-Dask's performance report is the model.  What is in the page comes from the runs' folders alone; it
-fetches nothing, and a policy in its head forbids scripts, whatever a name or a setting holds.
+Dask's performance report is the model.  The page contains only data of the run folders and fetches
+nothing.  A Content-Security-Policy in its head forbids scripts, whatever a name or a setting holds.
 """
 
 import html
@@ -18,8 +18,8 @@ from remotely_rl.errors import TrainingError
 from remotely_rl.runs import run_folder
 from remotely_rl.runs.run_folder import RunConfig
 
-SMALL = {  # of each run
-    "time/steps_per_second": "steps a second",
+CHARTS = {  # of each run
+    "time/steps_per_second": "steps per second",
     "train/policy_loss": "policy loss",
     "train/value_loss": "value loss",
     "train/entropy": "entropy",
@@ -51,13 +51,13 @@ dd{margin:0;overflow-wrap:anywhere}ul{list-style:none;padding:0}summary{cursor:p
 
 
 class Chosen:
-    """Runs of any folders, each by a name that no other of them has."""
+    """Runs of any folders, each with a unique name."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
         self._runs: dict[str, tuple[Runs, str]] = {}
         for path in (run for given in paths for run in run_folder.runs_of(given)):
             root = path.resolve()
-            run_folder.read(path)  # which says what is wrong
+            run_folder.read(path)  # raises if it is not a run
             name, number = root.name, 2
             while name in self._runs and self._runs[name][0].root != root:
                 name, number = f"{root.name} ({number})", number + 1
@@ -80,15 +80,18 @@ class Chosen:
 
 
 def write(paths: Sequence[Path], out: Path) -> None:
-    """Write the report of these runs.  Raises TrainingError if one is no run, or if it cannot."""
-    page = made(Chosen(paths), datetime.now().astimezone())
+    """Write the report of these runs.
+
+    Raises TrainingError if a path is not a run, or if `out` cannot be written.
+    """
+    page = html_of(Chosen(paths), datetime.now().astimezone())
     try:
         out.write_text(page, encoding="utf-8")
     except OSError as error:
         raise TrainingError(f"{out} cannot be written: {error.strerror}") from None
 
 
-def made(runs: Chosen, now: datetime) -> str:
+def html_of(runs: Chosen, now: datetime) -> str:
     """Return the page."""
     names = runs.names()
     title = names[0] if len(names) == 1 else f"{len(names)} runs"
@@ -109,7 +112,7 @@ def made(runs: Chosen, now: datetime) -> str:
 
 
 def _compared(runs: Chosen) -> str:
-    """Return the returns of all runs, over steps and over time."""
+    """Return the charts of all runs' returns, over steps and over time."""
     figures, keys = [], ""
     for over, unit in AXES.items():
         found = groups.compared(runs, runs.names(), over, "rollout/return_mean", POINTS)
@@ -133,12 +136,12 @@ def _compared(runs: Chosen) -> str:
 def _key(place: int, group: dict[str, Any]) -> str:
     colour = chart.COLOURS[place % len(chart.COLOURS)]
     count = len(group["lines"])
-    several = f", {count} runs: each, and their mean and range where all have data"
-    several = several if count > 1 else ""
+    note = f", {count} runs: each, and their mean and range where all have data"
+    note = note if count > 1 else ""
     return (
         f'<li><svg viewBox="0 0 18 4" style="width:18px;display:inline-block">'
         f'<rect width="18" height="3" fill="{colour}"/></svg> {_text(group["label"])}'
-        f'<span class="soft">{several}</span></li>'
+        f'<span class="soft">{note}</span></li>'
     )
 
 
@@ -170,11 +173,11 @@ def _run(runs: Chosen, name: str) -> str:
     """Return the section of one run: small curves, and its settings."""
     try:
         with runs.open(name, "metrics.csv") as file:
-            piece = series.read(file, [series.STEPS, *SMALL], POINTS)
+            piece = series.read(file, [series.STEPS, *CHARTS], POINTS)
     except NoRun:
         piece = None
     figures = []
-    for column, title in SMALL.items() if piece else ():
+    for column, title in CHARTS.items() if piece else ():
         assert piece is not None
         values = piece.series.get(column, [])
         line = chart.Line(piece.series.get(series.STEPS, ()), values)

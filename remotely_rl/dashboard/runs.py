@@ -1,8 +1,8 @@
-"""The run folders below one folder, for people who look: what is there, and nothing beside it.
+"""The run folders below one folder, with access to nothing outside it.
 
-A name comes from a browser.  It leads to a folder that lies in the root after all symlinks were
-followed, and files in it are opened without following one.  So a run folder that links to another
-place, or a metrics.csv that does, is refused.
+The names of runs come from a browser.  A name must resolve, with symlinks, to a folder inside the
+root, and files in it are opened without following symlinks.  So a run folder, or a metrics.csv,
+that links elsewhere is refused.
 """
 
 import os
@@ -17,12 +17,12 @@ from remotely_rl.errors import TrainingError
 from remotely_rl.runs import run_folder
 from remotely_rl.runs.run_folder import RunConfig
 
-DEPTH = 3  # folders below the root in which runs are looked for
+DEPTH = 3  # levels of folders below the root that are searched
 VIDEOS = (".mp4", ".webm")
 MAX_CONFIG_BYTES = 1 << 20
-LIVE_INTERVALS = 3.0  # of rows, within which a run that trains has written one
-LEAST_LIVE_S = 30.0
-LAST = {  # what the list tells of the last row
+LIVE_INTERVALS = 3.0  # a run that has written a row within this many intervals is in training
+MIN_LIVE_S = 30.0
+LAST = {  # columns of the last row that the list shows
     "seconds": "time/seconds",
     "steps": "time/env_steps",
     "steps_per_s": "time/steps_per_second",
@@ -37,19 +37,19 @@ COLUMNS = (
 
 
 class NoRun(LookupError):
-    """There is no such run here, or no such file of it."""
+    """There is no such run, or no such file of it."""
 
 
 class Summary(NamedTuple):
-    """A run in the list, and of what moment of its files it is."""
+    """A run in the list, cached for one version of its files."""
 
-    of: tuple[int, ...]
-    told: dict[str, Any]
-    live_s: float  # for so long after its last row it is taken to train
+    version: tuple[int, ...]  # modification times and sizes
+    row: dict[str, Any]
+    live_s: float  # after its last row, how long the run counts as in training
 
 
 class Runs:
-    """The runs below `root`, or the one that it is itself."""
+    """The runs below `root`, or `root` itself if it is a run."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
@@ -58,7 +58,7 @@ class Runs:
     # --- names ------------------------------------------------------------------------------------
 
     def folder(self, name: str) -> Path:
-        """Return the folder of a run.  Raises NoRun, also if the name leads out of the root."""
+        """Return the folder of a run.  Raises NoRun, also for a name that leads out of the root."""
         parts = name.split("/")
         if not name or "\0" in name or {"", ".", ".."} & set(parts):
             raise NoRun(f"{name!r} is not the name of a run")
@@ -66,12 +66,12 @@ class Runs:
         real = Path(os.path.realpath(path))
         if not real.is_relative_to(self.root):
             raise NoRun(f"{name!r} leads out of the folder of the runs")
-        if not os.path.isfile(real / "config.json"):  # Path's raises if it is too long
+        if not os.path.isfile(real / "config.json"):  # Path.is_file raises if the name is too long
             raise NoRun(f"there is no run {name!r} here")
         return real
 
     def open(self, name: str, file: str) -> BinaryIO:
-        """Open a file of a run.  Raises NoRun if it is not a plain file in its folder."""
+        """Open a file of a run.  Raises NoRun if it is not a regular file in its folder."""
         if "/" in file or file in ("", ".", ".."):
             raise NoRun(f"{file!r} is not the name of a file")
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -89,7 +89,7 @@ class Runs:
         return (self.root / "config.json").is_file()
 
     def names(self) -> Iterator[str]:
-        """Yield the names of the runs; folders that are symlinks are not entered."""
+        """Yield the names of the runs, without following symlinks."""
         if self._is_run:
             yield self.root.name
             return
@@ -101,7 +101,7 @@ class Runs:
             elif relative.count(os.sep) >= DEPTH - 1:
                 below.clear()
 
-    # --- what they are ----------------------------------------------------------------------------
+    # --- content ----------------------------------------------------------------------------------
 
     def config(self, name: str) -> RunConfig:
         with self.open(name, "config.json") as file:
@@ -115,47 +115,47 @@ class Runs:
             try:
                 rows.append(self.row(name, now))
             except (NoRun, TrainingError, OSError):
-                continue  # of another program, being made, or just removed
+                continue  # another program's, not complete yet, or just removed
         return rows
 
     def row(self, name: str, now: float) -> dict[str, Any]:
-        """Return what the list tells of a run."""
+        """Return the row of a run in the list."""
         summary = self._summary(name)
-        is_live = now - summary.told["updated"] < summary.live_s
-        return {**summary.told, "state": "trains" if is_live else "ended"}
+        is_live = now - summary.row["updated"] < summary.live_s
+        return {**summary.row, "state": "trains" if is_live else "ended"}
 
     def _summary(self, name: str) -> Summary:
         folder = self.folder(name)
-        of: list[int] = []
+        version: list[int] = []
         for file in (folder / "config.json", folder / "metrics.csv"):
             try:
                 status = os.lstat(file)
             except FileNotFoundError:
-                of += (0, 0)
+                version += (0, 0)
             else:
-                of += (status.st_mtime_ns, status.st_size)
+                version += (status.st_mtime_ns, status.st_size)
         known = self._known.get(name)
-        if known is None or known.of != tuple(of):
-            known = self._known[name] = self._read(name, tuple(of))
+        if known is None or known.version != tuple(version):
+            known = self._known[name] = self._read(name, tuple(version))
         return known
 
-    def _read(self, name: str, of: tuple[int, ...]) -> Summary:
+    def _read(self, name: str, version: tuple[int, ...]) -> Summary:
         run = self.config(name)
         last: dict[str, float] = {}
-        if of[2]:  # metrics.csv is there
+        if version[2]:  # metrics.csv exists
             with self.open(name, "metrics.csv") as file:
                 last = series.last_row(file)
-        told = {
+        row = {
             "name": name,
             "algorithm": run.algorithm,
             "env": run.env,
             "seed": run.config.get("seed"),
-            "updated": max(of[0], of[2]) / 1e9,
+            "updated": max(version[0], version[2]) / 1e9,
             **{key: series.plain(last.get(column)) for key, column in LAST.items()},
         }
         interval_s = run.config.get("log_interval_s")
         live_s = LIVE_INTERVALS * interval_s if isinstance(interval_s, int | float) else 0.0
-        return Summary(of, told, max(live_s, LEAST_LIVE_S))
+        return Summary(version, row, max(live_s, MIN_LIVE_S))
 
     def videos(self, name: str) -> list[str]:
         """Return the names of the videos in the folder of a run."""

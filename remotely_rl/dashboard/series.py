@@ -1,9 +1,8 @@
-"""Rows of a metrics.csv as series for a picture: thinned, in little memory, from any row on.
+"""Columns of a metrics.csv as series for a chart: downsampled, in little memory, from any row on.
 
-A run of a million rows has 200 MB, a picture a thousand pixels.  So a file is read twice, once to
-count its rows and once in buckets of neighbours.  A bucket is never larger than a share of the
-file, and leaves of each column its lowest and its highest value in the order in which they came, as
-a line drawn through all of them would show it.
+A metrics.csv of a million rows has 200 MB, a chart a thousand pixels.  So a file is read twice:
+first to count its rows, then in buckets of consecutive rows.  Of each bucket and column only the
+lowest and the highest value are kept, in their order, which look like a line through all of them.
 """
 
 import csv
@@ -16,26 +15,26 @@ from collections.abc import Callable, Sequence
 from typing import BinaryIO, NamedTuple
 
 CHUNK = 1 << 18
-AT_ONCE = 256  # rows that are cut into cells
-TAIL = 1 << 14  # bytes, in which the last row is looked for
+BATCH = 256  # rows that are parsed together
+TAIL = 1 << 14  # bytes at the end that are searched for the last row
 MAX_HEAD = 1 << 16
 MAX_POINTS = 4000
 STEPS, SECONDS = "time/env_steps", "time/seconds"
-OVER = (STEPS, SECONDS)  # columns that only grow: the x axes
+OVER = (STEPS, SECONDS)  # the x axes: columns that only increase
 
-Number = float | None  # None where there is none, as JSON has it
+Number = float | None  # None for NaN, which JSON lacks
 Buckets = Callable[[str, Sequence[float]], list[Number]]
 
 
 class Piece(NamedTuple):
-    """Part of a metrics.csv.  `file` and `next_byte` say from where the next one goes on."""
+    """Part of a metrics.csv.  The next part starts at `next_byte` of `file`."""
 
-    columns: list[str]  # all that the file has
-    rows: int  # that this was made of
+    columns: list[str]  # all columns of the file
+    rows: int  # number of rows read
     series: dict[str, list[Number]]  # by column, all of the same length
-    file: str  # another one if the file was written anew
+    file: str  # an identity, which changes if the file is replaced
     next_byte: int
-    is_whole: bool  # from the first row on
+    is_whole: bool  # whether it starts at the first row
 
 
 def plain(number: float | None) -> Number:
@@ -44,7 +43,7 @@ def plain(number: float | None) -> Number:
 
 
 def columns_of(file: BinaryIO) -> tuple[list[str], int]:
-    """Return the names of the columns, and where the rows begin."""
+    """Return the names of the columns, and the offset of the first row."""
     file.seek(0)
     head = file.readline(MAX_HEAD)
     if not head.endswith(b"\n"):
@@ -53,7 +52,7 @@ def columns_of(file: BinaryIO) -> tuple[list[str], int]:
 
 
 def last_row(file: BinaryIO) -> dict[str, float]:
-    """Return the numbers of the last whole row; nothing if there is none."""
+    """Return the numbers of the last complete row; empty if there is none."""
     columns, begin = columns_of(file)
     size = file.seek(0, os.SEEK_END)
     file.seek(max(begin, size - TAIL))
@@ -65,18 +64,18 @@ def last_row(file: BinaryIO) -> dict[str, float]:
 
 
 def extremes(column: str, numbers: Sequence[float]) -> list[Number]:
-    """Return two values of a bucket: the ends of what only grows, else the lowest and highest."""
+    """Return two values of a bucket: the first and last of an x axis, else the extremes."""
     if column in OVER:
         return [plain(numbers[0]), plain(numbers[-1])]
-    there = [number for number in numbers if math.isfinite(number)]
-    if not there:
+    finite = [number for number in numbers if math.isfinite(number)]
+    if not finite:
         return [None, None]
-    low, high = min(there), max(there)
-    return [low, high] if there.index(low) <= there.index(high) else [high, low]
+    low, high = min(finite), max(finite)
+    return [low, high] if finite.index(low) <= finite.index(high) else [high, low]
 
 
 def last(column: str, numbers: Sequence[float]) -> list[Number]:
-    """Return one value of a bucket, the newest that is there: for curves that are means already."""
+    """Return the last finite value of a bucket: for curves that are means already."""
     return [next((number for number in reversed(numbers) if math.isfinite(number)), None)]
 
 
@@ -88,28 +87,28 @@ def read(
     from_byte: int = 0,
     bucket: Buckets = extremes,
 ) -> Piece:
-    """Return at most `points` values of each wanted column, or of all.
+    """Return at most `points` values of each wanted column, by default of all.
 
-    Begins at `from_byte` if that is where an earlier piece of the same file ended, else at the
-    first row.  A row that is being written is left for the next time.
+    Starts at `from_byte` if `known_file` is still the same file, else at the first row.  An
+    incomplete last row is left for the next call.
     """
     columns, begin = columns_of(file)
     status = os.fstat(file.fileno())
     identity = f"{status.st_dev}-{status.st_ino}"
-    goes_on = known_file == identity and begin <= from_byte <= status.st_size
-    begin = from_byte if goes_on else begin
+    continues = known_file == identity and begin <= from_byte <= status.st_size
+    begin = from_byte if continues else begin
     rows, end = _count(file, begin)
     names = [name for name in (wanted or columns) if name in columns]
-    each = len(bucket("", [0.0]))  # values that a bucket leaves
+    kept = len(bucket("", [0.0]))  # values per bucket
     points = min(max(points, 2), MAX_POINTS)
-    width = 1 if rows <= points else math.ceil(rows / (points // each))
+    width = 1 if rows <= points else math.ceil(rows / (points // kept))
     file.seek(begin)
-    series = _thinned(itertools.islice(file, rows), columns, names, width, bucket)
-    return Piece(columns, rows, series, identity, end, not goes_on)
+    series = _downsampled(itertools.islice(file, rows), columns, names, width, bucket)
+    return Piece(columns, rows, series, identity, end, not continues)
 
 
 def _count(file: BinaryIO, begin: int) -> tuple[int, int]:
-    """Return how many whole lines follow, and where the last of them ends."""
+    """Return the number of complete lines from `begin`, and the end of the last one."""
     file.seek(begin)
     rows, end, at = 0, begin, begin
     while chunk := file.read(CHUNK):
@@ -120,7 +119,7 @@ def _count(file: BinaryIO, begin: int) -> tuple[int, int]:
     return rows, end
 
 
-def _thinned(
+def _downsampled(
     lines: "itertools.islice[bytes]",
     columns: Sequence[str],
     names: Sequence[str],
@@ -143,17 +142,17 @@ def _thinned(
 def _bucketful(
     lines: "itertools.islice[bytes]", width: int, places: Sequence[int]
 ) -> list["array[float]"]:
-    """Return the numbers of the next `width` rows, by column; nothing if there are no more.
+    """Return the numbers of the next `width` rows, by column; empty if there are no more.
 
-    As doubles: a bucket may have thousands of rows, and as cells these take ten times as much.
+    They are doubles, because the cells of a bucket with thousands of rows take ten times as much.
     """
-    cuts = max(places, default=0) + 1  # what is behind the last wanted cell is not cut up
+    cuts = max(places, default=0) + 1  # the rest of the line is not split
     columns = [array("d") for _ in places]
     left = width
-    while left > 0 and (some := list(itertools.islice(lines, min(left, AT_ONCE)))):
-        left -= len(some)
-        cells = [line.rstrip().split(b",", cuts) for line in some]
-        whole = [row for row in cells if len(row) >= cuts]  # of the others a crash cut one short
+    while left > 0 and (batch := list(itertools.islice(lines, min(left, BATCH)))):
+        left -= len(batch)
+        cells = [line.rstrip().split(b",", cuts) for line in batch]
+        whole = [row for row in cells if len(row) >= cuts]  # a crash may have cut a row short
         for numbers, place in zip(columns, places, strict=True):
             numbers.extend([_number(row[place]) for row in whole])
     return columns if left < width else []

@@ -1,8 +1,8 @@
-"""Environments of any origin under one contract (`contract.py`).
+"""Environments from any source under one contract (`contract.py`).
 
 from remotely_rl import environments
 
-envs = environments.make("ALE/Pong-v5", 16)     # or a callable of your own: see `sources.py`
+envs = environments.make("ALE/Pong-v5", 16)     # or your own callable: see `sources.py`
 obs = envs.reset(seed=1)
 obs, reward, terminated, truncated, valid, begins = envs.step(action)
 """

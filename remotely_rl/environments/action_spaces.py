@@ -1,23 +1,23 @@
 """Action spaces, and the policies over them.
 
-A model returns `outputs` numbers for each observation.  An action space says what these mean as
-a distribution, and turns the actions drawn from it into those of the environment:
+A model returns `outputs` numbers per observation.  An action space interprets them as a
+distribution, and converts actions drawn from it to the environment's:
 
-    space            outputs            policy                          an action
-    Discrete         n                  logits of n actions             int64 []
-    MultiDiscrete    sum of the counts  logits, one choice after other  int64 [choices]
-    MultiBinary      2 a bit            the same, with counts of two    int64 [bits]
-    Box              2 a coordinate     means, then log std + 1         float32 [coordinates]
-    Dict, Tuple      those of its       those of its parts, one after   float32, the actions of its
-                     parts              the other                       parts one after the other
+    space            outputs            policy                            an action
+    Discrete         n                  logits of n actions               int64 []
+    MultiDiscrete    sum of the counts  concatenated logits per choice    int64 [choices]
+    MultiBinary      2 per bit          the same, with counts of two      int64 [bits]
+    Box              2 per coordinate   means, then log std + 1           float32 [coordinates]
+    Dict, Tuple      sum of its parts'  concatenated policies of its      float32, concatenated
+                                        parts                             actions of its parts
 
-The policy over a Box with bounds lives on [-1, 1]; `to_environment` clips its actions and scales
-them to the bounds.  In a Box of integers each has an equal part of [-1, 1].  Probabilities are
-those of the action before that.  The parts of a Dict or a Tuple are independent given the
-observation.
+The policy over a bounded Box is defined on [-1, 1]; `to_environment` clips its actions and scales
+them to the bounds.  In a Box of integers each integer has an equal part of [-1, 1].  Probabilities
+are those of the action before this conversion.  The parts of a Dict or a Tuple are independent
+given the observation.
 
-Illegal actions have a logit of ILLEGAL, which `masks.py` writes there.  Their probability is 0, and
-so is their part of the entropy and of every gradient.
+Illegal actions have a logit of ILLEGAL, written by `masks.py`.  Their probability is 0, and so are
+their contributions to the entropy and to every gradient.
 
 `policy` is [..., outputs], `action` is [..., *shape], and results are [...].  The distributions
 are pure functions (`functions/distributions.py`).
@@ -60,12 +60,12 @@ class Actions(Protocol):
 
     @property
     def outputs(self) -> int:
-        """How many numbers a model's policy has."""
+        """The number of outputs of a model's policy."""
         ...
 
     @property
     def choices(self) -> tuple[int, ...]:
-        """How many logits each discrete choice has, in their order; none for a Box."""
+        """The number of logits of each discrete choice, in order; empty for a Box."""
         ...
 
     @property
@@ -79,7 +79,7 @@ class Actions(Protocol):
         ...
 
     def sample(self, policy: Tensor, randoms: Randoms = None) -> Tensor:
-        """Draw an action from each policy; several generators draw for equal parts of them."""
+        """Draw an action from each policy; each of several generators draws for an equal part."""
         ...
 
     def mode(self, policy: Tensor) -> Tensor:
@@ -137,7 +137,7 @@ class Discrete:
 
 @dataclass(frozen=True)
 class MultiDiscrete:
-    """Several choices at once, independent given the observation."""
+    """Several simultaneous choices, independent given the observation."""
 
     counts: tuple[int, ...]
     starts: tuple[int, ...]
@@ -184,8 +184,8 @@ class Continuous:
 
     low: tuple[float, ...]
     high: tuple[float, ...]
-    box: tuple[int, ...]  # the shape that the vector has in the environment
-    box_dtype: str = "float32"  # and its dtype, perhaps one of integers
+    box: tuple[int, ...]  # the shape in the environment
+    box_dtype: str = "float32"  # the dtype in the environment, perhaps an integer one
     dtype: ClassVar[type[np.generic]] = np.float32
 
     @property
@@ -214,18 +214,18 @@ class Continuous:
 
     def to_environment(self, action: NDArray[Any]) -> NDArray[Any]:
         low, high, dtype = *self._bounds, np.dtype(self.box_dtype)
-        given = np.asarray(action, np.float64)  # in which no bound of a smaller dtype is rounded
-        part = (np.clip(given, -1, 1) + 1) / 2  # of the way from low to high
-        with np.errstate(invalid="ignore", over="ignore"):  # from coordinates without bounds
+        raw = np.asarray(action, np.float64)  # exact for the bounds of any smaller dtype
+        fraction = (np.clip(raw, -1, 1) + 1) / 2  # of the way from low to high
+        with np.errstate(invalid="ignore", over="ignore"):  # from unbounded coordinates
             if dtype.kind == "f":
                 bounded = np.isfinite(low) & np.isfinite(high)
-                wanted = np.where(bounded, low * (1 - part) + high * part, given)
-                inside = np.clip(wanted.astype(dtype), low, high)
-            else:  # modulo 2**64, where neither dtype nor distance is too large
+                scaled = np.where(bounded, low * (1 - fraction) + high * fraction, raw)
+                result = np.clip(scaled.astype(dtype), low, high)
+            else:  # modulo 2**64, which fits every dtype and every distance
                 first, span = low.astype(np.uint64), high.astype(np.uint64) - low.astype(np.uint64)
-                steps = np.minimum(part * (span.astype(np.float64) + 1), BELOW_2_64)
-                inside = (first + np.minimum(steps.astype(np.uint64), span)).astype(dtype)
-        return np.asarray(inside).reshape(len(action), *self.box)
+                steps = np.minimum(fraction * (span.astype(np.float64) + 1), BELOW_2_64)
+                result = (first + np.minimum(steps.astype(np.uint64), span)).astype(dtype)
+        return np.asarray(result).reshape(len(action), *self.box)
 
     @functools.cached_property
     def _bounds(self) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -236,8 +236,8 @@ class Continuous:
 class Composite:
     """The actions of a Dict or a Tuple.
 
-    `parts` are those of its leaves, in order; `places` is the tree of their indices.  An action is
-    one vector, in which the numbers of discrete actions are exact: float32 has 24 bits for them.
+    `parts` are the actions of its leaves, in order; `places` is the tree of their indices.  An
+    action is one vector; float32 represents discrete actions exactly up to 24 bits.
     """
 
     parts: tuple[Actions, ...]
@@ -257,31 +257,31 @@ class Composite:
         return (sum(self._widths),)
 
     def sample(self, policy: Tensor, randoms: Randoms = None) -> Tensor:
-        return self._joined(policy, lambda part, of_part: part.sample(of_part, randoms))
+        return self._joined(policy, lambda part, outputs: part.sample(outputs, randoms))
 
     def mode(self, policy: Tensor) -> Tensor:
-        return self._joined(policy, lambda part, of_part: part.mode(of_part))
+        return self._joined(policy, lambda part, outputs: part.mode(outputs))
 
     def log_prob(self, policy: Tensor, action: Tensor) -> Tensor:
         actions = torch.split(action, self._widths, -1)
-        of_parts = zip(self.parts, self._split(policy), actions, strict=True)
+        parts = zip(self.parts, self._split(policy), actions, strict=True)
         return self._sum(
             part.log_prob(
-                of_part,
+                outputs,
                 (taken.long() if part.choices else taken).reshape((*taken.shape[:-1], *part.shape)),
             )
-            for part, of_part, taken in of_parts
+            for part, outputs, taken in parts
         )
 
     def entropy(self, policy: Tensor) -> Tensor:
-        of_parts = zip(self.parts, self._split(policy), strict=True)
-        return self._sum(part.entropy(of_part) for part, of_part in of_parts)
+        parts = zip(self.parts, self._split(policy), strict=True)
+        return self._sum(part.entropy(outputs) for part, outputs in parts)
 
     def to_environment(self, action: NDArray[Any]) -> Any:
-        taken = np.split(action, np.cumsum(self._widths)[:-1], -1)
+        split = np.split(action, np.cumsum(self._widths)[:-1], -1)
         actions = [
-            part.to_environment(of_part.astype(part.dtype).reshape(len(action), *part.shape))
-            for part, of_part in zip(self.parts, taken, strict=True)
+            part.to_environment(taken.astype(part.dtype).reshape(len(action), *part.shape))
+            for part, taken in zip(self.parts, split, strict=True)
         ]
         return trees.map_tree(lambda place: actions[place], self.places)
 
@@ -294,22 +294,22 @@ class Composite:
 
     def _joined(self, policy: Tensor, draw: Callable[[Actions, Tensor], Tensor]) -> Tensor:
         drawn = [
-            draw(part, of_part).to(torch.float32).reshape(*policy.shape[:-1], width)
-            for part, of_part, width in zip(
+            draw(part, outputs).to(torch.float32).reshape(*policy.shape[:-1], width)
+            for part, outputs, width in zip(
                 self.parts, self._split(policy), self._widths, strict=True
             )
         ]
         return torch.cat(drawn, -1)
 
     @staticmethod
-    def _sum(of_parts: Iterable[Tensor]) -> Tensor:
-        return torch.stack(list(of_parts)).sum(0)
+    def _sum(terms: Iterable[Tensor]) -> Tensor:
+        return torch.stack(list(terms)).sum(0)
 
 
 def of(space: gymnasium.Space[Any]) -> Actions:
     """Return the actions of a single environment's action space.
 
-    Raises TrainingError for a space that no policy here fits, and says which spaces do.
+    Raises TrainingError for an unsupported space, and names the supported ones.
     """
     tree = tree_of(space)
     parts = [of_leaf(leaf, path) for path, leaf in trees.items(tree)]
@@ -320,7 +320,7 @@ def of(space: gymnasium.Space[Any]) -> Actions:
 
 
 def tree_of(space: gymnasium.Space[Any]) -> Tree:
-    """Return the tree of a space's leaves: those that are no Dict or Tuple, or an empty one."""
+    """Return the tree of a space's leaves: spaces other than Dict and Tuple, or empty ones."""
     match space:
         case gymnasium.spaces.Dict() if space.spaces:
             return {key: tree_of(part) for key, part in space.items()}
@@ -330,7 +330,7 @@ def tree_of(space: gymnasium.Space[Any]) -> Tree:
 
 
 def of_leaf(space: gymnasium.Space[Any], path: trees.Path = ()) -> Actions:
-    """Return the actions of a space, which is at `path` in an environment's action space."""
+    """Return the actions of the space at `path` in an environment's action space."""
     spaces = gymnasium.spaces
     where = f"action{trees.named(path)}" if path else "this environment's action space"
     check_is_not_empty(space, where)
@@ -351,8 +351,8 @@ def of_leaf(space: gymnasium.Space[Any], path: trees.Path = ()) -> Actions:
 
 
 def policy_start(actions: Actions, log_std: float) -> Tensor:
-    """Return a policy [outputs] of choices that are alike, and of Gaussians around 0 with this
-    log standard deviation."""
+    """Return the outputs [outputs] of a policy with uniform choices, and with Gaussians around 0
+    with this log standard deviation."""
     match actions:
         case Continuous():
             return gaussian_start(len(actions.low), log_std)
@@ -362,7 +362,7 @@ def policy_start(actions: Actions, log_std: float) -> Tensor:
 
 
 def described(actions: Actions) -> str:
-    """Return which outputs of a model are for which part, for messages; nothing if it has none."""
+    """Return the number of outputs for each part, for messages; empty if there are no parts."""
     if not isinstance(actions, Composite):
         return ""
     paths = [path for path, _ in trees.items(actions.places)]

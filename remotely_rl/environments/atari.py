@@ -1,6 +1,6 @@
-"""Atari games, by ale-py's native vector environment.
+"""Atari games, with ale-py's native vector environment.
 
-The defaults of `Atari` are not Gymnasium's: no sticky actions, the minimal set of actions, and an
+The defaults of `Atari` differ from Gymnasium's: no sticky actions, the minimal action set, and an
 observation every four frames.
 """
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class Atari:
     """Preprocessing of Atari games.
 
-    The rest is fixed: 4 frames a step and the maximum of the last two, up to 30 no-ops at reset,
-    then FIRE where the game has it, at most 27,000 steps an episode.
+    The rest is fixed: 4 frames per step and the maximum of the last two, up to 30 no-ops at reset,
+    then FIRE if the game has it, and at most 27,000 steps per episode.
     """
 
     image_size: int = 84
@@ -30,22 +30,22 @@ class Atari:
     frame_stack: int = 4
     sticky_actions: float = 0.0
     life_loss_is_terminal: bool = False
-    threads: int = 1  # that step the games of an actor, each the next game that waits
+    threads: int = 1  # for the games of an actor; each steps the next waiting game
 
 
 def is_atari_id(env_id: str) -> bool:
-    """Whether it is the Gymnasium id of an Atari game."""
+    """Whether this is the Gymnasium id of an Atari game."""
     spec = gymnasium.registry[env_id] if is_registered(env_id) else None
     return spec is not None and spec.entry_point == "ale_py.env:AtariEnv"
 
 
 def observes_ram(spec: EnvSpec) -> bool:
-    """Whether an Atari id is one whose observations are the console's memory, not its screen."""
+    """Whether an Atari game observes the console's memory instead of its screen."""
     return spec.kwargs.get("obs_type") == "ram"
 
 
-# The arguments of ale-py's vector environment that no setting is for.
-TAKES = (
+# The arguments of ale-py's vector environment that no setting covers.
+VECTOR_ARGUMENTS = (
     "full_action_space", "continuous", "continuous_action_threshold", "frameskip", "maxpool",
     "noop_max", "use_fire_reset", "max_num_frames_per_episode",
 )  # fmt: skip
@@ -54,7 +54,7 @@ TAKES = (
 def make_vector(
     spec: EnvSpec, count: int, atari: Atari, kwargs: Mapping[str, Any] | None = None
 ) -> "AtariVectorEnv":
-    """Make `count` environments of the game of a Gymnasium spec; `kwargs` are of TAKES."""
+    """Make `count` environments of a Gymnasium spec's game; `kwargs` are VECTOR_ARGUMENTS."""
     from ale_py.vector_env import AtariVectorEnv  # noqa: PLC0415 - few need it
 
     return AtariVectorEnv(

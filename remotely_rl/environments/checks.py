@@ -1,8 +1,8 @@
-"""What an environment does in a few random steps: whether it can be trained in, and what is odd.
+"""Checks of an environment, by playing a few random steps in it.
 
-    remotely_rl.check(MyEnv)    raises TrainingError, or returns what is odd
+    remotely_rl.check(MyEnv)    raises TrainingError, or returns warnings
 
-A run does the same before anything is made for it, with `probe_steps` steps.
+A run makes the same checks, with `probe_steps` steps, before it is set up.
 """
 
 from contextlib import closing
@@ -19,45 +19,44 @@ from remotely_rl.supervision import Cause, Crashes, CrashReport, SupervisedVecto
 from remotely_rl.supervision.crashes import MAX_RATE
 from remotely_rl.trees import Tree
 
-STEPS = 512  # with which the statistics of the input begin
+STEPS = 512  # from which input statistics start
 
 
 def check(env: Source | gymnasium.Env[Any, Any], steps: int = STEPS, seed: int = 1) -> list[str]:
-    """Play random steps in an environment, and return what is odd in it, a sentence each.
+    """Play random steps in an environment; return warnings, one sentence each.
 
-    `env` is what a run takes, or an environment, which is left open.  Raises TrainingError, with
-    what to do, for what no run could train in: a space that no policy fits, rows of `reset` or
-    `step` that are not Gymnasium's, observations that are not of their space, masks that do not
-    fit the actions.
+    `env` is what a run accepts, or an environment, which stays open.  Raises TrainingError, with
+    a hint, if no run could train in it: for an unsupported space, results of `reset` or `step`
+    that are not Gymnasium's, observations outside their space, or masks that do not fit the
+    actions.
     """
     if isinstance(env, gymnasium.Env):
-        return look(make(lambda: env, 1), steps, seed)[1]
+        return play(make(lambda: env, 1), steps, seed)[1]
     with closing(make(env, 1)) as envs:
-        return look(envs, steps, seed)[1]
+        return play(envs, steps, seed)[1]
 
 
-def look(
+def play(
     envs: Environments, steps: int, seed: int, max_crash_rate: float = MAX_RATE
 ) -> tuple[Tree, list[str]]:
-    """Play so many random steps from a reset; return the observations [steps * B, ...], and what
-    is odd.
+    """Play `steps` random steps after a reset; return observations [steps * B, ...], and warnings.
 
-    Raises TrainingError if a first step is wrong, or if there are too many crashes.
+    Raises TrainingError if a first step is invalid, or if there are too many crashes.
     """
-    seen: list[Tree] = []
+    observations: list[Tree] = []
     reports: list[CrashReport] = []
-    odd = ""
+    warning = ""
     for obs in envs.play_randomly(steps, seed):
-        seen.append(obs)
+        observations.append(obs)
         reports += envs.pop_crashes()
         for report in reports:
             if report.step == 1 and report.cause in (Cause.WRONG_ROW, Cause.WRONG_SHAPE):
                 raise TrainingError(str(report))
-        if not odd and isinstance(envs.vector, SupervisedVectorEnv):
-            odd = envs.vector.rows.outside()
+        if not warning and isinstance(envs.vector, SupervisedVectorEnv):
+            warning = envs.vector.rows.outside()
     crashes = Crashes(lambda text: None, max_crash_rate)
     crashes.stepped(steps)
     for report in reports:
         crashes.add(report)
     hint = ": give its Box the bounds that observations have"
-    return trees.join(np.concatenate, seen), [f"{odd}{hint}"] if odd else []
+    return trees.join(np.concatenate, observations), [f"{warning}{hint}"] if warning else []

@@ -1,37 +1,35 @@
-"""Many environments stepped together, under one contract whatever they come from.
+"""The contract of environments that are stepped together, whatever their source.
 
-A step takes the actions of B environments and returns one row of each:
+A step takes the actions of B environments and returns one row for each:
 
     obs         [B, ...]  the observation after the action
-    reward      [B]       raw: the learner clips, so that scores are true
-    terminated  [B]       the episode ended here; nothing comes after
-    truncated   [B]       the episode was cut here; unless it terminated as well, the
-                          observation may be bootstrapped from
-    valid       [B]       false where the row is not experience, and must not be trained on
-    begins      [B]       the observation is the first of an episode: memory is reset
+    reward      [B]       raw: the learner clips, so that scores are correct
+    terminated  [B]       the episode ended here, in a terminal state
+    truncated   [B]       the episode was cut here; unless it terminated as well, bootstrap from
+                          the observation
+    valid       [B]       False if the row is not experience, and must not be trained on
+    begins      [B]       the observation is the first of an episode: reset recurrent state
 
-Rows are not experience for four reasons.
+Rows are not experience in four cases.
 
 1. Vector environments that reset in the step after the end (NEXT_STEP, the usual mode) spend one
-   step on it: the action is ignored, the reward is 0.
-   Those that are reset in the pause of an update spend all steps until then.
+   step on the reset: the action is ignored, the reward is 0.  Those that are reset in the pause of
+   an update spend all steps until then.
 2. Those that reset in the last step itself (SAME_STEP) return the first observation of the next
-   episode in place of the last one of this episode.  A terminated row does not need it, even if
-   it is truncated too.  A row that is only truncated would bootstrap from the wrong episode, so
-   it is not valid.  Environments that do not reset by themselves (DISABLED) are reset here in the
-   last step, and then are the same.
-3. The environment crashed in this step (see supervision/vector.py): nobody knows what the action
-   led to.  The row is truncated, and the one before it bootstraps from the
-   observation that was seen last.  The episode is not counted.
+   episode instead of the last one of this episode.  A terminated row does not need the latter, even
+   if it is truncated too.  A row that is only truncated would bootstrap from the wrong episode, so
+   it is not valid.  Environments without autoreset (DISABLED) are reset here in the last step, with
+   the same result.
+3. The environment crashed in this step (see supervision/vector.py): the result of the action is
+   unknown.  The row is truncated, and the one before it bootstraps from the last observation.  The
+   episode is not counted.
+4. The row belongs to an agent that is not in its game (see multi_agent.py): its episode is over in
+   each step, from the reset on if `info` has `absent` there.
 
-4. The row is of an agent that is not in its game (see multi_agent.py): its episode is over in each
-   step, from the reset on if `info` has `absent` there.
+With several agents per game, B is the total number of agents.  An episode is a whole game; its
+score is the mean over the agents.
 
-With several agents to a game, B is the number of agents in all.  An episode is one of a whole game:
-its score is the mean over the agents.
-
-`observations.py` says what observations look like, `action_spaces.py` what actions do, and
-`masks.py` which of them are legal.
+`observations.py` describes observations, `action_spaces.py` actions, and `masks.py` legal actions.
 """
 
 import copy
@@ -62,7 +60,7 @@ FRAME = "episode_frame_number"  # in the infos of ale-py's games
 
 
 class Step(NamedTuple):
-    """One row of each environment.  The module's docstring says what the fields mean."""
+    """One row of each environment; see the module's docstring for the fields."""
 
     obs: Tree
     reward: NDArray[np.float32]
@@ -73,11 +71,10 @@ class Step(NamedTuple):
 
 
 class Environments:
-    """B environments that reset themselves, made from any Gymnasium vector environment.
+    """B environments with autoreset, made from any Gymnasium vector environment.
 
-    `space` is the environment's own observation space, `spec` describes observations as models take
-    them.  `vector` is the vector environment itself, for what this class does not offer, such as
-    rendering.
+    `space` is the environment's own observation space; `spec` describes observations as models
+    take them.  `vector` is the vector environment itself, for rendering and the like.
     """
 
     def __init__(
@@ -90,14 +87,14 @@ class Environments:
         waits: bool = False,
         agents: int = 1,
     ):
-        """`lives`: `terminated` may also mean a lost life, after which the game goes on.
+        """`lives`: `terminated` may also mean a lost life, after which the game continues.
 
-        `channels_first`: an observation of three axes is known to be [channels, height, width].
-        `steps_apart`: the vector environment steps in other processes, between its `step_async` and
-        its `step_wait`.  `waits`: an environment whose episode is over stays where it is, and its
-        rows are not valid, until `end_pause`.  `agents`: so many rows are the agents of one game.
+        `channels_first`: an observation with three axes is known to be [channels, height, width].
+        `steps_apart`: the vector environment steps in other processes, between its `step_async`
+        and its `step_wait`.  `waits`: an environment whose episode is over stays there, with
+        invalid rows, until `end_pause`.  `agents` is the number of rows per game.
 
-        Raises TrainingError for spaces that no policy fits.
+        Raises TrainingError for unsupported spaces.
         """
         self.vector = vector
         self.num_envs = vector.num_envs
@@ -115,7 +112,7 @@ class Environments:
         self._steps_apart = steps_apart
         self._waits = waits
         self.agents = agents
-        self._begun: Any = None  # the actions of a step that has begun
+        self._begun: Any = None  # actions of the step in progress
         self._ended = np.zeros(self.num_envs, np.bool_)
         self._never = np.zeros(self.num_envs, np.bool_)
         self._frame = np.zeros(self.num_envs, np.int64)
@@ -127,7 +124,7 @@ class Environments:
     def spec(self) -> Tree:
         """The leaves of one observation, as models take it (`observations.py`).
 
-        Whether `info` has a mask is known from the first reset on.
+        A mask in `info` is included from the first reset on.
         """
         spec = self._observations.spec
         if self._masks is None:
@@ -137,7 +134,7 @@ class Environments:
 
     @property
     def mask_is_observed(self) -> bool:
-        """Whether masks of actions are a part of the observations, and not of `info`."""
+        """Whether action masks are part of the observations, not of `info`."""
         return self._mask_is_observed
 
     def convert(self, obs: Any) -> Tree:
@@ -145,12 +142,12 @@ class Environments:
         return self._observations.of(obs)
 
     def reset(self, seed: int | Sequence[int] | None = None) -> Tree:
-        """Reset all environments, the i-th with `seed` + i or the i-th of several.
+        """Reset all environments, the i-th with `seed` + i or with `seed[i]`.
 
         Returns observations [B, ...].
         """
         if isinstance(seed, Sequence) and list(seed) == list(range(seed[0], seed[0] + len(seed))):
-            seed = seed[0]  # which every vector environment takes
+            seed = seed[0]  # every vector environment accepts a single seed
         given: Any = seed
         obs, info = self.vector.reset(seed=given)
         if ACTION_MASK in info and not self._was_reset_once and self._masks is None:
@@ -169,7 +166,7 @@ class Environments:
         return self.finish()
 
     def begin(self, action: NDArray[Any]) -> None:
-        """Begin a step, for `finish` to wait for."""
+        """Start a step; `finish` waits for it."""
         self._begin(self.actions.to_environment(action))
 
     def _begin(self, action: Any) -> None:
@@ -179,19 +176,19 @@ class Environments:
             vector.step_async(action)
 
     def finish(self) -> Step:
-        """Return the row of the step that has begun."""
+        """Return the rows of the step in progress."""
         vector: Any = self.vector
         row = vector.step_wait() if self._steps_apart else vector.step(self._begun)
         obs, reward, terminated, truncated, info = row
-        told = info.get("final_info", {}) if self._mode is AutoresetMode.SAME_STEP else info
+        final_info = info.get("final_info", {}) if self._mode is AutoresetMode.SAME_STEP else info
         # Copies: some vector environments return the same arrays at every step.
         terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
         ended, reward = terminated | truncated, np.array(reward, np.float32)
         if reward.shape != (self.num_envs,) or ended.shape != reward.shape:
             raise TrainingError(
                 f"a step of {self.num_envs} environments has rewards of shape {reward.shape} and"
-                f" ends of shape {ended.shape}: let the vector environment return one of each for"
-                " each environment"
+                f" ends of shape {ended.shape}: the vector environment must return one of each per"
+                " environment"
             )
         waiting = self._ended if self._waits else self._never
         if self._waits:
@@ -205,49 +202,49 @@ class Environments:
             valid, begins = terminated | ~truncated, ended
         acts = read = None
         if self._mode is not AutoresetMode.SAME_STEP:  # which returns no last observation
-            # Nobody acts on the last observation, but a truncated one is bootstrapped from.
+            # No action follows the last observation, but a truncated one is bootstrapped from.
             acts, read = ~(ended | waiting), ~(terminated | waiting)
-        seen = self._observation(obs, info, read, acts)
+        observed = self._observation(obs, info, read, acts)
         crashed = info.get(f"_{CRASH}")
         if crashed is not None:
             valid = valid & ~crashed
         if self._mode is AutoresetMode.DISABLED and ended.any() and not self._waits:
             obs, info = self.vector.reset(options={"reset_mask": ended.copy()})
-            seen = self._observation(obs, info, ended, ended, keep=~ended)
-        row = Step(seen, reward, terminated, truncated, valid, begins)
+            observed = self._observation(obs, info, ended, ended, keep=~ended)
+        row = Step(observed, reward, terminated, truncated, valid, begins)
         self._score += row.reward * played
         self._length += played
-        # After a lost life only the next row tells whether the game was over.
+        # After a lost life only the next row shows whether the game is over.
         over = ~played if self._lives else ended
         if crashed is not None and self._lives:  # the next row begins a game; this one has no score
             self._frame[crashed] = np.iinfo(np.int64).max
             self._score[crashed], self._length[crashed] = 0, 0
-        self._end_episodes(over, crashed, told)
+        self._end_episodes(over, crashed, final_info)
         self._ended = ended | waiting
         return row
 
     def _end_episodes(
-        self, over: NDArray[np.bool_], crashed: NDArray[np.bool_] | None, told: dict[str, Any]
+        self, over: NDArray[np.bool_], crashed: NDArray[np.bool_] | None, infos: dict[str, Any]
     ) -> None:
         """Keep the episodes of games that are `over` for all agents, unless they have `crashed`.
 
-        Their metrics are those that the infos of this step have `told`, of several agents the mean.
+        Their metrics are those in `infos`, averaged over several agents.
         """
         for game in np.flatnonzero(over.reshape(-1, self.agents).all(1)).tolist():
             rows = slice(game * self.agents, (game + 1) * self.agents)
-            took_part = self._length[rows] > 0
-            if took_part.any() and (crashed is None or not crashed[rows].any()):
-                score, length = self._score[rows][took_part].mean(), self._length[rows].max()
-                each = [
-                    Episode(float(score), int(length), episodes.metrics_of(told, i))
+            has_played = self._length[rows] > 0
+            if has_played.any() and (crashed is None or not crashed[rows].any()):
+                score, length = self._score[rows][has_played].mean(), self._length[rows].max()
+                by_agent = [
+                    Episode(float(score), int(length), episodes.metrics_of(infos, i))
                     for i in range(rows.start, rows.stop)
                 ]
-                metrics = each[0].metrics if self.agents == 1 else episodes.means(each)
-                self._episodes.append((game, each[0]._replace(metrics=metrics)))
+                metrics = by_agent[0].metrics if self.agents == 1 else episodes.means(by_agent)
+                self._episodes.append((game, by_agent[0]._replace(metrics=metrics)))
             self._score[rows], self._length[rows] = 0, 0
 
     def end_pause(self) -> tuple[Tree, NDArray[np.bool_]] | None:
-        """Reset the environments that wait; return the observations, and which those are.
+        """Reset the waiting environments; return the observations, and which were reset.
 
         Returns None if none waits.
         """
@@ -259,13 +256,13 @@ class Environments:
         return self._observation(obs, info, reset, reset, keep=~reset), reset
 
     def decorrelate(self, max_steps: int, randoms: Sequence[np.random.Generator]) -> Tree:
-        """Play up to `max_steps` random steps in each environment; return the observations then.
+        """Play up to `max_steps` random steps in each environment; return the observations.
 
-        After it, episodes are at different points in different environments; synchronized starts
-        make early batches alike (Stooke & Abbeel 2018, https://arxiv.org/abs/1803.02811,
-        section 3).  All environments take `max_steps` steps; each is reset once, as many steps
-        before the end as it draws.  Episodes that end meanwhile are not counted.  Each generator
-        draws for as many environments.
+        Afterwards the environments are at different points of their episodes; synchronized starts
+        correlate early batches (Stooke & Abbeel 2018, https://arxiv.org/abs/1803.02811, section
+        3).  All environments take `max_steps` steps; each is reset once, a random number of steps
+        before the end.  Episodes that end meanwhile are not counted.  Each generator draws for an
+        equal part of the environments.
 
         Raises TrainingError if the vector environment cannot reset single environments.
         """
@@ -299,7 +296,7 @@ class Environments:
         return obs
 
     def play_randomly(self, steps: int, seed: int) -> Iterator[Tree]:
-        """Play random steps from a reset; yield so many observations, [B, ...] each."""
+        """Reset and play random steps; yield `steps` observations, [B, ...] each."""
         draw = self._random_actions([seed])
         yield trees.map_tree(np.array, self.reset(seed))
         for _ in range(steps - 1):
@@ -311,29 +308,28 @@ class Environments:
         return [episode for _, episode in self.pop_episodes_by_environment()]
 
     def pop_episodes_by_environment(self) -> list[tuple[int, Episode]]:
-        """Return the same, each with the index of its environment, or game.
+        """Return the episodes finished since the last call, each with the index of its game.
 
-        Short episodes finish first and more often: an unbiased mean has to know which
-        environment each comes from.
+        Short episodes finish first and more often: an unbiased mean needs the environment of
+        each.
         """
         episodes, self._episodes = self._episodes, []
         return episodes
 
     def pop_crashes(self) -> list[CrashReport]:
-        """Return the crashes that were survived since the last call."""
+        """Return the crashes since the last call."""
         vector = self.vector
         return vector.pop_crashes() if isinstance(vector, SupervisedVectorEnv) else []
 
     def set_attributes(self, attributes: Mapping[str, Any]) -> None:
-        """Set attributes of all environments, and of those that will replace them.
+        """Set attributes of all environments and of their replacements, to a copy for each.
 
-        Each environment has copies of its own.  Raises TrainingError for one that they do not have,
-        or that cannot be set.
+        Raises TrainingError for an attribute that they do not have, or that cannot be set.
         """
         vector: Any = self.vector
         for name, value in attributes.items():
             try:
-                vector.get_attr(name)  # to set one that is not there would do nothing
+                vector.get_attr(name)  # setting an unknown attribute would do nothing
                 vector.set_attr(name, [copy.deepcopy(value) for _ in range(self.num_envs)])
             except (AttributeError, NotImplementedError) as error:
                 raise TrainingError(
@@ -341,14 +337,14 @@ class Environments:
                 ) from None
 
     def watch(self, flight: Any, step_timeout_s: float) -> None:
-        """Watch over environments that were made, or pickled, in another process."""
+        """Start the watchdog of environments that were made, or pickled, in another process."""
         if isinstance(self.vector, (SupervisedVectorEnv, WatchedVectorEnv)):
             self.vector.watch(flight, step_timeout_s)
 
     def take_over(self, old: "Environments") -> bool:
-        """Go on where these were pickled, in place of others that were just made.
+        """Continue from the pickled environments `old`, instead of newly made ones.
 
-        Those that step in other processes go on there.  Returns false if they cannot.
+        Environments in other processes continue there.  Returns False if they cannot.
         """
         if not self._steps_apart:
             old.close()
@@ -374,10 +370,10 @@ class Environments:
         acts: NDArray[np.bool_] | None = None,
         keep: NDArray[np.bool_] | None = None,
     ) -> Tree:
-        """Convert what the vector environment returned.
+        """Convert observations, and add masks.
 
-        Masks are `read` where there may be one, which all do that `act` next.  Where `keep`, those
-        of before still hold.  By default all are read, and act.
+        Masks are read for the rows in `read`, which must include those that `acts` next; where
+        `keep`, the previous masks still apply.  By default all rows are read, and act.
         """
         tree = self._observations.of(obs)
         if self._masks is None:
@@ -391,8 +387,8 @@ class Environments:
             mask = self._masks.of(obs[ACTION_MASK], read, acts)
         else:
             has = info.get(f"_{ACTION_MASK}", self._never)
-            of_acting = has if acts is None else has & acts
-            if not of_acting.any() and (acts is None or acts.any()):
+            acting = has if acts is None else has & acts
+            if not acting.any() and (acts is None or acts.any()):
                 raise TrainingError(
                     "the environment's info has an action_mask in `reset` but none in `step`:"
                     " return one from both"
@@ -404,21 +400,21 @@ class Environments:
         return {OBSERVATION: tree, ACTION_MASK: mask}
 
     def _random_actions(self, seeds: Sequence[int]) -> Callable[[], Any]:
-        """Return a function that draws a batch of random actions; legal ones, if masked.
+        """Return a function that draws a batch of random actions, legal ones if there are masks.
 
-        Each seed is that of as many environments.
+        Each seed is for an equal part of the environments.
         """
         count, width = self.num_envs, self.num_envs // len(seeds)
-        drawn = [copy.deepcopy(self.vector.single_action_space) for _ in seeds]
+        spaces = [copy.deepcopy(self.vector.single_action_space) for _ in seeds]
         generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-        for space, seed in zip(drawn, seeds, strict=True):
+        for space, seed in zip(spaces, seeds, strict=True):
             space.seed(seed)
 
         def draw() -> Any:
             if self._mask is None:
-                samples = [space.sample() for space in drawn for _ in range(width)]
-                into: Any = create_empty_array(drawn[0], count)
-                return concatenate(drawn[0], samples, into)
+                samples = [space.sample() for space in spaces for _ in range(width)]
+                into: Any = create_empty_array(spaces[0], count)
+                return concatenate(spaces[0], samples, into)
             policy = torch.zeros(count, self.actions.outputs)
             policy[~torch.from_numpy(self._mask)] = ILLEGAL
             parts = zip(torch.split(policy, width), generators, strict=True)
@@ -428,10 +424,10 @@ class Environments:
         return draw
 
     def _was_reset(self, info: dict[str, Any]) -> NDArray[np.bool_]:
-        """Return which environments, if their episode ended a step ago, have started a new game."""
+        """Return which environments, if an episode ended in the last step, now start a new game."""
         if not self._lives:
             return np.ones(self.num_envs, np.bool_)
-        # What comes from several processes says which of them have told.
+        # Infos from several processes have a mask of the environments that set them.
         frame = np.array(info.get(FRAME, self._frame), np.int64)
         frame = np.where(info.get(f"_{FRAME}", FRAME in info), frame, self._frame)
         began = frame <= self._frame

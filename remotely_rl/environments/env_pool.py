@@ -1,10 +1,10 @@
-"""EnvPool's environments (https://github.com/sail-sg/envpool): many of them, stepped by C++.
+"""Environments of EnvPool (https://github.com/sail-sg/envpool), stepped together in C++.
 
-    --env envpool:CarRacing-v3      what `envpool.list_all_envs()` names, after `envpool:`
+    --env envpool:CarRacing-v3      a name of `envpool.list_all_envs()`, after `envpool:`
 
-They step as one.  An actor has one thread for them, `--env-arg num_threads=N` gives it more.  What
-EnvPool does otherwise than a Gymnasium vector environment is made alike here: seeds are given when
-environments are made, and a reset of some of them returns the rows of those alone.
+An actor has one thread for them; `--env-arg num_threads=N` gives it more.  This module adapts
+EnvPool's differences from a Gymnasium vector environment: it takes seeds only at construction, and
+a partial reset returns only the rows that were reset.
 """
 
 import functools
@@ -23,9 +23,9 @@ from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.supervision import seeds
 
 PREFIX = "envpool:"
-OURS = ("num_envs", "batch_size", "seed", "env_seed")  # of EnvPool's arguments
-SEED_LIMIT = 1 << 31  # EnvPool's seeds are below it
-OF_ROWS = ("env_id", "players")  # in its infos: whose rows these are
+RESERVED = ("num_envs", "batch_size", "seed", "env_seed")  # EnvPool's arguments that are set here
+SEED_LIMIT = 1 << 31  # EnvPool's seeds are smaller
+ROW_KEYS = ("env_id", "players")  # of infos: which rows these are
 
 
 def is_id(source: Any) -> bool:
@@ -34,7 +34,7 @@ def is_id(source: Any) -> bool:
 
 
 def maker(env_id: str) -> Callable[..., VectorEnv[Any, Any, Any]]:
-    """Return what makes environments of an id: called with `num_envs` and their arguments."""
+    """Return a function that makes environments, from `num_envs` and their arguments."""
 
     def make(num_envs: int, **kwargs: Any) -> EnvPool:
         return EnvPool(env_id, num_envs, **kwargs)
@@ -50,11 +50,11 @@ def check_is_known(env_id: str, kwargs: Mapping[str, Any]) -> None:
     if name not in known:
         raise TrainingError(f"EnvPool has no environment {name!r}{nearest(name, known)}")
     takes = [*envpool.make_spec(name)._config_keys, "render_mode"]
-    additions.check_known(env_id, kwargs, [one for one in takes if one not in OURS])
+    additions.check_known(env_id, kwargs, [name for name in takes if name not in RESERVED])
 
 
 class EnvPool(VectorEnv[Any, Any, NDArray[Any]]):
-    """See the module's docstring."""
+    """EnvPool's environments as a Gymnasium vector environment."""
 
     def __init__(self, env_id: str, count: int, **kwargs: Any):
         name = env_id.removeprefix(PREFIX)
@@ -64,7 +64,7 @@ class EnvPool(VectorEnv[Any, Any, NDArray[Any]]):
         self.num_envs = count
         self.render_mode = kwargs.get("render_mode")
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP, "render_modes": ["rgb_array"]}
-        self._pool = self._made([seeds.draw() for _ in range(count)])
+        self._pool = self._make([seeds.draw() for _ in range(count)])
         self.single_observation_space = self._pool.observation_space
         self.single_action_space = self._pool.action_space
         self.observation_space = batch_space(self.single_observation_space, count)
@@ -77,16 +77,16 @@ class EnvPool(VectorEnv[Any, Any, NDArray[Any]]):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin all episodes, or those of options["reset_mask"], which then have no seed."""
+        """Reset all environments, or without seeds those of options["reset_mask"]."""
         mask = (options or {}).get("reset_mask")
         if mask is None:
             if seed is not None:
                 given = seeds.of_each(seed, self.num_envs)
                 self._pool.close()
-                self._pool = self._made([seeds.draw() if one is None else one for one in given])
+                self._pool = self._make([seeds.draw() if each is None else each for each in given])
             obs, info = self._pool.reset()
             self._obs = trees.map_tree(np.array, obs)
-            return obs, _told(info)
+            return obs, _without_row_keys(info)
         obs, _ = self._pool.reset(np.flatnonzero(mask).astype(np.int32))
         self._obs = trees.map_tree(functools.partial(_put, mask), self._obs, obs)
         return trees.map_tree(np.array, self._obs), {}
@@ -94,24 +94,24 @@ class EnvPool(VectorEnv[Any, Any, NDArray[Any]]):
     def step(
         self, actions: Any
     ) -> tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
-        """Take a step, or begin an episode where the last one is over."""
+        """Step each environment, or reset it if its episode is over."""
         obs, reward, terminated, truncated, info = self._pool.step(actions)
-        self._obs = trees.map_tree(np.array, obs)  # a copy: what is handed out is the caller's
-        return obs, reward, terminated, truncated, _told(info)
+        self._obs = trees.map_tree(np.array, obs)  # a copy, because the caller owns `obs`
+        return obs, reward, terminated, truncated, _without_row_keys(info)
 
     def render(self) -> tuple[Any, ...]:
-        """Return a picture of each environment."""
+        """Return an image of each environment."""
         return tuple(self._pool.render(np.arange(self.num_envs)))
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the environments."""
         self._pool.close()
 
-    def _made(self, given: Sequence[int]) -> Any:
-        pool = self._envpool(seed=[one % SEED_LIMIT for one in given])
-        with warnings.catch_warnings():  # of bounds that EnvPool rounds to float32
+    def _make(self, given: Sequence[int]) -> Any:
+        pool = self._envpool(seed=[seed % SEED_LIMIT for seed in given])
+        with warnings.catch_warnings():  # that EnvPool rounds bounds to float32
             warnings.simplefilter("ignore")
-            _ = pool.observation_space  # which it keeps
+            _ = pool.observation_space  # cached from here on
         return pool
 
 
@@ -125,8 +125,8 @@ def _imported(env_id: str) -> Any:
     return envpool
 
 
-def _told(info: dict[str, Any]) -> dict[str, Any]:
-    return {name: told for name, told in info.items() if name not in OF_ROWS}
+def _without_row_keys(info: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in info.items() if name not in ROW_KEYS}
 
 
 def _put(mask: NDArray[np.bool_], all_rows: NDArray[Any], rows: NDArray[Any]) -> NDArray[Any]:

@@ -1,11 +1,11 @@
-"""Episodes: their scores, and the metrics that environments give them.
+"""Episodes: their scores, and the metrics that environments report for them.
 
 Numbers in the `info` of an episode's last step are its metrics:
 
     info["success"], info["is_success"]    success
     info["episode"][NAME]                  NAME, such as r and l of Gymnasium's wrapper
 
-What is not a finite number is NaN here, for the run to say; in means it does not count.
+A value that is not a finite number becomes NaN, which the run reports; means ignore it.
 """
 
 import math
@@ -15,16 +15,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-SUCCESS = ("is_success", "success")  # the later one counts if there are both
+SUCCESS = ("is_success", "success")  # if there are both, the second counts
 OWN = "episode"
 KEYS = frozenset({*SUCCESS, OWN, *(f"_{key}" for key in (*SUCCESS, OWN))})  # of infos
 
-Infos = Mapping[str, Any]  # of a vector environment, as Gymnasium batches them
+Infos = Mapping[str, Any]  # of a vector environment, batched as by Gymnasium
 
 
 class Episode(NamedTuple):
-    """A finished episode: the sum of its raw rewards, its steps (of 4 frames in Atari), and the
-    numbers that its environment told of it."""
+    """A finished episode: the sum of its raw rewards, its steps (of 4 frames in Atari), and its
+    environment's metrics."""
 
     score: float
     length: int
@@ -32,9 +32,8 @@ class Episode(NamedTuple):
 
 
 def metrics_of(infos: Infos, i: int) -> dict[str, float]:
-    """Return the metrics of the i-th environment, whose episode has ended in a step with these
-    infos."""
-    told: dict[str, float] = {}
+    """Return the metrics of environment `i`, whose episode ended in a step with these infos."""
+    metrics: dict[str, float] = {}
     if _has(infos, OWN, i):
         own = infos[OWN] if isinstance(infos[OWN], Mapping) else infos[OWN][i]
         if isinstance(own, Mapping):
@@ -42,11 +41,11 @@ def metrics_of(infos: Infos, i: int) -> dict[str, float]:
             for name in own:
                 is_mask = isinstance(name, str) and name.startswith("_") and name[1:] in own
                 if not is_mask and (not batched or _has(own, name, i)):
-                    told[str(name)] = _number(own[name][i] if batched else own[name])
+                    metrics[str(name)] = _number(own[name][i] if batched else own[name])
     for key in SUCCESS:
         if _has(infos, key, i):
-            told["success"] = _number(infos[key][i])
-    return told
+            metrics["success"] = _number(infos[key][i])
+    return metrics
 
 
 def means(episodes: Sequence[Episode]) -> dict[str, float]:
@@ -60,7 +59,7 @@ def means(episodes: Sequence[Episode]) -> dict[str, float]:
 
 
 def _has(infos: Infos, key: str, i: int) -> bool:
-    """Whether an environment has told something under a key; without a mask, all have."""
+    """Whether an environment has set a key of infos; without a mask, all have."""
     if key not in infos:
         return False
     mask = infos.get(f"_{key}")

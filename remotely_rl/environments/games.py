@@ -1,6 +1,6 @@
-"""Games of several players side by side, whether their agents act at once or take turns.
+"""Several games with several players each, with simultaneous or alternating moves.
 
-Nothing here imports PettingZoo: a game is whatever has the attributes that are used.
+PettingZoo is not imported: a game is any object with the attributes used here.
 """
 
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ from remotely_rl.supervision.seeds import Seeds
 
 ABSENT = "absent"  # the key of an info of `reset`
 
-Game = Any  # pettingzoo.ParallelEnv, pettingzoo.AECEnv, or what looks like one
+Game = Any  # pettingzoo.ParallelEnv, pettingzoo.AECEnv, or an object with their interface
 Step = tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]
 
 
 class SideBySide(VectorEnv[Any, Any, NDArray[Any]]):
-    """Games that are played side by side, and the rows that they are seen as.
+    """Games that are stepped together, as the rows of a vector environment.
 
-    They reset themselves in the step after their end.
+    They reset in the step after their end.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class SideBySide(VectorEnv[Any, Any, NDArray[Any]]):
         self._truncated = np.zeros(rows, np.bool_)
 
     def render(self) -> tuple[Any, ...]:
-        """Return a picture of each game."""
+        """Return an image of each game."""
         return tuple(game.render() for game in self.games)
 
     def close_extras(self, **kwargs: Any) -> None:
@@ -61,7 +61,7 @@ class SideBySide(VectorEnv[Any, Any, NDArray[Any]]):
             game.close()
 
     def _stepped(self, infos: dict[str, Any]) -> Step:
-        """Return what `step` returns; all of it is the caller's."""
+        """Return the result of `step`, as copies that the caller owns."""
         rows = self._reward.copy(), self._terminated.copy(), self._truncated.copy()
         return (self._rows.value(True), *rows, infos)
 
@@ -76,10 +76,10 @@ def spaces_of(
 ) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
     found = [(game.observation_space(agent), game.action_space(agent)) for agent in agents]
     for agent, other in zip(agents, found, strict=True):
-        for what, one, first in zip(("observations", "actions"), other, found[0], strict=True):
-            if one != first:
+        for what, space, first in zip(("observations", "actions"), other, found[0], strict=True):
+            if space != first:
                 raise TrainingError(
-                    f"the {what} of agent {agent!r} are {one}, and those of {agents[0]!r}"
+                    f"the {what} of agent {agent!r} are {space}, and those of {agents[0]!r}"
                     f" {first}: agents that learn together need the same spaces; pad them"
                     " (supersuit.pad_observations_v0, pad_action_space_v0)"
                 )

@@ -1,11 +1,11 @@
-"""Preprocessing of observations that are one image, by Gymnasium's own wrappers.
+"""Preprocessing of image observations, with Gymnasium's wrappers.
 
-    gray           one channel in place of three
+    gray           one channel instead of three
     size           scaled to size x size pixels (needs OpenCV)
-    frame_stack    the last frames as further channels, [channels, height, width]; at a reset the
-                   first frame is repeated
+    frame_stack    the last frames as more channels, [channels, height, width]; at a reset the first
+                   frame is repeated
 
-Atari games have the same by their native environment (`atari.py`).
+Atari games have the same in their native environment (`atari.py`).
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ NEEDS_OPENCV = (
 
 @dataclass(frozen=True)
 class Images:
-    """What is done to images; nothing by default."""
+    """The preprocessing of images; none by default."""
 
     size: int | None = None
     gray: bool = False
@@ -46,10 +46,10 @@ class Images:
 
 
 def preprocessed(env: gymnasium.Env[Any, Any], images: Images) -> gymnasium.Env[Any, Any]:
-    """Return the environment with these images.
+    """Return the environment with this preprocessing.
 
-    Raise TrainingError if its observations are not one image, for gray and size one of bytes with
-    its channels last, or if OpenCV is missing.
+    Raises TrainingError if its observations are not one image (for gray and size, of bytes with
+    the channels last), or if OpenCV is missing.
     """
     if not images.asked_for:
         return env
@@ -68,7 +68,7 @@ def preprocessed(env: gymnasium.Env[Any, Any], images: Images) -> gymnasium.Env[
 
 
 def _stacked(env: gymnasium.Env[Any, Any], count: int) -> gymnasium.Env[Any, Any]:
-    """Return the environment with the frames of a stack as the channels of one image."""
+    """Return the environment with stacked frames as the channels of one image."""
     shape = env.observation_space.shape or ()
     if len(shape) not in (2, 3) or not isinstance(env.observation_space, gymnasium.spaces.Box):
         raise TrainingError(

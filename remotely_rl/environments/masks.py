@@ -1,17 +1,17 @@
-"""Masks: which actions are legal, as the environment tells it.
+"""Masks of legal actions, provided by environments.
 
-A mask comes from `info["action_mask"]`, of `reset` and of `step`, or from a leaf `action_mask` of a
-Dict observation (the habit of Gymnasium and PettingZoo).  1 or true means legal.  Its form depends
-on the action space:
+A mask comes from `info["action_mask"]` of `reset` and `step`, or from a leaf `action_mask` of a
+Dict observation (the conventions of Gymnasium and PettingZoo).  1 or True means legal.  Its form
+depends on the action space:
 
     Discrete         [n]
-    MultiDiscrete    a tuple of arrays, one for each choice; or these one after the other
-    MultiBinary      the same, two numbers for each bit
-    Dict, Tuple      a dict or a tuple of masks, where what is left out, or None, is legal; or one
-                     array for all discrete choices, one after the other
+    MultiDiscrete    a tuple of arrays, one per choice; or these concatenated
+    MultiBinary      the same, two numbers per bit
+    Dict, Tuple      a dict or a tuple of masks, where a missing one, or None, means all legal; or
+                     one concatenated array for all discrete choices
 
-The mask of a policy, [B, outputs], is true for legal actions and for all that is not discrete.
-The last observation of an episode needs none.  Where it has none, everything is legal.
+The mask of a policy, [B, outputs], is True for legal actions and for all outputs that are not
+discrete.  The last observation of an episode needs no mask; without one, all actions are legal.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ class Masks:
     """Converts the masks of B environments."""
 
     def __init__(self, actions: Actions, count: int):
-        """Raise TrainingError for actions of which none are discrete."""
+        """Raises TrainingError if no actions are discrete."""
         self._actions = actions
         self._count = count
         self._is_choice = is_choice(actions)
@@ -48,10 +48,10 @@ class Masks:
     ) -> NDArray[np.bool_]:
         """Return the masks of policies, [B, outputs].
 
-        `raw` is batched as a vector environment does it; where `read` [B] is false, everything is
-        legal.  So it is where a mask leaves nothing legal and nobody `acts` [B].  Raise
-        TrainingError for a mask of the wrong shape, or a choice without any legal action where an
-        environment acts; it names the environment.
+        `raw` is batched as by a vector environment.  All actions are legal where `read` [B] is
+        False, and where a mask allows none but `acts` [B] is False.  Raises TrainingError, which
+        names the environment, for a mask of the wrong shape, or for a choice without a legal
+        action where an environment acts.
         """
         flat = self._flat(raw, read)
         if read is not None:
@@ -69,21 +69,21 @@ class Masks:
             return flat
         legal = np.logical_or.reduceat(flat, self._starts, axis=1)
         if acts is not None:
-            nothing = ~legal.all(1) & ~acts
-            flat[nothing] = legal[nothing] = True
+            unused = ~legal.all(1) & ~acts
+            flat[unused] = legal[unused] = True
         if not legal.all():
             env, choice = np.argwhere(~legal)[0]
             which = f" in choice {choice}" if len(self._starts) > 1 else ""
             raise TrainingError(
                 f"environment {env} has no legal action{which}: its action_mask is 0 for all"
-                f" {self._actions.choices[choice]}, and its episode goes on"
+                f" {self._actions.choices[choice]}, but its episode is not over"
             )
         mask = np.ones((self._count, self._actions.outputs), np.bool_)
         mask[:, self._is_choice] = flat
         return mask
 
     def _flat(self, raw: Any, read: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
-        """Return the logits of all choices, one after the other, [B, sum of the counts]."""
+        """Return the concatenated masks of all choices, [B, sum of the counts]."""
         width = sum(self._actions.choices)
         if _is_plain(raw) and raw.shape[1:] == (width,):
             return np.asarray(raw.astype(np.bool_))
@@ -100,8 +100,8 @@ class Masks:
             parts = list(_parts(self._actions, mask))
         except LookupError as error:
             raise TrainingError(
-                f"environment {env} has an action_mask for {error.args[0]}, which is no part of its"
-                " actions"
+                f"environment {env} has an action_mask for {error.args[0]}, which is not a part of"
+                " its actions"
             ) from None
         if [len(part) for part in parts] != choices:
             raise TrainingError(
@@ -122,22 +122,22 @@ def _is_plain(mask: Any) -> bool:
 
 
 def _row_of(raw: Any, env: int) -> Any:
-    """Return one environment's part of what a vector environment has batched."""
+    """Return one environment's part of a batched mask."""
     if isinstance(raw, tuple):
         return tuple(_row_of(part, env) for part in raw)
     if not isinstance(raw, dict):
         return raw[env]
     row = {}
     for key, part in raw.items():
-        # For each key of an info, Gymnasium adds another that says which environments have it.
-        is_of_another = key.startswith("_") and key[1:] in raw
-        if not is_of_another and raw.get(f"_{key}", _EVERY)[env]:
+        # For each key of an info, Gymnasium adds a mask of the environments that have it.
+        is_mask = key.startswith("_") and key[1:] in raw
+        if not is_mask and raw.get(f"_{key}", _EVERY)[env]:
             row[key] = _row_of(part, env)
     return row
 
 
 class _Every:
-    """True at each index."""
+    """A mask that is True at every index."""
 
     def __getitem__(self, index: int) -> bool:
         return True
@@ -148,7 +148,7 @@ _NO_MASK = np.empty(0)  # has the wrong length for any choice
 
 
 def _parts(actions: Actions, mask: Any) -> Iterator[NDArray[Any]]:
-    """Yield the mask of each choice, as far as the mask is nested like the actions."""
+    """Yield the mask of each choice."""
     if isinstance(actions, Composite):
         yield from _parts_of_composite(actions, actions.places, mask)
     elif mask is None:

@@ -8,12 +8,12 @@
     MultiBinary                int8 [B, ...]
     Dict, Tuple                a dict or a tuple of these
 
-A Box without axes is a vector of one number.  A Box of three axes is an image, [channels, height,
-width].  In the environment its channels are the first or the last axis, whichever is smaller.  A
-Box of four axes whose last is at most 4 is a stack of images in colour: its frames become channels
-too.
+A Box without axes is a vector of one number.  A Box with three axes is an image, [channels, height,
+width]; in the environment its channels are the first or the last axis, whichever is smaller.  A Box
+with four axes, of which the last is at most 4, is a stack of colour images: its frames become
+channels too.
 
-Where actions are masked (`masks.py`), the tree is {"observation": the above, "action_mask": bool
+If actions are masked (`masks.py`), the tree is {"observation": the above, "action_mask": bool
 [B, outputs]}.
 """
 
@@ -30,10 +30,10 @@ from remotely_rl import trees
 from remotely_rl.errors import TrainingError
 from remotely_rl.trees import Tree
 
-COLOURS = 4  # channels of a picture, at most: red, green, blue and transparency
-# Keys of the tree where actions are masked.
+COLOURS = 4  # maximum number of an image's channels: red, green, blue and alpha
+# Keys of the tree if actions are masked.
 OBSERVATION, ACTION_MASK = "observation", "action_mask"
-AGENT = "agent_index"  # beside OBSERVATION: who observes it, where each has its own parameters
+AGENT = "agent_index"  # beside OBSERVATION: the observer, if agents have their own parameters
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Leaf:
 
     shape    of one observation, as models take it
     dtype    as models take it
-    counts   of a Discrete or MultiDiscrete: how many values each number may have; else empty
-    starts   the least of these values
+    counts   of a Discrete or MultiDiscrete: the number of values of each entry; else empty
+    starts   the smallest of these values
     """
 
     shape: tuple[int, ...]
@@ -53,17 +53,17 @@ class Leaf:
 
     @property
     def size(self) -> int:
-        """How many numbers it has."""
+        """The number of entries."""
         return int(np.prod(self.shape, dtype=np.int64))
 
 
 class Observations:
-    """Converts what a vector environment returns; `spec` is the tree of the leaves."""
+    """Converts observations of a vector environment; `spec` is the tree of the leaves."""
 
     def __init__(self, space: gymnasium.Space[Any], channels_first: bool = False):
-        """`channels_first`: a single Box has its channels first, whatever its sides.
+        """`channels_first`: a single Box has its channels first, whatever its shape.
 
-        Raise TrainingError for a space that no model takes, and name it.
+        Raises TrainingError, which names the space, if it is not supported.
         """
         self.space = space
         if channels_first and isinstance(space, spaces.Box):
@@ -75,17 +75,17 @@ class Observations:
             self._converters = _converters(space)
 
     def of(self, obs: Any) -> Tree:
-        """Return a tree of arrays [B, ...], which hold until the environments' next step."""
+        """Return a tree of arrays [B, ...], valid until the environments' next step."""
         return trees.map_tree(_convert, self._converters, obs)
 
     @property
     def shape(self) -> Tree:
-        """The shape of one observation: a tuple of numbers for each leaf."""
+        """The shape of one observation: a tuple for each leaf."""
         return trees.map_tree(lambda leaf: leaf.shape, self.spec)
 
 
 def spec_of(space: gymnasium.Space[Any], path: trees.Path = ()) -> Tree:
-    """Return the tree of a space's leaves.  Raise TrainingError for a space that has none."""
+    """Return the tree of a space's leaves.  Raises TrainingError for an unsupported space."""
     where = f"observation{trees.named(path)}" if path else "this environment's observation space"
     check_is_not_empty(space, where)
     match space:
@@ -113,7 +113,7 @@ def check_is_not_empty(space: gymnasium.Space[Any], where: str) -> None:
     """Raise TrainingError for a space without parts, or with an axis of length 0."""
     sizes = (len(space),) if isinstance(space, (spaces.Dict, spaces.Tuple)) else space.shape
     if 0 in (sizes or ()):
-        raise TrainingError(f"{where} is {space}, which has no number in it: leave it out")
+        raise TrainingError(f"{where} is {space}, which is empty: leave it out")
 
 
 Convert = Callable[[NDArray[Any]], NDArray[Any]]
@@ -163,7 +163,7 @@ def _shape(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def is_channels_last(shape: tuple[int, ...]) -> bool:
-    """Images have fewer channels than rows: the smaller of the first and last axis is theirs."""
+    """Whether the last axis is the channels: images have fewer channels than rows."""
     return len(shape) == 3 and shape[-1] < shape[0]
 
 

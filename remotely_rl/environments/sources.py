@@ -1,4 +1,4 @@
-"""What environments are made from: an id of Gymnasium or EnvPool, or the user's own callable."""
+"""Sources of environments: an id of Gymnasium or EnvPool, or the user's own callable."""
 
 import copy
 import functools
@@ -13,7 +13,13 @@ from gymnasium.vector import VectorEnv
 from remotely.arguments import signature_of
 from remotely_rl.environments import additions, env_pool
 from remotely_rl.environments.additions import Wrapper
-from remotely_rl.environments.atari import TAKES, Atari, is_atari_id, make_vector, observes_ram
+from remotely_rl.environments.atari import (
+    VECTOR_ARGUMENTS,
+    Atari,
+    is_atari_id,
+    make_vector,
+    observes_ram,
+)
 from remotely_rl.environments.contract import Environments
 from remotely_rl.environments.games import takes_turns
 from remotely_rl.environments.images import Images, preprocessed
@@ -28,13 +34,13 @@ from remotely_rl.supervision.whole import WatchedVectorEnv
 Source = str | Callable[..., Any]
 
 
-# What gymnasium.make takes beside the arguments of an environment.
-OF_MAKE = ("render_mode", "max_episode_steps", "disable_env_checker")
+# Arguments of gymnasium.make itself.
+MAKE_ARGUMENTS = ("render_mode", "max_episode_steps", "disable_env_checker")
 CANNOT_WAIT = "step as one and cannot wait for the pause: set resets=at_once"
 
 
 class Plan(NamedTuple):
-    """How the environments of a source are made, and what is known of them before."""
+    """How to make the environments of a source, and what is known about them beforehand."""
 
     make: Callable[[int, Watch | None], VectorEnv[Any, Any, Any]]
     lives: bool = False  # see `Environments`
@@ -53,7 +59,7 @@ def make(
     kwargs: Mapping[str, Any] | None = None,
     wrappers: Sequence[Wrapper] = (),
 ) -> Environments:
-    """Make `count` environments as `plan` says, and raise what that raises."""
+    """Make `count` environments; see `plan`."""
     make_vector, lives, channels_first, waits, agents = plan(
         source, atari, images, waits, kwargs, wrappers
     )
@@ -73,20 +79,20 @@ def plan(
 ) -> Plan:
     """Return how to make environments from an id or from the user's own callable.
 
-    An id is Gymnasium's, or one of EnvPool's after `envpool:`, whose environments step as one.
+    An id is Gymnasium's, or EnvPool's after `envpool:`.  A callable with a parameter `num_envs`,
+    such as a VectorEnv class, is called once with it and returns a Gymnasium VectorEnv; for a
+    `MultiAgent`, `num_envs` is the total number of agents.  Any other callable is called for each
+    environment without positional arguments, and returns a Gymnasium Env each time.  All calls
+    have `kwargs`.
 
-    A callable with a parameter `num_envs` (a VectorEnv class has one) is called once with it and
-    returns a Gymnasium VectorEnv.  A `MultiAgent` is called for so many rows as its games have
-    agents in all.  Any other callable is called once for each environment, without other arguments,
-    and returns a Gymnasium Env each time.  Each gets `kwargs`.  `wrappers` are around each
-    environment, the first one innermost.  `atari` is used for Atari games only, `images` for all
-    other environments, around the wrappers.  With `waits` an environment whose episode is over
-    stays where it is, until it is told to begin another.
+    `wrappers` are applied to each environment, the first one innermost.  `atari` applies only to
+    Atari games, `images` to all other environments, around the wrappers.  With `waits` an
+    environment whose episode is over waits until it is told to reset.
 
-    Raises TrainingError for an unknown id or argument, and for wrappers around environments that
-    step as one; and so does `Plan.make`, for spaces that no policy fits,
-    a callable that returns something else, or observations that are not one image if `images` asks
-    for one; and both if environments cannot wait.
+    Raises TrainingError for an unknown id or argument, for wrappers of environments that step as
+    one, and for environments that cannot wait.  `Plan.make` also raises it for unsupported
+    spaces, for a callable that returns something else, and for observations that are not one
+    image if `images` needs that.
     """
     images, atari = images or Images(), atari or Atari()
     kwargs = dict(kwargs or {})
@@ -102,8 +108,8 @@ def plan(
                 raise TrainingError(f"the games of {source} {CANNOT_WAIT}")
             if wrappers:
                 raise TrainingError(
-                    f"the games of {source} step as one and have no wrappers: pass a function that"
-                    " makes a game, env=, and wrap it there"
+                    f"the games of {source} step as one and cannot be wrapped: pass a function that"
+                    " makes and wraps a game as env="
                 )
             native = functools.partial(_native, spec, atari, kwargs)
             return Plan(native, lives=atari.life_loss_is_terminal)
@@ -112,8 +118,8 @@ def plan(
     if _takes_num_envs(source):
         if images.asked_for:
             raise TrainingError(
-                f"{name_of(source)} makes a vector environment, which {images.asked_for} cannot"
-                " change: preprocess its images yourself"
+                f"{name_of(source)} makes a vector environment, to which {images.asked_for} cannot"
+                " be applied: preprocess its images yourself"
             )
         if wrappers:
             raise TrainingError(
@@ -128,21 +134,19 @@ def plan(
 
 
 def agents_of(source: Source) -> int:
-    """How many agents each environment of a source has, and so how many rows."""
+    """Return the number of agents, and so of rows, of each environment of a source."""
     return len(source.agents) if isinstance(source, MultiAgent) else 1
 
 
 def is_atari(source: Source) -> bool:
-    """Whether it is the id of an Atari game."""
+    """Whether a source is the id of an Atari game."""
     return isinstance(source, str) and is_atari_id(source)
 
 
 def check_is_known(source: Source, kwargs: Mapping[str, Any] | None = None) -> None:
-    """Raise TrainingError for an id that nobody knows, and for what `make` cannot call with these
-    arguments.
+    """Raise TrainingError for an unknown id, and for a source that does not accept these arguments.
 
-    Of an id `module:id`, the module is imported: it and the modules that it needs are then sent to
-    actors.
+    For an id `module:id` the module is imported, so that it and its imports are sent to actors.
     """
     kwargs = kwargs or {}
     if env_pool.is_id(source):
@@ -172,19 +176,19 @@ def check_is_known(source: Source, kwargs: Mapping[str, Any] | None = None) -> N
     except TypeError as error:
         name = name_of(source)
         raise TrainingError(
-            f"{name} is called without {'other ' if kwargs else ''}arguments, and is {error}: pass"
+            f"{name} is called without {'other ' if kwargs else ''}arguments: {error}; pass"
             f" functools.partial({name}, ...), or a function that makes it"
         ) from None
 
 
 def _check_arguments(source: str, spec: EnvSpec, kwargs: Mapping[str, Any]) -> None:
     if is_atari_id(source) and not observes_ram(spec):
-        additions.check_known(source, kwargs, TAKES)
+        additions.check_known(source, kwargs, VECTOR_ARGUMENTS)
         return
     point = spec.entry_point
     creator = load_env_creator(point) if isinstance(point, str) else point
     if creator is not None:
-        additions.check_taken(source, kwargs.keys() - set(OF_MAKE[1:]), creator)
+        additions.check_taken(source, kwargs.keys() - set(MAKE_ARGUMENTS[1:]), creator)
 
 
 def _native(
@@ -229,7 +233,7 @@ def _side_by_side(
     make_one: Callable[..., Any], count: int, watch: Watch | None,
 ) -> VectorEnv[Any, Any, Any]:  # fmt: skip
     def make_checked() -> gymnasium.Env[Any, Any]:
-        env = make_one(**copy.deepcopy(dict(kwargs)))  # which an environment may change
+        env = make_one(**copy.deepcopy(dict(kwargs)))  # an environment may change its arguments
         if not isinstance(env, gymnasium.Env):
             raise TrainingError(_wrong_type(make_one, env, "gymnasium.Env"))
         return preprocessed(additions.wrapped(env, wrappers), images)
@@ -256,14 +260,14 @@ def _wrong_type(source: Callable[..., Any], made: object, expected: str) -> str:
     if hasattr(made, "possible_agents"):
         how = "SelfPlay" if takes_turns(made) else "MultiAgent"
         return (
-            f"{name_of(source)} returned {made}, which has several agents: pass what makes it as"
+            f"{name_of(source)} returned {made}, which has several agents: pass its maker as"
             f" env=remotely_rl.{how}(...)"
         )
     return f"{name_of(source)} returned a {type(made).__name__}; expected a {expected}"
 
 
 def _closest_id(env_id: str) -> str:
-    """Suggest an id.  Bare names are compared first, so that "pong" finds "ALE/Pong-v5"."""
+    """Return a suggestion.  Bare names are compared first, so that "pong" finds "ALE/Pong-v5"."""
 
     def bare(name: str) -> str:
         return re.sub(r"-v\d+$", "", name.split("/")[-1]).lower()

@@ -1,13 +1,12 @@
-"""Turn-based games, PettingZoo's AEC ones, as environments of one of their players.
+"""Turn-based games (PettingZoo's AEC API), as environments of one of their players.
 
-The learner has a seat in each game, another one in the next; an `Opponent` has all other seats, in
-all games at once, so that a network chooses for them together.  A step is the learner's move, and
-the moves of the others until it is its turn again; its reward is what the game has given it
-meanwhile.
+The learner has one seat in each game, and the next seat in the next game.  An `Opponent` has all
+other seats in all games, so that a network chooses for them in one batch.  A step is the learner's
+move and the moves of the others until its next turn; its reward is the sum in between.
 
-A game is whatever has `possible_agents`, `observation_space`, `action_space`, `reset`,
-`agent_selection`, `last` and `step` with their meaning in PettingZoo: after the end each player
-gets its last turn, in which the others pass by `step(None)`.
+A game is any object with `possible_agents`, `observation_space`, `action_space`, `reset`,
+`agent_selection`, `last` and `step` as in PettingZoo: after the end each player has a last turn, in
+which the others pass with `step(None)`.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,17 +32,17 @@ from remotely_rl.supervision.seeds import Seeds, of_each
 
 
 class Turn(NamedTuple):
-    """A turn of a player: what it sees, and which actions are legal; None where all are."""
+    """A player's turn: its observation and its mask, which is None if all actions are legal."""
 
     obs: Any
     mask: Any
 
 
 class Opponent(Protocol):
-    """Who has the other seats of games that are played side by side."""
+    """The player of all seats but the learner's, in several games."""
 
     def begin(self, game: int, random: np.random.Generator) -> None:
-        """A game begins, known by its number: decide who plays it."""
+        """Prepare for a new game, identified by its number."""
         ...
 
     def act(
@@ -54,7 +53,7 @@ class Opponent(Protocol):
 
 
 class Described(NamedTuple):
-    """What is known of a game before it is played."""
+    """The seats and the spaces of a game."""
 
     seats: tuple[Any, ...]
     observation_space: gymnasium.Space[Any]
@@ -62,12 +61,15 @@ class Described(NamedTuple):
 
 
 def described(game: Game) -> Described:
-    """Look at a game.  Raises TrainingError for one that is not turn-based, or cannot be shared."""
+    """Return the seats and spaces of a game.
+
+    Raises TrainingError if it is not turn-based, has fewer than two seats, or their spaces differ.
+    """
     if isinstance(game, gymnasium.Env) or not takes_turns(game):
         what = "has one agent" if isinstance(game, gymnasium.Env) else "lets all agents act at once"
         raise TrainingError(
-            f"{game} {what}: SelfPlay takes games in turns, as PettingZoo's AECEnv; for agents that"
-            " act at once there is MultiAgent"
+            f"{game} {what}: SelfPlay takes turn-based games, such as PettingZoo's AECEnv; for"
+            " agents that act at once there is MultiAgent"
         )
     seats = tuple(getattr(game, "possible_agents", ()))
     if len(seats) < 2:
@@ -76,7 +78,7 @@ def described(game: Game) -> Described:
 
 
 class TurnBased(SideBySide):
-    """Games side by side: a row is the learner's seat in one."""
+    """Several games; a row is the learner's seat in one."""
 
     def __init__(self, make: Callable[[], Game], count: int, opponent: Opponent):
         games = [make() for _ in range(count)]
@@ -84,7 +86,7 @@ class TurnBased(SideBySide):
         super().__init__(games, count, space, action_space)
         self._mask_is_observed = isinstance(space, spaces.Dict) and ACTION_MASK in space.spaces
         self._opponent = opponent
-        self._begun = list(range(count))  # of which the learner's seat in the next game follows
+        self._begun = list(range(count))  # games begun; the learner's next seat is this, modulo
         self._seat: list[Any] = [self._seats[0]] * count
         self._random = np.random.default_rng()
 
@@ -94,7 +96,7 @@ class TurnBased(SideBySide):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin all games, or those of options["reset_mask"]."""
+        """Reset all games, or those of options["reset_mask"]."""
         options = dict(options or {})
         mask = options.pop("reset_mask", np.ones(self.num_envs, np.bool_))
         seeds = of_each(seed, self.num_envs)
@@ -106,11 +108,11 @@ class TurnBased(SideBySide):
                 self._seeds[number], self._begun[number] = Seeds(given), number
             self._begin(number, options)
         infos = self._let_others_move(which)
-        # As after a step: a game may be over before the learner's first turn.
+        # As after a step, because a game may be over before the learner's first turn.
         return self._rows.value(True), {**infos, ABSENT: self._terminated | self._truncated}
 
     def step(self, actions: Any) -> Step:
-        """Move in each game, or begin another where the last one is over."""
+        """Move in each game, or reset it if it is over."""
         for number, action in enumerate(iterate(self.action_space, actions)):
             if self._terminated[number] or self._truncated[number]:
                 self._begin(number, {})
@@ -126,19 +128,19 @@ class TurnBased(SideBySide):
         self._opponent.begin(number, self._random)
 
     def _let_others_move(self, games: Sequence[int]) -> dict[str, Any]:
-        """Let the others move in these games until it is the learner's turn; write its rows.
+        """Let the opponent move in these games until the learner's turn; write the learner's rows.
 
         Returns their infos.
         """
         infos: dict[str, Any] = {}
         while games:
-            asked: list[int] = []
+            waiting: list[int] = []
             turns: list[Turn] = []
             for number in games:
                 game, seat = self.games[number], self._seat[number]
                 obs, reward, terminated, truncated, info = game.last()
                 while game.agent_selection != seat and (terminated or truncated):
-                    game.step(None)  # a player leaves whose game is over
+                    game.step(None)  # a player's last turn after the end
                     obs, reward, terminated, truncated, info = game.last()
                 if game.agent_selection == seat:
                     self._write(number, obs)
@@ -146,14 +148,14 @@ class TurnBased(SideBySide):
                     self._terminated[number], self._truncated[number] = terminated, truncated
                     infos = self._add_info(infos, info, number) if info else infos
                 else:
-                    asked.append(number)
-                    told = obs if self._mask_is_observed else info
-                    turns.append(Turn(obs, told.get(ACTION_MASK)))
-            if asked:
-                actions = self._opponent.act(asked, turns, self._random)
-                for number, action in zip(asked, actions, strict=True):
+                    waiting.append(number)
+                    source = obs if self._mask_is_observed else info
+                    turns.append(Turn(obs, source.get(ACTION_MASK)))
+            if waiting:
+                actions = self._opponent.act(waiting, turns, self._random)
+                for number, action in zip(waiting, actions, strict=True):
                     self.games[number].step(action)
-            games = asked
+            games = waiting
         return infos
 
     def _write(self, number: int, obs: Any) -> None:
@@ -171,10 +173,10 @@ class Choice:
         self._choose = choose
 
     def begin(self, game: int, random: np.random.Generator) -> None:
-        """It plays every game."""
+        """Do nothing: the function plays every game."""
 
     def act(
         self, games: Sequence[int], turns: Sequence[Turn], random: np.random.Generator
     ) -> Sequence[Any]:
-        """Ask the function, game by game."""
+        """Call the function for each game."""
         return [self._choose(obs, mask, random) for obs, mask in turns]

@@ -1,1 +1,1 @@
-"""Experience: what actors return and learners train on."""
+"""Experience: the trajectories that actors return, and the batches that learners train on."""

@@ -1,11 +1,10 @@
-"""What a learner computes with: a trajectory as tensors, and the batches made of it.
+"""Batches: a trajectory as tensors, and the training data made from it.
 
     DeviceTrajectory   a trajectory [T, B] on the learner's device
-    Batch              observations, and what to learn from each; yields minibatches
+    Batch              observations and transitions to train on; yields minibatches
 
-A `Trajectory` is numpy arrays, because it travels between processes.  The learner turns it
-into a `DeviceTrajectory`, computes targets and advantages from that, and makes a `Batch` of
-the result.
+A `Trajectory` has numpy arrays, because it travels between processes.  The learner turns it into a
+`DeviceTrajectory`, computes targets and advantages, and makes a `Batch` from them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -33,17 +32,17 @@ class DeviceTrajectory(NamedTuple):
 
 
 class Transitions(NamedTuple):
-    """What to learn from each action: one row per transition, in no particular order."""
+    """The training data of each action: one row per transition, in any order."""
 
     action: Tensor
     old_log_prob: Tensor  # the denominator of a loss's probability ratio
     advantage: Tensor
-    value_target: Tensor  # in the units in which the model learns values
-    start_log_prob: Tensor  # by the policy before the update: approx_kl is measured from there
+    value_target: Tensor  # in the units of the model's values
+    start_log_prob: Tensor  # by the policy before the update, the reference of approx_kl
 
 
 class RecurrentInput(NamedTuple):
-    """What a recurrent model needs besides observations: it runs over whole sequences."""
+    """Inputs of a recurrent model besides observations: it runs over whole sequences."""
 
     state: Tensor  # [B, S]
     begins: Tensor  # [T, B]
@@ -51,10 +50,10 @@ class RecurrentInput(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Observations, and what to learn from each.
+    """Observations and transitions.
 
-    For a feed-forward model everything is rows, [N, ...], in any order.  For a recurrent
-    model everything is [T, B, ...], and minibatches are cut along B alone.
+    For a feed-forward model all are rows, [N, ...], in any order.  For a recurrent model all are
+    [T, B, ...], and minibatches are cut along B only.
     """
 
     obs: Tree
@@ -62,9 +61,9 @@ class Batch(NamedTuple):
     recurrent: RecurrentInput | None = None
 
     def minibatches(self, count: int, generator: torch.Generator) -> Iterator["Batch"]:
-        """Shuffles the batch and cuts it into `count` minibatches whose sizes differ by 1 at most.
+        """Shuffle the batch and yield `count` minibatches whose sizes differ by at most 1.
 
-        None is empty: there are fewer if there are fewer rows.  One minibatch is the batch
+        With fewer rows there are fewer minibatches; none is empty.  One minibatch is the batch
         itself, and draws no random numbers.
         """
         if count == 1:
@@ -91,20 +90,20 @@ class Batch(NamedTuple):
 
     @property
     def flat_obs(self) -> Tree:
-        """The observations in one row, [N, ...]."""
+        """The observations as rows, [N, ...]."""
         if self.recurrent is None:
             return self.obs
         return trees.map_tree(lambda x: x.flatten(0, 1), self.obs)
 
     @property
     def valid_transitions(self) -> Transitions:
-        """The transitions that are experience, in the order of `forward`."""
+        """The valid transitions, in the order of `forward`."""
         if self.recurrent is None:
             return self.transitions
         return Transitions(*(part[self.recurrent.valid] for part in self.transitions))
 
     def forward(self, network: Callable[..., Any]) -> tuple[Tensor, Tensor, Transitions]:
-        """Runs a network: policy [rows, outputs], value [rows], and the transitions they are of."""
+        """Run a network; return policy [rows, outputs], value [rows], and their transitions."""
         if self.recurrent is None:
             policy, value = network(self.obs)
             return full(policy), full(value), self.transitions
@@ -114,12 +113,12 @@ class Batch(NamedTuple):
 
 
 def full(output: Tensor) -> Tensor:
-    """A network's output in float32, for losses; in float64 if it is."""
+    """Return a network's output in float32, for losses; float64 stays float64."""
     return output if output.dtype == torch.float64 else output.float()
 
 
 def concatenate(batches: Sequence[Batch]) -> Batch:
-    """Several batches of the same kind as one."""
+    """Concatenate batches of the same kind."""
     if len(batches) == 1:
         return batches[0]
     along = 0 if batches[0].recurrent is None else 1

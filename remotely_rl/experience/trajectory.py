@@ -1,8 +1,8 @@
 """Trajectory: rows of experience, `[T, B]`, as numpy arrays.
 
-Row t holds observation t, the action taken on it, and what the action led to.  There is one
-observation more than there are rows: the last row bootstraps from the observation after the last
-action, which is also the first of the next trajectory.
+Row t holds observation t, the action taken on it, and the outcome.  There is one observation more
+than rows: the last row bootstraps from the observation after the last action, which is also the
+first of the next trajectory.
 """
 
 import functools
@@ -19,10 +19,10 @@ from remotely_rl.trees import Tree
 
 @dataclass(frozen=True)
 class Trajectory:
-    """T steps of B environments, in the order of time.
+    """T steps of B environments, in time order.
 
-    The arrays are numpy's, so that they can be received where torch is not imported.  Observations
-    that were put on a GPU as they were sampled are tensors there.
+    The arrays are numpy's, so that a receiver need not import torch.  Observations that sampling
+    has copied to a GPU are tensors there.
     """
 
     obs: Tree  # of arrays [T + 1, B, ...]
@@ -32,7 +32,7 @@ class Trajectory:
     terminated: NDArray[np.bool_]  # [T, B]
     truncated: NDArray[np.bool_]  # [T, B]
     valid: NDArray[np.bool_]  # [T, B], false for autoreset rows
-    begins: NDArray[np.bool_]  # [T + 1, B], the observation is the first of an episode
+    begins: NDArray[np.bool_]  # [T + 1, B], true for the first observation of an episode
     value: NDArray[np.float32]  # [T + 1, B], V of the observations, by the model that acted
     state: NDArray[np.float32]  # [B, S], the model's memory before the first step; S may be 0
     version: NDArray[np.int64]  # [B], of the parameters that chose the actions
@@ -71,7 +71,7 @@ class Trajectory:
 
 
 def columns(trajectory: Trajectory, which: slice) -> Trajectory:
-    """Return the trajectory of some environments: views of its arrays."""
+    """Return the trajectory of some environments, as views."""
     return Trajectory(
         **{
             field.name: trees.map_tree(
@@ -104,6 +104,6 @@ def stack(trajectories: Sequence[Trajectory]) -> Trajectory:
 def _joined(axis: int, arrays: Sequence[Any]) -> Any:
     if isinstance(arrays[0], np.ndarray):
         return np.concatenate(arrays, axis)
-    import torch  # noqa: PLC0415 - it is imported already: these are its tensors
+    import torch  # noqa: PLC0415 - imported already: these are its tensors
 
     return torch.cat(list(arrays), axis)

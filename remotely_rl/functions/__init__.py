@@ -1,1 +1,1 @@
-"""The mathematics of the algorithms: returns, losses and distributions, as pure functions."""
+"""Returns, losses and distributions, as pure functions of tensors."""

@@ -1,13 +1,14 @@
-"""Distributions over actions, as pure functions of what a policy network returns.
+"""Distributions over actions, as pure functions of a policy network's outputs.
 
 Arguments are [..., n] and results [...], or [..., k] for actions that are vectors.
 
-Categorical: n logits.  Diagonal Gaussian: k means, then k logarithms of standard deviations,
-relative to INITIAL_LOG_STD and clamped.
+Categorical: n logits.
 
-Squashed Gaussian: the same numbers; an action is the tanh of one of the Gaussian.
+Diagonal Gaussian: k means, then k log standard deviations, relative to INITIAL_LOG_STD and clamped.
 
-Deterministic: k numbers, whose tanh is the action.
+Squashed Gaussian: the same outputs; an action is the tanh of a Gaussian sample.
+
+Deterministic: k outputs, whose tanh is the action.
 """
 
 import math
@@ -17,25 +18,24 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-# The log standard deviation of a network that returns zero.  With a deviation of 1, a third of all
-# actions on [-1, 1] are clipped, and HalfCheetah's return after a million steps was 1,200 to 1,600;
-# with this it was 2,900 to 5,000.  With -2, two seeds of three had not learnt Pendulum after six
-# minutes.
+# The log standard deviation where the network's output is 0.  With 0, a third of all actions on
+# [-1, 1] are clipped, and HalfCheetah's return after a million steps was 1,200 to 1,600; with -1 it
+# was 2,900 to 5,000.  With -2, two seeds of three had not learnt Pendulum after six minutes.
 INITIAL_LOG_STD = -1.0
-# The logit of an action that must not be taken.  Its probability is exactly 0; with minus infinity
-# the entropy would be NaN.
+# The logit of an illegal action.  Its probability is exactly 0; with minus infinity the entropy
+# would be NaN.
 ILLEGAL = -1e9
 # Beyond these, gradients vanish or overflow.
 MIN_LOG_STD, MAX_LOG_STD = -5.0, 2.0
 
-# What draws: one generator; or several, each for an equal part of the rows; or torch's own.
+# A generator; or several, each for an equal part of the rows; or None for torch's global one.
 Randoms = torch.Generator | Sequence[torch.Generator] | None
 
 
 def filled(
     into: Tensor, fill: Callable[[Tensor, torch.Generator | None], object], randoms: Randoms
 ) -> Tensor:
-    """Fill [B, ...] with random numbers, those of each generator as if its part were all."""
+    """Fill [B, ...] with random numbers, each generator filling an equal part of the rows."""
     if not isinstance(randoms, Sequence):
         fill(into, randoms)
         return into
@@ -51,8 +51,7 @@ def is_legal(logits: Tensor) -> Tensor:
 
 def categorical_sample(logits: Tensor, randoms: Randoms = None) -> Tensor:
     """Draw an action from each policy."""
-    # The first of exponential clocks with these rates is a draw from the softmax (the Gumbel-max
-    # trick).
+    # The Gumbel-max trick: minus the log of an exponential variable is a Gumbel variable.
     clocks = filled(
         torch.empty_like(logits), lambda x, random: x.exponential_(generator=random), randoms
     )
@@ -76,16 +75,15 @@ def categorical_entropy(logits: Tensor) -> Tensor:
 
 
 def gaussian_start(count: int, log_std: float) -> Tensor:
-    """Return the policy [2 count] of means of 0 and this log standard deviation."""
+    """Return the output [2 * count] for means of 0 and this log standard deviation."""
     return torch.cat([torch.zeros(count), torch.full((count,), log_std - INITIAL_LOG_STD)])
 
 
 def gaussian_parameters(policy: Tensor) -> tuple[Tensor, Tensor]:
     """Return means and log standard deviations [..., k] of policies [..., 2k].
 
-    They are in float32, or in float64 if the policies are.
+    They are float64 if the policies are, else float32, also for bfloat16 from a GPU.
     """
-    # On a GPU they may come as bfloat16.
     mean, log_std = policy.to(torch.promote_types(policy.dtype, torch.float32)).chunk(2, -1)
     log_std = log_std + INITIAL_LOG_STD
     return mean, log_std.clamp(MIN_LOG_STD, MAX_LOG_STD)
@@ -98,7 +96,7 @@ def gaussian_sample(policy: Tensor, randoms: Randoms = None) -> Tensor:
 
 
 def standard_normal(like: Tensor, randoms: Randoms) -> Tensor:
-    """Draw numbers of the shape and on the device of a tensor, where its generators are."""
+    """Draw normal numbers on the generators' device; return them like a tensor, on its device."""
     first = randoms[0] if isinstance(randoms, Sequence) else randoms
     noise = filled(
         torch.empty(like.shape, device=first.device if first else like.device, dtype=like.dtype),
@@ -131,7 +129,7 @@ def squashed_sample(
 ) -> tuple[Tensor, Tensor]:
     """Draw an action [..., k] in (-1, 1) from each policy; return it and its log-density.
 
-    The action is the tanh of a Gaussian's, and both are differentiable by the policy.
+    Both are differentiable with respect to the policy (reparameterization).
     """
     unsquashed = gaussian_sample(policy, generator)
     return torch.tanh(unsquashed), squashed_log_prob(policy, unsquashed)
@@ -145,8 +143,8 @@ def squashed_mode(policy: Tensor) -> Tensor:
 def squashed_log_prob(policy: Tensor, unsquashed: Tensor) -> Tensor:
     """Return the log-density of each action tanh(u), from u [..., k].
 
-    Haarnoja et al. 2018, https://arxiv.org/abs/1812.05905, equation 26.  Not from the action
-    itself, which rounds to 1 where u is 9.  For the same reason, log(1 - tanh(u)^2) is computed as
+    Haarnoja et al. 2018, https://arxiv.org/abs/1812.05905, equation 26.  It takes u, not the
+    action, which rounds to 1 at u = 9.  For the same reason, log(1 - tanh(u)^2) is computed as
     2 (log 2 - u - softplus(-2 u)).
     """
     log_slope = 2 * (math.log(2) - unsquashed - softplus(-2 * unsquashed))
@@ -156,10 +154,10 @@ def squashed_log_prob(policy: Tensor, unsquashed: Tensor) -> Tensor:
 def perturbed(
     action: Tensor, std: float, randoms: Randoms = None, noise_clip: float = math.inf
 ) -> Tensor:
-    """Add Gaussian noise to actions [..., k], within [-1, 1]; the noise is clipped to `noise_clip`.
+    """Add Gaussian noise, clipped to `noise_clip`, to actions [..., k]; clamp them to [-1, 1].
 
-    Fujimoto et al. 2018, https://arxiv.org/abs/1802.09477, algorithm 1: with a clip it smooths the
-    target policy (section 5.3), without one it explores.
+    Fujimoto et al. 2018, https://arxiv.org/abs/1802.09477, algorithm 1: target policy smoothing
+    (section 5.3) with a clip, exploration noise without.
     """
     noise = std * standard_normal(action, randoms)
     return (action + noise.clamp(-noise_clip, noise_clip)).clamp(-1, 1)

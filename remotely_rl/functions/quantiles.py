@@ -1,7 +1,7 @@
-"""Distributions of returns by their quantiles (QR-DQN), as pure functions.
+"""Distributions of returns as quantiles (QR-DQN), as pure functions.
 
-Dabney et al. 2017, https://arxiv.org/abs/1710.10044; equation numbers are theirs.  Q numbers stand
-for the distribution that has each of them with probability 1 / Q.
+Dabney et al. 2017, https://arxiv.org/abs/1710.10044; equation numbers are theirs.  Q quantiles are
+the distribution in which each has probability 1 / Q.
 """
 
 import itertools
@@ -14,24 +14,23 @@ from torch import Tensor
 
 
 def midpoints(count: int) -> Tensor:
-    """The probabilities [count] up to which each of so many quantiles is learnt.
+    """Return the quantile levels [count], the midpoints of equal intervals of [0, 1].
 
-    They are in the middle of equal parts: no other quantiles are nearer to the distribution, by
-    its Wasserstein distance (lemma 2).
+    The quantiles at these levels minimize the Wasserstein distance to the distribution (lemma 2).
     """
     return (torch.arange(count) + 0.5) / count
 
 
 def quantile_huber(quantiles: Tensor, target: Tensor, kappa: float = 1.0) -> Tensor:
-    """The loss [...] of quantiles [..., Q] whose targets are numbers [..., M], all as probable.
+    """Compute the quantile Huber loss [...] of quantiles [..., Q] and target samples [..., M].
 
-    Of the error u = target - quantile it is |tau - 1{u < 0}| times its Huber loss (equation 10),
-    summed over the quantiles and averaged over the targets (algorithm 1).
+    The loss of an error u = target - quantile is |tau - 1{u < 0}| times its Huber loss (equation
+    10), summed over the quantiles and averaged over the targets (algorithm 1).
 
-    Errors of all pairs are Q * M numbers a row, 40,000 for 200 quantiles.  Instead the targets are
-    sorted.  Those at less than kappa below a quantile are then a slice, as are those above and
-    those beyond, and a slice's loss follows from its count and its sums of targets and of squares.
-    Sums are in float64: their differences are small beside them.
+    All pairs would be Q * M errors per row, 40,000 for 200 quantiles.  Instead the targets are
+    sorted.  Those within kappa below a quantile are then a slice, as are those within kappa above
+    and those beyond, and a slice's loss follows from its count, its sum and its sum of squares.
+    Sums are in float64, because their differences are comparatively small.
     """
     q, ordered = quantiles.double(), target.double().sort(-1).values
     powers = torch.stack([torch.ones_like(ordered), ordered, ordered.square()])
@@ -57,7 +56,7 @@ def quantile_huber(quantiles: Tensor, target: Tensor, kappa: float = 1.0) -> Ten
 
 
 def wasserstein(quantiles: Tensor, other: Tensor) -> Tensor:
-    """The 1-Wasserstein distance [...] of two distributions, by as many quantiles [..., Q] of each.
+    """Compute the 1-Wasserstein distance [...] of two distributions of Q quantiles each, [..., Q].
 
     It is the mean distance of their sorted quantiles, in units of returns.
     """

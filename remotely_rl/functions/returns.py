@@ -5,15 +5,15 @@ Every function takes the same description of a trajectory:
     reward      [T, B]      of the step
     discount    [T, B]      gamma, or 0 where the step ended its episode (terminated)
     value       [T + 1, B]  V of each observation; the last row is the bootstrap
-    valid       [T, B]      false for rows that are not experience (autoreset), or None
+    valid       [T, B]      false for reset rows (autoreset), which are no steps; or None
 
 and computes the same recursion backwards in time,
 
     correction_t = delta_t + discount_t * trace_t * correction_{t+1},   correction_T = 0
 
-An invalid row has delta and trace zero, so its corrected value is its plain value.  Episode ends
-need no other rule: at a terminated row the discount stops the recursion, and a truncated row
-bootstraps from V of the final observation because the reset row after it passes nothing on.
+Delta and trace of an invalid row are 0, so its corrected value is V itself.  Episode ends need no
+other rule: at a terminated row the discount stops the recursion; a truncated row bootstraps from V
+of the final observation, because the correction of the reset row that follows is 0.
 
 No gradient flows through any function: targets are constants.
 """
@@ -25,7 +25,7 @@ from torch import Tensor
 
 
 class Targets(NamedTuple):
-    """Targets [T, B]: `value` for the baseline, `advantage` for the policy gradient."""
+    """Targets [T, B]: `value` for the value function, `advantage` for the policy gradient."""
 
     value: Tensor
     advantage: Tensor
@@ -44,13 +44,13 @@ def v_trace(
     rho_bar_pg: float | None = 1.0,
     gae_lambda: float = 1.0,
 ) -> Targets:
-    """V-trace: values of the learner's policy pi from steps of an older policy mu.
+    """Compute V-trace: targets for the target policy pi from steps of a behaviour policy mu.
 
     `log_rho` [T, B] is log pi(a_t) - log mu(a_t).  In the result, `value` is v_s of equation 1,
-    and `advantage` is rho_s (r_s + gamma v_{s+1} - V_s) of section 4.2, with a clip of its own,
-    `rho_bar_pg`.  With `rho_bar_pg` None that rho is left out, for losses that have their own
-    ratio.  `gae_lambda` is the lambda of remark 2; where pi = mu the result is GAE(lambda).
-    `rho_bar` decides which policy's values are learnt, `c_bar` only how fast; rho_bar >= c_bar is
+    and `advantage` is rho_s (r_s + gamma v_{s+1} - V_s) of section 4.2, where rho has its own clip,
+    `rho_bar_pg`; None leaves that rho out, for losses that already contain the ratio.
+    `gae_lambda` is the lambda of remark 2; if pi = mu the result is GAE(lambda).  `rho_bar`
+    determines the policy whose values are learnt, `c_bar` only the speed; rho_bar >= c_bar is
     required.
 
     Espeholt et al. 2018, https://arxiv.org/abs/1802.01561.
@@ -66,7 +66,7 @@ def v_trace(
 
     delta = rho * (reward + discount * value[1:] - value[:-1])
     corrected = value + _backwards(delta, discount * trace)
-    # lambda-weighted, as in the TD(lambda) view: on-policy it makes this GAE(lambda).
+    # Weighted by lambda, which makes it GAE(lambda) on-policy.
     onward = gae_lambda * corrected[1:] + (1 - gae_lambda) * value[1:]
     advantage = rho_pg * (reward + discount * onward - value[:-1])
     return Targets(corrected[:-1], advantage)
@@ -81,7 +81,7 @@ def gae(
     valid: Tensor | None = None,
     gae_lambda: float = 0.95,
 ) -> Targets:
-    """Generalized advantage estimation, for steps of the learner's own policy.
+    """Compute generalized advantage estimates, for on-policy steps.
 
     `gae_lambda` 0 gives one-step temporal differences, 1 gives n-step returns up to the end of
     the trajectory.  The value target is the advantage plus V.
@@ -97,7 +97,7 @@ def gae(
 
 
 def _backwards(delta: Tensor, weight: Tensor) -> Tensor:
-    """correction_t = delta_t + weight_t * correction_{t+1}.  Returns [T + 1, B], the last row 0."""
+    """Compute correction_t = delta_t + weight_t * correction_{t+1}: [T + 1, B], last row 0."""
     correction = torch.zeros_like(delta[:1]).repeat(len(delta) + 1, *[1] * (delta.dim() - 1))
     for t in range(len(delta) - 1, -1, -1):
         correction[t] = delta[t] + weight[t] * correction[t + 1]

@@ -1,1 +1,1 @@
-"""Learning: what takes optimizer steps, alone or shared."""
+"""Learners: optimizer steps, in one process or shared between several."""

@@ -1,23 +1,23 @@
-"""What several learners of one run compute together: averages over all of their batches.
+"""All-reduce between the learners of a run: averages over all of their batches.
 
 Each learner (a rank) computes the gradient of its own batch.  `means` averages the gradients,
-weighted by the rows that each is the mean of: N learners with batches of b rows take the step of
-one learner with a batch of N * b.  Whatever else parameters depend on is averaged in the same way:
-the statistics of the input, the units of values, the mean and deviation of advantages, and the KL
-divergence that steers the learning rate.  Every rank gets the same bits, because torch's all-reduce
-sums each part on one rank and sends the sum to the others; `same_everywhere` checks that.
+weighted by their numbers of rows: N learners with batches of b rows take the step of one learner
+with a batch of N * b.  All other inputs of an update are averaged in the same way: the statistics
+of the observations, the value scale, the mean and deviation of advantages, and the KL divergence
+that steers the learning rate.  Every rank gets the same bits, because torch's all-reduce sums each
+part on one rank and sends the sum to the others; `same_everywhere` checks that.
 
     means            weighted means of tensors: one all-reduce
-    moments          how many numbers there are, their mean and their variance: one all-gather
+    moments          count, mean and variance of numbers: one all-gather
     exchange         bytes from each rank to all
-    same_everywhere  whether a text is the same on every rank
+    same_everywhere  whether tensors are the same on every rank
 
-Groups are objects here, not the one global group of torch.distributed: several runs can train in
-threads of one process.  Ranks meet by a file in a folder of the user's alone, and connect over
-loopback, because torch's sockets are not encrypted (SECURITY.md).
+Groups are objects, not the global group of torch.distributed, so several runs can train in threads
+of one process.  Ranks rendezvous through a file in a folder that only the user can access, and
+connect over loopback, because torch's sockets are not encrypted (SECURITY.md).
 
-A call waits for the slowest rank, and looks around every LOOK_S meanwhile: `look` raises what ends
-the wait.  A rank that dies closes its connections, so the others get RankGone at once.
+A call waits for the slowest rank, and meanwhile calls `look` every LOOK_S, which may raise to end
+the wait.  A rank that dies closes its connections, so the others get RankGone immediately.
 """
 
 import datetime as dt
@@ -36,24 +36,24 @@ from torch import Tensor
 
 from remotely_rl.errors import TrainingError
 
-distributed: Any = _distributed  # many of its classes are documented, and not exported for mypy
+distributed: Any = _distributed  # mypy misses many of its documented classes
 
 LOOK_S = 0.1
 LOOPBACK = "127.0.0.1"
-MEETING_S = 120.0  # until all ranks are there; one that died before is told of by `look`
-SPIN_S = 0.002  # before a wait for a GPU sleeps between two looks
+MEETING_S = 120.0  # timeout of the rendezvous; `look` raises if a rank has died before
+SPIN_S = 0.002  # a wait for a GPU spins for this long, then sleeps for this long between checks
 FILE = "rendezvous"
-ROOM = 2048  # bytes that an exchange sends at once
+ROOM = 2048  # bytes that an exchange sends in its first gather
 
-NEVER = dt.timedelta(days=365)  # how long a rank may wait for another: `look` decides that
+NEVER = dt.timedelta(days=365)  # timeout of waits for another rank; `look` ends them instead
 
 
 class RankGone(Exception):
-    """Another rank has closed its connection: it has ended, whatever the reason."""
+    """Another rank has closed its connection: it has ended, for whatever reason."""
 
 
 class Moments(NamedTuple):
-    """Of numbers: how many there are, their mean, and their variance (of the population)."""
+    """Count, mean and population variance of numbers."""
 
     rows: int
     mean: float
@@ -67,20 +67,20 @@ class AllReduce:
         self, folder: Path, rank: int, size: int, device: torch.device,
         look: Callable[[], None] = lambda: None,
     ):  # fmt: skip
-        """Meets the other ranks.  `folder` is the same for all of them."""
+        """Wait for the other ranks, which use the same `folder`."""
         self.rank, self.size = rank, size
         self.look = look
         store = distributed.FileStore(str(folder / FILE), size)
-        self._gloo = self._met(lambda: _gloo(store, rank, size))
+        self._gloo = self._rendezvous(lambda: _gloo(store, rank, size))
         self._nccl: Any = None
         if device.type == "cuda":
-            self._nccl = self._met(lambda: _nccl(store, rank, size))
+            self._nccl = self._rendezvous(lambda: _nccl(store, rank, size))
 
     def means(self, rows: float, parts: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """Weighted means over the ranks of tensors [...] that are means of `rows` rows each.
+        """Average tensors [...], each a mean over this rank's `rows` rows, over all ranks.
 
-        Returns the number of rows of all ranks, and the means.  Of 0 rows the tensors may be NaN,
-        and do not count; the means of no rows at all are 0.
+        Returns the number of rows of all ranks, and the means.  With 0 rows the tensors may be NaN
+        and do not count; if no rank has rows, the means are 0.
         """
         one = parts[0].new_ones(1)
         flat = torch.cat([*(part.detach().reshape(-1) for part in parts), one])
@@ -94,27 +94,27 @@ class AllReduce:
         return total, [mean.view(part.shape) for mean, part in zip(averaged, parts, strict=True)]
 
     def moments(self, numbers: Tensor) -> Moments:
-        """The moments of the numbers of all ranks together (Chan et al.'s parallel algorithm)."""
-        own = numbers.detach().double().flatten()
-        count = own.numel()
-        of_own = [count, float(own.mean()), float(own.var(correction=0))] if count else [0.0] * 3
-        gathered = self._gather(torch.tensor(of_own, dtype=torch.float64))
+        """Return the moments of the numbers of all ranks (Chan et al.'s parallel algorithm)."""
+        flat = numbers.detach().double().flatten()
+        count = flat.numel()
+        own = [count, float(flat.mean()), float(flat.var(correction=0))] if count else [0.0] * 3
+        gathered = self._gather(torch.tensor(own, dtype=torch.float64))
         assert gathered is not None
         return pooled([Moments(int(n), mean, variance) for n, mean, variance in gathered.tolist()])
 
     def exchange(
         self, content: bytes, gives_up: Callable[[], bool] = lambda: False
     ) -> list[bytes] | None:
-        """The contents of all ranks, in their order; None if this one gives up before.
+        """Return the contents of all ranks in order, or None if `gives_up` returns true first.
 
-        A rank that gives up has left: it must not call this group again.
+        A rank that gives up must not use this group again.
         """
         head = len(content).to_bytes(8, "big") + content[:ROOM]
         heads = self._gather(_row_of(head, 8 + ROOM), gives_up)
         if heads is None:
             return None
         sizes = [int.from_bytes(bytes(row[:8].tolist()), "big") for row in heads]
-        if max(sizes) <= ROOM:  # as a rule: a second gather would take as long again
+        if max(sizes) <= ROOM:  # the usual case, without a second gather
             return [
                 row[8 : 8 + size].numpy().tobytes() for row, size in zip(heads, sizes, strict=True)
             ]
@@ -123,7 +123,7 @@ class AllReduce:
         return [row[:size].numpy().tobytes() for row, size in zip(gathered, sizes, strict=True)]
 
     def same_everywhere(self, parts: Sequence[Tensor]) -> bool:
-        """Whether tensors have the same bits on every rank."""
+        """Return whether tensors have the same bits on every rank."""
         digest = hashlib.blake2b(digest_size=16)
         for part in parts:
             flat = part.detach().cpu().contiguous().reshape(-1)
@@ -131,13 +131,13 @@ class AllReduce:
         return len(set(self.exchange(digest.digest()) or ())) == 1
 
     def close(self) -> None:
-        """Leaves the group: ranks that still wait for this one get RankGone."""
+        """Leave the group: ranks that wait for this one get RankGone."""
         for group in (self._nccl, self._gloo):
             if group is not None:
                 group.abort()
 
     def _gather(self, own: Tensor, gives_up: Callable[[], bool] = lambda: False) -> Tensor | None:
-        """Vectors [n] of all ranks, [ranks, n]; on the CPU.  None if it gives up."""
+        """Gather CPU vectors [n] of all ranks to [ranks, n]; None if `gives_up` returns true."""
         parts = [torch.empty_like(own) for _ in range(self.size)]
         if not self._wait(self._gloo.allgather([parts], [own]), gives_up):
             return None
@@ -149,7 +149,7 @@ class AllReduce:
         gives_up: Callable[[], bool] = lambda: False,
         over: Callable[[Any], bool] | None = None,
     ) -> bool:
-        """Whether work is over, and not given up."""
+        """Wait for work.  Returns False if `gives_up` returns true first."""
         try:
             while not (over or _over)(work):
                 self.look()
@@ -159,28 +159,28 @@ class AllReduce:
             raise RankGone(str(error)) from error
         return True
 
-    def _met(self, make: Callable[[], Any]) -> Any:
-        """What `make` returns, which waits for the other ranks, and does not look meanwhile."""
-        made: list[Any] = []
+    def _rendezvous(self, make: Callable[[], Any]) -> Any:
+        """Call `make` in a thread, because it blocks until all ranks call it; return its result."""
+        result: list[Any] = []
 
-        def meet() -> None:
+        def run() -> None:
             try:
-                made.append(make())
-            except Exception as error:  # to be raised where others wait for it
-                made.append(error)
+                result.append(make())
+            except Exception as error:  # raised below, in the caller's thread
+                result.append(error)
 
-        thread = threading.Thread(target=meet, daemon=True)
+        thread = threading.Thread(target=run, daemon=True)
         thread.start()
         while thread.is_alive():
             thread.join(LOOK_S)
             self.look()
-        if isinstance(made[0], Exception):
-            raise RankGone(f"the learners have not met: {made[0]}") from made[0]
-        return made[0]
+        if isinstance(result[0], Exception):
+            raise RankGone(f"the learners could not connect: {result[0]}") from result[0]
+        return result[0]
 
 
 def pooled(parts: Sequence[Moments]) -> Moments:
-    """The moments of all numbers, from those of each part; all 0 if there are none."""
+    """Combine the moments of parts to those of all numbers; all 0 if there are none."""
     rows = sum(part.rows for part in parts)
     if not rows:
         return Moments(0, 0.0, 0.0)
@@ -190,12 +190,12 @@ def pooled(parts: Sequence[Moments]) -> Moments:
 
 
 def _row_of(content: bytes, length: int) -> Tensor:
-    """Bytes, and zeros up to this length."""
+    """Return bytes as a tensor, padded with zeros to `length`."""
     return torch.frombuffer(bytearray(content.ljust(length, b"\0")), dtype=torch.uint8)
 
 
 def check_available(device: torch.device) -> None:
-    """Raises TrainingError if this torch cannot connect learners on such a device."""
+    """Raise TrainingError if this torch cannot connect learners on such a device."""
     backend = "nccl" if device.type == "cuda" else "gloo"
     there = distributed.is_available() and distributed.is_gloo_available()
     if there and backend == "nccl":
@@ -204,8 +204,8 @@ def check_available(device: torch.device) -> None:
         wheel = "a wheel for CUDA" if backend == "nccl" else "a wheel for Linux"
         raise TrainingError(
             f"several learners on {device.type} need torch.distributed with {backend}, which this"
-            f" torch ({torch.__version__}) was built without: install {wheel} by PyTorch's own"
-            " command (pytorch.org/get-started), pip install --force-reinstall torch as a rule"
+            f" torch ({torch.__version__}) was built without: install {wheel} with the command from"
+            " pytorch.org/get-started, usually pip install --force-reinstall torch"
         )
 
 
@@ -228,18 +228,21 @@ def _nccl(store: Any, rank: int, size: int) -> Any:
 
 
 def _over(work: Any) -> bool:
-    """Whether work on the CPU is over, after LOOK_S at most.  Raises RuntimeError if it failed."""
+    """Wait up to LOOK_S for work on the CPU; return whether it is done.
+
+    Raises RuntimeError if it failed.
+    """
     try:
         work.wait(dt.timedelta(seconds=LOOK_S))
     except RuntimeError:
         if not work.is_completed():
             return False
-        work.wait()  # it came to its end just then, or raises what it failed of
+        work.wait()  # it has completed just now, or this raises its error
     return True
 
 
 def _over_on_gpu(work: Any) -> bool:
-    """The same for a GPU, where `wait` returns at once, and what reads the result would hang."""
+    """The same for a GPU, where `wait` does not block, and reading the result would hang."""
     began = time.monotonic()
     while not work.is_completed():
         waited_s = time.monotonic() - began

@@ -1,14 +1,14 @@
-"""The inference server: one process that holds the model, for agents that hold none.
+"""The inference server: the process that holds the model and trains it, for agents without one.
 
-    predictors   answer agents' requests, several requests in one forward pass
-    trainers     gather the agents' experience and learn from it
+    predictors   threads that answer agents' requests, several in one forward pass
+    trainers     threads that collect the agents' trajectories and learn from them
 
 A trainer computes on a copy of the parameters and applies its gradients to the shared ones
-under a lock, so several may compute at once.  A predictor reads the shared parameters without
-the lock, in the middle of an update too.
+under a lock, so several may compute at the same time.  A predictor reads the shared parameters
+without the lock, even in the middle of an update.
 
-Experience does not pile up: `train_on` returns once a trainer, or the queue's one place, has
-the trajectory, so an update learns from what was sampled during the last update or two.
+The queue holds one trajectory: `train_on` returns once a trainer or the queue has the trajectory,
+so an update learns from experience that is one or two updates old.
 """
 
 import copy
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from remotely_rl.algorithms import ga3c
 
 
-QUEUED = 1  # trajectories that wait for a trainer; more would grow old
-THREADS = 64  # of the server, for requests and for agents that wait
+QUEUED = 1  # trajectories that wait for a trainer; more would become stale
+THREADS = 64  # of the server, for requests and for waiting agents
 
-# Records an update's metrics, and the staleness of each environment's experience in it.
+# Called with an update's metrics, and the staleness of each environment's experience.
 Record = Callable[[dict[str, float], list[int]], None]
-# Of learner, copy of its model, lock of the shared parameters, trajectory, how much of the schedule
-# is over.
+# Called with the learner, a copy of its model, the lock of the shared parameters, a trajectory, the
+# progress of the schedule, and a Record.
 Update = Callable[[Learner[Any], nn.Module, threading.Lock, Trajectory, float, Record], None]
 
 
@@ -56,7 +56,7 @@ class Prediction(NamedTuple):
 
 
 class ServerReport(NamedTuple):
-    """What the server has done since the last report."""
+    """The server's work since the last report."""
 
     updates: list[tuple[dict[str, float], list[int]]]  # metrics, staleness
     seconds: dict[str, float]
@@ -75,7 +75,7 @@ class Server:
         self, config: "ga3c.Config", model: nn.Module, actions: Actions, update: Update,
         scale: Sequence[float] = (),
     ):  # fmt: skip
-        """`scale`: the units of values, with which a model of another run comes."""
+        """`scale` is the state of the value scale, for a model that continues another run."""
         torch.set_num_threads(config.learner_threads or 1)
         self.config = config
         self.learner = Learner(config, model, actions)
@@ -95,7 +95,7 @@ class Server:
         self.resize(config.predictors, config.trainers)
 
     def predict(self, requests: Sequence[Tree]) -> list[Prediction]:
-        """Answers several requests in one forward pass: observations [B, ...] of each."""
+        """Answer several requests, each of observations [B, ...], in one forward pass."""
         with self._predicting:
             began = time.perf_counter()
             version = self.learner.version
@@ -118,7 +118,7 @@ class Server:
             return predictions
 
     def train_on(self, trajectory: Trajectory) -> None:
-        """Queues experience for the trainers; returns when there is room for it."""
+        """Queue a trajectory for the trainers; wait until there is room for it."""
         while self._failed is None:
             try:
                 self._queue.put(trajectory, timeout=1.0)
@@ -127,7 +127,7 @@ class Server:
             return
 
     def report(self, progress: float) -> ServerReport:
-        """What the server has done since the last call; so much of the schedule is over.
+        """Return the work since the last call; set the schedule's `progress`, 0 to 1.
 
         Raises the exception of a trainer that failed.
         """
@@ -139,7 +139,7 @@ class Server:
         return report
 
     def resize(self, predictors: int, trainers: int) -> None:
-        """Sets how many there are of each; those that leave finish their work first."""
+        """Set the numbers of threads; threads that leave finish their work first."""
         self._predicting.resize(predictors)
         while len(self._trainers) > trainers:
             self._trainers.pop().set()
@@ -149,25 +149,25 @@ class Server:
             self._trainers.append(leave)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps, on the CPU."""
+        """Return the state for a checkpoint, on the CPU."""
         with self._lock:
             state: dict[str, Any] = _on_cpu(copy.deepcopy(self.learner.state()))
             return state
 
     def load(self, state: dict[str, Any]) -> None:
-        """Goes back to what `state` returned."""
+        """Restore the state of a checkpoint."""
         with self._lock:
             self.learner.load(state)
 
     def close(self) -> None:
-        """Ends the trainers."""
+        """End the trainers."""
         self.resize(self.config.predictors, 0)
 
     def _tensor(self, parts: Sequence[NDArray[Any]]) -> Tensor:
         return torch.from_numpy(np.concatenate(parts)).to(self.learner.device)
 
     def _train(self, leave: threading.Event) -> None:
-        # A copy each: autograd does not let parameters change between forward and backward.
+        # A copy per trainer: autograd forbids changes of parameters between forward and backward.
         model = copy.deepcopy(self.learner.model)
         try:
             while not leave.is_set() and self._failed is None:
@@ -201,14 +201,14 @@ class Server:
         return gathered
 
     def _record(self, metrics: dict[str, float], staleness: list[int]) -> None:
-        self._report.updates.append((metrics, staleness))  # the update holds the lock
+        self._report.updates.append((metrics, staleness))  # its caller holds the lock
 
 
 def inference_server(config: "ga3c.Config") -> type[Server]:
-    """The server's remote class, which batches requests as the config says."""
+    """Return the server's remote class, which batches requests as the config says."""
 
     class InferenceServer(Server):
-        predict = remotely.batched(  # type: ignore[assignment]  # of one request, to its callers
+        predict = remotely.batched(  # type: ignore[assignment]  # callers pass a single request
             max_size=config.predict_requests, wait_ms=config.predict_wait_ms
         )(Server.predict)
 
@@ -216,7 +216,7 @@ def inference_server(config: "ga3c.Config") -> type[Server]:
 
 
 class RemoteLearner:
-    """A server's learner, as a session saves and restores it."""
+    """The server's learner, with the interface by which a session saves and restores it."""
 
     def __init__(self, server: Server, model: nn.Module):
         self.server = server
@@ -232,7 +232,7 @@ class RemoteLearner:
 
 @contextmanager
 def server_lost_loses_learner() -> Iterator[None]:
-    """Raises LearnerLost if the server is gone: only the last checkpoint is left then."""
+    """Raise LearnerLost if the server is gone: only the last checkpoint is left then."""
     try:
         yield
     except LOST as error:
@@ -240,13 +240,13 @@ def server_lost_loses_learner() -> Iterator[None]:
 
 
 def end(server: Any) -> None:
-    """Ends a server, if it has not ended already."""
+    """End a server, unless it has already ended."""
     with suppress(remotely.RemotelyError):
         remotely.close(server)
 
 
 def _share_tensors(model: nn.Module, other: nn.Module) -> None:
-    """Makes `other`, of the same classes, hold the very tensors of `model`."""
+    """Make `other`, a copy of `model`, use the tensors of `model` itself."""
     for one, two in zip(model.modules(), other.modules(), strict=True):
         two._parameters, two._buffers = one._parameters, one._buffers
 
@@ -260,7 +260,7 @@ def _on_cpu(state: Any) -> Any:
 
 
 class ResizableSemaphore:
-    """Lets `count` threads in at a time; the others wait."""
+    """A semaphore whose count can change while threads hold it."""
 
     def __init__(self, count: int):
         self._free = count

@@ -1,4 +1,4 @@
-"""The learner: a model, its optimizer, and all that is between a trajectory and a step.
+"""The learner: a model, its optimizer, and the path from a trajectory to an optimizer step.
 
 An algorithm's `update` makes a batch of a trajectory and takes a step for each minibatch:
 
@@ -13,19 +13,19 @@ An algorithm's `update` makes a batch of a trajectory and takes a step for each 
             steps.append(learner.step(losses))
     return learner.end_update(steps, batch, config.epochs)
 
-    LearningRate     annealed over the run, or steered by how far updates move the policy
-    ValueScale       the units in which values are learnt
-    RewardClipper    rewards as the learner sees them
-    Learner          the model, its optimizer, its steps
-    TargetLearner    with an older copy of the model, to bootstrap from
+    LearningRate     annealed over the run, or steered by the KL divergence of updates
+    ValueScale       running mean and deviation, by which value targets are normalized
+    RewardClipper    reward clipping, and the fraction of rewards that it changes
+    Learner          the model, its optimizer and its steps
+    TargetLearner    a learner with a target network
     make_batch, ...  from a trajectory to a batch: clipped, normalized, on the device
 
-A learner with `others` is one of several that learn together (`all_reduce.py`): what follows from
-a batch, gradients and statistics alike, then follows from the batches of all.
+A learner with `others` is one of several that learn together (`all_reduce.py`): it averages
+gradients and statistics over the batches of all of them.
 
-The same code runs on a CPU and on a GPU.  There, observations are copied once, as bytes from
-pinned memory, and stay.  Networks may compute in bfloat16 (`networks/precision.py`); losses and
-targets are float32.
+The same code runs on a CPU and on a GPU.  Observations are copied to a GPU once, as bytes from
+pinned memory.  Networks may compute in bfloat16 (`networks/precision.py`); losses and targets are
+float32.
 """
 
 import copy
@@ -45,13 +45,7 @@ from remotely_rl.acting.actor import AS_MADE, EnvAttributes, Parameters
 from remotely_rl.config import Common, device_of, rate_factor, target_kl_of
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import LearnerLost
-from remotely_rl.experience.batch import (
-    Batch,
-    DeviceTrajectory,
-    RecurrentInput,
-    Transitions,
-    full,
-)
+from remotely_rl.experience.batch import Batch, DeviceTrajectory, RecurrentInput, Transitions, full
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.functions import losses, returns
 from remotely_rl.functions.returns import Targets
@@ -62,58 +56,58 @@ from remotely_rl.trees import Tree
 
 C = TypeVar("C", bound=Common)
 
-# What the parts of `Losses` are called in a row of metrics.
+# The metrics of the fields of `Losses`, in order.
 METRICS = (
     "total", "train/policy_loss", "train/value_loss", "train/entropy", "train/approx_kl",
     "train/clip_fraction",
 )  # fmt: skip
 
-# A steered rate begins here unless a rate is given, and changes by this factor, within these
-# multiples of its bounds.
+# A steered learning rate starts here by default and changes by FACTOR per update, from BELOW times
+# the end rate to ABOVE times the start rate.
 STEERED_FROM, FACTOR, ABOVE, BELOW = 1e-3, 1.5, 4.0, 0.1
 
-COMPARE_EVERY = 100  # updates; several learners then compare their parameters
+COMPARE_EVERY = 100  # updates between comparisons of the parameters of several learners
 
-HORIZON = 100_000  # targets, or rewards, by which the units of values are known
+HORIZON = 100_000  # samples after which older ones fade from a ValueScale
 
 
-ABSENT: Any = None  # of Losses: what an algorithm does not have
+ABSENT: Any = None  # a part of Losses that the algorithm does not have
 
 
 class Losses(NamedTuple):
-    """What is minimized, and how far the policy is from the one before the update.
+    """The losses of a minibatch, and the policy's distance from the one before the update.
 
-    What an algorithm does not have is ABSENT.
+    Parts that an algorithm does not have are ABSENT.
     """
 
-    total: Tensor
+    total: Tensor  # the minimized sum
     policy: Tensor
     value: Tensor
     entropy: Tensor
     kl: Tensor
-    clipped: Tensor | None = None  # the share of rows whose ratio is beyond the clip
+    clipped: Tensor | None = None  # fraction of ratios beyond the clip
 
 
 class Step(NamedTuple):
-    """An optimizer step that was taken: its losses, detached, and the norm of its gradient."""
+    """A completed optimizer step: its losses, detached, and the norm of its gradient."""
 
     losses: Losses
     grad_norm: Tensor
 
 
 class LearningRate:
-    """The rate at which the next optimizer step is taken: `value`.
+    """The learning rate of the next optimizer step, `value`.
 
-    It falls linearly over the schedule.  Or, with a `target_kl`, each update's KL divergence steers
-    it: it rises if the update moved the policy little, and falls if it moved it far, so that no
-    horizon has to be guessed.
+    It is annealed linearly over the schedule, or, with a `target_kl`, steered by each update's KL
+    divergence: up if the update moved the policy little, down if it moved it far.  A steered rate
+    needs no schedule.
     """
 
     def __init__(
         self, start: float, end: float | None = None, target_kl: float = 0.0,
         usual_end: float = Common.rate_end,
     ):  # fmt: skip
-        """`end` is the usual one by default, or `start` if that is lower."""
+        """`end` defaults to the lower of `usual_end` and `start`."""
         self.start = self.value = start
         self.end = min(usual_end, start) if end is None else end
         self.target_kl = target_kl
@@ -121,30 +115,30 @@ class LearningRate:
 
     @classmethod
     def of(cls, config: Any) -> "LearningRate":
-        """The rate that a config asks for: a constant where it has no `learning_rate_end`."""
+        """Return the rate of a config; it is constant without a `learning_rate_end` field."""
         start = STEERED_FROM if config.learning_rate is None else config.learning_rate
         end = getattr(config, "learning_rate_end", start)
-        asked = cls(start, end, usual_end=config.rate_end)
-        by = rate_factor(config)
-        return cls(asked.start * by, asked.end * by, target_kl_of(config))
+        unscaled = cls(start, end, usual_end=config.rate_end)
+        factor = rate_factor(config)
+        return cls(unscaled.start * factor, unscaled.end * factor, target_kl_of(config))
 
     def __str__(self) -> str:
         if not self.target_kl:
-            falls = "" if self.end == self.start else f", annealed to {self.end:g}"
-            return f"{self.start:g}{falls}"
+            annealing = "" if self.end == self.start else f", annealed to {self.end:g}"
+            return f"{self.start:g}{annealing}"
         low, high = self._range
         return f"{self.start:g}, steered by target_kl={self.target_kl:g}, from {low:g} to {high:g}"
 
     def anneal(self, progress: float) -> None:
-        """Sets the rate that the schedule has when so much of it is over, unless it is steered."""
+        """Set the rate for this `progress` of the schedule, 0 to 1, unless it is steered."""
         if not self.target_kl:
             self.value = annealed(self.start, self.end, progress)
 
     def steer(self, kl: float) -> None:
-        """Adapts the rate after an update that moved the policy by `kl` nats, if it is steered.
+        """Adapt a steered rate after an update that moved the policy by `kl` nats.
 
-        Up if that was less than half of `target_kl`, down if more than twice; never above `start`
-        times 4, nor below `end` over 10.
+        The rate rises if that is less than half of `target_kl`, and falls if it is more than twice.
+        It stays between `end` / 10 and 4 * `start`.
         """
         low, high = self._range
         if not self.target_kl:
@@ -156,14 +150,14 @@ class LearningRate:
 
 
 def annealed(start: float, end: float, progress: float) -> float:
-    """A coefficient that changes linearly as `progress` goes from 0 to 1."""
-    if not 0 <= progress <= 1:  # steps, perhaps: the rate would soon be below 0
+    """Interpolate linearly from `start` to `end` as `progress` goes from 0 to 1."""
+    if not 0 <= progress <= 1:  # perhaps steps: the rate would soon be negative
         raise ValueError(f"progress is from 0 to 1, not {progress:g}; see Config.progress")
     return start + progress * (end - start)
 
 
 class ValueScale:
-    """Units of values: the running mean and standard deviation of their targets; old ones fade."""
+    """Running mean and standard deviation of value targets; older targets fade."""
 
     def __init__(self, mean: float = 0.0, variance: float = 1.0, count: float = 0.0):
         self.mean = mean
@@ -172,46 +166,46 @@ class ValueScale:
 
     @property
     def moments(self) -> tuple[float, ...]:
-        """What it is made of: pass these to make another."""
+        """The state: the constructor's arguments."""
         return self.mean, self.variance, self.count
 
     @property
     def std(self) -> float:
-        # Of float32, what is below varies by rounding alone.  Exactly 1 if nothing is normalized.
+        # A smaller deviation is float32's rounding error.  Exactly 1 if nothing is normalized.
         return max(math.sqrt(self.variance), 1e-5 * abs(self.mean), 1e-12)
 
-    def seen(self, targets: Tensor, reward: Tensor) -> Tensor:
-        """Of experience, what `update` is to count in [N]."""
+    def samples(self, targets: Tensor, reward: Tensor) -> Tensor:
+        """Return the part of a batch that `update` counts, [N]."""
         return targets
 
-    def update(self, seen: Tensor, horizon: int = HORIZON, others: AllReduce | None = None) -> None:
-        """Counts targets in, those of `others` too (Chan et al.'s parallel update)."""
-        rows, mean, spread = moments(seen, others)
+    def update(self, new: Tensor, horizon: int = HORIZON, others: AllReduce | None = None) -> None:
+        """Add new samples, and those of `others` (Chan et al.'s parallel update)."""
+        rows, mean, variance = moments(new, others)
         if not rows:
             return
         total = self.count + rows
-        away = mean - self.mean
+        delta = mean - self.mean
         self.variance = (
-            self.variance * self.count + spread * rows + away**2 * self.count * rows / total
+            self.variance * self.count + variance * rows + delta**2 * self.count * rows / total
         ) / total
-        self.mean += away * rows / total
+        self.mean += delta * rows / total
         self.count = min(total, horizon)
 
     def normalize(self, value: Tensor) -> Tensor:
-        """Values in units of rewards, as the model learns them."""
+        """Convert values from units of rewards to those that the model learns."""
         return (value - self.mean) / self.std
 
     def denormalize(self, value: Tensor) -> Tensor:
-        """Values as the model predicts them, in units of rewards."""
+        """Convert the model's values to units of rewards."""
         return value * self.std + self.mean
 
 
 class RewardScale(ValueScale):
-    """Units of action values: the root mean square of rewards other than 0.
+    """Scale of action values: the running root mean square of nonzero rewards.
 
-    Epsilon-greedy play goes by the order of values, which a mean would not change.  Targets come
-    from an older network in the units of its day: rewards hardly change theirs, where returns grow
-    as the agent learns.
+    There is no mean: epsilon-greedy play depends only on the order of values, which a mean would
+    not change.  Rewards, not returns, set the scale, because a target network predicts in the scale
+    that it was copied with: returns grow as the agent learns, the size of rewards hardly changes.
     """
 
     def __init__(self, variance: float = 1.0, count: float = 0.0):
@@ -221,12 +215,11 @@ class RewardScale(ValueScale):
     def moments(self) -> tuple[float, ...]:
         return self.variance, self.count
 
-    def seen(self, targets: Tensor, reward: Tensor) -> Tensor:
+    def samples(self, targets: Tensor, reward: Tensor) -> Tensor:
         return reward[reward != 0]
 
-    def update(self, seen: Tensor, horizon: int = HORIZON, others: AllReduce | None = None) -> None:
-        """Counts rewards in."""
-        rows, mean_square, _ = moments(seen.double().square(), others)
+    def update(self, new: Tensor, horizon: int = HORIZON, others: AllReduce | None = None) -> None:
+        rows, mean_square, _ = moments(new.double().square(), others)
         total = self.count + rows
         if total:
             self.variance = (self.variance * self.count + mean_square * rows) / total
@@ -234,62 +227,62 @@ class RewardScale(ValueScale):
 
 
 def moments(numbers: Tensor, others: AllReduce | None = None) -> Moments:
-    """The moments of a batch's numbers, or of those of the batches of all learners."""
+    """Return the moments of numbers, or of the numbers of all learners together."""
     if others is not None:
         return others.moments(numbers)
     if not numbers.numel():
         return Moments(0, 0.0, 0.0)
-    numbers = numbers.double()  # squares of small ones are 0 in float32
+    numbers = numbers.double()  # the squares of small ones underflow in float32
     return Moments(numbers.numel(), float(numbers.mean()), float(numbers.var(correction=0)))
 
 
 def normalizes_values(config: Common) -> bool:
-    """Whether values are learnt in units of their own.
+    """Return whether value targets are normalized.
 
-    Values of clipped rewards are small as they are.  Others may be in the hundreds, or in the
-    millionths: their errors would use up the gradient's norm, or be lost in it.
+    Values of clipped rewards are small already.  Others may be in the hundreds or in the
+    millionths, and would dominate the clipped gradient or vanish in it.
     """
     asked = None if config.values_in_rewards else getattr(config, "normalize_values", False)
     return not config.clips_rewards_at if asked is None else asked
 
 
 def scale_of(config: Common) -> ValueScale:
-    """The units in which values are learnt, before there is any experience."""
+    """Return the initial scale of values, before any experience."""
     if not normalizes_values(config):
         return ValueScale()
-    # Until there are targets, values count for nothing: beside the noise of a new network, rewards
-    # of 1e-6 would be nothing.
+    # Variance 0 makes values count for nothing until there are targets: in units of 1, the outputs
+    # of a new network would drown rewards of 1e-6.
     return RewardScale() if config.values_in_rewards else ValueScale(variance=0.0)
 
 
 def clipped_share(reward: NDArray[np.float32], valid: NDArray[np.bool_], bound: float) -> float:
-    """The share of valid rewards [T, B] that are beyond the bound; 0 if the bound is 0."""
+    """Return the fraction of valid rewards [T, B] beyond the bound; 0 if the bound is 0."""
     if not bound or not valid.any():
         return 0.0
     return float((np.abs(reward[valid]) > bound).mean())
 
 
 class RewardClipper:
-    """Clips rewards to [-bound, bound] and counts how many that changes; 0 clips nothing."""
+    """Clips rewards to [-bound, bound] and measures the fraction clipped; 0 clips nothing."""
 
     def __init__(self, bound: float):
         self.bound = bound
-        self._shares: list[float] = []  # one for each trajectory
+        self._shares: list[float] = []  # per trajectory
 
     def clip(self, reward: Tensor, trajectory: Trajectory) -> Tensor:
-        """Clips the rewards of a trajectory, which are on the learner's device already."""
+        """Clip `reward`, the rewards of a trajectory on the learner's device."""
         if not self.bound:
             return reward
         self.count(trajectory)
         return reward.clamp(-self.bound, self.bound)
 
     def count(self, trajectory: Trajectory) -> None:
-        """Counts a trajectory whose rewards are clipped elsewhere."""
+        """Count a trajectory whose rewards are clipped elsewhere."""
         if self.bound:
             self._shares.append(clipped_share(trajectory.reward, trajectory.valid, self.bound))
 
     def pop_metrics(self) -> dict[str, float]:
-        """The share of rewards clipped since the last call; nothing if none could be."""
+        """Return the fraction of rewards clipped since the last call; empty without clipping."""
         shares, self._shares = self._shares, []
         return {"train/rewards_clipped": sum(shares) / len(shares)} if shares else {}
 
@@ -297,7 +290,7 @@ class RewardClipper:
 class Learner(Generic[C]):
     """See the module's docstring.  `version` counts updates."""
 
-    env_attributes: EnvAttributes = AS_MADE  # what actors are to set in their environments
+    env_attributes: EnvAttributes = AS_MADE  # set by actors in their environments
 
     def __init__(self, config: C, model: nn.Module, actions: Actions):
         self.config = config
@@ -306,31 +299,33 @@ class Learner(Generic[C]):
         self.model = model.to(self.device).train()
         self.dtype = precision.of(config.precision, model, self.device)
         self.version = 0
-        self.others: AllReduce | None = None  # the learners that it learns together with
-        self.statistics: Statistics | None = None  # of learners that share a store
+        self.others: AllReduce | None = None  # the group, if several learners learn together
+        self.statistics: Statistics | None = None  # the shared ones, if learners share a store
         self.learning_rate = LearningRate.of(config)
         self._max_grad_norm: float = getattr(config, "max_grad_norm", 0.0) or math.inf
         self.value_scale = scale_of(config)
-        self.explained_variance: Tensor | None = None  # of the batch that is learnt from
+        self.explained_variance: Tensor | None = None  # on the current batch
         self.reward_clipper = RewardClipper(config.clips_rewards_at)
         self.generator = torch.Generator().manual_seed(config.seed)
-        self.network: Callable[..., Any] = self.model  # the model, compiled if asked for
+        self.network: Callable[..., Any] = self.model  # compiled if the config asks for it
         if config.compile:
             graphs = self.device.type == "cuda" and not networks.is_recurrent(model)
             self.network = torch.compile(model, mode="reduce-overhead" if graphs else "default")
 
     @functools.cached_property
     def optimizer(self) -> Any:
-        """Made by the first step: the first optimizer of a process takes a second of imports,
-        and a process that only computes gradients takes no step."""
+        """The optimizer, created by the first step.
+
+        A process's first optimizer takes a second of imports, which a process that only computes
+        gradients avoids.
+        """
         return self.make_optimizer(list(self.model.parameters()))
 
     def make_optimizer(self, parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
-        """The rule of a step, for these parameters."""
         return torch.optim.Adam(parameters, lr=self.learning_rate.start, eps=1e-5, fused=True)
 
     def is_newer_than(self, trajectory: Trajectory) -> bool:
-        """Whether the parameters were updated since a trajectory was sampled."""
+        """Return whether the parameters were updated after the trajectory was sampled."""
         return bool((trajectory.version != self.version).any())
 
     # --- forward ----------------------------------------------------------------------------------
@@ -338,14 +333,18 @@ class Learner(Generic[C]):
     def forward(
         self, batch: Batch, network: Callable[..., Any] | None = None
     ) -> tuple[Tensor, Tensor, Transitions]:
-        """Runs the network, or a copy of it, on a batch: policy [rows, outputs], value [rows],
-        and the transitions that they are of."""
+        """Run the network, or a copy of it, on a batch.
+
+        Returns policy [rows, outputs], value [rows] and the corresponding transitions.
+        """
         with self.autocast():
             return batch.forward(network or self.network)
 
     def unroll(self, rollout: DeviceTrajectory) -> tuple[Tensor, Tensor]:
-        """Runs the network on a whole trajectory: policy [T + 1, B, outputs], and value
-        [T + 1, B] in the units in which the model learns it."""
+        """Run the network on a whole trajectory.
+
+        Returns policy [T + 1, B, outputs], and value [T + 1, B] in the model's scale.
+        """
         with self.autocast():
             policy, value, _ = networks.unroll(
                 self.network, rollout.obs, rollout.state, rollout.begins
@@ -354,26 +353,26 @@ class Learner(Generic[C]):
 
     @torch.no_grad()
     def log_prob(self, rollout: DeviceTrajectory) -> Tensor:
-        """Log-probabilities [T, B] of a trajectory's actions by the current parameters."""
+        """Return the log-probabilities [T, B] of a trajectory's actions by the current policy."""
         return self.actions.log_prob(self.unroll(rollout)[0][:-1], rollout.action)
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Within it, networks compute in the precision that the config asks for."""
+        """Return a context in which networks compute in the config's precision."""
         return precision.computing(self.dtype, self.device)
 
     # --- steps ------------------------------------------------------------------------------------
 
     def step(self, losses: Losses, rows: int = 1) -> Step:
-        """Takes one optimizer step on `losses.total`.
+        """Take one optimizer step on `losses.total`.
 
-        The losses are means of so many rows, which is what they count beside those of others.
+        The losses are means over `rows` rows, their weight in the average over several learners.
         """
         self.optimizer.zero_grad()
         losses.total.backward()  # type: ignore[no-untyped-call]
         return self._step(losses, rows)
 
     def step_with(self, gradients: Sequence[Tensor | None], losses: Losses) -> Step:
-        """Takes one optimizer step by gradients of a copy of the model."""
+        """Take one optimizer step with gradients computed on a copy of the model."""
         for parameter, gradient in zip(self.model.parameters(), gradients, strict=True):
             parameter.grad = gradient
         return self._step(losses)
@@ -389,38 +388,37 @@ class Learner(Generic[C]):
         return Step(Losses(*detached), norm)
 
     def _average(self, losses: Losses, rows: int, others: AllReduce) -> Losses:
-        """Makes the gradient the mean over the rows of all learners; returns their losses."""
+        """Average the gradients over the rows of all learners; return the average losses."""
         gradients = [part.grad for part in self.model.parameters() if part.grad is not None]
         parts = [part for part in losses if part is not None]
         scalars = torch.stack([part.detach() for part in parts]).to(gradients[0].dtype)
         _, (*averaged, means) = others.means(rows, [*gradients, scalars])
         for gradient, mean in zip(gradients, averaged, strict=True):
             gradient.copy_(mean)
-        found = iter(means)
-        of_all: list[Any] = [part if part is None else next(found) for part in losses]
-        return Losses(*of_all)
+        each = iter(means)
+        averages: list[Any] = [part if part is None else next(each) for part in losses]
+        return Losses(*averages)
 
     def count_observations(self, obs: Tree) -> None:
-        """Counts observations [N, ...] into the statistics of the model's input."""
+        """Add observations [N, ...] to the running statistics of the model's input."""
         means = None if self.others is None else self.others.means
         with self._counting():
             networks.update_normalizers(self.model, obs, means=means)
 
     def count_values(self, targets: Tensor, reward: Tensor) -> None:
-        """Counts experience into the units of values, if they are learnt in units of their own."""
+        """Add value targets and rewards to the value scale, if values are normalized."""
         if normalizes_values(self.config):
             with self._counting():
-                seen = self.value_scale.seen(targets, reward)
-                self.value_scale.update(seen, others=self.others)
+                samples = self.value_scale.samples(targets, reward)
+                self.value_scale.update(samples, others=self.others)
 
     def _counting(self) -> AbstractContextManager[None]:
         return nullcontext() if self.statistics is None else self.statistics.shared_by(self)
 
     def end_update(self, steps: Sequence[Step], batch: Batch, epochs: int = 1) -> dict[str, float]:
-        """Ends an update of these steps; returns its metrics.
+        """End an update of these steps; return its metrics, as `count_update` does.
 
-        Counts the batch's observations into the model's statistics, and steers the learning rate.
-        See `count_update`.
+        Also adds the batch's observations to the running statistics, and steers the learning rate.
         """
         metrics = self.count_update(steps, epochs)
         self.learning_rate.steer(metrics["train/approx_kl"])
@@ -428,10 +426,10 @@ class Learner(Generic[C]):
         return metrics
 
     def count_update(self, steps: Sequence[Step], epochs: int = 1) -> dict[str, float]:
-        """Counts an update of these steps; returns its metrics.
+        """Count an update of these steps; return its metrics.
 
-        They are means over all steps, but for `approx_kl`: over the last epoch.  Raises
-        LearnerLost if the loss became NaN or infinite.
+        These are means over all steps, except `approx_kl`, which is over the last epoch.  Raises
+        LearnerLost if a loss became NaN or infinite.
         """
         parts = dict(zip(METRICS, zip(*(step.losses for step in steps), strict=True), strict=True))
         had = {name: torch.stack(part) for name, part in parts.items() if part[0] is not None}
@@ -442,9 +440,9 @@ class Learner(Generic[C]):
         kl = metrics.pop("train/approx_kl", None)
         self.version += 1
         if not all(map(math.isfinite, metrics.values())):
-            told = ", ".join(f"{name.split('/')[1]} {value:g}" for name, value in metrics.items())
+            shown = ", ".join(f"{name.split('/')[1]} {value:g}" for name, value in metrics.items())
             raise LearnerLost(
-                f"the loss became NaN or infinite at update {self.version}: {told}.  Lower"
+                f"the loss became NaN or infinite at update {self.version}: {shown}.  Lower"
                 " learning_rate or max_grad_norm, or look for NaN in rewards or observations"
             )
         if kl is not None:
@@ -459,21 +457,22 @@ class Learner(Generic[C]):
         return metrics | self.reward_clipper.pop_metrics()
 
     def _compare(self, others: AllReduce) -> None:
-        """Raises LearnerLost if another learner's parameters, or what they follow, differ."""
-        known = [self.learning_rate.value, *self.value_scale.moments]
+        """Raise LearnerLost if the parameters or running statistics of the learners differ."""
+        scalars = [self.learning_rate.value, *self.value_scale.moments]
         statistics = networks.statistics_of(self.model).values()
         parts = [*self.model.parameters(), *map(torch.from_numpy, statistics)]
-        parts.append(torch.tensor(known, dtype=torch.float64))
+        parts.append(torch.tensor(scalars, dtype=torch.float64))
         if not others.same_everywhere(parts):
             raise LearnerLost(
-                f"the learners' parameters differ after update {self.version}: a GPU or a memory"
-                " may be faulty, or the model computes with what differs between processes"
+                f"the learners' parameters differ after update {self.version}: a GPU or memory may"
+                " be faulty, or the model's result depends on something that differs between"
+                " processes"
             )
 
     def to_device(self, array: NDArray[Any] | Tensor) -> Tensor:
-        """Copies an array to the learner's device; on a CPU the tensor shares its memory.
+        """Copy an array to the learner's device; on a CPU the tensor shares its memory.
 
-        What is a tensor already was put there as it was sampled.
+        A tensor is returned as it is: the sampler has put it on the device already.
         """
         if isinstance(array, Tensor):
             return array
@@ -482,15 +481,15 @@ class Learner(Generic[C]):
             return on_cpu
         return on_cpu.pin_memory().to(self.device, non_blocking=True)
 
-    # --- what others get --------------------------------------------------------------------------
+    # --- parameters for actors, and checkpoints ---------------------------------------------------
 
     def parameters(self, env_steps: int = 0) -> Parameters:
-        """What actors are sent; `env_steps` so far, if they follow a schedule."""
+        """Return the message to actors; `env_steps` of the run is for their schedules."""
         state = networks.state_of(self.model)
         return Parameters(self.version, state, env_steps, self.env_attributes)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """Return the state for a checkpoint."""
         on_gpu = self.device.type == "cuda"
         return {
             "version": self.version,
@@ -500,19 +499,19 @@ class Learner(Generic[C]):
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "random": self.generator.get_state(),
-            # Dropout on a GPU draws from this; nothing of the library's own does.
+            # For dropout on a GPU; this library itself does not draw from it.
             "cuda_random": torch.cuda.get_rng_state(self.device) if on_gpu else None,
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Goes back to what `state` returned."""
+        """Restore the state of a checkpoint."""
         self.version = state["version"]
-        asked = "learning_rate" in self.config.overridden  # then it begins anew
-        if state["rate_given"] == self.learning_rate.start and not asked:
+        is_overridden = "learning_rate" in self.config.overridden  # then it starts again
+        if state["rate_given"] == self.learning_rate.start and not is_overridden:
             self.learning_rate.value = state["rate"]
         self.value_scale = type(self.value_scale)(*state["scale"])
         self.model.load_state_dict(state["model"])
-        # Torch would keep the tensors that it is given, and Adam writes into them.
+        # Torch keeps the tensors that it gets, and Adam would write into the caller's.
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
         self.generator.set_state(state["random"])
         if self.device.type == "cuda" and state["cuda_random"] is not None:
@@ -520,20 +519,20 @@ class Learner(Generic[C]):
 
 
 class TargetLearner(Learner[C]):
-    """A learner that bootstraps from `target`, a copy of `followed`.
+    """A learner with a target network, `target`: a copy of `followed`.
 
-    The copy includes the statistics of the input: values that the target network has learnt are
-    those of observations as it saw them normalized.
+    The copy includes the running statistics of the observations, because the target network's
+    values are for observations normalized by them.
     """
 
     def __init__(self, config: C, model: Any, actions: Actions):
         super().__init__(config, model, actions)
         self.target = copy.deepcopy(self.followed).requires_grad_(False)
-        # Looked up once: that takes longer than an average of small networks.
+        # Collected once: for small networks that takes longer than averaging them.
         pairs = (self.target.parameters(), self.followed.parameters())
         self._parameters = list(zip(*pairs, strict=True))
         self._statistics = list(zip(self.target.buffers(), self.followed.buffers(), strict=True))
-        self.renewals = 0  # how many intervals are over
+        self.renewals = 0  # completed intervals
 
     @property
     def followed(self) -> nn.Module:
@@ -541,7 +540,7 @@ class TargetLearner(Learner[C]):
         return self.model
 
     def renew_target(self, env_steps: int, interval: int) -> None:
-        """Copies the network, if the steps of the run have passed a multiple of the interval."""
+        """Copy the network if the run's steps have passed another multiple of `interval`."""
         due = env_steps // interval
         if due != self.renewals:
             self.renewals = due
@@ -549,7 +548,7 @@ class TargetLearner(Learner[C]):
 
     @torch.no_grad()
     def average_target(self, tau: float) -> None:
-        """Moves the target's parameters by `tau` of their distance to the network's (Polyak)."""
+        """Move the target's parameters by `tau` towards the network's (Polyak averaging)."""
         for old, new in self._parameters:
             old.lerp_(new, tau)
         for statistic, newest in self._statistics:
@@ -565,12 +564,11 @@ class TargetLearner(Learner[C]):
 
 
 def to_device(learner: Learner[Any], trajectory: Trajectory) -> DeviceTrajectory:
-    """Copies a trajectory to the learner's device, clips its rewards and applies gamma.
+    """Copy a trajectory to the learner's device, clip its rewards and apply gamma.
 
-    The observations are not counted into the model's statistics yet: until the update is
-    over, the model is the one that acted.
+    Observations enter the running statistics only at the end of the update, so that the learner
+    normalizes the trajectory as its actors did.
     """
-
     tensor = learner.to_device
     return DeviceTrajectory(
         obs=trees.map_tree(tensor, trajectory.obs),
@@ -595,15 +593,16 @@ def make_batch(
     weight: Tensor | None = None,
     normalize_advantage: bool = False,
 ) -> Batch:
-    """What to learn from the rows that are experience.
+    """Make a batch of the valid rows of a rollout.
 
-    Probability ratios are to `old_log_prob` [T, B], by default the policy that acted.  Pass
-    `start_log_prob` [T, B] where that is not the policy before the update.  Advantages are
-    in the units of values, normalized if asked for, then multiplied by `weight` [T, B].
+    Probability ratios are to `old_log_prob` [T, B], by default the behaviour policy's.  The KL
+    divergence of the update is measured from `start_log_prob` [T, B], by default the same.
+    Advantages are in the scale of the values, normalized if asked for, then multiplied by `weight`
+    [T, B].
     """
     valid = rollout.valid
     value, advantage = targets
-    if learner.explained_variance is None:  # of replays and the like, the first batch is the new
+    if learner.explained_variance is None:  # if batches are replayed, the first one is new
         target, error = value[valid], (value - rollout.value[:-1])[valid]
         learner.explained_variance = 1 - error.var(correction=0) / target.var(correction=0)
     learner.count_values(value[valid], rollout.reward[valid])
@@ -611,11 +610,11 @@ def make_batch(
         scale = learner.value_scale
         value, advantage = scale.normalize(value), advantage / scale.std
     if normalize_advantage:
-        known = advantage[valid]
-        mean: Any = known.mean()
-        std: Any = known.std(correction=0)
+        samples = advantage[valid]
+        mean: Any = samples.mean()
+        std: Any = samples.std(correction=0)
         if learner.others is not None:
-            _, mean, variance = learner.others.moments(known)
+            _, mean, variance = learner.others.moments(samples)
             std = math.sqrt(variance)
         advantage = (advantage - mean) / (std + 1e-6)
     if weight is not None:
@@ -630,25 +629,17 @@ def make_batch(
     return Batch(obs, Transitions(*(part[valid] for part in transitions)))
 
 
-def gae_batch(
-    learner: Learner[Any],
-    trajectory: Trajectory,
-    *,
-    normalize_advantage: bool,
-) -> Batch:
-    """A batch by GAE, for the policy that acted or one hardly newer.
+def gae_batch(learner: Learner[Any], trajectory: Trajectory, *, normalize_advantage: bool) -> Batch:
+    """Make a batch with GAE, from the values that the actors predicted.
 
-    Values are those that the actor predicted.  An update that steers the learning rate needs to
-    know where the policy starts.
+    It suits the behaviour policy, or one hardly newer.
     """
     rollout = to_device(learner, trajectory)
     targets = returns.gae(
-        rollout.reward,
-        rollout.discount,
-        rollout.value,
-        valid=rollout.valid,
-        gae_lambda=learner.config.gae_lambda,
-    )
+        rollout.reward, rollout.discount, rollout.value,
+        valid=rollout.valid, gae_lambda=learner.config.gae_lambda,
+    )  # fmt: skip
+    # To steer the learning rate, KL is measured from the policy before the update.
     steers = learner.learning_rate.target_kl and learner.is_newer_than(trajectory)
     start = learner.log_prob(rollout) if steers else None
     return make_batch(
@@ -660,9 +651,9 @@ def actor_critic_losses(
     gradient: Tensor, log_prob: Tensor, policy: Tensor, value: Tensor, rows: Transitions,
     actions: Actions, value_coef: float, entropy_coef: float, clip_range: float = math.inf,
 ) -> Losses:  # fmt: skip
-    """A policy's loss `gradient`, with the value loss and the entropy that go with it.
+    """Add the value loss and the entropy bonus to a policy loss, `gradient`.
 
-    `clip_range` is that of the loss; infinite where it has none.
+    `clip_range` is the policy loss's, for the metric; infinite if it has none.
     """
     error = losses.squared_error(value, rows.value_target)
     entropy = actions.entropy(policy).mean()
@@ -675,5 +666,5 @@ def actor_critic_losses(
 
 
 def gpu_lost(error: torch.AcceleratorError) -> LearnerLost:
-    """What to raise for an error of the GPU: the parameters on it cannot be read any more."""
+    """Return the error to raise if the GPU fails: its parameters can no longer be read."""
     return LearnerLost(f"the GPU is lost: {str(error).splitlines()[0]}")

@@ -1,22 +1,22 @@
-"""A parameter server on a cluster: workers push contributions, a sync rule applies them.
+"""The parameter server: workers on a cluster push contributions, a sync rule applies them.
 
     rule = sync.make("semi_async:n=2", parameters, clients=8)
     server = ParameterServer(rule, lambda number: Worker(make_work, number))
     while ...:
         pushed = server.take(timeout_s=0.5)
 
-The server is an object in the process that makes it; the workers are actors, on any machine of
-the cluster.  The server sends a worker parameters, `worker.set_param(update)`, only when the rule
-says so, and asks it for its next contribution unless the rule makes it wait.  Contributions are
-pushed in the order in which they arrive.  With `record=True` that order is kept in `arrivals`,
-from which the simulator computes the same parameters, bit by bit.
+The server lives in the process that creates it; the workers are actors on any machine of the
+cluster.  The server sends a worker parameters (`worker.set_param(update)`) only if the sync rule
+returns some, and requests its next contribution unless the rule makes it wait.  Contributions are
+pushed in order of arrival.  With `record=True`, `arrivals` keeps that order, from which the
+simulator computes the same parameters, bit for bit.
 
-A worker that dies or raises leaves the rule, so that no other waits for it, and a replacement
-starts with the current parameters.  A contribution that the rule refuses is dropped and reported,
-and its worker continues with the current parameters.  It is not an arrival, so such a run cannot
-be replayed.
+A worker that dies or raises leaves the rule, so that no other waits for it, and its replacement
+starts with the current parameters.  If the rule refuses a contribution, the server drops and
+reports it, and the worker continues with the current parameters.  It is not an arrival, so such a
+run cannot be replayed.
 
-Vectors travel as flat arrays: on one machine a push is one copy, and so is its reply.
+Vectors are sent as flat arrays: on one machine a push is one copy, and so is its reply.
 """
 
 import os
@@ -42,25 +42,25 @@ REFUSED_IN_A_ROW = 100
 
 
 class Work(Protocol):
-    """What a worker computes with; made in the worker's process."""
+    """The computation of a worker; created in the worker's process."""
 
     def gradient(self, parameters: Tensor, broadcast: Any) -> Tensor:
-        """The gradient [P] at these parameters [P], of the next piece of work.
+        """Compute the gradient [P] of the next piece of work, at these parameters [P].
 
-        `broadcast` is what the server last sent to all workers.
+        `broadcast` is the server's latest message to all workers.
         """
         ...
 
     def report(self) -> Any:
-        """What goes with a contribution: all since the last report.
+        """Return the report since the last one, which is sent with a contribution.
 
-        If it has `steps` and `crashes` (of environments), these are counted and told.
+        If it has `steps` and `crashes` (of environments), the server counts and logs these.
         """
         ...
 
 
 class ParameterUpdate(NamedTuple):
-    """Parameters for a worker, or none, and what its gate needs."""
+    """Parameters for a worker, if any, and the state for its gate."""
 
     vector: NDArray[Any] | None
     version: int
@@ -68,7 +68,7 @@ class ParameterUpdate(NamedTuple):
 
 
 class Contribution(NamedTuple):
-    """What a worker pushes: a vector, or none if its gate withheld it."""
+    """A worker's push: a vector, or None if its gate withheld it."""
 
     vector: NDArray[Any] | None
     version: int
@@ -76,9 +76,9 @@ class Contribution(NamedTuple):
 
 
 class PushResult(NamedTuple):
-    """What a push led to: the client, the rule's reply, and the worker's report.
+    """The result of a push: the client, the rule's reply, and the worker's report.
 
-    Parameters in the reply are the rule's own: the next push changes them.
+    Parameters in the reply are the rule's own tensor, which the next push changes.
     """
 
     client: int
@@ -88,7 +88,7 @@ class PushResult(NamedTuple):
 
 @remotely.remote_class
 class Worker:
-    """Computes contributions, one call each."""
+    """Computes contributions, one per call."""
 
     def __init__(self, make_work: Callable[[int], Work], number: int, is_replacement: bool = False):
         """`number` is unique to each worker, replacements included."""
@@ -99,17 +99,17 @@ class Worker:
         self.client: Client | None = None
 
     def begin(self, client: Client) -> None:
-        """Starts as this client of the rule, with the parameters that are in it."""
+        """Start as this client of the rule, with the client's parameters."""
         self.client = client
 
     def set_param(self, update: ParameterUpdate) -> None:
-        """Computes with these parameters from now on."""
+        """Use these parameters from now on."""
         assert self.client is not None
         vector = None if update.vector is None else torch.from_numpy(update.vector)
         self.client.receive(vector, update.version, update.deviation)
 
     def contribute(self, broadcast: Any, rate: float | None = None) -> Contribution:
-        """The next contribution; `rate` is for steps that the client takes by itself."""
+        """Compute the next contribution; `rate` is the learning rate of local steps."""
         assert self.client is not None
         if rate is not None:
             self.client.set_rate(rate)
@@ -134,13 +134,13 @@ class ParameterServer:
         width: int = 1,
         crashes: Crashes | None = None,
     ):
-        """`make(n)` makes the n-th `Worker` ever; there is one for each client of the rule.
+        """Start one worker for each client of the rule; `make(n)` makes the n-th `Worker` overall.
 
         `record` keeps the order of pushes, which takes memory for each.  `broadcast` goes to each
         worker with its first call.  Waits for the workers, unless training is `over` first.
         """
         self.rule = rule
-        # A call's arguments are copied as it is made, but in REMOTELY_LOCAL, where nothing is.
+        # Views are safe if a call copies its arguments, as it does except in REMOTELY_LOCAL.
         rule.returns_views = os.environ.get("REMOTELY_LOCAL") != "1"
         self.arrivals: list[Event] = []
         self._record = record
@@ -159,22 +159,22 @@ class ParameterServer:
             self._begin(worker, self._free.pop())
 
     def take(self, timeout_s: float, broadcast: Any = None) -> PushResult | None:
-        """Pushes the next contribution to the rule; returns None if none came in time.
+        """Push the next contribution to the rule; return None if none arrives in time.
 
         `broadcast` goes to each worker with its next call.  Raises TrainingError if there
         are too many crashes, or if the rule refuses too many pushes in a row.
         """
         self._broadcast = broadcast
-        self._welcome()
+        self._admit()
         try:
             worker, call = self._done.get(timeout=timeout_s)
         except queue.Empty:
             return None
-        if worker not in self._client_of:  # it died meanwhile
+        if worker not in self._client_of:  # it has been replaced already
             return None
         client = self._client_of[worker]
         if error := call.exception():
-            self._lost(worker, client, error)
+            self._replace(worker, client, error)
             return None
         contribution = call.result()
         report = contribution.report
@@ -182,7 +182,7 @@ class ParameterServer:
         return self._push(client, contribution)
 
     def close(self) -> None:
-        """Closes the workers; what they are computing is lost."""
+        """Close the workers; contributions in progress are lost."""
         self._client_of.clear()
         self._crew.close()
 
@@ -198,71 +198,71 @@ class ParameterServer:
                     f"the rule refused {self._refused} pushes in a row: {error}"
                 ) from error
             self._say(f"{error}; it continues with the current parameters")
-            self._answer(client, rule.restart(client), rule.version)
+            self._resume(client, rule.restart(client), rule.version)
             return None
         self._refused = 0
-        self._arrived(EventKind.PUSH, client)
+        self._log(EventKind.PUSH, client)
         if not reply.waits:
-            self._answer(client, reply.parameters, reply.version)
-        self._let_go(reply.released)
+            self._resume(client, reply.parameters, reply.version)
+        self._release(reply.released)
         return PushResult(client, reply, contribution.report)
 
-    def _arrived(self, kind: EventKind, client: int) -> None:
+    def _log(self, kind: EventKind, client: int) -> None:
         if self._record:
             self.arrivals.append(Event(kind, client))
 
-    def _let_go(self, released: tuple[Release, ...]) -> None:
+    def _release(self, released: tuple[Release, ...]) -> None:
         for client, parameters in released:
-            self._answer(client, parameters, self.rule.version)
+            self._resume(client, parameters, self.rule.version)
 
-    def _answer(self, client: int, parameters: Tensor | None, version: int) -> None:
-        """Sends a client new parameters, if there are any, and asks for its next contribution."""
+    def _resume(self, client: int, parameters: Tensor | None, version: int) -> None:
+        """Send a client new parameters, if any, and request its next contribution."""
         worker = self._worker_of[client]
         if parameters is not None or self.rule.gates is not None:
             vector = None if parameters is None else parameters.numpy()
             update = ParameterUpdate(vector, version, self.rule.deviation)
             self._watch(worker, remotely.submit(worker.set_param, update))
-        self._ask(worker)
+        self._request(worker)
 
-    def _ask(self, worker: Any) -> None:
+    def _request(self, worker: Any) -> None:
         call = remotely.submit(worker.contribute, self._broadcast, self.rule.client_rate)
         call.add_done_callback(lambda done: self._done.put((worker, done)))
-        cluster.discard(call)  # a worker may die when nobody takes any more
+        cluster.discard(call)  # after the last `take`, nothing else retrieves its error
 
     def _watch(self, worker: Any, call: "Future[None]") -> None:
-        """Have `take` hear of a call if it fails."""
+        """Pass a call to `take` if it fails."""
 
-        def hear(done: "Future[None]") -> None:
+        def on_done(done: "Future[None]") -> None:
             if done.exception():
                 self._done.put((worker, done))
 
-        call.add_done_callback(hear)
+        call.add_done_callback(on_done)
 
     def _begin(self, worker: Any, client: int) -> None:
         self._client_of[worker] = client
         self._worker_of[client] = worker
         client_of_rule = self.rule.client(client, self._accumulate)
         self._watch(worker, remotely.submit(worker.begin, client_of_rule))
-        self._ask(worker)
+        self._request(worker)
 
-    def _lost(self, worker: Any, client: int, error: BaseException) -> None:
-        waited = len(self.rule.waiting - {client})
+    def _replace(self, worker: Any, client: int, error: BaseException) -> None:
+        waiting = len(self.rule.waiting - {client})
         released = self.rule.leave(client)
-        self._arrived(EventKind.LEAVE, client)
+        self._log(EventKind.LEAVE, client)
         if released:
-            self._say(f"worker {client} is gone; {waited} that waited for it continue")
+            self._say(f"worker {client} is gone; {waiting} that waited for it continue")
         del self._client_of[worker], self._worker_of[client]
         self._free.append(client)
-        self._let_go(released)
+        self._release(released)
         self._crew.replace(worker, error)
 
-    def _welcome(self) -> None:
-        nobody = not self._crew.actors
-        if not self._crew.admit(timeout_s=1.0 if nobody else 0.0):
+    def _admit(self) -> None:
+        """Let new workers join the rule; without any worker, wait up to a second for one."""
+        if not self._crew.admit(timeout_s=0.0 if self._crew.actors else 1.0):
             return
         for worker in self._crew.actors:
             if worker not in self._client_of:
                 client = self._free.pop()
                 self.rule.join(client)
-                self._arrived(EventKind.JOIN, client)
+                self._log(EventKind.JOIN, client)
                 self._begin(worker, client)

@@ -1,15 +1,15 @@
-"""Workers that share parameters by a sync rule: what A3C and n-step Q have in common.
+"""Parameters shared by workers under a sync rule: the common part of A3C and n-step Q.
 
     SharedLearner   the shared parameters, in the training process: a sync rule around the model
-    SegmentWork     what a worker computes with: an actor, and a learner of the same model that
+    SegmentWork     the computation of a worker: an actor, and a learner of the same model that
                     computes gradients and takes no step
 
 `sync/` has the rules.
 
-The parameters travel as one vector, without the statistics of the input and of the value
-targets.  Instead, workers report a few of their observations and value targets.  The shared
-learner counts them between two steps and broadcasts the statistics, by which all workers play
-and learn.
+Parameters are sent as one vector, without the running statistics of observations and value
+targets.  Instead, workers report samples of their observations and value targets.  The shared
+learner adds them to the statistics between two steps, and broadcasts the statistics, which all
+workers use to act and learn.
 """
 
 import time
@@ -37,7 +37,7 @@ from remotely_rl.learning.learner import (
 )
 from remotely_rl.learning.parameter_server import PushResult
 from remotely_rl.supervision import Crashes, CrashReport
-from remotely_rl.supervision.failures import the_model_computes
+from remotely_rl.supervision.failures import model_errors_are_fatal
 from remotely_rl.sync.client import MakeOptimizer
 from remotely_rl.sync.flat import Flat
 from remotely_rl.sync.rule import Rule
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     Shared = a3c.Config | n_step_q.Config
 
-# Of policy [rows, outputs], value [rows], rows, and how much of the schedule is over.
+# Called with policy [rows, outputs], value [rows], transitions, and the schedule's progress.
 LossesAt = Callable[[Tensor, Tensor, Transitions, float], Losses]
 
 
@@ -56,37 +56,37 @@ REPORTED = ("train/policy_loss", "train/value_loss", "train/entropy")
 
 
 class Report(NamedTuple):
-    """What a worker reports with its gradient."""
+    """A worker's report with its gradient."""
 
-    obs: Tree | None  # a sample of those seen, arrays [N, ...], for the statistics
+    obs: Tree | None  # a sample of the observations, arrays [N, ...], for the statistics
     steps: int
     episodes: list[Episode]
     seconds: dict[str, float]
     metrics: dict[str, float]
-    values: NDArray[np.float32] | None = None  # targets, or rewards, for the scale
+    values: NDArray[np.float32] | None = None  # value targets, or rewards, for the value scale
     crashes: Sequence[CrashReport] = ()
 
 
 class Broadcast(NamedTuple):
-    """What workers receive with each call."""
+    """The message to workers with each call."""
 
     env_steps: int  # of all workers
-    progress: float  # how much of the schedule is over
-    statistics: networks.State  # of the input
-    scale: tuple[float, ...] = (0.0, 1.0, 0.0)  # of the values: ValueScale.moments
+    progress: float  # of the schedule, from 0 to 1
+    statistics: networks.State  # of the observations
+    scale: tuple[float, ...] = (0.0, 1.0, 0.0)  # ValueScale.moments
     env_attributes: EnvAttributes = AS_MADE
 
 
 def make_rule(config: "Shared", parameters: Tensor) -> Rule:
-    """The sync rule of a config, around these parameters.
+    """Make the sync rule of a config, around these parameters.
 
-    Raises TrainingError if there is no such rule or optimizer.
+    Raises TrainingError for an unknown rule or optimizer.
     """
     return sync.make(config.sync, parameters, config.actors, optimizer_of(config))
 
 
 def unused(config: "Shared") -> dict[str, str]:
-    """Why fields of the optimizer do nothing, as the others are, by their names."""
+    """Return the fields of the optimizer that have no effect, with the reason."""
     if config.optimizer == "rmsprop":
         return {}
     why = f"the optimizer is {config.optimizer}"
@@ -94,7 +94,7 @@ def unused(config: "Shared") -> dict[str, str]:
 
 
 def optimizer_of(config: "Shared") -> MakeOptimizer:
-    """Makes the optimizer of the shared parameters."""
+    """Return the function that makes the optimizer of the shared parameters."""
     rate = config.learning_rate
     kinds: dict[str, MakeOptimizer] = {
         "rmsprop": lambda p: torch.optim.RMSprop(
@@ -112,17 +112,17 @@ def optimizer_of(config: "Shared") -> MakeOptimizer:
 
 
 class SharedLearner:
-    """The shared parameters.  A session saves and restores it."""
+    """The shared parameters, which a session saves and restores."""
 
     def __init__(self, config: "Shared", model: nn.Module):
         self.config = config
         self.flat = Flat(model)
         self.rule = make_rule(config, self.flat.vector)
-        self.rate = LearningRate.of(config)  # where the rule has none of its own
+        self.rate = LearningRate.of(config)  # for rules without their own
         self.scale = scale_of(config)
         self._statistics: networks.State | None = None
-        self._seen: dict[int, list[Report]] = {}
-        self._counted = self.rule.version  # the version at which observations were counted last
+        self._reports: dict[int, list[Report]] = {}  # by client, not yet counted
+        self._counted = self.rule.version  # the version at which reports were last counted
 
     @property
     def model(self) -> nn.Module:
@@ -133,7 +133,7 @@ class SharedLearner:
     def broadcast(
         self, env_steps: int, progress: float, env_attributes: EnvAttributes = AS_MADE
     ) -> Broadcast:
-        """Sets the rate that the schedule has by now; returns what workers need."""
+        """Anneal the learning rate; return the message to workers."""
         self.rate.anneal(progress)
         self.rule.set_rate(self.rate.value)
         if self._statistics is None:
@@ -142,28 +142,27 @@ class SharedLearner:
         return Broadcast(env_steps, progress, self._statistics, moments, env_attributes)
 
     def record(self, pushed: PushResult) -> None:
-        """Counts a worker's report into the statistics, once the parameters have stepped.
+        """Add a worker's report to the statistics, after the next step of the parameters.
 
-        Reports are counted in the order of the workers, so that a synchronous run repeats
-        whichever came first.
+        Reports are counted in the order of clients, so that a synchronous run repeats whatever the
+        order of arrival.
         """
-        report: Report = pushed.report
-        self._seen.setdefault(pushed.client, []).append(report)
-        if self.rule.version == self._counted or not self._seen:
+        self._reports.setdefault(pushed.client, []).append(pushed.report)
+        if self.rule.version == self._counted:
             return
-        for client in sorted(self._seen):
-            obs = [report.obs for report in self._seen[client] if report.obs is not None]
+        for _, reports in sorted(self._reports.items()):
+            obs = [report.obs for report in reports if report.obs is not None]
             if obs:
                 seen = trees.join(lambda parts: torch.from_numpy(np.concatenate(parts)), obs)
                 networks.update_normalizers(self.flat.module, seen, every=1)
-            values = [report.values for report in self._seen[client] if report.values is not None]
+            values = [report.values for report in reports if report.values is not None]
             if values:
                 self.scale.update(torch.from_numpy(np.concatenate(values)))
-        self._seen.clear()
+        self._reports.clear()
         self._counted, self._statistics = self.rule.version, None
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """Return the state for a checkpoint."""
         return {
             "model": self.model.state_dict(),
             "rule": self.rule.state(),
@@ -171,7 +170,7 @@ class SharedLearner:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Goes back to what `state` returned; contributions that were in flight are lost."""
+        """Restore the state of a checkpoint; pushes in flight are lost."""
         self.flat.module.load_state_dict(state["model"])
         self.rule.load(state["rule"])
         self.scale = type(self.scale)(*state["scale"])
@@ -179,10 +178,10 @@ class SharedLearner:
 
 
 class SegmentWork:
-    """Plays segments by given parameters, and computes the gradients of their losses.
+    """Samples segments (rollouts) with given parameters, and computes gradients on them.
 
-    With several `epochs` or `minibatches` a segment is played once; each minibatch is one
-    gradient, at the parameters of its call.
+    With several `epochs` or `minibatches`, each segment gives several gradients, one per minibatch,
+    at the parameters of its call.
     """
 
     def __init__(
@@ -197,7 +196,7 @@ class SegmentWork:
         self.config = config
         self.actor = actor
         self.progress = 0.0  # of the schedule
-        # One model acts and learns; one vector holds its parameters.
+        # The same model acts and learns; one vector holds its parameters.
         self.learner = Learner(config, actor.model, actor.envs.actions)
         self.flat = Flat(actor.model)
         self._losses_at = losses_at
@@ -208,14 +207,15 @@ class SegmentWork:
         self._seen: list[Tree] = []
         self._values: list[Tensor] = []
         self._report = Report(None, 0, [], {}, {})
-        # Whoever plays until there is experience would never report that there never is any.
+        # Checks the crash rate here too: `gradient` loops until it has experience, and would never
+        # return if all environments crash.
         self._crashes = Crashes(lambda text: None, config.max_crash_rate)
 
     def gradient(self, parameters: Tensor, broadcast: Broadcast | None) -> Tensor:
-        """The gradient [P] of the next minibatch, at these parameters.
+        """Compute the gradient [P] of the next minibatch, at these parameters.
 
-        New statistics are used from the next segment on: all minibatches of a segment are
-        normalized by the same.
+        New statistics take effect with the next segment, so that all minibatches of a segment are
+        normalized alike.
         """
         if broadcast is not None:
             self.actor.env_steps, self.progress = broadcast.env_steps, broadcast.progress
@@ -228,7 +228,7 @@ class SegmentWork:
             self._play()
         batch = self._minibatches_left.pop()
         began = time.perf_counter()
-        with the_model_computes():
+        with model_errors_are_fatal():
             policy, value, rows = self.learner.forward(batch)
             losses = self._losses_at(policy, value, rows, self.progress)
             gradient = self.flat.gradient_of(losses.total, self.config.max_grad_norm)
@@ -244,7 +244,7 @@ class SegmentWork:
         return gradient
 
     def report(self) -> Report:
-        """What was played since the last report."""
+        """Return the report of the steps since the last one."""
         report, self._report = self._report, Report(None, 0, [], {}, {})
         if self._values:
             report = report._replace(values=torch.cat(self._values).numpy())
@@ -267,18 +267,19 @@ class SegmentWork:
         for crash in rollout.crashes:
             self._crashes.add(crash)
         self._spent(rollout.seconds)
-        if not rollout.steps:  # every environment was reset
+        if not rollout.steps:  # all rows are resets
             return
         batch = gae_batch(
             self.learner, rollout.trajectory, normalize_advantage=self._normalize_advantage
         )
         if self._has_normalizer:
-            some = trees.map_tree(lambda x: x[:: networks.UPDATE_EVERY], batch.flat_obs)
-            self._seen.append(some)
+            sample = trees.map_tree(lambda x: x[:: networks.UPDATE_EVERY], batch.flat_obs)
+            self._seen.append(sample)
         if normalizes_values(self.config):
-            seen, scale = rollout.trajectory, self.learner.value_scale
+            trajectory, scale = rollout.trajectory, self.learner.value_scale
             targets = scale.denormalize(batch.valid_transitions.value_target)
-            self._values.append(scale.seen(targets, torch.from_numpy(seen.reward[seen.valid])))
+            rewards = torch.from_numpy(trajectory.reward[trajectory.valid])
+            self._values.append(scale.samples(targets, rewards))
         self._minibatches_left = [
             minibatch
             for _ in range(self._epochs)

@@ -1,34 +1,34 @@
-"""Parameters that several learners step in turn, in memory that they share.
+"""The parameter store: shared memory in which several learners step the same parameters.
 
-Stooke and Abbeel 2018, https://arxiv.org/abs/1803.02811, section 4: parameters and the moments of
-their optimizer lie in one place.  A learner computes a gradient at its own copy; then, part by
-part, it reads what is there, steps it by its gradient, and writes the result over it.  What it has
-written is its copy from then on.  So no gradient is lost, however stale it is.
+Stooke and Abbeel 2018, https://arxiv.org/abs/1803.02811, section 4: the parameters and their
+optimizer's moments are shared.  A learner computes a gradient at its own copy.  Then, chunk by
+chunk, it reads the current values, steps them by its gradient, writes the result back and keeps it
+as its copy.  So no gradient is lost, however stale it is.
 
-The vector is cut into a few chunks, each under a lock of its own, so that learners seldom wait for
-each other.  A push tries the chunks that it has not stepped yet in turn, LOCK_S each.  A chunk that
-is under nobody's lock holds what one learner has written, whole:
+The vector is cut into a few chunks with a lock each, so that learners seldom wait for each other.
+A push tries its remaining chunks in turn, LOCK_S each.  An unlocked chunk is always the complete
+result of one learner:
 
-    shared memory   COUNTERS | chunk 0: which | chunk 1: which | ... | two places for each chunk
+    shared memory   COUNTERS | chunk 0: which | chunk 1: which | ... | two slots for each chunk
 
-`which` says in which of its two places a chunk is.  A push of one chunk:
+`which` is the slot that holds the chunk.  A push of one chunk:
 
-    1  lock it, or try the next one if another learner has it
-    2  read the place that `which` names: what others have stepped meanwhile
-    3  step it by this learner's gradient, in memory of its own
-    4  write the result to the other place
-    5  change `which`, one aligned word: from here on the step counts
+    1  lock it, or try the next one if another learner holds the lock
+    2  read the slot `which`, including the steps of others
+    3  step it by this learner's gradient, in private memory
+    4  write the result to the other slot
+    5  flip `which`, one aligned word: from here on the step counts
     6  unlock it
 
-A learner that is killed at 1 to 4 has changed nothing, and at 5 or 6 all of the chunk; the kernel
-frees its lock.
+A learner that is killed at 1 to 4 has changed nothing, and at 5 or 6 the complete chunk; the kernel
+releases its lock.
 
-    Layout           where everything lies
-    Store            shared memory, its locks, and what is done under them
-    StoreOptimizer   an optimizer of torch whose step is a push
-    Statistics       of the input and of values, counted by all learners
-    Sharing          all that learners share, as one of them has it
-    Accumulated      several local steps, told to the store at once (APPO)
+    Layout           offsets and lengths in the memory
+    Store            the shared memory and its locks
+    StoreOptimizer   a torch optimizer whose step is a push
+    Statistics       shared running statistics of observations and values
+    Sharing          a learner's view of all shared state
+    Accumulated      several local steps that are pushed together (APPO)
 """
 
 import bisect
@@ -52,30 +52,30 @@ from remotely_rl import networks
 
 CHUNKS = 3
 LANES = 16  # float32 in the widest vector register
-LOCK_S = 1e-3  # for one chunk, before the next one is tried
-PAUSE_S = 1e-4  # between two tries of one
+LOCK_S = 1e-3  # for which one chunk is tried, before the next
+PAUSE_S = 1e-4  # between two tries
 _LOCK = struct.Struct("@hhqqi")  # struct flock: type, whence, start, length, pid
-_WORD = 8  # bytes of a counter, and of what places begin at multiples of
+_WORD = 8  # bytes of a counter, and the alignment of slots
 
 
 class Layout(NamedTuple):
-    """Where things lie in the memory of a store: offsets in bytes, lengths in numbers.
+    """The layout of a store's memory: offsets in bytes, lengths in numbers.
 
     A chunk of n parameters takes (1 + moments) * n numbers: the parameters, then each moment.
     """
 
     ends: tuple[int, ...]  # of each chunk, in the vector of all parameters
-    moments: int  # of the optimizer, for each parameter: 1 of RMSProp, 2 of Adam
+    moments: int  # per parameter: 1 for RMSProp, 2 for Adam
     counters: int
 
     @classmethod
     def of(
         cls, sizes: Sequence[int], moments: int, counters: int = 0, chunks: int = CHUNKS
     ) -> "Layout":
-        """Cuts parameters of these sizes into chunks of floor(P / chunks) + 1, or a few less.
+        """Cut parameters of these sizes into chunks of floor(P / chunks) + 1, or slightly fewer.
 
-        Within a parameter, a cut is at a multiple of LANES: torch computes those with vector
-        instructions, and what is left at the end of a tensor with others, that round otherwise.
+        Within a parameter, cuts are at multiples of LANES: torch computes the remainder of a tensor
+        with scalar instructions, which round differently.
         """
         begins = list(itertools.accumulate(sizes, initial=0))
         total = begins[-1]
@@ -93,31 +93,31 @@ class Layout(NamedTuple):
 
     @property
     def slices(self) -> list[slice]:
-        """Of the vector of all parameters, the part of each chunk."""
+        """The slice of each chunk in the vector of all parameters."""
         return [slice(*pair) for pair in itertools.pairwise((0, *self.ends))]
 
     def length(self, chunk: int) -> int:
-        """How many numbers a chunk holds."""
+        """Return how many numbers a chunk holds."""
         part = self.slices[chunk]
         parameters: int = part.stop - part.start
         return parameters * (1 + self.moments)
 
-    def place(self, chunk: int, which: int) -> int:
-        """The offset of one of the two places of a chunk."""
+    def offset(self, chunk: int, slot: int) -> int:
+        """Return the offset of one of the two slots of a chunk."""
         before = sum(2 * self._room(other) for other in range(chunk))
-        within = self._room(chunk) if which else 0
+        within = self._room(chunk) if slot else 0
         return (self.counters + self.chunks) * _WORD + before + within
 
     @property
     def nbytes(self) -> int:
-        return self.place(self.chunks, 0)
+        return self.offset(self.chunks, 0)
 
     def _room(self, chunk: int) -> int:
         return -(-self.length(chunk) * 4 // _WORD) * _WORD
 
 
 class Address(NamedTuple):
-    """Where another process of this machine finds a store."""
+    """The address of a store for other processes of this machine."""
 
     pid: int
     fd: int
@@ -126,28 +126,28 @@ class Address(NamedTuple):
 
 
 class Store:
-    """Shared memory; see the module's docstring.  Each learner opens it for itself.
+    """Shared memory with locks; see the module's docstring.  Each learner opens its own.
 
-    Locks belong to an open file, so every `Store` has one of its own, threads of a process
-    included.  `counters` are whole numbers for their users, each of which has one writer.
+    Locks belong to an open file, so every `Store` opens the file itself, also in threads of one
+    process.  `counters` are integers for the users of the store; each has one writer.
     """
 
     counters: NDArray[np.int64]
 
     def __init__(self, layout: Layout, address: Address | None = None):
-        """New memory, all zeros; or that of another process, if it is still there."""
+        """Create the memory, all zeros; or open that of another process at `address`."""
         self.layout = layout
         name = address.name if address else f"remotely-store-{secrets.token_hex(16)}"
         if address is None:
-            made = memory_file.create(name, max(layout.nbytes, mmap.PAGESIZE))
-            address = Address(os.getpid(), made, name, layout)
-            self._made: int | None = made
+            created = memory_file.create(name, max(layout.nbytes, mmap.PAGESIZE))
+            address = Address(os.getpid(), created, name, layout)
+            self._created: int | None = created
         else:
-            self._made = None
+            self._created = None
         self.address = address
         fd = memory_file.open_of(address.pid, address.fd, name)
         if fd is None:
-            raise FileNotFoundError(f"process {address.pid} has no store any more")
+            raise FileNotFoundError(f"process {address.pid} no longer has the store")
         self._fd = fd
         self._map = mmap.mmap(fd, max(layout.nbytes, mmap.PAGESIZE))
         self.counters = np.frombuffer(self._map, np.int64, layout.counters)
@@ -155,38 +155,38 @@ class Store:
             self._map, np.int64, layout.chunks, offset=layout.counters * _WORD
         )
         whole = torch.frombuffer(self._map, dtype=torch.uint8)
-        self._places = [
-            [self._rows(whole, chunk, layout.place(chunk, which)) for which in range(2)]
+        self._slots = [
+            [self._rows(whole, chunk, layout.offset(chunk, slot)) for slot in range(2)]
             for chunk in range(layout.chunks)
         ]
 
-    def _rows(self, whole: Tensor, chunk: int, at: int) -> Tensor:
-        """A place of a chunk in the memory [1 + moments, n]."""
+    def _rows(self, whole: Tensor, chunk: int, offset: int) -> Tensor:
+        """Return a slot of a chunk as a view [1 + moments, n] of the memory."""
         length = self.layout.length(chunk)
-        numbers = whole[at : at + 4 * length].view(torch.float32)
+        numbers = whole[offset : offset + 4 * length].view(torch.float32)
         rows = 1 + self.layout.moments
         return numbers.view(rows, length // rows)
 
     @classmethod
     def opened(cls, address: Address) -> "Store":
-        """The store of another process."""
+        """Open the store of another process."""
         return cls(address.layout, address)
 
     def value(self, chunk: int) -> Tensor:
-        """What a chunk holds [1 + moments, n]: the memory itself, to be locked before."""
-        return self._places[chunk][int(self._which[chunk])]
+        """Return a locked chunk [1 + moments, n], as a view of the memory."""
+        return self._slots[chunk][int(self._which[chunk])]
 
     def write(self, chunk: int, rows: Sequence[Tensor] | Tensor) -> None:
-        """Overwrites a chunk, to be locked before: whole or, if it is killed, not at all."""
+        """Overwrite a locked chunk, atomically even if this process is killed."""
         other = 1 - int(self._which[chunk])
-        for place, row in zip(self._places[chunk][other], rows, strict=True):
-            place.copy_(row)  # 4: nobody reads this place
+        for slot, row in zip(self._slots[chunk][other], rows, strict=True):
+            slot.copy_(row)  # 4: no process reads this slot
         self._which[chunk] = other  # 5
 
-    def try_lock(self, chunk: int, alone: bool = True) -> bool:
-        """Locks a chunk, for itself or beside other readers, unless another has it."""
+    def try_lock(self, chunk: int, exclusive: bool = True) -> bool:
+        """Lock a chunk, exclusively or shared with readers; return False if it is locked."""
         try:
-            self._set_lock("F_WRLCK" if alone else "F_RDLCK", chunk)
+            self._set_lock("F_WRLCK" if exclusive else "F_RDLCK", chunk)
         except BlockingIOError:
             return False
         return True
@@ -194,36 +194,36 @@ class Store:
     def unlock(self, chunk: int) -> None:
         self._set_lock("F_UNLCK", chunk)
 
-    def each(self, alone: bool = True) -> Generator[int]:
-        """Yields every chunk once, locked, in the order in which they are free."""
-        for chunk in in_turn(range(self.layout.chunks), lambda one: self.try_lock(one, alone)):
+    def each(self, exclusive: bool = True) -> Generator[int]:
+        """Yield every chunk once, locked, in the order in which locks become free."""
+        for chunk in in_turn(range(self.layout.chunks), lambda one: self.try_lock(one, exclusive)):
             try:
                 yield chunk
             finally:
                 self.unlock(chunk)
 
     def read(self) -> Tensor:
-        """A copy of everything [1 + moments, P]; each chunk is whole."""
+        """Return a copy of everything, [1 + moments, P]; each chunk is consistent."""
         parts: dict[int, Tensor] = {}
-        for chunk in self.each(alone=False):
+        for chunk in self.each(exclusive=False):
             parts[chunk] = self.value(chunk).clone()
         return torch.cat([parts[chunk] for chunk in range(self.layout.chunks)], 1)
 
     def write_all(self, value: Tensor) -> None:
-        """Overwrites everything [1 + moments, P]."""
+        """Overwrite everything, [1 + moments, P]."""
         for chunk in self.each():
             self.write(chunk, value[:, self.layout.slices[chunk]])
 
     def close(self) -> None:
-        """Lets go of the memory's descriptors; others may still have it."""
+        """Close the memory's descriptors; other processes keep theirs."""
         os.close(self._fd)
-        if self._made is not None:
-            os.close(self._made)
+        if self._created is not None:
+            os.close(self._created)
 
     def _set_lock(self, kind: str, chunk: int) -> None:
         import fcntl  # noqa: PLC0415 - Windows has none
 
-        # Of an open file (F_OFD_...), not of a process: the kernel frees it with the file.
+        # The lock belongs to the open file (F_OFD_...), with which the kernel releases it.
         lock = _LOCK.pack(getattr(fcntl, kind), os.SEEK_SET, chunk, 1, 0)
         fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, lock)
 
@@ -234,23 +234,23 @@ def in_turn(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[int]:
-    """Yields each chunk once it could be locked; tries each for LOCK_S, as long as it takes."""
+    """Yield each chunk once, when it is locked; try them in turn for LOCK_S each."""
     pending = list(chunks)
     while pending:
         for chunk in list(pending):
-            until = clock() + LOCK_S
-            while not (locked := try_lock(chunk)) and clock() < until:
+            deadline = clock() + LOCK_S
+            while not (locked := try_lock(chunk)) and clock() < deadline:
                 sleep(PAUSE_S)
             if locked:
                 pending.remove(chunk)
                 yield chunk
 
 
-# --- the rules ------------------------------------------------------------------------------------
+# --- optimizers -----------------------------------------------------------------------------------
 
 MakeOptimizer = Callable[[Sequence[Tensor]], torch.optim.Optimizer]
 
-# What an optimizer of torch calls its moments, in the order in which they lie in a store.
+# The names of the moments of torch's optimizers, in the order of the store.
 MOMENTS: dict[type[torch.optim.Optimizer], tuple[str, ...]] = {
     torch.optim.RMSprop: ("square_avg",),
     torch.optim.Adam: ("exp_avg", "exp_avg_sq"),
@@ -259,15 +259,14 @@ MOMENTS: dict[type[torch.optim.Optimizer], tuple[str, ...]] = {
 
 
 class StoreOptimizer:
-    """Steps parameters in a store; to a learner it is an optimizer of torch.
+    """Steps parameters in a store, with the interface of a torch optimizer.
 
-    The rule is that of torch's optimizer, chunk by chunk, so one learner alone takes the same steps
-    as without a store, bit by bit.  The parameters stay tensors of their own, because matrix
-    products of views into one vector have other last bits.  How many steps Adam has taken is each
-    learner's own count.
+    It applies a torch optimizer chunk by chunk, so a single learner takes the same steps as without
+    a store, bit for bit.  The parameters stay separate tensors, because matrix products of views
+    into one vector round differently.  Each learner has its own count of Adam's steps.
 
-    With `every` = k > 1 it is Adam's alone, and k steps in a row are steps of its own copy, which
-    it then adds to the store (`Accumulated`).
+    With `every` = k > 1, for Adam only, it takes k steps on its own copy and then adds them to the
+    store together (`Accumulated`).
     """
 
     def __init__(
@@ -279,11 +278,11 @@ class StoreOptimizer:
         self._rules: list[torch.optim.Optimizer] = []
         self._own: list[Accumulated] = []
         flat = torch.cat([part.detach().reshape(-1) for part in self._parameters])
-        # What this learner has of the store: parameters, and each moment.
+        # This learner's copy of the store: parameters, then each moment.
         self._copy = torch.zeros(1 + store.layout.moments, len(flat), device=flat.device)
         self._gradient = torch.zeros_like(flat)
         for part in store.layout.slices:
-            pieces = list(self._pieces(part)) or [part]  # empty, of few parameters
+            pieces = list(self._pieces(part)) or [part]  # a chunk may be empty
             values = [self._copy[0, piece] for piece in pieces]
             rule = make(values)
             for value, piece in zip(values, pieces, strict=True):
@@ -296,7 +295,7 @@ class StoreOptimizer:
         self.pull()
 
     def state_dict(self) -> dict[str, Any]:
-        """The state as that of torch's optimizer on the parameters themselves."""
+        """Return the state dict of a torch optimizer of the parameters themselves."""
         self.pull()
         plain = self._make(self._parameters)
         for group in plain.param_groups:
@@ -309,7 +308,7 @@ class StoreOptimizer:
         return plain.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on with this count of steps; the moments are those of the store."""
+        """Restore the count of steps; the moments are those of the store."""
         steps = next((one["step"] for one in state["state"].values()), 0)
         for rule in self._rules:
             for of_value in rule.state.values():
@@ -326,13 +325,12 @@ class StoreOptimizer:
         return [group for rule in self._rules for group in rule.param_groups]
 
     def zero_grad(self) -> None:
-        """Clears the gradients."""
         for parameter in self._parameters:
             parameter.grad = None
 
     @torch.no_grad()
     def step(self) -> None:
-        """Steps every chunk of the store by the gradient, and reads it; or every k-th time."""
+        """Push the gradient to the store; with `every` = k, push k local steps together."""
         for part, parameter in self._parts(self._gradient):
             part.zero_() if parameter.grad is None else part.copy_(parameter.grad)
         if self._own:
@@ -346,19 +344,19 @@ class StoreOptimizer:
 
     @torch.no_grad()
     def pull(self) -> None:
-        """Takes over what is in the store; own steps that are not in it yet are on top."""
-        for chunk in self.store.each(alone=False):
+        """Copy the store, and add the local steps that are not pushed yet."""
+        for chunk in self.store.each(exclusive=False):
             self._read(chunk)
             if self._own:
                 self._of(chunk)[0] += self._own[chunk].step
         self._load()
 
     def _of(self, chunk: int) -> Tensor:
-        """This learner's copy of a chunk [1 + moments, n]."""
+        """Return this learner's copy of a chunk, [1 + moments, n]."""
         return self._copy[:, self.store.layout.slices[chunk]]
 
     def _pieces(self, part: slice) -> Iterator[slice]:
-        """A part of the vector, cut where parameters begin."""
+        """Cut a slice of the vector where parameters begin."""
         begin = 0
         for parameter in self._parameters:
             end = begin + parameter.numel()
@@ -372,7 +370,7 @@ class StoreOptimizer:
             parameter.copy_(part)
 
     def _parts(self, vector: Tensor) -> Iterator[tuple[Tensor, nn.Parameter]]:
-        """Each parameter, and where it is in a vector."""
+        """Yield each parameter with its part of a vector."""
         begin = 0
         for parameter in self._parameters:
             end = begin + parameter.numel()
@@ -392,30 +390,30 @@ class StoreOptimizer:
         if self._own[0].steps < self._every:
             return
         for chunk in self.store.each():
-            there = self.store.value(chunk).to(self._copy.device)
-            merged = self._own[chunk].merged(*there)
+            current = self.store.value(chunk).to(self._copy.device)
+            merged = self._own[chunk].merged(*current)
             self.store.write(chunk, merged)
             self._read(chunk)
             self._own[chunk] = self._own[chunk].cleared()
 
 
 class Accumulated:
-    """Steps of Adam that one learner has taken by itself, to be added to those of others.
+    """Local Adam steps of one learner, to be added to the shared parameters.
 
-    After k of them the shared parameters move by the sum of the steps, and the shared moments
-    become what k gradients in a row would have made of them.  One learner alone thereby takes
-    the steps of plain Adam, whatever k is.
+    After k of them the shared parameters move by the sum of the steps, and the shared moments are
+    updated as by k gradients in a row.  So a single learner takes the steps of plain Adam, whatever
+    k is.
     """
 
     def __init__(self, beta1: float, beta2: float):
         self._betas = beta1, beta2
         self.steps = 0
         self.step: Any = 0.0  # the sum of the steps
-        self._gradient: Any = 0.0  # faded as the moments fade, and its square
-        self._square: Any = 0.0
+        self._gradient: Any = 0.0  # discounted sum, with the moment's decay
+        self._square: Any = 0.0  # the same of the squares
 
     def add(self, step: Tensor, gradient: Tensor) -> None:
-        """Counts a step that was taken by a gradient."""
+        """Add a step and the gradient that it was taken with."""
         beta1, beta2 = self._betas
         self.steps += 1
         self.step = self.step + step
@@ -423,7 +421,7 @@ class Accumulated:
         self._square = beta2 * self._square + gradient.square()
 
     def merged(self, parameters: Tensor, mean: Tensor, square: Tensor) -> list[Tensor]:
-        """What shared parameters and moments become."""
+        """Return the new shared parameters and moments."""
         beta1, beta2 = self._betas
         return [
             parameters + self.step,
@@ -432,17 +430,17 @@ class Accumulated:
         ]
 
     def cleared(self) -> "Accumulated":
-        """One without any steps."""
+        """Return an accumulator without steps."""
         return Accumulated(*self._betas)
 
 
-# --- a learner ------------------------------------------------------------------------------------
+# --- learners -------------------------------------------------------------------------------------
 
 
 class Statistics:
-    """What all learners count together: the statistics of the input, and the units of values.
+    """Running statistics that all learners share: of observations, and the value scale.
 
-    One who counts takes what is there, counts its own batch in, and writes the result.
+    A learner that adds a batch loads the shared statistics, adds to them and writes them back.
     """
 
     def __init__(self, store: Store):
@@ -450,14 +448,14 @@ class Statistics:
 
     @staticmethod
     def of(learner: Any) -> Tensor:
-        """Those of a learner, in one row."""
+        """Return those of a learner, as one vector."""
         tensors = map(torch.from_numpy, networks.statistics_of(learner.model).values())
         moments = torch.tensor(learner.value_scale.moments, dtype=torch.float64)
         return torch.cat([*(part.flatten() for part in tensors), moments.view(torch.float32)])
 
     @contextlib.contextmanager
     def shared_by(self, learner: Any) -> Iterator[None]:
-        """Within it a learner has what all have counted, and what it counts is theirs."""
+        """Return a context in which a learner updates the shared statistics, under their lock."""
         with contextlib.closing(self._store.each()) as chunks:
             next(chunks)
             self._load(learner, self._store.value(0)[0].clone())
@@ -476,16 +474,16 @@ class Statistics:
 
 
 class SharedAddress(NamedTuple):
-    """Where another process finds what learners share."""
+    """The addresses of the stores that learners share, for other processes."""
 
     parameters: Address
     statistics: Address
 
 
 class Sharing:
-    """What learners share: parameters with their moments, and statistics.
+    """The stores that learners share: parameters with their moments, and statistics.
 
-    `steps` are those of each learner's environments, since the stores were made.
+    `steps` counts the environment steps of each learner since the stores were created.
     """
 
     def __init__(self, parameters: Store, statistics: Store):
@@ -495,7 +493,7 @@ class Sharing:
 
     @classmethod
     def begun(cls, learner: Any, size: int) -> "Sharing":
-        """New stores, with what a learner has: its parameters, its optimizer's moments."""
+        """Create the stores, with the parameters, moments and statistics of a learner."""
         parameters = list(learner.model.parameters())
         kind = type(learner.optimizer)
         rows = [torch.cat([part.detach().reshape(-1) for part in parameters])]
@@ -513,11 +511,11 @@ class Sharing:
 
     @classmethod
     def opened(cls, address: SharedAddress) -> "Sharing":
-        """The stores of another process."""
+        """Open the stores of another process."""
         return cls(Store.opened(address.parameters), Store.opened(address.statistics))
 
     def join(self, learner: Any) -> None:
-        """From here on a learner's steps are pushes."""
+        """Make a learner's steps pushes to the store, from here on."""
         plain = learner.optimizer.state_dict()
         parameters = list(learner.model.parameters())
         every: int = getattr(learner.config, "steps_per_push", 1)
@@ -528,6 +526,5 @@ class Sharing:
         learner.statistics = Statistics(self._statistics)
 
     def close(self) -> None:
-        """Lets go of both."""
         self._parameters.close()
         self._statistics.close()

@@ -1,23 +1,23 @@
-"""How many threads a learner on the CPU uses, and how they wait for each other.
+"""The number of a CPU learner's threads, and how they wait for each other.
 
 Torch computes with OpenMP, whose threads synchronize after every parallel region.  By default a
 thread that is done spins until the others are.  Beside another busy process that is slow: one of
-the threads has no core just then, and gets none soon, because its own spinning has used up its
-share.  An update took three times as long beside a process that takes one of two cores.  The
+the threads has no core at that moment, and does not get one soon, because its own spinning has used
+up its share.  An update took three times as long beside a process that takes one of two cores.  The
 scheduler prefers threads that have slept: with sleeping threads the update took 1.1 to 1.7 times
-as long beside that process, but sleeping and waking cost a fifth to two fifths of an update on a
-free machine.  So threads here spin for a moment and then sleep (`SPINS`): that costs a tenth on a
-free machine, and 1.8 to 2.2 times beside that process.  OpenMP reads these settings once, when
-torch is loaded.
+as long beside that process, but sleeping and waking cost a fifth to two fifths of an update on an
+idle machine.  So threads spin for a moment and then sleep (`SPINS`): that costs a tenth on an idle
+machine, and 1.8 to 2.2 times beside that process.  OpenMP reads these settings once, when torch is
+loaded.
 
-All that is of float32.  In bfloat16 the threads of oneDNN's convolutions wait for each other in
-its own machine code, which heeds no setting: beside that process an update took 2.5 to 7.1 times
-as long with two threads, and as long as ever with one.  `python -m tools.bench_rl.waiting`
+All this applies to float32.  In bfloat16, the threads of oneDNN's convolutions wait for each other
+in generated machine code, which ignores these settings: beside that process an update took 2.5 to
+7.1 times as long with two threads, and no longer with one.  `python -m tools.bench_rl.waiting`
 measures in the precision of learners.
 
-So there, and only there, the number of threads follows the load of the machine (`Threads`).  The
-last bits of sums depend on it: a run that has tried fewer does not repeat bit for bit, and says so.
-On a machine where nobody else computes while the learner learns it is never changed.
+So in bfloat16 only, the number of threads follows the load of the machine (`Threads`).  The last
+bits of sums depend on it: a run that has tried fewer threads does not repeat bit for bit, and warns
+of it.  If no other process computes while the learner learns, the number never changes.
 """
 
 import contextlib
@@ -28,11 +28,11 @@ from pathlib import Path
 
 from remotely.machine import this_machine
 
-# Parameters of a network; below, a second thread costs more than it gains.
+# Parameters of a network below which a second thread costs more than it gains.
 SHARED_FROM = 100_000
 
 POLICY = "OMP_WAIT_POLICY"
-# How often torch's own OpenMP spins before it sleeps.  Others use the policy alone.
+# The number of spins of torch's OpenMP before it sleeps.  Other OpenMPs use only the policy.
 SPINS, LOOKS = "GOMP_SPINCOUNT", "10000"
 WARNING = (
     "torch was imported before remotely_rl, so its threads spin while they wait: beside another"
@@ -41,12 +41,12 @@ WARNING = (
 )
 
 WINDOW_S, TRIAL_S = 2.0, 0.5
-CROWDED = 0.3  # of a window that threads waited for a core, added up over threads
-FASTER = 0.9  # of the time of an update with the threads of before
-# Between trials; doubled after one that was no good, and so much longer than it took.
+CROWDED = 0.3  # wait for cores, summed over threads, as a fraction of the window
+FASTER = 0.9  # time of an update relative to the previous count, at which a trial succeeds
+# Between trials; after a failed one doubled, up to MOST_REST_S, or COSTS times its length if more.
 REST_S, MOST_REST_S, COSTS = 10.0, 60.0, 30.0
 
-# Whether it is too late to set the policy.
+# Whether torch was loaded before the policy could be set.
 spins = "torch" in sys.modules and POLICY not in os.environ
 if POLICY not in os.environ:
     os.environ[POLICY] = "passive"
@@ -54,60 +54,60 @@ if POLICY not in os.environ:
 
 
 def cores() -> int:
-    """The cores that a learner may use: by affinity, control group and OMP_NUM_THREADS."""
-    first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # "4,2": by nesting
-    there = this_machine.cores()
-    return min(there, int(first)) if first.isdecimal() and int(first) else there
+    """Return the number of cores, limited by affinity, control group and OMP_NUM_THREADS."""
+    first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # "4,2": per level
+    available = this_machine.cores()
+    return min(available, int(first)) if first.isdecimal() and int(first) else available
 
 
 def in_rounds(parameters: int) -> int:
-    """All cores, because actors rest while the learner learns; one for a small network."""
+    """Return the threads of a learner whose actors are idle meanwhile: all cores, or 1 if small."""
     return cores() if parameters >= SHARED_FROM else 1
 
 
 def beside(actors: int) -> int:
-    """The cores that free-running actors leave, at least one."""
+    """Return the threads of a learner beside asynchronous actors: the other cores, at least 1."""
     return max(1, cores() - max(1, actors))
 
 
 def waited_s() -> float:
-    """Seconds for which the threads of this process were ready to run and had no core, in all.
+    """Return how long this process's threads have been runnable without a core, in all.
 
-    0 where the system does not say.
+    0 if the system does not report it.
     """
     waited_ns = 0
     for task in Path("/proc/self/task").glob("*/schedstat"):
-        with contextlib.suppress(OSError):  # a thread that has just ended
+        with contextlib.suppress(OSError):  # the thread has just ended
             waited_ns += int(task.read_text().split()[1])
     return waited_ns / 1e9
 
 
 class Threads:
-    """How many threads a learner goes on with: fewer while others take its cores, if it gains.
+    """The adaptive number of a learner's threads: fewer while others use its cores, if faster.
 
-    It looks at windows of learning.  If threads waited for a core in one, half as many are tried
-    for a moment, and kept if updates take less time.  From then on twice as many are tried now and
-    then, and kept if that is faster.  There is no clock in here: all times are of learning, as the
-    caller measured them.
+    It looks at windows of learning.  If threads waited for cores in one, it tries half as many
+    threads briefly, and keeps that if updates are faster.  From then on it tries twice as many now
+    and then, and keeps that if it is faster.  It reads no clock: the caller measures all times, and
+    only of learning.
     """
 
     def __init__(self, most: int, say: Callable[[str, str], None]):
-        """`say` is told a topic and a sentence: that fewer are tried, at first, and are kept."""
+        """`say` gets a topic and a message: at the first trial, and when fewer threads are kept."""
         self.count = self._most = most
         self._say = say
         self._has_tried = False
-        self._before: tuple[int, float] | None = None  # the count before a trial; seconds an update
-        self._rest_s = 0.0  # until something else may be tried
+        self._before: tuple[int, float] | None = None  # count and seconds per update before a trial
+        self._rest_s = 0.0  # remaining time until the next trial
         self._resting_s = REST_S
         self._begin()
 
     def updated(self, seconds: float, waited_s: float) -> bool:
-        """Count an update in, in which threads waited for a core; return whether `count` changed.
+        """Count an update; return whether `count` changed.
 
-        `waited_s` is added up over threads.
+        `waited_s` is the time that threads waited for cores, summed over threads.
         """
         self._rest_s -= seconds
-        if self._is_new and seconds < TRIAL_S:  # the first with another count prepares its kernels
+        if self._is_new and seconds < TRIAL_S:  # the first update with a new count is slower
             self._begin()
             return False
         self._seconds += seconds
@@ -128,9 +128,9 @@ class Threads:
             if is_better and count < before:
                 self._say(
                     "fewer threads kept",
-                    "other processes take cores from the learner: an update took"
-                    f" {1000 * took:.0f} ms with {before} threads, and takes {1000 * each:.0f} with"
-                    f" {count}, which it uses while that lasts",
+                    "other processes use the learner's cores: an update took"
+                    f" {1000 * took:.0f} ms with {before} threads and takes {1000 * each:.0f} ms"
+                    f" with {count}, which the learner uses for now",
                 )
         elif self._rest_s <= 0 and is_crowded and count > 1:
             self.count, self._before = count // 2, (count, each)
@@ -139,7 +139,7 @@ class Threads:
                 self._say(
                     "fewer threads tried",
                     "the learner's threads wait for cores, so it tries fewer; the run will not"
-                    " repeat bit for bit.  learner_threads fixes their number",
+                    " repeat bit for bit.  Set learner_threads to fix the number",
                 )
         elif self._rest_s <= 0 and count < self._most:
             self.count, self._before = min(2 * count, self._most), (count, each)

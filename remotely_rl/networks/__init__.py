@@ -6,28 +6,27 @@
                           for discrete actions, their logits
     value   [N]           V of the observation
 
-An algorithm asks no more of a model. Your own is any `torch.nn.Module` that does this: pass the
-class (or a function) of `(observation_shape, outputs)`, or an instance.  The shape of a nested
+Algorithms need nothing else from a model.  Your own may be any `torch.nn.Module` that does this:
+pass a class or function of `(observation_shape, outputs)`, or an instance.  The shape of a nested
 observation is nested too: `{"image": (3, 84, 84), "speed": (1,)}`.
 
-A model with a memory also has a method `initial_state(count)`, which returns float32 [count, S],
-and maps sequences of steps:
+A recurrent model also has a method `initial_state(count)`, which returns float32 [count, S], and
+maps sequences of steps:
 
     obs [T, B, ...], state [B, S], begins [T, B]  ->  policy [T, B, outputs], value [T, B],
                                                       state [B, S]
 
-`begins` is true for the first observation of an episode: there, the memory is reset to the
-initial state.
+`begins` is true for the first observation of an episode: there the state is reset to the initial
+one.
 
-Where to look:
+The modules:
 
     NatureCNN, ..., ResNet    cnn.py            Recurrent, RecurrentMLP    recurrent.py
     MLP                       mlp.py            Normalizer, Scaler         normalizer.py
-    what they are made of     architecture.py
-    nested observations       encoders.py       float32 or bfloat16        precision.py
-    values of actions, and    q_network.py      masks of actions           masked.py
-      weights that explore                      tensors as arrays, memory  state.py
-    a model for each agent    per_agent.py
+    architecture settings     architecture.py   float32 or bfloat16        precision.py
+    nested observations       encoders.py       action masks               masked.py
+    Q-networks, noisy layers  q_network.py      state_dict and LSTM state  state.py
+    a model for each agent    per_agent.py      default and own models     factory.py
 """
 
 from remotely_rl.networks.architecture import Architecture, hidden_of

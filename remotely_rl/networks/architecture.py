@@ -1,6 +1,6 @@
-"""The architecture of the networks made here: layers, activation, convolutions, input.
+"""The architecture of the built-in networks: layers, activation, convolutions, input.
 
-A Config has it as fields (`Common.architecture`).  What is None is as each network has it.
+It comes from the fields of a Config (`Common.architecture`).  None is each network's own default.
 """
 
 import operator
@@ -17,11 +17,11 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU,
 }  # fmt: skip
 NETWORKS = ("auto", "mlp", "nature", "small", "tiny", "resnet")
-HIDDEN = (64, 64)  # of networks for vectors
+HIDDEN = (64, 64)  # default of networks for vectors
 
 
 def check_choice(name: str, given: Any, choices: tuple[str, ...]) -> None:
-    """Raises TrainingError for a choice that there is not."""
+    """Raise TrainingError for an unknown choice."""
     if given not in choices:
         hint = nearest(given, choices) if isinstance(given, str) else ""
         raise TrainingError(f"{name} must be {', '.join(choices)}, not {given!r}{hint}")
@@ -29,15 +29,15 @@ def check_choice(name: str, given: Any, choices: tuple[str, ...]) -> None:
 
 @dataclass(frozen=True)
 class Architecture:
-    """What a network is made of.
+    """The architecture of a network.
 
     hidden       units of each fully connected layer before the heads
     activation   of all layers, one of ACTIVATIONS
-    network      for images, one of NETWORKS; auto is the one that fits their size
+    network      for images, one of NETWORKS; auto is chosen by their size
     lstm         units of an LSTM before the heads, or 0
     normalizes   whether observations are normalized by running statistics
 
-    Raises TrainingError for an activation or a network that does not exist.
+    Raises TrainingError for an unknown activation or network.
     """
 
     hidden: tuple[int, ...] | None = None
@@ -51,12 +51,12 @@ class Architecture:
             check_choice("activation", self.activation, tuple(ACTIVATIONS))
         check_choice("network", self.network, NETWORKS)
 
-    def activation_or(self, usual: type[nn.Module]) -> type[nn.Module]:
-        """The class of activations; the usual one, if none is asked for."""
-        return usual if self.activation is None else ACTIVATIONS[self.activation]
+    def activation_or(self, default: type[nn.Module]) -> type[nn.Module]:
+        """Return the class of activations, or the default one."""
+        return default if self.activation is None else ACTIVATIONS[self.activation]
 
     def input_layer(self, shape: tuple[int, ...], of: Path = ()) -> nn.Module:
-        """Make the first layer, for an observation or that leaf of it."""
+        """Make the first layer, for an observation or its leaf `of`."""
         return Normalizer(shape, of=of) if self.normalizes else Scaler()
 
 
@@ -64,9 +64,9 @@ DEFAULT = Architecture()
 
 
 def hidden_of(given: Any) -> tuple[int, ...] | None:
-    """The units of each layer that "256,256" says, or (256, 256), or 256; None for None.
+    """Parse the units of each layer: "256,256", (256, 256) or 256; None stays None.
 
-    Raises TrainingError for what says none.
+    Raises TrainingError for anything else.
     """
     if given is None:
         return None

@@ -1,8 +1,7 @@
 """Networks for images: NatureCNN (84x84), SmallCNN (42x42), TinyCNN (below 20), IMPALA's ResNet.
 
-The last ReLU comes after Flatten, which changes no value.  Before it, its gradient would be of two
-layouts, rows by channel and rows by pixel, and an update in bfloat16 would take 4 to 9 % longer on
-a CPU.
+The last ReLU comes after Flatten, which changes no value.  Before it, its gradient would mix two
+memory layouts, and an update in bfloat16 would take 4 to 9 % longer on a CPU.
 """
 
 import math
@@ -17,8 +16,7 @@ from remotely_rl.networks.layers import connected_layers, in_float32, orthogonal
 
 
 class ActorCritic(nn.Module):
-    """A normalizer, a body that maps to `width` features, and a linear head each for policy
-    and value."""
+    """A normalizer, a body with `width` output features, and linear policy and value heads."""
 
     def __init__(self, normalizer: nn.Module, body: nn.Module, width: int, outputs: int):
         super().__init__()
@@ -37,11 +35,11 @@ class ActorCritic(nn.Module):
 
 
 class CNN(ActorCritic):
-    """Convolutions, fully connected layers, and heads; the subclasses say which convolutions."""
+    """Convolutions, which subclasses define, fully connected layers, and heads."""
 
-    hidden: ClassVar[tuple[int, ...]] = (256,)  # units of fully connected layers, unless asked
-    least_side: ClassVar[int] = 1  # of an image, for a pixel to be left of it
-    fits: ClassVar[int] = 0  # sides of images from which on it is the one that is chosen
+    hidden: ClassVar[tuple[int, ...]] = (256,)  # default units of the fully connected layers
+    least_side: ClassVar[int] = 1  # the smallest image side for which a pixel is left
+    fits: ClassVar[int] = 0  # the smallest image side for which `auto` chooses this network
 
     def __init__(
         self, observation_shape: tuple[int, ...], outputs: int, architecture: Architecture = DEFAULT
@@ -57,7 +55,7 @@ class CNN(ActorCritic):
 
     @staticmethod
     def convolutions(channels: int, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
-        """Images [N, channels, height, width] -> features [N, width]."""
+        """Make the layers: images [N, channels, height, width] -> features [N, width]."""
         raise NotImplementedError
 
 
@@ -85,9 +83,9 @@ class NatureCNN(CNN):
 class SmallCNN(CNN):
     """Two convolutions and 256 features, for 42x42 images.
 
-    The strides are 3 and 2 where IMPALA's shallow network has 4 and 2.  At this size Pong's ball
+    The strides are 3 and 2, where IMPALA's shallow network has 4 and 2.  At this size Pong's ball
     is one pixel: with larger strides the agent learns to return it but not to aim.  On a CPU,
-    SmallCNN trains on ten times as many steps per second as NatureCNN does at 84x84.
+    SmallCNN trains at ten times the steps per second of NatureCNN at 84x84.
     """
 
     least_side, fits = 12, 20
@@ -104,8 +102,10 @@ class SmallCNN(CNN):
 
 
 class TinyCNN(CNN):
-    """Two convolutions that keep each pixel and 256 features, for images with sides below 20:
-    boards and the views of grid worlds."""
+    """Two convolutions without downsampling and 256 features, for images with sides below 20.
+
+    Such images are boards and the views of grid worlds.
+    """
 
     @staticmethod
     def convolutions(channels: int, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
@@ -152,16 +152,16 @@ class _ResidualBlock(nn.Module):
         return x + cast(Tensor, self.layers(x))
 
 
-# What a network is called in Architecture.
+# The names of networks in Architecture.
 CNNS: dict[str, type[CNN]] = {
     "nature": NatureCNN, "small": SmallCNN, "tiny": TinyCNN, "resnet": ResNet,
 }  # fmt: skip
 
 
 def cnn_for(shape: tuple[int, ...], network: str = "auto") -> type[CNN]:
-    """Return the class of network for images [channels, height, width] of this shape.
+    """Return the class of network for images of this shape, [channels, height, width].
 
-    Raises TrainingError if the one that is asked for is for larger ones.
+    Raises TrainingError if `network` needs larger images.
     """
     side = min(shape[1:])
     if network == "auto":
@@ -169,7 +169,7 @@ def cnn_for(shape: tuple[int, ...], network: str = "auto") -> type[CNN]:
     kind = CNNS[network]
     if side < kind.least_side:
         raise TrainingError(
-            f"network={network} is for images with sides of at least {kind.least_side}, and these"
-            f" have {shape[1]}x{shape[2]}; auto is the network that fits their size"
+            f"network={network} needs images with sides of at least {kind.least_side}, and these"
+            f" have {shape[1]}x{shape[2]}; use auto, which chooses by their size"
         )
     return kind

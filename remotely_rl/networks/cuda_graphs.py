@@ -1,16 +1,16 @@
-"""CUDA graphs: a network's kernels, recorded once for a shape and launched together from then on.
+"""CUDA graphs for inference: a network's kernels, recorded once per shape and launched together.
 
-A pass of a small network takes a GPU less time than its kernels take to be launched one by one: a
-Nature CNN on 128 images 0.2 ms in place of 1.2 ms on one H200.  A recording holds addresses, so
-observations are copied into tensors of its own, and it reads parameters where they are: they may be
-written in place, as `load_state` does, and must not be replaced.
+For a small network, launching the kernels one by one takes longer than their computation: a Nature
+CNN on 128 images takes 0.2 ms as a graph and 1.2 ms without, on one H200.  A graph holds addresses,
+so observations are copied into its own tensors, and it reads the parameters in place: they may be
+overwritten, as by `load_state`, but not replaced.
 
-What Python does while recording is not done again, so only networks whose result follows from
-their input and parameters alone are recorded: those of this package (`can_record`).  Others are
-recorded by torch.compile, which guards against that, if `compile` is asked for.
+A replay does not run Python code again.  So only networks whose result depends on nothing but their
+input and parameters are recorded: those of this package (`can_record`).  For others, use `compile`:
+torch.compile guards against that.
 
-Another thread may learn on the same GPU meanwhile: capture is local to the thread.  If recording
-fails the network runs as it is.
+Another thread may learn on the same GPU meanwhile, because capture is local to the thread.  If
+recording fails, the network runs without a graph.
 """
 
 from collections.abc import Callable
@@ -24,9 +24,9 @@ from remotely_rl.networks import precision
 from remotely_rl.networks.state import is_recurrent
 from remotely_rl.trees import Tree
 
-WARM_UP = 3  # passes before a recording, in which libraries choose algorithms and take workspaces
+WARM_UP = 3  # passes before recording, for libraries to choose algorithms and allocate workspaces
 
-# Modules that are known to be functions of their input and parameters.
+# Packages whose modules are functions of their input and parameters, except those in RANDOM.
 PACKAGES = ("torch.nn.modules.", "remotely_rl.networks.")
 RANDOM = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm)
 
@@ -34,7 +34,7 @@ Network = Callable[[Tree], tuple[Tensor, Tensor]]  # a policy and a value
 
 
 def can_record(model: nn.Module, device: torch.device) -> bool:
-    """Whether a model's passes may be recorded; never on a CPU."""
+    """Return whether a model can be recorded; never on a CPU."""
     if device.type != "cuda" or is_recurrent(model):
         return False
     return all(
@@ -45,12 +45,12 @@ def can_record(model: nn.Module, device: torch.device) -> bool:
 
 class _Recorded(NamedTuple):
     graph: Any
-    obs: Tree  # what it reads
-    results: tuple[Tensor, Tensor]  # what it writes, in pinned memory
+    obs: Tree  # its input
+    results: tuple[Tensor, Tensor]  # its output, in pinned memory
 
 
 class Inference:
-    """A network without gradients.  Results are float32, on the CPU, and the caller's own."""
+    """A network without gradients.  Results are float32 copies on the CPU."""
 
     def __init__(self, network: Network, dtype: torch.dtype):
         self._network, self._dtype = network, dtype
@@ -58,7 +58,7 @@ class Inference:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether all that was called for could be recorded."""
+        """Whether all shapes seen so far are recorded."""
         return bool(self._recorded) and None not in self._recorded.values()
 
     def __call__(self, obs: Tree) -> tuple[Tensor, Tensor]:
@@ -67,7 +67,7 @@ class Inference:
             self._recorded[shape] = self._record(obs)
         if (recorded := self._recorded[shape]) is None:
             return self._network(obs)
-        # 1. copy the observations in, 2. compute and copy the results out, 3. wait for all of it.
+        # 1. Copy the observations in.  2. Compute and copy the results out.  3. Wait.
         trees.map_tree(lambda into, leaf: into.copy_(leaf), recorded.obs, obs)
         recorded.graph.replay()
         torch.cuda.current_stream().synchronize()
@@ -82,14 +82,14 @@ class Inference:
                 return self._network(own)
 
         try:
-            # 1. On the stream of the recording, after what this one has launched.
+            # 1. Warm up on the recording's stream, after all work launched on the current one.
             stream, current = torch.cuda.Stream(), torch.cuda.current_stream()  # type: ignore[no-untyped-call]
             stream.wait_stream(current)
             with torch.cuda.stream(stream):
                 for _ in range(WARM_UP):
                     policy, value = compute()
             current.wait_stream(stream)
-            # 2. Record: nothing is computed.
+            # 2. Record, which computes nothing.
             graph = torch.cuda.CUDAGraph()
             results = (
                 torch.empty(policy.shape, pin_memory=True),
@@ -100,6 +100,6 @@ class Inference:
                     into.copy_(result, non_blocking=True)
         except torch.AcceleratorError:
             raise
-        except RuntimeError:  # of a library that cannot be recorded
+        except RuntimeError:  # a library does not support capture
             return None
         return _Recorded(graph, own, results)

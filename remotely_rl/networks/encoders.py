@@ -1,12 +1,12 @@
-"""Encoders: from an observation to features, a vector.
+"""Encoders: modules that map an observation to a vector of features.
 
-    Box, MultiBinary, vectors      normalized, as they are
-    images                         normalized, convolutions that fit their size, 256 features;
-                                   as a vector, if the architecture has no convolutions
+    Box, MultiBinary, vectors      normalized
+    images                         normalized, convolutions for their size, 256 features;
+                                   as vectors if the architecture is mlp
     Discrete, MultiDiscrete        an embedding of each number
-    Dict, Tuple                    the features of the parts, one after the other
+    Dict, Tuple                    the features of the parts, concatenated
 
-A leaf `action_mask` of a Dict is not encoded: the policy is masked with it.
+A Dict's leaf `action_mask` is not encoded: it masks the policy.
 """
 
 from typing import Any
@@ -23,11 +23,11 @@ from remotely_rl.networks.layers import connected_layers, orthogonal_init, width
 from remotely_rl.trees import Path, Tree
 
 IMAGE_FEATURES = 256
-MAX_EMBEDDING = 32  # numbers that stand for one of a Discrete's values, at most
+MAX_EMBEDDING = 32  # the maximum size of an embedding
 
 
 class VectorEncoder(nn.Module):
-    """Numbers without a shape that matters: normalized."""
+    """A vector, or any array whose shape does not matter: normalized and flattened."""
 
     def __init__(self, leaf: Leaf, architecture: Architecture, of: Path = ()):
         super().__init__()
@@ -61,14 +61,14 @@ class ImageEncoder(nn.Module):
 
 
 class DiscreteEncoder(nn.Module):
-    """One number of `leaf.counts`, or several: an embedding each."""
+    """One or several discrete numbers: an embedding each."""
 
     offsets: Tensor
 
     def __init__(self, leaf: Leaf):
         super().__init__()
         starts, counts = torch.tensor(leaf.starts), torch.tensor(leaf.counts)
-        # All embeddings are in one table.
+        # One table holds all embeddings.
         self.register_buffer("offsets", counts.cumsum(0) - counts - starts, persistent=False)
         size = min(MAX_EMBEDDING, max(leaf.counts))
         self.embedding = nn.Embedding(sum(leaf.counts), size)
@@ -94,7 +94,7 @@ class TreeEncoder(nn.Module):
 
 
 def encoder_of(spec: Tree, architecture: Architecture = DEFAULT, path: Path = ()) -> Any:
-    """Make the encoder of an observation; it has a `width` and maps [N, ...] to [N, width]."""
+    """Make the encoder of an observation: [N, ...] -> [N, encoder.width]."""
     if not isinstance(spec, Leaf):
         return TreeEncoder(spec, architecture)
     if spec.counts:
@@ -105,16 +105,16 @@ def encoder_of(spec: Tree, architecture: Architecture = DEFAULT, path: Path = ()
 
 
 def check_has_images(spec: Tree, architecture: Architecture) -> None:
-    """Raises TrainingError if convolutions are asked for, and no observation is an image."""
+    """Raise TrainingError if the architecture has convolutions but no observation is an image."""
     if architecture.network in CNNS and not any(map(is_image, trees.leaves(spec))):
         raise TrainingError(
-            f"network={architecture.network} is for images, and there are none in the"
-            " observations; auto is the network that fits them"
+            f"network={architecture.network} is for images, and the observations have none; use"
+            " auto, which chooses by the observations"
         )
 
 
-LEAST_SIDE = 5  # of an image; what is smaller is a vector
-LEAST_SIDE_OF_ONE_CHANNEL = 20  # without an axis for channels it may as well be a table
+LEAST_SIDE = 5  # of an image; smaller arrays are vectors
+LEAST_SIDE_OF_ONE_CHANNEL = 20  # of an image without a channel axis; smaller ones may be tables
 
 
 def is_image(leaf: Leaf) -> bool:

@@ -1,4 +1,4 @@
-"""Makes models: the default network for an environment's observations, or your own."""
+"""Construction and checks of models: the default network for the observations, or your own."""
 
 import copy
 from collections.abc import Callable
@@ -22,15 +22,15 @@ from remotely_rl.networks.recurrent import Recurrent, RecurrentMLP
 from remotely_rl.networks.state import initial_state, is_recurrent
 from remotely_rl.trees import Tree
 
-# What `model=` may be: a module, or a callable that makes one from (observation_shape, outputs).
+# The argument `model=`: a module, or a callable that makes one from (observation_shape, outputs).
 # The shape of a nested observation is a tree of shapes.
 ModelSource = nn.Module | Callable[[Any, int], nn.Module]
 
 
 def default_network(spec: Tree, outputs: int, architecture: Architecture = DEFAULT) -> nn.Module:
-    """Make the network that fits observations, of this architecture.
+    """Make the default network for observations, with this architecture.
 
-    An image goes through convolutions that fit its size.  A vector goes through an MLP, and so do
+    An image goes through convolutions chosen by its size.  A vector goes through an MLP, and so do
     the features of anything else (`encoders.py`).  Raises TrainingError for an architecture that
     does not fit.
     """
@@ -61,11 +61,11 @@ def build(
 ) -> nn.Module:
     """Make the model and try it on two observations.
 
-    `spec` is that of the environments.  Without a `source` it is the default network, of this
-    architecture, whose policy is about `policy_start` [outputs] at first.  A module given as an
-    instance is copied.  Raises TrainingError, with the shapes expected and found, if the model
-    does not map observations to `(policy, value)`; `outputs_are` then says what the outputs are
-    for.
+    `spec` describes the observations.  Without a `source` it is the default network with this
+    architecture, whose initial policy is about `policy_start` [outputs].  A module given as an
+    instance is copied.  Raises TrainingError, with the expected and actual shapes, if the model
+    does not map observations to `(policy, value)`; `outputs_are` is the meaning of the outputs, for
+    that message.
     """
     is_masked = isinstance(spec, dict) and ACTION_MASK in spec
     seen = spec[OBSERVATION] if is_masked else spec
@@ -81,10 +81,10 @@ def build_unmasked(
     outputs_are: str = "",
     policy_start: Tensor | None = None,
 ) -> nn.Module:
-    """Make the model as `build` does, for observations whose masks are applied elsewhere.
+    """Make the model as `build` does, without masking.
 
-    A leaf of these that is a mask as well, as PettingZoo has it, is no reason to apply it.  Where
-    observations say which agent sees them, there is a model for each.
+    Even if the observation itself contains a mask, as PettingZoo's do, it is not applied.  If
+    observations have an agent index, there is a model for each agent.
     """
     return for_each_agent(
         lambda of: _build(source, of, outputs, architecture, outputs_are, policy_start), spec
@@ -101,8 +101,8 @@ def _build(
 ) -> nn.Module:
     if source is not None and architecture.lstm:
         raise TrainingError(
-            "lstm= adds a memory to the networks of remotely_rl; a model of your own brings its"
-            " own (networks.Recurrent), so leave lstm at 0"
+            "lstm= adds an LSTM to the networks of remotely_rl; a model of your own has its own"
+            " (networks.Recurrent), so leave lstm at 0"
         )
     if isinstance(source, nn.Module):
         model = copy.deepcopy(source)
@@ -114,7 +114,7 @@ def _build(
     else:
         model = source(trees.map_tree(lambda leaf: leaf.shape, spec), outputs)
     if not isinstance(model, nn.Module):
-        raise TrainingError(f"model= made a {type(model).__name__}; expected a torch.nn.Module")
+        raise TrainingError(f"model= made a {type(model).__name__}, not a torch.nn.Module")
     obs = trees.map_tree(_sample, spec)
     try:
         with torch.no_grad():
@@ -147,7 +147,7 @@ def _sample(leaf: Leaf) -> Tensor:
 
 
 def _described(obs: Tree) -> str:
-    """Return the shapes and types of observations, by leaf."""
+    """Describe the shape and type of each leaf."""
     return ", ".join(
         f"{trees.named(path)} of shape {list(leaf.shape)} ({str(leaf.dtype)[6:]})".lstrip()
         for path, leaf in trees.items(obs)

@@ -1,4 +1,4 @@
-"""What the networks here are made of: initial weights, and heads that compute in float32."""
+"""Parts of the networks: layers, initialization, and heads that compute in float32."""
 
 import itertools
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ def orthogonal_init(module: nn.Module, gain: float) -> None:
 
 
 def in_float32(head: nn.Linear, features: Tensor) -> Tensor:
-    """Apply a head in float32, whatever the body computes in.
+    """Apply a head in float32, whatever the body's precision.
 
     Two actions may differ by less than bfloat16 resolves.
     """
@@ -29,18 +29,18 @@ def in_float32(head: nn.Linear, features: Tensor) -> Tensor:
 def connected_layers(
     inputs: int, hidden: Sequence[int], activation: type[nn.Module]
 ) -> list[nn.Module]:
-    """A fully connected layer of each of these numbers of units, each with an activation."""
+    """Make fully connected layers with these numbers of units, each followed by an activation."""
     pairs = itertools.pairwise((inputs, *hidden))
     return [layer for pair in pairs for layer in (nn.Linear(*pair), activation())]
 
 
 def width_of(body: nn.Module, shape: tuple[int, ...]) -> int:
-    """How many features a body makes of an image of this shape."""
+    """Return the number of features of a body, for images of this shape."""
     with torch.no_grad():
         return int(body(torch.zeros(1, *shape)).shape[1])
 
 
 @torch.no_grad()
 def start_policy(head: nn.Linear, start: Tensor) -> None:
-    """Let a head with small weights and no bias yet begin with a policy close to `start`."""
+    """Set the bias of a policy head with small weights, so that the policy starts near `start`."""
     head.bias.copy_(start)

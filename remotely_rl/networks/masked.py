@@ -12,10 +12,10 @@ from remotely_rl.trees import Tree
 
 
 class MaskedPolicy(nn.Module):
-    """Any model, and the masks of its actions (`environments/masks.py`).
+    """A model with action masks (`environments/masks.py`).
 
-    It maps {"observation": ..., "action_mask": bool [..., outputs]} as the model maps the
-    observation alone.  The logits of illegal actions become ILLEGAL.
+    It maps {"observation": ..., "action_mask": bool [..., outputs]}, and passes the observation to
+    the model.  The logits of illegal actions become ILLEGAL.
     """
 
     illegal: Tensor
@@ -30,13 +30,12 @@ class MaskedPolicy(nn.Module):
 
 
 class MaskedRecurrentPolicy(MaskedPolicy):
-    """The same for a model with a memory."""
+    """The same for a recurrent model."""
 
     def initial_state(self, count: int) -> Tensor:
-        """Return the model's memory before an episode."""
         return cast(Tensor, self.model.initial_state(count))  # type: ignore[operator]
 
 
 def masked(model: nn.Module) -> MaskedPolicy:
-    """Return the model with masks, as recurrent as it is."""
+    """Wrap a model, recurrent or not, with masks."""
     return MaskedRecurrentPolicy(model) if is_recurrent(model) else MaskedPolicy(model)

@@ -1,4 +1,4 @@
-"""MLP, the network for observations that are a vector, or that an encoder makes a vector of."""
+"""MLP, the network for vectors, and for observations that an encoder maps to a vector."""
 
 import math
 
@@ -10,10 +10,10 @@ from remotely_rl.trees import Tree
 
 
 class MLP(nn.Module):
-    """Policy and value with layers of their own, two of 64 units, for vectors.
+    """Separate policy and value networks, each with two layers of 64 units by default.
 
-    Policy and value share only what makes the vector.  Values are large here, and in shared layers
-    their gradient drowns the policy's: with these, CartPole takes ten times as many steps.
+    They share only the normalizer or encoder.  Values of such environments are large, and in shared
+    layers their gradient drowns the policy's: CartPole takes ten times as many steps.
     """
 
     def __init__(
@@ -23,7 +23,7 @@ class MLP(nn.Module):
         encoder: nn.Module | None = None,
         architecture: Architecture = DEFAULT,
     ):
-        """`encoder` maps other observations to vectors of this shape, in the normalizer's place."""
+        """`encoder`, if any, maps observations to vectors of this shape, without a normalizer."""
         super().__init__()
         self.normalizer = encoder or architecture.input_layer(observation_shape)
         inputs = math.prod(observation_shape)
@@ -40,7 +40,7 @@ class MLP(nn.Module):
 
 
 def mlp_body(inputs: int, architecture: Architecture) -> tuple[nn.Sequential, int]:
-    """Make the layers for a vector; return them, and how many features they make of it."""
+    """Make the hidden layers for a vector; return them and their number of output features."""
     hidden = HIDDEN if architecture.hidden is None else architecture.hidden
     activation = architecture.activation_or(nn.Tanh)
     layers = nn.Sequential(*connected_layers(inputs, hidden, activation))

@@ -1,15 +1,15 @@
-"""Normalizer, a layer that normalizes observations by running statistics; Scaler, without.
+"""Normalizer, a layer that normalizes observations by running statistics, and Scaler, without.
 
-It is needed: Pong's background alone, at a raw pixel / 255, kills four in five units of the first
-layer within 50,000 steps, and learning with them.
+Normalization is necessary: with Pong's pixels / 255, the background alone kills four in five units
+of the first layer within 50,000 steps, and learning stops.
 
-The difficulty is what hardly varies.  A pixel that changes once in a thousand frames would be ten
-deviations away when it does, so the deviation has a floor.  The floor depends on the observation:
+The difficulty is coordinates that hardly vary.  A pixel that changes once in a thousand frames
+would be many deviations away when it does, so the deviation has a floor, depending on the data:
 
-- Bytes have a known range, and the floor is a part of it.
-- Floats have units of their own, each coordinate another: MountainCar's velocity has a deviation
-  of 0.007, its position of 0.1.  The floor is only what float32 cannot tell from zero.
-- The pixels of an image of floats share one unit.  The floor is a part of the deviation of the
+- Bytes have a known range, and the floor is a fraction of it.
+- Each coordinate of a float vector has its own unit: MountainCar's velocity has a deviation of
+  0.007, its position of 0.1.  The floor is only the rounding error of float32.
+- The pixels of a float image share one unit.  The floor is a fraction of the deviation of the
   whole image.
 """
 
@@ -26,27 +26,27 @@ from remotely_rl.errors import TrainingError
 from remotely_rl.networks.state import State
 from remotely_rl.trees import Path, Tree
 
-# Added to the deviation of bytes, in units of their range of 255.
+# Floor of the deviation of bytes, as a fraction of their range of 255.  All floors are added.
 FLOOR = 0.03
-# Added to that of floats: a part of the mean, of which float32 has seven digits, and a little
-# more for a mean of zero.
+# Floor for floats: this fraction of the mean (float32 has seven digits) plus a constant, for a mean
+# of zero.
 PART_OF_MEAN, LEAST = 1e-5, 1e-8
-# Added to that of an image of floats: a part of the deviation of all its pixels.
+# Floor for float images: this fraction of the deviation of all pixels.
 PART_OF_IMAGE = 0.1
 
-# Means over several learners, weighted by the rows that each is of: AllReduce.means.
+# Row-weighted means over several learners: AllReduce.means.
 Means = Callable[[float, Sequence[Tensor]], tuple[Tensor, list[Tensor]]]
 
-# `update_normalizers` counts one row in so many: it tells as much, and 7 is coprime to the usual
-# numbers of environments.
+# `update_normalizers` counts every seventh row, which is enough; 7 is coprime to the usual numbers
+# of environments.
 UPDATE_EVERY = 7
 
 
 class _Cached(NamedTuple):
-    """What observations are multiplied by and what is subtracted then, and what it is of."""
+    """The scale and shift of observations, and the key for which they hold."""
 
     mean: Tensor
-    of: object
+    key: object
     affine: tuple[Tensor, Tensor]
 
 
@@ -54,9 +54,9 @@ class Normalizer(nn.Module):
     """Subtracts the running mean of each coordinate and divides by its running deviation.
 
     [N, ...] of any dtype -> float32 of the same shape, clamped to 10 deviations.  `forward` does
-    not change the statistics.  The learner updates them once for each batch of observations, after
-    the update of the weights, so that actors and learner normalize alike.  The statistics are
-    buffers: they are sent and saved with the weights.
+    not change the statistics.  The learner updates them once per batch, after the update of the
+    weights, so that actors and learner normalize alike.  The statistics are buffers: they are sent
+    and saved with the weights.
     """
 
     mean: Tensor
@@ -64,7 +64,7 @@ class Normalizer(nn.Module):
     count: Tensor
 
     def __init__(self, shape: tuple[int, ...], horizon: int = 200_000, of: Path | str = ()):
-        """`of` says which leaf of a nested observation it is for: a key, or a tuple of keys.
+        """`of` is the leaf of a nested observation that it normalizes: a key, or a tuple of keys.
 
         Old batches fade out once `horizon` rows are counted.
         """
@@ -78,26 +78,26 @@ class Normalizer(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         scale, shift = self._affine(obs)
-        # In place: at these sizes a fresh tensor costs more (page faults) than the sum on it.
+        # In place: at these sizes, page faults of new tensors cost more than the arithmetic.
         normal = obs.to(torch.float32, copy=True, memory_format=_layout(obs))
         return normal.mul_(scale).sub_(shift).clamp_(-10, 10)
 
     def _affine(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what to multiply observations by, and what to subtract then.
+        """Return the factor for observations, and the shift to subtract afterwards.
 
-        Cached, because actors normalize many times between two updates of the statistics, and so
-        does a learner with a replay or several minibatches.
+        They are cached, because actors normalize many times between updates of the statistics, and
+        so does a learner with a replay or several minibatches.
         """
-        # torch.compile fuses it with what follows; a CUDA graph is to compute it in each pass.
+        # torch.compile fuses this with what follows; a CUDA graph must recompute it in each pass.
         is_recorded = obs.is_cuda and torch.cuda.is_current_stream_capturing()
         if is_recorded or torch.compiler.is_compiling():
             return self._compute_affine(obs)
-        of = (self.mean._version, self.variance._version, obs.dtype, obs.dim())
+        key = (self.mean._version, self.variance._version, obs.dtype, obs.dim())
         cached = self._cached
-        if cached is None or cached.mean is not self.mean or cached.of != of:
-            # A tensor that was made in inference mode could not be used outside.
+        if cached is None or cached.mean is not self.mean or cached.key != key:
+            # Outside of inference mode, whose tensors cannot be used elsewhere.
             with torch.inference_mode(False), torch.no_grad():
-                cached = self._cached = _Cached(self.mean, of, self._compute_affine(obs))
+                cached = self._cached = _Cached(self.mean, key, self._compute_affine(obs))
         return cached.affine
 
     def _compute_affine(self, obs: Tensor) -> tuple[Tensor, Tensor]:
@@ -106,11 +106,11 @@ class Normalizer(nn.Module):
         return _like(unit, obs), _like(self.mean * scale, obs)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy's buffers count their versions anew, and might come to those of what was cached.
+        # A copy's buffers restart their version counts, which may then match the cached key.
         return {**self.__dict__, "_cached": None}
 
     def _floor(self, dtype: torch.dtype) -> Tensor | float:
-        """Return what to add to the deviations, in the units of `mean`."""
+        """Return the floor of the deviations, in the units of `mean`."""
         if dtype == torch.uint8:
             return FLOOR
         if self.mean.dim() == 3:
@@ -119,32 +119,32 @@ class Normalizer(nn.Module):
 
     @torch.no_grad()
     def update(self, obs: Tensor, means: Means | None = None) -> None:
-        """Add a batch [N, ...] to the statistics, by the parallel update of Chan et al.
+        """Add a batch [N, ...] to the statistics (Chan et al.'s parallel update).
 
-        With `means` the batches of all learners are added as one.
+        With `means`, the batches of all learners are added as one.
         """
         x = obs.to(torch.float32, copy=True).reshape(-1, *self.mean.shape)
         if obs.dtype == torch.uint8:
             x.div_(255)
         rows: Any = float(len(x))
-        away = x.sub_(self.mean).mean(0)
+        delta = x.sub_(self.mean).mean(0)
         square = x.square_().mean(0)
         if means is not None:
-            rows, (away, square) = means(rows, [away.double(), square.double()])
+            rows, (delta, square) = means(rows, [delta.double(), square.double()])
         if not rows:
             return
         total = self.count + rows
-        spread = square - away.square()
-        joint = spread * rows + away.square() * (self.count * rows / total)
-        self.variance.mul_(self.count).add_(joint).div_(total).clamp_(min=0)
-        self.mean += away * rows / total
+        variance = square - delta.square()
+        added = variance * rows + delta.square() * (self.count * rows / total)
+        self.variance.mul_(self.count).add_(added).div_(total).clamp_(min=0)
+        self.mean += delta * rows / total
         self.count.copy_(total.clamp(max=self.horizon))
 
 
 class Scaler(nn.Module):
-    """Observations as they are, in float32; bytes become parts of 255.
+    """Converts observations to float32 and divides bytes by 255.
 
-    In a Normalizer's place, for what is scaled already or one-hot.
+    It replaces Normalizer for observations that are already scaled or one-hot.
     """
 
     def forward(self, obs: Tensor) -> Tensor:
@@ -153,7 +153,7 @@ class Scaler(nn.Module):
 
 
 def _layout(obs: Tensor) -> torch.memory_format:
-    """Channels last for images: on a CPU this makes convolutions a sixth to a third faster."""
+    """Return channels last for images, which makes convolutions on a CPU 1/6 to 1/3 faster."""
     return torch.channels_last if obs.dim() == 4 else torch.contiguous_format
 
 
@@ -164,10 +164,10 @@ def _like(statistic: Tensor, obs: Tensor) -> Tensor:
 def update_normalizers(
     model: nn.Module, obs: Tree, every: int = UPDATE_EVERY, means: Means | None = None
 ) -> None:
-    """Add one in `every` of the observations [N, ...] to all Normalizers of a model.
+    """Add every `every`-th of the observations [N, ...] to all Normalizers of a model.
 
-    With `means`, those of all learners.  Raise TrainingError for a Normalizer that does not say
-    which leaf of the observations is its.
+    With `means`, adds those of all learners.  Raises TrainingError for a Normalizer without the
+    `of` that nested observations need.
     """
     if isinstance(obs, dict) and ACTION_MASK in obs:
         obs = obs[OBSERVATION]
@@ -184,7 +184,7 @@ def update_normalizers(
 
 
 def has_normalizer(model: nn.Module) -> bool:
-    """Whether there is a Normalizer in a model."""
+    """Return whether a model has a Normalizer."""
     return any(isinstance(part, Normalizer) for part in model.modules())
 
 
@@ -194,7 +194,7 @@ def statistics_of(model: nn.Module) -> State:
 
 
 def load_statistics(model: nn.Module, statistics: State) -> None:
-    """Write what `statistics_of` returned into a model of the same architecture."""
+    """Load the result of `statistics_of` into a model of the same architecture."""
     for name, tensor in _statistics(model).items():
         tensor.copy_(torch.from_numpy(np.array(statistics[name])))  # writable, or torch warns
 

@@ -1,12 +1,12 @@
-"""PerAgent: a model of its own for each agent, as one model.
+"""PerAgent: one module with a separate model for each agent.
 
-Observations are {"observation": ..., "agent_index": int64 [...]}, as MultiAgent has them where
+Observations are {"observation": ..., "agent_index": int64 [...]}, as MultiAgent returns them if
 agents do not share parameters (environments/multi_agent.py).  Each row gets the outputs of its own
-agent's model, so that its gradient reaches no other.
+agent's model, so its gradient reaches only that model.
 
-Every pass computes all models on all rows, and keeps of each row what is its own: as many times the
-work as there are agents, but in shapes that do not depend on who acts, as compiling, CUDA graphs
-and exporting want it.
+Every pass computes all models on all rows, and selects each row's own result.  This multiplies the
+work by the number of agents, but shapes do not depend on which agents act, as compiling, CUDA
+graphs and exporting require.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ from remotely_rl.trees import Tree
 
 
 class PerAgent(nn.Module):
-    """Models of one form, [agents].  It maps observations as each of them does."""
+    """A model per agent, all of the same form; maps observations as each of them does."""
 
     def __init__(self, models: Sequence[nn.Module]):
         super().__init__()
@@ -35,20 +35,20 @@ class PerAgent(nn.Module):
         agent = obs[AGENT]
         outputs = [model(obs[OBSERVATION], *memory) for model in self.models]
         policy, value, *state = (torch.stack(parts) for parts in zip(*outputs, strict=True))
-        # A row of a sequence, [T, B], is of one agent throughout.
+        # In a sequence [T, B], each column belongs to one agent throughout.
         return _own(policy, agent), _own(value, agent), *(_own(one, agent[-1]) for one in state)
 
 
 class PerAgentRecurrent(PerAgent):
-    """The same for models with a memory."""
+    """The same for recurrent models."""
 
     def initial_state(self, count: int) -> Tensor:
-        """Return the memory before an episode, which is the same for all agents."""
+        """Return the initial state, which is the same for all agents."""
         return cast(Tensor, self.models[0].initial_state(count))  # type: ignore[operator]
 
 
 def for_each_agent(make: Callable[[Tree], nn.Module], spec: Tree) -> nn.Module:
-    """Return the model that `make` makes; or one for each agent, where `spec` tells them apart."""
+    """Make a model; or one for each agent, if the observations have an agent index."""
     if not (isinstance(spec, dict) and spec.keys() == {OBSERVATION, AGENT}):
         return make(spec)
     models = [make(spec[OBSERVATION]) for _ in range(spec[AGENT].counts[0])]
@@ -56,6 +56,6 @@ def for_each_agent(make: Callable[[Tree], nn.Module], spec: Tree) -> nn.Module:
 
 
 def _own(outputs: Tensor, agent: Tensor) -> Tensor:
-    """Return of outputs [agents, *rows, ...] those of the agent of each row, [*rows, ...]."""
+    """Select each row's own agent from outputs [agents, *rows, ...]: [*rows, ...]."""
     index = agent.reshape(1, *agent.shape, *[1] * (outputs.dim() - 1 - agent.dim()))
     return outputs.gather(0, index.expand(1, *outputs.shape[1:]))[0]

@@ -1,9 +1,9 @@
 """PolicyAndCritics, the networks of TD3; with a temperature, SoftActorCritic, those of SAC.
 
-Policy and critics each see an observation through an encoder of their own (`encoders.py`); the
-critics share theirs.  Small networks spend most of their time on calls of torch, not on arithmetic.
-So the two critics are one stack of weights, which takes as many calls as one critic: a third less
-time at 64 units, and as much at 256.
+Policy and critics have separate encoders (`encoders.py`); both critics share one.  Small networks
+spend most of their time on calls of torch, not on arithmetic.  So the two critics are one stack of
+weights, with as many calls as one critic: this takes a third less time at 64 units, and the same
+time at 256.
 """
 
 import itertools
@@ -20,13 +20,13 @@ from remotely_rl.networks.encoders import encoder_of
 from remotely_rl.networks.layers import connected_layers, in_float32, orthogonal_init
 from remotely_rl.trees import Tree
 
-CRITICS = 2  # whose least value is believed: the greatest is where one is the most mistaken
+CRITICS = 2  # targets take the lower value, because the policy seeks overestimates
 
 
 class PolicyAndCritics(nn.Module):
-    """Maps observations to `(policy, value)` as every model does; the value is the policy's own.
+    """A policy and its critics; maps observations to the policy's `(policy, value)`.
 
-    `policy` is any such model.
+    `policy` is any model.
     """
 
     def __init__(self, policy: nn.Module, critics: "Critics"):
@@ -39,7 +39,7 @@ class PolicyAndCritics(nn.Module):
 
 
 class SoftActorCritic(PolicyAndCritics):
-    """The same with a temperature, which is learnt too."""
+    """The same with a learnt temperature."""
 
     def __init__(self, policy: nn.Module, critics: "Critics", temperature: float):
         super().__init__(policy, critics)
@@ -47,7 +47,7 @@ class SoftActorCritic(PolicyAndCritics):
 
 
 class PolicyNetwork(nn.Module):
-    """An encoder, layers and a head.  Its value is 0: the critics have the values."""
+    """An encoder, hidden layers and a policy head.  Its value is 0: the critics learn values."""
 
     def __init__(self, spec: Tree, outputs: int, architecture: Architecture):
         super().__init__()
@@ -55,7 +55,7 @@ class PolicyNetwork(nn.Module):
         self.encoder = encoder_of(spec, architecture)
         self.body = nn.Sequential(*connected_layers(self.encoder.width, hidden, activation))
         self.policy = nn.Linear((self.encoder.width, *hidden)[-1], outputs)
-        orthogonal_init(self.policy, 0.01)  # starts at the middle of the bounds
+        orthogonal_init(self.policy, 0.01)  # starts in the middle of the bounds
 
     def forward(self, obs: Tree) -> tuple[Tensor, Tensor]:
         policy = in_float32(self.policy, self.body(self.encoder(obs)))
@@ -63,7 +63,7 @@ class PolicyNetwork(nn.Module):
 
 
 class Critics(nn.Module):
-    """Values [CRITICS, N] of actions [N, width] on observations [N, ...], by each critic."""
+    """Maps observations [N, ...] and actions [N, width] to each critic's values [CRITICS, N]."""
 
     def __init__(self, spec: Tree, width: int, architecture: Architecture):
         super().__init__()
@@ -92,7 +92,7 @@ class StackedLinear(nn.Module):
 
     def __init__(self, members: int, inputs: int, outputs: int):
         super().__init__()
-        bound = 1 / math.sqrt(inputs)  # from which torch draws those of a single layer
+        bound = 1 / math.sqrt(inputs)  # torch's initialization of a single layer
         self.weight = nn.Parameter(torch.empty(members, inputs, outputs).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(members, 1, outputs).uniform_(-bound, bound))
 
@@ -102,7 +102,7 @@ class StackedLinear(nn.Module):
 
 @contextmanager
 def frozen(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
-    """Within it, what is computed has no gradient by these parameters, only by its inputs."""
+    """Within this context, these parameters get no gradients; gradients flow to the inputs."""
     for parameter in parameters:
         parameter.requires_grad_(False)
     try:

@@ -1,4 +1,4 @@
-"""The precision that networks compute in: float32, or bfloat16 where that is faster.
+"""The precision of networks: float32, or bfloat16 where that is faster.
 
 bfloat16 has the range of float32, and 8 of its 24 bits of precision.  Parameters, losses, targets
 and the optimizer's state stay in float32 (Micikevicius et al. 2018,
@@ -15,8 +15,8 @@ from remotely_rl.errors import TrainingError, nearest
 
 CHOICES = ("auto", "float32", "bfloat16")
 
-# The instructions by which a CPU multiplies bfloat16, as torch.cpu.get_capabilities() names them.
-# A CPU without them converts each product to float32 and back.
+# CPU instructions that multiply bfloat16, as named by torch.cpu.get_capabilities().  A CPU without
+# them converts each product to float32 and back.
 INSTRUCTIONS = ("amx_bf16", "avx512_bf16")
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -30,32 +30,32 @@ def check(choice: str) -> None:
 
 
 def of(choice: str, model: nn.Module, device: torch.device) -> torch.dtype:
-    """Return the dtype that a model computes in; for `auto`, the faster one on this machine.
+    """Return the dtype in which a model computes; for `auto`, the faster one on this machine.
 
-    `auto` is float32 for networks without convolutions.  These are small: conversions cost them
-    more than bfloat16 gains, on a GPU too.  Besides, actors run on CPUs and would compute in
-    float32.  The log-probabilities of a learner in bfloat16 then differ from theirs by some
-    thousandths of a nat, where an update of PPO is meant to move the policy by ten thousandths.
+    `auto` is float32 for networks without convolutions.  These are small, and conversions cost more
+    than bfloat16 gains, on a GPU too.  Besides, their actors compute in float32 on CPUs, and the
+    log-probabilities of a learner in bfloat16 would differ from theirs by thousandths of a nat,
+    while an update of PPO should move the policy by ten thousandths.
     """
     if choice != "auto":
         return torch.bfloat16 if choice == "bfloat16" else torch.float32
     if not any(isinstance(part, CONVOLUTIONS) for part in model.modules()):
         return torch.float32
-    has: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # torch 2.8 does not tell
+    has: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # not in torch 2.8
     fast = device.type == "cuda" or any(has.get(name) for name in INSTRUCTIONS)
     return torch.bfloat16 if fast else torch.float32
 
 
 def computing(dtype: torch.dtype, device: torch.device) -> AbstractContextManager[Any]:
-    """Make networks compute in `dtype`, as a context manager.
+    """Return a context in which networks compute in `dtype`.
 
-    It converts each parameter once, so no parameter may change inside.
+    It converts each parameter once, so parameters must not change inside.
     """
     return torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16)
 
 
 def recording(dtype: torch.dtype) -> AbstractContextManager[Any]:
-    """The same while a CUDA graph is recorded, in which each pass is to convert the parameters."""
+    """Return the context for recording a CUDA graph, each pass of which converts parameters."""
     return torch.autocast(
         "cuda", torch.bfloat16, enabled=dtype == torch.bfloat16, cache_enabled=False
     )

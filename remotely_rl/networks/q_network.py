@@ -1,12 +1,12 @@
-"""QNetwork: values of actions, or the distributions of returns, from any model of two heads.
+"""QNetwork: action values, or distributions of returns, from any model with two heads.
 
-Any model may be noisy: `make_noisy` gives it linear layers whose weights explore.
+`make_noisy` gives any model noisy layers, linear layers whose random weights explore.
 
 Fortunato et al. 2018, https://arxiv.org/abs/1706.10295, with factorised noise (their equations 10
-and 11).  Each linear layer gets a learnt deviation, and keeps the weights that it has as their
-means; the paper draws those uniformly instead.
+and 11).  Each linear layer gets learnt deviations and keeps its weights as means; the paper draws
+the means uniformly instead.
 
-There is no noise until `resample` draws some, so a model that is only loaded plays by its means.
+There is no noise until `resample` draws some, so a loaded model plays with the means.
 """
 
 import math
@@ -26,16 +26,16 @@ from remotely_rl.trees import Tree
 
 
 class QNetwork(nn.Module):
-    """Maps observations to the values of actions [N, A], and the best of them [N].
+    """Maps observations to action values [N, A], and their maximum [N].
 
-    To a player it is a policy and a value: the most likely action is the best one.  A learner
-    wants `heads`.  With one atom and one quantile a head is a value.  With more atoms it is the
-    logits of a distribution over returns from -bound to bound (`functions/categorical.py`), with
-    more quantiles these (`functions/quantiles.py`).
+    To a player these are a policy, whose mode is the best action, and a value.  A learner uses
+    `heads`.  With one atom and one quantile a head is a value.  With more atoms it is the logits of
+    a distribution over returns from -bound to bound (`functions/categorical.py`), with more
+    quantiles the quantiles (`functions/quantiles.py`).
 
-    The model's policy has a number for each action and atom or quantile, with dueling distributions
-    one row of these more, before the others: the value's.  A dueling value without a distribution
-    is the model's own value head.
+    The model's policy outputs are a number for each action and atom or quantile.  Dueling
+    distributions have one more row, the first: that of the state value.  Without distributions, the
+    dueling state value is the model's value head.
     """
 
     atoms: Tensor
@@ -70,17 +70,17 @@ class QNetwork(nn.Module):
         return q_learning.dueling(rows[:, :1], rows[:, 1:], legal, dim=1)
 
     def values(self, heads: Tensor, obs: Tree) -> Tensor:
-        """The values [N, A] that `heads` returned, or the means of the distributions."""
+        """Return the action values [N, A] of the result of `heads`."""
         return self.masked(self.means(heads), obs) if self.is_distributional else heads
 
     def means(self, heads: Tensor) -> Tensor:
-        """Values [...], or the means [...] of distributions [..., width]."""
+        """Return values [...] as they are, and distributions [..., width] as their means [...]."""
         if self.is_categorical:
             return categorical.expected(heads, self.atoms)
         return heads.mean(-1) if self.is_distributional else heads
 
     def masked(self, q: Tensor, obs: Tree) -> Tensor:
-        """Values [N, A] with ILLEGAL for the actions that are illegal."""
+        """Replace the values of illegal actions, in [N, A], with ILLEGAL."""
         return torch.where(obs[ACTION_MASK], q, ILLEGAL) if self.is_masked else q
 
     @property
@@ -89,7 +89,7 @@ class QNetwork(nn.Module):
 
     @property
     def is_categorical(self) -> bool:
-        """Whether the distributions are of probabilities of atoms."""
+        """Whether heads are probabilities of atoms."""
         return len(self.atoms) > 1
 
 
@@ -104,7 +104,7 @@ def build_q_network(
     quantiles: int = 1,
     architecture: Architecture = DEFAULT,
 ) -> QNetwork:
-    """Make the Q-network for an environment's observations, of a model of yours if there is one.
+    """Make the Q-network for an environment's observations, around a model from `source` if given.
 
     Raises TrainingError as `networks.build` does.
     """
@@ -127,21 +127,21 @@ def build_q_network(
     )
 
 
-SIGMA = 0.5  # of all the weights of a unit together, at the start
+SIGMA = 0.5  # initial deviation of all weights of a unit together
 
 
 class NoisyLinear(nn.Linear):
-    """y = (mu + sigma * noise) x, elementwise, the bias included.
+    """y = (mu + sigma * noise) x, elementwise, including the bias.
 
-    The noise of a weight is the product of one number of its input and one of its output, so it
-    is applied to these and no matrix of noise is made.
+    The noise of a weight is the product of one number per input and one per output, so it is
+    applied to these, without a matrix of noise.
     """
 
     noise_in: Tensor
     noise_out: Tensor
 
     def __init__(self, of: nn.Linear):
-        """Takes over the weights of a linear layer as means."""
+        """Take the weights of a linear layer as means."""
         super().__init__(of.in_features, of.out_features, bias=of.bias is not None)
         self.load_state_dict(of.state_dict())
         start = SIGMA / math.sqrt(of.in_features)
@@ -155,17 +155,17 @@ class NoisyLinear(nn.Linear):
         return super().forward(x) + noise
 
     def resample(self, generator: torch.Generator) -> None:
-        """Draw new noise, on the CPU, so that a run draws the same on every device."""
+        """Draw new noise on the CPU, so that a run draws the same on every device."""
         for noise in (self.noise_in, self.noise_out):
             drawn = torch.randn(noise.shape, generator=generator)
             noise.copy_(drawn.sign() * drawn.abs().sqrt())
 
 
 def make_noisy(model: nn.Module) -> nn.Module:
-    """Make all plain linear layers of a model noisy; return the model."""
+    """Make all linear layers of a model noisy, except subclasses; return the model."""
     for parent in list(model.modules()):
         for name, part in list(parent.named_children()):
-            if type(part) is nn.Linear:  # a subclass may not be computed by its `forward`
+            if type(part) is nn.Linear:  # a subclass may compute without its `forward`
                 setattr(parent, name, NoisyLinear(part))
     return model
 

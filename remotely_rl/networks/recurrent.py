@@ -1,9 +1,9 @@
 """Recurrent and RecurrentMLP, the networks with LSTMs.
 
-For vector observations, policy and value have an LSTM each.  Values there are large, up to the
-sum of a hundred rewards, and in a shared LSTM their gradient drowns the policy's: on CartPole
-with hidden velocities, a shared LSTM stays below a return of 40.  For images, policy and value
-share the convolutions, which take most of the time, and one LSTM; rewards are clipped there.
+For vectors, policy and value have an LSTM each.  Values are large, up to the sum of a hundred
+rewards, and in a shared LSTM their gradient drowns the policy's: on CartPole with hidden
+velocities, a shared LSTM stays below a return of 40.  For images, where rewards are clipped, policy
+and value share the convolutions, which take most of the time, and one LSTM.
 """
 
 import itertools
@@ -37,7 +37,6 @@ class Recurrent(nn.Module):
         orthogonal_init(self.value, 1.0)
 
     def initial_state(self, count: int) -> Tensor:
-        """Return the memory before an episode, zeros."""
         return torch.zeros(count, 2 * self.units)
 
     def forward(self, obs: Tensor, state: Tensor, begins: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -48,10 +47,10 @@ class Recurrent(nn.Module):
 
 
 class RecurrentMLP(nn.Module):
-    """An MLP followed by an LSTM for the policy, and another such pair for the value.
+    """Separate policy and value networks, each an MLP followed by an LSTM.
 
-    They share only what makes the observation a vector.  `state` is the policy's hidden and cell
-    state, then the value's, [B, 4 * units]; it starts at zero.
+    They share only the normalizer or encoder.  `state` is the policy's hidden and cell state, then
+    the value's, [B, 4 * units]; it starts at zero.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class RecurrentMLP(nn.Module):
         encoder: nn.Module | None = None,
         architecture: Architecture = DEFAULT,
     ):
-        """`encoder` maps other observations to vectors of this shape, in the normalizer's place."""
+        """`encoder`, if any, maps observations to vectors of this shape, without a normalizer."""
         super().__init__()
         self.units = units
         self.normalizer = encoder or architecture.input_layer(observation_shape)
@@ -77,7 +76,6 @@ class RecurrentMLP(nn.Module):
         orthogonal_init(self.value, 1.0)
 
     def initial_state(self, count: int) -> Tensor:
-        """Return the memory before an episode, zeros."""
         return torch.zeros(count, 4 * self.units)
 
     def forward(self, obs: Tree, state: Tensor, begins: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -95,13 +93,13 @@ class RecurrentMLP(nn.Module):
 def run_lstm(
     lstm: nn.LSTM, features: Tensor, state: Tensor, begins: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Apply a one-layer LSTM to features [T, B, width]: [T, B, units], and the final state.
+    """Apply a one-layer LSTM to features [T, B, width]; return [T, B, units] and the final state.
 
     `state` [B, 2 * units] is the state before the first step.  It is reset to zero where an
     episode `begins` [T, B].
     """
     # One call of the LSTM for each stretch in which no episode begins: on a CPU no slower than
-    # packed sequences, even where episodes begin as often as in CartPole.
+    # packed sequences, even with episodes as short as CartPole's.
     inside = (begins[1:].any(1).nonzero().flatten() + 1).tolist() if len(begins) > 1 else ()
     cuts = [0, *inside, len(begins)]
     outputs = []

@@ -1,6 +1,6 @@
-"""The state of a model: its tensors as arrays, which travel to the actors, and its memory.
+"""The state of a model: parameters and buffers as arrays, for actors, and recurrent state.
 
-Models with a memory and models without one are called through the same functions.
+The functions take recurrent and other models alike.
 """
 
 import copy
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from remotely_rl import trees
 from remotely_rl.trees import Tree
 
-# The tensors of a model as arrays, by name.
+# Parameters and buffers of a model as arrays, by name.
 State = dict[str, NDArray[Any]]
 
 
@@ -25,19 +25,19 @@ def copy_to_cpu(model: nn.Module) -> nn.Module:
 
 
 def state_of(model: nn.Module) -> State:
-    """Return parameters and buffers as numpy arrays, copied: the learner may go on at once."""
+    """Return copies of parameters and buffers as numpy arrays."""
     return arrays_of(model.state_dict())
 
 
 def arrays_of(tensors: Mapping[str, Tensor]) -> State:
-    """Return the same of a `state_dict`."""
+    """Return copies of the tensors of a `state_dict` as numpy arrays."""
     return {
         name: tensor.detach().cpu().contiguous().numpy().copy() for name, tensor in tensors.items()
     }
 
 
 def load_state(model: nn.Module, state: State) -> None:
-    """Write what `state_of` returned into a model of the same architecture on a CPU.
+    """Load the result of `state_of` into a model of the same architecture on a CPU.
 
     The arrays may be read-only.  Raises ValueError if the names differ.
     """
@@ -49,16 +49,16 @@ def load_state(model: nn.Module, state: State) -> None:
             tensor.copy_(torch.from_numpy(np.array(state[name])))  # writable, or torch warns
 
 
-CHUNK = 256  # observations of a forward pass on a CPU
+CHUNK = 256  # observations per forward pass on a CPU
 
 
 def is_recurrent(model: nn.Module) -> bool:
-    """Whether a model has a memory."""
+    """Return whether a model has recurrent state."""
     return hasattr(model, "initial_state")
 
 
 def initial_state(model: nn.Module, count: int) -> Tensor:
-    """Return a model's memory before an episode, [count, S]; S is 0 if it has none."""
+    """Return a model's initial state, [count, S]; S is 0 if it is not recurrent."""
     if not is_recurrent(model):
         return torch.zeros(count, 0)
     return cast(Tensor, model.initial_state(count))  # type: ignore[operator]
@@ -67,10 +67,10 @@ def initial_state(model: nn.Module, count: int) -> Tensor:
 def unroll(
     model: Callable[..., Any], obs: Tree, state: Tensor, begins: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Apply a model of either kind to [T, B] observations: policy, value, final memory."""
+    """Apply a recurrent or other model to [T, B] observations: policy, value, final state."""
     if state.shape[-1]:
         return cast(tuple[Tensor, Tensor, Tensor], model(obs, state, begins))
-    # In chunks: one [T * B] batch of images does not stay in the cache of a CPU.
+    # In chunks, because a [T * B] batch of images does not fit the cache of a CPU.
     flat = trees.map_tree(lambda x: x.flatten(0, 1), obs)
     rows = begins.numel()
     size = rows if begins.is_cuda else CHUNK

@@ -1,32 +1,32 @@
-"""Central sampling: actors hold environments alone, and one batched inference serves all of them.
+"""Central sampling: actors only run environments, and one batched inference serves all of them.
 
 As in Stooke & Abbeel 2018 (https://arxiv.org/abs/1803.02811, section 3): observations and actions
-lie in memory that the learner's process shares with the actors; once a step it computes the actions
-of all environments.  In the alternating form there are two halves of the actors: while one steps,
-the actions of the other are computed.  An actor is a host of a VectorEnv, and is supervised as one.
+are in memory that the learner's process shares with the actors, and at each step the process
+computes the actions of all environments.  In alternating sampling the actors form two halves: while
+one half steps, the process computes the actions of the other.  An actor is a host of a VectorEnv,
+and is supervised as one.
 
-    sampling     computed where                  the actors' cores while actions are computed
+    sampling     actions are computed            meanwhile the actors' cores
     local        in each actor, on its core      compute them
     central      here, for all at once           wait
     alternating  here, for one half at a time    step the other half
 
-How it goes; the sampling thread does 2, 4 and 6, the run's thread the others:
+The sampling thread does steps 2, 4 and 6, the run's thread the others:
 
-    1  __init__    starts the thread and asks for the environments; waits in slices, so that the
-                   run can look at its clock
-    2  _make       makes the hosts, a half at a time, and the actor over their players
-    3  request     takes the newest parameters along; queues, and never waits
-    4  sample      sets the parameters, steps T times, and completes the future, by an error too
-    5  close       raises the mark that each `act` looks at, ends the queue, and waits; hosts that
-                   do not return in time are killed, which wakes the thread with an error
-    6  _run        closes the vectors, whatever has ended the loop
+    1  __init__    starts the thread and requests the environments; waits in slices, so that the
+                   run can check its limits
+    2  _make       makes the hosts, a half at a time, and the actor with their players
+    3  request     takes the newest parameters, queues a call of `sample`, and never waits
+    4  sample      sets the parameters, steps T times, and completes the future, also on errors
+    5  close       sets the flag that each `act` checks, ends the queue, and waits; kills hosts that
+                   do not return in time, which wakes the thread with an error
+    6  _run        closes the vectors, however the loop ended
 
-A thread samples, so that the run can look at its clock, and learn with `overlap`, meanwhile.  On a
-GPU it has a stream of its own, whose kernels come before those of learning: a step waits for its
-actions, and an update for nobody.  The memory that hosts write into is pinned there, so that the
-GPU reads it by itself.  What
-is random is drawn as in local sampling: the same seed gives the same trajectories, but for what
-rounding does to a batch of another size.
+Sampling has a thread so that the run can meanwhile check its limits and, with `overlap`, learn.  On
+a GPU the thread has a stream with higher priority than learning's: a step has to wait for its
+actions, but nothing waits for an update.  The memory that hosts write into is pinned, so that the
+GPU reads it directly.  Random numbers are drawn as in local sampling: the same seed gives the same
+trajectories, up to rounding in batches of another size.
 """
 
 import contextlib
@@ -60,19 +60,17 @@ from remotely_rl.supervision.vector import CRASH
 from remotely_rl.trees import Tree
 from remotely_rl.vector.vector_env import Simulators
 
-CLOSE_S = 2.0  # how long to wait for the present step, before its hosts are killed
+CLOSE_S = 2.0  # how long to wait for the current step before its hosts are killed
 KEYS = frozenset({ABSENT, ACTION_MASK, f"_{ACTION_MASK}", CRASH, f"_{CRASH}"})  # of infos
 
 
 class Closed(TrainingError):
-    """Sampling was stopped in the middle of a round."""
+    """Sampling was stopped during a round."""
 
 
 class CentralActor:
-    """The one actor of a run that samples centrally, in place of a crew of them.
-
-    It has what Rounds and Stream use of Samplers.
-    """
+    """The single actor of a run that samples centrally, with the part of Samplers' interface that
+    Rounds and Stream use."""
 
     starting = 0  # actors that are being made
 
@@ -87,9 +85,9 @@ class CentralActor:
         crashes: Crashes,
         over: Callable[[], bool] = lambda: False,
     ):
-        """Make the environments: those of a host for each seed, in so many halves.
+        """Make the environments, one host for each seed, in `halves` (1 or 2) parts.
 
-        Waits for them, unless training is `over` before.  Raises what making one raises.
+        Waits for them, unless training is `over` first.  Raises what making one raises.
         """
         self.crashes = crashes
         self.actors: list[Actor] = []
@@ -102,7 +100,7 @@ class CentralActor:
         self._work: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = (
             queue.SimpleQueue()
         )
-        self._unpin = contextlib.ExitStack()  # by the thread
+        self._unpin = contextlib.ExitStack()  # used by the thread only
         self._thread = threading.Thread(target=self._run, name="central sampling", daemon=True)
         self._thread.start()
         self._making: Future[Actor] = self._do(
@@ -118,17 +116,17 @@ class CentralActor:
     def _make(
         self, kind: type[Actor], config: Common, model: nn.Module, seeds: Sequence[int], halves: int
     ) -> Actor:
-        each, lock = len(seeds) // halves, threading.Lock()
-        for first in range(0, len(seeds), each):
-            told = _Told(self.crashes, lock, first, config.rows_per_actor)
-            vector = _simulators(config, each, told, first * config.rows_per_actor)
+        hosts, lock = len(seeds) // halves, threading.Lock()
+        for first in range(0, len(seeds), hosts):
+            crashes = _PartCrashes(self.crashes, lock, first, config.rows_per_actor)
+            vector = _simulators(config, hosts, crashes, first * config.rows_per_actor)
             self._vectors.append(vector)
             if self._device.type == "cuda" and vector.memory is not None:
                 self._unpin.callback(_unpin, _pinned(vector.memory))
             if self._is_closing:
                 raise Closed
             envs = _environments(config, vector)
-            self._players.append(Player(envs, seeds[first : first + each], config.random_start))
+            self._players.append(Player(envs, seeds[first : first + hosts], config.random_start))
         actor = remotely.local(kind, config, model, seeds[0], players=self._players)
         act = actor.act
 
@@ -144,11 +142,11 @@ class CentralActor:
         return actor
 
     def publish(self, params: Parameters) -> None:
-        """Act by these parameters from the next call on."""
+        """Use these parameters from the next `request` on."""
         self._params = params
 
     def request(self, actor: Actor) -> "Future[Rollout]":
-        """Sample with the newest parameters, after what was requested before."""
+        """Sample with the newest parameters, after earlier requests."""
         params, self._params = self._params, None
         learns: Any = torch.cuda.current_stream() if self._device.type == "cuda" else None
 
@@ -157,40 +155,40 @@ class CentralActor:
                 actor.set_param(params)
             rollout = actor.sample()
             for leaf in trees.leaves(rollout.trajectory.obs):
-                if isinstance(leaf, torch.Tensor):  # not free before it is learnt from
+                if isinstance(leaf, torch.Tensor):  # not freed before learning has used it
                     leaf.record_stream(learns)
             return rollout
 
         return self._do(sample)
 
     def admit(self, timeout_s: float = 0.0) -> bool:
-        """Wait for the environments to be made; return whether they are new.
+        """Wait for the environments to be made; return whether they became ready in this call.
 
         Raises what making one raised.
         """
-        # Not by a timeout of `result`: the environment may have raised a TimeoutError of its own.
+        # Not with a timeout of `result`: the environment may have raised a TimeoutError itself.
         if self.actors or not wait([self._making], timeout_s).done:
             return False
         self.actors = [self._making.result()]
         return True
 
     def index_of(self, actor: Actor) -> int:
-        """Return an actor's index among those at work."""
+        """Return the actor's index, which is 0."""
         return 0
 
     def succeeded(self, actor: Actor, steps: int, crashes: Sequence[CrashReport] = ()) -> None:
-        """Count nothing: the environments have counted their steps and crashes."""
+        """Do nothing: the environments count their steps and crashes."""
 
     def replace(self, actor: Actor, error: BaseException) -> None:
-        """Raise what has ended sampling: hosts that die are replaced one by one."""
+        """Raise the error that ended sampling: dead hosts are replaced one by one, elsewhere."""
         raise error
 
     def close(self) -> None:
-        """End the environments, and the round under way."""
+        """Close the environments and stop the current round."""
         self._is_closing = True
         self._work.put(None)
         self._thread.join(CLOSE_S)
-        if self._thread.is_alive():  # in a step, or a reset, that takes long or hangs
+        if self._thread.is_alive():  # in a slow or hanging step or reset
             for vector in self._vectors:
                 vector.abandon()
             self._thread.join(CLOSE_S)
@@ -211,7 +209,7 @@ class CentralActor:
                     except BaseException as error:
                         future.set_exception(error)
                     del work, future, function
-        except BaseException as error:  # of a GPU that is lost: nobody is to wait for this thread
+        except BaseException as error:  # a lost GPU, say: fail what is queued
             while (work := self._work.get()) is not None:
                 work[0].set_exception(error)
         finally:
@@ -222,19 +220,19 @@ class CentralActor:
 
 @contextlib.contextmanager
 def _ahead_of_learning(device: torch.device) -> Iterator[None]:
-    """Let this thread compute on a stream of its own, before what learning has launched."""
+    """Let this thread compute on its own stream, with a higher priority than learning's."""
     if device.type != "cuda":
         yield
         return
     with torch.cuda.device(device):
-        torch.cuda.synchronize()  # the model to copy may not be there yet
+        torch.cuda.synchronize()  # the model to copy may not be complete yet
         with torch.cuda.stream(torch.cuda.Stream(priority=-1)):  # type: ignore[no-untyped-call]
             yield
 
 
 def _pinned(memory: NDArray[np.uint8]) -> int:
-    """Let a GPU read this memory by itself; return its address.  It may be refused: then it works
-    as before, by a copy more."""
+    """Pin this memory, so that a GPU reads it directly; return its address.  If CUDA refuses, all
+    works with one more copy."""
     address: int = memory.ctypes.data
     torch.cuda.cudart().cudaHostRegister(address, memory.nbytes, 0)  # type: ignore[no-untyped-call]
     return address
@@ -244,40 +242,40 @@ def _unpin(address: int) -> None:
     torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
 
 
-class _Told:
-    """The crashes of a part of the environments, numbered among all: what its hosts tell."""
+class _PartCrashes:
+    """The crashes reported by the hosts of one part, with the numbers of all environments."""
 
     def __init__(self, crashes: Crashes, lock: threading.Lock, first: int, width: int):
         self._crashes, self._lock = crashes, lock
         self._first, self._width = first, width
 
     def add(self, report: CrashReport) -> None:
-        """Count and tell a crash; see `Crashes.add`."""
+        """Count and log a crash; see `Crashes.add`."""
         env = None if report.env is None else report.env + self._first * self._width
         with self._lock:
             self._crashes.add(replace(report, env=env, actor=(report.actor or 0) + self._first))
 
     def stepped(self, steps: int) -> None:
-        """Count steps of environments."""
+        """Count environment steps."""
         with self._lock:
             self._crashes.stepped(steps)
 
     def tell(self) -> None:
-        """Tell what was not told yet."""
+        """Log what was not logged yet."""
         with self._lock:
-            self._crashes.tell()
+            self._crashes.flush()
 
 
-def _simulators(config: Common, hosts: int, told: Any, first_index: int) -> Simulators:
-    # Actors that step at a time share out the cores: a step ends with its slowest game, and threads
-    # that take one game after the other end it sooner than an actor a core with as many games each.
+def _simulators(config: Common, hosts: int, crashes: Any, first_index: int) -> Simulators:
+    # Actors that step at the same time share the cores.  A step ends with its slowest game, sooner
+    # if each thread takes the next game than if one actor per core has a fixed share of the games.
     threads = max(1, this_machine.cores() // (hosts * learners_of(config)))
     plan = config.plan_of(threads)
     return Simulators(
         plan.make,
         hosts,
         config.rows_per_actor,
-        told,
+        crashes,
         keys=KEYS | {FRAME, f"_{FRAME}"} if plan.lives else KEYS,
         keys_at_end=episodes.KEYS,
         step_timeout_s=config.step_timeout_s,

@@ -20,36 +20,36 @@ if TYPE_CHECKING:
 
 Line = NDArray[np.float64]
 
-# The x axes of a curve: the column, and its units, each with the least end that is told in it.
+# The x axes of a curve: the column, and the size of each unit.
 OVER: dict[str, tuple[str, dict[str, float]]] = {
     "minutes": ("time/seconds", {"hours": 3600, "minutes": 60, "seconds": 1}),
     "steps": ("time/env_steps", {"million steps": 1e6, "thousand steps": 1e3, "steps": 1}),
 }
-LEAST = 2.0  # of a unit, at the end of the longest run
+MIN_UNITS = 2.0  # the longest run has at least this many of the unit chosen
 
 GRID_POINTS = 400
-FEW_POINTS = 30  # of a line, up to which each is marked
-# From so many times between the ends of two lines on, an axis is logarithmic: the shorter line
-# would be a few pixels wide.
-FAR_APART = 20.0
+MARKED_POINTS = 30  # lines of at most this many points have markers
+# If the longest line is this many times as long as the shortest, the axis is logarithmic:
+# otherwise the shortest would be a few pixels wide.
+LOG_SCALE_RATIO = 20.0
 
 
 # Settings in which the runs of one line may differ: randomness, limits and speed.
-CHANCE = {
+PER_RUN = {
     "env", "seed", "total_steps", "minutes", "target", "log_interval_s",
     "checkpoint_interval_s", "device", "learner_threads", "compile",
 }  # fmt: skip
 
 
 class Run(NamedTuple):
-    """The rows of a run since the first finished episode, and whether it ended at its target."""
+    """The rows of a run from the first finished episode, and whether it reached its target."""
 
     rows: list[Row]
     reached: bool
 
 
 class Group(NamedTuple):
-    """Runs that differ only by chance, and their settings."""
+    """Runs that differ only in settings of PER_RUN."""
 
     name: str
     settings: dict[str, Any]
@@ -66,7 +66,7 @@ class Band(NamedTuple):
 
 
 def draw(metrics_csv: Path, png: Path, title: str) -> bool:
-    """Draws curve.png from metrics.csv.  Returns whether any episode had ended to draw."""
+    """Draw curve.png from metrics.csv.  Returns False if no episode has ended."""
     rows = _finished(metrics_csv)
     if not rows:
         return False
@@ -84,13 +84,13 @@ def draw(metrics_csv: Path, png: Path, title: str) -> bool:
 
 
 def compare(runs: Sequence[str | Path], png: str | Path, over: str | None = None) -> list[Path]:
-    """Draws several runs, over "minutes", "steps" or both; returns those with nothing to draw.
+    """Draw several runs, over "minutes", "steps" or both; return those without an episode.
 
-    Runs of one algorithm in one environment with the same settings make one line, their mean,
-    and a band from the lowest to the highest, where all of them have data; each is also a thin
-    line.  A run that ended at its target has a mark there, and counts on with its last value.
-    Raises TrainingError if something is not a run, if there is nothing to draw, or if `png` cannot
-    be written.
+    Runs of one algorithm and environment with the same settings form one line, their mean, and a
+    band from the lowest to the highest, where all of them have data; each is also a thin line.  A
+    run that reached its target has a mark there, and continues with its last value.  Raises
+    TrainingError if a path is not a run, if there is nothing to draw, or if `png` cannot be
+    written.
     """
     if over is not None and over not in OVER:
         raise TrainingError(f"the x axis is {' or '.join(OVER)}, not {over!r}")
@@ -104,11 +104,11 @@ def compare(runs: Sequence[str | Path], png: str | Path, over: str | None = None
             color, label = f"C{number}", f"{label_of(group, groups)}, n = {len(group.runs)}"
             curves = [(panel.places(run.rows), _returns(run.rows)) for run in group.runs]
             for run, (x, y) in zip(group.runs, curves, strict=True):
-                if len(curves) > 1:  # to its own end, which the band does not reach
+                if len(curves) > 1:  # the band ends at the end of the shortest
                     panel.line(x, y, color=color, alpha=0.4, lw=0.8)
                 if run.reached:
                     panel.axis.plot(x[-1:], y[-1:], "*", color=color, ms=9)
-            joint = band(held([run.reached for run in group.runs], curves))
+            joint = band(extend_reached([run.reached for run in group.runs], curves))
             if joint is None:
                 panel.axis.plot([], [], color=color, label=label)
             else:
@@ -128,8 +128,10 @@ def compare(runs: Sequence[str | Path], png: str | Path, over: str | None = None
     return empty
 
 
-def held(reached: Sequence[bool], curves: Sequence[tuple[Line, Line]]) -> list[tuple[Line, Line]]:
-    """The curves, those that ended at their target held at their last value to the last end."""
+def extend_reached(
+    reached: Sequence[bool], curves: Sequence[tuple[Line, Line]]
+) -> list[tuple[Line, Line]]:
+    """Return the curves; those that reached their target continue with their last value."""
     last = max(x[-1] for x, _ in curves)
     return [
         (np.append(x, last), np.append(y, y[-1])) if ended and x[-1] < last else (x, y)
@@ -138,9 +140,9 @@ def held(reached: Sequence[bool], curves: Sequence[tuple[Line, Line]]) -> list[t
 
 
 def band(curves: Sequence[tuple[Line, Line]]) -> Band | None:
-    """The mean and the extremes of curves (x, y), each with its x in order.
+    """Return the mean and the extremes of curves (x, y), each with increasing x.
 
-    They are on a common grid where all of them have data, None if that is nowhere.  A single
+    The grid covers the range where all curves have data; returns None if it is empty.  A single
     curve keeps its own x.
     """
     if len(curves) == 1:
@@ -155,9 +157,9 @@ def band(curves: Sequence[tuple[Line, Line]]) -> Band | None:
 
 
 def _grouped(runs: Sequence[str | Path]) -> tuple[list[Group], list[Path]]:
-    """Groups runs by algorithm, environment and settings, in the order given, each once.
+    """Group runs by algorithm, environment and settings, in the order given, each once.
 
-    Returns the runs without a finished episode separately.
+    Returns the groups, and the runs without a finished episode.
     """
     groups: dict[str, Group] = {}
     empty = []
@@ -171,22 +173,22 @@ def _grouped(runs: Sequence[str | Path]) -> tuple[list[Group], list[Path]]:
             raise TrainingError(f"{file} cannot be read: {error!r}") from error
         name = f"{algorithm}, {env}"
         if rows:
-            told = telling(config)
-            kind = f"{name} {json.dumps(told, sort_keys=True)}"
-            one = Run(rows, _reached_target(run, config.get("target")))
-            groups.setdefault(kind, Group(name, told, [])).runs.append(one)
+            settings = group_settings(config)
+            key = f"{name} {json.dumps(settings, sort_keys=True)}"
+            member = Run(rows, _reached_target(run, config.get("target")))
+            groups.setdefault(key, Group(name, settings, [])).runs.append(member)
         else:
             empty.append(run)
     return list(groups.values()), empty
 
 
-def telling(config: dict[str, Any]) -> dict[str, Any]:
-    """The settings that make a group of runs: all but those of chance."""
-    return {key: value for key, value in config.items() if key not in CHANCE}
+def group_settings(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings that are equal within a group of runs."""
+    return {key: value for key, value in config.items() if key not in PER_RUN}
 
 
 def label_of(group: Group, groups: Sequence[Group]) -> str:
-    """The name of a group, and the settings in which others of the same name differ."""
+    """Return the name of a group, and the settings in which groups of this name differ."""
     others = [other.settings for other in groups if other.name == group.name]
     differing = [
         f"{key}={f'{value:.3g}' if isinstance(value, float) else value}"
@@ -197,18 +199,19 @@ def label_of(group: Group, groups: Sequence[Group]) -> str:
 
 
 def _finished(metrics_csv: Path) -> list[Row]:
-    """The rows since the first finished episode."""
+    """Return the rows from the first finished episode."""
     return [row for row in metrics.read(metrics_csv) if not math.isnan(row["rollout/return_mean"])]
 
 
 def _reached_target(run: Path, target: float | None) -> bool:
-    """Whether a run ended at its target: metrics.csv has no mean of the games that decide."""
+    """Whether a run reached its target, by its checkpoint: metrics.csv lacks the mean over 30."""
     if target is None:
         return False
     try:
-        return Tally.of(run_folder.load_checkpoint(RunFolder(run).checkpoint)).judged() >= target
-    except TrainingError:  # it was moved without its checkpoint
+        tally = Tally.of(run_folder.load_checkpoint(RunFolder(run).checkpoint))
+    except TrainingError:  # the run was moved without its checkpoint
         return False
+    return tally.short_return_mean() >= target
 
 
 def _returns(rows: list[Row]) -> Line:
@@ -216,43 +219,44 @@ def _returns(rows: list[Row]) -> Line:
 
 
 class Panel:
-    """A picture over one of OVER."""
+    """A plot over one of the axes OVER."""
 
     def __init__(self, axis: "Axes", over: str, ends: Sequence[Sequence[Row]]):
-        """`ends` are the last rows of the runs of each line."""
+        """`ends` are, for each line, the last rows of its runs."""
         from matplotlib.ticker import MaxNLocator  # noqa: PLC0415 - see _figure
 
         self.axis = axis
         self._column, units = OVER[over]
         last = [max(row[self._column] for row in rows) for rows in ends]
         name, self._unit = next(
-            (one for one in units.items() if max(last) >= LEAST * one[1]), list(units.items())[-1]
+            (unit for unit in units.items() if max(last) >= MIN_UNITS * unit[1]),
+            list(units.items())[-1],
         )
         axis.set_xlabel(name)
         axis.grid(alpha=0.3)
-        if max(last) > FAR_APART * min(last) > 0:
+        if max(last) > LOG_SCALE_RATIO * min(last) > 0:
             axis.set_xscale("log")
             axis.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
         else:
             axis.xaxis.set_major_locator(MaxNLocator(6))
 
     def places(self, rows: list[Row]) -> Line:
-        """Where rows are on the x axis."""
+        """Return the x coordinates of rows."""
         return np.array([row[self._column] / self._unit for row in rows])
 
     def line(self, x: Line, y: Line | list[float], **style: Any) -> None:
-        """Draws a line, with a mark at each point if there are few: one alone would not be seen."""
-        marker = "o" if len(x) <= FEW_POINTS else None
+        """Draw a line, with markers if it has few points: a single one would be invisible."""
+        marker = "o" if len(x) <= MARKED_POINTS else None
         self.axis.plot(x, y, marker=marker, ms=3, **style)
 
 
 def _figure(chosen: list[str], ends: Sequence[Sequence[Row]]) -> "tuple[Figure, list[Panel]]":
-    """A panel for each of `OVER` that is chosen."""
+    """Return a figure with a panel for each chosen axis."""
     # Imported late: it takes a second, and actors import this module indirectly.
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415
 
-    # No pyplot: it would keep global state and ask for a display.
+    # Not pyplot, which keeps global state and needs a display.
     figure = Figure(figsize=(8, 4.5 + 0.2 * len(ends)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(1, len(chosen), sharey=True, squeeze=False)[0]

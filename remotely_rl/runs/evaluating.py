@@ -1,16 +1,16 @@
-"""The evaluations of a run: its present policy plays whole episodes beside training.
+"""Evaluations of the current policy, which plays whole episodes while training continues.
 
-How it goes; all in the thread of the run, which waits in 5 alone:
+All steps are in the run's thread, which waits only in 5:
 
-    1  begin     `evaluate_every` steps after the last one, unless that is still under way: then as
-                 soon as it has ended.  Keeps what a checkpoint has now, for best.pt
-    2  look      the actor is there: sends it the parameters.  A Crew makes it for the first one
-    3  look      the actor has died: the crew replaces it, and 2 begins again
+    1  begin     `evaluate_every` steps after the last evaluation, or when that one has ended if it
+                 is still running.  Copies the checkpoint, for best.pt
+    2  look      if the actor is ready, sends it the parameters.  A Crew makes it the first time
+    3  look      if the actor has died, the crew replaces it, and 2 is repeated
     4  look      returns the result, with the checkpoint if it is the best so far
     5  look      with a timeout, at the end of the run
 
-A run learns the same, bit by bit, with evaluations and without: they have seeds and random numbers
-of their own, and their parameters are a copy.  If they cannot go on, training does.
+A run learns bit by bit the same with and without evaluations: they have their own seeds, random
+numbers, and copy of the parameters.  If evaluations fail, training continues without them.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ END_S = 300.0  # how long the end of a run waits for its last evaluation
 
 
 class Begun(NamedTuple):
-    """An evaluation under way."""
+    """A running evaluation."""
 
     env_steps: int  # of training
     checkpoint: dict[str, Any]  # of the policy, a copy
@@ -46,14 +46,14 @@ class Begun(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """An evaluation that has ended."""
+    """A finished evaluation."""
 
     evaluation: Evaluation
     checkpoint: dict[str, Any] | None  # of its policy, if it is the best so far
 
 
 class Evaluations:
-    """See the module's docstring."""
+    """The evaluations of a run; see the module's docstring."""
 
     def __init__(
         self,
@@ -62,10 +62,10 @@ class Evaluations:
         seed_of: Callable[[int], int],
         saved: Mapping[str, Any],
     ):
-        """`seed_of(env_steps)` is the seed of an evaluation; `saved` what `state` returned."""
+        """`seed_of(env_steps)` is the seed of an evaluation; `saved` is a `state`, or empty."""
         self._config, self._say, self._seed_of = config, say, seed_of
         self.best: float = saved.get("best", -math.inf)  # mean return
-        self._ended_at: int = saved.get("env_steps", 0)  # of training: the last one
+        self._ended_at: int = saved.get("env_steps", 0)  # training steps of the last one
         self._begun_at = self._ended_at
         self._begun: Begun | None = None
         self._crew: Crew[Evaluator] | None = None
@@ -74,21 +74,21 @@ class Evaluations:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether one has begun."""
+        """Whether an evaluation runs."""
         return self._begun is not None
 
     def is_due(self, env_steps: int) -> bool:
-        """Whether to begin one, so far into the run."""
+        """Whether to start one after this number of training steps."""
         every = self._config.evaluate_every
         is_next = env_steps // every > self._begun_at // every
         return is_next and not self.is_under_way and not self._has_given_up
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps: one under way begins again when the run is resumed."""
+        """Return what a checkpoint keeps; a running evaluation restarts when the run is resumed."""
         return {"env_steps": self._ended_at, "best": self.best}
 
     def begin(self, env_steps: int, checkpoint: dict[str, Any], model: nn.Module) -> None:
-        """Begin one of the policy in this checkpoint, which is copied."""
+        """Start an evaluation of the policy in this checkpoint, which is copied."""
         self._begun_at = env_steps
         kept = copy.deepcopy(checkpoint)
         state = networks.arrays_of(kept["learner"]["model"])
@@ -97,7 +97,7 @@ class Evaluations:
             self._crew = self._make_crew(networks.copy_to_cpu(model))
 
     def look(self, timeout_s: float = 0.0) -> Measured | None:
-        """Return the one that has ended by now, or within the time; None if there is none."""
+        """Return the evaluation if it ends within the timeout, else None."""
         begun, crew = self._begun, self._crew
         if begun is None or crew is None:
             return None
@@ -117,18 +117,18 @@ class Evaluations:
             evaluation = dataclasses.replace(call.result(), env_steps=begun.env_steps)
             crew.succeeded(actor, sum(evaluation.lengths))
         except Exception as error:
-            self._say(f"training goes on without evaluations: {error}")
+            self._say(f"training continues without evaluations: {error}")
             self._has_given_up = True
             self.close()
             return None
         return self._ended(begun, evaluation)
 
     def close(self) -> None:
-        """End the actor; an evaluation under way is lost."""
+        """End the actor; a running evaluation is discarded."""
         crew, self._crew, self._begun = self._crew, None, None
         if crew is None:
             return
-        if self._call is not None:  # it would be waited for
+        if self._call is not None:  # kill the actor, because `close` would wait for the call
             for actor in crew.actors:
                 with contextlib.suppress(remotely.RemotelyError):
                     remotely.kill(actor)
@@ -144,7 +144,7 @@ class Evaluations:
         return Measured(evaluation, {**begun.checkpoint, "evaluations": self.state()})
 
     def _make_crew(self, model: nn.Module) -> Crew[Evaluator]:
-        # It reserves nothing: where sampling takes all cores, it would never have its turn.
+        # It reserves no cores: if sampling takes them all, it would never be placed.
         place: Callable[..., Evaluator] = remotely.options(Evaluator, cpus=0)
 
         def say(text: str) -> None:
@@ -161,7 +161,7 @@ class Evaluations:
 
 
 def columns_of(evaluation: Evaluation) -> Row:
-    """Return what a row has of an evaluation, besides what environments tell."""
+    """Return the columns of an evaluation, except the environments' own metrics."""
     return {
         "evaluation/env_steps": math.nan if evaluation.env_steps is None else evaluation.env_steps,
         "evaluation/episodes": len(evaluation.scores),

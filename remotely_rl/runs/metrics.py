@@ -1,16 +1,16 @@
-"""The metrics of a run: a `Tally` counts, and a `Writer` writes its rows.
+"""The metrics of a run: a `Tally` collects them, and a `Writer` writes its rows.
 
-A `Tally` adds up what happens in an interval and closes it into a row; a `Writer` appends each
-row to metrics.csv and TensorBoard.  Neither looks at a clock: callers pass the time.
+A `Tally` collects the metrics of an interval and closes it into a row; a `Writer` appends each row
+to metrics.csv and TensorBoard.  Neither has a clock: callers pass the time.
 
-Steps are those of the agent (in Atari, 4 frames each).  Returns are raw sums of rewards over
-whole episodes, by the policy in training.  `rollout/return_mean` is the mean over the last 100
-episodes, or all if there are fewer; `rollout/return_interval` is that of the interval alone.
-Seconds of `environment`, `inference` and `learning` are sums over all processes;
-`time/waiting_s` is the learner's wait for trajectories, `time/idle_s` the actors' for calls.
-`train/rewards_clipped` is the share of rewards that the learner clipped, `train/temperature` what
-a nat of entropy counts in SAC.  `episode/NAME` is the mean of a metric that environments give their
-episodes (environments/episodes.py), over those of the last 100 that have it.
+Steps are the agent's (in Atari, 4 frames each).  Returns are raw sums of rewards over whole
+episodes, of the policy in training.  `rollout/return_mean` is the mean over the last 100 episodes,
+or all if there are fewer; `rollout/return_interval` is the mean over the interval.  Seconds of
+`environment`, `inference` and `learning` are sums over all processes; `time/waiting_s` is the
+learner's wait for trajectories, `time/idle_s` the actors' wait for calls.  `train/rewards_clipped`
+is the share of rewards that the learner clipped, `train/temperature` the weight of a nat of entropy
+in SAC.  `episode/NAME` is the mean of an environment's own metric (environments/episodes.py), over
+those of the last 100 episodes that have it.
 """
 
 import csv
@@ -26,16 +26,16 @@ import numpy as np
 
 from remotely_rl import durable
 
-if TYPE_CHECKING:  # the dashboard reads rows, and needs no torch
+if TYPE_CHECKING:  # the dashboard reads rows without torch
     from torch.utils.tensorboard import SummaryWriter
 
     from remotely_rl.environments import Episode
 
 RETURN_WINDOW = 100
-MOST_METRICS = 32  # that environments give their episodes: a name each step would fill the disk
-# Episodes whose mean return decides on reaching the target and on the best checkpoint: a mean
-# of fewer says little, a mean of more lags behind by a minute.
-JUDGED_BY = 30
+MAX_METRICS = 32  # of environments' own: a new name at each step would fill the disk
+# The mean return over this many episodes decides on the target and on the best checkpoint: over
+# fewer it is noisy, over more it lags by a minute.
+SHORT_WINDOW = 30
 
 COLUMNS = (
     "time/seconds",
@@ -65,7 +65,7 @@ COLUMNS = (
     "train/temperature",
 )
 
-# A row: one number for each column, NaN where there is none.
+# A row: a number for each column, NaN if there is none.
 Row = dict[str, float]
 
 
@@ -82,9 +82,9 @@ class Counters:
 
 @dataclass
 class Tally:
-    """Adds up what happens; `close` makes a row and starts the next interval.
+    """Collects the metrics of an interval; `close` makes a row and starts the next interval.
 
-    `gauges` are asked for what else is to be in a row when it is made.
+    `close` calls the `gauges` for more columns.
     """
 
     counters: Counters = field(default_factory=Counters)
@@ -94,26 +94,27 @@ class Tally:
     _learnt: dict[str, list[float]] = field(default_factory=dict)
     _staleness: list[int] = field(default_factory=list)
     _new: "list[Episode]" = field(default_factory=list)
-    _before: Counters = field(default_factory=Counters)  # when the interval began
-    _evaluated: Row = field(default_factory=dict)  # columns of an evaluation that has ended
-    _own: "OwnMetrics" = field(default_factory=lambda: OwnMetrics())
+    _interval_start: Counters = field(default_factory=Counters)
+    _evaluated: Row = field(default_factory=dict)  # columns of a finished evaluation
+    _episode_metrics: "EpisodeMetrics" = field(default_factory=lambda: EpisodeMetrics())
 
     def __post_init__(self) -> None:
-        self._before = replace(self.counters)
+        self._interval_start = replace(self.counters)
 
     @classmethod
     def of(cls, saved: dict[str, Any]) -> "Tally":
-        """The tally that a checkpoint was made with."""
+        """Return the tally of a checkpoint."""
         from remotely_rl.environments import Episode  # noqa: PLC0415 - as above
 
         tally = cls(Counters(**saved["counters"]))
-        tally.recent.extend(tally._own.of(Episode(*one)) for one in saved["recent"])
+        episodes = (Episode(*fields) for fields in saved["recent"])
+        tally.recent.extend(tally._episode_metrics.of(episode) for episode in episodes)
         return tally
 
     def sampled(self, steps: int, ended: "Sequence[Episode]", seconds: dict[str, float]) -> None:
-        """Counts an actor's steps, finished episodes and seconds by phase."""
+        """Count an actor's steps, finished episodes and seconds by phase."""
         self.counters.env_steps += steps
-        ended = [self._own.of(episode) for episode in ended]
+        ended = [self._episode_metrics.of(episode) for episode in ended]
         self.counters.episodes += len(ended)
         self.recent.extend(ended)
         self._new.extend(ended)
@@ -121,20 +122,20 @@ class Tally:
             self.spent(phase, spent)
 
     def evaluated(self, columns: Row, own: Mapping[str, float]) -> None:
-        """Counts an evaluation: what the next row is to have of it, and what environments told."""
-        told = self._own.kept(own)
-        self._evaluated = {f"evaluation/{name}": number for name, number in told.items()} | columns
+        """Count an evaluation: its columns for the next row, and the environments' own metrics."""
+        own = self._episode_metrics.kept(own)
+        self._evaluated = {f"evaluation/{name}": number for name, number in own.items()} | columns
 
-    def remarks(self) -> list[str]:
-        """What should be told of the metrics of episodes, each once."""
-        return self._own.pop_remarks()
+    def warnings(self) -> list[str]:
+        """Return warnings about the environments' own metrics, each once."""
+        return self._episode_metrics.pop_warnings()
 
     def spent(self, phase: str, seconds: float) -> None:
-        """Counts time in a phase: environment, inference, learning, waiting or idle."""
+        """Count time in a phase: environment, inference, learning, waiting or idle."""
         self._sums[phase] = self._sums.get(phase, 0.0) + seconds
 
     def learnt(self, metrics: dict[str, float], staleness: Sequence[int]) -> None:
-        """Counts an update: its metrics and the staleness of each trajectory in it."""
+        """Count an update: its metrics and the staleness of each trajectory in it."""
         self.counters.updates += 1
         for name, number in metrics.items():
             self._learnt.setdefault(name, []).append(number)
@@ -143,39 +144,38 @@ class Tally:
     @property
     def has_update(self) -> bool:
         """Whether there was an update in the interval."""
-        return self.counters.updates > self._before.updates
+        return self.counters.updates > self._interval_start.updates
 
     @property
     def has_news(self) -> bool:
-        """Whether there was an update or an evaluation in the interval, or a step before the first
-        update."""
-        steps = self.counters.env_steps - self._before.env_steps
-        has_begun = not self.counters.updates and steps > 0
-        return self.has_update or self.has_evaluation or has_begun
+        """Whether the interval has an update, an evaluation, or steps before the first update."""
+        steps = self.counters.env_steps - self._interval_start.env_steps
+        is_first = not self.counters.updates and steps > 0
+        return self.has_update or self.has_evaluation or is_first
 
     @property
     def has_evaluation(self) -> bool:
         """Whether an evaluation has ended in the interval."""
         return bool(self._evaluated)
 
-    def judged(self) -> float:
-        """The mean of the last 30 returns, NaN while there are fewer."""
-        last = [episode.score for episode in self.recent][-JUDGED_BY:]
-        return _mean(last) if len(last) == JUDGED_BY else math.nan
+    def short_return_mean(self) -> float:
+        """Return the mean of the last 30 returns, NaN while there are fewer."""
+        last = [episode.score for episode in self.recent][-SHORT_WINDOW:]
+        return _mean(last) if len(last) == SHORT_WINDOW else math.nan
 
     def return_mean(self) -> float:
-        """The mean of the last 100 returns, NaN before the first."""
+        """Return the mean of the last 100 returns, NaN before the first."""
         return _mean([episode.score for episode in self.recent])
 
     def close(self, seconds: float) -> Row:
-        """Ends the interval `seconds` after the run began, without the time between resumes."""
+        """End the interval, `seconds` of training after the run began, and return its row."""
         from remotely_rl.environments import episodes  # noqa: PLC0415 - as above
 
         counters = self.counters
         counters.seconds = seconds
-        elapsed = max(seconds - self._before.seconds, 1e-9)
-        steps = counters.env_steps - self._before.env_steps
-        # An evaluation has a row as soon as it ends, perhaps without a step since the last one.
+        elapsed = max(seconds - self._interval_start.seconds, 1e-9)
+        steps = counters.env_steps - self._interval_start.env_steps
+        # An evaluation causes a row when it ends, perhaps without any step since the last row.
         has_speed = steps > 0 or not self._evaluated
         row = dict.fromkeys(COLUMNS, math.nan)
         row |= {
@@ -204,66 +204,66 @@ class Tally:
             row |= gauge()
         row |= self._evaluated
         self._evaluated = {}
-        self._before = replace(counters)
+        self._interval_start = replace(counters)
         return row
 
 
-class OwnMetrics:
-    """Which metrics of episodes become columns: the first 32 names, where they are numbers."""
+class EpisodeMetrics:
+    """A filter of environments' own metrics: finite numbers under the first 32 names are kept."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()
-        self._remarked: set[str] = set()  # names, "" for all that are too many
-        self._remarks: list[str] = []
+        self._warned: set[str] = set()  # names; "" stands for those beyond the limit
+        self._warnings: list[str] = []
 
     def of(self, episode: "Episode") -> "Episode":
-        """Return the episode without the metrics that do not."""
+        """Return the episode with the metrics that become columns."""
         return episode._replace(metrics=self.kept(episode.metrics)) if episode.metrics else episode
 
     def kept(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Return those that do."""
+        """Return the metrics that become columns."""
         return {name: x for name, x in metrics.items() if self._is_column(name, x)}
 
-    def pop_remarks(self) -> list[str]:
-        """Return what was left out, and was not told yet."""
-        remarks, self._remarks = self._remarks, []
-        return remarks
+    def pop_warnings(self) -> list[str]:
+        """Return the warnings since the last call."""
+        warnings, self._warnings = self._warnings, []
+        return warnings
 
     def _is_column(self, name: str, number: float) -> bool:
-        if len(self._names) == MOST_METRICS and name not in self._names:
-            self._remark(
+        if len(self._names) == MAX_METRICS and name not in self._names:
+            self._warn(
                 "",
-                f"episodes have more than {MOST_METRICS} metrics: {name!r} and all that come later"
-                " are left out",
+                f"episodes have more than {MAX_METRICS} metrics: {name!r} and later ones are left"
+                " out",
             )
             return False
         self._names.add(name)
         if math.isnan(number):
-            self._remark(
+            self._warn(
                 name,
-                f"the metric {name!r} of an episode is no finite number: such episodes do not count"
-                f" in episode/{name}",
+                f"the metric {name!r} of an episode is not a finite number: such episodes do not"
+                f" count in episode/{name}",
             )
         return not math.isnan(number)
 
-    def _remark(self, topic: str, text: str) -> None:
-        if topic not in self._remarked:
-            self._remarked.add(topic)
-            self._remarks.append(text)
+    def _warn(self, topic: str, text: str) -> None:
+        if topic not in self._warned:
+            self._warned.add(topic)
+            self._warnings.append(text)
 
 
-# What TensorBoard compares runs by, beside their settings.
+# The metrics by which TensorBoard compares runs, besides their settings.
 COMPARED = ("rollout/return_mean", "evaluation/return_mean", "time/env_steps", "time/seconds")
 
 
 class Writer:
     """metrics.csv and TensorBoard event files in the run folder, flushed after every row.
 
-    A metric that no column has gets one, after the others, in the first row that has it.
+    A new metric gets a column, after the others, in the first row that has it.
     """
 
     def __init__(self, folder: Path, resumed_at_s: float | None = None):
-        """Drops rows after `resumed_at_s`: the checkpoint does not include them."""
+        """Drop rows after `resumed_at_s`, which the checkpoint does not include."""
         self._path = folder / "metrics.csv"
         kept = [] if resumed_at_s is None else read(self._path)
         kept = [row for row in kept if row["time/seconds"] <= (resumed_at_s or 0.0) + 1e-3]
@@ -275,7 +275,7 @@ class Writer:
         self._board = _board(self._folder, purge)
 
     def write(self, row: Row) -> None:
-        """Appends one row to both."""
+        """Append one row to both."""
         if not row.keys() <= set(self._columns):
             self._widen(row)
         self._file.write(_line(_cells(self._columns, row)))
@@ -287,12 +287,12 @@ class Writer:
                     self._board.add_scalar(name, number, step)
             self._board.flush()
         except OSError:
-            # TensorBoard's thread ends when the disk is full; a new file may work later.
+            # TensorBoard's thread ends if the disk is full; a new file may work later.
             self._board = _board(self._folder)
             raise
 
     def describe(self, settings: Mapping[str, Any]) -> None:
-        """Gives TensorBoard the settings of the run, which it shows beside its last metrics."""
+        """Write the run's settings for TensorBoard, which shows them beside its last metrics."""
         from torch.utils.tensorboard.summary import hparams  # noqa: PLC0415 - as in _board
 
         plain = {
@@ -304,12 +304,12 @@ class Writer:
             writer.add_summary(summary)
 
     def close(self) -> None:
-        """Closes both."""
+        """Close both."""
         self._file.close()
         self._board.close()
 
     def _widen(self, row: Row) -> None:
-        """Gives metrics.csv the columns of a row that it does not have."""
+        """Add the new columns of a row to metrics.csv."""
         rows = read(self._path)
         columns = _columns([*rows, row])
         self._replace(columns, rows)
@@ -317,23 +317,23 @@ class Writer:
         self._file, self._columns = self._path.open("ab"), columns
 
     def _replace(self, columns: Sequence[str], rows: Sequence[Row]) -> None:
-        """Makes metrics.csv these rows: whole or not at all, if there are any to lose."""
+        """Write these rows to metrics.csv, atomically if there are any."""
         text = _text(columns, rows)
         if not rows:
-            self._path.write_bytes(text)  # most runs, at their start: durable ones take longer
+            self._path.write_bytes(text)  # at the start of most runs; a durable write is slower
         elif self._path.read_bytes() != text:
             durable.write(self._path, [text])
 
 
 def _board(folder: str, purge_step: int | None = None) -> "SummaryWriter":
-    # Imported late: it takes 0.2 s, and actors, which import this module, do not need it.
+    # Imported late: it takes 0.2 s, and actors import this module but do not need it.
     from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
 
     return SummaryWriter(folder, purge_step=purge_step)
 
 
 def read(path: Path) -> list[Row]:
-    """Reads the rows of a metrics.csv, empty cells as NaN; a missing file has no rows."""
+    """Read the rows of a metrics.csv, empty cells as NaN; a missing file has no rows."""
     if not path.exists():
         return []
     with path.open(newline="", encoding="utf-8") as file:
@@ -345,7 +345,7 @@ def read(path: Path) -> list[Row]:
 
 
 def _columns(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Those that all runs have, and what else is in the rows."""
+    """Return the columns of all runs, and those that only these rows have."""
     return tuple(dict.fromkeys([*COLUMNS, *(name for row in rows for name in row)]))
 
 

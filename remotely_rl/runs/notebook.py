@@ -1,6 +1,6 @@
-"""A run in a notebook: the table while it trains, changed in place, and its result with its curve.
+"""Output of a run in a notebook: a table updated in place, and the result with its curve.
 
-IPython is asked for by name, because it is there in a notebook alone.
+IPython is imported by name because it exists only in a notebook.
 """
 
 import base64
@@ -14,16 +14,13 @@ from rich.table import Table
 
 
 class Cell:
-    """The table in the output of a cell, as rich's `Live` is in a terminal.
-
-    rich's own needs ipywidgets here.
-    """
+    """A table in a cell's output, in place of rich's `Live`, which needs ipywidgets here."""
 
     def __init__(self) -> None:
         self._shown: Any = None
 
     def update(self, table: Table, refresh: bool = True) -> None:
-        """Shows the table in place of the last one."""
+        """Replace the table shown."""
         if self._shown is None:
             display: Any = importlib.import_module("IPython.display")
             self._shown = display.display(table, display_id=True)
@@ -31,11 +28,11 @@ class Cell:
             self._shown.update(table)
 
     def stop(self) -> None:
-        """Leaves the last table standing."""
+        """Leave the last table."""
 
 
 def as_html(facts: Mapping[str, object], png: Path) -> str:
-    """Facts as a table of HTML, and the picture below it, if there is one."""
+    """Return an HTML table of facts, with the image below it if the file exists."""
     rows = "".join(
         f"<tr><td>{html.escape(name)}</td><td>{html.escape(str(fact))}</td></tr>"
         for name, fact in facts.items()

@@ -1,4 +1,4 @@
-"""The output of a run: its model at the start, then a live table, or a line for each interval.
+"""The output of a run: a summary of its model, then a live table, or a line per interval.
 
 model: 3 convolutions, 512; LSTM 64; 1,868,967 parameters; sees images of 4 channels, 84x84
 """
@@ -25,7 +25,7 @@ from remotely_rl.runs.metrics import Row
 from remotely_rl.runs.notebook import Cell
 from remotely_rl.trees import Tree
 
-# What an algorithm may have to tell of its learning: column, name, digits.
+# Metrics of learning, which depend on the algorithm: column, name, digits.
 LEARNING = (
     ("train/policy_loss", "policy loss", 4),
     ("train/value_loss", "value loss", 4),
@@ -40,25 +40,26 @@ LEARNING = (
     ("train/beta", "beta", 2),
     ("rollout/replay_fill", "replay full", 2),
 )
-IN_A_LINE = ("train/entropy", "train/epsilon", "train/q_mean")
+LINE_COLUMNS = ("train/entropy", "train/epsilon", "train/q_mean")
 
-# Sides of what could be an image: below, convolutions have nothing to step over.
-SIDE = 20
+# The smallest side of an image: on smaller ones convolutions cannot move.
+MIN_IMAGE_SIDE = 20
 
 
 class Progress:
-    """Shows the rows of a run as they come."""
+    """Shows the rows of a run as they are written."""
 
     def __init__(self, title: str, limits: Common, stream: TextIO | None = None):
-        """A live table if `stream` (stdout) is a terminal or a notebook's, else plain lines."""
+        """Show a live table if `stream` (default: stdout) is a terminal or a notebook's, else
+        lines."""
         self._title = title
         self._limits = limits
-        self._evaluation: Row = {}  # the last one: few rows have any
+        self._evaluation: Row = {}  # the last one, which few rows have
         self._live: Live | Cell | None = None
         is_notebook = stream is None and Console().is_jupyter
         self._console = Console(
             file=stream or sys.stdout, highlight=False, soft_wrap=True,
-            # There, rich would make each line a piece of HTML.
+            # In a notebook, rich would print each line as HTML.
             force_jupyter=False, force_terminal=False if is_notebook else None,
         )  # fmt: skip
         if is_notebook:
@@ -68,7 +69,7 @@ class Progress:
             self._live.start()
 
     def show(self, row: Row) -> None:
-        """Shows the newest row."""
+        """Show the newest row."""
         if self._live:
             if has(row, "evaluation/return_mean"):
                 self._evaluation = {
@@ -80,18 +81,18 @@ class Progress:
             self.say(line(row, self._limits))
 
     def say(self, text: str) -> None:
-        """Prints a line that stays."""
+        """Print a line that stays."""
         self._console.print(text, markup=False)
 
     def close(self) -> None:
-        """Leaves the last table standing."""
+        """Stop, and leave the last table."""
         if self._live:
             self._live.stop()
             self._live = None
 
 
-def left(row: Row, limits: Common) -> float:
-    """Seconds until the limit of steps or of minutes that comes first; NaN without either."""
+def seconds_left(row: Row, limits: Common) -> float:
+    """Return the seconds until the first limit of steps or minutes; NaN without a limit."""
     ends = []
     if limits.total_steps and row["time/steps_per_second"] > 0:
         ends.append(
@@ -103,31 +104,31 @@ def left(row: Row, limits: Common) -> float:
 
 
 def line(row: Row, limits: Common) -> str:
-    """One row in one line."""
-    ends = left(row, limits)
+    """Return a row as one line."""
+    ends = seconds_left(row, limits)
     return (
         f"{clock(row['time/seconds'])}  {row['time/env_steps']:>11,.0f} steps"
         f"  {speed(row):>6}/s"
         f"  return {number(row['rollout/return_mean'])} (max {number(row['rollout/return_max'])},"
         f" {row['rollout/episodes']:.0f} games{success(row, 'episode', ', ')})"
         f"{'  evaluation ' + evaluation(row) if has(row, 'evaluation/return_mean') else ''}"
-        f"{''.join(f'  {told}' for told in learning(row, IN_A_LINE))}"
+        f"{''.join(f'  {metric}' for metric in learning(row, LINE_COLUMNS))}"
         f"  rate {rate(row)}"
         f"  staleness {number(row['train/staleness_min'], 0)}"
         f"/{number(row['train/staleness_mean'], 1)}/{number(row['train/staleness_max'], 0)}"
-        f"  {split(row)}"
+        f"  {time_split(row)}"
         f"{'' if math.isnan(ends) else f'  left {clock(ends)}'}"
     )
 
 
 def table(title: str, row: Row, limits: Common) -> Table:
-    """One row as a table for the terminal."""
-    ends = left(row, limits)
+    """Return a row as a table for the terminal."""
+    ends = seconds_left(row, limits)
     grid = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2))
-    least = "" if math.isnan(ends) else f"   at most {clock(ends)} left"
-    grid.add_row("time", f"{clock(row['time/seconds'])}{least}")
+    remaining = "" if math.isnan(ends) else f"   at most {clock(ends)} left"
+    grid.add_row("time", f"{clock(row['time/seconds'])}{remaining}")
     grid.add_row("steps", f"{row['time/env_steps']:,.0f}   {speed(row)} a second")
-    grid.add_row("spent on", split(row))
+    grid.add_row("spent on", time_split(row))
     grid.add_row(
         "return",
         f"mean {number(row['rollout/return_mean'])}   max {number(row['rollout/return_max'])}"
@@ -151,7 +152,7 @@ def table(title: str, row: Row, limits: Common) -> Table:
 
 
 def evaluation(row: Row) -> str:
-    """What a row has of an evaluation."""
+    """Return the evaluation in a row, as text."""
     spread = (
         f" (std {number(row['evaluation/return_std'])})"
         if has(row, "evaluation/return_std")
@@ -161,18 +162,18 @@ def evaluation(row: Row) -> str:
 
 
 def success(row: Row, of: str, sign: str = "   ") -> str:
-    """The share of successes among episodes, if these tell."""
+    """Return the success rate of episodes as text, or an empty string if there is none."""
     column = f"{of}/success"
     return f"{sign}success {number(row[column])}" if has(row, column) else ""
 
 
 def has(row: Row, column: str) -> bool:
-    """Whether a row has a number there."""
+    """Whether a row has a number in this column."""
     return not math.isnan(row.get(column, math.nan))
 
 
 def learning(row: Row, columns: Collection[str] | None = None) -> list[str]:
-    """What a row has of LEARNING, or of these columns, each as "entropy 0.693"."""
+    """Return the metrics of LEARNING in a row, or those of `columns`, as "entropy 0.693"."""
     return [
         f"{name} {number(row[column], digits)}"
         for column, name, digits in LEARNING
@@ -181,8 +182,8 @@ def learning(row: Row, columns: Collection[str] | None = None) -> list[str]:
     ]
 
 
-def split(row: Row) -> str:
-    """How the time of learner and actors divides into phases, in percent."""
+def time_split(row: Row) -> str:
+    """Return the shares of learner and actor time by phase, in percent."""
     phases = ("environment", "inference", "learning", "waiting", "idle")
     total = sum(row[f"time/{phase}_s"] for phase in phases)
     if total <= 0:
@@ -191,23 +192,23 @@ def split(row: Row) -> str:
 
 
 def number(x: float, digits: int = 2) -> str:
-    """A number, or a dash where there is none yet."""
+    """Return a number as text, or a dash for NaN."""
     return "-" if math.isnan(x) else f"{x:.{digits}f}"
 
 
 def speed(row: Row) -> str:
-    """Steps a second, or a dash in a row of an evaluation alone."""
+    """Return steps per second, or a dash in a row with only an evaluation."""
     steps = row["time/steps_per_second"]
     return "-" if math.isnan(steps) else f"{steps:,.0f}"
 
 
 def rate(row: Row) -> str:
-    """The learning rate, or a dash where there is none yet."""
+    """Return the learning rate, or a dash if there is none yet."""
     return "-" if math.isnan(row["train/learning_rate"]) else f"{row['train/learning_rate']:.2g}"
 
 
 def clock(seconds: float) -> str:
-    """h:mm:ss."""
+    """Return a duration as h:mm:ss."""
     whole = int(seconds)
     return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
 
@@ -215,8 +216,8 @@ def clock(seconds: float) -> str:
 # --- the model ------------------------------------------------------------------------------------
 
 
-class Seen(Protocol):
-    """What the summary needs of an environment."""
+class EnvironmentSpec(Protocol):
+    """The part of an environment that the summary needs."""
 
     @property
     def space(self) -> gymnasium.Space[Any]: ...
@@ -224,23 +225,23 @@ class Seen(Protocol):
     def spec(self) -> Tree: ...
 
 
-def summary(model: nn.Module, envs: Seen) -> list[str]:
-    """The summary, and a warning if there are images that no convolution sees."""
+def summary(model: nn.Module, envs: EnvironmentSpec) -> list[str]:
+    """Return the summary, and a warning if it has images but no convolutions."""
     size = sum(parameter.numel() for parameter in model.parameters())
-    each = next((len(one.models) for one in model.modules() if isinstance(one, PerAgent)), 0)
-    of_each = f", for each of {each} agents" if each else ""
-    said = [f"model: {make_of(model)}{of_each}; {size:,} parameters; sees {seen(envs)}"]
-    is_ours = _is_ours(model)
-    if is_ours and has_image(envs.space) and not _convolves(model):
-        said.append(
-            "no convolutions see the images in it: for these, observe images [height, width,"
-            " channels], or pass a model of your own (model=, --model)"
+    agents = next((len(part.models) for part in model.modules() if isinstance(part, PerAgent)), 0)
+    per_agent = f", for each of {agents} agents" if agents else ""
+    network, seen = describe_network(model), describe_observations(envs)
+    lines = [f"model: {network}{per_agent}; {size:,} parameters; sees {seen}"]
+    if _is_ours(model) and has_image(envs.space) and not _convolves(model):
+        lines.append(
+            "the model has no convolutions for the images: to get some, observe images [height,"
+            " width, channels], or pass your own model (model=, --model)"
         )
-    return said
+    return lines
 
 
-def make_of(model: nn.Module) -> str:
-    """The layers of a network of the library, without the value's own; a name for others."""
+def describe_network(model: nn.Module) -> str:
+    """Return the layers of a library network, without those of the value only; else its name."""
     model = _within(model)
     if not _is_ours(model):
         return type(model).__name__
@@ -256,19 +257,19 @@ def make_of(model: nn.Module) -> str:
     return "; ".join(words)
 
 
-def seen(envs: Seen) -> str:
-    """The observations, as the model receives them."""
+def describe_observations(envs: EnvironmentSpec) -> str:
+    """Return a description of the observations, as the model receives them."""
     spec, masked = envs.spec, ""
     if isinstance(spec, dict) and ACTION_MASK in spec:
         spec, masked = spec[OBSERVATION], "; illegal actions are masked"
     if isinstance(spec, Leaf):
-        return seen_leaf(spec, envs.space.shape or ()) + masked
-    parts = [f"{trees.named(path)} {seen_leaf(leaf)}" for path, leaf in trees.items(spec)]
+        return describe_leaf(spec, envs.space.shape or ()) + masked
+    parts = [f"{trees.named(path)} {describe_leaf(leaf)}" for path, leaf in trees.items(spec)]
     return f"a {type(envs.space).__name__} of {', '.join(parts)}{masked}"
 
 
-def seen_leaf(leaf: Leaf, original: tuple[int, ...] | None = None) -> str:
-    """One array of an observation; `original` is its shape in the environment."""
+def describe_leaf(leaf: Leaf, original: tuple[int, ...] | None = None) -> str:
+    """Return a description of one array of an observation; `original` is its unprocessed shape."""
     shape = leaf.shape
     if leaf.counts:
         several = f"{len(leaf.counts)} numbers, each " if shape else ""
@@ -283,17 +284,17 @@ def seen_leaf(leaf: Leaf, original: tuple[int, ...] | None = None) -> str:
 
 
 def has_image(space: gymnasium.Space[object]) -> bool:
-    """Whether a space contains what looks like an image."""
+    """Whether a space contains a box that looks like an image."""
     if isinstance(space, gymnasium.spaces.Dict):
         return any(has_image(part) for part in space.spaces.values())
     if isinstance(space, gymnasium.spaces.Tuple):
         return any(has_image(part) for part in space.spaces)
-    sides = [side for side in space.shape or () if side >= SIDE]
+    sides = [side for side in space.shape or () if side >= MIN_IMAGE_SIDE]
     return isinstance(space, gymnasium.spaces.Box) and len(sides) >= 2
 
 
 def _within(model: nn.Module) -> nn.Module:
-    """The network that others are wrapped around: it may be the user's."""
+    """Return the innermost network of the library's wrappers, which may be the user's."""
     while isinstance(model, (MaskedPolicy, QNetwork, SoftActorCritic, PerAgent)):
         match model:
             case SoftActorCritic():

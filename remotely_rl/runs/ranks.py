@@ -1,33 +1,34 @@
-"""The learners of a run with several: rank 0 in the process of the run, the others as actors.
+"""The ranks of a run with several learners: rank 0 in the run's process, the others as actors.
 
     with ranks.beside(session, loop, kind):
         loop(session)
 
-Every rank has a learner, actors and perhaps a replay of its own, and runs the template's loop; what
-they compute together is in `learning/all_reduce.py`, and how their sessions differ in `session.py`.
-Rank 0 has made the model; the others begin with its parameters, and with a seed of their own.
+Every rank has its own learner, actors and, for some algorithms, replay, and runs the algorithm's
+loop.  `learning/all_reduce.py` has their joint computations, `session.py` what differs in their
+sessions.  Rank 0 makes the model; the others start with its parameters and their own seeds.
 
-They average their gradients, or share a store (`learning/store.py`), where each goes on by itself:
-then rank 0 asks the others now and then what they have sampled, and one that dies is missed by
-nobody, which the run says.
+The ranks average their gradients, or share a store (`learning/store.py`).  With a store none waits
+for another: rank 0 polls the others for what they have sampled, and if one dies, the run says so
+and continues.
 
-How it goes; each rank is a process, and waits only in the lines marked *:
+Each rank is a process, and waits only in the lines marked *:
 
-    1  rank 0      has made the model; places a Rank actor for each other rank, and calls its `run`
-    2  rank n      makes its learner and session from the Part that came with the call
-    3  * all       meet by a file in a folder of the user's alone (AllReduce), or open the store
-    4  each        runs the loop: its actors sample, it updates; rank 0 alone records
-    5  * all       exchange after each round what was sampled (session.py), so that all count alike,
-                   and average each gradient; on a store nobody waits, and rank 0 asks for `news`
-    6  rank 0      is over: it raises the flag, which the others see wherever they wait
+    1  rank 0      makes the model; places a Rank actor for each other rank, and calls its `run`
+    2  rank n      makes its learner and session from the Part in the call
+    3  * all       meet through a file in a folder that only this user can access (AllReduce), or
+                   open the store
+    4  each        runs the loop: its actors sample, it updates; only rank 0 records
+    5  * all       exchange after each round what was sampled (session.py), so that all have equal
+                   counts, and average each gradient; with a store none waits, rank 0 polls `news`
+    6  rank 0      is over: it raises the flag, which the others check wherever they wait
 
-How it ends, where they average gradients:
+The end, if they average gradients:
 
-    rank 0 is over       it leaves its loop as it would alone, and raises the flag, memory that all
-                         share; the others see it wherever they wait, and close their actors
-    another rank dies    its connections close, so that the others stop in their next all-reduce;
-                         rank 0 finds out which and why, and raises LearnerLost, so that the
-                         last checkpoint is kept
+    rank 0 is over       it leaves its loop as a single learner would, and raises the flag in shared
+                         memory; the others see it wherever they wait, and close their actors
+    another rank dies    its connections close, so the others stop in their next all-reduce; rank 0
+                         finds out which died and why, and raises LearnerLost, so that the last
+                         checkpoint is kept
     rank 0 dies          the others are actors of its cluster, and end with it
 """
 
@@ -65,17 +66,17 @@ from remotely_rl.supervision import failures
 C = TypeVar("C", bound=Common)
 Loop = Callable[[Session[Any]], None]
 
-KNOWN_S = 5.0  # until it is known which rank has died, once a connection is closed
+DIAGNOSIS_S = 5.0  # after a connection closed, to find out which rank has died
 NEWS_EVERY_S = 0.2
 LEAVING_S = 5.0  # for the other ranks to close their actors
 
 
 class Ended(Exception):
-    """The run is over: raised in ranks other than 0, wherever they wait."""
+    """The run is over; raised in ranks other than 0, wherever they wait."""
 
 
 class Flag:
-    """Whether the run is over, for all of its processes."""
+    """A flag in shared memory that the run is over."""
 
     def __init__(self) -> None:
         self._memory = remotely.SharedArray(1, np.uint8)
@@ -90,7 +91,7 @@ class Flag:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """What a rank other than 0 needs."""
+    """The arguments of a rank other than 0."""
 
     algorithm: str
     loop: Loop
@@ -98,34 +99,34 @@ class Part:
     config: Common
     model: nn.Module
     actions: Actions
-    scale: tuple[float, ...]  # the units of values, with which a model of another run comes
+    scale: tuple[float, ...]  # units of values, which a model of another run brings along
     saved: dict[str, Any] | None
-    run: Path  # for messages: this rank writes nothing there
+    run: Path  # only for messages: this rank writes nothing there
     meeting: Path
     rank: int
     size: int
     over: Flag
-    shared: SharedAddress | None  # of those that share a store
+    shared: SharedAddress | None  # of the store, if there is one
 
 
 @remotely.remote_class
 class Rank:
-    """A learner that is not the first of its run."""
+    """The actor of a learner other than rank 0."""
 
     def __init__(self) -> None:
         self._apart: Apart | None = None
 
     def pid(self) -> int:
-        """The process that learns."""
+        """Return the id of the learner's process."""
         return os.getpid()
 
     def news(self) -> list[Round]:
-        """What was sampled since the last call, of a learner that shares a store."""
+        """Return the rounds sampled since the last call, of a learner that shares a store."""
         rounds = self._apart.rounds if self._apart is not None else ()
         return [rounds.popleft() for _ in range(len(rounds))] if rounds else []
 
     def run(self, part: Part) -> None:
-        """Learns until the run is over.  Raises what ends the loop in another way."""
+        """Learn until the run is over.  Raises what else ends the loop."""
         torch.manual_seed(part.config.seed)
 
         def look() -> None:
@@ -153,21 +154,21 @@ class Rank:
             session.learn_with(others)
             try:
                 part.loop(session)
-            except RankGone:  # another one, which rank 0 will name; then this one is over too
-                until = time.monotonic() + 2 * KNOWN_S
-                while time.monotonic() < until:
+            except RankGone:  # another rank died: rank 0 reports it, and raises the flag
+                deadline = time.monotonic() + 2 * DIAGNOSIS_S
+                while time.monotonic() < deadline:
                     look()
                     time.sleep(all_reduce.LOOK_S)
                 raise
 
 
 class Ranks:
-    """The other ranks, as rank 0 knows them."""
+    """Rank 0's view of the other ranks."""
 
     def __init__(self, parts: list[Part], say: Callable[[str], None]):
         self._over = parts[0].over
         self._say = say
-        self._go_on = parts[0].shared is not None  # when one dies
+        self._tolerates_loss = parts[0].shared is not None
         self._news: dict[int, Future[list[Round]]] = {}
         self._asked_at = 0.0
         self._actors: list[Rank] = []
@@ -182,19 +183,19 @@ class Ranks:
             self._calls.append(remotely.submit(self._actors[-1].run, part))
 
     def look(self) -> None:
-        """Raises LearnerLost if one of them has ended, unless the others can go on."""
+        """Raise LearnerLost if one of them has ended, unless the others can continue."""
         for rank, call in enumerate(self._calls, 1):
             if not call.done() or rank in self._gone:
                 continue
             error = call.exception()
             lost = self._lost(rank, error)
-            if not self._go_on or not isinstance(error, failures.LOST):
+            if not self._tolerates_loss or not isinstance(error, failures.LOST):
                 raise lost
             self._gone.add(rank)
-            self._say(f"{lost}; the others go on")
+            self._say(f"{lost}; the others continue")
 
     def news(self) -> list[Round]:
-        """What the others have sampled, as far as it is known by now; see `look`."""
+        """Return what the others have sampled, as far as they have replied; see `look`."""
         self.look()
         rounds: list[Round] = []
         for rank, call in list(self._news.items()):
@@ -209,18 +210,18 @@ class Ranks:
         return rounds
 
     def lost(self) -> LearnerLost:
-        """What to raise once a connection is closed: which rank has died, and why."""
-        until = time.monotonic() + KNOWN_S
-        while time.monotonic() < until:
+        """After a connection closed, return the error to raise: which rank has died, and why."""
+        deadline = time.monotonic() + DIAGNOSIS_S
+        while time.monotonic() < deadline:
             try:
                 self.look()
             except LearnerLost as lost:
                 return lost
             wait_for_all(self._calls, all_reduce.LOOK_S, "FIRST_COMPLETED")
-        return LearnerLost("a learner has closed its connection to the others, and goes on")
+        return LearnerLost("a learner has closed its connection to the others, but still runs")
 
     def close(self) -> None:
-        """Ends them: in good order if they do so in time."""
+        """End them gracefully, or kill them after LEAVING_S."""
         self._over.raise_it()
         for call in self._calls:
             cluster.discard(call)
@@ -232,27 +233,26 @@ class Ranks:
                 (remotely.kill if call in late else remotely.close)(actor)
 
     def _lost(self, rank: int, error: BaseException | None) -> LearnerLost:
-        of = f"learner {rank}"
         if error is None:
-            return LearnerLost(f"{of} has ended before the run")
+            return LearnerLost(f"learner {rank} has ended before the run")
         if isinstance(error, TrainingError):
-            return LearnerLost(f"{of}: {error}")
-        return LearnerLost(f"{of} is lost: {failures.last_line(error)}")
+            return LearnerLost(f"learner {rank}: {error}")
+        return LearnerLost(f"learner {rank} is lost: {failures.last_line(error)}")
 
 
 @contextlib.contextmanager
 def beside(session: Session[C], loop: Loop, kind: type[Learner[C]]) -> Iterator[None]:
-    """Within it, the other learners of a run are at work, if it has several."""
+    """Run the other learners of a run, if it has several, during the block."""
     config = session.learner.config
     size = learners_of(config)
     sharing = None
     if _has_store(config):
         sharing = _sharing(session, size)
-        session.at_end(sharing.close)  # once the checkpoint is written
+        session.at_end(sharing.close)  # after the checkpoint is written
     if size == 1:
         yield
         return
-    # Of this user alone, whatever the umask: a process that writes there could pose as a rank.
+    # Private to this user, whatever the umask: a process that writes there could pose as a rank.
     with tempfile.TemporaryDirectory(prefix="remotely-learners-") as folder:
         meeting = Path(folder)
         ranks = Ranks(_parts(session, loop, kind, size, meeting, sharing), session.say)
@@ -274,12 +274,12 @@ def beside(session: Session[C], loop: Loop, kind: type[Learner[C]]) -> Iterator[
 
 
 def _has_store(config: Common) -> bool:
-    """Whether there is a store: one learner has one only if it is asked for."""
+    """Whether there is a store: a single learner has one only if the config says so."""
     return shares_store(config) and (learners_of(config) > 1 or not shares_store(type(config)))
 
 
 def _sharing(session: Session[C], size: int) -> Sharing:
-    """What rank 0 begins with, or the run had, in memory that all share."""
+    """Make the store, with rank 0's initial state or that of the resumed run."""
     learner = session.learner
     if session.saved is not None:
         learner.load(session.saved["learner"])
@@ -289,7 +289,7 @@ def _sharing(session: Session[C], size: int) -> Sharing:
 
 
 def check(config: Common) -> None:
-    """Raises TrainingError if this machine cannot have the learners that a config asks for."""
+    """Raise TrainingError if this machine cannot run the learners of a config."""
     size = learners_of(config)
     if _has_store(config) and not memory_file.SUPPORTED:
         raise TrainingError(
@@ -311,15 +311,15 @@ def check(config: Common) -> None:
     device = device_of(config)
     given: str = getattr(config, "device", "cpu")
     if device.type == "cuda":
-        there = torch.cuda.device_count()
+        count = torch.cuda.device_count()
         if device.index is not None:
             raise TrainingError(
                 f"learners={size} take a GPU each, and device={given} names one: use cuda"
             )
-        if size > there:
+        if size > count:
             raise TrainingError(
-                f"learners={size} take a GPU each, and torch sees {there}: set learners to"
-                f" {there} at most, or use --device cpu"
+                f"learners={size} take a GPU each, and torch sees {count}: set learners to"
+                f" {count} at most, or use --device cpu"
             )
     if not shares_store(config):
         all_reduce.check_available(device)
@@ -331,10 +331,10 @@ def _parts(
 ) -> list[Part]:  # fmt: skip
     learner, over = session.learner, Flag()
     saved = session.saved
-    if saved is not None:  # actors and replay are those of rank 0
+    if saved is not None:  # the saved actors and replay are rank 0's
         saved = {**saved, "actors": [], "replay": {}}
     model = networks.copy_to_cpu(learner.model)
-    made = []
+    parts = []
     for rank in range(1, size):
         config = dataclasses.replace(learner.config, seed=seed_from(learner.config.seed, rank))
         part = Part(
@@ -343,17 +343,17 @@ def _parts(
             session.folder.path, meeting, rank, size, over,
             None if sharing is None else sharing.address,
         )  # fmt: skip
-        made.append(part)
-    return made
+        parts.append(part)
+    return parts
 
 
 def _placed(part: Part) -> Rank:
-    """A rank on this machine, with a GPU of its own if it computes there."""
-    # A second call asks for news while the first one learns.
+    """Place a rank on this machine, with its own GPU if it learns on one."""
+    # Two calls at a time with a store: `news` while `run` learns.
     options: dict[str, Any] = {"concurrency": 1 if part.shared is None else 2}
     if not cluster.is_own():
         options["machine"] = this_machine.machine_name()
     if device_of(part.config).type == "cuda":
-        # The one that rank 0 does not see as its first.  CUDA_VISIBLE_DEVICES goes by names.
+        # Rank 0 uses its first visible GPU.  CUDA_VISIBLE_DEVICES takes names.
         options["env"] = {gpus.VARIABLE: gpus.visible()[part.rank]}
     return remotely.options(Rank, **options)()

@@ -1,12 +1,12 @@
 """The recorder of a run: rows of metrics, checkpoints, the curve, and lines for the user.
 
-Rows are due every `log_interval_s`, one at the first update after a game has ended, so that the
-curve of a short run has a beginning, and one when an evaluation has ended.  `checkpoint.pt` is
-written every `checkpoint_interval_s`.  `best.pt` is the policy of the best evaluation; in a run
-without evaluations it is written when the mean return of the last games is the best so far, by what
-is known when a row is due, and at the end.
+A row is due every `log_interval_s`, at the first update after a game has ended, so that the curve
+of a short run has a beginning, and at the end of an evaluation.  `checkpoint.pt` is written every
+`checkpoint_interval_s`.  `best.pt` is the policy of the best evaluation; without evaluations it is
+written if the mean return of the last games is the best so far, checked with each row and at the
+end.
 
-If the disk is full, or gone for a while, the user is told once and training continues.
+If the disk is full or temporarily gone, the recorder says so once and training continues.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from remotely_rl.runs.run_folder import RunFolder
 
 
 class Recorder:
-    """Counts updates and writes what is due.  It has no clock: `now` is seconds of the run."""
+    """Counts updates and writes what is due.  It has no clock: `now` is in seconds of the run."""
 
     def __init__(
         self,
@@ -36,9 +36,9 @@ class Recorder:
         progress: Progress | None = None,
         on_row: Callable[[metrics.Row], None] = lambda row: None,
     ):
-        """`content(path)` returns what the checkpoint at this path holds, or None for none.
+        """`content(path)` returns the content of the checkpoint at this path, or None for none.
 
-        Drops rows of metrics after `tally`: the checkpoint that the run resumes from lacks them.
+        Drops metrics later than `tally`, which the checkpoint of a resumed run does not include.
         """
         self._folder = folder
         self._title = title
@@ -47,30 +47,30 @@ class Recorder:
         self._content = content
         self._on_row = on_row  # may add columns
         self._clipping = ClippingReport(config.clips_rewards_at)
-        began = tally.counters.seconds
-        self._writer = metrics.Writer(folder.path, resumed_at_s=began)
-        with contextlib.suppress(OSError):  # of which the first row tells
+        started = tally.counters.seconds
+        self._writer = metrics.Writer(folder.path, resumed_at_s=started)
+        with contextlib.suppress(OSError):  # reported at the first row
             self._writer.describe(run_folder.fields_of(config))
         self._progress = progress or Progress(f"{title}, in {folder.path}", config)
         self.say = self._progress.say  # prints a line that stays above the live table
         self._unwritten: set[Path] = set()  # files whose last write failed
-        self._row_due = began + config.log_interval_s
-        self._has_curve = tally.counters.episodes > 0  # a run that was resumed: it has rows
-        # How far checkpoint.pt is, in steps and updates; None if there is none yet.
+        self._row_due = started + config.log_interval_s
+        self._has_curve = tally.counters.episodes > 0  # a resumed run has rows
+        # Steps and updates in checkpoint.pt; None if there is none yet.
         self._saved: tuple[int, int] | None = self._reached if any(self._reached) else None
-        self._checkpoint_due = began + config.checkpoint_interval_s
+        self._checkpoint_due = started + config.checkpoint_interval_s
 
     @property
     def _reached(self) -> tuple[int, int]:
         return self._tally.counters.env_steps, self._tally.counters.updates
 
     def count_update(self, metrics: dict[str, float], staleness: Sequence[int]) -> None:
-        """Counts an update in."""
+        """Count an update."""
         self._tally.learnt(metrics, staleness)
         self._clipping.count(metrics)
 
     def evaluated(self, measured: Measured) -> None:
-        """Counts an evaluation in, and keeps its policy if it is the best so far."""
+        """Count an evaluation, and keep its policy if it is the best so far."""
         evaluation, checkpoint = measured
         self._tally.evaluated(evaluating.columns_of(evaluation), evaluation.metrics)
         if checkpoint is not None:
@@ -78,24 +78,24 @@ class Recorder:
                 run_folder.save_checkpoint(self._folder.best, checkpoint)
 
     def write_due(self, now: float) -> None:
-        """Writes a row, and a checkpoint, if they are due."""
+        """Write a row and a checkpoint, each if due."""
         self.write_due_row(now)
         if now >= self._checkpoint_due:
             self._save(self._folder.checkpoint, now)
             self._checkpoint_due = now + self._config.checkpoint_interval_s
 
     def write_due_row(self, now: float) -> None:
-        """Writes a row if one is due."""
+        """Write a row, if due."""
         begins_curve = not self._has_curve and self._tally.recent and self._tally.has_update
         if begins_curve or self._tally.has_evaluation or now >= self._row_due:
             self._row_due = now + self._config.log_interval_s
             self._write_row(now)
 
     def finish(self, now: float, has_learner: bool) -> None:
-        """Writes the last row and checkpoint, if there is a learner, and draws the curve.
+        """Write the last row and checkpoint, if there is a learner, and draw the curve.
 
-        No row of nothing, and no checkpoint in place of one that says the same: it may hold
-        environments that cannot be saved any more.  `say` still works afterwards.
+        An empty row is not written.  A checkpoint of the same steps is not replaced: it may hold
+        environments that can no longer be saved.  `say` still works afterwards.
         """
         self._tally.counters.seconds = now
         try:
@@ -115,7 +115,7 @@ class Recorder:
             self._progress.close()
 
     def say_summary(self, ended: str) -> None:
-        """Tells the user how the run ended."""
+        """Tell the user how the run ended."""
         if clipped := self._clipping.summary():
             self.say(clipped)
         self.say(f"{ended}; the run is in {self._folder.path}")
@@ -127,16 +127,16 @@ class Recorder:
         with self._disk(self._folder.metrics):
             self._writer.write(row)
         self._progress.show(row)
-        for remark in self._tally.remarks():
-            self.say(remark)
+        for warning in self._tally.warnings():
+            self.say(warning)
         if clipped := self._clipping.news():
             self.say(clipped)
         self._judge(now)
 
     def _judge(self, now: float) -> None:
         counters = self._tally.counters
-        if self._tally.judged() > counters.best_return:
-            counters.best_return = self._tally.judged()
+        if self._tally.short_return_mean() > counters.best_return:
+            counters.best_return = self._tally.short_return_mean()
             if not self._config.evaluate_every:
                 self._save(self._folder.best, now)
 
@@ -152,54 +152,55 @@ class Recorder:
 
     @contextmanager
     def _disk(self, path: Path) -> Iterator[None]:
-        """Tells the user once of writes that fail, and lets training continue."""
+        """Tell the user once about writes that fail, and let training continue."""
         try:
             yield
         except OSError as error:
             if not self._unwritten:
                 self.say(
-                    f"cannot write to {self._folder.path}: {error.strerror or error}; going on"
+                    f"cannot write to {self._folder.path}: {error.strerror or error}; training"
+                    " continues"
                 )
             self._unwritten.add(path)
         else:
             before = bool(self._unwritten)
             self._unwritten.discard(path)
             if path == self._folder.checkpoint:
-                # best.pt is as large, and may not be due again for long.
+                # best.pt has the same size, and may not be due again for long.
                 self._unwritten.discard(self._folder.best)
             if before and not self._unwritten:
                 self.say(f"{self._folder.path} can be written to again")
 
 
 class ClippingReport:
-    """Adds up what the updates of a run clipped, and says so in a sentence.
+    """The share of rewards that the updates of a run clipped, as a line for the user.
 
-    A clipped reward says only that it was good or bad.  Where its size matters, the agent learns
-    another task than the one it is scored by, and its returns may fall while all losses look fine.
-    So a run reports clipping as soon as it happens, and again at its end.
+    A clipped reward keeps little more than its sign.  If its size matters, the agent learns a
+    different task from the one it is scored by, and returns may fall while all losses look fine.
+    So a run reports clipping when it first happens, and again at its end.
     """
 
     def __init__(self, bound: float):
         self._bound = bound
         self._sum = 0.0
         self._updates = 0
-        self._is_told = False
+        self._is_reported = False
 
     def count(self, metrics: dict[str, float]) -> None:
-        """Counts an update with these metrics."""
+        """Count an update with these metrics."""
         if "train/rewards_clipped" in metrics:
             self._sum += metrics["train/rewards_clipped"]
             self._updates += 1
 
     def news(self) -> str:
-        """The sentence, the first time that there is something to tell; else nothing."""
-        if self._is_told:
+        """Return the line when rewards were clipped for the first time, else an empty string."""
+        if self._is_reported:
             return ""
-        self._is_told = self._sum > 0
+        self._is_reported = self._sum > 0
         return self.summary()
 
     def summary(self) -> str:
-        """The sentence, or nothing if no reward was clipped."""
+        """Return the line, or an empty string if no reward was clipped."""
         if not self._sum:
             return ""
         percent = f"{100 * self._sum / self._updates:.2g}"

@@ -1,4 +1,4 @@
-"""The replay of a run: rounds of actors fill it, and updates draw from it at the ratio.
+"""The replay of a run: rounds of actors fill it, and updates draw from it at a fixed ratio.
 
     replay = session.replay = replaying.RunReplay(session)
     for _ in replay.rounds(sampling.rounds(session, QActor)):
@@ -7,10 +7,9 @@
             steps = replaying.to_device(learner, draw)
             replay.learnt(draw, update(learner, steps, progress))
 
-A round is appended, then the learner makes the updates that it owes; with `overlap` actors sample
-the next round meanwhile, and neither side runs ahead of `replay_ratio` by more than 1 %.  The run
-is whole after the updates that a round owes: checkpoints are written there, and the replay is saved
-beside them.
+A round is appended, then the learner makes the updates that are due; with `overlap` actors sample
+the next round meanwhile, and neither side runs ahead of `replay_ratio` by more than 1 %.  After
+those updates the run is consistent: then checkpoints are written, and the replay beside them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
 FOLDER = "replay"  # in the run folder
 
-RATE_IS_FOR = 128  # rows of a batch; see `rate_rule`
+RATE_IS_FOR = 128  # rows per batch; see `rate_rule`
 RATE_FOLLOWS = f"batch_size / {RATE_IS_FOR}"
 
 
@@ -50,23 +49,23 @@ class Steps(NamedTuple):
 
     obs: Tree
     action: Tensor
-    reward: Tensor  # the discounted sum of n, each clipped if the config says so
+    reward: Tensor  # the discounted sum of n rewards, each clipped if the config says so
     discount: Tensor  # gamma^n, or 0 where the episode ended
     next_obs: Tree
-    weight: Tensor  # corrects for what prioritized draws favour; 1 if all are drawn alike
+    weight: Tensor  # importance-sampling weight of prioritized replay; 1 for uniform draws
 
 
 class Update(NamedTuple):
-    """What an update returns: its metrics, and how surprising each step was [N]."""
+    """The result of an update: its metrics, and the new priority of each step [N]."""
 
     metrics: dict[str, float]
     priority: NDArray[np.floating[Any]]
 
 
 class RunReplay:
-    """The replay of a run, made when the first round tells what a row is.
+    """The replay of a run, made from the first round, whose rows have its shapes and dtypes.
 
-    See the module's docstring for the loop that it is used in.
+    See the module's docstring for its loop.
     """
 
     def __init__(self, session: Session[Any]):
@@ -75,7 +74,7 @@ class RunReplay:
         self._folder = session.folder.path / FOLDER
         self._say = session.say
         learners = joint_learners_of(config)
-        self._is_kept = config.save_replay and learners_of(config) == 1  # each learner has one
+        self._is_kept = config.save_replay and learners_of(config) == 1
         self._saved: dict[str, Any] | None = None
         if session.saved:
             self._saved = session.saved["replay"] if learners_of(config) == 1 else {}
@@ -85,22 +84,22 @@ class RunReplay:
         self._metrics: dict[str, float] = {}  # of the last update
         self.replay: Replay | None = None
         rows = config.batch_size * learners  # of an update of all learners
-        # Learners that count apart each wait for their share of the first steps.
+        # Learners that share a store each wait for their share of the first steps.
         learn_from = config.learn_from * learners // learners_of(config)
         self.ratio = Ratio(config.replay_ratio, rows, learn_from)
-        session.say(told(config.replay_ratio / rows))
+        session.say(updates_per_step(config.replay_ratio / rows))
         if config.save_replay and not self._is_kept:
             session.say("the replays of several learners are not saved")
         session.tally.gauges.append(lambda: self.gauge(session.progress))
 
     @property
     def _config(self) -> "ReplayConfig":
-        """The config as it is now: hooks may change it."""
+        """The current config, which hooks may change."""
         config: ReplayConfig = self._session.learner.config
         return config
 
     def rounds(self, actors: Rounds) -> Iterator[list[Rollout]]:
-        """Yields each round, once it is in the replay, until the run is over."""
+        """Yield each round after appending it, until the run is over."""
         session, learner = self._session, self._session.learner
         self._actors = actors
         while not session.over():
@@ -117,12 +116,9 @@ class RunReplay:
             session.tick()
 
     def updates(self) -> Iterator[float]:
-        """Yields, for each update that is owed, how much of the schedule is over.
-
-        The update is to call `learnt`.
-        """
+        """Yield the progress of the schedule for each update due, which must call `learnt`."""
         session, actors = self._session, self._actors
-        assert actors is not None, "updates are owed by a round"
+        assert actors is not None, "call `rounds` first"
         while self.owes_update:
             may_begin = self._config.overlap and actors.idle and self.allows_round
             if may_begin and not session.over():
@@ -133,12 +129,12 @@ class RunReplay:
             self._staleness = []
 
     def learnt(self, draw: Draw, update: Update) -> None:
-        """Counts an update by a batch that was drawn."""
+        """Count an update with this draw."""
         self._metrics = update.metrics
         self.update(draw, update.priority)
 
     def append(self, rollouts: Sequence[Rollout]) -> None:
-        """Add a round; each actor's environments have columns of their own."""
+        """Append a round; each actor's environments have their own columns."""
         for rollout in rollouts:
             replay = self.replay or self._make(rollout.trajectory)
             replay.append(rollout.trajectory, column=rollout.actor * self._config.rows_per_actor)
@@ -146,14 +142,14 @@ class RunReplay:
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is a row whose window is closed."""
+        """Whether there is a row to draw, with all of its n steps."""
         return self.replay is not None and len(self.replay) > 0
 
     @property
     def owes_update(self) -> bool:
-        """Whether the learner owes an update, and there is a row whose window is closed.
+        """Whether an update is due and possible.
 
-        With several learners all answer alike, a round later than one might: see `all_ready`.
+        Several learners always agree, perhaps a round later than one could: see `all_ready`.
         """
         return self.ratio.updates_owed > 0 and self.is_ready and self._session.all_ready
 
@@ -165,9 +161,9 @@ class RunReplay:
     def draw(
         self, progress: float, *, n_step: int | None = None, gamma: float | None = None
     ) -> Draw:
-        """Draw a batch for the next update, when so much of the schedule is over.
+        """Draw a batch for the next update, at this progress of the schedule.
 
-        Its targets have `n_step` rewards, discounted by `gamma`; by default those of the config.
+        `n_step` and `gamma` of its targets are the config's by default.
         """
         assert self.replay is not None, "there is nothing to learn from before the first round"
         config = self._config
@@ -178,25 +174,25 @@ class RunReplay:
         return self.replay.draw(config.batch_size, beta=self.beta_at(progress))
 
     def beta_at(self, progress: float) -> float:
-        """How much weights correct for priorities, when so much of the schedule is over."""
+        """Return beta of prioritized replay at this progress of the schedule."""
         return annealed(self._config.prioritized_beta, 1.0, progress)
 
     def gauge(self, progress: float) -> dict[str, float]:
-        """What a row tells of it: how full it is, and beta if priorities count."""
+        """Return its metrics: how full it is, and beta if it is prioritized."""
         filled = 0 if self.replay is None else len(self.replay)
         beta = {"train/beta": self.beta_at(progress)} if self._config.prioritized_alpha else {}
         return {"rollout/replay_fill": filled / self._config.replay_rows, **beta}
 
     def update(self, draw: Draw, priority: NDArray[np.floating[Any]]) -> None:
-        """Count an update, which has found these priorities of the rows drawn."""
+        """Count an update, and set the priorities of the rows drawn."""
         self.ratio.updated()
         if self.replay is not None and self._config.prioritized_alpha:
             self.replay.update(draw.rows, priority)
 
     def save(self) -> dict[str, Any]:
-        """Save the replay, if the config says so; return what the checkpoint keeps of it.
+        """Save the replay, if the config says so; return its entry in the checkpoint.
 
-        Before the first round of a resumed run it is what was saved before.
+        Before the first round of a resumed run this is the entry of the earlier checkpoint.
         """
         if self.replay is None:
             return self._saved or {}
@@ -204,7 +200,7 @@ class RunReplay:
             return {}
         try:
             number = self.replay.save(self._folder)
-        except OSError as error:  # a full disk, say: the checkpoint is small, and may still fit
+        except OSError as error:  # a full disk, say; the checkpoint is small and may still fit
             if not self._is_unsaved:
                 self._say(f"{error.strerror or error}; the checkpoint is without the replay")
             self._is_unsaved = True
@@ -227,11 +223,11 @@ class RunReplay:
         )
         if self._saved is not None:
             self._load(replay, self._saved)
-        self.replay = replay  # from here on it is saved over what was saved before
+        self.replay = replay  # from here on it overwrites what was saved before
         return replay
 
     def _load(self, replay: Replay, saved: dict[str, Any]) -> None:
-        """Continue with the replay that was saved, or say why not and fill a new one."""
+        """Load the saved replay, or say why not and start an empty one."""
         if not saved or not Replay.is_saved(self._folder):
             why = "is gone" if saved else "was not saved"
             self._say(
@@ -241,35 +237,36 @@ class RunReplay:
         number = replay.load(self._folder)
         if number != saved["number"]:
             self._say(
-                "the replay was saved after the checkpoint, which the run did not live to write:"
-                " some steps will be in it twice"
+                "the replay is newer than the checkpoint, because the run ended before it wrote"
+                " one: some steps will be in it twice"
             )
         self.ratio.restore(saved)
 
 
-def told(updates: float) -> str:
-    """The sentence about so many updates a step, which are `replay_ratio` over `batch_size`."""
-    of = "replay_ratio / batch_size"
+def updates_per_step(updates: float) -> str:
+    """Return a line for the user about the number of updates per step."""
     if updates >= 1:
-        return f"{updates:g} update{'s' if updates > 1 else ''} for each step ({of})"
-    return f"an update for every {1 / updates:g} steps ({of})"
+        text = f"{updates:g} update{'s' if updates > 1 else ''} for each step"
+    else:
+        text = f"an update for every {1 / updates:g} steps"
+    return f"{text} (replay_ratio / batch_size)"
 
 
 def check(config: "ReplayConfig") -> None:
-    """Raises TrainingError for a ratio that cannot be."""
+    """Raise TrainingError for an invalid ratio."""
     if config.replay_ratio == 0:
         raise TrainingError("replay_ratio must be more than 0: at 0 nothing would be learnt")
 
 
 def unused(config: "ReplayConfig") -> dict[str, str]:
-    """Why fields of the replay do nothing, as the others are, by their names."""
+    """Return the fields that have no effect, each with the reason."""
     if config.prioritized_alpha:
         return {}
     return {"prioritized_beta": "prioritized_alpha is 0"}
 
 
 def check_saved(config: "ReplayConfig", run: Path) -> None:
-    """Raises TrainingError if the replay saved in a run folder does not fit the config."""
+    """Raise TrainingError if the replay saved in a run folder does not fit the config."""
     folder = run / FOLDER
     if not Replay.is_saved(folder):
         return
@@ -283,11 +280,11 @@ def check_saved(config: "ReplayConfig", run: Path) -> None:
 
 
 def check_sizes(config: "ReplayConfig", n_step: int) -> None:
-    """Raises TrainingError for sizes that do not fit each other."""
+    """Raise TrainingError for inconsistent sizes."""
     if config.learn_from > config.replay_rows:
         raise TrainingError(
             f"learn_from ({config.learn_from:,}) is more than replay_rows ({config.replay_rows:,}):"
-            " the replay would never hold enough to begin"
+            " the replay would never hold enough to start learning"
         )
     batch = config.batch_size * learners_of(config)
     if batch > config.learn_from:
@@ -302,50 +299,49 @@ def check_sizes(config: "ReplayConfig", n_step: int) -> None:
     if each < needed:
         raise TrainingError(
             f"replay_rows ({config.replay_rows:,}) leaves {each:,} steps to each of"
-            f" {environments:,} environments, which need {needed:,} at least: n_step, and a"
+            f" {environments:,} environments, which need at least {needed:,}: n_step, and a"
             " round or a stack of frames; raise replay_rows or lower envs_per_actor"
         )
 
 
 def check_has_no_memory(model: nn.Module) -> None:
-    """Raises TrainingError for a network with a memory."""
+    """Raise TrainingError for a recurrent network."""
     if networks.is_recurrent(model):
         raise TrainingError(
-            "a replay keeps no recurrent state; to train a model with a memory use a2c, ppo or"
-            " impala"
+            "a replay keeps no recurrent state; train a recurrent model with a2c, ppo or impala"
         )
 
 
 def rewards(rollouts: Sequence[Rollout]) -> NDArray[np.float32]:
-    """The rewards [N] of a round, raw."""
-    seen = [rollout.trajectory for rollout in rollouts]
-    return np.concatenate([one.reward[one.valid] for one in seen])
+    """Return the raw rewards [N] of a round."""
+    trajectories = [rollout.trajectory for rollout in rollouts]
+    return np.concatenate([each.reward[each.valid] for each in trajectories])
 
 
 def count_in(learner: Learner[Any], rollouts: Sequence[Rollout]) -> None:
-    """Counts new experience into the statistics of the input and of rewards.
+    """Update the statistics of inputs and rewards with new experience.
 
-    Once, when it comes: what is drawn often would count often.
+    This is done once, when it arrives: counted by draws, some steps would count several times.
     """
-    seen = [rollout.trajectory for rollout in rollouts]
-    for trajectory in seen:
+    trajectories = [rollout.trajectory for rollout in rollouts]
+    for trajectory in trajectories:
         learner.reward_clipper.count(trajectory)
-    # Of no rows there are no means; but other learners may have some, and wait for this one's.
+    # No rows have no mean; but other learners may have rows, and wait for this one.
     if learner.others is None and not any(rollout.steps for rollout in rollouts):
         return
     reward = torch.from_numpy(rewards(rollouts))
     learner.count_values(reward, reward)
     if networks.has_normalizer(learner.model):
-        obs = [trees.map_tree(lambda x: x[:-1][one.valid], one.obs) for one in seen]  # noqa: B023 - called at once
+        obs = [
+            trees.map_tree(lambda x, valid=each.valid: x[:-1][valid], each.obs)
+            for each in trajectories
+        ]
         joined = trees.join(np.concatenate, obs)
         learner.count_observations(trees.map_tree(learner.to_device, joined))
 
 
 def to_device(learner: Learner[Any], draw: Draw) -> Steps:
-    """Copies a batch to the learner's device.
-
-    Images become channels last here, once, because two networks look at them.
-    """
+    """Copy a batch to the learner's device, images in channels-last layout for both networks."""
 
     def observation(array: NDArray[Any]) -> Tensor:
         tensor = learner.to_device(array)

@@ -1,15 +1,15 @@
 """The folder of one training run.
 
-config.json     the config of the last time that the run was started or resumed, its algorithm, and
-                the file of that, if it is a user's own
-metrics.csv     a row each interval; tensorboard/ has the same
-checkpoint.pt   the last state, to resume from
-best.pt         the state at the best evaluation; without any, at the best mean return
+config.json     the config with which the run was last started or resumed, its algorithm, and the
+                file of the algorithm if it is a user's
+metrics.csv     a row per interval; tensorboard/ has the same
+checkpoint.pt   the latest state, to resume from
+best.pt         the state at the best evaluation; without evaluations, at the best mean return
 curve.png       the learning curve
 crashes.jsonl   the crashes of environments
 
-A checkpoint is all that a run needs to continue as if it had not stopped: a dictionary of tensors
-and plain values, so that loading it runs no code (`weights_only`).
+A checkpoint holds all that a run needs to continue as if it had not stopped.  It is a dictionary of
+tensors and plain values, so loading it runs no code (`weights_only`).
 """
 
 import contextlib
@@ -30,12 +30,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from remotely_rl import durable, settings, user_code
 from remotely_rl.errors import TrainingError
 
-if TYPE_CHECKING:  # the dashboard reads the folders of runs, and needs no torch
+if TYPE_CHECKING:  # the dashboard reads run folders without torch
     from torch import Tensor, nn
 
-# Increased whenever the content of a checkpoint changes, or what its numbers mean to a network.
+# Incremented when the content of a checkpoint changes, or the meaning of its numbers to a network.
 FORMAT = 3
-TOLD = 5  # runs in a folder, of which an error names no more
+MAX_NAMED = 5  # runs of a folder that an error message names
 
 
 class RunFolder:
@@ -56,11 +56,17 @@ class RunFolder:
         return self.path / logbook.NAME
 
 
-def create(path: Path | None, algorithm: str, config: Any, source: str | None = None) -> RunFolder:
-    """Makes the folder, `runs/<algorithm>-<env>-<date-time>` if no path is given.
+def create(
+    path: Path | None,
+    algorithm: str,
+    config: Any,
+    source: str | None = None,
+    model_source: str | None = None,
+) -> RunFolder:
+    """Make the folder, by default `runs/<algorithm>-<env>-<date-time>`, and its config.json.
 
-    `source` is the FILE.py:NAME of an algorithm of a user's.  Raises TrainingError if the path
-    exists already.
+    `source` is the FILE.py:NAME of a user's algorithm, `model_source` that of a user's model.
+    Raises TrainingError if the path exists.
     """
     try:
         if path is None:
@@ -71,35 +77,42 @@ def create(path: Path | None, algorithm: str, config: Any, source: str | None = 
     except OSError as error:
         raise TrainingError(f"cannot make {error.filename}: {error.strerror}") from error
     folder = RunFolder(path)
-    write(folder, algorithm, config, source)
+    write(folder, algorithm, config, source, model_source)
     return folder
 
 
 def check_is_free(path: Path) -> None:
-    """Raises TrainingError if `path` exists and is not an empty folder."""
+    """Raise TrainingError if `path` exists and is not an empty folder."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise TrainingError(
             f"{path} exists already; resume it with --resume {path}, or choose another --run"
         )
 
 
-def write(folder: RunFolder, algorithm: str, config: Any, source: str | None = None) -> None:
-    """Writes config.json, whole or not at all."""
+def write(
+    folder: RunFolder,
+    algorithm: str,
+    config: Any,
+    source: str | None = None,
+    model_source: str | None = None,
+) -> None:
+    """Write config.json atomically."""
     content = {
         "algorithm": algorithm,
         "source": source,
         "env_source": source_of(config.env),
+        "model_source": model_source,
         "config": fields_of(config),
         "not_kept": not_kept(config),
     }
     text = json.dumps({name: value for name, value in content.items() if value}, indent=2)
-    beside = folder.config.with_suffix(".json.tmp")
-    beside.write_text(text + "\n", encoding="utf-8")
-    beside.replace(folder.config)
+    temporary = folder.config.with_suffix(".json.tmp")
+    temporary.write_text(text + "\n", encoding="utf-8")
+    temporary.replace(folder.config)
 
 
 def fields_of(config: Any) -> dict[str, Any]:
-    """The fields of a config as config.json has them."""
+    """Return the fields of a config as config.json stores them."""
     from remotely_rl.environments import additions, name_of  # noqa: PLC0415 - imports torch
 
     fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
@@ -109,37 +122,43 @@ def fields_of(config: Any) -> dict[str, Any]:
         for name, text in texts.items()
         if text is not None
     }
-    words = [additions.word_of(one) for one in config.wrappers]
+    words = [additions.reference_to(one) for one in config.wrappers]
     return fields | {"env": name_of(config.env), "env_kwargs": arguments, "wrappers": words}
 
 
-def source_of(env: Any) -> str | None:
-    """FILE.py:NAME, or module:NAME, of the user's own environments; None for others, and where only
-    the script that trains knows them."""
+def source_of(thing: Any) -> str | None:
+    """Return the FILE.py:NAME or module:NAME of a user's own environment or model.
+
+    None if there is none: for a Gymnasium id, an instance, and what only the training script has.
+    """
     from remotely_rl.environments import additions  # noqa: PLC0415 - imports torch
 
-    if isinstance(env, str):
+    if isinstance(thing, str):
         return None
-    is_made_by_name = isinstance(env, type | types.FunctionType | functools.partial)
-    return user_code.word_for(env) or (additions.word_of(env) if is_made_by_name else None)
+    has_name = isinstance(thing, type | types.FunctionType | functools.partial)
+    return user_code.word_for(thing) or (additions.reference_to(thing) if has_name else None)
 
 
-# How what a folder could not keep is passed again on the command line.
+# How to pass again, on the command line, what a folder could not keep.
 AGAIN = {"env_kwargs": "--env-arg NAME=VALUE", "wrappers": "--wrapper FILE.py:NAME"}
 
 
 def not_kept(config: Any) -> dict[str, str]:
-    """What config.json cannot say, by the field that it is of."""
+    """Return what config.json cannot store, by field."""
     from remotely_rl.environments import additions  # noqa: PLC0415 - imports torch
 
     arguments = [f"{k}={v!r}" for k, v in config.env_kwargs.items() if settings.text_of(v) is None]
-    wrappers = [additions.called(one) for one in config.wrappers if additions.word_of(one) is None]
+    wrappers = [
+        additions.display_name(one)
+        for one in config.wrappers
+        if additions.reference_to(one) is None
+    ]
     lost = {"env_kwargs": ", ".join(arguments), "wrappers": ", ".join(wrappers)}
     return {name: what for name, what in lost.items() if what}
 
 
 def remarks(config: Any) -> list[str]:
-    """What a run says of what its folder cannot keep."""
+    """Return lines for the user about what the folder cannot keep."""
     return [
         f"the run folder cannot keep {what}, of {name}: pass it again to resume, evaluate or play"
         for name, what in not_kept(config).items()
@@ -147,7 +166,7 @@ def remarks(config: Any) -> list[str]:
 
 
 def _json_of(value: Any, text: str) -> Any:
-    """An argument as JSON has it; a text, or what JSON does not have, as the command line does."""
+    """Return a value that JSON can hold; otherwise, and for a string, the command line's text."""
     with contextlib.suppress(TypeError, ValueError):
         if not isinstance(value, str) and repr(json.loads(json.dumps(value))) == repr(value):
             return value
@@ -155,21 +174,22 @@ def _json_of(value: Any, text: str) -> Any:
 
 
 class RunConfig(NamedTuple):
-    """What config.json says of a run.  The fields of `config` are not checked."""
+    """The content of config.json.  The fields of `config` are not checked."""
 
     algorithm: str
     env: str
     config: dict[str, Any]
-    source: str | None = None  # FILE.py:NAME of an algorithm of a user's
+    source: str | None = None  # FILE.py:NAME of a user's algorithm
     env_source: str | None = None  # FILE.py:NAME or module:NAME of a user's environments
-    not_kept: Mapping[str, str] = MappingProxyType({})  # what it could not say, by its field
+    model_source: str | None = None  # the same of a user's model
+    not_kept: Mapping[str, str] = MappingProxyType({})  # what it could not store, by field
 
 
 def read(run: str | Path) -> RunConfig:
-    """Reads the config.json of a run folder, whatever the algorithm.
+    """Read the config.json of a run folder, whatever the algorithm.
 
-    Raises TrainingError if there is no such folder, or no valid config.json in it; of a folder that
-    --seeds made, it names the runs in it.
+    Raises TrainingError if there is no such folder or no valid config.json in it.  For a folder
+    of --seeds, the error names its runs.
     """
     folder = RunFolder(Path(run))
     if not folder.path.is_dir():
@@ -178,8 +198,8 @@ def read(run: str | Path) -> RunConfig:
         content = folder.config.read_bytes()
     except FileNotFoundError:
         if inside := _inside(folder.path):
-            names = ", ".join(one.name for one in inside[:TOLD])
-            more = ", ..." if len(inside) > TOLD else ""
+            names = ", ".join(each.name for each in inside[:MAX_NAMED])
+            more = ", ..." if len(inside) > MAX_NAMED else ""
             raise TrainingError(f"{run} holds several runs: name one of {names}{more}") from None
         raise TrainingError(f"{run} is not a run folder: it has no config.json") from None
     except OSError as error:
@@ -188,54 +208,56 @@ def read(run: str | Path) -> RunConfig:
 
 
 def runs_of(path: Path) -> list[Path]:
-    """The runs in a folder that --seeds made; of any other path, the path itself."""
+    """Return the runs in a folder of --seeds; for any other path, the path itself."""
     return [path] if RunFolder(path).config.exists() else _inside(path) or [path]
 
 
 def _inside(path: Path) -> list[Path]:
-    return sorted((one.parent for one in path.glob("*/config.json")), key=_numbered)
+    return sorted((config.parent for config in path.glob("*/config.json")), key=_numbered)
 
 
 def _numbered(path: Path) -> list[tuple[str, int]]:
-    """What sorts seed-2 before seed-10."""
+    """Return a sort key that puts seed-2 before seed-10."""
     return [(text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", path.name)]
 
 
 def parsed(content: bytes, path: Path) -> RunConfig:
-    """What the content of the config.json at `path` says.  Raises TrainingError as `read` does."""
+    """Parse the content of the config.json at `path`.  Raises TrainingError as `read` does."""
     try:
-        said = json.loads(content)
+        parsed = json.loads(content)
     except ValueError as error:
         raise TrainingError(f"{path} cannot be read: {error}") from error
-    match said:
+    match parsed:
         case {"algorithm": str(algorithm), "config": {"env": str(env)}}:
-            source, env_source = (said.get(name) for name in ("source", "env_source"))
+            sources = {
+                name: str(parsed[name])
+                for name in ("source", "env_source", "model_source")
+                if name in parsed
+            }
             return RunConfig(
                 algorithm,
                 env,
-                in_use(said["config"]),
-                None if source is None else str(source),
-                None if env_source is None else str(env_source),
-                said.get("not_kept", {}),
+                upgrade(parsed["config"]),
+                **sources,
+                not_kept=parsed.get("not_kept", {}),
             )
     raise TrainingError(f"{path} does not name the algorithm and the environment of a run")
 
 
-def in_use(config: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a config.json, perhaps of an earlier version, by their names of today, with
-    arguments as they are."""
+def upgrade(config: dict[str, Any]) -> dict[str, Any]:
+    """Parse the arguments in a config.json, and rename fields of earlier versions."""
     for name, value in (config.get("env_kwargs") or {}).items():
         if isinstance(value, str):
             config["env_kwargs"][name] = settings.literal(value)
-    if "hidden_units" in config:  # of each of two layers
+    if "hidden_units" in config:  # an earlier version: the width of each of two layers
         config["hidden"] = "{0},{0}".format(config.pop("hidden_units"))
     return config
 
 
 def reopen(path: Path, algorithm: str) -> tuple[RunFolder, RunConfig]:
-    """Opens the folder of an earlier run.  Returns it and what its config.json says.
+    """Return the folder of an earlier run and its config.json.
 
-    Raises TrainingError if it is not a run folder, or one of another algorithm.
+    Raises TrainingError if it is not a run folder, or if the run is of another algorithm.
     """
     ran = read(path)
     if (by := ran.algorithm) != algorithm:
@@ -244,7 +266,7 @@ def reopen(path: Path, algorithm: str) -> tuple[RunFolder, RunConfig]:
 
 
 def default_name(algorithm: str, env: Any) -> str:
-    """The name of a run's folder in runs/."""
+    """Return the default name of a run's folder in runs/."""
     from remotely_rl.environments import name_of  # noqa: PLC0415 - imports torch
 
     game = re.sub(r"[^\w.-]+", "-", name_of(env).removeprefix("ALE/")).strip("-")
@@ -252,9 +274,9 @@ def default_name(algorithm: str, env: Any) -> str:
 
 
 def make_new(path: Path) -> Path:
-    """Makes a folder of this name, with a number appended if it exists.  Returns its path.
+    """Make a folder with this name, with a number appended if it exists.  Returns its path.
 
-    To make it is to take it: two runs may begin in the same second, in two processes.
+    Creation decides: two processes may start a run in the same second.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     candidate, n = path, 2
@@ -271,17 +293,17 @@ def make_new(path: Path) -> Path:
 
 
 def save_checkpoint(path: Path, content: dict[str, Any]) -> None:
-    """Writes `content` at `path`: after any crash, the old checkpoint or the new one is there."""
+    """Write a checkpoint: after any crash, the file holds either the old or the new one."""
     import torch  # noqa: PLC0415 - see above
 
-    # Into memory first: torch would hide the OSError of a full disk in an error of its own.
+    # Serialize to memory first: torch would wrap the OSError of a full disk in its own error.
     buffer = io.BytesIO()
     torch.save({"format": FORMAT, **content}, buffer)
     durable.write(path, [buffer.getbuffer()])
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Reads a checkpoint.  Raises TrainingError if the file is missing or is something else."""
+    """Read a checkpoint.  Raises TrainingError if the file is missing or not a checkpoint."""
     import torch  # noqa: PLC0415 - see above
 
     try:
@@ -307,7 +329,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def best_of(path: Path) -> tuple[float, float]:
-    """The best mean return and evaluation that a checkpoint knows of; -inf if it knows none."""
+    """Return the best mean return and the best evaluation of a checkpoint, -inf where missing."""
     try:
         content = load_checkpoint(path)
         evaluated = content.get("evaluations", {}).get("best", -math.inf)
@@ -317,7 +339,7 @@ def best_of(path: Path) -> tuple[float, float]:
 
 
 def check_fits(path: Path, state: "dict[str, Tensor]", model: "nn.Module") -> None:
-    """Raises TrainingError, naming the first difference, if `state` is of another model."""
+    """Raise TrainingError, naming the first difference, if `state` is of another model."""
     own = model.state_dict()
     for name in [*own, *state]:
         here = list(own[name].shape) if name in own else "nothing"

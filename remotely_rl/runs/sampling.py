@@ -1,6 +1,6 @@
-"""The actors of a run: in rounds, in a stream, or as workers that share parameters.
+"""The actors of a run, which sample in rounds, in a stream, or as workers that share parameters.
 
-All put the learner back where it was if the run is resumed, and share out the CPU's cores.
+All functions restore the learner if the run is resumed, and divide the cores of the CPU.
 """
 
 import functools
@@ -31,46 +31,46 @@ MakeWork = Callable[[Any, nn.Module, int], SegmentWork]
 
 
 def rounds(session: Session[Any], kind: type[Actor] = Actor, arrivals: bool = False) -> Rounds:
-    """Starts actors of this kind, which sample in rounds; with `arrivals`, in processes that dial
+    """Start actors of this kind, which sample in rounds; with `arrivals`, in processes that dial
     in.
 
-    The learner has all cores, or its share of them, unless its network is small: the actors rest
-    while it learns.  If the run is resumed, the actors continue where they were, if their
-    environments can be saved and there is one learner.
+    The learner uses all cores, or its share of them, unless its network is small, because the
+    actors are idle while it learns.  In a resumed run the actors continue where they were, if
+    their environments can be saved and there is one learner.
     """
     size = sum(parameter.numel() for parameter in session.learner.model.parameters())
     shared = max(1, threads.in_rounds(size) // learners_of(session.learner.config))
     _set_threads(shared, session)
-    made = session.keep(Rounds(_actors(session, kind, arrivals)))
+    actors = session.keep(Rounds(_actors(session, kind, arrivals)))
     if session.saved and learners_of(session.learner.config) == 1:
-        paused = [one.numpy().tobytes() for one in session.saved["actors"]]
-        if why := made.resume(paused):
+        paused = [each.numpy().tobytes() for each in session.saved["actors"]]
+        if why := actors.resume(paused):
             session.say(f"{why}: new games begin")
     elif session.saved:
         session.say("the environments of several learners are not saved: new games begin")
-    return made
+    return actors
 
 
 def stream(session: Session[Any]) -> Stream[Rollout]:
-    """Starts actors that never wait.  The learner has the cores that they leave, at least one."""
+    """Start actors that never wait.  The learner uses the cores that they leave, at least one."""
     config: impala.Config | appo.Config = session.learner.config
     learners = learners_of(config)
     _set_threads(max(1, threads.beside(config.actors * learners) // learners), session)
     actors = _actors(session, Actor, getattr(config, "arrivals", False))
     batch = config.batch_trajectories
-    if isinstance(actors, CentralActor):  # one rollout has the trajectories of all
+    if isinstance(actors, CentralActor):  # one rollout holds the trajectories of all actors
         batch = -(-batch // config.actors)
     return session.keep(Stream(actors, config.ahead, batch, getattr(config, "max_staleness", None)))
 
 
 def workers(session: Session[Any], make_work: MakeWork) -> tuple[SharedLearner, ParameterServer]:
-    """Starts workers that share parameters by the config's rule.
+    """Start workers that share parameters under the config's sync rule.
 
-    Each calls `make_work(config, model, seed)` where it runs.  Returns the learner, whose rule
-    decides what follows a push, and the server, which takes the pushes.
+    Each calls `make_work(config, model, seed)` in its process.  Returns the learner, which holds
+    the rule, and the server, which receives the pushes.
     """
     config: a3c.Config | n_step_q.Config = session.learner.config
-    # On the CPU even where there is a GPU: vectors arrive and leave there.
+    # On the CPU even if there is a GPU: pushes and parameters are sent and received there.
     learner = SharedLearner(config, networks.copy_to_cpu(session.learner.model))
     learner.scale = session.learner.value_scale  # of a model of another run
     work = functools.partial(make_work, config, networks.copy_to_cpu(learner.model))
@@ -124,7 +124,7 @@ def _actors(
     if (mode := sampling_of(config)) != "local":
         return _central(session, kind, 2 if mode == "alternating" else 1)
     model = networks.copy_to_cpu(learner.model)
-    # Of as many as there is room for, each takes room, whatever the cluster counts by itself.
+    # With actors=0 (as many as fit) each must reserve a CPU, whatever the cluster's default.
     place: Callable[..., Actor] = kind if config.actors else remotely.options(kind, cpus=1)
 
     def make(number: int) -> Actor | Station:
@@ -149,14 +149,14 @@ def _actors(
 def _central(session: Session[Any], kind: type[Actor], halves: int) -> CentralActor:
     learner = session.learner
     config, learners = learner.config, learners_of(learner.config)
-    # Half of the actors step while actions are computed, or none.
+    # In alternating sampling half of the actors step while actions are computed.
     stepping = config.actors * learners // 2 if halves == 2 else 0
     free = threads.beside(stepping) if stepping else threads.cores()
     count = config.actors * config.rows_per_actor
     session.say(
         f"{sampling_of(config)} sampling: the actions of {count} environments are computed here"
     )
-    made = CentralActor(
+    actor = CentralActor(
         kind,
         config,
         learner.model,
@@ -166,5 +166,5 @@ def _central(session: Session[Any], kind: type[Actor], halves: int) -> CentralAc
         session.crashes,
         session.over,
     )
-    made.publish(learner.parameters())
-    return made
+    actor.publish(learner.parameters())
+    return actor

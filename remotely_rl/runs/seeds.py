@@ -1,20 +1,18 @@
-"""A run for each of several seeds, and their mean: `remotely-rl train ALGORITHM --seeds 1-5`.
+"""Runs of several seeds, and their mean: `remotely-rl train ALGORITHM --seeds 1-5`.
 
-    runs/ppo-CartPole-v1-DATE-TIME/seed-1       the run of seed 1; those of the others are beside it
-    runs/ppo-CartPole-v1-DATE-TIME/curve.png    the mean of their returns, and the range
+    runs/ppo-CartPole-v1-DATE-TIME/seed-1       the run of seed 1; the others are beside it
+    runs/ppo-CartPole-v1-DATE-TIME/curve.png    the mean and the range of their returns
 
-Each run is a process: the same command, with a --seed and a --run.  In threads of one process,
-learners would share Python's lock and the threads of torch, and one that is killed would take the
-others along.
+Each run is a process: the same command, with --seed and --run.  In threads of one process, learners
+would share the GIL and torch's threads, and a kill would end them all.
 
-    a signal         Ctrl-C or SIGTERM: each run ends in good order, and no other one begins; a
-                     second Ctrl-C ends them at once
-    this one dies    the runs end in good order (PR_SET_PDEATHSIG)
-    a run fails      the others go on; but if it has failed before its folder was made, no other
-                     one begins: it would fail alike
-    once more        with the same --run, runs that are over stay as they are, the others are
-                     resumed, and new seeds begin.  Other settings are refused: the runs would not
-                     be comparable
+    a signal            Ctrl-C or SIGTERM: each run ends gracefully, and no other starts; a second
+                        Ctrl-C ends them immediately
+    the parent dies     the runs end gracefully (PR_SET_PDEATHSIG)
+    a run fails         the others continue; but if it failed before its folder was made, no other
+                        starts, because it would fail too
+    the same --run      finished runs are kept as they are, the others are resumed, and new seeds
+                        start.  Other settings are rejected: the runs would not be comparable
 """
 
 import contextlib
@@ -48,23 +46,23 @@ from remotely_rl.runs.run_folder import RunFolder
 from remotely_rl.runs.session import limit_reached
 from remotely_rl.runs.training import Train
 
-# The command of a run; SIGTERM, when the process that has started it is gone.
+# The code of a run's process, which receives SIGTERM when its parent dies.
 COMMAND = (
     "import ctypes, signal; ctypes.CDLL(None).prctl(1, signal.SIGTERM);"
     "from remotely_rl.cli import main; main(prog_name='remotely-rl')"
 )
 
-Words = Sequence[str]  # of a command
-Commands = Mapping[int, Words]  # by their seeds
+Arguments = Sequence[str]  # of the command line
+Commands = Mapping[int, Arguments]  # by seed
 
 
 def numbers(text: str) -> list[int]:
-    """The seeds of 1-5, or 1,2,7, or 1-3,7.  Raises TrainingError for another text."""
+    """Parse the seeds of 1-5, 1,2,7 or 1-3,7.  Raises TrainingError for other text."""
     seeds: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
         if match is None or (match[2] and int(match[2]) < int(match[1])):
-            raise TrainingError(f"--seeds needs numbers as 1-5 or 1,2,7, not {text!r}")
+            raise TrainingError(f"--seeds needs numbers such as 1-5 or 1,2,7, not {text!r}")
         seeds += range(int(match[1]), int(match[2] or match[1]) + 1)
     if len(set(seeds)) < len(seeds):
         raise TrainingError(f"--seeds {text} names a seed twice")
@@ -72,7 +70,7 @@ def numbers(text: str) -> list[int]:
 
 
 class Outcome(NamedTuple):
-    """What the run of a seed has come to; it `is_over` at a limit, or if it has ended by itself."""
+    """The outcome of a seed's run.  It `is_over` at a limit, or if a hook has stopped it."""
 
     seed: int
     ended: str
@@ -88,17 +86,17 @@ def train(
     by: Train[Any],
     config: Common,
     seeds: Sequence[int],
-    words: Words,
+    arguments: Arguments,
     *,
     folder: Path | None = None,
-    asked: int | None = None,
+    requested: int | None = None,
     address: str | None = None,
     say: Callable[[str], None] = print,
 ) -> list[Outcome]:
-    """Trains a run for each seed, with these words of the command, and says what they come to.
+    """Train a run for each seed, with these command-line arguments, and print the outcomes.
 
-    `asked` is how many are to run at a time.  Raises TrainingError, before any is begun, if the
-    runs have no end, or if those in the folder have other settings.
+    `requested` is how many should run at a time.  Raises TrainingError, before any starts, if the
+    runs have no limit, or if those in the folder have other settings.
     """
     if not (config.total_steps or config.minutes or config.target is not None):
         raise TrainingError(
@@ -107,7 +105,7 @@ def train(
     runs = {seed: _path(folder, seed) for seed in seeds} if folder is not None else {}
     for seed, run in runs.items():
         check_continues(run, by.algorithm, dataclasses.replace(config, seed=seed))
-    count, why = at_once(config, len(seeds), asked, address)
+    count, why = at_once(config, len(seeds), requested, address)
     if folder is None:
         folder = run_folder.make_new(
             Path("runs") / run_folder.default_name(by.algorithm, config.env)
@@ -119,8 +117,8 @@ def train(
         say(f"seed {seed} is over already")
     processes = Processes(count, say)
     codes = processes.run(
-        {seed: command(words, seed, run) for seed, run in runs.items() if seed not in over},
-        may_go_on=lambda seed, code: code == 0 or runs[seed].exists(),
+        {seed: command(arguments, seed, run) for seed, run in runs.items() if seed not in over},
+        may_continue=lambda seed, code: code == 0 or runs[seed].exists(),
     )
     outcomes = [
         _outcome(seed, run, config, codes.get(seed), processes.is_stopped)
@@ -128,34 +126,34 @@ def train(
     ]
     for line in table(outcomes):
         say(line)
-    if begun := [run for run in runs.values() if RunFolder(run).metrics.exists()]:
+    if started := [run for run in runs.values() if RunFolder(run).metrics.exists()]:
         with contextlib.suppress(TrainingError):  # no episode has ended
-            curve.compare(begun, folder / "curve.png")
+            curve.compare(started, folder / "curve.png")
             say(f"the curve is {folder / 'curve.png'}")
-    if not all(one.is_over for one in outcomes):
-        say(f"the same command with --run {folder} goes on")
+    if not all(outcome.is_over for outcome in outcomes):
+        say(f"the same command with --run {folder} continues")
     return outcomes
 
 
-def command(words: Words, seed: int, run: Path) -> list[str]:
-    """The words of the command that begins the run of a seed, or resumes it."""
+def command(arguments: Arguments, seed: int, run: Path) -> list[str]:
+    """Return the arguments of the command that starts or resumes the run of a seed."""
     if not run.exists():
-        return [*words, f"--seed={seed}", f"--run={run}"]
-    # It has a model and its settings.
-    own = [word for word in words if not word.startswith(("--initial=", "--preset="))]
-    return [*own, f"--seed={seed}", f"--resume={run}"]
+        return [*arguments, f"--seed={seed}", f"--run={run}"]
+    # A resumed run has its own model and settings.
+    kept = [word for word in arguments if not word.startswith(("--initial=", "--preset="))]
+    return [*kept, f"--seed={seed}", f"--resume={run}"]
 
 
 def at_once(
-    config: Common, count: int, asked: int | None = None, address: str | None = None
+    config: Common, count: int, requested: int | None = None, address: str | None = None
 ) -> tuple[int, str]:
-    """How many of `count` runs to train at a time, and why: as many as there is room for."""
-    if asked is not None:
-        return min(asked, count), "as --at-once says"
+    """Return how many of `count` runs to train at a time, by default as many as fit, and why."""
+    if requested is not None:
+        return min(requested, count), "as --at-once says"
     if device_of(config).type == "cuda":
         return 1, "they learn on the GPU; --at-once N trains more"
     if not config.processes:
-        return 1, "each takes all the room that there is"
+        return 1, "each takes all free cores"
     cores = threads.cores()
     if address or os.environ.get("REMOTELY_ADDRESS"):
         cluster.connect(config.processes, address)
@@ -173,7 +171,7 @@ def at_once(
 
 
 def check_continues(run: Path, algorithm: str, config: Common) -> None:
-    """Raises TrainingError unless a run can be begun, or continued with the same settings."""
+    """Raise TrainingError unless a run can be started, or resumed with the same settings."""
     if not run.exists():
         if RunFolder(run.parent).config.exists():
             raise TrainingError(f"{run.parent} is a run itself: --seeds needs another --run")
@@ -181,69 +179,73 @@ def check_continues(run: Path, algorithm: str, config: Common) -> None:
     _, kept = run_folder.reopen(run, algorithm)
     if not RunFolder(run).checkpoint.exists():
         raise TrainingError(
-            f"{run} has no checkpoint to go on from: remove it, or take another --run"
+            f"{run} has no checkpoint to resume from: remove it, or choose another --run"
         )
-    now = run_folder.in_use(json.loads(json.dumps(run_folder.fields_of(config))))
-    for name in sorted(now.keys() - (curve.CHANCE - {"env"})):
+    now = run_folder.upgrade(json.loads(json.dumps(run_folder.fields_of(config))))
+    for name in sorted(now.keys() - (curve.PER_RUN - {"env"})):
         if name in kept.config and kept.config[name] != now[name]:
             raise TrainingError(
-                f"{run} was trained with {name}={kept.config[name]}, and not {now[name]}: give"
-                f" {run_folder.AGAIN.get(name, settings.option(name))} as then, or another --run"
+                f"{run} was trained with {name}={kept.config[name]}, not {now[name]}: give the"
+                f" same {run_folder.AGAIN.get(name, settings.option(name))}, or another --run"
             )
 
 
 class Processes:
-    """Processes of commands, so many at a time.  A signal reaches all, and no more begin."""
+    """Subprocesses, at most `count` at a time.  A signal is forwarded to all; then none starts."""
 
     def __init__(self, count: int, say: Callable[[str], None], code: str = COMMAND):
-        """`code` is the Python of each, which finds its words in sys.argv."""
+        """`code` is the Python code of each process, with its arguments in sys.argv."""
         self._count, self._say, self._code = count, say, code
         self._lock = threading.Lock()
         self._live: dict[int, subprocess.Popen[str]] = {}
-        self._may_begin = True
+        self._may_start = True
         self.is_stopped = False  # by a signal
 
-    def run(self, commands: Commands, may_go_on: Callable[[int, int], bool]) -> dict[int, int]:
-        """Runs all; returns the exit codes of those that were begun.
+    def run(self, commands: Commands, may_continue: Callable[[int, int], bool]) -> dict[int, int]:
+        """Run all; return the exit codes of those that were started.
 
-        No other one begins once `may_go_on(seed, code)` of one that has ended is false.
+        When one ends for which `may_continue(seed, code)` is False, no other starts.
         """
-        before = {one: signal.signal(one, self._stop) for one in (signal.SIGINT, signal.SIGTERM)}
+        handlers = {
+            number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)
+        }
         try:
-            with ThreadPoolExecutor(self._count) as several:
-                running = [
-                    several.submit(self._run, seed, words, may_go_on)
-                    for seed, words in commands.items()
+            with ThreadPoolExecutor(self._count) as pool:
+                futures = [
+                    pool.submit(self._run, seed, arguments, may_continue)
+                    for seed, arguments in commands.items()
                 ]
-            codes = zip(commands, (one.result() for one in running), strict=True)
+            codes = zip(commands, (future.result() for future in futures), strict=True)
             return {seed: code for seed, code in codes if code is not None}
         finally:
-            for number, handler in before.items():
+            for number, handler in handlers.items():
                 signal.signal(number, handler)
 
-    def _run(self, seed: int, words: Words, may_go_on: Callable[[int, int], bool]) -> int | None:
+    def _run(
+        self, seed: int, arguments: Arguments, may_continue: Callable[[int, int], bool]
+    ) -> int | None:
         with self._lock:
-            if self.is_stopped or not self._may_begin:
+            if self.is_stopped or not self._may_start:
                 return None
             sys.stdout.flush()
-            alone = self._count == 1  # then it has the terminal
-            # A process group of its own: Ctrl-C reaches it from here, once.
+            has_terminal = self._count == 1
+            # In its own process group, so that Ctrl-C reaches it only once, through `_stop`.
             process = self._live[seed] = subprocess.Popen(
-                [sys.executable, "-P", "-c", self._code, *words],
+                [sys.executable, "-P", "-c", self._code, *arguments],
                 stdin=subprocess.DEVNULL,
-                stdout=None if alone else subprocess.PIPE,
-                stderr=None if alone else subprocess.STDOUT,
+                stdout=None if has_terminal else subprocess.PIPE,
+                stderr=None if has_terminal else subprocess.STDOUT,
                 text=True,
                 process_group=0,
             )
-            if self.is_stopped:  # meanwhile: perhaps it was not known yet
+            if self.is_stopped:  # by a signal during Popen, which `_stop` may have missed
                 process.send_signal(signal.SIGINT)
         with process:
             for line in process.stdout or ():
                 self._say(f"seed {seed}: {line.rstrip()}")
         with self._lock:
             del self._live[seed]
-            self._may_begin &= may_go_on(seed, process.returncode)
+            self._may_start &= may_continue(seed, process.returncode)
         return process.returncode
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
@@ -253,16 +255,16 @@ class Processes:
 
 
 def table(outcomes: Sequence[Outcome]) -> list[str]:
-    """Lines about the runs, and the mean of those that are over, with its 95 % interval."""
+    """Return a table of the runs, and the mean of finished runs with its 95 % interval."""
     lines = [f"{'seed':>6}  {'return':>10}  {'best':>10}  {'steps':>12}  {'time':>8}"]
-    for one in outcomes:
-        mean, best = progress.number(one.return_mean), progress.number(one.best_return)
+    for each in outcomes:
+        mean, best = progress.number(each.return_mean), progress.number(each.best_return)
         lines.append(
-            f"{one.seed:>6}  {mean:>10}  {best:>10}  {one.env_steps:>12,}"
-            f"  {progress.clock(one.seconds):>8}  {one.ended}"
+            f"{each.seed:>6}  {mean:>10}  {best:>10}  {each.env_steps:>12,}"
+            f"  {progress.clock(each.seconds):>8}  {each.ended}"
         )
     returns = [
-        one.return_mean for one in outcomes if one.is_over and not math.isnan(one.return_mean)
+        each.return_mean for each in outcomes if each.is_over and not math.isnan(each.return_mean)
     ]
     if returns:
         interval = half_interval(returns)
@@ -279,7 +281,7 @@ def _path(folder: Path, seed: int) -> Path:
 def _outcome(
     seed: int, run: Path, config: Common, code: int | None = None, is_stopped: bool = True
 ) -> Outcome:
-    """The outcome of a run by its folder; `code` is that of its process, if it has had one here.
+    """Return the outcome of a run from its folder and the exit code of its process, if it had one.
 
     A process that was stopped has not failed.
     """

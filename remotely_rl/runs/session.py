@@ -1,7 +1,7 @@
-"""One training run, from folder to curve, whatever the algorithm.
+"""The session of a training run, from its folder to its curve, whatever the algorithm.
 
-A `Session` counts, records (`recorder.py`), says when to stop and leaves the run folder whole
-however the run ends.  The algorithm's loop is its own:
+A `Session` counts steps and updates, records them (`recorder.py`), decides when to stop, and leaves
+a complete run folder however the run ends.  The algorithm supplies the loop:
 
     def loop(session: Session[Config]) -> None:
         learner, actors = session.learner, sampling.rounds(session)
@@ -9,35 +9,34 @@ however the run ends.  The algorithm's loop is its own:
             if actors.idle:
                 actors.begin(learner.parameters())
             trajectory = session.collect(actors)
-            if trajectory is None:  # the round is not over: look at the clock
+            if trajectory is None:  # the round is not over: check the limits again
                 continue
             with session.spending("learning"):
                 metrics = update(learner, trajectory, session.progress)
             session.learnt(metrics, staleness=[0])
 
-Ctrl-C (or SIGTERM) makes `over` true; the loop ends where it is, and the session saves the
-checkpoint and the curve.  A second Ctrl-C interrupts at once.  The session saves them too if the
-loop raises, because the learner is whole between updates; but if the learner is lost, the last
-checkpoint is kept as it is.  If the disk is full, the run says so and continues.
+Ctrl-C (or SIGTERM) makes `over` return True; the loop returns, and the session saves the checkpoint
+and the curve.  A second Ctrl-C interrupts immediately.  The session also saves if the loop raises,
+because the learner is consistent between updates; but if the learner is lost, the last checkpoint
+is kept unchanged.  If the disk is full, the run says so and continues.
 
-What a run changes in its process, and restores when it ends (`Process`):
+A run changes this state of its process, and restores it at the end (`Process`):
 
-    threads of torch    as many as fit the algorithm
+    torch's threads     their number, to suit the algorithm
     random numbers      torch's global generator starts at the run's seed, for the parts of a
                         model that draw from it: initial weights, dropout
-    SIGINT, SIGTERM     ask the run to stop; the second one interrupts it at once
+    SIGINT, SIGTERM     the first asks the run to stop, the second interrupts it immediately
 
-The library itself draws from generators of its own.  So runs in several threads of one process
-do not disturb each other, except for dropout, which has no generator.  Python tells of signals in
-the main thread alone: runs in other threads stop in good order if a KeyboardInterrupt is on its
-way through that thread, or has ended it.
+The library itself draws from its own generators, so runs in several threads of one process do not
+affect each other, except through dropout, which has no generator.  Python handles signals only in
+the main thread: runs in other threads stop gracefully when a KeyboardInterrupt propagates through
+the main thread or has ended it.
 
-A run with several learners (`ranks.py`) has a session in each, and the same loop.  After each round
-they tell each other what was sampled, so that all count alike and are equally far.  The session of
-rank 0 is the run's; the others write nothing, and end when it has.
+A run with several learners (`ranks.py`) has a session in each, with the same loop.  After each
+round they exchange what was sampled, so that all have the same counts and make the same decisions.
+The session of rank 0 is the run's; the others write nothing, and end when it ends.
 
-The file is over 700 lines: whatever ends or resumes a run reads and writes the same state, and a
-reader of one of these needs the others.
+The file is over 700 lines because all ways to end or resume a run share its state.
 """
 
 import copy
@@ -82,14 +81,14 @@ from remotely_rl.runs.run_folder import RunFolder
 from remotely_rl.supervision import Crashes
 from remotely_rl.supervision.logbook import Logbook
 
-TOLD_S = 2.0  # how long the end of a run waits for an evaluation before it says so
+SAY_AFTER_S = 2.0  # after this wait for an evaluation, the end of a run says that it waits
 
 C = TypeVar("C", bound=Common)
 A = TypeVar("A", bound=Rounds | Stream[Any] | ParameterServer)
 
 
 class Saveable(Protocol):
-    """A learner, wherever it is: what a session saves and restores."""
+    """A learner, local or remote, that a session saves and restores."""
 
     @property
     def model(self) -> nn.Module: ...
@@ -98,7 +97,7 @@ class Saveable(Protocol):
 
 
 class Kept(Protocol):
-    """What a run keeps in its folder beside the checkpoint."""
+    """A replay, which is saved in the run folder beside the checkpoint."""
 
     @property
     def is_ready(self) -> bool:
@@ -106,27 +105,27 @@ class Kept(Protocol):
         ...
 
     def save(self) -> dict[str, Any]:
-        """Save it; return what the checkpoint has to say of it."""
+        """Save it; return its entry in the checkpoint."""
         ...
 
 
 class Round(NamedTuple):
-    """What the learners tell each other after a round of their actors."""
+    """What learners exchange after a round of their actors."""
 
     steps: int
     episodes: list[tuple[float, int, dict[str, float]]]
     seconds: dict[str, float]  # by phase
-    minibatches: int  # that its experience can be cut into
-    is_ready: bool  # to draw from its replay, if there is one
-    clock_s: float  # since the run began; that of rank 0 counts
+    minibatches: int  # into which its experience can be split
+    is_ready: bool  # whether it can draw from its replay, if there is one
+    clock_s: float  # since the run began; rank 0's counts
 
 
 @dataclasses.dataclass
 class Apart:
-    """How sessions count whose learners share a store: each goes on by itself.
+    """The counts of a session whose learner shares a store and does not wait for the others.
 
-    `steps` are those of each learner's environments since they began, in memory that all share.
-    Rank 0 hears of the `rounds` of the others now and then, from `news`; they keep them until then.
+    `steps` has each learner's environment steps since it started, in memory shared by all.  The
+    other ranks keep their `rounds` until rank 0 fetches them through `news`.
     """
 
     rank: int
@@ -136,9 +135,10 @@ class Apart:
 
 
 class Result(NamedTuple):
-    """How a run ended.  Seconds, steps and the like count from its beginning.
+    """The result of a run.  All counts are since its beginning, before any resume.
 
-    `return_mean` is of the last 100 episodes, `best_return` the best of 30 as a row was written.
+    `return_mean` is over the last 100 episodes; `best_return` is the best mean over 30 episodes
+    at the time of a row.
     """
 
     run: Path
@@ -149,12 +149,12 @@ class Result(NamedTuple):
     episodes: int
     return_mean: float
     best_return: float
-    # Of the steps those since the run was begun or resumed; None if there was nothing to do.
+    # Steps since the run was started or resumed; None if it had already reached its limit.
     new_steps: int | None = None
 
     @classmethod
     def of(cls, run: Path, ended: str, tally: Tally, new_steps: int | None = None) -> "Result":
-        """The result of a run that has counted this."""
+        """Return the result of a run with this tally."""
         counters = tally.counters
         return cls(
             run=run,
@@ -169,7 +169,7 @@ class Result(NamedTuple):
         )
 
     def _repr_html_(self) -> str:
-        """How a notebook shows it: with the curve."""
+        """Return a table and the learning curve, for notebooks."""
         facts = {
             "run": self.run,
             "ended": self.ended,
@@ -182,47 +182,47 @@ class Result(NamedTuple):
 
 
 def seed_from(*words: int) -> int:
-    """A seed that differs wherever one of these numbers does."""
+    """Return a seed derived from all of these numbers."""
     return int(np.random.SeedSequence(words).generate_state(1)[0]) >> 1
 
 
 def limit_reached(config: Common, tally: Tally, seconds: float) -> str:
-    """Which limit of a config is reached, or an empty string."""
+    """Return the limit of a config that is reached, as text, or an empty string."""
     if config.total_steps and tally.counters.env_steps >= config.total_steps:
         return f"{config.total_steps:,} steps are done"
     if config.minutes and seconds >= config.minutes * 60:
         return f"{config.minutes:g} minute{' is' if config.minutes == 1 else 's are'} over"
-    if config.target is not None and tally.judged() >= config.target:
+    if config.target is not None and tally.short_return_mean() >= config.target:
         return f"the mean return of {config.target:g} is reached"
     return ""
 
 
 def _minibatches_in(rollouts: Sequence[Rollout], wanted: int, is_recurrent: bool) -> int:
-    """How many minibatches of those wanted a round can be cut into."""
+    """Return into how many minibatches, at most `wanted`, a round can be split."""
     valid = [rollout.trajectory.valid for rollout in rollouts]
-    if is_recurrent:  # cut along the environments
+    if is_recurrent:  # split along the environments
         return min(wanted, sum(one.shape[1] for one in valid) if any(map(np.any, valid)) else 0)
     return min(wanted, sum(int(one.sum()) for one in valid))
 
 
 class Session(Generic[C]):
-    """See the module's docstring.  `training.begin` makes one.
+    """The session of a run (see the module's docstring), made by `training.begin`.
 
-    at its start    restore, keep, at_end, learn_with    what it saves, closes and counts with
-    in its loop     take, collect, gather, count         rollouts, waited for in slices and counted
-                    spending, learnt, count_update       what an update has taken and found
-                    over, tick, progress                 whether to stop; what is due; the schedule
-    to hooks        stop, change, set_env_attr           its end, coefficients, environments
-    to its user     say, warn                            lines that stay on the terminal
+    set-up         restore, keep, at_end, learn_with    what to save and close; other learners
+    the loop       take, collect, gather, count         wait for rollouts in slices; count them
+                   spending, learnt, count_update       record an update: its time and metrics
+                   over, tick, progress                 when to stop; due work; the schedule
+    for hooks      stop, change, set_env_attr           the end, coefficients, environments
+    for users      say, warn                            lines that stay on the terminal
     """
 
     result: Result
     learner: Learner[C]
-    others: AllReduce | None = None  # learners, which do the same; see `learn_with`
-    apart: Apart | None = None  # of a learner that shares a store
-    opening: Sequence[str] = ()  # lines about the model, said at the start
-    replay: Kept | None = None  # of a learner that has one
-    threads: Threads | None = None  # of torch, if their number follows the load of the machine
+    others: AllReduce | None = None  # the group of learners, if there are several
+    apart: Apart | None = None  # if the learner shares a store
+    opening: Sequence[str] = ()  # lines about the model, printed at the start
+    replay: Kept | None = None
+    threads: Threads | None = None  # torch's, if their number follows the machine's load
 
     def __init__(
         self,
@@ -237,7 +237,7 @@ class Session(Generic[C]):
         follows: Callable[[], str] | None = None,
         hooks: Sequence[Hook] = (),
     ):
-        """`follows`, of a session that is not the run's own, says why it is to end, once it is."""
+        """`follows`, for ranks other than 0, returns why the run is over, or an empty string."""
         self.folder = folder
         self.algorithm = algorithm
         self._config = config
@@ -245,16 +245,16 @@ class Session(Generic[C]):
         self._clock = clock
         self.tally = Tally.of(saved) if saved else Tally()
         counters = self.tally.counters
-        self._began = clock() - counters.seconds
+        self._started = clock() - counters.seconds
         self._steps_before = counters.env_steps
         self.times_resumed = saved["times_resumed"] + 1 if saved else 0
         self._process = process or Process()
-        self._ended = ""  # why the run stops, once it does
+        self._ended = ""  # why the run stops, once known
         self._may_evaluate = True  # until a hook stops the run
         self._follows = follows
         self._title = f"{algorithm} on {name_of(config.env)}"
         self._hooks = Hooks(self, hooks)
-        # None for a learner that is not the first of its run, which records what all have done.
+        # Rank 0 records for all learners; None in the others.
         self._recorder: Recorder | None = None
         if follows is None:
             self._recorder = Recorder(
@@ -267,18 +267,18 @@ class Session(Generic[C]):
                 on_row=self._hooks.row,
             )
             self.crashes = Crashes(self.say, config.max_crash_rate, keep=Logbook(folder.crashes))
-        else:  # the terminal of the run shows as an actor's what this process prints
+        else:  # this is an actor's process, whose output appears on the run's terminal
             self.crashes = Crashes(print, config.max_crash_rate)
         self._evaluations: Evaluations | None = None
         if self._recorder is not None and config.evaluate_every:
             known = saved.get("evaluations", {}) if saved else {}
             self._evaluations = Evaluations(config, self.say, self._evaluation_seed, known)
-        self._round: list[Round] = []  # the last one, of all learners
+        self._last_rounds: list[Round] = []  # one per learner
         self._unreported: dict[str, float] = {}  # seconds spent since, by phase
         self._saveable: Saveable | None = None
         self._actors: Rounds | Stream[Any] | ParameterServer | None = None
         self._gathered: list[Trajectory] = []
-        self._learning = 0.0, 0.0  # seconds of the last block of learning; waited for a core in it
+        self._learning = 0.0, 0.0  # seconds of the last learning block; of these, waiting for cores
         self._warned: set[str] = set()
         self._at_end = ExitStack()
         self._at_end.callback(self._process.restore)
@@ -286,7 +286,7 @@ class Session(Generic[C]):
             self._at_end.callback(self._evaluations.close)
 
     def __enter__(self) -> "Session[C]":
-        if self._follows is None:  # else it is the process of an actor
+        if self._follows is None:  # not in an actor's process
             self._process.listen()
         watch = f"to watch it in the browser: remotely-rl dashboard {self.folder.path.parent}"
         for text in (f"{self._title}: {self.folder.path}", watch, *self.opening):
@@ -324,11 +324,11 @@ class Session(Generic[C]):
     # --- learner and actors -----------------------------------------------------------------------
 
     def restore(self, learner: Saveable) -> None:
-        """Hands over what to save; if the run is resumed, puts it back where it was."""
+        """Set the learner to save; if the run is resumed, load its state."""
         if self.saved:
             learner.load(self.saved["learner"])
             torch.set_rng_state(self.saved["random"])
-            # What a crash lost may have been better than the checkpoint that the run resumes from.
+            # best.pt may be better than anything before the checkpoint, if the run crashed.
             best, evaluated = run_folder.best_of(self.folder.best)
             self.tally.counters.best_return = max(best, self.tally.counters.best_return)
             if self._evaluations is not None:
@@ -336,42 +336,41 @@ class Session(Generic[C]):
         self._saveable = learner
 
     def learn_with(self, others: AllReduce) -> None:
-        """From here on this session's learner is one of several."""
+        """Make this session's learner one of a group."""
         self.others = self.learner.others = others
 
     def keep(self, actors: A) -> A:
-        """Hands over actors, which the session closes when it ends.  Returns them."""
+        """Close these actors when the session ends.  Returns them."""
         self._actors = actors
         self._at_end.callback(actors.close)
         return actors
 
     def at_end(self, end: Callable[[], object]) -> None:
-        """Has this called when the session has saved its learner, and closed what came after."""
+        """Call this after the learner is saved and whatever was registered later is closed."""
         self._at_end.callback(end)
 
     def seed_of(self, number: int) -> int:
-        """The seed of the n-th actor.  No two share one: not a replacement's, nor those after a
-        resume."""
+        """Return the seed of actor `number`.  Replacements and resumed runs get new seeds."""
         return seed_from(self._config.seed, self.times_resumed, number)
 
     @property
     def model(self) -> nn.Module:
-        """The model in training, with what it has learnt so far, whatever the algorithm."""
+        """The model as it is trained, whatever the algorithm."""
         return (self._saveable or self.learner).model
 
     # --- sampling ---------------------------------------------------------------------------------
 
     def count(self, rollouts: Sequence[Rollout]) -> Trajectory:
-        """Counts rollouts in; returns their trajectories side by side."""
+        """Count rollouts; return their trajectories, stacked."""
         for rollout in rollouts:
             self.tally.sampled(rollout.steps, rollout.episodes, rollout.seconds)
         self._hooks.rollout(rollouts)
         return stack([rollout.trajectory for rollout in rollouts])
 
     def take(self, actors: Rounds) -> list[Rollout]:
-        """Waits for a round, for a moment at most; returns its rollouts, none if it is not over.
+        """Wait up to POLL_S for a round; return its rollouts, or an empty list.
 
-        With several learners, a round is over when those of all are.
+        With several learners, a round is over when it is over for all of them.
         """
         with self.spending("waiting"):
             rollouts = actors.take(timeout_s=POLL_S)
@@ -385,41 +384,41 @@ class Session(Generic[C]):
         self._hooks.rollout(rollouts)
         if not rollouts and self._recorder is not None:
             self._look_at_evaluation()
-            # No checkpoint: actors cannot be saved during a round.
+            # Not a checkpoint: actors cannot be saved during a round.
             self._recorder.write_due_row(self.seconds())
         return rollouts
 
     def collect(self, actors: Rounds) -> Trajectory | None:
-        """Waits for a round, for a moment at most; returns its trajectories side by side, or None
-        if it is not over or holds no experience.
+        """Wait up to POLL_S for a round; return its trajectories, stacked.
 
-        Of several learners all have as many minibatches to learn from, or none learns: an update
-        takes the gradients of all.
+        Returns None if the round is not over or holds no experience.  With several learners it
+        returns None unless all have the same number of minibatches, because every gradient step
+        averages over all of them.
         """
         rollouts = self.take(actors)
         if not rollouts:
             return None
         trajectory = stack([rollout.trajectory for rollout in rollouts])
         if self.others is not None:
-            minibatches = {of_one.minibatches for of_one in self._round}
+            minibatches = {each.minibatches for each in self._last_rounds}
             return trajectory if len(minibatches) == 1 and min(minibatches) else None
         return trajectory if trajectory.valid.any() else None
 
     def steps_of(self, rollouts: Sequence[Rollout]) -> int:
-        """The steps of a round that `take` has returned, those of all learners."""
+        """Return the steps of a round returned by `take`, of all learners."""
         if self.others is not None:
-            return sum(of_one.steps for of_one in self._round)
+            return sum(each.steps for each in self._last_rounds)
         return sum(rollout.steps for rollout in rollouts)
 
     @property
     def all_ready(self) -> bool:
-        """Whether all learners could draw from their replays when the last round was over."""
-        return all(of_one.is_ready for of_one in self._round)
+        """Whether all learners could draw from their replays at the end of the last round."""
+        return all(each.is_ready for each in self._last_rounds)
 
     def _share(self, rollouts: list[Rollout], others: AllReduce) -> list[Rollout]:
-        """Counts a round of this learner and the same one of the others; returns this one's.
+        """Exchange a round with the other learners and count them all; return this one's rollouts.
 
-        Returns none if this session is over before the others are.
+        Returns none if this session is over first.
         """
         others.look()
         if not rollouts:
@@ -428,22 +427,22 @@ class Session(Generic[C]):
         shared = others.exchange(json.dumps(own).encode(), self.over)
         if shared is None:
             return []
-        self._round = [Round(*json.loads(content)) for content in shared]
-        for of_one in self._round:
-            self._count_round(of_one)
+        self._last_rounds = [Round(*json.loads(content)) for content in shared]
+        for each in self._last_rounds:
+            self._count_round(each)
         return rollouts
 
     def _exchange_news(self, rollouts: Sequence[Rollout], apart: Apart) -> None:
-        """Counts a round of this learner where others see it, and what is known of theirs."""
+        """Publish a round of this learner, and count what the others have published."""
         apart.steps[apart.rank] += sum(rollout.steps for rollout in rollouts)
         if apart.rank and rollouts:
             apart.rounds.append(self._round_of(rollouts))
-        for of_one in apart.news():
-            self._count_round(of_one)
+        for each in apart.news():
+            self._count_round(each)
 
-    def _count_round(self, of_one: Round) -> None:
-        episodes = [Episode(*episode) for episode in of_one.episodes]
-        self.tally.sampled(of_one.steps, episodes, of_one.seconds)
+    def _count_round(self, each: Round) -> None:
+        episodes = [Episode(*episode) for episode in each.episodes]
+        self.tally.sampled(each.steps, episodes, each.seconds)
 
     def _round_of(self, rollouts: Sequence[Rollout]) -> Round:
         spent, self._unreported = self._unreported, {}
@@ -464,14 +463,14 @@ class Session(Generic[C]):
                 networks.is_recurrent(self.learner.model),
             ),
             is_ready=self.replay is None or self.replay.is_ready,
-            clock_s=self._clock() - self._began,
+            clock_s=self._clock() - self._started,
         )
 
     def gather(self, actors: Stream[Rollout], count: int) -> Trajectory | None:
-        """Waits for `count` trajectories, for a moment at most; returns them side by side, or None.
+        """Wait up to POLL_S for `count` trajectories; return them stacked, or None.
 
-        Those that came are kept for the next call.  A trajectory is of the environments of
-        an actor: a rollout that was sampled centrally is one for each actor.
+        Trajectories received so far are kept for the next call.  A trajectory covers one actor's
+        environments: a centrally sampled rollout counts as one for each actor.
         """
         width = count * self._config.rows_per_actor
         if sum(one.width for one in self._gathered) < width:
@@ -479,7 +478,7 @@ class Session(Generic[C]):
                 rollout = actors.take(timeout_s=POLL_S)
             if self.apart is not None:
                 self._exchange_news([] if rollout is None else [rollout], self.apart)
-                self.learner.optimizer.pull()  # what others have learnt meanwhile
+                self.learner.optimizer.pull()  # the other learners' updates
             if rollout is None:
                 self.tick()
                 return None
@@ -489,7 +488,7 @@ class Session(Generic[C]):
         if sum(one.width for one in self._gathered) < width:
             return None
         gathered, self._gathered = stack(self._gathered), []
-        if gathered.width > width:  # of a rollout of more actors than an update is to learn from
+        if gathered.width > width:  # a rollout covers more actors than an update uses
             self._gathered = [columns(gathered, slice(width, None))]
             gathered = columns(gathered, slice(width))
         return gathered if gathered.valid.any() else None
@@ -498,24 +497,24 @@ class Session(Generic[C]):
 
     @property
     def env_steps(self) -> int:
-        """Steps of experience since the beginning of the run."""
+        """Environment steps since the beginning of the run."""
         if self.apart is not None:
             return self._steps_before + int(self.apart.steps.sum())
         return self.tally.counters.env_steps
 
     def seconds(self) -> float:
-        """Seconds of training since the beginning of the run, without the time between resumes."""
-        return self._clock() - self._began
+        """Return the seconds of training, without the time between resumes."""
+        return self._clock() - self._started
 
     @property
     def progress(self) -> float:
-        """How much of the schedule of coefficients is over, from 0 to 1."""
-        seconds = self._round[0].clock_s if self._round else self.seconds()
+        """The position in the schedules of coefficients, from 0 to 1."""
+        seconds = self._last_rounds[0].clock_s if self._last_rounds else self.seconds()
         return self._config.progress(self.env_steps, seconds)
 
     @contextmanager
     def spending(self, phase: str) -> Iterator[None]:
-        """Counts the time of a block in, for a phase that `metrics.py` names."""
+        """Count the time of a block for a phase named in `metrics.py`."""
         waited_s = self._waited_s(phase)
         start = time.perf_counter()
         yield
@@ -528,16 +527,16 @@ class Session(Generic[C]):
             self._learning = spent, self._waited_s(phase) - waited_s
 
     def _waited_s(self, phase: str) -> float:
-        """How long threads have waited for a core, where their number follows that."""
+        """Return how long torch's threads have waited for a core, if `threads` needs it."""
         return waited_s() if phase == "learning" and self.threads is not None else 0.0
 
     def learnt(self, metrics: dict[str, float], staleness: Sequence[int]) -> None:
-        """Counts an update in; writes what is due."""
+        """Count an update; write what is due."""
         self.count_update(metrics, staleness)
         self.tick()
 
     def count_update(self, metrics: dict[str, float], staleness: Sequence[int] = ()) -> None:
-        """Counts an update in, of several after which the learner is whole."""
+        """Count an update without `tick`, if more must follow before a checkpoint."""
         if self._recorder is not None:
             self._recorder.count_update(metrics, staleness)
             self._hooks.update(metrics)
@@ -545,14 +544,14 @@ class Session(Generic[C]):
             torch.set_num_threads(self.threads.count)
 
     def tick(self) -> None:
-        """Writes what is due, and begins an evaluation; call it in each turn of the loop."""
+        """Write what is due and start due evaluations.  Call it in each iteration of the loop."""
         if self._recorder is not None:
             self._look_at_evaluation()
             self._begin_evaluation()
             self._recorder.write_due(self.seconds())
 
     def over(self) -> bool:
-        """Whether to stop: a limit is reached, or the run is asked to.  The first reason stays."""
+        """Whether to stop: at a limit or on request.  The first reason is kept."""
         if not self._ended:
             self._ended = (
                 self._process.asked_to_stop
@@ -563,19 +562,19 @@ class Session(Generic[C]):
         return bool(self._ended)
 
     def stop(self, why: str) -> None:
-        """Ends the run in good order, as a limit does: for hooks.  The first reason stays.
+        """End the run gracefully, as a limit does: for hooks.  The first reason is kept.
 
-        No other evaluation begins; the end of the run waits for one under way.
+        No new evaluation starts; the end of the run waits for a running one.
         """
         self._ended = self._ended or why
         self._may_evaluate = False
 
     def change(self, **coefficients: float) -> None:
-        """Changes coefficients of the updates to come: for hooks.
+        """Change coefficients for the following updates: for hooks.
 
-        They are those of `hooks.COEFFICIENTS` that the algorithm has; a run that is resumed begins
-        with those of its config.  Raises TrainingError for another, a value out of its range, or
-        several learners.
+        Allowed are the algorithm's fields in `hooks.COEFFICIENTS`.  A resumed run starts again
+        with those of its config.  Raises TrainingError for any other name, for a value out of
+        range, and with several learners.
         """
         self._check_is_alone("coefficients")
         known = COEFFICIENTS & {field.name for field in dataclasses.fields(self._config)}
@@ -590,11 +589,11 @@ class Session(Generic[C]):
             learner.learning_rate = LearningRate.of(learner.config)
 
     def set_env_attr(self, name: str, value: Any) -> None:
-        """Sets an attribute of all environments from the next rollout on: for hooks.
+        """Set an attribute of all environments, from the next rollout on: for hooks.
 
-        They have copies of it.  Those that replace others have it too; those of evaluations do not.
-        Set it again where a run is resumed.  Raises TrainingError for several learners; the run
-        does if environments have no such attribute.
+        Each environment gets a copy, and so do replacements; evaluations do not.  Set it again
+        when a run is resumed.  Raises TrainingError with several learners; the run raises it if
+        the environments have no such attribute.
         """
         self._check_is_alone("attributes of environments")
         learner = self.learner
@@ -602,17 +601,17 @@ class Session(Generic[C]):
         learner.env_attributes = EnvAttributes(version + 1, {**values, name: copy.deepcopy(value)})
 
     def _check_is_alone(self, what: str) -> None:
-        # By the config too: in `on_start` the others are not there yet.
+        # Check the config too: in `on_start` the other learners do not exist yet.
         if learners_of(self._config) > 1 or self.apart is not None:
-            raise TrainingError(f"{what} cannot be changed where several learners share a run")
+            raise TrainingError(f"{what} cannot be changed in a run with several learners")
 
     def say(self, text: str) -> None:
-        """Prints a line for the user, once: the first learner says the same for all."""
+        """Print a line for the user, in rank 0 only."""
         if self._recorder is not None:
             self._recorder.say(text)
 
     def warn(self, topic: str, text: str) -> None:
-        """Prints a line for the user, the first on its topic; nothing if it is empty."""
+        """Print a line for the user, unless it is empty or its topic has had one."""
         if text and topic not in self._warned:
             self._warned.add(topic)
             self.say(text)
@@ -621,9 +620,9 @@ class Session(Generic[C]):
         if self._saveable is None:
             return None
         paused: list[bytes] = []
-        # Else other learners are at other moments.
-        alone = self.others is None and self.apart is None
-        if isinstance(self._actors, Rounds) and path == self.folder.checkpoint and alone:
+        # With several learners, the actors of the others are not paused at the same time.
+        is_alone = self.others is None and self.apart is None
+        if isinstance(self._actors, Rounds) and path == self.folder.checkpoint and is_alone:
             paused = self._actors.pause()
         kept: dict[str, Any] = {}
         if self.replay is not None and path == self.folder.checkpoint:
@@ -639,7 +638,7 @@ class Session(Generic[C]):
             "counters": dataclasses.asdict(self.tally.counters),
             "recent": [list(episode) for episode in self.tally.recent],
             "random": torch.get_rng_state(),
-            # Tensors, which are read without running any code.
+            # As tensors, which load without running code.
             "actors": [torch.from_numpy(np.frombuffer(one, np.uint8).copy()) for one in paused],
             "times_resumed": self.times_resumed,
         }
@@ -647,10 +646,10 @@ class Session(Generic[C]):
     # --- evaluations ------------------------------------------------------------------------------
 
     def _evaluation_seed(self, env_steps: int) -> int:
-        return seed_from(self._config.seed, 0, 0, env_steps)  # of four words: no actor's
+        return seed_from(self._config.seed, 0, 0, env_steps)  # four words, so no actor's
 
     def _begin_evaluation(self) -> None:
-        """Begins an evaluation of the learner as it is, if one is due."""
+        """Start an evaluation of the current policy, if one is due."""
         evaluations = self._evaluations if self._may_evaluate else None
         if evaluations is None or self._saveable is None or not evaluations.is_due(self.env_steps):
             return
@@ -660,7 +659,7 @@ class Session(Generic[C]):
             evaluations.begin(self.env_steps, content, self._saveable.model)
 
     def _look_at_evaluation(self, timeout_s: float = 0.0) -> None:
-        """Counts an evaluation in, if one has ended by now or within the time."""
+        """Count an evaluation, if one ends within the timeout."""
         if self._evaluations is None or self._recorder is None:
             return
         if (measured := self._evaluations.look(timeout_s)) is not None:
@@ -668,23 +667,23 @@ class Session(Generic[C]):
             self._hooks.evaluation(measured.evaluation)
 
     def _end_evaluations(self) -> None:
-        """Waits for the evaluation under way, and the one that is due after it; not at a Ctrl-C."""
-        evaluations, began, told = self._evaluations, time.monotonic(), False
+        """Wait for the running evaluation and for one that is due, unless asked to stop."""
+        evaluations, started, has_said = self._evaluations, time.monotonic(), False
         while evaluations is not None and not self._process.asked_to_stop:
             self._begin_evaluation()
             if not evaluations.is_under_way:
                 return
-            waited_s = time.monotonic() - began
+            waited_s = time.monotonic() - started
             if waited_s > evaluating.END_S:
-                self.say(f"the last evaluation has not ended in {waited_s:.0f} s: it is left out")
+                self.say(f"the last evaluation has not ended in {waited_s:.0f} s: it is skipped")
                 return
-            if waited_s > TOLD_S and not told:
-                self.say("waiting for the last evaluation; Ctrl-C leaves it out")
-                told = True
+            if waited_s > SAY_AFTER_S and not has_said:
+                self.say("waiting for the last evaluation; Ctrl-C skips it")
+                has_said = True
             self._look_at_evaluation(POLL_S)
 
     def _finish(self, ended: str, raised: bool) -> None:
-        self.crashes.tell()
+        self.crashes.flush()
         now = self.seconds()
         try:
             if not raised:
@@ -700,7 +699,7 @@ class Session(Generic[C]):
 
 
 class Process:
-    """Remembers the state of the process when it is made, to restore it."""
+    """Process-wide state that a run changes: saved when this is made, and restored at the end."""
 
     def __init__(self) -> None:
         self._asked = ""
@@ -711,19 +710,19 @@ class Process:
 
     @property
     def asked_to_stop(self) -> str:
-        """What asks the run to stop, or an empty string."""
+        """Why the run is asked to stop, or an empty string."""
         if not (self._asked or self._is_in_main) and main_is_interrupted():
             self._asked = "stopped by SIGINT"
         return self._asked
 
     def listen(self) -> None:
-        """From here on signals ask to stop; only in the main thread, as Python has it."""
+        """Install the signal handlers; in the main thread only, where Python allows it."""
         if self._is_in_main:
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._handlers[number] = signal.signal(number, self._on_signal)
 
     def restore(self) -> None:
-        """Restores all of it."""
+        """Restore the saved state."""
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         self._handlers.clear()
@@ -737,14 +736,14 @@ class Process:
 
 
 def main_is_interrupted() -> bool:
-    """Whether the main thread handles a KeyboardInterrupt, or was ended by one.
+    """Whether a KeyboardInterrupt propagates through the main thread, or has ended it.
 
-    It may wait for other threads as it does: in a `finally`, or where a ThreadPoolExecutor ends.
+    Meanwhile the main thread may wait for others: in a `finally`, or leaving a ThreadPoolExecutor.
     """
     main = threading.main_thread()
     if not main.is_alive():
         return isinstance(getattr(sys, "last_value", None), KeyboardInterrupt)
     handled: Any = sys._current_exceptions().get(main.ident or 0)
-    # Python 3.11 gives what sys.exc_info() returns there.
+    # Python 3.11 returns the sys.exc_info() tuple of each thread.
     error = handled[1] if isinstance(handled, tuple) else handled
     return isinstance(error, KeyboardInterrupt)

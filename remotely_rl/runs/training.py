@@ -1,14 +1,14 @@
-"""Training by an algorithm: a new run, or one that is resumed from its folder.
+"""Training with an algorithm: a new run, or one resumed from its folder.
 
     train = Train("ppo", Config, loop)
     train(Config(env="CartPole-v1"))
 
-An algorithm in a file of a user's is the same three lines (docs/own_algorithm.md); its run folders
-name the file, from which `evaluate` and the like take it again.
+A user's own algorithm does the same (docs/own_algorithm.md); its run folders name its file, from
+which `evaluate` and other commands load it.
 
 The model and the learner of a run are made from a probe of its environment.  The probe runs in an
-actor, as all play does: an environment may crash or hang when it is made, or in its first steps,
-and then only the actor is lost.
+actor, like all play: if the environment crashes or hangs while it is made or in its first steps,
+only the actor is lost.
 """
 
 import contextlib
@@ -56,17 +56,16 @@ C = TypeVar("C", bound=Common)
 L = TypeVar("L", bound=Learner[Any])
 
 ATTEMPTS = 12
-IMPORTED_LATE = "torch._dynamo"  # by torch, with its first optimizer: a second or two
+LATE_IMPORT = "torch._dynamo"  # torch imports it with the first optimizer, in a second or two
 
-# Networks are made one at a time: their initial weights come from the global generator.
+# Networks are made one at a time: they draw initial weights from the global generator.
 MODEL_LOCK = threading.Lock()
 
 
 class Train(Generic[C]):
-    """The `train` of an algorithm: its name, its Config, and its loop.
+    """The `train` function of an algorithm, from its name, Config, loop and class of learner.
 
-    The Config is a frozen dataclass that inherits from `Common`; the learner is a `learner`.
-    Raises TrainingError for another Config.
+    The Config must be a frozen dataclass that inherits from `Common`, or TrainingError is raised.
     """
 
     def __init__(
@@ -82,10 +81,10 @@ class Train(Generic[C]):
         self.Config = config
         self._loop = loop
         self._learner = learner
-        # Where it is made, as namedtuple does it: Config and loop may be imported from elsewhere.
+        # The caller's module, as for namedtuple: Config and loop may be imported from elsewhere.
         self.__module__ = sys._getframe(1).f_globals["__name__"]
-        said = (inspect.getdoc(part) for part in (type(self).__call__, loop))
-        self.__doc__ = "\n\n".join(filter(None, said))
+        docs = (inspect.getdoc(part) for part in (type(self).__call__, loop))
+        self.__doc__ = "\n\n".join(filter(None, docs))
 
     def __call__(
         self,
@@ -97,18 +96,17 @@ class Train(Generic[C]):
         initial: str | Path | None = None,
         hooks: Sequence[Hook] = (),
     ) -> Result:
-        """Trains until a limit of the config is reached, or Ctrl-C.  Returns how it ended.
+        """Train until a limit of the config is reached, or Ctrl-C.  Returns the result.
 
-        Without a config, a new run has the default one, and a resumed run its own; a run that is
-        resumed with another config keeps that one.  A run that has reached a limit of it already
-        stays as it is.  `model` is a network of yours, in place of the
-        one that fits the observations.  `run` is the folder of a new run, by default one in runs/;
-        `resume` that of an earlier run.  `initial` is a run whose model a new run begins with, in
-        the same environment or another one of the same spaces.  `hooks` are called at moments of
-        the run (`hooks.py`).
+        `config` defaults to `Config()` for a new run, and to the run's own for a resumed one; a
+        config given on resume replaces it.  A run that has already reached a limit is left as it
+        is.  `model` is your own network, instead of one that fits the observations.  `run` is the
+        folder of a new run, by default one in runs/; `resume` is the folder of an earlier run.
+        `initial` is a run whose model a new run starts with, in the same environment or another
+        one with the same spaces.  `hooks` are called at certain moments of the run (`hooks.py`).
 
         Raises TrainingError if `run` exists, if `resume` is not a run of this algorithm and
-        environment or has no checkpoint, if the model does not fit, and the like.
+        environment or has no checkpoint, if the model does not fit, and so on.
         """
         if resume is not None and run is None:
             config = config or config_of(self.Config, self.algorithm, resume)
@@ -124,7 +122,7 @@ class Train(Generic[C]):
 
     @functools.cached_property
     def source(self) -> str | None:
-        """FILE.py:NAME of an algorithm of a user's; None of the library's, or in a notebook."""
+        """FILE.py:NAME of a user's algorithm; None for the library's, and in a notebook."""
         module = sys.modules.get(self.__module__)
         if module is None or self.__module__.partition(".")[0] == "remotely_rl":
             return None
@@ -135,25 +133,25 @@ class Train(Generic[C]):
     @property
     def summary(self) -> str:
         """The first paragraph of the docstring of its file, or its name."""
-        said = getattr(sys.modules.get(self.__module__), "__doc__", None) or self.algorithm
-        return inspect.cleandoc(said).split("\n\n")[0]
+        doc = getattr(sys.modules.get(self.__module__), "__doc__", None) or self.algorithm
+        return inspect.cleandoc(doc).split("\n\n")[0]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Take along where it is from: elsewhere it is a copy, which no module names."""
+        """Include `source`, which cannot be found from a copy in another process."""
         return {**self.__dict__, "source": self.source}
 
 
 def check_config(algorithm: str, config: Any) -> None:
-    """Raises TrainingError for what is no Config of an algorithm."""
-    told = f"the Config of {algorithm}, {getattr(config, '__qualname__', repr(config))},"
+    """Raise TrainingError unless this is a dataclass that inherits from Common."""
+    name = f"the Config of {algorithm}, {getattr(config, '__qualname__', repr(config))},"
     if not (isinstance(config, type) and issubclass(config, Common)):
         raise TrainingError(
-            f"{told} must be a dataclass that inherits from remotely_rl.Common:"
+            f"{name} must be a dataclass that inherits from remotely_rl.Common:"
             " @dataclasses.dataclass(frozen=True) above class Config(Common)"
         )
     if "__dataclass_params__" not in vars(config):
         raise TrainingError(
-            f"{told} is no dataclass, so that its fields are none: write"
+            f"{name} is not a dataclass, so it has no fields: write"
             " @dataclasses.dataclass(frozen=True) above the class"
         )
 
@@ -170,7 +168,7 @@ def begin(
     initial: str | Path | None = None,
     source: str | None = None,
 ) -> Session[C]:
-    """Makes the session of a run; see `Train`, and its `source`."""
+    """Make the session of a run, and its learner; see `Train` for the arguments."""
     process = Process()
     try:
         if config is None:
@@ -183,30 +181,33 @@ def begin(
             raise TrainingError("a resumed run has its own model: use --resume without --initial")
         start = None if initial is None else RunFolder(Path(initial)).checkpoint
         if start is not None and not start.exists():
-            raise TrainingError(f"{initial} is no run to begin with: it has no checkpoint.pt")
+            raise TrainingError(f"{initial} is not a run to start from: it has no checkpoint.pt")
+        if model is None and (source_run := resume or initial) is not None:
+            model = model_of(source_run)
         config.check_run()
         ranks.check(config)
-        seen = probe(config)
-        made = make_learner(config, model, seen, kind=learner, initial=start)
+        info = probe(config)
+        made = make_learner(config, model, info, kind=learner, initial=start)
         config.check_fits(made.model, made.actions)
-        session = _session(algorithm, config, made.model, run, earlier, process, hooks, source)
+        sources = source, run_folder.source_of(model)
+        session = _session(algorithm, config, made.model, run, earlier, process, hooks, sources)
     except BaseException:
         process.restore()
         raise
     session.learner = made
     session.opening = [
-        *progress.summary(made.model, seen), f"learning rate: {made.learning_rate}", *seen.odd,
+        *progress.summary(made.model, info), f"learning rate: {made.learning_rate}", *info.warnings,
         *config.remarks(is_own_model=model is not None), *run_folder.remarks(config),
     ]  # fmt: skip
-    if os.environ.get("REMOTELY_LOCAL") != "1":  # there nobody waits for actors
+    if os.environ.get("REMOTELY_LOCAL") != "1":  # in local mode there is no wait to use
         import_late()
     return session
 
 
 def already_over(algorithm: str, config: Common, resume: str | Path) -> Result | None:
-    """The result of a run that has reached a limit of the config already, which is said; or None.
+    """Return the result of a run that has already reached a limit of the config, and say so.
 
-    Its folder is left as it is.
+    Its folder is not changed.  Returns None if the run can continue.
     """
     folder, saved = _reopened(algorithm, config, None, resume)
     tally = Tally.of(saved)
@@ -220,7 +221,7 @@ def already_over(algorithm: str, config: Common, resume: str | Path) -> Result |
 def _reopened(
     algorithm: str, config: Common, run: str | Path | None, resume: str | Path
 ) -> tuple[RunFolder, dict[str, Any]]:
-    """An earlier run's folder and checkpoint, if both fit the config."""
+    """Return an earlier run's folder and checkpoint, if both fit the config."""
     if run is not None:
         raise TrainingError("a resumed run stays in its own folder: use --resume without --run")
     folder, _ = run_folder.reopen(Path(resume), algorithm)
@@ -236,27 +237,26 @@ def _reopened(
 def _session(
     algorithm: str, config: C, model: nn.Module, run: str | Path | None,
     earlier: tuple[RunFolder, dict[str, Any]] | None, process: Process, hooks: Sequence[Hook],
-    source: str | None,
+    sources: tuple[str | None, str | None],
 ) -> Session[C]:  # fmt: skip
     if earlier is None:
         path = None if run is None else Path(run)
-        folder = run_folder.create(path, algorithm, config, source)
+        folder = run_folder.create(path, algorithm, config, *sources)
         return Session(algorithm, config, folder, process=process, hooks=hooks)
     folder, saved = earlier
     run_folder.check_fits(folder.checkpoint, saved["learner"]["model"], model)
-    run_folder.write(folder, algorithm, config, source)
+    run_folder.write(folder, algorithm, config, *sources)
     return Session(algorithm, config, folder, saved, process=process, hooks=hooks)
 
 
 def config_of(
     kind: type[C], algorithm: str, run: str | Path, given: dict[str, Any] | None = None
 ) -> C:
-    """The config of the run in this folder, with the fields in `given` changed.
+    """Return the config of the run in this folder, with the fields in `given` changed.
 
-    `env_kwargs` in `given` are beside those of the run.  Raises TrainingError if it is not a run of
-    this algorithm, if it has an unknown option, or if its environment is a callable of yours that
-    is not where it was, or that only your script knows: pass it.  So it does for other things that
-    are not given and that the folder could not keep.
+    `env_kwargs` in `given` are added to those of the run.  Raises TrainingError if it is a run of
+    another algorithm, if it has an unknown option, or if its environment or another argument
+    cannot be loaded from what the folder says and is not in `given`.
     """
     _, ran = run_folder.reopen(Path(run), algorithm)
     kept, given = ran.config, given or {}
@@ -264,20 +264,20 @@ def config_of(
         if name not in given:
             raise TrainingError(
                 f"{run} was trained with {name} that a run folder cannot keep: {what}; pass them"
-                f" again, {name}= or {run_folder.AGAIN[name]}"
+                f" again, with {name}= or {run_folder.AGAIN[name]}"
             )
     known = [field.name for field in dataclasses.fields(kind)]
     for name in kept:
         if name not in known:
             raise TrainingError(f"{algorithm} has no option {name!r}{nearest(name, known)}")
     if "wrappers" not in given:
-        additions.check_is_elsewhere(kept.get("wrappers", ()), run)
+        additions.check_is_outside(kept.get("wrappers", ()), run)
     if "env_kwargs" in given:
         given = given | {"env_kwargs": {**kept.get("env_kwargs", {}), **given["env_kwargs"]}}
     if "preset" in given:
         raise TrainingError("a resumed run has its settings: use --resume without --preset")
-    usual = {one.name: one.default for one in settings.settings(kind)}
-    fields = {**usual, **kept, **given}  # every one, so that no preset begins anew
+    defaults = {field.name: field.default for field in settings.settings(kind)}
+    fields = {**defaults, **kept, **given}  # all of them, so that no preset is applied again
     if fields["env"] == ran.env:
         fields["env"] = _environments_of(run, ran)
     config = kind(**fields)
@@ -286,40 +286,58 @@ def config_of(
 
 
 def _environments_of(run: str | Path, ran: run_folder.RunConfig) -> environments.Source:
-    """What a run was trained on: an id, or what the folder names."""
+    """Return the environments of a run: an id, or the callable that its folder names."""
     env, word = ran.env, ran.env_source
-    is_id = re.fullmatch(r"[\w.]+:[\w./-]+", env) is not None  # of a module
+    is_id = re.fullmatch(r"[\w.]+:[\w./-]+", env) is not None  # module:id
     if word is None and (is_id or is_registered(env)):
         return env
     again = "env= or --env FILE.py:NAME"
     if word is None:
         raise TrainingError(
-            f"{run} was trained on {env}, which Gymnasium does not know; if it is a callable of"
-            f" your own, pass it, {again}"
+            f"{run} was trained on {env}, which Gymnasium does not know; if it is your own"
+            f" callable, pass it with {again}"
         )
-    additions.check_is_elsewhere([word], run, "environment", again)
+    return _resolve(run, word, "environment", again)  # type: ignore[no-any-return]
+
+
+def model_of(run: str | Path) -> networks.ModelSource | None:
+    """Return the user's own model that a run was trained with, if its folder names one.
+
+    Raises TrainingError if it cannot be imported from there, or if it is in the folder itself.
+    """
+    word = run_folder.read(run).model_source
+    if word is None:
+        return None
+    again = "model= or --model FILE.py:NAME"
+    return _resolve(run, word, "model", again)  # type: ignore[no-any-return]
+
+
+def _resolve(run: str | Path, word: str, what: str, again: str) -> Any:
+    additions.check_is_outside([word], run, what, again)
     try:
-        return additions.named(word, "environment")  # type: ignore[no-any-return]
+        return additions.resolve(word, what)
     except TrainingError as error:
-        raise TrainingError(f"{run} was trained on {env}, and {error}; pass it, {again}") from error
+        raise TrainingError(
+            f"{run} was trained with the {what} {word}, and {error}; pass it with {again}"
+        ) from error
 
 
 # --- the model and the learner, from a probe ------------------------------------------------------
 
 
 class EnvironmentInfo(NamedTuple):
-    """What an environment is, and a sample of its observations."""
+    """The spaces of an environment, and a sample of its observations."""
 
     space: gymnasium.Space[Any]
-    spec: Tree  # of the leaves of an observation
+    spec: Tree  # of Leaf, one for each array of an observation
     actions: Actions
-    obs: Tree  # of arrays [probe_steps or less, ...], of random play
-    odd: list[str]  # what should be told of it
+    obs: Tree  # of arrays [probe_steps or less, ...], from random play
+    warnings: list[str]  # for the user
 
 
 @remotely.remote_class
 class Probe:
-    """Plays an environment at random before anything is made for it."""
+    """An actor that plays an environment at random before the run is set up."""
 
     def __init__(self, config: Common, is_replacement: bool):
         if is_replacement:
@@ -327,32 +345,32 @@ class Probe:
         self.config = config
 
     def run(self, steps: int, seed: int) -> EnvironmentInfo:
-        """Makes an environment and plays it at random.
+        """Make an environment and play it at random.
 
-        Raises TrainingError if no policy fits it, if it cannot do what the config asks, or if it
-        crashes too often.
+        Raises TrainingError if no policy fits it, if it cannot do what the config requires, or
+        if it crashes too often.
         """
         config = self.config
         envs = config.make_environments(1, player.watch(config, 1))
         try:
-            if config.random_start:  # needs more of an environment than random play does
+            if config.random_start:  # not every environment supports it
                 envs.reset(seed)
                 envs.decorrelate(0, [np.random.default_rng(seed)])
-            obs, odd = checks.look(envs, steps, seed, config.max_crash_rate)
-            return EnvironmentInfo(envs.space, envs.spec, envs.actions, obs, odd)
+            obs, warnings = checks.play(envs, steps, seed, config.max_crash_rate)
+            return EnvironmentInfo(envs.space, envs.spec, envs.actions, obs, warnings)
         finally:
             envs.close()
 
 
 @overload
 def make_learner(
-    config: C, model: networks.ModelSource | None = None, seen: EnvironmentInfo | None = None
+    config: C, model: networks.ModelSource | None = None, info: EnvironmentInfo | None = None
 ) -> Learner[C]: ...
 @overload
 def make_learner(
     config: C,
     model: networks.ModelSource | None = None,
-    seen: EnvironmentInfo | None = None,
+    info: EnvironmentInfo | None = None,
     *,
     kind: type[L],
     initial: Path | None = None,
@@ -360,92 +378,92 @@ def make_learner(
 def make_learner(
     config: C,
     model: networks.ModelSource | None = None,
-    seen: EnvironmentInfo | None = None,
+    info: EnvironmentInfo | None = None,
     *,
     kind: Any = Learner,
     initial: Path | None = None,
 ) -> Any:
-    """Makes the model that fits a config's environment, or a model of yours, and its learner.
+    """Make the model for a config's environment, or your own model, and its learner.
 
-    The input statistics begin with those of a little random play: an update without any kills
-    units for good.  With `initial`, a checkpoint, they and the weights are those of its model, and
-    the units of values are as they were there.
+    Input statistics start from a little random play, because an update without any kills units
+    for good.  With `initial`, a checkpoint, statistics, weights and the units of values are those
+    of its model.
     """
-    seen = seen or probe(config)
+    info = info or probe(config)
     with MODEL_LOCK, one_thread():
         torch.manual_seed(config.seed)
-        network = config.make_model(model, seen.spec, seen.actions)
+        network = config.make_model(model, info.spec, info.actions)
         if networks.has_normalizer(network):
-            networks.update_normalizers(network, trees.map_tree(torch.from_numpy, seen.obs))
+            networks.update_normalizers(network, trees.map_tree(torch.from_numpy, info.obs))
         if initial is None:
-            return kind(config, network, seen.actions)
+            return kind(config, network, info.actions)
         saved = run_folder.load_checkpoint(initial)["learner"]
         run_folder.check_fits(initial, saved["model"], network)
         network.load_state_dict(saved["model"])
-        made = kind(config, network, seen.actions)
+        made = kind(config, network, info.actions)
         if "scale" in saved:
             made.value_scale = type(made.value_scale)(*saved["scale"])
         return made
 
 
-def beside(work: Callable[[], object]) -> threading.Thread:
-    """Do on a thread what only learning needs, while this one waits for actors.
+def in_thread(work: Callable[[], object]) -> threading.Thread:
+    """Run in a thread what only the first update needs, while this thread waits for actors.
 
-    Otherwise the first update waits for it.  Whatever goes wrong, goes wrong again there.
+    Errors are ignored: the first update raises them again.
     """
 
-    def tried() -> None:
+    def run() -> None:
         with contextlib.suppress(Exception):
             work()
 
-    # No daemon: an interpreter that ends would end it within torch's C++, which aborts the process.
-    working = threading.Thread(target=tried)
-    working.start()
-    return working
+    # Not a daemon: an interpreter that exits would end it within torch's C++, and abort.
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
 
 
 def import_late() -> threading.Thread:
-    """Import what torch imports with its first optimizer.
+    """Import the module that torch imports with its first optimizer.
 
-    Not before users' code has run in this process: its imports, at the same time as these, could
-    meet modules that are half imported.
+    Call this after users' code has been imported: at the same time, either could see modules that
+    the other has only half imported.
     """
-    return beside(lambda: importlib.import_module(IMPORTED_LATE))
+    return in_thread(lambda: importlib.import_module(LATE_IMPORT))
 
 
 def probe(config: Common) -> EnvironmentInfo:
-    """Probes the environment; if its process dies or hangs, tries again with half as many steps.
+    """Probe the environment; if its process dies or hangs, retry with half as many steps.
 
     Raises TrainingError if all attempts fail, or if the config's minutes are over first.
     """
     environments.check_is_known(config.env, config.env_kwargs)  # needs no cluster
     if (device := device_of(config)).type == "cuda":
-        beside(lambda: torch.zeros(1, device=device))  # makes CUDA's context
+        in_thread(lambda: torch.zeros(1, device=device))  # makes CUDA's context
     cluster.connect(config.processes)
-    until = time.monotonic() + config.minutes * 60 if config.minutes else None
+    deadline = time.monotonic() + config.minutes * 60 if config.minutes else None
     for attempt in range(ATTEMPTS):
         try:
-            return _attempt(config, attempt, until)
+            return _attempt(config, attempt, deadline)
         except Exception as error:
             if not failures.is_failure(error):
                 raise
             last = error
     report = failures.report_of(last)
     raise TrainingError(
-        f"no attempt of {ATTEMPTS} to play the environment at random has succeeded; in the last,"
+        f"all {ATTEMPTS} attempts to play the environment at random have failed; in the last,"
         f" {report}\n{report.details}"
     ) from last
 
 
-def _attempt(config: Common, attempt: int, until: float | None) -> EnvironmentInfo:
+def _attempt(config: Common, attempt: int, deadline: float | None) -> EnvironmentInfo:
     actor = Probe(config, attempt > 0)
     steps = max(2, config.probe_steps >> attempt)  # a reset and a step at least
     call: Any = remotely.submit(actor.run, steps, config.seed + attempt)
     try:
-        seen: EnvironmentInfo = call.result(
-            None if until is None else max(0.0, until - time.monotonic())
+        info: EnvironmentInfo = call.result(
+            None if deadline is None else max(0.0, deadline - time.monotonic())
         )
-        return seen
+        return info
     except FutureTimeout:
         raise TrainingError(
             f"the environment has not played {steps} random steps in {config.minutes:g}"

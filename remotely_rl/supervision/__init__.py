@@ -1,18 +1,18 @@
-"""Environments that may crash: what a crash is, how it is reported, when there are too many.
+"""Fault-tolerant environments: crash detection, crash reports, and the limit on the crash rate.
 
-It imports neither torch nor more of `remotely_rl` than errors and trees.
+It does not import torch, and of `remotely_rl` only errors and trees.
 
     report.py       CrashReport: what happened, and how to replay it
-    vector.py       SupervisedVectorEnv: environments whose errors end the episode
-    whole.py        WatchedVectorEnv: the same for a vector environment of somebody else, as a whole
-    rows.py         their observations, and what is wrong with one
-    infos.py        infos of several processes as one
-    flight.py       FlightRecord: what they are doing, readable after their process has died
-    watchdog.py     ends a process whose environment does not return
-    failures.py     from an error of `remotely` to the report
-    crashes.py      Crashes: tells of crashes once a minute, and ends a run that has too many;
+    vector.py       SupervisedVectorEnv: an error in an environment ends only its episode
+    whole.py        WatchedVectorEnv: watches over a third-party vector environment
+    rows.py         Rows: arrays of observations, and their validation
+    infos.py        merging the infos of several processes
+    flight.py       FlightRecord: what a process is doing, readable after it has died
+    watchdog.py     Watchdog: kills a process whose environment hangs
+    failures.py     CrashReports from `remotely` errors
+    crashes.py      Crashes: logs crashes, at most once a minute, and ends a run that has too many;
                     CrashRate: how many are too many
-    logbook.py      reports in a file
+    logbook.py      Logbook: crash reports in a file
     seeds.py        the seed of each episode
 """
 

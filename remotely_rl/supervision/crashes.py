@@ -1,22 +1,21 @@
-"""Crashes: tells of the crashes of a run, and ends a run that has too many (CrashRate).
+"""Crashes: logs the crashes of a run, and ends a run that has too many (CrashRate).
 
-The first crash of each cause is told at once, with its details.  After that a message comes at most
-once a minute: it tells the last crash, and how many there were.
+The first crash of each cause is logged immediately, with its details; after that, at most one
+message a minute has the last crash and the number of crashes.
 
-Simulators that crash once in a few thousand steps are common, and with 64 environments their
-crashes come in bursts.  So neither a number of crashes in a row nor a number a minute means that
-training is futile.  What counts is how much experience there is between two crashes.  Over the last
-WINDOW crashes:
+Simulators that crash once in a few thousand steps are common, and with 64 environments the crashes
+come in bursts.  So neither a number of crashes in a row nor a number per minute shows that training
+is futile; the experience between crashes does.  Over the last WINDOW crashes:
 
-    all steps    the steps of all environments since the first of them
-    own steps    the steps that the crashed environments had lived
+    all steps    the steps of all environments since the first of these crashes
+    own steps    the steps that the crashed environments had taken since they were made
 
-A run is broken if both, divided by the number of crashes, are less than 1 / max_rate.  If it were
-the first alone, then somebody who kills all actors at once would end the run; if it were the second
-alone, 64 healthy environments would, because those that die young are seen first.
+A run has too many crashes if both, divided by the number of crashes, are less than 1 / max_rate.
+With the first criterion alone, killing all actors at once would end the run.  With the second
+alone, 64 healthy environments would, because short-lived ones crash first.
 
-With the default of 0.1 an environment that cannot be reset ends the run after WINDOW crashes, and
-one that crashes in each hundredth step ends it with a probability of 1e-7 in each window.
+With the default of 0.1, an environment that cannot be reset ends the run after WINDOW crashes, and
+one that crashes in one of a hundred steps ends it with a probability of 1e-7 per window.
 """
 
 import time
@@ -26,34 +25,34 @@ from collections.abc import Callable
 from remotely_rl.errors import TrainingError
 from remotely_rl.supervision.report import Cause, CrashReport
 
-TELL_EVERY_S = 60.0
-WINDOW = 10  # crashes, the last
+LOG_EVERY_S = 60.0
+WINDOW = 10  # crashes
 MAX_RATE = 0.1  # crashes per step
 
 
 class CrashRate:
-    """Counts steps and crashes; a pure object."""
+    """Counts steps and crashes.  It has no clock and no I/O."""
 
     def __init__(self, max_rate: float = MAX_RATE, window: int = WINDOW):
-        """`max_rate`: crashes per step of an environment; 1 or more never is too many."""
+        """`max_rate`: crashes per step of an environment; 1 or more is no limit."""
         self.max_rate = max_rate
         self.crashes = 0
         self.steps = 0  # of all environments
         self._window = window
-        self._last: deque[tuple[int, int]] = deque(maxlen=window)  # all steps by then, own steps
+        self._last: deque[tuple[int, int]] = deque(maxlen=window)  # all steps by then; own steps
 
     def stepped(self, steps: int = 1) -> None:
         """Count steps of environments."""
         self.steps += steps
 
     def crashed(self, lived: int) -> None:
-        """Count the crash of an environment that had lived so many steps."""
+        """Count the crash of an environment that had taken `lived` steps."""
         self.crashes += 1
         self._last.append((self.steps, lived))
 
     @property
     def is_too_high(self) -> bool:
-        """Whether the run should end."""
+        """Whether the run must end."""
         if len(self._last) < self._window or self.max_rate >= 1:
             return False
         least = len(self._last) / self.max_rate if self.max_rate else float("inf")
@@ -62,7 +61,7 @@ class CrashRate:
     def __str__(self) -> str:
         return (
             f"the last {len(self._last)} crashes came within {self._all_steps:,} steps of all"
-            f" environments, and those that crashed had lived"
+            f" environments, and the crashed ones had taken"
             f" {self._own_steps / max(1, len(self._last)):.1f} steps on average"
         )
 
@@ -76,7 +75,7 @@ class CrashRate:
 
 
 class Crashes:
-    """The crashes of all environments of a run."""
+    """See the module's docstring."""
 
     def __init__(
         self,
@@ -85,28 +84,27 @@ class Crashes:
         clock: Callable[[], float] = time.monotonic,
         keep: Callable[[CrashReport], object] = lambda report: None,
     ):
-        """`keep` gets every report, told or not."""
+        """`keep` is called with every report, logged or not."""
         self.rate = CrashRate(max_rate)
         self.last: CrashReport | None = None
         self._say = say
         self._clock = clock
         self._keep = keep
-        self._told_at: float | None = None
-        self._untold = 0
-        self._told: set[Cause] = set()
+        self._logged_at: float | None = None
+        self._unlogged = 0
+        self._logged_causes: set[Cause] = set()
 
     def stepped(self, steps: int) -> None:
         """Count steps of environments."""
         self.rate.stepped(steps)
-        if self._untold and self._is_due():
-            self.tell()
+        if self._unlogged and self._is_due():
+            self.flush()
 
     def add(self, report: CrashReport) -> None:
-        """Count and tell a crash.  Raises TrainingError if there are too many, and what `keep`
-        raises.
+        """Count and log a crash.
 
-        A machine that is lost takes many environments with it and says nothing about them: that is
-        told, but does not count.
+        The loss of a machine is logged but does not count: it says nothing about the environments.
+        Raises TrainingError if there are too many crashes, and what `keep` raises.
         """
         try:
             self._keep(report)
@@ -117,32 +115,32 @@ class Crashes:
         self.last = report
         if report.cause is not Cause.LOST:
             self.rate.crashed(report.lived)
-        self._untold += 1
-        if self._is_due() or report.cause not in self._told:
-            self.tell()
+        self._unlogged += 1
+        if self._is_due() or report.cause not in self._logged_causes:
+            self.flush()
         if self.rate.is_too_high:
-            self.tell()
+            self.flush()
             raise TrainingError(
                 f"the environments crash too often to learn from: {self.rate}; the last:"
-                f" {self.last}. Mend the environment, or allow more with max_crash_rate"
+                f" {self.last}. Fix the environment, or allow more with max_crash_rate"
                 f" (crashes per step, now {self.rate.max_rate:g})"
             )
 
-    def tell(self) -> None:
-        """Tell what was not told yet."""
-        if not self._untold or self.last is None:
+    def flush(self) -> None:
+        """Log the crashes since the last message."""
+        if not self._unlogged or self.last is None:
             return
         report, now = self.last, self._clock()
-        if self._untold == 1:
+        if self._unlogged == 1:
             message = f"{report}; it is replaced"
         else:
             message = (
-                f"{self._untold:,} more crashed in {now - (self._told_at or now):.0f} s and were"
-                f" replaced; the last: {report}"
+                f"{self._unlogged:,} more crashed in {now - (self._logged_at or now):.0f} s and"
+                f" were replaced; the last: {report}"
             )
-        self._untold, self._told_at = 0, now
-        self._told.add(report.cause)
+        self._unlogged, self._logged_at = 0, now
+        self._logged_causes.add(report.cause)
         self._say(f"{message}\n{report.details}" if report.details else message)
 
     def _is_due(self) -> bool:
-        return self._told_at is None or self._clock() >= self._told_at + TELL_EVERY_S
+        return self._logged_at is None or self._clock() >= self._logged_at + LOG_EVERY_S

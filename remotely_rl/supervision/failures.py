@@ -1,8 +1,8 @@
-"""From an error of `remotely` to a CrashReport: what happened in an actor that failed.
+"""Crash reports of failed actors, made from errors of `remotely`.
 
-An exception that left a method is told with the frames of its traceback that are the user's.  A
-death is told with its signal or exit code, and with what the flight record says: which environment
-was being stepped, and whether it hung.
+The report of an exception has the user's frames of its traceback.  The report of a death has the
+signal or exit code, and from the flight record the environment that was being stepped, and whether
+it hung.
 """
 
 import faulthandler
@@ -25,7 +25,7 @@ LOST = (remotely.ActorDied, remotely.WorkerLost)
 
 # A frame of a traceback, with the lines of code below it.
 FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+).*\n(?:    .*\n)*', re.M)
-# Folders of files that are not the user's.
+# Folders of library code.
 NOT_THE_USERS = (
     f"{Path(__file__).parents[1]}/",
     *(f"{Path(module.__file__ or '').parent}/" for module in (remotely, gymnasium)),
@@ -33,7 +33,7 @@ NOT_THE_USERS = (
 
 
 def is_failure(error: BaseException) -> bool:
-    """Whether another actor may succeed: not if the request itself is wrong."""
+    """Whether a new actor may succeed; false if the request itself is wrong."""
     if isinstance(error, (*LOST, remotely.ActorRaised)):
         return True
     return isinstance(error, Exception) and not isinstance(
@@ -41,22 +41,22 @@ def is_failure(error: BaseException) -> bool:
     )
 
 
-class the_model_computes:  # noqa: N801 - reads as a word of `with the_model_computes():`
-    """Within it, what a model raises becomes a TrainingError: to replace its actor is no help."""
+class model_errors_are_fatal:  # noqa: N801 - used like a function
+    """Turn an error that a model raises into a TrainingError: replacing its actor does not help."""
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, frames: object) -> None:
-        # Of GA3C's agents it is the server that computes, and may be lost.
+        # GA3C's agents call a server, which may be lost.
         if error is not None and is_failure(error) and not isinstance(error, LOST):
             raise TrainingError(f"the model raised {readable(error)}") from error
 
 
 def report_of(error: BaseException, lived: int = 0) -> CrashReport:
-    """Return what is known of an actor that failed.
+    """Return the report of a failed actor.
 
-    `lived` is how many steps each of its environments had taken, as far as its owner knows.
+    `lived` is the number of steps that its owner knows each environment to have taken.
     """
     if isinstance(error, remotely.WorkerLost):
         return CrashReport(None, Cause.LOST, last_line(error), lived=lived)
@@ -69,7 +69,7 @@ def report_of(error: BaseException, lived: int = 0) -> CrashReport:
 def _of_death(error: remotely.ActorDied, lived: int) -> CrashReport:
     record = FlightRecord.read(getattr(error, "flight_record", None))
     what = last_line(error)
-    for ending in ("; the call may have run", "; the call did not run"):  # nobody calls it again
+    for ending in ("; the call may have run", "; the call did not run"):  # no call is retried
         what = what.removesuffix(ending)
     cause, details = Cause.DIED, error.stderr.rstrip()
     if record is not None and (stack := record.stack_of_hang) is not None:
@@ -77,7 +77,7 @@ def _of_death(error: remotely.ActorDied, lived: int) -> CrashReport:
         what = f"it has not returned for {record.limit_s:g} s"
     elif error.exit == SWITCH_EXIT and SWITCH_SAYS in error.stderr:
         cause = Cause.HUNG
-        what = "it has not returned in time, nor let another thread run"
+        what = "it held the GIL and did not return in time"
         details = details[details.index(SWITCH_SAYS) :]
     if record is None or (env := record.env) is None:
         return CrashReport(None, cause, what, details, lived=lived)
@@ -88,16 +88,16 @@ def _of_death(error: remotely.ActorDied, lived: int) -> CrashReport:
 def disable_stack_dumps() -> None:
     """Make a native crash of this process print no stack.
 
-    For actors that replace others: the first have shown their stacks, of a hundred lines each.
+    For replacements: the first actors have already printed their stacks, a hundred lines each.
     """
-    if os.environ.get("REMOTELY_LOCAL") != "1":  # else this is the user's own process
+    if os.environ.get("REMOTELY_LOCAL") != "1":  # otherwise this is the user's own process
         faulthandler.disable()
 
 
 def readable(error: BaseException) -> str:
-    """Return an actor's error with the frames of its traceback that are the user's, or all frames.
+    """Return an actor's error with the user's frames of its traceback, or with all if none is.
 
-    For a death, return how it ended: the stack of a native crash is on the terminal already.
+    For a death, return only its cause: a native crash has already printed its stack.
     """
     if isinstance(error, LOST):
         return last_line(error)
@@ -119,7 +119,7 @@ def _users_frames(text: str) -> str:
 
 
 def last_line(error: BaseException) -> str:
-    """Return the last line of a traceback; for a death, what happened."""
+    """Return the last line of a traceback; for a death, its cause."""
     if isinstance(error, LOST):
         return str(error).splitlines()[0]
     if isinstance(error, remotely.ActorRaised):

@@ -1,10 +1,11 @@
-"""Infos of vector environments: those of several hosts as one, and those of each environment.
+"""Infos of vector environments: merging those of several hosts, and extracting single ones.
 
-Gymnasium's form: a dict of arrays [n], and for each key `_key`, a mask of those that have it.
+They have Gymnasium's form: a dict of arrays [n], and for each key a mask `_key` of the environments
+that have it.
 
-Values under one key need not be alike.  Gymnasium casts them to the dtype of the first.  Here an
-array has the dtype of numpy that holds them all; it holds objects where shapes differ, or kinds
-that are no numbers.  So what a step returns does not depend on which host answers first.
+Values under one key may differ in type.  Gymnasium casts them to the dtype of the first.  Here an
+array has the numpy dtype that holds all of them, or object if shapes differ or values are not
+numbers.  So the result does not depend on which host answers first.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,14 +16,11 @@ from numpy.typing import NDArray
 
 Info = dict[str, Any]
 
-NUMBERS = "biufc"  # kinds of dtypes
+NUMERIC_KINDS = "biufc"  # of dtypes
 
 
 def merge(parts: Sequence[tuple[int, Info]], count: int) -> Info:
-    """Return the infos of hosts as those of all `count` rows.
-
-    A part is the first row of a host, and its infos.
-    """
+    """Merge the infos of hosts into those of all `count` rows; a part is (first row, infos)."""
     parts = sorted(parts, key=lambda part: part[0])
     merged: Info = {}
     for key in dict.fromkeys(key for _, infos in parts for key in infos):
@@ -41,7 +39,7 @@ def merge(parts: Sequence[tuple[int, Info]], count: int) -> Info:
 
 
 def with_room_for(array: NDArray[Any], mask: NDArray[np.bool_], value: Any) -> NDArray[Any]:
-    """Return the array, or a wider one with what it holds, into which a value can be written."""
+    """Return the array, or a copy of a wider dtype, into which a value can be written."""
     if array.dtype == object:
         return array
     kind = type(value)
@@ -58,7 +56,7 @@ def with_room_for(array: NDArray[Any], mask: NDArray[np.bool_], value: Any) -> N
 
 
 def add(into: Info, key: str, value: Any, i: int, count: int) -> None:
-    """Give one environment an entry that holds an object."""
+    """Set an object as one environment's entry under a key."""
     if key not in into:
         into[key] = np.full(count, None, dtype=object)
         into[f"_{key}"] = np.zeros(count, np.bool_)
@@ -81,10 +79,10 @@ def _of(infos: Info, i: int) -> Iterator[tuple[str, Any]]:
 def _common(
     dtype: np.dtype[Any], shape: tuple[int, ...], other: np.dtype[Any], others: tuple[int, ...]
 ) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Return dtype and shape of elements that can be either of two."""
+    """Return the dtype and shape of elements that hold values of either."""
     if shape == others and dtype == other:
         return dtype, shape
-    if shape == others and dtype.kind in NUMBERS and other.kind in NUMBERS:
+    if shape == others and dtype.kind in NUMERIC_KINDS and other.kind in NUMERIC_KINDS:
         return np.result_type(dtype, other), shape
     return np.dtype(object), ()
 
@@ -94,7 +92,7 @@ def _empty(count: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[
 
 
 def _array(infos: Info, key: str) -> NDArray[Any]:
-    """Return the values under a key, also if they are dicts, which those of other hosts are not."""
+    """Return the values under a key, dicts as objects: on other hosts they are not dicts."""
     value = infos[key]
     if not isinstance(value, dict):
         return np.asarray(value)

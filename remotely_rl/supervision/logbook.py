@@ -1,4 +1,4 @@
-"""Crash reports in a file, a line of JSON each, so that they can be replayed after the run.
+"""Logbook: crash reports in a file, one line of JSON each, for replay after the run.
 
 from remotely_rl.supervision import logbook
 
@@ -17,18 +17,18 @@ import numpy as np
 from remotely_rl.supervision.report import Cause, CrashReport
 
 NAME = "crashes.jsonl"
-MOST = 1_000  # reports in a file: a run of weeks does not fill a disk with them
+MAX_REPORTS = 1_000  # so that a run of weeks does not fill the disk
 
 
 class Logbook:
-    """Adds the first `MOST` reports to a file."""
+    """Appends the first `MAX_REPORTS` reports to a file."""
 
     def __init__(self, path: Path):
         self._path = path
-        self._left = MOST
+        self._left = MAX_REPORTS
 
     def __call__(self, report: CrashReport) -> None:
-        """Add a report.  A disk that is full ends no run: the report has been told as well."""
+        """Append a report.  Errors such as a full disk are ignored: the run has logged it too."""
         if self._left:
             self._left -= 1
             try:
@@ -41,9 +41,9 @@ class Logbook:
 
 
 def load(path: str | Path) -> list[CrashReport]:
-    """Return the reports of a file, without those that a full disk or a kill has cut off.
+    """Return the reports of a file, except lines cut off by a full disk or a kill.
 
-    Raises OSError, and ValueError for what is no report.
+    Raises OSError, and ValueError for content that is not a crash report.
     """
     lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
     found = [fields for line in lines if (fields := _parsed(line)) is not None]
@@ -71,9 +71,9 @@ def _report(fields: dict[str, Any]) -> CrashReport:
         fields["cause"], fields["actions"] = Cause(fields["cause"]), tuple(fields["actions"])
         return CrashReport(**fields)
     except (KeyError, TypeError) as error:
-        raise ValueError(f"this is no crash report: {error}") from None
+        raise ValueError(f"this is not a crash report: {error}") from None
 
 
 def _plain(value: Any) -> Any:
-    """Return numpy's numbers and arrays as JSON has them."""
+    """Return a numpy number or array as JSON types."""
     return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else repr(value)

@@ -1,4 +1,4 @@
-"""CrashReport: what happened to an environment, and how to make it happen again."""
+"""CrashReport: the crash of an environment, and its replay."""
 
 import traceback
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from gymnasium import spaces
 class Cause(StrEnum):
     """Why an environment had to be replaced.  The value is the verb of the report's sentence."""
 
-    RAISED = "raised"  # an exception left `step` or `reset`
+    RAISED = "raised"  # an exception propagated out of `step` or `reset`
     DIED = "died"  # its process ended
     HUNG = "hung"  # it did not return in time
     LOST = "was lost"  # its machine is gone
@@ -28,16 +28,16 @@ class Cause(StrEnum):
 class CrashReport:
     """One crash.
 
-    env         the index of the environment; None if it is not known
-    actor       the index of the actor in whose process it was, if there are several
-    cause       what kind of crash it was
-    what        one line: the error, the signal, the time limit
+    env         the index of the environment; None if unknown
+    actor       the index of its actor, if there are several
+    cause       the kind of crash
+    what        one line: the error, the signal or the time limit
     details     the traceback, or the last lines of the process's stderr
-    step        the step of the episode in which it crashed, from 1; 0 in `reset`
-    seed        with which `reset` was called last
-    episode     episodes since that call, so 0 if this episode began with it
-    options     with which the episode was reset
-    actions     the last actions of the episode; the last of them is that of `step`
+    step        the step of the episode that crashed, from 1; 0 in `reset`
+    seed        of the last call of `reset` that had a seed
+    episode     the number of episodes since that call; 0 if it began this episode
+    options     of the reset that began the episode
+    actions     the last actions of the episode, up to that of `step`
     lived       steps since the environment was made, over all its episodes
     """
 
@@ -55,24 +55,24 @@ class CrashReport:
 
     def __str__(self) -> str:
         if self.env is None:
-            who = "an actor" if self.actor is None else f"actor {self.actor}"
-            return f"{who} {self.cause}: {self.what}"
-        where = f"in step {self.step:,}" if self.step else "as it was reset"
+            name = "an actor" if self.actor is None else f"actor {self.actor}"
+            return f"{name} {self.cause}: {self.what}"
+        where = f"in step {self.step:,}" if self.step else "in reset"
         seed = "" if self.seed is None else f", seed {self.seed}"
         if self.episode:
-            seed += f" and {self.episode:,} episode{'s' * (self.episode > 1)} after it"
+            seed += f", {self.episode:,} episode{'s' * (self.episode > 1)} later"
         return f"environment {self.env} {self.cause} {where}{seed}: {self.what}"
 
     @property
     def is_complete(self) -> bool:
-        """Whether the seed and the actions are enough to replay the episode."""
+        """Whether the seed and the actions suffice to replay the episode."""
         return self.seed is not None and self.episode == 0 and len(self.actions) == self.step
 
     def replay(self, make: Callable[[], gymnasium.Env[Any, Any]]) -> gymnasium.Env[Any, Any]:
         """Make an environment, and repeat the episode up to and including the crash.
 
         Raises what the environment raises; a native crash ends this process.  Returns the
-        environment if it does not crash again.  Raises ValueError if the report is not complete.
+        environment if it does not crash.  Raises ValueError if the report is not complete.
         """
         if not self.is_complete:
             raise ValueError(
@@ -94,7 +94,7 @@ def describe(error: BaseException, from_frame: TracebackType | None = None) -> t
 
 
 def _conform(space: gymnasium.Space[Any], value: Any) -> Any:
-    """Return an action that has been through JSON as its space has it."""
+    """Convert an action back from JSON types to those of its space."""
     match space:
         case spaces.Discrete():
             return int(value)

@@ -1,9 +1,9 @@
 """Rows: the observations of n environments, in arrays as Gymnasium batches them.
 
-Each environment's observation is checked against its space as it is written, and all of them for
-NaN and infinity at once.  The arrays may be somebody else's: memory shared with another process.
+Each observation is checked against its space as it is written, and all of them together for NaN and
+infinity.  The arrays may be memory shared with another process.
 
-What comes with the observation is checked here too: `checked_reset`, `reward_of` and `fault_of`.
+`checked_reset`, `reward_of` and `fault_of` check the other results of `reset` and `step`.
 """
 
 import math
@@ -29,11 +29,11 @@ class NotFinite(ValueError):
 
 
 class WrongShape(ValueError):
-    """An environment returned an observation that is not of its space."""
+    """An environment returned an observation outside its space."""
 
 
 class WrongRow(ValueError):
-    """An environment returned something else than `reset` and `step` of Gymnasium do."""
+    """`reset` or `step` of an environment broke Gymnasium's interface."""
 
 
 class Leaf(NamedTuple):
@@ -45,7 +45,7 @@ class Leaf(NamedTuple):
 
 
 def leaves_of(space: gymnasium.Space[Any], path: str = "") -> Iterator[Leaf]:
-    """Yield the leaves of a space.  Raises TypeError, with its path, for one that is no array."""
+    """Yield the leaves of a space.  Raises TypeError, naming its path, for one without arrays."""
     match space:
         case spaces.Dict():
             for key, part in space.items():
@@ -57,11 +57,11 @@ def leaves_of(space: gymnasium.Space[Any], path: str = "") -> Iterator[Leaf]:
             assert space.dtype is not None
             yield Leaf(path, tuple(space.shape or ()), space.dtype)
         case _:
-            raise TypeError(f"{NAME}{path} is of {space}, which is no array")
+            raise TypeError(f"{NAME}{path} is of {space}, which is not an array")
 
 
 class Rows:
-    """The present observation of each of `count` environments."""
+    """The current observation of each of `count` environments."""
 
     def __init__(
         self,
@@ -70,13 +70,13 @@ class Rows:
         arrays: Sequence[NDArray[Any]] | None = None,
         objects: Sequence[list[Any]] | None = None,
     ):
-        """`arrays` and `objects` are those of the leaves, [count, ...]; by default new ones."""
+        """`arrays` and `objects` hold the leaves, [count, ...]; by default they are created."""
         self._space = space
         self._count = count
         self.arrays: list[NDArray[Any]] = []
         self._names: list[str] = []  # of the arrays
         self._boxes: list[tuple[str, NDArray[Any], NDArray[Any], NDArray[Any]]] = []  # and bounds
-        self.objects: list[list[Any]] = []  # of the leaves that are no arrays
+        self.objects: list[list[Any]] = []  # of the leaves that are not arrays
         self._given = arrays, objects
         self._tree, self.write = self._leaf(space, NAME)
         self._floats = [
@@ -96,14 +96,14 @@ class Rows:
         )
 
     def copy_row(self, i: int, other: "Rows") -> None:
-        """Take one environment's observation from other rows."""
+        """Copy one environment's observation from other rows."""
         for array, theirs in zip(self.arrays, other.arrays, strict=True):
             array[i] = theirs[i]
         for objects, those in zip(self.objects, other.objects, strict=True):
             objects[i] = those[i]
 
     def check_row(self, i: int) -> None:
-        """Raise NotFinite, and name the leaf, if one environment's observation is not finite."""
+        """Raise NotFinite, naming the leaf, if one environment's observation is not finite."""
         for name, _, rows in self._floats:
             if not np.isfinite(rows[i]).all():
                 bad = np.flatnonzero(~np.isfinite(rows[i]))
@@ -113,7 +113,7 @@ class Rows:
                 )
 
     def outside(self) -> str:
-        """Return which number lies outside the bounds of its Box, the first one; or nothing."""
+        """Describe the first number outside the bounds of its Box; return "" if there is none."""
         for name, array, low, high in self._boxes:
             wrong = np.argwhere((array < low) | (array > high))
             if len(wrong):
@@ -126,12 +126,12 @@ class Rows:
         return ""
 
     def are_finite(self) -> bool:
-        """Whether all observations are finite, as far as can be told quickly.
+        """Whether all observations are finite, by a quick test; it may be false for large numbers.
 
-        The sum of squares takes half the time of `isfinite(...).all()`.  It never is finite for
-        NaN or infinity, and may overflow for numbers that are large but finite.
+        The sum of squares takes half the time of `isfinite(...).all()`.  It is never finite if
+        there is NaN or infinity, and may overflow for large finite numbers.
         """
-        for _, flat, _ in self._floats:  # noqa: SIM110 - in each step: a generator takes longer
+        for _, flat, _ in self._floats:  # noqa: SIM110 - runs in each step; a generator is slower
             if not math.isfinite(np.vdot(flat, flat)):
                 return False
         return True
@@ -143,7 +143,7 @@ class Rows:
     # --- leaves -----------------------------------------------------------------------------------
 
     def _leaf(self, space: gymnasium.Space[Any], name: str) -> tuple[trees.Tree, Write]:
-        """Return the tree of a part of the space, and what writes an observation."""
+        """Return the tree of a part of the space, and a writer of observations."""
         arrays, objects = self._given
         match space:
             case spaces.Dict():
@@ -198,7 +198,7 @@ def _scalar_writer(array: NDArray[Any], name: str) -> Write:
 
 
 def _checked(write: Write, space: gymnasium.Space[Any], name: str) -> Write:
-    """Return a writer that checks values as well: a network would fail at them much later."""
+    """Return a writer that also checks values, which would make a network fail much later."""
     first: Any
     end: Any
     match space:
@@ -265,47 +265,49 @@ STEP = "(observation, reward, terminated, truncated, info)"
 
 
 def checked_reset(row: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the observation and the info of a reset.  Raises WrongRow if that is not what it is.
+    """Return the observation and the info of a reset.  Raises WrongRow for anything else.
 
-    An observation alone may be two numbers, and would pass for both.
+    Unpacking alone would accept an observation of two numbers.
     """
     if isinstance(row, (tuple, list)) and len(row) == 2 and isinstance(row[1], dict):
         return row[0], row[1]
-    raise WrongRow(f"`reset` returned {_described(row)}: let it return (observation, info), a dict")
+    raise WrongRow(
+        f"`reset` returned {_described(row)}: it must return (observation, info), info a dict"
+    )
 
 
 def reward_of(reward: Any, info: Any) -> float:
-    """Return a reward of a rare type.  Raises WrongRow for one that is no number, or such an info.
+    """Return a reward as a float.  Raises WrongRow unless it is a number, and the info a dict.
 
-    `step` calls this for what is not of NUMBERS, or no dict.
+    `step` calls this only if the reward's type is not in NUMBERS, or the info's is not dict.
     """
     if not isinstance(info, dict):
-        raise WrongRow(f"`step` returned an info that is {_described(info)}: let it be a dict")
+        raise WrongRow(f"`step` returned an info that is {_described(info)}: it must be a dict")
     try:
         if np.shape(reward) == ():
             return float(reward)
     except (TypeError, ValueError):
         pass
-    raise WrongRow(f"the reward is {_described(reward)}: let it be one number")
+    raise WrongRow(f"the reward is {_described(reward)}: it must be one number")
 
 
 def fault_of(row: Any, error: Exception) -> Exception:
-    """Return what is wrong with the row of a step, or what else the error was; () is no row."""
+    """Return the fault of a step's row, or `error` if the row is not at fault; () is no row."""
     if isinstance(row, (tuple, list)) and len(row) == 5:
         for name, value in zip(("terminated", "truncated"), row[2:4], strict=True):
             if np.ndim(value):
-                return WrongRow(f"{name} is {_described(value)}: let it be True or False")
+                return WrongRow(f"{name} is {_described(value)}: it must be True or False")
         return error
     if isinstance(row, tuple) and not row:
         return error
     hint = ""
     if isinstance(row, tuple) and len(row) == 4:
-        hint = "; `done` of older versions is `terminated`, or `truncated` at a limit of time"
-    return WrongRow(f"`step` returned {_described(row)}: let it return {STEP}{hint}")
+        hint = "; the old `done` is now `terminated`, or `truncated` at a time limit"
+    return WrongRow(f"`step` returned {_described(row)}: it must return {STEP}{hint}")
 
 
 def _described(value: Any) -> str:
-    """Return a value in a few words: the number of parts, its shape or itself."""
+    """Describe a value briefly: by its number of parts, its shape, or its repr."""
     if isinstance(value, (tuple, list, dict)):
         return f"a {type(value).__name__} of {len(value)}"
     if np.ndim(value):

@@ -1,9 +1,9 @@
-"""The seed of each episode, so that every episode can be replayed by itself.
+"""Seeds of single episodes, so that every episode can be replayed on its own.
 
-Environments draw from one random stream for all their episodes.  To replay the hundredth, one has
-to play the 99 before.  So each episode gets a seed of its own: the first is the user's seed, those
-after it are derived from it and the number of the episode.  They are drawn by SplitMix64 (Steele
-et al. 2014, https://doi.org/10.1145/2660193.2660195): numpy's SeedSequence takes as long as a step.
+An environment draws all its episodes from one random stream: to replay the hundredth, you must play
+the 99 before it.  So each episode gets its own seed: the first is the user's, others are derived
+from it and the number of the episode.  The generator is SplitMix64 (Steele et al. 2014,
+https://doi.org/10.1145/2660193.2660195), because numpy's SeedSequence takes as long as a step.
 """
 
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ _GAMMA, _ONE, _TWO, _BITS = (
 
 
 def derive(seed: int, number: int) -> int:
-    """Return a seed of 32 bits that is determined by `seed` and `number`, and looks like neither.
+    """Return a 32-bit seed, a hash of `seed` and `number`.
 
-    It is the output of the generator that begins at the hash of `seed`, so that neighbors share
-    no part of their sequences.
+    It is output `number` of the generator that starts at the hash of `seed`, so that neighboring
+    seeds share no part of their sequences.
     """
     return _mix((_mix(seed & _BITS) + number * _GAMMA) & _BITS) >> 32
 
@@ -35,14 +35,14 @@ def _mix(z: int) -> int:
 
 
 def draw() -> int:
-    """Return a seed that nothing determines."""
+    """Return a random seed."""
     return int(np.random.SeedSequence().generate_state(1)[0])
 
 
 def of_each(
     seed: int | np.integer[Any] | Sequence[int | None] | None, count: int
 ) -> list[int | None]:
-    """Return the seed of each environment of a vector one, as Gymnasium derives them from one.
+    """Return a seed for each environment, derived from a single one as in Gymnasium.
 
     Raises ValueError for a wrong number of seeds.
     """

@@ -1,21 +1,23 @@
-"""SupervisedVectorEnv: environments stepped in turn, each remade when it crashes.
+"""SupervisedVectorEnv: environments stepped in turn, each recreated when it crashes.
 
-    step raises      the row is (last observation, reward 0, truncated), and its info has
-                     `crash_report`, the CrashReport; the environment is remade at its next reset
-    reset raises     the environment is remade, and reset with another seed, a few times
-    NaN, infinity    in observation or reward, observations that are not of the space, and rows
-                     that are not as Gymnasium's: as if `step` had raised
+    step raises      the row is a crash row: last observation, reward 0, truncated, and the
+                     CrashReport in info["crash_report"]; the next reset recreates the environment
+    reset raises     the environment is recreated and reset with another seed, up to RESETS times
+    bad results      NaN or infinity in observation or reward, an observation outside the space, or
+                     a row that breaks Gymnasium's interface: as if `step` had raised
 
-The transition of the crashed step is unknown, so whoever can should leave that row out.  Whoever
-cannot learns that the episode was cut where it was last seen.
+The transition of a crashed step is unknown, so a learner should leave the crash row out.  To other
+learners the row truncates the episode at its last observation.
 
-What ends the process (a native crash, a kill, `sys.exit`) or never returns is for the owner of the
-process to notice.  What it was doing is in the flight record (flight.py).
+The owner of the process must detect what ends the process (a native crash, a kill, `sys.exit`) or
+never returns.  The flight record (flight.py) tells what the process was doing.
 
-It is otherwise Gymnasium's SyncVectorEnv, and faster: observations go straight into one of two
-arrays in turn, so what a crash wrote halfway does not matter, and the last observation is there.
+Otherwise it is Gymnasium's SyncVectorEnv, but faster: it writes observations directly into two
+arrays in turn.  So a crash that leaves one half-written does no harm: the last observation is in
+the other.
 
-The class is over 250 lines: it has the whole interface of a vector environment, over one state.
+The class is over 250 lines because it has the whole interface of a vector environment, over one
+state.
 """
 
 import contextlib
@@ -56,13 +58,13 @@ from remotely_rl.supervision.seeds import Seeds, of_each
 from remotely_rl.supervision.watchdog import Watchdog
 
 RESETS = 10  # attempts of one reset
-CRASH = "crash_report"  # the key of an info; `crashed` has other meanings where cars are driven
+CRASH = "crash_report"  # a key of infos; driving environments use `crashed` for other things
 
 Make = Callable[[], gymnasium.Env[Any, Any]]
 
 
 def spec_of(env_id: str) -> EnvSpec:
-    """Return the spec of an id, or of `module:id` once the module is imported.
+    """Return the spec of an id, or of `module:id` after importing the module.
 
     Raises ImportError if there is no such module, and Gymnasium's error for an unknown id.
     """
@@ -74,24 +76,24 @@ def spec_of(env_id: str) -> EnvSpec:
 
 
 def is_registered(env_id: str) -> bool:
-    """Whether Gymnasium knows an id; one of ale-py's, too, which is imported only if need be."""
+    """Whether Gymnasium knows an id; imports ale-py only for an unknown id."""
     if env_id not in gymnasium.registry:
-        import ale_py  # noqa: PLC0415 - few need it, and it takes time and memory
+        import ale_py  # noqa: PLC0415 - slow, and rarely needed
 
         gymnasium.register_envs(ale_py)
     return env_id in gymnasium.registry
 
 
 def maker_of(env_id: str, kwargs: dict[str, Any] | None = None) -> Make:
-    """Return what makes an environment, with `kwargs` for `gymnasium.make`, in any process.
+    """Return a callable that makes an environment in any process, by `gymnasium.make`.
 
-    An id is known only where it was registered, in the user's script; its spec can be sent.
+    It holds the spec, because an id may be registered only in the user's script.
     """
     return partial(gymnasium.make, spec_of(env_id), **(kwargs or {}))
 
 
 class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
-    """Environments in this process.  `envs` are the present ones, `rows` their observations."""
+    """See the module's docstring.  `rows` has the observations of the current `envs`."""
 
     def __init__(
         self,
@@ -108,12 +110,15 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
     ):
         """Make the environments.  Raises what `makes` raise, and TrainingError if they differ.
 
-        Without `copy`, what a step returns is written into again by the step after the next.  With
-        `episode_seeds` each episode has a seed of its own, see seeds.py; otherwise `reset` passes
-        on what it is given.  `step_timeout_s` ends this process if a step or a reset of one
-        environment takes longer; 0: no limit.  `flight` is memory for the flight record.
-        Errors number the environments from `first_index`.  One that `waits` is not stepped once its
-        episode is over, and its row stays as it was, until `reset` begins another.
+        copy             False: the step after the next overwrites the arrays that a step returns
+        episode_seeds    give each episode its own seed (seeds.py); otherwise `reset` passes its
+                         seeds on
+        step_timeout_s   end this process if a step or reset of one environment takes longer;
+                         0: no limit
+        flight           memory for the flight record
+        first_index      the number of the first environment in errors
+        waits            do not step an environment whose episode is over: its row stays the same
+                         until `reset` begins another episode
         """
         self._makes = list(makes)
         self.num_envs = count = len(self._makes)
@@ -130,7 +135,7 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         self._episode = [-1] * count  # since it was seeded; -1: it never was
         self._attributes: list[dict[str, Any]] = [{} for _ in range(count)]  # set by set_attr
 
-        self._record = FlightRecord(count, None, flight)  # to be there while they are made
+        self._record = FlightRecord(count, None, flight)  # for a crash or hang of a `make`
         self._watchdog = Watchdog(self._record, step_timeout_s) if step_timeout_s else None
         self._record.begin(threading.get_ident())
         self.envs: list[gymnasium.Env[Any, Any]] = []
@@ -159,7 +164,7 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         terminated: NDArray[np.bool_] | None = None,
         truncated: NDArray[np.bool_] | None = None,
     ) -> None:
-        """Write the rows into these arrays: observations into each of two lists in turn."""
+        """Write the rows into these arrays: observations into the two lists in turn."""
         count = self.num_envs
         first, second = observations or (None, None)
         self.rows = Rows(self.single_observation_space, count, first)
@@ -263,11 +268,11 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         return self._rewards, self._terminated, self._truncated
 
     def swap_rows(self) -> None:
-        """Write into the other one of the two lists of observations from now on."""
+        """Write into the other list of observations from now on."""
         self.rows, self._other_rows = self._other_rows, self.rows
 
     def end_episodes(self, which: Sequence[int]) -> None:
-        """Let the next step of these environments be one that resets them."""
+        """Make the next step reset these environments."""
         for i in which:
             self._ended[i] = True
 
@@ -280,7 +285,7 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         return tuple(self.call_one(i, name, *args, **kwargs) for i in range(self.num_envs))
 
     def call_one(self, i: int, name: str, *args: Any, **kwargs: Any) -> Any:
-        """The same for one environment."""
+        """Call a method of one environment, or read an attribute."""
         found = self.envs[i].get_wrapper_attr(name)
         return found(*args, **kwargs) if callable(found) else found
 
@@ -289,7 +294,7 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         return self.call(name)
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Set an attribute of each environment, and of those that will replace them."""
+        """Set an attribute of each environment, and of their replacements."""
         if not isinstance(values, (list, tuple)):
             values = [values] * self.num_envs
         if len(values) != self.num_envs:
@@ -298,13 +303,13 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             self.set_attr_of(i, name, value)
 
     def set_attr_of(self, i: int, name: str, value: Any) -> None:
-        """The same for one environment."""
+        """Set an attribute of one environment, and of its replacements."""
         self.envs[i].set_wrapper_attr(name, value)
         self._attributes[i][name] = value
         self._steps[i] = self.envs[i].step
 
     def watch(self, flight: Any, step_timeout_s: float) -> None:
-        """Keep the flight record in other memory from now on, and watch over the steps."""
+        """Move the flight record to other memory, and watch the steps."""
         self._use(self._record.move_to(flight))
         if step_timeout_s and self._watchdog is None:
             self._watchdog = Watchdog(self._record, step_timeout_s)
@@ -319,16 +324,16 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
     # --- episodes ---------------------------------------------------------------------------------
 
     def _begin_episode(self, i: int, seed: int | None = None, options: Info | None = None) -> Info:
-        """Reset an environment, and make it first if it is broken; write its observation.
+        """Reset an environment, recreating it first if it is broken; write its observation.
 
-        Raises TrainingError if that fails several times in a row.
+        Raises TrainingError if that fails RESETS times in a row.
         """
         if seed is not None:
             self._seeds[i] = Seeds(seed)
         for attempt in range(RESETS):
             given = seed if attempt == 0 else None
-            # A new environment needs a seed in any case: with the old one it would crash again,
-            # and without one nobody could replay it.
+            # A new environment always needs a new seed: with the old one it would crash again, and
+            # without one its episode could not be replayed.
             is_new = self._broken[i] or self._episode[i] < 0
             if given is not None or self._episode_seeds or is_new:
                 given, self._episode[i] = self._seeds[i].next(), 0
@@ -342,7 +347,7 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
                 self.rows.write(i, obs)
                 if self._check_finite:
                     self.rows.check_row(i)
-            except WrongRow as error:  # which another attempt would return too
+            except WrongRow as error:  # another attempt would not help
                 raise TrainingError(f"environment {self.first_index + i}: {error}") from None
             except Exception as error:
                 last = self._crashed(i, error, error.__traceback__)
@@ -355,7 +360,7 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         )
 
     def _end_episode(self, i: int, info: Info, infos: Info) -> Info:
-        """An episode is over; return what info the row has."""
+        """End an episode; in SAME_STEP mode begin the next one.  Return the row's info."""
         if self.autoreset_mode is not AutoresetMode.SAME_STEP:
             self._ended[i] = True
             return info
@@ -370,7 +375,7 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         return {**first, CRASH: info[CRASH]} if CRASH in info else first
 
     def _add_info(self, vector_infos: Info, env_info: Info, env_num: int) -> Info:
-        """Add the info of an environment as Gymnasium does, but lose nothing of what differs."""
+        """Add the info of an environment as Gymnasium does, but without casting values."""
         for key, value in env_info.items():
             held = vector_infos.get(key)
             if isinstance(held, np.ndarray):
@@ -381,7 +386,7 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
     # --- crashes ----------------------------------------------------------------------------------
 
     def _crash(self, i: int, error: Exception, frames: TracebackType | None = None) -> Info:
-        """The step of an environment has crashed: write its row, and return its info."""
+        """Write the crash row of an environment; return its info."""
         report = self._crashed(i, error, frames)
         self.rows.copy_row(i, self._other_rows)
         self._rewards[i] = 0.0
@@ -400,14 +405,14 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             case WrongRow():
                 report = self._record.report(i, Cause.WRONG_ROW, str(error))
             case _:
-                # Without the frame of this file.
+                # Omit the frame of this file.
                 below = frames.tb_next if frames is not None else None
                 report = self._record.report(i, Cause.RAISED, *describe(error, below))
         self.crashes.append(report)
         return report
 
     def _find_not_finite(self, infos: Info) -> None:
-        """Some observation or reward may be NaN or infinite: find out which, and of whom."""
+        """Find the environments with NaN or infinity in observation or reward: they crash."""
         for i in range(self.num_envs):
             try:
                 self.rows.check_row(i)
@@ -431,18 +436,18 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         self.envs[i], self._steps[i] = env, env.step
         self._broken[i] = False
 
-    def _check(self, env: gymnasium.Env[Any, Any], i: int, who: str) -> None:
-        """Raise TrainingError for what cannot be the i-th environment of these."""
-        if (made := _spaces_of(env, who)) != self._spaces:
+    def _check(self, env: gymnasium.Env[Any, Any], i: int, name: str) -> None:
+        """Raise TrainingError if `env` cannot be environment `i`."""
+        if (made := _spaces_of(env, name)) != self._spaces:
             raise TrainingError(
-                f"{who} has other spaces than the first: {made} instead of {self._spaces}"
+                f"{name} has different spaces from the first: {made} instead of {self._spaces}"
             )
         for j, known in enumerate(self.envs):
             if j != i and known.unwrapped is env.unwrapped:
                 one, other = (self.first_index + index for index in sorted((i, j)))
                 raise TrainingError(
-                    f"environments {one} and {other} are one object: what makes environments must"
-                    " make a new one in each call"
+                    f"environments {one} and {other} are the same object: the callable must make a"
+                    " new environment in each call"
                 )
 
     # --- flight record ----------------------------------------------------------------------------
@@ -465,22 +470,25 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         self._steps = [env.step for env in self.envs]
 
 
-def _spaces_of(env: gymnasium.Env[Any, Any], who: str) -> tuple[gymnasium.Space[Any], ...]:
-    """Return the spaces of observations and actions.  Raises TrainingError for one of old ways."""
+def _spaces_of(env: gymnasium.Env[Any, Any], name: str) -> tuple[gymnasium.Space[Any], ...]:
+    """Return the spaces of observations and actions.
+
+    Raises TrainingError for an environment of the old Gym interface, or without spaces.
+    """
     found: list[gymnasium.Space[Any]] = []
-    for name in ("observation_space", "action_space"):
-        space = getattr(env, name, None)
+    for attribute in ("observation_space", "action_space"):
+        space = getattr(env, attribute, None)
         if not isinstance(space, gymnasium.Space):
             raise TrainingError(
-                f"{who} has {name} {space!r}: set it in `__init__` to one of gymnasium.spaces"
+                f"{name} has {attribute} {space!r}: set it in `__init__` to one of gymnasium.spaces"
             )
         found.append(space)
-    with contextlib.suppress(ValueError):  # it is of C, and has no signature
+    with contextlib.suppress(ValueError):  # `reset` is written in C, and has no signature
         try:
             signature_of(env.unwrapped.reset).bind(seed=None, options=None)
         except TypeError:
             raise TrainingError(
-                f"{who} has a `reset` that takes no seed or no options: let it be"
+                f"{name} has a `reset` that takes no seed or no options: define it as"
                 " `def reset(self, *, seed=None, options=None)`"
             ) from None
     return tuple(found)
@@ -492,7 +500,7 @@ def _check_reward(reward: float) -> None:
 
 
 def check_none_ended(ended: Sequence[bool] | NDArray[np.bool_]) -> None:
-    """Raise ValueError if an episode is over that only `reset` would begin again."""
+    """Raise ValueError if an episode has ended: only `reset` begins the next one."""
     if any(ended):
         raise ValueError(
             f"environments {np.flatnonzero(ended).tolist()} have ended: reset them first,"
@@ -501,7 +509,7 @@ def check_none_ended(ended: Sequence[bool] | NDArray[np.bool_]) -> None:
 
 
 def checked_mask(mask: Any, count: int) -> NDArray[np.bool_]:
-    """Return options["reset_mask"], or raise what Gymnasium raises for a wrong one."""
+    """Check options["reset_mask"] and return it; raise what Gymnasium raises."""
     if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
         raise TypeError("options['reset_mask'] must be an array of bool")
     if mask.shape != (count,) or not mask.any():

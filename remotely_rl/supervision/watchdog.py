@@ -1,16 +1,16 @@
-"""Watchdog: ends a process whose environment does not return, and leaves word of where it hangs.
+"""Watchdog: kills a process whose environment hangs, and records the stack of the hung thread.
 
-A thread looks when the present step began (flight.py).  Past the limit it writes the stack of the
-thread that hangs into the flight record, and kills the process: nothing less ends a thread that
-waits for a simulator.
+A thread checks when the current step began (flight.py).  Past the limit it writes the stack of the
+hung thread into the flight record and kills the process: nothing less ends a thread that waits for
+a simulator.
 
-A step that holds the GIL keeps the watchdog's thread from running as well.  So the thread winds up
-a dead man's switch whenever it runs: `faulthandler`, which needs no GIL, prints the stacks to
-stderr and ends the process.  The switch cannot know when the step began, and must not cut off one
-that holds the GIL for less than the limit; hence it is late by up to a period of this thread.  For
-the same reason it is paused around work that is no step and may hold the GIL for long.
+A step that holds the GIL also stops the watchdog's thread.  So whenever the thread runs, it re-arms
+a dead man's switch: unless re-armed in time, `faulthandler`, which does not need the GIL, prints
+the stacks to stderr and ends the process.  The switch does not know when the step began, and must
+not cut off one that holds the GIL for less than the limit, so it is late by up to one period of the
+thread.  For the same reason it is paused during other work that may hold the GIL for long.
 
-It cannot tell a process that is suspended (SIGSTOP, a debugger) from one that holds the GIL.
+The switch cannot tell a suspended process (SIGSTOP, a debugger) from one that holds the GIL.
 """
 
 import contextlib
@@ -26,18 +26,18 @@ from typing import Any, NamedTuple
 
 from remotely_rl.supervision.flight import FlightRecord
 
-DEFAULT_S = 300.0  # no step takes as long in which one would train, nor does loading a simulator
+DEFAULT_S = 300.0  # longer than any step of practical use, and than loading a simulator
 
-# How often the thread runs: a hundredth of the limit, within these bounds.
+# The period of the thread is a hundredth of the limit, within these bounds.
 PERIOD_S = (0.05, 1.0)
-SWITCH_SAYS = "Timeout ("  # the first word of what the switch prints
+SWITCH_SAYS = "Timeout ("  # the beginning of the switch's output
 SWITCH_EXIT = 1
 
 
 class Watch(NamedTuple):
-    """How the environments of a process are watched over."""
+    """Arguments for watching the environments of a process."""
 
-    flight: Any  # memory for the flight record; None: of this process alone
+    flight: Any  # memory for the flight record; None: private memory of the process
     step_timeout_s: float  # 0: no limit
 
 
@@ -49,7 +49,7 @@ class Switch:
         self._limit_s: float | None = None  # None: it is off
         self._pauses = 0
 
-    def wind_up(self, limit_s: float) -> None:
+    def arm(self, limit_s: float) -> None:
         """End the process after this time, unless this is called again before."""
         with self._lock:
             self._limit_s = limit_s
@@ -63,7 +63,7 @@ class Switch:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Let the process take as long as it likes, for what is no step of an environment."""
+        """Suspend the limit, for work that is not a step of an environment."""
         with self._lock:
             self._pauses += 1
             if self._limit_s is not None:
@@ -84,7 +84,7 @@ SWITCH = Switch()
 
 
 class Watchdog:
-    """Watches over the steps in a record.  One a process: there is one dead man's switch."""
+    """Watches the steps of a record.  One per process, because there is one switch."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Watchdog:
         wait_s = 0.0
         while not self._closed.wait(wait_s):
             if self._has_switch:
-                SWITCH.wind_up(self._limit_s + self._period_s)
+                SWITCH.arm(self._limit_s + self._period_s)
             wait_s = self._period_s
             if self.record.busy:
                 left_s = self.record.began_at + self._limit_s - time.monotonic()

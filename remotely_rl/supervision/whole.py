@@ -1,8 +1,8 @@
-"""WatchedVectorEnv: a vector environment of somebody else, watched over as a whole.
+"""WatchedVectorEnv: supervision of a third-party vector environment as a whole.
 
-Its environments cannot be told from each other, nor remade one by one: ale-py's native games, or a
-class of the user's own.  A hang ends the process, a death leaves a flight record, and NaN and
-infinity are errors that name the environment and the step.
+The environments of ale-py's native games, or of a user's own class, cannot be observed or recreated
+one by one.  A hang ends the process, a death leaves a flight record, and NaN and infinity are
+errors that name the environment and the step.
 """
 
 import math
@@ -35,7 +35,7 @@ class WatchedVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
         self._check_finite = check_finite
         try:
             leaves = list(leaves_of(env.single_observation_space))
-        except TypeError:  # of a kind that only its own wrapper understands
+        except TypeError:  # a custom space, which only its own wrapper understands
             leaves = []
         self._has_floats = any(np.issubdtype(leaf.dtype, np.floating) for leaf in leaves)
         self._step = 0
@@ -49,24 +49,24 @@ class WatchedVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
         if self._check_finite:
             reward = np.asarray(row[1], np.float64)
             if not math.isfinite(np.vdot(reward, reward)):
-                self._name(reward, "the reward")
+                self._check(reward, "the reward")
             if self._has_floats:
-                self._look(row[0])
+                self._check_observations(row[0])
         return row
 
     def reset(
         self, *, seed: Any = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset all, or those of options["reset_mask"]."""
+        """Reset all environments, or those of options["reset_mask"]."""
         self._record.begin(threading.get_ident())
         row = self.env.reset(seed=seed, options=options)
         self._record.end()
         if self._check_finite and self._has_floats:
-            self._look(row[0])
+            self._check_observations(row[0])
         return row
 
     def watch(self, flight: Any, step_timeout_s: float) -> None:
-        """Keep the flight record in other memory from now on, and watch over the steps."""
+        """Move the flight record to other memory, and watch the steps."""
         self._record = self._record.move_to(flight)
         if step_timeout_s and self._watchdog is None:
             self._watchdog = Watchdog(self._record, step_timeout_s)
@@ -77,15 +77,15 @@ class WatchedVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
             self._watchdog.close()
         self.env.close(**kwargs)
 
-    def _look(self, obs: Any) -> None:
+    def _check_observations(self, obs: Any) -> None:
         for path, part in trees.items(obs):
             if isinstance(part, np.ndarray) and np.issubdtype(part.dtype, np.floating):
                 flat = part.reshape(-1)
                 if not math.isfinite(np.vdot(flat, flat)):
-                    self._name(part, NAME + trees.named(path))
+                    self._check(part, NAME + trees.named(path))
 
-    def _name(self, values: Any, name: str) -> None:
-        """Raise NotFinite if a number really is NaN or infinite: the quick look may be wrong."""
+    def _check(self, values: Any, name: str) -> None:
+        """Raise NotFinite if a number is NaN or infinite; a sum of squares may just overflow."""
         bad = np.argwhere(~np.isfinite(values))
         if len(bad):
             raise NotFinite(

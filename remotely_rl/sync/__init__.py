@@ -5,10 +5,10 @@
     rule = sync.make("semi_async:n=4,counted=3", parameters, clients=8)
     reply = rule.push(client=0, contribution=gradient, version=0)
 
-A rule is a pure object, in `rules/`; `rule.py` says what they share.  The same
-object is driven by the simulator (`simulation/`) and by a parameter server on a cluster
-(`learning/parameter_server.py`).  `client.py` is the part that runs at a worker, `gates.py` what
-withholds messages.
+Rules are pure objects: `rule.py` has the base class, `rules/` the rules.  The simulator
+(`simulation/`) and the parameter server (`learning/parameter_server.py`) drive the same objects.
+`client.py` is the part of a rule that runs on a worker; `gates.py` withholds messages to save
+bandwidth.
 """
 
 from remotely_rl.errors import SyncError

@@ -1,6 +1,6 @@
-"""Client: the part of a rule that runs at a worker, between two pushes.
+"""Client: the part of a rule that runs on a worker, between two pushes.
 
-It is as pure as the rule.  A worker calls `next_push`, pushes the result, and passes the reply to
+Like the rule it has no I/O.  A worker calls `next_push`, pushes the result, and passes the reply to
 `receive`.  `gradient` is a function from parameters [P] to a gradient [P].
 """
 
@@ -19,7 +19,7 @@ MakeOptimizer = Callable[[list[nn.Parameter]], Optimizer]
 class Client:
     """Pushes the gradient at its parameters.
 
-    With `accumulate` it pushes the sum of so many gradients at the same parameters, as in
+    With `accumulate` > 1 it pushes the sum of that many gradients at the same parameters, as in
     asynchronous n-step methods (Mnih et al. 2016, https://arxiv.org/abs/1602.01783, algorithm S2).
     """
 
@@ -59,7 +59,7 @@ class Client:
         """Set the learning rate of the client's own optimizer, if it has one."""
 
     def receive(self, parameters: Tensor | None, version: int, deviation: float) -> None:
-        """Process a reply: install parameters of `version`, or go on with the old if None."""
+        """Process a reply: install parameters of `version`, or keep the old ones if None."""
         if self.gate is not None:
             self.gate.deviation = deviation
         if parameters is not None:
@@ -68,10 +68,10 @@ class Client:
 
 
 class LocalStepsClient(Client):
-    """Takes `steps` steps by an optimizer of its own, whose state stays with it.
+    """Takes `steps` steps with its own optimizer, whose state stays with the client.
 
-    It pushes the difference, start minus end, which plain descent would call a gradient.  With
-    `push_parameters` it pushes the parameters at the end instead, and keeps them.
+    It pushes the difference, start minus end, in place of a gradient.  With `push_parameters` it
+    pushes the parameters at the end instead, and keeps them.
     """
 
     def __init__(

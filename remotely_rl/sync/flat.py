@@ -1,8 +1,8 @@
 """Flat: a module whose parameters, and their gradients, are views of one flat vector.
 
-The vector is sent and received in one copy, and torch's modules do not notice.  Parameters lie in
-it in row-major order, whatever their memory format was: a model that was sent arrives contiguous,
-and a vector has to mean the same where it is made and where it is used.
+The vector is sent and received in one copy, invisibly to torch's modules.  Parameters are stored in
+row-major order, whatever their memory format was: a model that is sent arrives contiguous, and a
+vector must mean the same to sender and receiver.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class Flat:
         self.vector.copy_(parameters)
 
     def gradient_of(self, loss: Tensor, max_norm: float = 0.0) -> Tensor:
-        """Return the gradient [P] of a loss of the module, with its norm bounded; a copy."""
+        """Return a copy of the gradient [P] of a loss, clipped to `max_norm` unless that is 0."""
         self.gradient.zero_()
         loss.backward()  # type: ignore[no-untyped-call]
         if max_norm:
@@ -39,6 +39,6 @@ class Flat:
         return self.gradient.clone()
 
     def gradient_at(self, parameters: Tensor, loss: Callable[[], Tensor]) -> Tensor:
-        """Return the gradient [P] of what `loss` computes, at `parameters` [P]; a copy."""
+        """Return a copy of the gradient [P] of `loss()` at `parameters` [P]."""
         self.load(parameters)
         return self.gradient_of(loss())

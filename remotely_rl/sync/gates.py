@@ -1,22 +1,20 @@
-"""Gates: sending less, by withholding some of a client's pushes and fetches.
+"""Gates: withholding some of the clients' pushes and fetches, to save bandwidth.
 
 Odena 2016, https://arxiv.org/abs/1601.04033, section 2.3, equation 9: transmit with probability
-(v + e) / (v + e + c), where v is the mean deviation of the gradients that the server knows of.
-Where gradients agree, little is lost.  c = 0 always transmits.  Alternatively, as in Dean et al.
-2012, transmit every k-th time.
+(v + e) / (v + e + c), where v is the mean deviation of the gradients at the server: where gradients
+agree, little is lost.  c = 0 always transmits.  Alternatively, as in Dean et al. 2012, transmit
+every k-th time.
 
-Gates work with any rule.  FASGD reports v; for other rules it is 1, and the probability constant.
+Gates work with any rule.  FASGD computes v; for other rules v is 1, and the probability constant.
 
-    fetch withheld   the client goes on with its old parameters, and their old version (which
-                     the authors' code replaces by the new one, and so undercounts staleness)
-    push withheld    the server applies again what the client sent last (`reapply`, the paper's
-                     way, of which it says that training diverges); or the client sums up what
-                     it withholds and sends the mean (`accumulate`); or nothing happens
-                     (`forget`)
+    fetch withheld   the client keeps its old parameters and their version (the authors' code
+                     gives them the new version, and so undercounts staleness)
+    push withheld    `reapply`: the server applies the client's last contribution again (the
+                     paper's choice, which it reports to diverge); `accumulate`: the client adds
+                     up what it withholds and sends the mean; `forget`: nothing happens
 
-A client's first push is never withheld.  Each client has one random stream for its pushes and one
-for its fetches, so that the order of clients does not matter, and draws from it even where the
-answer is known.
+A client's first push is never withheld.  Each client has one random stream for pushes and one for
+fetches, and always draws from them, so that results do not depend on the order of clients.
 """
 
 import random
@@ -34,20 +32,20 @@ WITHHELD = ("reapply", "accumulate", "forget")
 
 
 def probability(deviation: float, weight: float) -> float:
-    """Return the probability to transmit, equation 9, for mean deviation v and weight c."""
+    """Return the probability of transmission, equation 9, for mean deviation v and weight c."""
     return (deviation + EPSILON) / (deviation + EPSILON + weight)
 
 
 def weight_for(share: float, deviation: float) -> float:
-    """Return the weight c that transmits a share, where the mean deviation is constant."""
+    """Return the weight c that transmits a share of messages at a constant mean deviation."""
     return (deviation + EPSILON) * (1 - share) / share
 
 
 class ClientGate:
-    """The gate for a client's pushes, which runs at the client."""
+    """The gate for a client's pushes, which runs on the client."""
 
     def __init__(self, weight: float, every: int, withheld: str, seed: str):
-        self.deviation = 1.0  # the newest that the server sent
+        self.deviation = 1.0  # the latest from the server
         self._weight = weight
         self._every = every
         self._withheld = withheld
@@ -73,10 +71,10 @@ class ClientGate:
 class Gates:
     """The gates of a server and its clients."""
 
-    push: Annotated[float, "weight c of the gate for pushes; 0 is open", NOT_NEGATIVE] = 0.0
-    fetch: Annotated[float, "weight c of the gate for fetches; 0 is open", NOT_NEGATIVE] = 0.0
-    push_every: Annotated[int, "one in so many pushes is sent", COUNT] = 1
-    fetch_every: Annotated[int, "one in so many fetches is sent", COUNT] = 1
+    push: Annotated[float, "weight c of the gate for pushes; 0: always send", NOT_NEGATIVE] = 0.0
+    fetch: Annotated[float, "weight c of the gate for fetches; 0: always send", NOT_NEGATIVE] = 0.0
+    push_every: Annotated[int, "send every k-th push only", COUNT] = 1
+    fetch_every: Annotated[int, "send every k-th fetch only", COUNT] = 1
     withheld: Annotated[str, "a withheld push: reapply, accumulate or forget"] = "reapply"
     seed: Annotated[int, "seed of the gates' random streams", NOT_NEGATIVE] = 0
 
@@ -89,14 +87,14 @@ class Gates:
         self._last: dict[int, tuple[Tensor, int]] = {}
 
     def client_gate(self, number: int) -> ClientGate:
-        """Return the gate that runs at a client."""
+        """Return the gate for a client to run."""
         seed = f"push {self.seed} {number}"
         return ClientGate(self.push, self.push_every, self.withheld, seed)
 
     def on_push(
         self, client: int, contribution: Tensor | None, version: int
     ) -> tuple[Tensor | None, int]:
-        """Return what the rule processes instead of what a client pushed, and its version."""
+        """Return the contribution, and its version, that the rule processes for a push."""
         if self.withheld != "reapply":
             return contribution, version
         if contribution is not None:
@@ -105,7 +103,7 @@ class Gates:
         return self._last.get(client, (None, version))
 
     def allows_fetch(self, client: int, deviation: float) -> bool:
-        """Decide whether to send a client the parameters that the rule gave it."""
+        """Decide whether to send a client the parameters in the rule's reply."""
         stream = self._streams.get(client)
         if stream is None:
             stream = self._streams[client] = random.Random(f"fetch {self.seed} {client}")
@@ -115,5 +113,5 @@ class Gates:
         return drawn and fetches % self.fetch_every == 0
 
     def forget(self, client: int) -> None:
-        """Do not apply again what a client sent last: it starts afresh."""
+        """Forget a client's last contribution: the client has restarted."""
         self._last.pop(client, None)

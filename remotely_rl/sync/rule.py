@@ -1,23 +1,22 @@
-"""Rule: what a parameter server does with a contribution that arrives.
+"""Rule: the update rule of a parameter server, without I/O.
 
-A rule holds the parameters, one flat vector, and answers each `push` at once.  It knows no clock,
-socket or thread, and draws only from random streams that it was given: the same pushes give the
-same bits, in the simulator and on a cluster.
+A rule holds the parameters as one flat vector, and answers each `push` immediately.  It has no
+clock, socket or thread, and its random streams are seeded: the same pushes give the same bits, in
+the simulator and on a cluster.
 
-    version     how many steps the parameters have taken; 0 at the start
+    version     the number of steps that the parameters have taken; 0 at the start
     staleness   the rule's version when a contribution arrives, minus the version of the
                 parameters that it was computed with: never negative
 
-`Reply` says what becomes of a contribution, and what the client does next.
+`Reply` says how a contribution was used, and what the client does next.
 
-A torch optimizer, whose state lives here, turns a direction into a step.  It sees one flat
-vector.  For elementwise optimizers (SGD, RMSprop, Adam and most others) this is the same as a
-list of layers.
+A torch optimizer in the rule turns a direction into a step.  It sees one flat vector.  For
+elementwise optimizers (SGD, RMSprop, Adam and most others) this is equivalent to a list of layers.
 
 A rule scales the *step* (`scale`): at half the scale the parameters move half as far, whatever
 the optimizer.  The optimizer's state sees unscaled gradients; `Stepper` says why.  A step of
-several contributions goes along their mean, weighted by their scales, and is itself scaled by the
-mean of their scales.  For plain descent that is the sum that papers print.
+several contributions goes along their mean, weighted by their scales, and is scaled by the mean of
+their scales.  For plain descent that is the sum in the papers.
 """
 
 import copy
@@ -39,10 +38,10 @@ from remotely_rl.sync.gates import Gates
 
 
 class Accepted(Enum):
-    """What becomes of a contribution.
+    """How a rule uses a contribution.
 
     counted     it moves the parameters, now or at the next step, and counts towards that step
-    weak        it moves them, but does not count
+    weak        it moves the parameters, but does not count
     dropped     it is discarded
     """
 
@@ -52,7 +51,7 @@ class Accepted(Enum):
 
 
 class Release(NamedTuple):
-    """A client that waited and goes on: with these parameters, or with its own if None."""
+    """A waiting client that may continue, with these parameters, or with its own if None."""
 
     client: int
     parameters: Tensor | None
@@ -61,10 +60,9 @@ class Release(NamedTuple):
 class Reply(NamedTuple):
     """The answer to a push, for the client that pushed and for those that it releases.
 
-    `parameters` are to be installed; with None the client goes on with its own.  A client that
-    `waits` does nothing until a later reply releases it.  `version` is the
-    version of `parameters`; a client that keeps its parameters keeps their version too.
-    `deviation` is for the client's gate: see `gates.py`.
+    The client installs `parameters` of `version`; with None it keeps its own and their version.
+    A client that `waits` does nothing until a later reply releases it.  `deviation` is for the
+    client's gate: see `gates.py`.
     """
 
     accepted: Accepted
@@ -78,7 +76,7 @@ class Reply(NamedTuple):
 
 @dataclass
 class Counters:
-    """Pushes and fetches by what became of them, bytes of vectors, a histogram of staleness."""
+    """Numbers of pushes and fetches by outcome, bytes sent, and a histogram of staleness."""
 
     pushes: int = 0
     withheld_pushes: int = 0
@@ -111,16 +109,16 @@ class Stepper:
     """A torch optimizer of one flat vector, whose steps can be scaled.
 
     A rule that gives a stale contribution less weight scales the *step*.  Scaling the gradient is
-    the same for plain descent only: RMSProp and Adam divide by the size of gradients, which cancels
-    a constant scale.  So the optimizer's state (momentum, mean squares) sees unscaled gradients,
-    and the resulting step is scaled:
+    equivalent for plain descent only: RMSProp and Adam divide by the size of gradients, which
+    cancels a constant scale.  So the optimizer's state (momentum, mean squares) sees unscaled
+    gradients, and the resulting step is scaled:
 
         by a number     through the learning rate of that step: no copy, no pass over the vector
-        elementwise     by keeping the old vector and scaling the difference; for plain descent the
-                        gradient is divided, which is the same and cheaper
+        elementwise     by keeping the old vector and scaling the difference; plain descent divides
+                        the gradient instead, which is equivalent and cheaper
 
-    An optimizer whose step may not be proportional to its rate (Rprop, ASGD, Adafactor, one of your
-    own) is scaled by a number in the second way too.
+    An optimizer whose step may not be proportional to its rate (Rprop, ASGD, Adafactor, your own)
+    is scaled by a number in the second way too.
     """
 
     def __init__(self, vector: nn.Parameter, optimizer: MakeOptimizer):
@@ -134,7 +132,7 @@ class Stepper:
         if divisors is None and (scale == 1.0 or type(self._optimizer) in PROPORTIONAL):
             self._step(direction, scale)
         elif divisors is not None and self._is_plain():
-            # Allocating the buffer at each step would cost more than the computation.
+            # Allocating the buffer in each step would cost more than the computation.
             self._step(torch.div(direction, divisors, out=self._scratch()), scale)
         else:
             before = self._scratch().copy_(self.vector.detach())
@@ -156,7 +154,7 @@ class Stepper:
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore what `state` returned."""
-        # Torch would keep these tensors, and change them in place.
+        # Torch would keep these tensors and modify them.
         self._optimizer.load_state_dict(copy.deepcopy(state))
 
     def _step(self, direction: Tensor, scale: float = 1.0) -> None:
@@ -171,7 +169,7 @@ class Stepper:
                 group["lr"] = rate
 
     def _is_plain(self) -> bool:
-        """Whether a step is the gradient times the rate, without any state."""
+        """Whether a step is the gradient times the rate."""
         return type(self._optimizer) is torch.optim.SGD and not any(
             group["momentum"] or group["weight_decay"] for group in self._optimizer.param_groups
         )
@@ -183,7 +181,7 @@ class Stepper:
 
 
 def sgd(rate: float) -> MakeOptimizer:
-    """Plain gradient descent."""
+    """Return a factory of plain gradient descent."""
     return lambda parameters: torch.optim.SGD(parameters, lr=rate)
 
 
@@ -191,8 +189,8 @@ def sgd(rate: float) -> MakeOptimizer:
 class Rule(ABC):
     """See the module's docstring.
 
-    A subclass is a dataclass of its settings, written as in `settings.py`.  `on_push` decides
-    what becomes of a contribution, `setup` creates what the rule remembers between pushes.
+    A subclass is a dataclass of its settings, written as in `settings.py`.  `on_push` decides how
+    a contribution is used, `setup` creates the state of the rule.
     """
 
     start: InitVar[Tensor]
@@ -200,10 +198,10 @@ class Rule(ABC):
     optimizer: InitVar[MakeOptimizer] = sgd(0.1)  # noqa: RUF009 - makes a function, no state
     gates: Gates | None = None
 
-    clients_optimize: ClassVar[bool] = False  # the optimizer, and its rate, are the clients'
+    clients_optimize: ClassVar[bool] = False  # the clients have the optimizer and its rate
 
     def __post_init__(self, start: Tensor, optimizer: MakeOptimizer) -> None:
-        """`start` [P] are the first parameters; clients are numbered from 0.
+        """`start` [P] are the initial parameters; clients are numbered from 0.
 
         Raises SyncError if `start` is not a flat vector of floats, if there is no client, and for
         settings out of range.
@@ -223,20 +221,20 @@ class Rule(ABC):
         self.waiting: set[int] = set()
         self.counters = Counters()
         self.deviation = 1.0  # for gates
-        self.has_fixed_rate = False  # its spec gives a rate, which schedules do not change
+        self.has_fixed_rate = False  # the spec sets the rate, and schedules do not change it
         self.client_rate: float | None = None  # of the clients' optimizers; None: unchanged
-        self.returns_views = False  # the receiver of parameters copies them before the next push
+        self.returns_views = False  # the receiver copies parameters before the next push
         self._snapshot: Tensor | None = None
         self.setup()
 
-    # --- what a server calls ----------------------------------------------------------------------
+    # --- called by a server -----------------------------------------------------------------------
 
     def push(self, client: int, contribution: Tensor | None, version: int) -> Reply:
         """Process a contribution, computed with the parameters of `version`.
 
         The contribution is None if the client's gate withheld it.  Raises SyncError, and changes
-        nothing but a counter, for a client that is unknown, gone or waiting, a version that does
-        not exist yet, and a contribution of the wrong shape or dtype, or with NaN or infinities.
+        only a counter, for a client that is unknown, gone or waiting, a version that does not exist
+        yet, and a contribution of the wrong shape or dtype, or with NaN or infinity.
         """
         try:
             self._check(client, contribution, version)
@@ -281,7 +279,7 @@ class Rule(ABC):
         return self.restart(client), self.version
 
     def restart(self, client: int) -> Tensor:
-        """Return the newest parameters for a client that starts afresh, past all gates."""
+        """Return the newest parameters for a client that restarts, bypassing gates."""
         self.counters.fetches += 1
         self.counters.bytes_fetched += self.parameters.nbytes
         self.on_fetch(client, self.parameters)
@@ -293,13 +291,13 @@ class Rule(ABC):
         return self.vector.detach() if self.returns_views else self.snapshot()
 
     def snapshot(self) -> Tensor:
-        """Return the newest parameters [P], which no later step changes."""
+        """Return the newest parameters [P]; later steps do not change them."""
         if self._snapshot is None:
             self._snapshot = self.vector.detach().clone()
         return self._snapshot
 
     def client(self, number: int, accumulate: int = 1) -> Client:
-        """Return the part of the rule that runs at client `number`; it can be sent there."""
+        """Return the part of the rule for client `number` to run; it can be pickled."""
         self.on_fetch(number, self.parameters)
         gate = self.gates.client_gate(number) if self.gates else None
         return Client(number, self.parameters, self.version, gate, accumulate)
@@ -314,9 +312,9 @@ class Rule(ABC):
             self._stepper.set_rate(rate)
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps.
+        """Return the state for a checkpoint.
 
-        Contributions that wait for a step are not in it: clients start afresh.
+        It lacks contributions that wait for a step, because clients restart.
         """
         return {
             "version": self.version,
@@ -332,30 +330,30 @@ class Rule(ABC):
         self._stepper.load(state["optimizer"])
         self._snapshot = None
 
-    # --- what a subclass defines ------------------------------------------------------------------
+    # --- overridden by subclasses -----------------------------------------------------------------
 
-    def setup(self) -> None:  # noqa: B027 - a rule may have nothing to remember
-        """Create what the rule remembers between pushes.  Called once."""
+    def setup(self) -> None:  # noqa: B027 - a rule may be stateless
+        """Create the state of the rule.  Called once."""
 
     @abstractmethod
     def on_push(self, client: int, contribution: Tensor, staleness: int) -> Reply:
-        """Decide what becomes of a contribution [P]; nothing changes it afterwards."""
+        """Process a contribution [P]; nothing modifies the tensor afterwards."""
 
     def scale(self, staleness: int) -> float:
-        """Return by what to scale the step for a contribution of this staleness; positive."""
+        """Return the positive scale of the step for a contribution of this staleness."""
         return 1.0
 
     def on_leave(self, client: int) -> Iterable[Release]:
-        """Return the clients that need not wait any longer, now that `client` is gone."""
+        """Return the clients to release, now that `client` is gone."""
         return ()
 
     def on_join(self, client: int) -> None:  # noqa: B027
-        """`client` is back."""
+        """Handle the return of a client."""
 
     def on_fetch(self, client: int, parameters: Tensor) -> None:  # noqa: B027
-        """`client` has these parameters from here on."""
+        """Note that `client` has these parameters from now on."""
 
-    # --- what a subclass may use ------------------------------------------------------------------
+    # --- used by subclasses -----------------------------------------------------------------------
 
     def step(self, direction: Tensor, scale: float = 1.0, divisors: Tensor | None = None) -> None:
         """Step against `direction` [P] as the optimizer does for a gradient, but `scale` times as
@@ -365,7 +363,7 @@ class Rule(ABC):
         self._snapshot = None
 
     def release(self, clients: Iterable[int]) -> tuple[Release, ...]:
-        """Let clients go on with the newest parameters, lowest number first."""
+        """Release clients with the newest parameters, lowest number first."""
         return tuple(Release(client, self.parameters) for client in sorted(clients))
 
     # --- private ----------------------------------------------------------------------------------
@@ -419,6 +417,6 @@ class Rule(ABC):
                 f"client {client} pushed {list(contribution.shape)} of {contribution.dtype};"
                 f" expected {list(self.vector.shape)} of {self.vector.dtype}"
             )
-        # A NaN or infinity anywhere shows in the sum, which is much cheaper than testing each.
+        # NaN or infinity anywhere makes the sum not finite, a much cheaper test.
         if not math.isfinite(float(contribution.sum())):
             raise SyncError(f"client {client} pushed numbers that are NaN or infinite")

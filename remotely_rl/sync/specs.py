@@ -1,7 +1,4 @@
-"""Rules by name: `NAME` or `NAME:SETTING=VALUE,...`, as `--sync` takes them.
-
-RULES lists them all.
-"""
+"""Rules by name, and specs of rules: `NAME` or `NAME:SETTING=VALUE,...`, as in `--sync`."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -46,7 +43,7 @@ RULES: dict[str, type[Rule]] = {
     "local_sgd": LocalSteps,
     "diloco": DiLoCo,
 }
-# B-FASGD is FASGD with gates; the weights are the defaults of the authors' code.
+# B-FASGD is FASGD with gates, here with the default weights of the authors' code.
 GATED = {"b_fasgd": {"gate_push": "0.01", "gate_fetch": "0.01"}}
 DESCENT = sgd(0.1)
 RATE = "rate"
@@ -54,12 +51,12 @@ GATE = "gate_"  # the prefix of the settings of `Gates` in a spec
 
 
 def settings_of(name: str) -> list[Setting]:
-    """Return the settings of a rule; for gates, which any rule can have, see `Gates`."""
+    """Return the settings of a rule, without those of `Gates`, which work with any rule."""
     return settings(_rule(name))
 
 
 def summary_of(name: str) -> str:
-    """Return a rule in a sentence: the first of its class's docstring, or of its file's."""
+    """Return the first paragraph of the docstring of a rule's class, or of its module."""
     kind = _rule(name)
     of_file = sys.modules[kind.__module__].__doc__ or ""
     of_class = kind.__doc__ or "See"
@@ -70,9 +67,9 @@ def summary_of(name: str) -> str:
 def make(spec: str, parameters: Tensor, clients: int, optimizer: MakeOptimizer = DESCENT) -> Rule:
     """Make a rule from a spec: `fasgd`, `semi_async:n=4,counted=3`, `sasgd:gate_fetch=0.1`.
 
-    `parameters` [P] are the first of all clients.  `rate=0.1` in a spec is plain descent at that
-    rate, whatever the optimizer.  Raises SyncError for an unknown rule or setting, suggesting the
-    closest match, and for a value of the wrong type or out of range.
+    `parameters` [P] are the initial ones of all clients.  `rate=0.1` in a spec replaces the
+    optimizer by plain descent at that rate.  Raises SyncError for an unknown rule or setting,
+    suggesting the closest match, and for a value of the wrong type or out of range.
     """
     name, _, rest = spec.partition(":")
     kind = _rule(name)
@@ -121,10 +118,11 @@ def _values(kind: type, texts: Mapping[str, str], prefix: str) -> dict[str, Any]
 
 
 def _value(kind: type, name: str, text: str) -> Any:
-    say: Callable[[str], Any] = {bool: {"true": True, "false": False}.__getitem__, int: whole}.get(
-        kind, kind
-    )
+    parse: Callable[[str], Any] = {
+        bool: {"true": True, "false": False}.__getitem__,
+        int: whole,
+    }.get(kind, kind)
     try:
-        return say(text)
+        return parse(text)
     except (ValueError, KeyError):
         raise SyncError(f"{name} must be of type {kind.__name__}, not {text!r}") from None

@@ -1,14 +1,15 @@
-"""VectorEnv: a Gymnasium vector environment whose environments live in supervised actors.
+"""VectorEnv: a Gymnasium vector environment whose environments run in supervised actors.
 
-It imports no torch.
+It does not import torch.
 
-    vector_env.py   VectorEnv, as its user sees it
-    hosts.py        Hosts: all of its hosts, any of which may die between a call and its answer
+    vector_env.py   VectorEnv, the public class
+    hosts.py        Hosts: all hosts of a VectorEnv; any of them may die during a call
     host.py         Host: the actor, with a few environments
-    seat.py         Seat: what the VectorEnv holds of a host, and how it is replaced
-    states.py       what follows from what happens to a seat: a table, without I/O
-    board.py        Board: the rows of all environments, in memory that hosts of this machine share
-    bells.py        how they wake each other
+    whole.py        Whole: a vector environment as the environments of a host
+    seat.py         Seat: the VectorEnv's side of one host, and its replacement
+    states.py       the state table of the seats, without I/O
+    board.py        Board: the rows of all environments, in memory shared with local hosts
+    bells.py        the pipes by which a VectorEnv and its local hosts wake each other
 """
 
 from remotely_rl.vector.vector_env import VectorEnv

@@ -1,40 +1,40 @@
-"""Bells: how a VectorEnv and the hosts on its machine wake each other, once for each step.
+"""Bells: pipes by which a VectorEnv and the hosts on its machine wake each other in every step.
 
-Pipes, which both sides read without spinning.  The VectorEnv makes them, and a host opens its ends
-as files of that process, `/proc/<pid>/fd/<fd>`: nothing has a name, and nothing is left behind.
+Both sides block in `read` and `poll`, without spinning.  The VectorEnv makes the pipes; a host
+opens its ends as `/proc/<pid>/fd/<fd>` of that process, so no name is left behind.
 
-    a pipe for each host     the VectorEnv rings: a byte that says what to do
-    one pipe for all hosts   a host rings: a byte.  Which host it was, and what it has done, is in
-                             the memory that they share (board.py), so no answer is ever lost
+    one pipe per host        the VectorEnv rings with a byte that is the command
+    one pipe for all hosts   a host rings with any byte.  Its answer is in the shared memory
+                             (board.py), so no answer is ever lost
 
-That a host has died is seen at once by its pidfd, even if a process that it started holds its pipe.
+A pidfd reports the death of a host immediately, even if a child of the host holds its pipe open.
 
-A step, in the order of its wake-ups; the numbers stand beside the lines:
+The wake-ups of a step, in order; comments in the code cite the numbers:
 
     1  VectorEnv  writes the actions to the board, and PENDING as the length of the host's mail
-    2  VectorEnv  rings STEP in the host's pipe, and goes on with the next host
+    2  VectorEnv  rings STEP in the host's pipe, and continues with the next host
     3  host       wakes, reads its actions, steps, and writes its rows
-    4  host       writes its mail, and then its length: from here on the answer is there
-    5  host       rings in the pipe of all
-    6  VectorEnv  sleeps only while a host that it waits for is PENDING; any byte, or a pidfd, wakes
-                  it, and then it looks at the length again
-    7  VectorEnv  of mail in parts: takes one, writes PENDING, rings MORE; the host goes on at 4
+    4  host       writes its mail, then the mail's length: this publishes the answer
+    5  host       rings in the common pipe
+    6  VectorEnv  sleeps only while a host that it waits for is PENDING; any byte or pidfd wakes it,
+                  and it reads the length again
+    7  VectorEnv  if the mail comes in parts: takes one, writes PENDING, rings MORE; continue at 4
 
-A wake-up may be for a host that it has looked at already, but none is lost: 5 comes after 4.
+A wake-up may be stale, but none is lost, because 5 comes after 4.
 """
 
 import os
 import select
 from typing import NamedTuple
 
-# What the VectorEnv rings.  A step says into which of the two lists of observations to write.
+# Commands.  STEP has the index of the list of observations to write, of two.
 STEP = (b"0", b"1")
 MORE = b"m"  # the next part of the mail
-PAUSE = b"p"  # for calls
+PAUSE = b"p"  # return from `serve`, to receive calls
 
 
 class Address(NamedTuple):
-    """Where a host finds its ends."""
+    """Process and file descriptors from which a host opens its ends."""
 
     pid: int
     rung: int
@@ -43,7 +43,7 @@ class Address(NamedTuple):
 
 
 class Bell:
-    """A host's ends.  Raises OSError if they cannot be opened, or the VectorEnv is gone."""
+    """The ends of a host.  Raises OSError if they cannot be opened, or the VectorEnv is gone."""
 
     def __init__(self, address: Address):
         path = f"/proc/{address.pid}/fd"
@@ -55,11 +55,10 @@ class Bell:
             raise
 
     def wait(self) -> bytes:
-        """Wait until it is rung; return what for, or nothing if the VectorEnv is gone."""
-        return os.read(self._rung, 1)  # end of file: the last writing end is closed
+        """Wait for a command and return it, or b"" if the VectorEnv is gone."""
+        return os.read(self._rung, 1)  # end of file: the last write end is closed
 
     def answer(self) -> None:
-        """Ring back."""
         os.write(self._reply, b"!")
 
     def close(self) -> None:
@@ -68,66 +67,67 @@ class Bell:
 
 
 class Switchboard:
-    """The VectorEnv's ends, for so many hosts."""
+    """The ends of the VectorEnv."""
 
     def __init__(self, hosts: int):
         self._answers, self._reply = os.pipe()
         self._ring: list[int | None] = [None] * hosts
-        self._process: dict[int, int] = {}  # of each host that is connected, its pidfd
-        self._host_of: dict[int, int] = {}  # by pidfd
+        self._pidfds: dict[int, int] = {}  # by host, of connected hosts
+        self._hosts: dict[int, int] = {}  # by pidfd
         self._poll = select.poll()
         self._poll.register(self._answers, select.POLLIN)
 
     def address(self, host: int) -> tuple[Address, int]:
-        """Make a pipe for a host; return its address, and a descriptor to close.
+        """Make a pipe for a host; return its address, and its read end in this process.
 
-        Close it when the host has opened its own: once that one is gone, ringing fails.
+        Close the read end once the host has opened its own, so that `ring` fails when the host is
+        gone.
         """
         self.disconnect(host)
         rung, self._ring[host] = os.pipe()
         return Address(os.getpid(), rung, self._reply, host), rung
 
     def connect(self, host: int, pid: int) -> None:
-        """The host has opened its ends.  Raises ProcessLookupError if it has died since."""
-        pidfd = self._process[host] = os.pidfd_open(pid)
-        self._host_of[pidfd] = host
+        """Watch a host that has opened its ends.  Raises ProcessLookupError if it has died."""
+        pidfd = self._pidfds[host] = os.pidfd_open(pid)
+        self._hosts[pidfd] = host
         self._poll.register(pidfd, select.POLLIN)
 
-    def ring(self, host: int, what: bytes) -> bool:
-        """Wake a host; return whether it is there."""
+    def ring(self, host: int, command: bytes) -> bool:
+        """Wake a host; return false if it is gone."""
         ring = self._ring[host]
         if ring is None:
             return False
         try:
-            os.write(ring, what)  # a byte in an empty pipe: never blocks
-        except BrokenPipeError:  # the host's end is closed, so its process is gone
+            os.write(ring, command)  # a byte in an empty pipe: never blocks
+        except BrokenPipeError:  # the host's process is gone
             return False
         return True
 
     def wait(self) -> list[int]:
-        """Wait until some hosts have answered or died; return those that have died.
+        """Wait until a host has answered or died; return the hosts that have died.
 
-        A death comes again with each call until the host is disconnected.
+        Every call returns a dead host again until it is disconnected.
         """
         events = self._poll.poll()
-        dead = [self._host_of[fd] for fd, _ in events if fd != self._answers]
+        dead = [self._hosts[fd] for fd, _ in events if fd != self._answers]
         if len(dead) < len(events):
-            os.read(self._answers, 4096)  # of all that have rung: who, is in the memory
+            os.read(self._answers, 4096)  # the answers themselves are in the shared memory
         return dead
 
     def disconnect(self, host: int) -> None:
-        """The host is gone, or is to go."""
+        """Close the pipe and the pidfd of a host."""
         ring, self._ring[host] = self._ring[host], None
         if ring is not None:
             os.close(ring)
-        pidfd = self._process.pop(host, None)
+        pidfd = self._pidfds.pop(host, None)
         if pidfd is not None:
             self._poll.unregister(pidfd)
-            del self._host_of[pidfd]
+            del self._hosts[pidfd]
             os.close(pidfd)
 
     def close(self) -> None:
-        """Close all ends; hosts that wait are woken by that."""
+        """Close all ends, which wakes waiting hosts."""
         for host in range(len(self._ring)):
             self.disconnect(host)
         os.close(self._answers)

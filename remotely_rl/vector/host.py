@@ -1,8 +1,8 @@
 """Host: an actor with some of the environments of a VectorEnv.
 
-On the VectorEnv's machine one call, `serve`, runs for as long as it is asked for nothing but steps:
-a bell wakes it for each, and its rows are in shared memory.  Everything else is an ordinary call,
-for which the VectorEnv rings PAUSE first.  On another machine a step is an ordinary call as well.
+On the VectorEnv's machine, the host spends its time in one call of `serve`: a bell wakes it for
+each step, and it writes its rows to shared memory.  For any other call the VectorEnv first rings
+PAUSE, which ends `serve`.  On another machine a step is an ordinary remote call.
 """
 
 import os
@@ -27,24 +27,24 @@ from remotely_rl.vector.whole import Whole
 
 
 class Settings(NamedTuple):
-    """What a host needs to know of its VectorEnv."""
+    """Settings of a VectorEnv that its hosts need."""
 
     autoreset_mode: AutoresetMode
     episode_seeds: bool
     check_finite: bool
     step_timeout_s: float
     cpus: float  # that a host reserves
-    # All makes of a host are one, which makes its environments as a whole: given their number, and
-    # how they are watched over.  Of infos the VectorEnv then needs some keys alone.
+    # `makes` of a host repeats one function, which makes a vector environment of all of them:
+    # `make(count, watch)`.
     are_whole: bool = False
-    keys: frozenset[str] | None = None
-    keys_at_end: frozenset[str] = frozenset()  # and these, in a step in which an episode ends
-    first_index: int = 0  # of the VectorEnv's environments, where they are a part of all
-    waits: bool = False  # an environment whose episode is over may be stepped: it stays as it is
+    keys: frozenset[str] | None = None  # of infos, those to return; None: all
+    keys_at_end: frozenset[str] = frozenset()  # and these, in a step that ends an episode
+    first_index: int = 0  # of this VectorEnv's environments, if it has a part of all
+    waits: bool = False  # steps leave an environment unchanged whose episode is over
 
 
 class Description(NamedTuple):
-    """What a VectorEnv needs to know of its environments."""
+    """Properties of a host's environments that the VectorEnv needs."""
 
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
@@ -54,26 +54,26 @@ class Description(NamedTuple):
 
 
 class Rest(NamedTuple):
-    """What a row has that is not in arrays."""
+    """The part of a step's rows that is not in arrays."""
 
     infos: dict[str, Any]
     crashes: list[CrashReport]
 
 
 class Message(NamedTuple):
-    """The rows of a step, or of a reset, as a message."""
+    """The rows of a step or a reset, as a message."""
 
-    observations: list[NDArray[Any]]  # of the leaves that are arrays
-    objects: list[list[Any]]  # of the others
+    observations: list[NDArray[Any]]  # leaves that are arrays
+    objects: list[list[Any]]  # the other leaves
     outcomes: tuple[NDArray[Any], ...]  # rewards, terminated, truncated
     rest: Rest
 
 
 @remotely.remote_class
 class Host:
-    """See the module's docstring.  Without environments at first: a spare one has none."""
+    """See the module's docstring.  It has no environments until `make`; a spare host has none."""
 
-    envs: Any  # a SupervisedVectorEnv, or what has its methods
+    envs: Any  # a SupervisedVectorEnv or a Whole
     _bell: Bell | None = None
     _parity = 0
 
@@ -85,17 +85,17 @@ class Host:
         is_replacement: bool = False,
         first_index: int = 0,
     ) -> None:
-        """Make the environments, from the VectorEnv's `first_index` on; set attributes of each.
+        """Make the environments and set their attributes; the first has index `first_index`.
 
-        Those of a replacement have ended: its first step begins an episode of each.
+        The first step of a replacement begins an episode in each environment.
         """
         if is_replacement:
             failures.disable_stack_dumps()
-        is_alone = remotely.current_actor() is not None  # else it is in the user's process
+        is_actor = remotely.current_actor() is not None  # otherwise this is the user's process
         self._keys, self._keys_at_end = settings.keys, settings.keys_at_end
         self._watch = Watch(
             remotely.flight_recorder(flight.nbytes_of(len(makes))),
-            settings.step_timeout_s if is_alone else 0.0,
+            settings.step_timeout_s if is_actor else 0.0,
         )
         if settings.are_whole:
             make: Any = makes[0]
@@ -120,10 +120,10 @@ class Host:
             self.end_episodes(range(len(makes)))
 
     def ping(self) -> None:
-        """Return, which a host that has died does not."""
+        """Return, to show that the host is alive."""
 
     def describe(self) -> Description:
-        """Return what the environments are."""
+        """Return the description of the environments."""
         envs = self.envs
         return Description(
             envs.single_observation_space,
@@ -134,7 +134,7 @@ class Host:
         )
 
     def share(self, board: Board, address: Address) -> int:
-        """Write rows into this memory from now on, and be woken by this bell; return the pid."""
+        """Write rows into this memory from now on, and open the bell; return the pid."""
         self._bell = Bell(address)
         self._board, self._index = board, address.host
         self._write_into(board)
@@ -151,40 +151,40 @@ class Host:
         self._parity = 0
 
     def serve(self) -> None:
-        """Take a step whenever the bell rings for one; return when it rings for anything else."""
+        """Take a step whenever the bell rings for one; return on any other command."""
         bell, board, index = self._bell, self._board, self._index
         assert bell is not None
-        while (what := bell.wait()) in STEP:  # 3 of bells.py
+        while (command := bell.wait()) in STEP:  # 3 of bells.py
             try:
-                self._turn(STEP.index(what))
+                self._use_rows(STEP.index(command))
                 infos = self._needed(self.envs.step(board.read_actions(index))[-1])
                 if infos or self.envs.crashes:
                     self._send(bell, _pickled(Rest(infos, self.envs.pop_crashes())))
                 else:
-                    board.mail_nbytes[index] = 0  # 4: rows are written before
+                    board.mail_nbytes[index] = 0  # 4: after the rows
             except BaseException:
-                # Before the call raises: the VectorEnv then does not wait for rows that never come.
+                # Otherwise the VectorEnv would wait for rows that never come.
                 board.mail_nbytes[index] = FAILED
                 bell.answer()
                 raise
             bell.answer()  # 5
 
     def step(self, actions: Any) -> Message:
-        """Take a step; return its rows."""
+        """Take a step; return its rows as a message."""
         return self._message(self.envs.step(actions)[-1])
 
     def reset(
         self, seeds: Sequence[int | None], options: dict[str, Any] | None, parity: int
     ) -> Message | Rest:
-        """Reset the environments; return the rows, or the rest of them if they are shared."""
+        """Reset the environments; return the rows, or only their rest if the arrays are shared."""
         if self._bell is None:
             return self._message(self.envs.reset(seed=seeds, options=options)[1])
-        self._turn(parity, swap=False)
+        self._use_rows(parity, stepping=False)
         infos = self.envs.reset(seed=seeds, options=options)[1]
         return Rest(self._needed(infos), self.envs.pop_crashes())
 
     def end_episodes(self, which: Sequence[int]) -> None:
-        """Let the next step of these environments be one that resets them."""
+        """Make the next step reset these environments."""
         self.envs.end_episodes(which)
 
     def call(self, which: Sequence[int], name: str, args: Any, kwargs: Any) -> list[Any]:
@@ -205,14 +205,11 @@ class Host:
             return frames
 
     def are_wrapped(self, which: Sequence[int], wrapper: type) -> list[bool]:
-        """Return which of these environments have a wrapper of a class."""
+        """Return which of these environments are wrapped by a class."""
         return [_is_wrapped(self.envs.envs[i], wrapper) for i in which]
 
     def pause(self) -> bytes:
-        """Return a state from which `resume` goes on bit by bit.
-
-        It is empty if the environments cannot be saved.
-        """
+        """Return a state from which `resume` continues exactly, or b"" if pickling fails."""
         try:
             with SWITCH.paused():
                 return bytes(cloudpickle.dumps(self.envs))
@@ -220,9 +217,9 @@ class Host:
             return b""
 
     def resume(self, paused: bytes, parity: int) -> bool:
-        """Go on from such a state; return false, and change nothing, if it cannot be read."""
+        """Continue from such a state; return false, and change nothing, if it cannot be read."""
         try:
-            # From the checkpoint of a run of the user's own.
+            # Trusted: it is from a checkpoint of the user's own run.
             with SWITCH.paused():
                 envs = cloudpickle.loads(paused)
         except Exception:  # as in `pause`
@@ -233,7 +230,7 @@ class Host:
         if self._bell is not None:
             last = envs.rows
             self._write_into(self._board)
-            self._turn(parity, swap=False)
+            self._use_rows(parity, stepping=False)
             for i in range(len(self._board.read_actions(self._index))):
                 envs.rows.copy_row(i, last)
         return True
@@ -243,9 +240,9 @@ class Host:
         if hasattr(self, "envs"):
             self.envs.close()
 
-    def _turn(self, parity: int, swap: bool = True) -> None:
-        """Let the next rows go into this list of observations."""
-        if (self._parity != parity) != swap:
+    def _use_rows(self, parity: int, stepping: bool = True) -> None:
+        """Write the next rows into this list of observations; a step itself swaps the two."""
+        if (self._parity != parity) != stepping:
             self.envs.swap_rows()
         self._parity = parity
 
@@ -258,7 +255,7 @@ class Host:
             _, terminated, truncated = self.envs.outcomes
             keys |= at_end if (terminated | truncated).any() else set()
         needed = {key: infos[key] for key in keys}
-        for key in needed.keys() - {CRASH}:  # of a whole, all have it
+        for key in needed.keys() - {CRASH}:  # a key without a mask is that of all
             if not key.startswith("_") and f"_{key}" not in infos:
                 needed[f"_{key}"] = np.ones(len(self.envs.outcomes[0]), np.bool_)
         return needed
@@ -270,7 +267,7 @@ class Host:
         return Message(rows.arrays, rows.objects, envs.outcomes, rest)
 
     def _send(self, bell: Bell, data: bytes) -> None:
-        """Put it into the mail, a part at a time."""
+        """Send data as mail, one part at a time."""
         board, host = self._board, self._index
         for begin in range(0, len(data), MAIL):
             part = data[begin : begin + MAIL]

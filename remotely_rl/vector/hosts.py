@@ -1,11 +1,11 @@
-"""Hosts: those of a VectorEnv, and what it takes that between any call and its answer one may die.
+"""Hosts: all hosts of a VectorEnv; any of them may die between a call and its answer.
 
-Each host has a seat.  A step is begun in all of them, and then each is given what its state calls
-for (states.py) until all rows are there, or the rows of crashes can be written for hosts that died.
-A new host's first step begins an episode in each of its rows.  Where nobody has seen these, because
-the row is that of a crash, they are begun again in the next step.
+Each host has a seat.  A step is sent to all hosts; then each seat is handled according to its state
+(states.py), until all rows have been received, or can be written as crash rows for dead hosts.
+A new host's first step begins an episode in each of its rows.  If a crash row hides the first
+observation of such an episode from the user, the next step begins the episode again.
 
-A handler of a signal may raise wherever this waits: the step then goes on before whatever is next.
+A signal handler may raise wherever this waits.  The next call then finishes the step first.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from remotely.machine.shield import RLock, shield
 from remotely_rl.acting import cluster
 from remotely_rl.errors import TrainingError
 from remotely_rl.supervision import Crashes, CrashReport
-from remotely_rl.supervision import infos as joining
+from remotely_rl.supervision import infos as infos_module
 from remotely_rl.supervision.failures import LOST, is_failure, report_of
 from remotely_rl.supervision.infos import Info
 from remotely_rl.supervision.rows import Rows
@@ -41,24 +41,24 @@ from remotely_rl.vector.host import Description, Message, Rest, Settings
 from remotely_rl.vector.seat import HostFailed, Seat, Spare
 from remotely_rl.vector.states import Episodes, Event, State
 
-# Of a cluster that the first VectorEnv starts for itself: for the spare, and for the next ones.
+# Extra room in a cluster that this process starts: for the spare host, and for later VectorEnvs.
 EMBEDDED_CPUS = 256
-CAUSE_S = 10.0  # how long to wait for why a host died
+CAUSE_S = 10.0  # how long to wait for the cause of a host's death
 
 
 class Phase(Enum):
-    """How far a step is.  Every use but `finish` settles the one before it first."""
+    """Progress of a step.  Every call but `finish` settles the previous step first."""
 
     STEPPING = 1
-    OVER = 2  # its rows are there
-    SETTLED = 3  # and each seat is IDLE or DEAD, or is renewed between steps
+    OVER = 2  # all rows are available
+    SETTLED = 3  # each seat is IDLE or DEAD, or is being renewed between steps
 
 
 Outcomes = tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]
 
 
 class Hosts:
-    """See the module's docstring.  `description` is that of the environments."""
+    """See the module's docstring."""
 
     description: Description
 
@@ -75,11 +75,11 @@ class Hosts:
         self._episodes = Episodes(self.count, settings.autoreset_mode, settings.waits)
         # Whether a step is refused while an episode is over.
         self._is_disabled = settings.autoreset_mode is AutoresetMode.DISABLED and not settings.waits
-        if self._is_disabled:  # the check is here: a new host has to begin what no `reset` has
+        if self._is_disabled:  # checked here: the first step of a new host must begin episodes
             settings = settings._replace(autoreset_mode=AutoresetMode.NEXT_STEP)
-        self._lock = RLock()  # of the crashes, and of what is made
-        self._failure: BaseException | None = None  # that the next step raises
-        self._complaint: Exception | None = None  # that it raises once
+        self._lock = RLock()  # guards the crashes, and the making of hosts
+        self._failure: BaseException | None = None  # raised by every step from now on
+        self._callback_error: Exception | None = None  # raised by the next step only
         self._is_closing = False
         begins = [*range(0, self.count, width), self.count]
         me = weakref.ref(self)
@@ -89,7 +89,7 @@ class Hosts:
                 return
             with hosts._lock:
                 if seat.is_served_by(call):
-                    hosts._tell(seat, error)
+                    hosts._report_death(seat, error)
 
         self._bells = Switchboard(len(begins) - 1)
         self._seats = [
@@ -100,15 +100,15 @@ class Hosts:
         self._spare = Spare(settings.cpus)
         self._end = weakref.finalize(self, seats_module.end, self._seats, self._bells, self._spare)
         try:
-            self._take_seats(begins)
+            self._make_hosts(begins)
         except BaseException as error:
             self._end()
-            if isinstance(error, HostFailed):  # what never was there is not flaky
+            if isinstance(error, HostFailed):  # no retry: the environments have never worked
                 raise error.why from None
             raise
 
-    def _take_seats(self, begins: list[int]) -> None:
-        """Make the hosts, and what their rows are written into."""
+    def _make_hosts(self, begins: list[int]) -> None:
+        """Make the hosts, and the arrays for their rows."""
         for seat in self._seats:
             seat.make(self._spare, is_replacement=False)
         for seat in self._seats:
@@ -118,14 +118,14 @@ class Hosts:
         for seat, one in zip(self._seats, descriptions, strict=True):
             if one[:2] != first[:2]:
                 raise TrainingError(
-                    f"environment {seat.begin} has other spaces than the first: {one[:2]} instead"
-                    f" of {first[:2]}"
+                    f"environment {seat.begin} has different spaces from the first: {one[:2]}"
+                    f" instead of {first[:2]}"
                 )
         count, space = self.count, first.observation_space
         self._action_space = batch_space(first.action_space, count)
         self._board: Board | None = None
-        if first.pid != os.getpid():  # else it is a plain object, in this process
-            with contextlib.suppress(TypeError):  # of parts that are no arrays: by messages
+        if first.pid != os.getpid():  # otherwise hosts are plain objects in this process
+            with contextlib.suppress(TypeError):  # spaces that are not arrays: use messages
                 self._board = Board(space, first.action_space, begins)
         if (board := self._board) is not None:
             self._rows = board.rows(0), board.rows(1)
@@ -146,36 +146,36 @@ class Hosts:
 
     @property
     def rows(self) -> Rows:
-        """The observations of the last step, or reset."""
+        """The observations of the last step or reset."""
         return self._rows[self._parity]
 
     # --- steps ------------------------------------------------------------------------------------
 
     def begin(self, actions: Any) -> None:
-        """Begin a step.  Raises ValueError for an episode that is over if nothing resets it."""
+        """Send a step to the hosts.  Raises ValueError if an episode is over and must be reset."""
         self._settle()
         if self._is_disabled:
             check_none_ended(self._episodes.ended)
         self._actions = actions
-        self._each: list[Any] | None = None  # the actions one by one, if a host needs them so
+        self._each: list[Any] | None = None  # one action per environment, if a message needs them
         self._own = [None if seat.is_shared else self._actions_of(seat) for seat in self._seats]
         if self._board is not None:
             self._board.write_actions(actions)
         with shield:
             self._parity ^= 1
-            self._parts: list[tuple[int, Info]] = []  # the infos of hosts, and their first rows
+            self._parts: list[tuple[int, Info]] = []  # first row and infos of each host
             self._phase = Phase.STEPPING
-            self._begin_in_idle()
+            self._send_step()
 
     def finish(self) -> Info:
         """Wait for the end of the step; return the infos.  Raises what ends the run."""
         self.check_is_open()
         while True:
-            self._begin_in_idle()  # those that an interrupt has left out, or that are new
+            self._send_step()  # to hosts that an interrupt left out, and to new ones
             failed = self._gather()
             for seat in failed:
-                if seat.is_untold:
-                    self._let_go(seat)
+                if seat.has_dead_host:
+                    self._release_dead(seat)
             due = [seat for seat in failed if self._is_due(seat)]
             if not due:
                 break
@@ -183,32 +183,32 @@ class Hosts:
                 self._renew(seat)
         infos = self._joined()
         if self._episodes.lost.any():
-            self._pay(infos)
+            self._write_crash_rows(infos)
         self._phase = Phase.OVER
         with self._lock:
             self.crashes.stepped(self.count)
             if self._failure is not None:
                 raise self._failure
-            if (complaint := self._complaint) is not None:
-                self._complaint = None
-                raise complaint
+            if (error := self._callback_error) is not None:
+                self._callback_error = None
+                raise error
         return infos
 
     def _settle(self) -> None:
-        """Wait for the end of a step that was interrupted, and let each seat be IDLE or DEAD."""
+        """Finish an interrupted step, and make each seat IDLE or DEAD."""
         self.check_is_open()
         if self.is_stepping:
             self.finish()
         if self._phase is Phase.OVER:
             self._episodes.end_step(*self.outcomes[1:])
             for seat in self._seats:
-                if seat.state is not State.IDLE:  # after an interrupt of this
+                if seat.state is not State.IDLE:  # IDLE: this method was interrupted before
                     seat.happens(Event.END)
             self._phase = Phase.SETTLED
 
     @property
     def is_stepping(self) -> bool:
-        """Whether a step has begun of which not all rows are there."""
+        """Whether a step has begun whose rows are not all available."""
         return self._phase is Phase.STEPPING
 
     def check_is_open(self) -> None:
@@ -216,14 +216,14 @@ class Hosts:
         if self._is_closing:
             raise ClosedEnvironmentError("this VectorEnv has been closed: make another")
 
-    def _begin_in_idle(self) -> None:
-        """Tell the hosts of the step that have not been told of it."""
+    def _send_step(self) -> None:
+        """Send the step to the hosts that have not received it."""
         if not (idle := [seat for seat in self._seats if seat.state is State.IDLE]):
             return
-        with shield:  # or one might take two steps, or be waited for in vain
+        with shield:  # or a host might take two steps, or never answer
             for seat in idle:
                 own = self._own[seat.index]
-                if own is None and not seat.is_shared:  # unlike the host before
+                if own is None and not seat.is_shared:  # unlike the host that it replaced
                     own = self._actions_of(seat)
                 seat.begin_step(self._parity, own)
 
@@ -236,14 +236,14 @@ class Hosts:
         return concatenate(self.description.action_space, own, out)
 
     def _gather(self) -> list[Seat]:
-        """Wait for the answers of all hosts that step; return the seats that are not done."""
+        """Wait for the answers of all stepping hosts; return the seats that are not DONE."""
         failed = []
         for seat in self._seats:
             while seat.state is State.STEPPING:
                 if not seat.is_shared:
                     self._receive(seat)
-                elif not seat.hear():  # 6 of bells.py: look first, and sleep only if it is PENDING
-                    self._listen()
+                elif not seat.poll():  # 6 of bells.py: sleep only if it is PENDING
+                    self._wait_for_bells()
             if seat.mail and seat.state is State.DONE:
                 self._add(seat, seat.open_mail())
                 seat.mail = b""
@@ -251,31 +251,31 @@ class Hosts:
                 failed.append(seat)
         return failed
 
-    def _listen(self) -> None:
-        """Wait until some hosts have answered or died; note which have died."""
+    def _wait_for_bells(self) -> None:
+        """Wait until a host has answered or died; process the deaths."""
         for index in self._bells.wait():
             seat = self._seats[index]
             if seat.state is State.STEPPING:
-                seat.hear()  # what it may have answered before
+                seat.poll()  # it may have answered before it died
             seat.happens(Event.DEATH)
             self._bells.disconnect(index)
 
     def _receive(self, seat: Seat) -> None:
-        """Wait for the rows of a host that sends them as a message."""
+        """Wait for the rows of a host without shared memory."""
         try:
             rows = seat.take_step()
         except HostFailed:
             seat.happens(Event.DEATH)
             return
         self._write(seat, rows)
-        if self._episodes.wait:  # a new host has not seen the rows that stay as they are
+        if self._episodes.wait:  # rows of ended episodes stay; a new host does not have them
             for i in (np.flatnonzero(self._episodes.ended[seat.rows]) + seat.begin).tolist():
                 self.rows.copy_row(i, self._rows[1 - self._parity])
         self._add(seat, rows.rest)
         seat.happens(Event.ANSWER)
 
     def _write(self, seat: Seat, message: Message, which: Any = slice(None)) -> None:
-        """Write the rows that came in a message, or some of them."""
+        """Write the rows of a message, or those that `which` selects."""
         arrays = *self.rows.arrays, *self.outcomes
         for array, part in zip(arrays, (*message.observations, *message.outcomes), strict=True):
             array[seat.rows][which] = part[which]
@@ -284,7 +284,7 @@ class Hosts:
                 objects[seat.begin + i] = items[i]
 
     def _add(self, seat: Seat, rest: Rest) -> None:
-        """Count the crashes that a host has survived; add its infos to those of all."""
+        """Count the crashes in a host's rest, and collect its infos."""
         if rest.crashes:
             named = {id(report): self._named(seat, report) for report in rest.crashes}
             for part in (rest.infos, rest.infos.get("final_info", {})):
@@ -299,10 +299,10 @@ class Hosts:
         """Return the infos of all rows."""
         if len(self._seats) == 1:
             return self._parts[0][1] if self._parts else {}
-        return joining.merge(self._parts, self.count)
+        return infos_module.merge(self._parts, self.count)
 
-    def _pay(self, infos: Info) -> None:
-        """Write the rows of the episodes that died with their hosts."""
+    def _write_crash_rows(self, infos: Info) -> None:
+        """Write the rows of the episodes that were lost with their hosts."""
         rows, last = self._rows[self._parity], self._rows[1 - self._parity]
         rewards, terminated, truncated = self.outcomes
         count, in_same_step = self.count, self._episodes.in_same_step
@@ -310,30 +310,31 @@ class Hosts:
             lost = np.flatnonzero(self._episodes.lost[seat.rows]).tolist()
             if not lost:
                 continue
-            at = [seat.begin + one for one in lost]
-            if not in_same_step:  # else they are of the episodes that begin in these rows
+            rows_lost = [seat.begin + one for one in lost]
+            if not in_same_step:  # otherwise the infos belong to the episodes that begin here
                 for key, mask in infos.items():
                     if key.startswith("_"):
-                        mask[at] = False
-            for i in at:
-                joining.add(infos, CRASH, seat.report, i, count)
+                        mask[rows_lost] = False
+            for i in rows_lost:
+                infos_module.add(infos, CRASH, seat.report, i, count)
                 rewards[i], terminated[i], truncated[i] = 0.0, False, True
                 if in_same_step:
-                    joining.add(infos, "final_obs", last.row(i), i, count)
+                    infos_module.add(infos, "final_obs", last.row(i), i, count)
                     infos.setdefault("_final_info", np.zeros(count, np.bool_))[i] = True
-                    joining.add(infos.setdefault("final_info", {}), CRASH, seat.report, i, count)
+                    final = infos.setdefault("final_info", {})
+                    infos_module.add(final, CRASH, seat.report, i, count)
                 else:
                     rows.copy_row(i, last)
-            if seat.state is State.DONE and not in_same_step:  # it has begun what nobody has seen
+            if seat.state is State.DONE and not in_same_step:  # the crash row hides its new episode
                 with contextlib.suppress(HostFailed):
                     seat.result(seat.submit("end_episodes", lost))
 
-    # --- hosts that die ---------------------------------------------------------------------------
+    # --- dead hosts -------------------------------------------------------------------------------
 
-    def _tell(self, seat: Seat, error: BaseException) -> None:
-        """Tell that a host has died, once, and begin to make another.  On any thread."""
+    def _report_death(self, seat: Seat, error: BaseException) -> None:
+        """Report the death of a host once, and start making another.  On any thread."""
         with self._lock:
-            if seat.was_told or self._is_closing:
+            if seat.is_reported or self._is_closing:
                 return
             report = seat.report = self._named(seat, report_of(error, seat.steps))
             if is_failure(error):
@@ -342,51 +343,51 @@ class Hosts:
                 self._failure = error
             if self._failure is None and not self._is_closing:
                 seat.make(self._spare, is_replacement=True)
-            # Last: a death is rather told twice, after an interrupt, than never.
-            seat.was_told = True
+            # Last: after an interrupt, a death may be reported twice, but is never missed.
+            seat.is_reported = True
 
     def _count(self, report: CrashReport) -> None:
-        """Count and tell a crash.  What that raises, the user's step raises, on its own thread."""
+        """Count and log a crash; keep an error of that for the user's step, on its thread."""
         with self._lock:
             try:
                 self.crashes.add(report)
             except TrainingError as error:
                 self._failure = error
-            except Exception as error:  # of `on_crash` or `say`: the environments go on
-                self._complaint = error
+            except Exception as error:  # from `on_crash` or `say`: the environments go on
+                self._callback_error = error
 
     def _named(self, seat: Seat, report: CrashReport) -> CrashReport:
-        """Return a host's report with the index that the environment has here."""
+        """Return a host's report with the environment's index in this VectorEnv."""
         env = None if report.env is None else seat.begin + report.env
         return replace(report, env=env, actor=seat.index)
 
     def _lose(self, seat: Seat) -> None:
-        """A host has died, or its call has raised."""
+        """Handle a host that has died, or whose call has raised."""
         seat.happens(Event.DEATH)
-        self._let_go(seat)
+        self._release_dead(seat)
 
-    def _let_go(self, seat: Seat) -> None:
-        """Tell why a host has failed, as soon as that is known, and give up its place."""
+    def _release_dead(self, seat: Seat) -> None:
+        """Report why a host has failed, once that is known, and free its seat."""
         error = seat.why(CAUSE_S)
-        with self._lock:  # or its end, seen by another thread, would be that of the next host
-            self._tell(seat, error)
-            host = seat.leave()
+        with self._lock:  # or another thread would take its end for that of the next host
+            self._report_death(seat, error)
+            host = seat.release()
         if host is not None and not isinstance(error, LOST):
             threading.Thread(target=cluster.close, args=(host,), daemon=True).start()
 
     def _is_due(self, seat: Seat) -> bool:
-        """Whether the step waits for another host."""
+        """Whether the step waits for a new host."""
         return seat.state is State.RENEWING or self._episodes.are_due(seat.rows)
 
     def _renew(self, seat: Seat) -> None:
-        """Wait for another host, unless there is one.  Raises what ends the run."""
+        """Wait until the seat has a connected host.  Raises what ends the run."""
         while seat.state is not State.IDLE:
             self.check_is_open()
             with self._lock:
                 if self._failure is not None:
                     raise self._failure
-            if seat.is_untold:
-                self._let_go(seat)
+            if seat.has_dead_host:
+                self._release_dead(seat)
             try:
                 if seat.state is State.DEAD:
                     seat.join()
@@ -402,22 +403,22 @@ class Hosts:
         """Begin an episode in the chosen environments; return the infos."""
         self._settle()
         self._parts = []
-        left = [seat for seat in self._seats if chosen[seat.rows].any()]
-        while left:
+        pending = [seat for seat in self._seats if chosen[seat.rows].any()]
+        while pending:
             calls = []
-            for seat in left:
+            for seat in pending:
                 given = dict(options) if options else None
                 if given is not None and "reset_mask" in given:
                     given["reset_mask"] = chosen[seat.rows]
                 self._renew(seat)
                 calls.append(seat.submit("reset", seeds[seat.rows], given, self._parity))
-            asked, left = left, []
-            for seat, call in zip(asked, calls, strict=True):
+            called, pending = pending, []
+            for seat, call in zip(called, calls, strict=True):
                 try:
                     reply = seat.result(call)
                 except HostFailed:
                     self._lose(seat)
-                    left.append(seat)
+                    pending.append(seat)
                     continue
                 if isinstance(reply, Message):
                     self._write(seat, reply, chosen[seat.rows])
@@ -429,24 +430,24 @@ class Hosts:
         return self._joined()
 
     def ask(self, which: Sequence[int], method: str, *args: Any) -> list[Any]:
-        """Ask something of some environments, of all hosts at once; return their answers."""
+        """Call a method of Host for some environments, on all hosts at once; return the results."""
         self._settle()
-        asked = []
+        calls = []
         for seat in self._seats:
             of_seat = [i - seat.begin for i in which if i in seat]
             if of_seat:
                 self._renew(seat)
                 call = seat.submit(method, of_seat, *args)
-                cluster.discard(call)  # of which nobody will hear if one before it raises
-                asked.append((seat, of_seat, call))
-        found: dict[int, Any] = {}
-        for seat, of_seat, call in asked:
-            answers = self._answer(seat, call)
-            found.update(zip((seat.begin + i for i in of_seat), answers, strict=True))
-        return [found[i] for i in which]
+                cluster.discard(call)  # it stays unretrieved if an earlier one raises
+                calls.append((seat, of_seat, call))
+        results: dict[int, Any] = {}
+        for seat, of_seat, call in calls:
+            found = self._result(seat, call)
+            results.update(zip((seat.begin + i for i in of_seat), found, strict=True))
+        return [results[i] for i in which]
 
     def set_attributes(self, which: Sequence[int], name: str, values: Sequence[Any]) -> None:
-        """Set an attribute of some environments, and of those that will replace them."""
+        """Set an attribute of some environments, and of their replacements."""
         for seat in self._seats:
             pairs = [(i, one) for i, one in zip(which, values, strict=True) if i in seat]
             if pairs:
@@ -455,14 +456,14 @@ class Hosts:
                 seat.attributes.setdefault(name, {}).update(own)
 
     def pause(self) -> tuple[list[bytes], NDArray[np.bool_]]:
-        """Return the state of each host, from which `resume` goes on bit by bit, and who has ended.
+        """Return the state of each host, for `resume`, and which episodes have ended.
 
-        That of a host is empty if its environments cannot be saved.
+        The state is empty if pickling the host's environments fails.
         """
         return self._call_all("pause", [()] * len(self._seats)), self._episodes.ended.copy()
 
     def resume(self, paused: tuple[list[bytes], NDArray[np.bool_]]) -> bool:
-        """Go on from what `pause` returned; return whether all hosts could."""
+        """Continue exactly from what `pause` returned; return whether all hosts could."""
         states, ended = paused
         if len(states) != len(self._seats) or not all(states):
             return False
@@ -476,8 +477,8 @@ class Hosts:
             self._renew(seat)
         calls = [seat.submit(method, *of) for seat, of in zip(self._seats, args, strict=True)]
         for call in calls:
-            cluster.discard(call)  # of which nobody will hear if one before it raises
-        return [self._answer(seat, call) for seat, call in zip(self._seats, calls, strict=True)]
+            cluster.discard(call)  # it stays unretrieved if an earlier one raises
+        return [self._result(seat, call) for seat, call in zip(self._seats, calls, strict=True)]
 
     def render(self) -> tuple[Any, ...]:
         """Return a frame of each environment."""
@@ -485,7 +486,7 @@ class Hosts:
         return tuple(frame for part in frames for frame in part or ())
 
     def abandon(self) -> None:
-        """End the hosts, while another thread waits for them: it is told that this is closed."""
+        """Kill the hosts; a thread that waits for them raises ClosedEnvironmentError."""
         with self._lock:
             self._is_closing = True
             self._spare.is_closed = True
@@ -493,18 +494,18 @@ class Hosts:
                 seat.kill()
 
     def close(self) -> None:
-        """End the actors."""
+        """Close the hosts."""
         with self._lock:
             self._is_closing = True
-            self.crashes.tell()
+            self.crashes.flush()
         self._end()
 
     def _call(self, seat: Seat, method: str, *args: Any) -> Any:
         self._settle()
         self._renew(seat)
-        return self._answer(seat, seat.submit(method, *args))
+        return self._result(seat, seat.submit(method, *args))
 
-    def _answer(self, seat: Seat, call: Any) -> Any:
+    def _result(self, seat: Seat, call: Any) -> Any:
         try:
             return seat.result(call)
         except HostFailed as failed:

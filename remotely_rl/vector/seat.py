@@ -1,6 +1,6 @@
-"""Seat: the place of a host in a VectorEnv.  When the host dies, another takes it.
+"""Seat: the slot of a host in a VectorEnv.  When the host dies, a new host fills the slot.
 
-A host on this machine takes steps by bells and shared memory, any other by messages.
+A host on this machine steps through bells and shared memory, any other through messages.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from remotely_rl.vector.board import FAILED, PENDING, Board
 from remotely_rl.vector.host import Host, Message, Rest, Settings
 from remotely_rl.vector.states import TABLE, Episodes, Event, State
 
-MAKING_S = 5.0  # how long to wait, at the end, for a host that is being made
+MAKING_S = 5.0  # how long `close` waits for a host that is being made
 
 
 class HostFailed(Exception):
@@ -31,12 +31,12 @@ class HostFailed(Exception):
 
     @property
     def why(self) -> BaseException:
-        """What has been raised."""
+        """The original exception."""
         return self.__cause__ or self
 
 
 def on_a_thread(function: Callable[[], Any]) -> "Future[Any]":
-    """Call a function on a thread of its own, which does not keep the process from ending."""
+    """Call a function on a daemon thread of its own."""
     future: Future[Any] = Future()
 
     def run() -> None:
@@ -50,10 +50,10 @@ def on_a_thread(function: Callable[[], Any]) -> "Future[Any]":
 
 
 class Spare:
-    """A host without environments, made in advance: a death then costs no birth of a process.
+    """A host without environments, made in advance, so that replacing a host starts no process.
 
-    Only on a cluster that this process has started for itself: on the user's it would take room
-    from others, or wait for it.
+    It is made only on a cluster that this process has started for itself: on the user's cluster it
+    would take or wait for room.
     """
 
     def __init__(self, cpus: float) -> None:
@@ -63,28 +63,28 @@ class Spare:
         self.is_closed = False
 
     def new(self) -> Any:
-        """Return a host without environments, which is no spare one."""
+        """Make and return a host without environments."""
         return remotely.options(Host, cpus=self._cpus)()
 
     def make(self) -> None:
-        """Begin to make it, unless there is one."""
+        """Start making the spare, unless there is one."""
         with self._lock:
             if self._making is None and not self.is_closed and cluster.is_own():
                 self._making = on_a_thread(self.new)
 
     def take(self) -> Any:
-        """Return it, or a new one if there is none."""
+        """Return the spare, or a new host if there is none."""
         with self._lock:
             making, self._making = self._making, None
         if making is not None:
-            with contextlib.suppress(Exception):  # it was killed, or there was no room
+            with contextlib.suppress(Exception):  # it has died, or there was no room
                 host = making.result()
                 host.ping()
                 return host
         return self.new()
 
     def close(self) -> None:
-        """End it."""
+        """Close the spare."""
         with self._lock:
             self.is_closed = True
             making, self._making = self._making, None
@@ -93,10 +93,10 @@ class Spare:
 
 
 class Seat:
-    """See the module's docstring.  `begin` and `end` are its rows.
+    """See the module's docstring.  It has the rows `begin` to `end`.
 
-    Events change its state (states.py) in the methods that bring them about; those that are done
-    by halves if a signal handler raises are shielded from it.
+    Each method that causes an event (states.py) also changes the state.  Methods that must not be
+    interrupted halfway by an exception from a signal handler are shielded.
     """
 
     def __init__(
@@ -109,18 +109,18 @@ class Seat:
         bells: Switchboard,
         on_end: Callable[["Seat", "Future[None]", BaseException], None],
     ):
-        """`on_end` is called from another thread when a call of `serve` has raised, at once."""
+        """`on_end` is called on another thread as soon as a call of `serve` raises."""
         self.index, self.begin, self.end = index, begin, begin + len(makes)
         self.rows = slice(self.begin, self.end)
         self.state = State.DEAD
-        self.attributes: dict[str, dict[int, Any]] = {}  # that were set, for the next host
-        self.steps = 0  # that the host has taken
-        self.is_untold = False  # a death: to be told, and the host to be taken away
-        self.was_told = False  # that the host has died, perhaps by another thread
+        self.attributes: dict[str, dict[int, Any]] = {}  # set by the user, for the next host
+        self.steps = 0  # taken by the host
+        self.has_dead_host = False  # to be reported and released
+        self.is_reported = False  # the host's death, perhaps by another thread
         self.report: CrashReport | None = None  # of the last death
         self.is_shared = False
-        self.mail = b""  # what has come of the pickled rest of its rows
-        self._error: BaseException | None = None  # why its last call has failed
+        self.mail = b""  # the parts received of the pickled rest of its rows
+        self._error: BaseException | None = None  # of its last call, if that failed
         self._makes = list(makes)
         self._settings = settings
         self._episodes = episodes
@@ -136,18 +136,18 @@ class Seat:
         return self.begin <= env < self.end
 
     def happens(self, event: Event) -> None:
-        """Do what follows from an event, but tell nothing.  Raises KeyError if it cannot be."""
+        """Apply an event, but report no death.  Raises KeyError for one that cannot happen."""
         rule = TABLE[self.state, event]
-        self.is_untold |= rule.is_told
-        if rule.is_owed:
+        self.has_dead_host |= rule.reports_death
+        if rule.loses_episodes:
             self._episodes.lose(self.rows)
-        self.state = rule.next  # last: an event that is interrupted happens again
+        self.state = rule.next  # last: an interrupted event is applied again
 
-    # --- a host comes and goes --------------------------------------------------------------------
+    # --- making and losing hosts ------------------------------------------------------------------
 
     def make(self, spare: Spare, is_replacement: bool) -> None:
-        """Begin to make a host, on another thread; a replacement as soon as there is room."""
-        # Not of the seat, or a VectorEnv that nobody holds any more would live until it is made.
+        """Start making a host on another thread; a replacement waits until there is room."""
+        # The thread does not reference this seat: it would keep an abandoned VectorEnv alive.
         attributes = {name: dict(values) for name, values in self.attributes.items()}
         args = self._makes, self._settings, attributes, is_replacement, self.begin
 
@@ -166,14 +166,14 @@ class Seat:
     def join(self) -> None:
         """Wait for the host that is being made.  Raises HostFailed."""
         assert self._making is not None
-        self.steps, self.was_told, self._error = 0, False, None
+        self.steps, self.is_reported, self._error = 0, False, None
         host = self._result(self._making)
         with shield:
             self._host = host
             self.happens(Event.ARRIVAL)
 
     def share(self, board: Board | None) -> None:
-        """Use shared memory if the host is on this machine.  Raises HostFailed."""
+        """Share memory with the host if it is on this machine.  Raises HostFailed."""
         self.is_shared = False
         if board is not None:
             self._board = board
@@ -192,7 +192,7 @@ class Seat:
             self._error = None
             bells.disconnect(self.index)
             return
-        except ProcessLookupError:  # it has died since; a call tells how
+        except ProcessLookupError:  # it has died since: a call raises the cause
             self._result(remotely.submit(self._host.ping))
             raise
         finally:
@@ -200,51 +200,51 @@ class Seat:
         self.is_shared = True
         self._serve()
 
-    def leave(self) -> Any:
-        """The host has failed, or the VectorEnv closes: return it, if there is one."""
+    def release(self) -> Any:
+        """Disconnect and return the host, if there is one: it has failed or is to be closed."""
         host, self._host, self._serving, self._step = self._host, None, None, None
-        self.is_untold, self.mail = False, b""
+        self.has_dead_host, self.mail = False, b""
         self._bells.disconnect(self.index)
         return host
 
     def kill(self) -> None:
-        """End the host's process, whatever it does.  On any thread: its death is seen as any is."""
+        """Kill the host's process, from any thread; its death is handled like any other."""
         if (host := self._host) is not None:
             on_a_thread(partial(remotely.kill, host))
 
     def pop_making(self) -> "Future[Any] | None":
-        """Return the host that is being made, if one is, to be closed."""
+        """Return the future of the host that is being made, if any, for closing it."""
         making, self._making = self._making, None
         return making
 
     def why(self, timeout_s: float) -> BaseException:
-        """Return why the host has failed, as far as that is known in time."""
+        """Return why the host has failed; wait up to `timeout_s` for the cause."""
         if self._error is None and self._serving is not None:
             with contextlib.suppress(TimeoutError):
                 self._error = self._serving.exception(timeout_s)
-        return self._error or HostFailed("its process has ended, and nobody knows why")
+        return self._error or HostFailed("its process has ended for an unknown reason")
 
     def is_served_by(self, call: "Future[None]") -> bool:
-        """Whether a call of `serve` is the present host's last: PAUSE has ended those before it."""
+        """Whether this is the current host's latest call of `serve`."""
         return call is self._serving
 
     # --- steps ------------------------------------------------------------------------------------
 
     def begin_step(self, parity: int, actions: Any) -> None:
-        """Tell the host to step, if it has not died.  `actions` are of its rows, for a message."""
+        """Send a step to the host, if it is alive.  `actions`, of its rows, are for a message."""
         self.steps += 1
         if not self.is_shared:
             self._step = self._submit("step", actions)
         else:
-            # 1 and 2 of bells.py.  PENDING first: the host may have answered before `ring` returns.
+            # 1 and 2 of bells.py.  PENDING first: the host may answer before `ring` returns.
             self._board.mail_nbytes[self.index] = PENDING
             if not self._bells.ring(self.index, STEP[parity]):
                 self.happens(Event.DEATH)
                 return
         self.happens(Event.STEP)
 
-    def hear(self) -> bool:
-        """Note what a host that shares memory has answered; return whether it has."""
+    def poll(self) -> bool:
+        """Process the answer of a host that shares memory; return false if it is pending."""
         nbytes = int(self._board.mail_nbytes[self.index])
         if nbytes == PENDING:
             return False
@@ -253,18 +253,18 @@ class Seat:
         elif not nbytes:
             self.happens(Event.ANSWER)
         else:
-            with shield:  # or a part might be there twice, or none be asked for
+            with shield:  # or a part might be added twice, or the next one never requested
                 self.mail += self._board.mail[self.index, : abs(nbytes)].tobytes()
                 if nbytes > 0:
                     self.happens(Event.ANSWER)
-                else:  # 7 of bells.py: the host waits, and does not touch the mail before MORE
+                else:  # 7 of bells.py: the host does not write the mail before MORE
                     self._board.mail_nbytes[self.index] = PENDING
                     self._bells.ring(self.index, MORE)
         return True
 
     def open_mail(self) -> Rest:
-        """Return the rest of its rows, which has come."""
-        rest: Rest = pickle.loads(self.mail)  # noqa: S301 - of an actor that this process made
+        """Return the rest of its rows, once all parts are received."""
+        rest: Rest = pickle.loads(self.mail)  # noqa: S301 - from an actor that this process made
         return rest
 
     def take_step(self) -> Message:
@@ -277,20 +277,20 @@ class Seat:
 
     def submit(self, method: str, *args: Any) -> "Future[Any]":
         """Call a method of the host between two steps."""
-        with shield:  # or its next step would be waited for in vain
+        with shield:  # or the next step would wait forever
             if not self.is_shared:
                 return self._submit(method, *args)
             self._bells.ring(self.index, PAUSE)
             try:
                 return self._submit(method, *args)
-            finally:  # also if the arguments cannot be pickled
+            finally:  # even if the arguments cannot be pickled
                 self._serve()
 
     def _submit(self, method: str, *args: Any) -> "Future[Any]":
         return remotely.submit(getattr(self._host, method), *args)
 
     def result(self, call: "Future[Any]") -> Any:
-        """Return what a call has returned, or raise what an environment has.
+        """Return the result of a call, or raise the environment's exception.
 
         Raises HostFailed if the host has died.
         """
@@ -316,11 +316,11 @@ class Seat:
 
 
 def end(seats: Sequence[Seat], bells: Switchboard, spare: Spare) -> None:
-    """End all hosts, also those that are being made."""
+    """Close all hosts, including those that are being made."""
     spare.is_closed = True
     ends: list[Callable[[], None]] = [spare.close]
     for seat in seats:
-        host, making = seat.leave(), seat.pop_making()
+        host, making = seat.release(), seat.pop_making()
         if host is not None:
             ends.append(partial(cluster.close, host))
         elif making is not None:
@@ -331,6 +331,6 @@ def end(seats: Sequence[Seat], bells: Switchboard, spare: Spare) -> None:
 
 
 def _close_made(making: "Future[Any]") -> None:
-    """Close a host that is being made, or was.  One that hangs ends with this process."""
+    """Close a host once it is made.  One that hangs ends with this process."""
     with contextlib.suppress(BaseException):
         cluster.close(making.result(MAKING_S))

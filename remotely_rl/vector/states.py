@@ -1,21 +1,21 @@
-"""The states of the seats of a VectorEnv, and what becomes of the episodes in their rows.
+"""State table of the seats of a VectorEnv, and the state of the episodes in their rows.
 
-A seat is the place of a host, and has the rows of its environments.  What follows from an event is
-in one table here, without I/O; hosts.py reports events, and does what states call for:
+A seat is the slot of one host and owns the rows of its environments.  TABLE has every transition,
+without I/O; hosts.py reports events and acts on the states:
 
-    IDLE       in a step, tell its host of it; between steps, calls (`reset`, `call`, ...) are made
-    STEPPING   wait for its answer
-    DONE       nothing, until the step is over
-    DEAD       wait for another host if `Episodes.are_due`, or for a call; nothing otherwise
-    RENEWING   connect the host; in its first step it begins an episode in each row
+    IDLE       in a step, send it to the host; between steps, make calls (`reset`, `call`, ...)
+    STEPPING   wait for the host's answer
+    DONE       nothing until the step ends
+    DEAD       for a call, or if `Episodes.are_due`, wait for a new host; otherwise nothing
+    RENEWING   connect the new host; its first step begins an episode in each row
 
 The autoreset mode decides which DEAD seats a step waits for:
 
-    NEXT_STEP  those with an episode that had ended, because this step is to begin the next one
-    SAME_STEP  all: the row of a crash has the first observation of the next episode
-    DISABLED   none: only `reset` begins episodes, and a step is refused while one has ended
+    NEXT_STEP  those with an ended episode, because this step must begin the next one
+    SAME_STEP  all: a crash row has the first observation of the next episode
+    DISABLED   none: only `reset` begins episodes, and `step` raises while one has ended
 
-The table in docs/design.md is made from this one.
+The table in docs/design.md is generated from TABLE.
 """
 
 from enum import StrEnum
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 
 class State(StrEnum):
-    """What the host of a seat is doing."""
+    """State of a seat."""
 
     IDLE = "IDLE"
     STEPPING = "STEPPING"
@@ -37,68 +37,68 @@ class State(StrEnum):
 
 
 class Event(StrEnum):
-    """What happens to a seat, in words of its host."""
+    """Event at a seat."""
 
-    STEP = "it is told to step"
-    ANSWER = "its rows are there"
-    DEATH = "it dies, raises, or cannot be made"
-    ARRIVAL = "another is made"
-    CONNECTION = "it is connected"  # to shared memory; or it is on another machine
-    END = "the step ends"  # the rows of all seats are there, or were written for them
+    STEP = "step sent"
+    ANSWER = "rows received"
+    DEATH = "host died, raised, or could not be made"
+    ARRIVAL = "new host made"
+    CONNECTION = "host connected"  # to shared memory, or found to be on another machine
+    END = "step ended"  # all rows were received, or written as crash rows
 
 
 class Rule(NamedTuple):
-    """What follows from an event.  A death is told once, perhaps by another thread before this."""
+    """Consequences of an event."""
 
     next: State
-    is_told: bool = False
-    is_owed: bool = False  # the row of a crash, to each episode under way
+    reports_death: bool = False  # a death is reported once; another thread may have done it
+    loses_episodes: bool = False  # those that are running: each gets a crash row
 
 
 TABLE = {
     (State.IDLE, Event.STEP): Rule(State.STEPPING),
-    (State.IDLE, Event.DEATH): Rule(State.DEAD, is_told=True, is_owed=True),
+    (State.IDLE, Event.DEATH): Rule(State.DEAD, reports_death=True, loses_episodes=True),
     (State.STEPPING, Event.ANSWER): Rule(State.DONE),
-    (State.STEPPING, Event.DEATH): Rule(State.DEAD, is_told=True, is_owed=True),
-    (State.DONE, Event.DEATH): Rule(State.DONE),  # its rows count; the next use finds it dead
+    (State.STEPPING, Event.DEATH): Rule(State.DEAD, reports_death=True, loses_episodes=True),
+    (State.DONE, Event.DEATH): Rule(State.DONE),  # its rows are valid; the next use finds it dead
     (State.DONE, Event.END): Rule(State.IDLE),
-    (State.DEAD, Event.DEATH): Rule(State.DEAD, is_told=True),
+    (State.DEAD, Event.DEATH): Rule(State.DEAD, reports_death=True),
     (State.DEAD, Event.ARRIVAL): Rule(State.RENEWING),
     (State.DEAD, Event.END): Rule(State.DEAD),
     (State.RENEWING, Event.CONNECTION): Rule(State.IDLE),
-    (State.RENEWING, Event.DEATH): Rule(State.DEAD, is_told=True),
+    (State.RENEWING, Event.DEATH): Rule(State.DEAD, reports_death=True),
 }
 
 
 class Episodes:
-    """The episodes in all rows.  One that neither has `ended` nor is `lost` is under way.
+    """The episodes in all rows.  An episode is running unless it is in one of these states:
 
-    ended    the step before this one had its last row
-    lost     it died with its host, and no row has told so yet
+    ended    the previous step returned its last row
+    lost     its host died, and no row has reported that yet
     """
 
     def __init__(self, count: int, mode: AutoresetMode, wait: bool = False):
-        """`wait`: those that have ended stay so until they are reset."""
+        """`wait`: ended episodes stay ended until they are reset."""
         self.in_same_step = mode is AutoresetMode.SAME_STEP
         self.wait = wait
         self.ended = np.zeros(count, np.bool_)
         self.lost = np.zeros(count, np.bool_)
 
     def lose(self, rows: slice) -> None:
-        """The host of these rows has died."""
+        """Mark the running episodes of these rows as lost: their host has died."""
         self.lost[rows] |= ~self.ended[rows]
 
     def are_due(self, rows: slice) -> bool:
-        """Whether the present step is to begin episodes in these rows, whose host has died."""
+        """Whether the current step must begin episodes in these rows, whose host has died."""
         return self.in_same_step or bool(self.ended[rows].any())
 
     def reset(self, chosen: NDArray[np.bool_]) -> None:
-        """Episodes have begun in the chosen rows."""
+        """Mark the episodes of the chosen rows as running."""
         self.ended &= ~chosen
         self.lost &= ~chosen
 
     def end_step(self, terminated: NDArray[np.bool_], truncated: NDArray[np.bool_]) -> None:
-        """All rows of a step have been told, those of lost episodes as truncated."""
+        """Record the rows that a step returned; those of lost episodes are truncated."""
         self.lost[:] = False
         if not self.in_same_step:
             over = terminated | truncated

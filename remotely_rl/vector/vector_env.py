@@ -1,14 +1,15 @@
-"""VectorEnv: a Gymnasium vector environment that survives what its environments do.
+"""VectorEnv: a Gymnasium vector environment that survives crashes of its environments.
 
     from remotely_rl import VectorEnv
 
-    envs = VectorEnv("CartPole-v1", num_envs=8)      # in place of gymnasium.make_vec
-    envs = VectorEnv([make_one, make_another])       # in place of AsyncVectorEnv
+    envs = VectorEnv("CartPole-v1", num_envs=8)      # instead of gymnasium.make_vec
+    envs = VectorEnv([make_one, make_another])       # instead of AsyncVectorEnv
 
-Environments live in actors (host.py), several in each, here or on the cluster that this process is
-connected to.  An environment that raises is remade within its actor; an actor that dies or hangs is
-replaced.  Rows then are as supervision/vector.py says: (last observation, reward 0, truncated),
-with a CrashReport in info["crash_report"].  All environments of an actor that dies have such a row.
+The environments run in actors (host.py), several in each, on this machine or on the cluster that
+this process is connected to.  An environment that raises is recreated in its actor; an actor that
+dies or hangs is replaced.  A crash row (supervision/vector.py) then ends the episode: last
+observation, reward 0, truncated, and a CrashReport in info["crash_report"].  If an actor dies, all
+its environments have a crash row.
 """
 
 import math
@@ -41,7 +42,7 @@ def _say(text: str) -> None:
 
 
 def ignore(report: CrashReport) -> None:
-    """Get a report, and do nothing."""
+    """Ignore a report."""
 
 
 class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
@@ -68,23 +69,24 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         """Make the environments.
 
         env             a Gymnasium id (or `module:id`), with `kwargs` for `gymnasium.make`; a
-                        callable that makes an environment; or one for each
-        envs_per_actor  how many share a process; by default there is a process for each core of
-                        this machine.  More than one makes steps of cheap environments faster;
-                        if the process dies, all of them lose their episodes
-        cpus_per_actor  that each actor reserves on the cluster
-        wrappers        around each environment, the first one innermost
-        copy            False: what a step returns is written into again by the step after the next
-        step_timeout_s  an environment that takes longer for a step or a reset hangs, and its actor
-                        is replaced; 0: no limit
-        max_crash_rate  more crashes per step than this raise TrainingError; 1: never
-        episode_seeds   give each episode a seed of its own, so that every crash can be replayed;
-                        otherwise environments are seeded as Gymnasium's are
-        check_finite    NaN or infinity in an observation or a reward is a crash
-        say             is told of crashes: the first of each cause at once, then once a minute
-        on_crash        gets every report at once, perhaps on another thread
+                        callable that makes an environment; or one callable per environment
+        envs_per_actor  environments per process; by default as many as make one process per core
+                        of this machine.  Several make cheap environments faster; if the process
+                        dies, all of them lose their episodes
+        cpus_per_actor  CPUs that each actor reserves on the cluster
+        wrappers        applied to each environment, the first one innermost
+        copy            False: the step after the next overwrites the arrays that a step returns
+        step_timeout_s  the limit of one environment's step or reset; past it, the environment
+                        hangs and its actor is replaced; 0: no limit
+        max_crash_rate  a higher rate of crashes per step raises TrainingError; 1: no limit
+        episode_seeds   give each episode its own seed, so that every crash can be replayed;
+                        otherwise environments are seeded as in Gymnasium
+        check_finite    treat NaN or infinity in an observation or a reward as a crash
+        say             called with log messages: the first crash of each cause immediately, then
+                        at most one message a minute
+        on_crash        called with every report immediately, perhaps on another thread
 
-        Raises what making an environment raises, and ValueError for a number out of its range.
+        Raises what making an environment raises, and ValueError for a number out of range.
         """
         if envs_per_actor is not None and envs_per_actor < 1:
             raise ValueError(f"envs_per_actor is {envs_per_actor}; it must be at least 1")
@@ -131,7 +133,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
     def step_async(self, actions: Any) -> None:
         """Begin a step; `step_wait` returns its rows.
 
-        Until then all calls but that and `close` raise AlreadyPendingCallError.
+        Until then every other call but `close` raises AlreadyPendingCallError.
         """
         self._check_no_step_is_pending("step_async")
         if isinstance(self.single_action_space, ARRAYS) and len(actions) != self.num_envs:
@@ -149,7 +151,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         if not self._is_step_pending:
             self._hosts.check_is_open()
             raise NoAsyncCallError("`step_wait` without a `step_async` before it", "step")
-        self._is_step_pending = False  # also if Ctrl-C ends the wait: the next step begins anew
+        self._is_step_pending = False  # even if Ctrl-C interrupts the wait
         infos = self._hosts.finish()
         rewards, terminated, truncated = self._hosts.outcomes
         obs = self._hosts.rows.value(self.copy)
@@ -173,17 +175,17 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of each environment, or read an attribute.
 
-        Raises what an environment raises, and ActorDied if its process ends.
+        Raises what an environment raises, and ActorDied if its process dies.
         """
         return tuple(self.call_at(range(self.num_envs), name, *args, **kwargs))
 
     def call_at(self, which: Sequence[int], name: str, *args: Any, **kwargs: Any) -> list[Any]:
-        """The same for some environments."""
+        """Call a method of some environments, or read an attribute."""
         self._check_no_step_is_pending("call")
         return self._hosts.ask(which, "call", name, args, kwargs)
 
     def are_wrapped(self, which: Sequence[int], wrapper: type) -> list[bool]:
-        """Return which of these environments have a wrapper of a class."""
+        """Return which of these environments are wrapped by a class."""
         self._check_no_step_is_pending("are_wrapped")
         return self._hosts.ask(which, "are_wrapped", wrapper)
 
@@ -192,7 +194,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         return self.call(name)
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Set an attribute of each environment, and of those that will replace them."""
+        """Set an attribute of each environment, and of their replacements."""
         if not isinstance(values, (list, tuple)):
             values = [values] * self.num_envs
         if len(values) != self.num_envs:
@@ -200,7 +202,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         self.set_attr_at(range(self.num_envs), name, values)
 
     def set_attr_at(self, which: Sequence[int], name: str, values: Sequence[Any]) -> None:
-        """The same for some environments."""
+        """Set an attribute of some environments, and of their replacements."""
         self._check_no_step_is_pending("set_attr")
         self._hosts.set_attributes(which, name, values)
 
@@ -210,7 +212,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         return self._hosts.render()
 
     def close_extras(self, **kwargs: Any) -> None:
-        """End the actors."""
+        """Close the actors."""
         self._hosts.close()
 
     def _check_no_step_is_pending(self, name: str) -> None:
@@ -225,15 +227,15 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
 def _makes(
     env: str | Make | Sequence[Make], num_envs: int | None, kwargs: dict[str, Any]
 ) -> list[Make]:
-    """Return what makes each environment.  Raises ValueError or TypeError for what cannot be."""
+    """Return a callable for each environment.  Raises ValueError or TypeError for bad arguments."""
     if not isinstance(env, (str, Sequence)) and not callable(env):
-        raise TypeError(f"env is {env!r}: it is to be an id, a callable, or a list of callables")
+        raise TypeError(f"env is {env!r}: it must be an id, a callable, or a list of callables")
     if isinstance(env, str):
-        return [maker_of(env, kwargs)] * _whole(num_envs)
+        return [maker_of(env, kwargs)] * _checked(num_envs)
     if kwargs:
         raise TypeError(f"{', '.join(kwargs)}: only an environment made from its id takes these")
     if callable(env):
-        return [env] * _whole(num_envs)
+        return [env] * _checked(num_envs)
     if not env or num_envs not in (None, len(env)):
         raise ValueError(f"num_envs is {num_envs}, and there are {len(env)} callables")
     return list(env)
@@ -246,18 +248,19 @@ def _wrapped(make: Make, wrappers: Sequence[Callable[[Any], Any]]) -> gymnasium.
     return env
 
 
-def _whole(num_envs: int | None) -> int:
+def _checked(num_envs: int | None) -> int:
     if num_envs is None:
         return 1
     if num_envs < 1:
-        raise ValueError(f"num_envs is {num_envs}; there must be one at least")
+        raise ValueError(f"num_envs is {num_envs}; it must be at least 1")
     return num_envs
 
 
 class Simulators(VectorEnv):
-    """A vector environment of hosts whose environments are made as a whole, for central sampling.
+    """A VectorEnv for central sampling: `make(width, watch)` makes a host's environments together.
 
-    `make(width, watch)` makes those of a host.
+    Steps and resets return the infos named in `keys`, and in a step that ends an episode those in
+    `keys_at_end` as well.
     """
 
     def __init__(
@@ -273,10 +276,9 @@ class Simulators(VectorEnv):
         first_index: int = 0,
         waits: bool = False,
     ):
-        """Make the environments, numbered from `first_index`.  Of infos, these `keys` are returned,
-        and `keys_at_end` in a step in which an episode ends.
+        """Make the environments, numbered from `first_index`.
 
-        `waits`: one whose episode is over stays as it is until it is reset.
+        `waits`: steps leave an environment unchanged whose episode is over, until it is reset.
         """
         mode = AutoresetMode.DISABLED if waits else AutoresetMode.NEXT_STEP
         settings = Settings(
@@ -286,18 +288,18 @@ class Simulators(VectorEnv):
 
     @property
     def memory(self) -> NDArray[np.uint8] | None:
-        """The memory in which the hosts write their rows; None if they send them."""
+        """The shared memory of the rows; None if hosts send them as messages."""
         return self._hosts.memory
 
     def abandon(self) -> None:
-        """Let a step, or a reset, that another thread waits for end at once, by ending its hosts.
+        """Abort a step or reset in another thread, by killing the hosts.
 
-        It raises ClosedEnvironmentError there; `close` is still to be called.
+        It raises ClosedEnvironmentError there.  You must still call `close`.
         """
         self._hosts.abandon()
 
     def pause(self) -> Any:
-        """Return a state from which `resume` goes on bit by bit.
+        """Return a state from which `resume` continues exactly.
 
         Raises ValueError if the environments cannot be saved.
         """
@@ -307,5 +309,5 @@ class Simulators(VectorEnv):
         return states, ended
 
     def resume(self, paused: Any) -> bool:
-        """Go on from what `pause` returned; return whether all hosts could."""
+        """Continue from what `pause` returned; return whether all hosts could."""
         return self._hosts.resume(paused)

@@ -1,8 +1,8 @@
-"""Whole: a vector environment of somebody else's, as a host has its environments.
+"""Whole: a third-party vector environment as the environments of a host.
 
-ale-py's native games and a user's own vector environment are made as a whole, and step as one.  Its
-rows are written into the arrays of a host; which of its episodes are to begin anew is told by the
-mask of a reset.
+ale-py's native games and a user's own vector environment are made and stepped as a whole.  This
+class writes their rows into the arrays of a host, and begins single episodes through
+options["reset_mask"].
 """
 
 import contextlib
@@ -25,17 +25,17 @@ Outcomes = tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]
 
 
 class Whole:
-    """See the module's docstring.  It has what a host uses of a SupervisedVectorEnv."""
+    """See the module's docstring.  It has the methods of SupervisedVectorEnv that a host uses."""
 
-    crashes: Sequence[CrashReport] = ()  # that were survived: there are none
+    crashes: Sequence[CrashReport] = ()  # always: a crash of one environment ends the host
 
     def __init__(self, vector: VectorEnv[Any, Any, Any]):
-        """Raise TrainingError for one that does not reset itself in the step after the end."""
+        """Raise TrainingError for an autoreset mode other than NEXT_STEP."""
         mode = AutoresetMode(vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
         if mode is not AutoresetMode.NEXT_STEP:
             raise TrainingError(
-                f"the vector environment resets by {mode}: let it be AutoresetMode.NEXT_STEP, or"
-                " sample with sampling=local"
+                f"the vector environment has autoreset mode {mode}: change it to"
+                " AutoresetMode.NEXT_STEP, or sample with sampling=local"
             )
         self.vector = vector
         self.single_observation_space = vector.single_observation_space
@@ -51,7 +51,7 @@ class Whole:
         terminated: NDArray[np.bool_] | None = None,
         truncated: NDArray[np.bool_] | None = None,
     ) -> None:
-        """Write the rows into these arrays: observations into each of two lists in turn."""
+        """Write the rows into these arrays: observations into the two lists in turn."""
         count, space = self.vector.num_envs, self.single_observation_space
         first, second = observations or (None, None)
         self.rows, self._other_rows = Rows(space, count, first), Rows(space, count, second)
@@ -62,7 +62,7 @@ class Whole:
         )
 
     def step(self, actions: Any) -> tuple[Any, ...]:
-        """Take a step, or the reset that is due instead; the infos are what it returns last."""
+        """Take a step, or the resets that are due instead; the last item returned is the infos."""
         self.swap_rows()
         due, outcomes = self._due, self.outcomes
         obs: Any = None
@@ -72,13 +72,13 @@ class Whole:
             for into, values in zip(outcomes, outcome, strict=True):
                 if np.shape(values) != into.shape:
                     raise TrainingError(
-                        f"a step of {len(into)} environments has rewards and ends of shapes"
-                        f" {[np.shape(one) for one in outcome]}: let the vector environment return"
-                        " one of each for each environment"
+                        f"the rewards, terminated and truncated of a step have the shapes"
+                        f" {[np.shape(one) for one in outcome]}: the vector environment must return"
+                        f" one of each for each of its {len(into)} environments"
                     )
                 into[:] = values
         if due.any():
-            # One that cannot be reset in part has made a step of the episode that nobody has seen.
+            # Without partial resets, the row is that of the new episode's first step.
             with contextlib.suppress(TypeError, ValueError, KeyError):
                 obs, infos = self._reset(due)
             for into in outcomes:
@@ -111,19 +111,19 @@ class Whole:
         return self.vector.reset(options={"reset_mask": due.copy()})
 
     def swap_rows(self) -> None:
-        """Write into the other one of the two lists of observations from now on."""
+        """Write into the other list of observations from now on."""
         self.rows, self._other_rows = self._other_rows, self.rows
 
     def end_episodes(self, which: Sequence[int]) -> None:
-        """Let the next step of these environments be one that resets them."""
+        """Make the next step reset these environments."""
         self._due[list(which)] = True
 
     def pop_crashes(self) -> list[CrashReport]:
-        """Return the crashes since the last call: a crash of one is that of the host."""
+        """Return no crashes: a crash of one environment ends the host."""
         return []
 
     def watch(self, flight: Any, step_timeout_s: float) -> None:
-        """Watch over environments that were pickled in another process."""
+        """Resume the watch over environments that were pickled in another process."""
         if isinstance(self.vector, WatchedVectorEnv):
             self.vector.watch(flight, step_timeout_s)
 

@@ -1,11 +1,11 @@
-"""Kills, stops, cuts, delays, floods and interrupts, from a seed, and a check of what was promised.
+"""Fault injection from a seed: kills, stops, cuts, delays, floods, interrupts; checks the promises.
 
-python -m tests.chaos                     a hundredth of everything, once at least: ten minutes
-python -m tests.chaos --full              the published numbers: hours
+python -m tests.chaos                     a hundredth of each trial, at least once: ten minutes
+python -m tests.chaos --full              as often as published: hours
 python -m tests.chaos "kill actor" decoder -n 50 --seed 7
-python -m tests.chaos --hours 8           everything in turn, for so long
+python -m tests.chaos --hours 8           all trials in turn, for 8 hours
 
-Exits with 1 if a promise was broken; the folder of that trial, with journals and logs, is kept.
+Exits with 1 if a promise was broken, and keeps the folder of that trial, with journals and logs.
 """
 
 import argparse
@@ -45,7 +45,7 @@ SHOWN = 20
 
 
 def main() -> None:
-    """Do what the command line says; print a row a trial."""
+    """Run the trials of the command line; print one row per trial."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.chaos",
         description=__doc__,
@@ -54,28 +54,28 @@ def main() -> None:
     parser.add_argument("trials", nargs="*", metavar="TRIAL", help=", ".join(TRIALS))
     parser.add_argument("-n", type=int, help="how often; by default a hundredth of the published")
     parser.add_argument("--full", action="store_true", help="as often as published")
-    parser.add_argument("--hours", type=float, help="again and again, for so long")
+    parser.add_argument("--hours", type=float, help="repeat all trials for this time")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="add the figures to this file, a line each")
-    asked = parser.parse_args()
-    for name in asked.trials:
+    parser.add_argument("--json", type=Path, help="append the figures to this file, a line each")
+    options = parser.parse_args()
+    for name in options.trials:
         if name not in TRIALS:
             parser.error(f"there is no trial {name!r}; there are {', '.join(TRIALS)}")
-    until = time.monotonic() + 3600 * (asked.hours or 0)
-    well = True
+    deadline = time.monotonic() + 3600 * (options.hours or 0)
+    all_kept = True
     for turn in itertools.count():
-        for name in asked.trials or TRIALS:
+        for name in options.trials or TRIALS:
             published = TRIALS[name].n
-            n = asked.n or (published if asked.full else max(1, published // 100))
-            finding = _run(name, n, asked.seed + turn)
-            well &= not finding.wrong
-            if asked.json:
-                record = {"trial": name, "seed": asked.seed + turn, **finding._asdict()}
-                with asked.json.open("a") as file:
+            n = options.n or (published if options.full else max(1, published // 100))
+            finding = _run(name, n, options.seed + turn)
+            all_kept &= not finding.wrong
+            if options.json:
+                record = {"trial": name, "seed": options.seed + turn, **finding._asdict()}
+                with options.json.open("a") as file:
                     file.write(json.dumps(record) + "\n")
-        if time.monotonic() >= until:
+        if time.monotonic() >= deadline:
             break
-    sys.exit(not well)
+    sys.exit(not all_kept)
 
 
 def _run(name: str, n: int, seed: int) -> Finding:

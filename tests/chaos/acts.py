@@ -1,8 +1,8 @@
-"""What is done to a cluster under load, and how often; each act is one row of the figures.
+"""The faults injected into a cluster under load; each act is one row of the figures.
 
-kill      SIGKILL, at exponential intervals, to somebody of a role at random
-stop      SIGSTOP, and SIGCONT after a while that is shorter or longer than a lease
-weather   what a network does: relay.py
+kill      SIGKILL, at exponential intervals, to a random process of a role
+stop      SIGSTOP, and SIGCONT after less or more than a lease
+weather   network faults: relay.py
 """
 
 import functools
@@ -18,16 +18,16 @@ from tests.chaos.load import ACTORS_A_THREAD, THREADS
 from tests.chaos.stage import CLIENTS, ROLES, Stage, within
 
 ACTORS = CLIENTS * THREADS * ACTORS_A_THREAD
-WELL_S = 60.0  # after everything, calls run again within so long
+WELL_S = 60.0  # within which calls run again after each act
 
 
 class Act(NamedTuple):
-    """What is done `n` times for the published figures; `once` does it once."""
+    """A fault that is injected `n` times for the published figures; `once` injects it once."""
 
     n: int
     once: Callable[[Stage, random.Random], None]
     through_relay: bool = False
-    guests: int = 0  # processes that dial in, for the clients to call; then they make no actors
+    guests: int = 0  # guest processes for the clients to call instead of actors of their own
 
 
 def _kill(role: str, every_s: float) -> Callable[[Stage, random.Random], None]:
@@ -46,7 +46,7 @@ def _kill(role: str, every_s: float) -> Callable[[Stage, random.Random], None]:
 
 
 def _kill_an_end(stage: Stage, draw: random.Random) -> None:
-    """Of the connection between an object that has dialled in and its callers, any part may end."""
+    """Kill a random party of the connection between a served object and its callers."""
     role = draw.choice(("actor", "actor", "client", "worker"))
     _kill(role, 0.7)(stage, draw)
     stage.mend()
@@ -86,7 +86,7 @@ def _flap(stage: Stage, draw: random.Random) -> None:
 
 
 def _kill_master_amid_births(stage: Stage, draw: random.Random) -> None:
-    """The owners of some actors that die are about to have them made again."""
+    """Kill the master while the owners of some dead actors restart them."""
     time.sleep(draw.uniform(0.2, 1.0))
     for _ in range(draw.randrange(1, 5)):
         if (actor := stage.victim("actor")) is not None:
@@ -98,14 +98,14 @@ def _kill_master_amid_births(stage: Stage, draw: random.Random) -> None:
 
 
 def _cut_amid_an_owners_end(stage: Stage, draw: random.Random) -> None:
-    """What its worker is told of the actors of a client that goes may be lost."""
+    """Cut the network while a client ends, so that its end may not reach the workers."""
     stage.await_clients(WELL_S)
     time.sleep(draw.uniform(0.0, 0.5))
     stage.dismiss()
     time.sleep(draw.uniform(0.0, 0.1))
     stage.weather(draw.choice(("full", "up", "down")))
     time.sleep(draw.uniform(0.0, 1.0))
-    stage.weather("reset")  # a connection that goes on has lost nothing: TCP would send it again
+    stage.weather("reset")  # a surviving connection has lost nothing, since TCP retransmits
     time.sleep(0.1)
     stage.weather("pass")
     stage.mend()
@@ -133,7 +133,7 @@ ACTS = {
 
 
 def run(name: str, n: int, seed: int, folder: Path) -> Finding:
-    """Do an act n times to a cluster of its own, and judge."""
+    """Inject a fault n times into a new cluster, and judge the journals."""
     act = ACTS[name]
     draw = random.Random(f"{seed}:{name}")
     begun = time.monotonic()

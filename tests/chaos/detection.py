@@ -1,4 +1,4 @@
-"""How soon a death is told to a caller who waits: from the kill, or the cut, to the exception."""
+"""The time to detection of a death: from the kill, or the cut, to the exception at the caller."""
 
 import os
 import random
@@ -20,17 +20,17 @@ from tests.clusters import Started
 from tests.machines import MASTER, PORT, Machines, why_not
 
 ACTOR_S = 0.2  # the promises
-WORKER_S = 2.0  # a master is given 1.5 s to say how it ended
+WORKER_S = 2.0  # the client waits up to 1.5 s for the master's obituary
 MACHINE_S = 10.0
-CROWD_S = 10.0  # the length of a fence: a worker that is busy for longer ends all that it has
+CROWD_S = 10.0  # the length of a fence: a worker that is busy for longer ends all its actors
 HANG_S = 60.0
-BESIDE = 1000  # processes that have nothing to do with it
+BESIDE = 1000  # unrelated processes
 OTHERS = 4
 
 
 @remotely.remote_class
 class Waiting:
-    """Waits for ever, and says where."""
+    """An actor with a call that never returns."""
 
     def pid(self) -> int:
         return os.getpid()
@@ -86,18 +86,18 @@ remotely.connect(sys.argv[1])
 for _ in range(int(sys.argv[2])):
     waiting = Waiting()
     while waiting.machine() != "two":
-        near, waiting = waiting, Waiting()  # the near one keeps its place meanwhile
+        near, waiting = waiting, Waiting()  # keep the near one, so that its place is taken
     call = waiting.wait.submit()
     cable = lambda way: subprocess.run(["ip", "link", "set", "to-two", way], check=True)
     print(_wait_s(call, lambda: cable("down")), flush=True)
     cable("up")
     near = None
-    remotely.close(waiting)  # it still waits, over there
+    remotely.close(waiting)  # its call is still waiting
 """
 
 
 def crowd(n: int, seed: int, folder: Path) -> Finding:
-    """Kill n actors amid a call, all at once, beside many other processes; others live on."""
+    """Kill n actors amid a call, all at once, among many other processes; other actors live on."""
     begun, draw = time.monotonic(), random.Random(seed)
     started = Started(folder)
     remotely.connect(started.address, key=started.key)
@@ -118,7 +118,7 @@ def crowd(n: int, seed: int, folder: Path) -> Finding:
             told.append(time.monotonic() - at)
         finding = _finding(told, CROWD_S, begun)
         if others.pid() != lives:
-            finding.wrong.append("an actor that nobody killed was ended")
+            finding.wrong.append("an actor that was not killed has ended")
     finally:
         for process in beside:
             process.kill()
@@ -131,9 +131,9 @@ def crowd(n: int, seed: int, folder: Path) -> Finding:
 def machines(n: int, seed: int, folder: Path) -> Finding:
     """Pull the cable of a machine amid a call to one of its actors, and plug it in again, n times.
 
-    Where no network namespaces can be had, it is wrong to say that it was tried.
+    Without network namespaces the trial counts as failed.
     """
-    del seed  # when a cable is pulled depends on how soon the machine is back
+    del seed  # when a cable is pulled depends on when the machine returns
     begun = time.monotonic()
     if why := why_not():
         return Finding(0, 0.0, "not tried", [why])
@@ -164,7 +164,7 @@ def _wait_s(call: "Future[None]", strike: Callable[[], object]) -> float:
         call.result(HANG_S)
     except (ActorDied, WorkerLost):
         return time.monotonic() - at
-    raise AssertionError("a call for ever has returned")
+    raise AssertionError("an endless call has returned")
 
 
 def _finding(told_s: list[float], promised_s: float, begun: float) -> Finding:

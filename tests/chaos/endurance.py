@@ -1,4 +1,4 @@
-"""What adds up: births and ends of actors, calls, interrupts; nothing of them may stay."""
+"""Leak checks: many births and ends of actors, calls, and interrupts leave nothing behind."""
 
 import gc
 import os
@@ -16,10 +16,10 @@ import remotely
 from tests.chaos.finding import Finding, Trial
 from tests.clusters import Traces, processes
 
-SAMPLES = 20  # of what processes hold, in a run
-WARM_PART = 4  # the first of so many parts is for caches to fill
-SETTLE_S = 5.0  # for what was let go of just before a sample
-FLOOR_MB = 1.0  # less is what allocators keep, whatever is done
+SAMPLES = 20  # per run
+WARM_PART = 4  # the first quarter of a run fills caches
+SETTLE_S = 5.0  # for what was freed just before a sample
+FLOOR_MB = 1.0  # below this is noise of the allocators
 CROWD = 1000
 BIRTHS_AT_ONCE = 10
 WARM_BIRTHS = 50  # before the first sample: the first rounds fill caches, by 0.3 MB
@@ -33,12 +33,12 @@ class Echo:
 
 
 class Holdings:
-    """What this process and the daemons of its cluster hold, sampled as something goes on."""
+    """Samples of the descriptors, threads and memory of this process and its cluster's daemons."""
 
     def __init__(self) -> None:
         me = psutil.Process()
         daemons = [child for child in me.children() if _role(child) in ("master", "worker")]
-        zygotes = [  # actors are children of theirs, and look the same
+        zygotes = [  # whose children, the actors, look the same
             child for daemon in daemons for child in daemon.children() if _role(child) == "zygote"
         ]
         self._all = [me, *daemons, *zygotes]
@@ -56,7 +56,7 @@ class Holdings:
         self._samples.append(found)
 
     def _let_settle(self) -> None:
-        """Wait, but not for ever, for connections that are being closed by libzmq's thread."""
+        """Wait up to SETTLE_S for connections that libzmq's thread is closing."""
         deadline = time.monotonic() + SETTLE_S
         while self._samples and time.monotonic() < deadline:
             first = self._samples[0]
@@ -65,7 +65,7 @@ class Holdings:
             time.sleep(0.02)
 
     def growth(self) -> dict[str, int]:
-        """Return what grew from the end of the first part to the end."""
+        """Return the growth from the end of the warm-up to the end."""
         first, last = self._samples[len(self._samples) // WARM_PART], self._samples[-1]
         return {name: last[name] - first[name] for name in first}
 
@@ -80,7 +80,7 @@ def _role(process: psutil.Process) -> str:
 
 
 def births(n: int, seed: int, folder: Path) -> Finding:
-    """Make and end n actors; memory may grow by 1 MB a 1,000 of them, all else by nothing."""
+    """Make and end n actors; memory may grow by 1 MB per 1,000 of them, nothing else may grow."""
     del seed, folder
     begun = time.monotonic()
     before = Traces()
@@ -103,7 +103,7 @@ def _bear_and_end(number: int) -> None:
 
 
 def calls(n: int, seed: int, folder: Path) -> Finding:
-    """Make n calls, small and large; nothing may grow but by what an allocator keeps."""
+    """Make n calls, small and large; nothing may grow beyond the noise of the allocators."""
     del folder
     draw = random.Random(seed)
     begun = time.monotonic()
@@ -168,12 +168,12 @@ NOISE = (
 
 
 def interrupts(n: int, seed: int, folder: Path) -> Finding:
-    """Ctrl-C a script at n random moments, a third twice; it ends, quietly, with all it has.
+    """Interrupt a script at n random moments, a third twice; it ends quietly and leaves nothing.
 
-    From its first line on: what an interrupt does to Python's own start is not ours to mend.
+    Only after its first line: interrupts during Python's own startup are not ours to handle.
     """
     draw = random.Random(seed)
-    # What a shell starts with & ignores it, and so would what we start.
+    # Background jobs of a shell ignore SIGINT, and so would the script.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     script = folder / "script.py"
     script.write_text(textwrap.dedent(SCRIPT))
@@ -195,7 +195,7 @@ def interrupts(n: int, seed: int, folder: Path) -> Finding:
         assert process.stdout.readline() == "up\n"
         time.sleep(draw.uniform(0.0, 2.5))
         at = time.monotonic()
-        os.killpg(process.pid, signal.SIGINT)  # the terminal's goes to the whole group
+        os.killpg(process.pid, signal.SIGINT)  # to the whole group, as a terminal does
         if draw.random() < 1 / 3:
             time.sleep(draw.uniform(0.0, 0.3))
             if process.poll() is None:

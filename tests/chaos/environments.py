@@ -1,7 +1,7 @@
-"""Environments that break at random under a trainer: no run is lost, and no row is wrong.
+"""Environments that fail at random under a trainer: no run is lost, and no row is wrong.
 
-Each is killed, crashes natively, raises, or hangs, with the GIL or without; how, and when, is drawn
-by itself.  The trainers are in trainers.py, each in a process of its own, as a user's script would
+Each draws when and how it fails: by a kill, a native crash, an exception, or a hang, with the GIL
+or without.  The trainers are in trainers.py, each in a separate process, as a user's script would
 be; the environments and their oracle in numbered.py.
 """
 
@@ -23,7 +23,7 @@ RUN_S = 7_200
 
 def _under(trainer: str) -> Callable[[int, int, Path], Finding]:
     def run(n: int, seed: int, folder: Path) -> Finding:
-        del seed  # environments draw by themselves: what matters is how many there are
+        del seed  # each environment draws by itself; only their number matters
         python = _python_for(trainer)
         if python is None:
             return Finding(0, 0.0, "Stable-Baselines3 is not installed: make bench-rl-peers", [])

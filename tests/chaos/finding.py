@@ -1,4 +1,4 @@
-"""What something that was done n times has shown."""
+"""The trials, and the results of running them n times."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Finding(NamedTuple):
-    """`wrong` is empty if every promise held.  Tell n with it: none in n bounds the rate by 3/n."""
+    """`wrong` is empty if every promise held; with no failure in n, the rate is below 3/n."""
 
     n: int
     seconds: float
@@ -15,9 +15,9 @@ class Finding(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """Something to be done `n` times for the published figures.
+    """A trial that runs `n` times for the published figures.
 
-    `run(n, seed, folder)` does it, in an empty folder of its own.
+    `run(n, seed, folder)` runs it n times, in an empty folder.
     """
 
     n: int

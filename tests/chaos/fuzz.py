@@ -1,7 +1,8 @@
-"""Bytes that nobody meant: at the decoders, from an admitted peer, raw at each port, without a key.
+"""Fuzzing of the decoders, and of the ports: by an admitted peer, with raw bytes, without a key.
 
-Good traffic is recorded from the code itself and mutated: whole, and byte by byte.  While a port is
-fuzzed, a victim calls its actor; its calls must neither fail nor wait, and no process may end.
+Good messages are generated from the code itself and mutated, as a whole and byte by byte.  While a
+port is fuzzed, a victim calls its actor; its calls must neither fail nor wait, and no process may
+end.
 """
 
 import contextlib
@@ -37,14 +38,14 @@ from tests.clusters import Started, processes
 Frames = list[bytes]
 
 ACTS = {Kind.CALL, Kind.SET, Kind.END}
-BIRTH_MESSAGES = 20  # by which the victim was made, and asked
+BIRTH_MESSAGES = 20  # to make the victim and to ask for its count
 
 
-# --- good traffic, and how it is spoilt -----------------------------------------------------------
+# --- good messages and their mutations ------------------------------------------------------------
 
 
 def good_calls() -> list[Frames]:
-    """Return one message of each kind that travels between a client and an actor."""
+    """Return one message of each kind that clients and actors exchange."""
     value = codec.encode(("a value", [1.5, None], {"k": b"bytes"}))
     payload = b"".join(bytes(piece) for piece in value.pieces)
     found = []
@@ -54,7 +55,7 @@ def good_calls() -> list[Frames]:
         body = payload if kind not in (wire.Kind.CALLS, wire.Kind.RESULTS) else b""
         found.append([bytes(f) for f in wire.encode(kind, 7, name, [body], buffers)])
     one = wire.encode(wire.Kind.CALL, 8, "run", [payload])[0]
-    found.append([bytes(f) for f in wire.together(wire.Kind.CALLS, [one, one])])
+    found.append([bytes(f) for f in wire.batch(wire.Kind.CALLS, [one, one])])
     return found
 
 
@@ -70,7 +71,7 @@ def _filled(struct_type: type[msgspec.Struct]) -> Any:
 
 
 def _plausible(kind: Any) -> Any:
-    if hasattr(kind, "__metadata__"):  # a number within bounds
+    if hasattr(kind, "__metadata__"):  # a bounded number
         kind = kind.__origin__
     origin = getattr(kind, "__origin__", None)
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
@@ -86,7 +87,7 @@ def _plausible(kind: Any) -> Any:
 
 
 def spoilt(frames: Sequence[bytes], draw: random.Random) -> Frames:
-    """Return a message with something wrong, or nothing."""
+    """Return a mutated copy of a message."""
     made = [bytearray(frame) for frame in frames]
     for _ in range(draw.choice((1, 1, 1, 2, 4))):
         way = draw.randrange(7)
@@ -116,7 +117,7 @@ def spoilt(frames: Sequence[bytes], draw: random.Random) -> Frames:
 
 
 def decoder(n: int, seed: int, folder: Path) -> Finding:
-    """Hand spoilt messages to every decoder of bytes: it returns, or raises what it promised."""
+    """Pass mutated messages to every decoder: it returns, or raises a promised error."""
     del folder
     draw = random.Random(seed)
     calls = good_calls()
@@ -136,7 +137,7 @@ def decoder(n: int, seed: int, folder: Path) -> Finding:
         try:
             if draw.random() < 0.5:
                 frames = spoilt(draw.choice(calls), draw)
-                wire.each(wire.decode(frames, draw.choice(("client", "actor"))))
+                wire.unbatch(wire.decode(frames, draw.choice(("client", "actor"))))
             else:
                 reader, good = draw.choice(readers)
                 frames = spoilt([draw.choice(good)], draw)
@@ -152,12 +153,12 @@ def decoder(n: int, seed: int, folder: Path) -> Finding:
     return Finding(n, time.monotonic() - begun, told, wrong)
 
 
-# --- the ports of a living cluster ----------------------------------------------------------------
+# --- the ports of a running cluster ---------------------------------------------------------------
 
 
 @remotely.remote_class
 class Victim:
-    """Counts what reaches its decoder."""
+    """An actor that counts the messages that reach its decoder."""
 
     def __init__(self) -> None:
         self._decoded = 0
@@ -177,7 +178,7 @@ class Victim:
 
 
 class Ground:
-    """A started cluster, a victim that is called all the time, and its ports."""
+    """A started cluster with its ports, and a victim that is called all the time."""
 
     def __init__(self, folder: Path) -> None:
         self.started = Started(folder)
@@ -212,13 +213,13 @@ class Ground:
         remotely.shutdown()
         try:
             self.started.stop()
-        except AssertionError as error:  # of a master that is no more, its workers are not told
+        except AssertionError as error:  # a dead master cannot end its workers
             self.wrong.append(str(error))
             for process in self._alive():
                 os.kill(process, signal.SIGKILL)
 
     def revoked(self) -> keys.KeyPair:
-        """Return a client's key that was one for a moment."""
+        """Return a client key that was added and revoked."""
         file = self.started.home / "revoked.key"
         self.started.run(self.started.home, "keys", "add", "client", str(file))
         self.started.run(self.started.home, "keys", "revoke", str(file))
@@ -231,7 +232,7 @@ class Ground:
         return file
 
     def p99_ms(self) -> float:
-        """Return that of the victim's calls since the last time it was asked."""
+        """Return the p99 of the victim's calls since the last call of this method."""
         times, self._times = self._times, []
         return 1000 * statistics.quantiles(times, n=100)[-1] if len(times) > 1 else 0.0
 
@@ -261,9 +262,9 @@ class Ground:
 
 
 def admitted(n: int, seed: int, folder: Path) -> Finding:
-    """Send spoilt messages with a right key: to the master in both roles, to an actor as a client.
+    """Send mutated messages with a valid key: to the master in both roles, to an actor as a client.
 
-    To an actor nothing that acts once it is decoded: a client may run code there, and end it.
+    The actor is sent nothing that acts once decoded: a client may run code there, and end it.
     """
     draw = random.Random(seed)
     begun = time.monotonic()
@@ -291,8 +292,8 @@ def admitted(n: int, seed: int, folder: Path) -> Finding:
             if peer is peers[-1][0] and _acts(frames):
                 continue
             if number % 1000 == 0:
-                time.sleep(0.05)  # so that what was sent is read, and not thrown away at a bound
-            with contextlib.suppress(zmq.Again):  # it was cut off, and is about to come again
+                time.sleep(0.05)  # so that messages are read, not dropped at the high-water mark
+            with contextlib.suppress(zmq.Again):  # disconnected, and about to reconnect
                 peer.send_multipart(frames, zmq.NOBLOCK)
             while peer.poll(0):
                 peer.recv_multipart()
@@ -308,13 +309,13 @@ def admitted(n: int, seed: int, folder: Path) -> Finding:
 
 def _acts(frames: Frames) -> bool:
     try:
-        return any(message.kind in ACTS for message in wire.each(wire.decode(frames, "client")))
+        return any(message.kind in ACTS for message in wire.unbatch(wire.decode(frames, "client")))
     except WireError:
         return False
 
 
 def raw(n: int, seed: int, folder: Path) -> Finding:
-    """Send bytes that are no ZMTP, or nearly, to each port over TCP."""
+    """Send bytes that are not ZMTP, or almost, to each port over TCP."""
     draw = random.Random(seed)
     begun = time.monotonic()
     greeting = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32)
@@ -349,9 +350,9 @@ def raw(n: int, seed: int, folder: Path) -> Finding:
 
 
 def strangers(n: int, seed: int, folder: Path) -> Finding:
-    """Knock at each port without a key, with one that is unknown or was revoked, or in a wrong
-    role, and as one who takes the port for another's."""
-    del seed  # keys are random, whatever it is
+    """Connect to each port without a key, with an unknown, revoked or wrong-role key, and with
+    the wrong server key."""
+    del seed  # keys are random in any case
     begun = time.monotonic()
     entered: dict[str, int] = {}
     tried: dict[str, int] = {}
@@ -361,7 +362,7 @@ def strangers(n: int, seed: int, folder: Path) -> Finding:
             for port, (address, public) in ground.ports.items():
                 for how in ("no key", "unknown key", "wrong server", "revoked key", "wrong role"):
                     if how == "wrong role" and port == "master":
-                        continue  # both roles have business there
+                        continue  # it admits both roles
                     knocking = _knock(context, how, public, known.get(how))
                     came_in = _comes_in(knocking, address)
                     entered[how] = entered.get(how, 0) + came_in
@@ -391,7 +392,7 @@ def _comes_in(peer: Any, address: str) -> bool:
                                       | zmq.EVENT_HANDSHAKE_FAILED_AUTH
                                       | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)  # fmt: skip
     peer.connect(address)
-    with contextlib.suppress(zmq.Again):  # it may have been refused already
+    with contextlib.suppress(zmq.Again):  # it may already be refused
         peer.send(control.encode(control.Beat()), zmq.NOBLOCK)
     came_in = bool(monitor.poll(3000)) and (
         struct.unpack("=HI", monitor.recv_multipart()[0])[0] == zmq.EVENT_HANDSHAKE_SUCCEEDED
@@ -442,11 +443,11 @@ WATCH_S = 10.0
 def slow(n: int, seed: int, folder: Path) -> Finding:
     """Hold n connections half open, half with a byte a second, while others connect and call.
 
-    They are another process's, and come again when they were cut.
+    Another process holds them, and reconnects when they are cut.
     """
     begun = time.monotonic()
     with Ground(folder) as ground:
-        time.sleep(1.0)  # for what is new
+        time.sleep(1.0)  # to settle after the start
         ground.p99_ms()
         time.sleep(WATCH_S)
         calm = ground.p99_ms()
@@ -465,7 +466,7 @@ def slow(n: int, seed: int, folder: Path) -> Finding:
             holder.kill()
     wrong = list(ground.wrong)
     if ended:
-        wrong.append("who held the connections has ended")
+        wrong.append("the process that held the connections has ended")
     if max(connecting) > 1.0:
         wrong.append(f"a connection took {max(connecting):.2f} s")
     if busy > 2 * calm:

@@ -1,4 +1,4 @@
-"""Jobs of `remotely run` that are ended by any signal, anywhere, at any time: nothing is left."""
+"""Jobs of `remotely run` that end by any signal, to any process, at any time: nothing is left."""
 
 import contextlib
 import os
@@ -16,15 +16,15 @@ from tests.chaos.finding import Finding, Trial
 from tests.clusters import processes
 from tests.jobs import COMMAND, Job
 
-LEFT_S = 20.0  # the promise: after so long, nothing is left
+LEFT_S = 20.0  # the promise: after this time, nothing is left
 RANKS = 3
-# Half of the blows come before the command runs, which is about so long after rank 0 has made its
-# folder.  A rank that comes when rank 0 has ended cannot know, and waits as long as it is told to.
+# Half of the signals come before the command runs, about STARTED_S after rank 0 creates its folder.
+# A rank that starts after the end of rank 0 cannot know that, and waits until its timeout.
 STARTED_S = 3.0
 PATIENCE_S = 15.0
 HANG_S = 60.0
 SIGNALS = (signal.SIGTERM, signal.SIGKILL)
-# Whom it hits, by what is in its arguments.
+# The processes to signal, found by their arguments.
 VICTIMS: dict[str, Callable[[Job, str], list[int]]] = {
     "rank 0": lambda job, tag: [job.ranks[0].pid],
     "the command": lambda job, tag: [
@@ -41,12 +41,12 @@ VICTIMS: dict[str, Callable[[Job, str], list[int]]] = {
 
 
 def ended(n: int, seed: int, folder: Path) -> Finding:
-    """End rank 0 or what belongs to it; see that everything ends, everywhere."""
+    """End rank 0 or a process of it; check that all processes of all ranks end."""
     return _repeated(n, seed, folder, _end_job)
 
 
 def ranks(n: int, seed: int, folder: Path) -> Finding:
-    """End another rank; see that all of it ends, and that the rest of the job does not."""
+    """End another rank; check that all its processes end, and no other ones."""
     return _repeated(n, seed, folder, _end_rank)
 
 
@@ -60,7 +60,7 @@ def _repeated(
     wrong: list[str] = []
     slowest = 0.0
     for number in range(n):
-        # Short, for ipc sockets; the name is how processes are found.
+        # A short path, for ipc sockets; its name identifies the processes.
         temporary = Path(tempfile.mkdtemp(prefix=f"jobs-{number}-"))
         environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith(("REMOTELY_", "SLURM_"))},
@@ -89,7 +89,7 @@ def _repeated(
 def _end_job(job: Job, draw: random.Random, tag: str) -> tuple[str, list[str]]:
     victim, number = draw.choice(list(VICTIMS)), draw.choice(SIGNALS)
     if victim == "its guard":
-        number = signal.SIGTERM  # whoever kills the guard itself ends what it guards by hand
+        number = signal.SIGTERM  # nothing can clean up after a SIGKILL of the guard
     did = f"{number.name} to {victim}"
     job.script(RANKS, options=("--patience", PATIENCE_S))
     if draw.random() < 0.5:
@@ -134,7 +134,7 @@ def _end_rank(job: Job, draw: random.Random, tag: str) -> tuple[str, list[str]]:
 
 
 def _time_until_nothing(folder: Path) -> float:
-    """Return how long it takes until there is no process and no file of a job but logs."""
+    """Return the time until the job has no process and no file left."""
     begun = time.monotonic()
     while processes(str(folder)) or any(
         file for file in folder.rglob("*") if file.is_file() and file.name != ".lock"

@@ -1,12 +1,12 @@
-"""Admitted peers that lie: a worker and a client with keys of their own, who know every id.
+"""Admitted peers that lie: a worker and a client with valid keys, which know every id.
 
-What they say is well formed, and nothing of it is true: that others' actors are theirs, have moved
-or died, printed this or make calls with that key; that they are somebody else; that they have less
-or more than there is.  The victims' calls are all answered meanwhile, their actors live on where
-they were, and they see their own output alone, whole and in order.
+Their messages are well formed and false: that actors of others are theirs, have moved or died,
+printed something or make calls with some key; that they are another peer; that they have fewer or
+more resources.  Meanwhile all calls of the victims are answered, their actors stay where they were,
+and they see only their own output, complete and in order.
 
-A client may end any actor, as a shell on the workers' machines may (SECURITY.md), and one that asks
-for room may get it.  So the liar asks for more than there is, and to end what nobody has.
+A client may end any actor, as a shell on the workers' machines may (SECURITY.md), and its requests
+for resources may be granted.  So the liar requests more than exists, and ends actors that do not.
 """
 
 import contextlib
@@ -37,13 +37,13 @@ from tests.chaos.finding import Finding, Trial
 from tests.chaos.fuzz import Ground, growth, leak
 from tests.clusters import wait_until
 
-BURST = 500  # lies, after which the truth is asked for
+BURST = 500  # lies between two checks of the victims
 BEYOND = 1e9  # cores
 
 
 @remotely.remote_class(cpus=0.1)
 class Witness:
-    """Lives, and prints when it is told to."""
+    """An actor that prints on request."""
 
     def pid(self) -> int:
         return os.getpid()
@@ -53,7 +53,7 @@ class Witness:
 
 
 class Witnesses:
-    """Actors of an honest client: their lives and their output are looked at all the time."""
+    """Actors of an honest client, whose lives and output are checked all the time."""
 
     def __init__(self) -> None:
         self.wrong: list[str] = []
@@ -69,7 +69,7 @@ class Witnesses:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Keep what this process would print of its actors."""
+        """Record what this process would print of its actors."""
 
         def hear(_: object, said: control.Printed) -> None:
             self._heard += ((said.name, line) for line in said.text.splitlines())
@@ -78,11 +78,11 @@ class Witnesses:
             yield
 
     def ask(self) -> None:
-        """See that all live, and have each say something."""
+        """Check that all live, and have each print a line."""
         try:
             pids = [actor.pid() for actor in self._actors]
             if pids != self._pids:
-                self.wrong.append(f"other processes answer: {pids}, and not {self._pids}")
+                self.wrong.append(f"other processes reply: {pids}, not {self._pids}")
             for actor in self._actors:
                 actor.say(f"line {self.said}")
             self.said += 1
@@ -94,7 +94,7 @@ class Witnesses:
             self.wrong.append(f"a witness is gone: {error!r}")
 
     def judge(self) -> list[str]:
-        """Say what was wrong in all that was seen; the detached one is closed."""
+        """Return all that was wrong; close the detached actor."""
         expected = [f"line {number}" for number in range(self.said)]
         names = [actor._remotely_remote.request.name for actor in self._actors]
         with contextlib.suppress(AssertionError):
@@ -111,7 +111,7 @@ class Witnesses:
 
 
 class Truth:
-    """What a liar knows: all that the master tells who asks for the status, and more."""
+    """What a liar knows: all that the master sends in a status, and more."""
 
     def __init__(self, ground: Ground, draw: random.Random) -> None:
         engine: Any = connection.current()
@@ -132,7 +132,7 @@ class Truth:
         return self.draw.choice([*ids, secrets.token_hex(16), ""])
 
     def status(self) -> control.ActorStatus:
-        """Return that of an actor as if it were the liar's: at another address, of another life."""
+        """Return the status of an actor as if it were the liar's: other address, other life."""
         known = self.draw.choice(self.actors)
         location = msgspec.structs.replace(
             known.location,
@@ -166,7 +166,7 @@ class Truth:
 
 
 class Liar:
-    """One connection with a key, and what is true of it: its own id."""
+    """A connection with a valid key and its true id."""
 
     def __init__(
         self, context: "zmq.Context[zmq.Socket[bytes]]", ground: Ground, key: keys.MemberKey
@@ -184,7 +184,7 @@ class Liar:
         self._socket.send(control.encode(message))
 
     def hear(self, wait_ms: int = 0) -> list[object]:
-        """Return what the master has said."""
+        """Return the messages of the master."""
         heard = []
         while self._socket.poll(wait_ms):
             heard.append(self._decoder.decode(self._socket.recv()))
@@ -193,7 +193,7 @@ class Liar:
         return heard
 
     def settle(self) -> None:
-        """Wait until the master has read it all: it answers in the order in which it is asked."""
+        """Wait until the master has read all messages: it replies in order."""
         asked = time.monotonic()
         deadline = asked + 30.0
         question: msgspec.Struct = (
@@ -209,7 +209,7 @@ class Liar:
                         return
                     case control.Status(ticket=ticket) if ticket == number:
                         return
-        raise TimeoutError("the master does not answer a liar any more")
+        raise TimeoutError("the master no longer answers a liar")
 
     def close(self) -> None:
         self._socket.close(linger=0)
@@ -222,7 +222,7 @@ _numbers = itertools.count(1)
 
 
 def _register(truth: Truth, liar: Liar, honest: bool = False) -> control.Register:
-    """Return who the liar is, or says it is; it has no room, so that nobody waits for it."""
+    """Return a true or false registration; it offers no resources, so that no request is placed."""
     draw = truth.draw
     actors = [truth.status() for _ in range(0 if honest else draw.randrange(4))]
     births = [
@@ -244,7 +244,7 @@ def _register(truth: Truth, liar: Liar, honest: bool = False) -> control.Registe
 
 
 def _guest(truth: Truth, liar: Liar) -> control.Register:
-    """Say that an object is served here, which may be an actor of others."""
+    """Claim to serve an object, which may be an actor of others."""
     status, draw = truth.status(), truth.draw
     actor = draw.choice([status.request.actor, liar.me])
     request = msgspec.structs.replace(
@@ -337,7 +337,7 @@ def _hello(truth: Truth, liar: Liar, honest: bool = False) -> control.Hello:
 
 
 def _place(truth: Truth, liar: Liar) -> control.Place:
-    """Ask for others' actors and names; for one of its own only where there is no room for it."""
+    """Request actors and names of others; a new actor only if there are no resources for it."""
     draw, status = truth.draw, truth.status()
     claimed = draw.choice([status.request.actor, secrets.token_hex(16)])
     request = msgspec.structs.replace(
@@ -377,7 +377,7 @@ CLIENTS_LIES = (_hello, _place, _end, _locate, _read_log, _blocked)
 
 
 def _lie(role: str, n: int, seed: int, folder: Path) -> Finding:
-    """Tell n lies in a role, and see what the victims see."""
+    """Tell n lies in a role, and check what the victims see."""
     draw = random.Random(seed)
     begun = time.monotonic()
     with Ground(folder) as ground, zmq.Context() as context:

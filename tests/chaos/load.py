@@ -1,13 +1,13 @@
-"""A client under load: calls actors, and writes down what it sent and what came of it.
+"""A client under load: it calls actors, and records the calls and their outcomes.
 
-Whatever it hands over it changes at once, and so does an actor with what it returns: each value has
-one number in all of its places, and both sides check the numbers that arrive.
+It changes each argument right after the call, and an actor each result right after it returns: all
+bytes of a value are one number, and both sides check the numbers that arrive.
 
 python -m tests.chaos.load ADDRESS KEY FOLDER NAME SEED [RELAY] [ARRIVALS]
 
-Ends when its standard input does.  With ARRIVALS, it makes no actors, but takes those that dial in
-(guest.py).  With RELAY, all its connections go through one, whose weather
-(relay.py) is a word in the file FOLDER/weather.
+It ends with its standard input.  With ARRIVALS, it calls guests (guest.py) instead of its own
+actors.  With RELAY, all its connections go through a relay, whose weather (relay.py) is in the file
+FOLDER/weather.
 """
 
 import gc
@@ -29,19 +29,19 @@ from tests.chaos.relay import Relay
 
 THREADS = 2
 ACTORS_A_THREAD = 2
-HANG_S = 90.0  # longer than any lease, wait for room and reconnection together
-PAUSE_S = 0.004  # two cores are shared by all that is killed and started
+HANG_S = 90.0  # longer than a lease, a wait for resources and a reconnection together
+PAUSE_S = 0.004  # two cores are shared by all processes
 SIZES = (10, 1_000, 9_000, 20_000, 100_000, 600_000)  # on both sides of every threshold
-CHANGED = 255  # what stands in a value that was handed over
+CHANGED = 255  # written into a value after it was sent
 MADE_WITH = 7
 
 
 class WrongValue(Exception):
-    """Something arrived that is not what was handed over."""
+    """A value that arrived differs from the one that was sent."""
 
 
 def check(value: Any, number: int) -> None:
-    """Raise WrongValue unless all of a value is one number."""
+    """Raise WrongValue unless all bytes of a value are this number."""
     found = np.unique(np.frombuffer(value, np.uint8))
     if found.tolist() != [number]:
         raise WrongValue(f"{found} of {len(value)} bytes, and it was {number}")
@@ -53,7 +53,7 @@ def number_of(call: str) -> int:
 
 @remotely.remote_class(max_restarts=1_000_000)
 class Ledger:
-    """Says which calls it ran, in a file that outlives it, before it answers."""
+    """An actor that records each call in a file before it replies."""
 
     def __init__(self, folder: str, made_with: Any = None) -> None:
         if made_with is not None:
@@ -76,7 +76,7 @@ class Ledger:
 
 
 class Journal:
-    """Lines that are in the file before the call goes on."""
+    """A log whose lines are in the file before the call goes on."""
 
     def __init__(self, file: Path) -> None:
         self._fd = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -126,7 +126,7 @@ class Client:
                 alive = self._one(actors[place], size)
             if not alive:
                 actors[place] = None
-                gc.collect()  # errors of a crowd's futures hold the frames here that hold them
+                gc.collect()  # errors of a crowd's futures form reference cycles with their frames
             time.sleep(PAUSE_S)
 
     def _make(self) -> Any:
@@ -138,7 +138,7 @@ class Client:
             ledger = Ledger(str(self._folder), made_with)
             made_with[:] = CHANGED
             return ledger
-        except CallTimeout:  # none is there
+        except CallTimeout:  # there is no guest
             return None
         except (ActorDied, WorkerLost, MasterLost, NoResources):
             time.sleep(0.1)
@@ -158,7 +158,7 @@ class Client:
         return self._outcome(call, lambda: ledger.run(call, payload))
 
     def _crowd(self, ledger: Any, size: int, count: int) -> bool:
-        """Some calls in flight at a time, in which each finds the array of the last one."""
+        """Make several calls at a time, which all reuse one array."""
         futures, payload = [], np.empty(size, np.uint8)
         for number in range(count):
             call = self._next()
@@ -173,7 +173,7 @@ class Client:
         return all(outcomes)
 
     def _outcome(self, call: str, wait: Any) -> bool:
-        """Write down what came of a call; false if its actor is no more."""
+        """Record the outcome of a call; return False if its actor has ended."""
         begun = time.monotonic()
         alive, outcome, why = True, Outcome.VALUE, ""
         try:
@@ -183,7 +183,7 @@ class Client:
         except (ActorDied, WorkerLost) as error:
             outcome = Outcome.MAY_HAVE_RUN if error.may_have_run else Outcome.DID_NOT_RUN
             alive, why = error.may_have_run, str(error)
-        except MasterLost as error:  # its new place could not be asked for
+        except MasterLost as error:  # the new place of its actor could not be requested
             outcome, alive, why = Outcome.DID_NOT_RUN, False, str(error)
         except Exception as error:
             outcome, why = Outcome.ODD, repr(error)
@@ -194,7 +194,7 @@ class Client:
 
 
 def main() -> None:
-    """Be the client that the arguments say."""
+    """Run the client."""
     address, key, folder, name, seed = sys.argv[1:6]
     if "RELAY" in sys.argv[6:]:
         relay = Relay(lambda: Path(folder, "weather").read_text())

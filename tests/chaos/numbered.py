@@ -1,8 +1,8 @@
-"""An environment that numbers its steps and breaks at random, and an oracle that checks the rows.
+"""An environment that numbers its steps and fails at random, and an oracle that checks the rows.
 
-An observation is [life, episode, step, length]: which environment made it, the episode of that, the
-step of the episode, and how long the episode will be.  The reward follows from these.  So any row
-that is wrong, repeated, or of another environment is seen.
+An observation is [life, episode, step, length]: the id of the environment, its episode, the step of
+the episode, and the length of the episode.  The reward follows from these.  So any row that is
+wrong, repeated, or of another environment is detected.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ FAULTS = ("kill", "segfault", "exception", "hang", "hang with the GIL")
 
 
 def strike(fault: str) -> None:
-    """Break in this way."""
+    """Fail in this way."""
     match fault:
         case "kill":
             os.kill(os.getpid(), 9)
@@ -40,7 +40,7 @@ def strike(fault: str) -> None:
 
 
 def reward_of(obs: Any) -> float:
-    """Return the reward of the step that led to an observation."""
+    """Return the reward of the step that produced an observation."""
     life, episode, step, length = (int(number) for number in obs)
     return float((life * 31 + episode * 17 + step * 7 + length) % 101) / 101
 
@@ -52,7 +52,7 @@ class Numbered(gymnasium.Env[np.ndarray, Any]):
     action_space = gymnasium.spaces.Discrete(4)
 
     def __init__(self, faults: tuple[str, ...] = (), chance: float = 0.0, journal: str = ""):
-        """Break in each step with a chance; note when and how in a file first."""
+        """Fail in each step with a chance; record when and how in a file first."""
         self.draw = random.Random(os.urandom(16))
         self.life = self.draw.randrange(1 << 20)
         self.episode = 0
@@ -83,7 +83,7 @@ class Numbered(gymnasium.Env[np.ndarray, Any]):
 
 
 class Oracle:
-    """Checks the rows of a vector environment, from `reset` on.  `wrong` has a line for each."""
+    """A checker of the rows of a vector environment, from `reset` on; `wrong` lists the errors."""
 
     def __init__(self, mode: AutoresetMode):
         self.mode = mode
@@ -134,7 +134,7 @@ class Oracle:
 def makes(
     count: int, faults: tuple[str, ...], chance: float, folder: Path
 ) -> list[Callable[[], Numbered]]:
-    """Return what makes each environment; each has a journal of its own in the folder."""
+    """Return a factory for each environment, each with its own journal in the folder."""
     import functools
 
     return [

@@ -1,17 +1,17 @@
-"""What must hold of calls, whatever is killed: two journals, compared.
+"""The oracle for calls under faults: it compares the journals of clients and actors.
 
-A client writes down each call before it leaves, and its one outcome; an actor appends the call's
-id to a file before it answers.  Then
+A client records each call before it is sent, and its single outcome; an actor appends the call's id
+to a file before it replies.  Then
 
     a value                    the id is in the file, once
     an error, "did not run"    the id is not in the file
-    an error, "may have run"   either; but of the calls of an actor that died, one at most had
-                               begun and did not write its id
+    an error, "may have run"   either; but at most one call of a dead actor had begun without
+                               recording its id
     any id                     in the file at most once, unless its method is idempotent
-    a call without an outcome  its client was killed; a living one that has none after the
-                               deadline is a hang
+    a call without an outcome  its client was killed; for a living client, a call without an
+                               outcome at the deadline is a hang
 
-Zero failures in n trials bound their rate by 3/n at 95 % (the rule of three): n is told with each.
+Zero failures in n trials bound their rate by 3/n at 95 % (the rule of three): n is always reported.
 """
 
 import re
@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
-AGAIN = "r"  # at the end of a call's id: its method is idempotent, and the call may be repeated
+AGAIN = "r"  # the suffix of a call's id if its method is idempotent: the call may be retried
 _DIED = re.compile(r"\(pid \d+ on \S+\) ended with")
 
 
@@ -29,12 +29,12 @@ class Outcome(Enum):
     MAY_HAVE_RUN = "may have run"
     DID_NOT_RUN = "did not run"
     HUNG = "hung"
-    ODD = "odd"  # an error that nobody promised
+    ODD = "odd"  # an unexpected error
 
 
 @dataclass
 class Verdict:
-    """What was found; `anomalies` is empty if all promises held."""
+    """The result; `anomalies` is empty if all promises held."""
 
     calls: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -46,9 +46,9 @@ class Verdict:
 
 
 def judge(journals: Iterable[str], ran: Iterable[str], ended_well: Iterable[str] = ()) -> Verdict:
-    """Compare what clients wrote, `ID sent` and `ID OUTCOME [why]`, with the ids that ran.
+    """Compare the lines of clients, `ID sent` and `ID OUTCOME [why]`, with the ids that ran.
 
-    `ended_well` names the clients (an id is CLIENT:NUMBER) that were not killed.
+    `ended_well` are the clients that were not killed (an id is CLIENT:NUMBER).
     """
     verdict = Verdict()
     runs = Counter(ran)
@@ -62,7 +62,7 @@ def judge(journals: Iterable[str], ran: Iterable[str], ended_well: Iterable[str]
             outcomes.setdefault(call, []).append((Outcome(word), " ".join(why)))
     verdict.calls = len(sent)
     well = set(ended_well)
-    doubts: dict[str, list[str]] = {}  # of calls that did not run, by whose end they heard of
+    doubts: dict[str, list[str]] = {}  # calls that did not run, by the death in their error
     for call in sorted(sent):
         found = outcomes.pop(call, [])
         for outcome, told in found:

@@ -1,8 +1,8 @@
-"""A worker is killed under load, and its machine joins again, soon or late.
+"""A worker that is killed under load, and whose machine joins again, soon or late.
 
-The actors of both machines are called without end: of each one that was placed by the name of the
-machine, one by its address, one near that, and one with idempotent calls.  A fifth may live on
-either.  The calls that were running are lost, once.  Those to come wait, and nobody hears of it.
+Actors of both machines are called all the time: per machine one placed by the machine's name, one
+by its address, one near that, and one with idempotent calls; one more may live on either machine.
+Running calls are lost, once; later calls wait and succeed.
 """
 
 import json
@@ -21,7 +21,7 @@ from tests.machines import MASTER, PORT, Machines, why_not
 
 BACK_S = 3.0  # after the machine has joined again
 LEASE_S = 15.0  # after which an actor may live elsewhere
-LATE = 0.2  # of the machines that join again, only after that
+LATE = 0.2  # the share of machines that join again only after that
 
 SCRIPT = """
 import json, os, sys, threading, time
@@ -45,7 +45,7 @@ for number in "12":
     actors[f"near {machine}"] = there(near=by_address)
     actors[f"idempotent {machine}"] = there(machine=machine)
 at = 0.0
-answered = {}  # when each was answered first after that, and where
+answered = {}  # the time and machine of the first reply of each after that
 lost = {kind: [] for kind in actors}
 
 def call_without_end(kind, actor):
@@ -61,7 +61,7 @@ def call_without_end(kind, actor):
 
 for each in actors.items():
     threading.Thread(target=call_without_end, args=each, daemon=True).start()
-for line in sys.stdin:  # of whom to tell how long after a time they were back
+for line in sys.stdin:  # a time, and the actors whose first reply after it to report
     at, *kinds = json.loads(line)
     answered.clear()
     patience = time.monotonic() + 60
@@ -78,7 +78,7 @@ for line in sys.stdin:  # of whom to tell how long after a time they were back
 
 
 class _Callers:
-    """The script, which calls from a machine of its own."""
+    """The script, which calls from its own machine."""
 
     def __init__(self, machines: Machines) -> None:
         self._script = subprocess.Popen(
@@ -90,7 +90,7 @@ class _Callers:
         )
 
     def back_since(self, at: float, *kinds: str) -> dict[str, Any]:
-        """Wait until each was back after `at`; return what each of these has seen since."""
+        """Wait until each has replied after `at`; return what happened to each since."""
         assert self._script.stdin is not None
         assert self._script.stdout is not None
         self._script.stdin.write(json.dumps([at, *kinds]) + "\n")

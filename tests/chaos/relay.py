@@ -1,18 +1,17 @@
-"""A relay of TCP connections with weather: what a network does, without a network that does it.
+"""A relay of TCP connections that simulates network faults, its "weather".
 
-It carries bytes and cannot read them: what it relays is encrypted.
+It cannot read what it relays, which is encrypted.
 
     pass            everything arrives
-    up, down        what goes up (from who connected), or down, is swallowed in silence
+    up, down        bytes from the connecting side, or to it, are dropped silently
     full            both
     delay=MS        everything arrives, later
-    stall           nothing moves, and arrives when the weather changes
-    cut=BYTES       each connection is reset after so many bytes more: amid a frame
+    stall           everything arrives, once the weather changes
+    cut=BYTES       each connection is reset after BYTES more bytes: amid a frame
     reset           each connection is reset at once
 
-A connection of which something was swallowed is reset when the weather changes.  It never goes on
-with a gap: TCP would send again what was lost, or give up, and CURVE does not see a message that is
-missing.
+A connection that lost bytes is reset when the weather changes.  It never goes on with a gap: TCP
+would retransmit the bytes or give up, and CURVE does not notice a missing message.
 """
 
 import asyncio
@@ -29,10 +28,10 @@ PIECE = 1 << 16
 
 
 class Relay:
-    """Runs in a thread of its own, until the process ends or `close`.
+    """A relay in its own thread, until the process ends or `close`.
 
-    Its sockets are plain ones, known from the call that made them: a stream of asyncio's is
-    nobody's for a turn or two after it was accepted, and then cannot be closed.
+    It uses plain sockets: an accepted asyncio stream has no owner for a turn or two of the loop,
+    and cannot be closed then.
     """
 
     def __init__(self, weather: Callable[[], str] = lambda: "pass") -> None:
@@ -46,7 +45,7 @@ class Relay:
         self._thread.start()
 
     def through(self, address: str) -> str:
-        """Return the address that leads to a tcp address by way of this relay; others unchanged."""
+        """Return the address that leads to a tcp address through this relay; others unchanged."""
         if not address.startswith("tcp://"):
             return address
         if address not in self._local:
@@ -69,16 +68,16 @@ class Relay:
         for server in self._servers:
             self._loop.remove_reader(server)
             server.close()
-        while self._tasks:  # what is cancelled may wait for a task of its own
+        while self._tasks:  # a cancelled task may wait for another task
             for task in self._tasks:
                 task.cancel()
             self._loop.run_until_complete(asyncio.wait(self._tasks))
-        for sock in list(self._open):  # whose task was cancelled before it began
+        for sock in list(self._open):  # if the task was cancelled before it began
             self._reset(sock)
         self._loop.close()
 
     def _accept(self, server: socket.socket, target: tuple[str, int]) -> None:
-        with contextlib.suppress(OSError):  # gone again before it was accepted
+        with contextlib.suppress(OSError):  # it disconnected before it was accepted
             caller, _ = server.accept()
             self._keep(caller)
             _ = self._begin(self._relay(caller, target))
@@ -94,7 +93,7 @@ class Relay:
         self._open.add(sock)
 
     def _reset(self, sock: socket.socket) -> None:
-        """Close with RST, as a cut line does, not with FIN."""
+        """Close with RST, not with FIN."""
         self._open.discard(sock)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         sock.close()
@@ -111,7 +110,7 @@ class Relay:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         except OSError:
             return
-        finally:  # cancelled, it may be anywhere above
+        finally:  # a cancellation may come anywhere above
             for way in ways:
                 way.cancel()
             if ways:
@@ -120,7 +119,7 @@ class Relay:
             self._reset(called)
 
     async def _carry(self, way: str, here: socket.socket, there: socket.socket) -> None:
-        """Carry bytes one way until either end is gone, or the weather cuts."""
+        """Carry bytes one way until either end is gone or the weather ends it."""
         left: int | None = None
         has_gap = False
         piece: asyncio.Task[bytes] | None = None
@@ -152,12 +151,12 @@ class Relay:
         except OSError:
             return  # the far end is gone
         finally:
-            if piece:  # the loop lets go of a socket before it is closed
+            if piece:  # the loop must release the socket before it is closed
                 piece.cancel()
                 await asyncio.wait([piece])
 
     async def _read(self, sock: socket.socket) -> bytes:
-        """Return what came; nothing where the connection is gone."""
+        """Return the received bytes; b"" if the connection is gone."""
         try:
             return await self._loop.sock_recv(sock, PIECE)
         except OSError:

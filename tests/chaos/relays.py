@@ -1,8 +1,8 @@
-"""Machines that fail while a large value crosses to a group, or stays with the actor that made it.
+"""Machines that fail while a large value is sent to a group, or stays with the actor that made it.
 
-Each trial sends an array to an actor on each of three machines: the client brings it to one, which
-passes it on.  Amid that, the store or the worker of a machine is killed, or the store is stopped
-for a while.  Every call must end within END_S: with the right value, or with an error that is true.
+Each trial sends an array to an actor on each of three machines: the client sends it to one, which
+relays it.  Meanwhile, the store or the worker of a machine is killed, or the store is stopped for a
+while.  Every call must end within END_S, with the right value or a true error.
 """
 
 import os
@@ -24,7 +24,7 @@ from tests.chaos.finding import Finding, Trial
 from tests.clusters import Started, Traces, processes, wait_until
 
 MACHINES = 3
-LEFT_S = 20.0  # within which what was killed or stopped is to leave nothing
+LEFT_S = 20.0  # within which killed or stopped processes leave nothing behind
 END_S = 60.0
 SIZES = (200_000, 1_000_000, 5_000_000)  # numbers: 1.6 to 40 MB
 
@@ -57,7 +57,7 @@ class Stage:
         return [process.pid for process in processes(str(home), module)]
 
     def mend(self) -> None:
-        """Bring back what was killed; every member then has a live machine again."""
+        """Restart killed workers, so that every member has a live machine again."""
         for home in self.cluster.homes:
             if not self.pids(home, "remotely.worker"):
                 wait_until(lambda home=home: not processes(str(home)), "its end")  # type: ignore[misc]
@@ -65,7 +65,7 @@ class Stage:
         try:
             self.group.machine()
             return
-        except RemotelyError:  # whose frames hold the handles
+        except RemotelyError:  # its frames still hold the handles
             del self.group
         self.group = self._new_group()
 
@@ -105,7 +105,7 @@ def _trial(stage: Stage, harm: Callable[[Stage], None]) -> list[str]:
 
 
 def _wrong(future: "Future[float]", size: int) -> str:
-    """Return what is wrong with an outcome; nothing if it is one that was promised."""
+    """Return what is wrong with an outcome; "" if it is a promised one."""
     try:
         value = future.result(END_S)
     except (ActorDied, WorkerLost):

@@ -1,8 +1,8 @@
-"""A cluster under load whose every part can be killed, stopped and cut off, and comes back.
+"""A cluster under load, whose parts can be killed, stopped and cut off, and are restarted.
 
-A master, two workers that joined it over TCP and pass for machines of their own, two clients
-(load.py) that write down what they call.  At the end: the verdict on all calls (oracle.py), and
-what was left behind.
+It has a master, two workers that joined it over TCP as separate machines, and two clients (load.py)
+that record their calls.  `close` returns the verdict on all calls (oracle.py) and what was left
+behind.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ ROLES = ("actor", "worker", "client", "master")
 
 
 class Stage:
-    """Made in an empty folder; `close` ends it and says what it left."""
+    """The cluster, in an empty folder."""
 
     def __init__(
         self, folder: Path, seed: int, through_relay: bool = False, guests: int = 0
@@ -48,7 +48,7 @@ class Stage:
         self._port = free_port()
         self._through_relay = through_relay
         self._guests: list[subprocess.Popen[bytes]] = []
-        self._guests_wanted = guests  # processes that dial in; clients then make no actors
+        self._guests_wanted = guests  # with guests, clients make no actors
         self._clients: dict[str, subprocess.Popen[str]] = {}
         self._dismissed: dict[str, subprocess.Popen[str]] = {}
         self._killed: list[subprocess.Popen[str]] = []
@@ -68,13 +68,13 @@ class Stage:
     # --- weather, kills, stops --------------------------------------------------------------------
 
     def weather(self, word: str) -> None:
-        """Change what the relay does with every connection: see relay.py."""
+        """Change the weather of the relay: see relay.py."""
         new = self._folder / "weather.new"
         new.write_text(word)
         new.replace(self._folder / "weather")
 
     def victim(self, role: str) -> int | None:
-        """Return the pid of somebody of this role, at random; None if nobody of it is there now."""
+        """Return the pid of a random process of this role; None if there is none now."""
         pids = sorted(self.pids(role))
         return self._draw.choice(pids) if pids else None
 
@@ -89,14 +89,14 @@ class Stage:
             _within(END_S, lambda: birth(pid) is None)
 
     def dismiss(self) -> None:
-        """Have a client end in good order; what it owns ends with it."""
+        """Have a client end gracefully, with the actors that it owns."""
         name = self._draw.choice(sorted(self._clients))
         client = self._dismissed[name] = self._clients.pop(name)
         assert client.stdin is not None
         client.stdin.close()
 
     def mend(self) -> None:
-        """Bring back who is missing: a master, workers, clients."""
+        """Restart the missing processes: master, workers, clients, guests."""
         if not self.pids("master"):
             self._start_master()
         for home in self._homes:
@@ -121,19 +121,19 @@ class Stage:
         return 0
 
     def await_clients(self, within_s: float) -> bool:
-        """Wait until every client has called: one that is still connecting may not be cut off."""
+        """Wait until every client has called: a connecting client must not be cut off."""
         files = [self._folder / "journals" / name for name in self._clients]
         return _within(within_s, lambda: all(f.exists() and f.stat().st_size for f in files))
 
     def await_calls(self, count: int, within_s: float) -> bool:
-        """Wait until so many more have run: the cluster is well again."""
+        """Wait until `count` more calls have run: the cluster works again."""
         enough = self.calls() + count
         return _within(within_s, lambda: self.calls() >= enough)
 
     # --- the end ----------------------------------------------------------------------------------
 
     def close(self) -> tuple[Verdict, dict[str, object]]:
-        """End the clients, judge, stop the cluster; return the verdict, and what is left."""
+        """End the clients, judge, stop the cluster; return the verdict, and what remains."""
         self.weather("pass")
         verdict_lines = []
         for client in self._clients.values():
@@ -153,7 +153,7 @@ class Stage:
             client.communicate()
         verdict = judge(self._lines("journals/*"), self._ran(), self._ended_well)
         verdict.anomalies += verdict_lines
-        for guest in self._guests:  # nobody owns these
+        for guest in self._guests:  # which have no owner
             guest.kill()
             guest.wait()
         guest_folder.sweep()
@@ -179,12 +179,13 @@ class Stage:
     def _lines(self, pattern: str) -> Iterator[str]:
         for file in sorted(self._folder.glob(pattern)):
             with file.open() as lines:
-                yield from (line for line in lines if line.endswith("\n"))  # killed in mid-line
+                # A killed process may leave an incomplete line.
+                yield from (line for line in lines if line.endswith("\n"))
 
     def _ran(self) -> Iterator[str]:
         return (line.strip() for line in self._lines("ran"))
 
-    # --- who is there -----------------------------------------------------------------------------
+    # --- living processes -------------------------------------------------------------------------
 
     def pids(self, role: str) -> list[int]:
         if role == "actor":
@@ -197,7 +198,7 @@ class Stage:
         return [daemon.pid for daemon in self._daemons(home) if daemon.role == "master"]
 
     def _actors(self) -> list[int]:
-        """Return those that live; the others are forgotten, since pids come round."""
+        """Return the living actors; delete the files of others, since pids are reused."""
         living = []
         for file in (self._folder / "pids").iterdir():
             state = Path(f"/proc/{file.name}/stat")
@@ -218,7 +219,7 @@ class Stage:
 
     @contextlib.contextmanager
     def _as_machine(self, home: Path) -> Iterator[None]:
-        """What is started in this block passes for another machine."""
+        """Run the block, and the processes started in it, as another machine."""
         names = {"REMOTELY_HOME": str(home), "REMOTELY_HOST": home.name}
         before = {name: os.environ.get(name) for name in names}
         os.environ.update(names)
@@ -267,7 +268,7 @@ class Stage:
 
 
 def _within(seconds: float, fact: Callable[[], bool]) -> bool:
-    """Wait for a fact of other processes; polling is the only way to see it."""
+    """Poll until a condition of other processes holds; return False on timeout."""
     deadline = time.monotonic() + seconds
     while not fact():
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""Without a master nobody is given up: what lives goes on, for longer than any lease."""
+"""Without a master, actors and calls go on for longer than any lease."""
 
 import signal
 import time
@@ -15,7 +15,7 @@ ACTORS = CLIENTS * THREADS * ACTORS_A_THREAD
 
 
 @pytest.mark.slow
-def test_a_dead_master_costs_no_actor_and_the_next_takes_over_all_of_them(tmp_path: Path) -> None:
+def test_a_new_master_takes_over_all_actors_of_a_killed_one(tmp_path: Path) -> None:
     stage = Stage(tmp_path / "stage", seed=1)
     try:
         wait_until(lambda: len(stage.pids("actor")) == ACTORS, "all actors")

@@ -1,4 +1,4 @@
-"""The checker sees what is wrong; else its silence would mean nothing."""
+"""The oracle accepts allowed histories and names each broken promise."""
 
 import pytest
 
@@ -14,7 +14,7 @@ from tests.chaos.oracle import judge
         ("did not run", []),
     ],
 )
-def test_what_is_promised_is_no_anomaly(outcome: str, ran: list[str]) -> None:
+def test_allowed_histories_are_no_anomalies(outcome: str, ran: list[str]) -> None:
     verdict = judge(["c:1\tsent\n", f"c:1\t{outcome}\twhy\n"], ran, ["c"])
     assert not verdict.anomalies
     assert verdict.outcomes == {outcome: 1}
@@ -39,7 +39,7 @@ def test_each_broken_promise_is_named(journal: str, ran: str, wrong: str) -> Non
     assert any(wrong in found for found in judge(lines, ran.split(), ["c"]).anomalies)
 
 
-def test_one_call_of_an_actor_that_died_may_have_begun_without_writing_so_and_no_more() -> None:
+def test_at_most_one_call_of_a_dead_actor_may_have_begun_unrecorded() -> None:
     doubt = "may have run\tLedger-1 (pid 7 on here) ended with SIGKILL; the call may have run"
     one = ["c:1\tsent", f"c:1\t{doubt}"]
     assert not judge(one, [], ["c"]).anomalies

@@ -1,4 +1,4 @@
-"""The relay's weather is what it is called."""
+"""The network faults of the relay."""
 
 import contextlib
 import socket
@@ -69,13 +69,13 @@ def sky() -> Iterator[Sky]:
     made.close()
 
 
-def test_in_fair_weather_everything_arrives(sky: Sky) -> None:
+def test_without_faults_everything_arrives(sky: Sky) -> None:
     assert sky.hears(b"x" * 5000) == b"x" * 5000
 
 
 @pytest.mark.parametrize("weather", ["full", "up", "down"])
-def test_a_connection_of_which_something_was_swallowed_is_reset(sky: Sky, weather: str) -> None:
-    """TCP has no gaps: what was lost is sent again, or nothing comes after it."""
+def test_a_connection_that_lost_bytes_is_reset(sky: Sky, weather: str) -> None:
+    """TCP has no gaps: lost bytes are retransmitted, or nothing follows."""
     assert sky.hears(b"before") == b"before"
     sky.weather = weather
     assert sky.hears(b"lost", within_s=0.3) == b""
@@ -89,15 +89,15 @@ def test_a_connection_of_which_something_was_swallowed_is_reset(sky: Sky, weathe
 
 
 @pytest.mark.parametrize("weather", ["full", "up", "down"])
-def test_a_connection_that_lost_nothing_outlives_the_weather(sky: Sky, weather: str) -> None:
+def test_a_connection_that_lost_nothing_survives(sky: Sky, weather: str) -> None:
     assert sky.hears(b"before") == b"before"
     sky.weather = weather
-    time.sleep(3 * LOOK_S)  # nothing is sent, and nothing is seen of it
+    time.sleep(3 * LOOK_S)  # nothing is sent meanwhile
     sky.weather = "pass"
     assert sky.hears(b"after") == b"after"
 
 
-def test_a_stall_keeps_everything_for_later(sky: Sky) -> None:
+def test_a_stall_delays_but_loses_nothing(sky: Sky) -> None:
     assert sky.hears(b"before") == b"before"
     sky.weather = "stall"
     assert sky.hears(b"late", within_s=0.3) == b""
@@ -105,21 +105,21 @@ def test_a_stall_keeps_everything_for_later(sky: Sky) -> None:
     assert sky.hears(b"more").startswith(b"late")
 
 
-def test_a_delay_is_one_each_way(sky: Sky) -> None:
+def test_a_delay_applies_in_each_direction(sky: Sky) -> None:
     sky.weather = "delay=100"
     begun = time.monotonic()
     assert sky.hears(b"later") == b"later"
     assert time.monotonic() - begun > 0.2
 
 
-def test_a_cut_comes_after_so_many_bytes(sky: Sky) -> None:
+def test_a_cut_happens_after_the_given_number_of_bytes(sky: Sky) -> None:
     assert sky.hears(b"before") == b"before"
     sky.weather = "cut=3"
     with pytest.raises(ConnectionResetError):
         _ = [sky.hears(b"abcdef") for _ in range(100)]
 
 
-def test_a_target_that_is_not_there_is_a_reset(sky: Sky) -> None:
+def test_a_missing_target_is_a_reset(sky: Sky) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         sky.address = sky.relay.through(f"tcp://127.0.0.1:{taken.getsockname()[1]}")
@@ -129,5 +129,5 @@ def test_a_target_that_is_not_there_is_a_reset(sky: Sky) -> None:
             sky.hears(b"anybody?")
 
 
-def test_an_address_of_this_machine_alone_is_left_as_it_is(sky: Sky) -> None:
+def test_a_local_address_is_left_unchanged(sky: Sky) -> None:
     assert sky.relay.through("ipc:///tmp/x") == "ipc:///tmp/x"

@@ -1,8 +1,8 @@
-"""One run of a trainer on environments that break at random, with the oracle's eye on each row.
+"""A run of a trainer on environments that fail at random; the oracle checks each row.
 
     python -m tests.chaos.trainers cleanrl 100 FOLDER
 
-Prints what was seen, as JSON, once so many have broken.  environments.py runs it.
+Prints the results as JSON after 100 failures.  environments.py runs it.
 """
 
 import functools
@@ -27,24 +27,24 @@ LIMIT_S = 0.5
 
 
 class Enough(Exception):
-    """So many have broken as were asked for."""
+    """The requested number of failures is reached."""
 
 
 class Watch:
-    """What was seen of a run."""
+    """The observations of a run."""
 
     def __init__(self, enough: int, folder: Path):
         self.enough, self.folder = enough, folder
         self.wrong: list[str] = []
         self.rows = 0
         self.reports: list[CrashReport] = []
-        self.told_s: list[float] = []  # from breaking
+        self.told_s: list[float] = []  # from the failure
         self.hung_s: list[float] = []  # from the limit
         self.replaced_s: list[float] = []
         self._told_at: dict[int, float] = {}
 
     def told(self, report: CrashReport) -> None:
-        """A report has come, perhaps on another thread."""
+        """Record a crash report, perhaps on another thread."""
         now = time.monotonic()
         self.reports.append(report)
         assert report.env is not None or report.cause is Cause.DIED, report
@@ -64,7 +64,7 @@ class Watch:
             self._told_at[report.env] = now
 
     def began(self, env: int) -> None:
-        """A row has begun an episode of this environment."""
+        """Record a row that begins an episode of this environment."""
         if env in self._told_at:
             self.replaced_s.append(time.monotonic() - self._told_at.pop(env))
 
@@ -76,7 +76,7 @@ class Watch:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What a VectorEnv is made with."""
+        """The arguments of the VectorEnv."""
         return {
             "envs_per_actor": 2, "step_timeout_s": LIMIT_S, "max_crash_rate": 1,
             "say": lambda text: None, "on_crash": self.told,
@@ -84,7 +84,7 @@ class Watch:
 
 
 class Checked(VectorWrapper[Any, Any, Any, Any, Any]):
-    """Shows each row to the oracle."""
+    """A wrapper that has the oracle check each row."""
 
     def __init__(self, watch: Watch):
         super().__init__(VectorEnv(makes(ENVS, FAULTS, CHANCE, watch.folder), **watch.settings))
@@ -175,7 +175,7 @@ def ours(watch: Watch, sampling: str = "local") -> None:
     def told(crashes: Crashes, report: CrashReport) -> None:
         watch.reports.append(report)
         if len(watch.reports) == watch.enough:
-            os.kill(os.getpid(), signal.SIGINT)  # as Ctrl-C ends it
+            os.kill(os.getpid(), signal.SIGINT)  # like Ctrl-C
         add(crashes, report)
 
     ppo.update, Crashes.add = update, told  # type: ignore[assignment, method-assign]
@@ -184,7 +184,7 @@ def ours(watch: Watch, sampling: str = "local") -> None:
         actors=4, envs_per_actor=2, rollout_steps=16, step_timeout_s=LIMIT_S, max_crash_rate=1,
         learner_threads=1, device="cpu", sampling=sampling,
     )  # fmt: skip
-    sys.stdout = sys.stderr  # the last line of stdout is for what was seen
+    sys.stdout = sys.stderr  # the last line of stdout is for the results
     result = ppo.train(config, run=watch.folder / "run")
     sys.stdout = sys.__stdout__
     if result.ended != "stopped by SIGINT":
@@ -221,7 +221,7 @@ def wrong_rows(seen: Any) -> list[str]:
             right = right and np.isclose(seen.reward[t, b], reward_of(after))
             right = right and seen.terminated[t, b] == (ends and after[3] % 2 == 0)
             right = right and cut == (ends and after[3] % 2 == 1)
-        elif cut:  # a crash: the row is repeated, and left out
+        elif cut:  # a crash: the row is repeated and invalid
             right = np.array_equal(after, before)
         else:
             right = after[2] == 0 and seen.begins[t + 1, b]

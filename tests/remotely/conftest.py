@@ -1,4 +1,4 @@
-"""Machines on which the command `remotely` is run, and patience for one that is busy."""
+"""Machines on which the command `remotely` runs, and timeouts for a busy machine."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +13,8 @@ from tests.command import Machine, machines_in
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for the answer of an actor that is to take a call back, however busy this machine is."""
-    monkeypatch.setattr(channel, "ANSWER_S", DEADLINE_S)
+    """Wait long enough for replies to cancellations on a busy machine."""
+    monkeypatch.setattr(channel, "CANCEL_REPLY_S", DEADLINE_S)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The class of which tests make actors when any would do: what it holds shows what ran."""
+"""A simple class for tests of actors; its count shows which calls ran."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Where processes crash, fork, hang on to the interpreter, or find no more room."""
+"""Actors that crash, fork, hold the GIL, or run out of descriptors."""
 
 import ctypes
 import importlib
@@ -24,7 +24,7 @@ from tests.clusters import processes, wait_until
 
 
 def hold_the_interpreter(seconds: int) -> None:
-    """Sleep in C without letting any other thread of this process run Python."""
+    """Sleep in C without releasing the GIL."""
     ctypes.PyDLL(None).sleep(seconds)
 
 
@@ -40,7 +40,7 @@ class Wild:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
     def fork_and_return(self) -> bool:
-        """The child goes on in this method, as if it were the actor."""
+        """Return in the child too, as if it were the actor."""
         return os.fork() == 0
 
     def pool(self, method: str, functions: list[Callable[[int], Any]]) -> list[list[Any]]:
@@ -59,7 +59,7 @@ class Wild:
 
 
 @pytest.mark.promise("exit_status")
-def test_a_native_crash_leaves_its_signal_and_its_stack(cluster: str) -> None:
+def test_a_native_crash_leaves_its_signal_and_its_stack(any_cluster: None) -> None:
     wild = Wild()
     pid = wild.pid()
     with pytest.raises(remotely.ActorDied) as caught:
@@ -71,14 +71,8 @@ def test_a_native_crash_leaves_its_signal_and_its_stack(cluster: str) -> None:
     assert "in crash" in caught.value.stderr
 
 
-def test_an_actor_may_fork(cluster: str) -> None:
-    wild = Wild()
-    assert wild.fork() == 7
-    assert wild.fork() == 7
-
-
-def test_a_child_that_returns_from_a_method_answers_nobody_and_ends(
-    cluster: str, capfd: pytest.CaptureFixture[str]
+def test_a_forked_child_that_returns_from_a_method_ends_without_a_reply(
+    any_cluster: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     wild = Wild()
     for _ in range(3):
@@ -88,7 +82,7 @@ def test_a_child_that_returns_from_a_method_answers_nobody_and_ends(
 
 
 class Pair(NamedTuple):
-    """Of this module, which goes to actors by value."""
+    """A class of this module, which is sent to actors by value."""
 
     left: int
     right: int
@@ -100,7 +94,7 @@ def twice(x: int) -> Pair:
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_an_actor_may_use_multiprocessing_with_any_function(
-    cluster: str, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    any_cluster: None, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "beside_it.py").write_text("import math\ndef power(x): return math.pow(x, x)\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -113,7 +107,7 @@ def test_an_actor_may_use_multiprocessing_with_any_function(
     del sys.modules["beside_it"]
 
 
-def test_an_actor_that_is_stopped_is_waited_for(cluster: str) -> None:
+def test_calls_wait_for_a_stopped_actor(any_cluster: None) -> None:
     wild = Wild()
     pid = wild.pid()
     os.kill(pid, signal.SIGSTOP)
@@ -126,7 +120,7 @@ def test_an_actor_that_is_stopped_is_waited_for(cluster: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
-def test_who_holds_the_interpreter_for_longer_than_a_lease_kills_nobody(cluster: str) -> None:
+def test_holding_the_gil_for_longer_than_a_lease_harms_no_actor(cluster: str) -> None:
     wild, other = Wild(), Wild()
     pids = wild.pid(), other.pid()
     future = remotely.submit(wild.hold, 25)
@@ -151,10 +145,8 @@ def script(tmp_path: Path, body: str) -> "subprocess.Popen[str]":
     )
 
 
-@pytest.mark.parametrize("calls", ["wild.sleep.submit(100)", "[wild.sleep.submit(1)] * 50"])
-def test_a_script_that_ends_with_calls_under_way_ends_at_once(
-    nothing_left: None, tmp_path: Path, calls: str
-) -> None:
+def test_a_script_with_pending_calls_exits_at_once(nothing_left: None, tmp_path: Path) -> None:
+    calls = "[wild.sleep.submit(100) for _ in range(50)]"
     running = script(tmp_path, f"wild = Wild()\nfutures = {calls}\nprint('over', flush=True)\n")
     assert running.stdout is not None
     assert running.stdout.readline() == "over\n"
@@ -163,7 +155,7 @@ def test_a_script_that_ends_with_calls_under_way_ends_at_once(
     wait_until(lambda: not processes(str(tmp_path)), "the end of all")
 
 
-def test_without_descriptors_a_new_actor_is_refused_and_the_old_ones_answer(
+def test_a_client_without_descriptors_refuses_a_new_actor_and_the_old_ones_answer(
     nothing_left: None, tmp_path: Path
 ) -> None:
     running = script(
@@ -183,12 +175,12 @@ def test_without_descriptors_a_new_actor_is_refused_and_the_old_ones_answer(
     )
     out, errors = running.communicate(timeout=60)
     assert running.returncode == 0, errors
-    told, well = out.splitlines()
-    assert told.startswith("NoResources this process may have no more open files")
-    assert well == "True"
+    error, all_answered = out.splitlines()
+    assert error.startswith("NoResources this process has reached its limit of open files")
+    assert all_answered == "True"
 
 
-def test_a_machine_without_descriptors_refuses_a_new_actor_and_makes_the_next(
+def test_a_worker_without_descriptors_refuses_a_new_actor_and_starts_the_next(
     embedded: None,
 ) -> None:
     wild = Wild()
@@ -204,8 +196,8 @@ def test_a_machine_without_descriptors_refuses_a_new_actor_and_makes_the_next(
     assert Wild().fork() == 7
 
 
-def test_an_actor_that_cannot_be_started_is_refused_with_the_reason(embedded: None) -> None:
-    options = Options(env={"A=B": "1"})  # which the decorator would not take
+def test_an_actor_that_cannot_be_started_is_refused_with_the_reason(here: None) -> None:
+    options = Options(env={"A=B": "1"})  # which the decorator would refuse
     with pytest.raises(remotely.ActorDied, match="not start a process: ValueError: illegal env"):
         Placeable(Wild, options)()
     assert Wild().fork() == 7
@@ -219,9 +211,7 @@ def test_a_thousand_actors_in_one_group_start(nothing_left: None) -> None:
     assert len(set(wilds.pid())) == 1000
 
 
-def test_a_zygote_that_cannot_be_replaced_at_once_is_when_there_is_room_again(
-    nothing_left: None, tmp_path: Path
-) -> None:
+def test_a_zygote_that_cannot_be_replaced_is_retried(nothing_left: None, tmp_path: Path) -> None:
     running = script(
         tmp_path,
         """
@@ -245,7 +235,7 @@ def test_a_zygote_that_cannot_be_replaced_at_once_is_when_there_is_room_again(
     )
     errors = running.stderr
     assert errors is not None
-    wait_until(lambda: "no zygote could be started: Too many" in errors.readline(), "told")
-    out, told = running.communicate("there is room\n", timeout=60)
-    assert (running.returncode, out) == (0, "7\n"), told
-    assert "no zygote" not in told  # it is tried each second, and told of once a minute
+    wait_until(lambda: "no zygote could be started: Too many" in errors.readline(), "the log line")
+    out, more = running.communicate("there is room\n", timeout=60)
+    assert (running.returncode, out) == (0, "7\n"), more
+    assert "no zygote" not in more  # it is retried each second, and logged once a minute

@@ -1,4 +1,4 @@
-"""What each file may import and call, as its syntax tells."""
+"""Rules for what each file may import and call, checked on its syntax tree."""
 
 import ast
 import subprocess
@@ -16,7 +16,7 @@ FILES = {
     for path in sorted(PACKAGE.rglob("*.py"))
 }
 
-# What happens in these depends on what they are handed, and on nothing else.
+# These only depend on their arguments.
 PURE = (
     "errors",
     *(file for file in FILES if file.startswith("protocol.")),
@@ -42,19 +42,18 @@ PURE = (
 )
 IMPURE = {"zmq", "time", "os", "socket", "threading", "asyncio", "select", "subprocess", "signal"}
 
-# Beyond the pure files, these are reached from them: the picklers look at files, to learn where a
-# module lies.
+# Files that pure ones import besides each other: the picklers look up the location of modules.
 REACHED = {"values.picklers"}
 
-# The one unpickle site: codec.decode.
+# The single unpickling function is codec.decode.
 LOADERS = {"loads", "load", "Unpickler"}
 PICKLES = {"pickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve"}
 
-# The wall's clock jumps.  Where it is read for people, who compare it with a watch:
+# The wall clock may jump.  It is only read for times that are shown to users:
 WALL_CLOCK_FOR_PEOPLE = {
-    ("worker.spawner", "time.time"),  # since when an actor lives, in `remotely status`
-    ("guest.guest", "time.time"),  # the same of one that has dialled in
-    ("cli.inspect", "time.time"),  # and how long ago that is
+    ("worker.spawner", "time.time"),  # the start of an actor, in `remotely status`
+    ("guest.guest", "time.time"),  # the start of a guest
+    ("cli.inspect", "time.time"),  # how long ago that is
 }
 WALL_CLOCKS = {
     "time.time",
@@ -79,7 +78,7 @@ STDLIB_AND_CORE = sys.stdlib_module_names | {
     "threadpoolctl",
     "zmq",
 }
-# What an optional library asks for, which is imported together with it.
+# Imports of the files for optional libraries.
 WITH_OPTIONAL = {
     "pools.joblib_backend": {"joblib", "numpy"},
     "actor.plasma_values": {"ray", "numpy"},  # of an actor that Ray has started
@@ -97,7 +96,7 @@ def tree_of(stem: str) -> ast.Module:
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
-    """Yield the dotted names of all modules imported anywhere in the tree, but for annotations."""
+    """Yield the dotted names of all modules that the tree imports, except for annotations."""
     todo = [tree]
     while todo:
         node = todo.pop()
@@ -115,7 +114,7 @@ def imports(tree: ast.AST) -> Iterator[str]:
 
 
 def at_import(tree: ast.Module) -> ast.Module:
-    """Return the tree without functions and what is for type checkers: what runs at import."""
+    """Return the part of the tree that runs at import: without functions and TYPE_CHECKING."""
 
     class Drop(ast.NodeTransformer):
         def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
@@ -165,11 +164,11 @@ def called(tree: ast.AST) -> set[str]:
     return {dotted(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
 
 
-def test_pure_files_import_nothing_that_acts() -> None:
+def test_pure_files_import_no_io() -> None:
     assert [stem for stem in PURE if roots(tree_of(stem)) & IMPURE] == []
 
 
-def test_pure_files_reach_none_that_acts() -> None:
+def test_pure_files_reach_no_io() -> None:
     reached: set[str] = set()
     todo = set(PURE)
     while todo:
@@ -189,7 +188,7 @@ def test_pure_files_open_no_file() -> None:
 
 
 def unpicklers(tree: ast.AST) -> Iterator[str]:
-    """Yield every mention of what unpickles, called or not, by whatever name it is imported."""
+    """Yield every mention of a function that unpickles, called or not, under any alias."""
     names = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -207,12 +206,12 @@ def unpicklers(tree: ast.AST) -> Iterator[str]:
             yield f"zmq's {node.attr}"
 
 
-def test_the_code_unpickles_in_one_place() -> None:
+def test_only_the_codec_unpickles() -> None:
     found = [(stem, name) for stem in FILES for name in unpicklers(tree_of(stem))]
     assert found == [("values.codec", "pickle.loads")]
 
 
-def test_only_the_codec_knows_of_pickle() -> None:
+def test_only_the_codec_and_the_picklers_import_pickle() -> None:
     knowing = {(stem, name) for stem in FILES for name in roots(tree_of(stem)) & PICKLES}
     assert knowing == {
         ("values.codec", "pickle"),
@@ -253,7 +252,7 @@ def test_imports_between_packages_go_one_way() -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_importing_a_file_needs_what_every_install_has() -> None:
+def test_importing_a_file_needs_only_required_dependencies() -> None:
     found = {
         stem: roots(at_import(tree_of(stem))) - STDLIB_AND_CORE - WITH_OPTIONAL.get(stem, set())
         for stem in FILES
@@ -273,7 +272,7 @@ def test_importing_a_file_needs_what_every_install_has() -> None:
         "futures.future",
     ],
 )
-def test_what_users_hold_knows_nothing_of_zeromq(stem: str) -> None:
+def test_public_objects_do_not_depend_on_zeromq(stem: str) -> None:
     assert "zmq" not in roots(tree_of(stem))
     packages = {file.partition(".")[0] for file in ours(at_import(tree_of(stem)))}
     assert not packages & {"client", "transport", "master", "worker"}
@@ -288,7 +287,7 @@ def test_what_users_hold_knows_nothing_of_zeromq(stem: str) -> None:
         *(file for file in FILES if file.startswith("transport.")),
     ],
 )
-def test_the_daemons_never_see_a_class(stem: str) -> None:
+def test_the_daemons_never_unpickle_a_class(stem: str) -> None:
     reached = ours(at_import(tree_of(stem)))
     assert not reached & {"values.codec", "api.remote_class", "api.handle"}
 
@@ -305,7 +304,7 @@ def clocks(tree: ast.AST) -> set[str]:
     return mentioned & WALL_CLOCKS
 
 
-def test_the_wall_clock_is_read_for_people_alone() -> None:
+def test_the_wall_clock_is_only_read_for_display() -> None:
     assert {(stem, name) for stem in FILES for name in clocks(tree_of(stem))} == (
         WALL_CLOCK_FOR_PEOPLE
     )
@@ -324,7 +323,7 @@ def test_importing_remotely_loads_nothing_heavy() -> None:
     assert loaded == "[]"
 
 
-def test_importing_remotely_starts_nothing_and_opens_nothing() -> None:
+def test_importing_remotely_has_no_side_effects() -> None:
     difference = run(
         "import ctypes, os, threading, psutil\n"  # from libffi 3.5 on, ctypes opens its file
         "me = psutil.Process()\n"

@@ -1,4 +1,4 @@
-"""Machines and masters that are gone for a moment: what is asked meanwhile is not refused."""
+"""Machines and masters that are away for a moment: requests wait for their return."""
 
 import contextlib
 import os
@@ -34,7 +34,7 @@ class Repeated:
 
 @pytest.fixture
 def machines(nothing_left: None, tmp_path: Path) -> Iterator[Started]:
-    """A cluster of this test alone: a head without CPUs, and two machines."""
+    """A cluster for this test alone: a head without CPUs, and two machines."""
     cluster = Started(tmp_path)
     remotely.connect(cluster.address, key=cluster.key)
     yield cluster
@@ -54,7 +54,7 @@ def status(machines: Started) -> Status:
         client.shutdown()
 
 
-def test_an_actor_is_made_elsewhere_when_the_worker_of_a_machine_was_killed(
+def test_actors_are_placed_elsewhere_when_a_worker_was_killed(
     machines: Started,
 ) -> None:
     (killed,) = daemons(machines.homes[0], "remotely.worker")
@@ -68,14 +68,14 @@ def test_an_actor_is_made_elsewhere_when_the_worker_of_a_machine_was_killed(
     machines.join(machines.homes[0])
 
 
-def test_a_worker_that_was_killed_and_joins_again_is_back_at_once_and_its_actors_are_gone(
+def test_a_killed_worker_rejoins_at_once_and_its_actors_are_restarted(
     machines: Started,
 ) -> None:
     counter = remotely.options(Counter, machine="127.0.0.2", max_restarts=1)()
     last = psutil.Process(counter.pid())
     (worker,) = daemons(machines.homes[0], "remotely.worker")
     (zygote,) = daemons(machines.homes[0], "remotely.actor.zygote")
-    last.suspend()  # it hears of nothing
+    last.suspend()  # so that it does not notice
     for pid in (zygote, worker):
         os.kill(pid, signal.SIGKILL)
 
@@ -87,11 +87,11 @@ def test_a_worker_that_was_killed_and_joins_again_is_back_at_once_and_its_actors
     def lives() -> list[int]:
         return [actor.request.life for w in status(machines).workers for actor in w.actors]
 
-    wait_until(lambda: lives() == [1], "its next life")
+    wait_until(lambda: lives() == [1], "its restart")
     assert counter.add() == 1
 
 
-def test_calls_wait_until_the_machine_of_a_killed_worker_is_back_and_use_no_try_up(
+def test_calls_wait_for_a_killed_workers_machine_without_using_up_retries(
     machines: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(channels, "OBITUARY_WAIT_S", 0.05)
@@ -110,7 +110,7 @@ def test_calls_wait_until_the_machine_of_a_killed_worker_is_back_and_use_no_try_
     assert [repeated.result(), submitted.result()] == [1, 2]
 
 
-def test_actors_of_a_machine_that_leaves_are_lost_and_live_on_elsewhere(machines: Started) -> None:
+def test_actors_of_a_leaving_machine_are_lost_or_restarted_elsewhere(machines: Started) -> None:
     counters = [remotely.options(Counter, max_restarts=n // 2)() for n in range(4)]
     homes = [psutil.Process(counter.pid()).environ()["REMOTELY_HOME"] for counter in counters]
     (leaving,) = set(homes[:2]) & set(homes[2:]) - {homes[0]}
@@ -121,7 +121,7 @@ def test_actors_of_a_machine_that_leaves_are_lost_and_live_on_elsewhere(machines
         if home != leaving:
             assert counter.add() == 1
         elif n // 2:
-            with contextlib.suppress(remotely.WorkerLost):  # if it comes before the next life
+            with contextlib.suppress(remotely.WorkerLost):  # if the call precedes the restart
                 counter.pid()
             assert psutil.Process(counter.pid()).environ()["REMOTELY_HOME"] != leaving
         else:
@@ -130,7 +130,7 @@ def test_actors_of_a_machine_that_leaves_are_lost_and_live_on_elsewhere(machines
     machines.join(Path(leaving))
 
 
-def test_a_new_master_answers_when_the_workers_have_come_back(machines: Started) -> None:
+def test_a_new_master_answers_once_its_workers_have_registered(machines: Started) -> None:
     store = remotely.options(Counter, name="store", detached=True)()
     pid = store.pid()
     workers = [pid for home in machines.homes for pid in daemons(home, "remotely.worker")]
@@ -152,11 +152,11 @@ def test_a_new_master_answers_when_the_workers_have_come_back(machines: Started)
         assert isinstance(second.exception(), remotely.NameTaken)
         assert other.result() == 1
     remotely.close(store)
-    # The second may still be on its way, and a worker that is away does not hear of the end.
+    # The second may still be returning, and a worker that is away does not get the end message.
     wait_until(lambda: len(status(machines).workers) == 3, "the return of both workers")
 
 
-def test_an_actor_that_died_while_there_was_no_master_is_restarted(machines: Started) -> None:
+def test_an_actor_that_died_without_a_master_is_restarted_by_the_next(machines: Started) -> None:
     counter = remotely.options(Counter, max_restarts=1)()
     assert counter.add() == 1
     (master,) = daemons(machines.home, "remotely.master")

@@ -1,4 +1,4 @@
-"""Calls to an actor that has died, and whose next life is not there yet: nobody else waits."""
+"""Calls to an actor that has died and not restarted yet."""
 
 import os
 from concurrent.futures import CancelledError
@@ -15,14 +15,14 @@ from tests.clusters import wait_until
 
 @remotely.remote_class(cpus=0, max_restarts=5)
 class Reborn:
-    """Its lives after the first begin when a test lets them."""
+    """Its restarts wait until a test allows them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.noted: list[int] = []
         if (folder / "died").exists():
             (folder / "waits").touch()
-            wait_until((folder / "go").exists, "it may begin")
+            wait_until((folder / "go").exists, "permission to start")
 
     def die(self) -> None:
         (self.folder / "died").touch()
@@ -53,18 +53,16 @@ class Echo:
 
 
 @pytest.fixture
-def died(cluster: str, tmp_path: Path) -> Any:
-    """An actor whose next life waits until the file `go` is there."""
+def died(any_cluster: None, tmp_path: Path) -> Any:
+    """An actor whose restart waits for the file `go`."""
     actor = Reborn(tmp_path)
     with pytest.raises(ActorDied):
         actor.die()
-    wait_until((tmp_path / "waits").exists, "its next life begins")
+    wait_until((tmp_path / "waits").exists, "the beginning of its restart")
     return actor
 
 
-def test_submit_returns_and_the_calls_run_in_order_in_the_next_life(
-    died: Any, tmp_path: Path
-) -> None:
+def test_submitted_calls_run_in_order_after_the_restart(died: Any, tmp_path: Path) -> None:
     futures = [died.note.submit(number) for number in range(5)]
     assert not any(future.done() for future in futures)
     (tmp_path / "go").touch()
@@ -79,7 +77,7 @@ def test_a_timeout_counts_from_the_call(died: Any, tmp_path: Path) -> None:
     assert died.all() == []
 
 
-def test_a_call_is_taken_back(died: Any, tmp_path: Path) -> None:
+def test_a_pending_call_is_cancelled(died: Any, tmp_path: Path) -> None:
     first, second = died.note.submit(1), died.note.submit(2)
     assert first.cancel()
     (tmp_path / "go").touch()
@@ -88,7 +86,7 @@ def test_a_call_is_taken_back(died: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", ["a value", "a future that is done"])
-def test_calls_after_one_that_broke_the_connection_leave_on_the_next(
+def test_calls_after_a_broken_connection_are_sent_on_the_next(
     here: None, monkeypatch: pytest.MonkeyPatch, given: str
 ) -> None:
     actor, other = Echo(), Echo()
@@ -102,10 +100,10 @@ def test_calls_after_one_that_broke_the_connection_leave_on_the_next(
         lost.result()
 
 
-def test_a_call_that_is_to_be_repeated_is_taken_back(cluster: str, tmp_path: Path) -> None:
+def test_a_call_that_waits_for_its_retry_is_cancelled(any_cluster: None, tmp_path: Path) -> None:
     actor = Reborn(tmp_path)
     lost = actor.die_or_note.submit(1)
-    wait_until((tmp_path / "waits").exists, "its next life begins")
+    wait_until((tmp_path / "waits").exists, "the beginning of its restart")
     assert lost.cancel()
     with pytest.raises(CancelledError):
         lost.result()
@@ -113,12 +111,10 @@ def test_a_call_that_is_to_be_repeated_is_taken_back(cluster: str, tmp_path: Pat
     assert actor.all() == []
 
 
-def test_a_call_that_is_repeated_runs_before_those_made_after_it(
-    cluster: str, tmp_path: Path
-) -> None:
+def test_a_retried_call_runs_before_later_calls(any_cluster: None, tmp_path: Path) -> None:
     actor = Reborn(tmp_path)
     lost = actor.die_or_note.submit(1)
-    wait_until((tmp_path / "waits").exists, "its next life begins")
+    wait_until((tmp_path / "waits").exists, "the beginning of its restart")
     later = actor.note.submit(2)
     (tmp_path / "go").touch()
     assert (lost.result(), later.result()) == (1, 2)

@@ -1,8 +1,8 @@
-"""Large values between machines: each machine gets them once, and results stay where they are.
+"""Large values between machines: each is sent once per machine, and results stay where they are.
 
-The machines are two workers of one machine, which pass for two (conftest.py).
+The machines are the two workers of `joined` (conftest.py).
 
-Over 500 lines: all of them need two machines, which are started once.
+Over 500 lines: all tests share two machines, which are started once.
 """
 
 import concurrent.futures
@@ -91,7 +91,7 @@ class Peer:
 
 @remotely.remote_class
 class Caller:
-    """An actor that calls others, with a key of its own."""
+    """An actor that calls others, with its own key."""
 
     def pass_on(self, other: Any, value: Array) -> float:
         return float(other.total(value))
@@ -128,7 +128,7 @@ class Holder:
 
 
 class Counted:
-    """What this process has moved over TLS."""
+    """The bytes that this process has sent and received over TLS."""
 
     def __init__(self) -> None:
         self.pushed = 0
@@ -179,7 +179,7 @@ def stores(cluster: Started) -> list[int]:
     ]
 
 
-def test_an_array_gets_there_and_back(joined: Started, moved: Counted) -> None:
+def test_an_array_is_sent_and_returned(joined: Started, moved: Counted) -> None:
     peer = Peer()
     array = np.arange(SIZE, dtype=np.float64)
 
@@ -191,7 +191,7 @@ def test_an_array_gets_there_and_back(joined: Started, moved: Counted) -> None:
     assert array.nbytes <= moved.pulled < 1.01 * array.nbytes
 
 
-def test_what_a_group_is_passed_leaves_this_machine_once(joined: Started, moved: Counted) -> None:
+def test_an_argument_of_a_group_leaves_this_machine_once(joined: Started, moved: Counted) -> None:
     group = remotely.group(Peer, 6)
     array = np.ones(SIZE)
 
@@ -201,7 +201,7 @@ def test_what_a_group_is_passed_leaves_this_machine_once(joined: Started, moved:
     assert moved.pushed < 1.01 * array.nbytes
 
 
-def test_what_a_group_is_made_from_crosses_to_each_machine_once(
+def test_a_constructor_argument_of_a_group_is_sent_once_per_machine(
     joined: Started, moved: Counted
 ) -> None:
     array = np.full(SIZE, 3.0)
@@ -210,7 +210,7 @@ def test_what_a_group_is_made_from_crosses_to_each_machine_once(
     assert moved.pushed < 2.02 * array.nbytes
 
 
-def test_what_is_put_leaves_this_machine_once(joined: Started, moved: Counted) -> None:
+def test_a_put_value_leaves_this_machine_once(joined: Started, moved: Counted) -> None:
     group = remotely.group(Peer, 4)
     ref = remotely.put(np.ones(SIZE))
 
@@ -222,7 +222,7 @@ def test_what_is_put_leaves_this_machine_once(joined: Started, moved: Counted) -
     assert float(remotely.get(ref).sum()) == SIZE
 
 
-def test_what_is_put_crosses_to_each_machine_once_however_many_jobs_carry_it(
+def test_a_put_value_is_sent_once_per_machine_to_the_jobs_of_a_pool(
     joined: Started, moved: Counted
 ) -> None:
     with remotely.Pool(Peer, 4) as pool:
@@ -232,17 +232,15 @@ def test_what_is_put_crosses_to_each_machine_once_however_many_jobs_carry_it(
     assert moved.pushed < 2.02 * 8 * SIZE
 
 
-def test_what_is_put_reaches_machines_that_call_it_one_after_the_other(joined: Started) -> None:
-    """It has crossed to each of them by itself, and has a name of its own there."""
+def test_a_put_value_reaches_machines_that_use_it_one_after_the_other(joined: Started) -> None:
+    """It was sent to each of them separately, and has a different name in each store."""
     one, _ = on_each(remotely.group(Peer, 2))
     ref = remotely.put(np.ones(SIZE))
     assert one.total(ref) == SIZE
     assert remotely.group(Peer, 4).total(ref) == [SIZE] * 4
 
 
-def test_what_is_put_crosses_once_more_to_a_store_that_was_started_again(
-    joined: Started, moved: Counted
-) -> None:
+def test_a_put_value_is_sent_again_to_a_restarted_store(joined: Started, moved: Counted) -> None:
     peer = Peer()
     ref = remotely.put(np.ones(SIZE))
     assert peer.total(ref) == SIZE
@@ -265,7 +263,7 @@ def test_each_actor_gets_a_private_copy(joined: Started) -> None:
     assert array[0] == 0.0
 
 
-def test_calls_run_in_the_order_made_though_large_ones_take_longer(joined: Started) -> None:
+def test_large_and_small_calls_run_in_the_order_made(joined: Started) -> None:
     peer = Peer()
     futures = []
     for i in range(20):
@@ -275,18 +273,7 @@ def test_calls_run_in_the_order_made_though_large_ones_take_longer(joined: Start
     assert [future.result() for future in futures] == [None] * 20
 
 
-def test_an_array_that_is_changed_after_submit_arrives_as_it_was(joined: Started) -> None:
-    peer = Peer()
-    array = np.zeros(SIZE)
-    futures = []
-    for i in range(5):
-        array[:] = i
-        futures.append(peer.total.submit(array))
-    array[:] = -1
-    assert [future.result() for future in futures] == [i * SIZE for i in range(5)]
-
-
-def test_actors_exchange_large_values_with_keys_of_their_own(joined: Started) -> None:
+def test_actors_exchange_large_values_with_their_own_keys(joined: Started) -> None:
     peers = on_each(remotely.group(Peer, 2))
     callers = on_each(remotely.group(Caller, 2))
     for caller in callers:
@@ -296,7 +283,7 @@ def test_actors_exchange_large_values_with_keys_of_their_own(joined: Started) ->
         assert caller.connect(*peers) == SIZE
 
 
-def test_async_actors_and_threads_take_and_give_large_values(joined: Started) -> None:
+def test_async_and_threaded_actors_exchange_large_values(joined: Started) -> None:
     array = np.ones(SIZE)
     awaiter: Any = Awaiter()
     threads: Any = remotely.options(Peer, concurrency=4)()
@@ -307,7 +294,7 @@ def test_async_actors_and_threads_take_and_give_large_values(joined: Started) ->
         assert [float(future.result().sum()) for future in made] == [SIZE] * 12
 
 
-def test_a_future_goes_from_actor_to_actor(joined: Started, moved: Counted) -> None:
+def test_a_future_goes_directly_from_actor_to_actor(joined: Started, moved: Counted) -> None:
     one, two = on_each(remotely.group(Peer, 2))
 
     made = one.make.submit(SIZE, 2.0)
@@ -316,10 +303,10 @@ def test_a_future_goes_from_actor_to_actor(joined: Started, moved: Counted) -> N
     assert total.result() == 2 * SIZE
     assert two.total(one.make.submit(SIZE)) == SIZE
     assert (moved.pushed, moved.pulled) == (0, 0)
-    assert float(made.result()[0]) == 2.0  # it was still there
+    assert float(made.result()[0]) == 2.0  # it was still in the store
 
 
-def test_a_future_crosses_to_a_machine_once_and_to_its_own_not_at_all(
+def test_a_future_is_sent_once_per_machine_and_not_to_its_own(
     joined: Started, moved: Counted
 ) -> None:
     group = remotely.group(Peer, 4)
@@ -332,7 +319,7 @@ def test_a_future_crosses_to_a_machine_once_and_to_its_own_not_at_all(
     assert 8 * SIZE <= moved.pulled < 1.01 * 8 * SIZE
 
 
-def test_a_small_result_and_one_of_this_process_go_as_values(joined: Started) -> None:
+def test_small_results_and_fetched_results_are_sent_as_values(joined: Started) -> None:
     one, two = on_each(remotely.group(Peer, 2))
     here = one.make.submit(SIZE)
     here.result()
@@ -342,7 +329,7 @@ def test_a_small_result_and_one_of_this_process_go_as_values(joined: Started) ->
 
 @pytest.mark.parametrize("passed_on", [False, True])
 @pytest.mark.parametrize("end", [remotely.close, remotely.kill])
-def test_a_result_arrives_though_its_actor_has_ended_before_it_was_fetched(
+def test_a_result_outlives_its_actor(
     joined: Started, monkeypatch: pytest.MonkeyPatch, end: Any, passed_on: bool
 ) -> None:
     one, two = on_each(remotely.group(Peer, 2))
@@ -359,7 +346,7 @@ def test_a_result_arrives_though_its_actor_has_ended_before_it_was_fetched(
     made = one.make.submit(SIZE)
     if passed_on:
         ref = remotely.ref(made)
-        made.exception()  # it is done, and stays there
+        made.exception()  # it is done, and stays in the store
     elif end is remotely.kill:
         made.add_done_callback(lambda _: None)
         assert fetches.wait(40)
@@ -369,25 +356,25 @@ def test_a_result_arrives_though_its_actor_has_ended_before_it_was_fetched(
     assert (two.total(ref) if passed_on else made.result().sum()) == SIZE
 
 
-def test_a_result_arrives_though_its_store_has_ended_before_it_was_fetched(
+def test_a_result_outlives_its_store(
     joined: Started,
 ) -> None:
     one, _ = on_each(remotely.group(Peer, 2))
     made = one.make.submit(SIZE)
     ref = remotely.ref(made)
-    made.exception()  # it is done, and stays there
+    made.exception()  # it is done, and stays in the store
     end_stores(joined)
-    assert one.host()  # which may have looked meanwhile at what was fetched
+    assert one.host()  # the actor may have checked meanwhile which results were fetched
     assert remotely.get(ref).sum() == SIZE
 
 
-def test_a_result_whose_actor_and_store_ended_before_it_was_fetched_is_lost_with_an_error(
+def test_a_result_is_lost_with_both_its_actor_and_its_store(
     joined: Started,
 ) -> None:
     one, two = on_each(remotely.group(Peer, 2))
     made = one.make.submit(SIZE)
     ref = remotely.ref(made)
-    made.exception()  # it is done, and stays there
+    made.exception()  # it is done, and stays in the store
 
     remotely.kill(one)
     end_stores(joined)
@@ -403,18 +390,18 @@ def test_a_result_is_freed_with_the_last_reference(joined: Started) -> None:
     peer = Peer()
     for _ in range(12):  # 12 times 40 MB
         future = peer.make.submit(10 * SIZE)
-        future.stays = True
+        future.is_passed_on = True
         future.exception()
         del future
-    wait_until(lambda: lent_by(joined) < 300 << 20, "the end of results that nobody wants")
+    wait_until(lambda: lent_by(joined) < 300 << 20, "the end of unreferenced results")
 
 
 def lent_by(cluster: Started) -> int:
-    """Return what the arenas of all actors hold."""
+    """Return the resident memory of all actors, with their arenas."""
     return sum(actor.rss for actor in remotely.status().actors)
 
 
-def test_a_result_that_could_not_be_fetched_and_came_whole_is_freed(
+def test_a_result_that_was_sent_inline_after_a_failed_fetch_is_freed(
     joined: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(self: Stores, wanted: Parcel) -> Any:
@@ -426,7 +413,7 @@ def test_a_result_that_could_not_be_fetched_and_came_whole_is_freed(
     monkeypatch.setattr(Stores, "fetch", refuse)
     assert holder.make().sum() == SIZE
     assert refused
-    wait_until(lambda: holder.lent() == 0, "the end of what has been sent whole")
+    wait_until(lambda: holder.lent() == 0, "the end of what was sent inline")
 
 
 def test_a_result_whose_caller_was_killed_is_freed(joined: Started, tmp_path: Path) -> None:
@@ -438,19 +425,19 @@ def test_a_result_whose_caller_was_killed_is_freed(joined: Started, tmp_path: Pa
         "made = remotely.get_actor('holder').make.submit()\n"
         "remotely.ref(made)\n"
         "made.exception()\n"
-        "print('has it', type(made.where).__name__, flush=True)\n"
+        "print('has it', type(made.raw_result).__name__, flush=True)\n"
         "os._exit(1)\n"
     )
     command = [sys.executable, str(script), joined.address, str(joined.key)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.stdout == "has it KeptResult\n", done.stderr
 
-    wait_until(lambda: holder.lent() == 0, "the end of what nobody will fetch")
+    wait_until(lambda: holder.lent() == 0, "the end of a result without a caller")
     remotely.close(holder)
 
 
 def test_a_done_callback_may_call_with_large_values_and_wait(joined: Started) -> None:
-    """It runs on the thread that receives what stores say."""
+    """It runs on the thread that receives from stores."""
     one, two = on_each(remotely.group(Peer, 2))
     got: list[float] = []
 
@@ -463,7 +450,7 @@ def test_a_done_callback_may_call_with_large_values_and_wait(joined: Started) ->
     wait_until(lambda: got == [SIZE, SIZE, 3.0], "calls of a callback")
 
 
-def test_a_call_that_waits_when_the_program_ends_fails_and_says_so(joined: Started) -> None:
+def test_a_call_that_waits_at_shutdown_fails_with_an_error(joined: Started) -> None:
     one, two = on_each(remotely.group(Peer, 2))
     never = one.sleep.submit(60)
     waiting = two.note.submit(never)
@@ -473,7 +460,7 @@ def test_a_call_that_waits_when_the_program_ends_fails_and_says_so(joined: Start
     assert isinstance(waiting.exception(timeout=40), remotely.RemotelyError)
 
 
-def test_results_that_are_being_fetched_when_the_program_ends_have_an_outcome(
+def test_results_that_are_being_fetched_at_shutdown_have_an_outcome(
     joined: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended, begun, fetch = threading.Event(), threading.Semaphore(0), Stores.fetch
@@ -491,7 +478,7 @@ def test_results_that_are_being_fetched_when_the_program_ends_have_an_outcome(
     for _ in range(MAX_THREADS):
         assert begun.acquire(timeout=40)
     threads = connection.current()._stores.fetching
-    wait_until(lambda: len(threads._tasks) == 4, "those that wait for a thread")
+    wait_until(lambda: len(threads._tasks) == 4, "fetches that wait for a thread")
 
     remotely.shutdown()
 
@@ -505,7 +492,7 @@ def test_results_that_are_being_fetched_when_the_program_ends_have_an_outcome(
     assert all(future.done() for future in futures)
 
 
-def test_whatever_error_a_transfer_meets_its_calls_go_without_it(
+def test_calls_are_sent_inline_after_any_error_of_a_transfer(
     joined: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(nbytes: int, move: object) -> None:
@@ -536,8 +523,8 @@ def test_the_timeout_of_a_call_includes_the_transfer_of_its_arguments(
     assert peer.noted() == []
 
 
-def test_calls_that_never_leave_give_back_what_they_counted(joined: Started) -> None:
-    """Else each of them takes from what the process may have in flight, for good."""
+def test_calls_that_are_never_sent_release_their_back_pressure(joined: Started) -> None:
+    """Otherwise each would reduce the limit of pending calls of the process for good."""
     budget = back_pressure._process
     array = np.ones(SIZE)
     one, two = on_each(remotely.group(Peer, 2))
@@ -565,7 +552,7 @@ def test_a_callback_gets_the_value(joined: Started) -> None:
     wait_until(lambda: got == [SIZE], "the callback")
 
 
-def test_where_the_bulk_port_is_closed_values_go_through_the_actors_with_one_warning(
+def test_values_are_sent_inline_with_one_warning_if_the_bulk_port_is_closed(
     joined: Started, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refused(address: object) -> Connection:
@@ -585,14 +572,14 @@ def test_where_the_bulk_port_is_closed_values_go_through_the_actors_with_one_war
         for _ in range(3):
             assert group.total(array) == [SIZE, SIZE]
             assert [float(back.sum()) for back in group.echo(array)] == [SIZE, SIZE]
-    told = [record.getMessage() for record in caplog.records]
-    assert 1 <= len(told) <= 4
-    assert len(told) == len(set(told))
-    assert all("closed by a firewall" in line and "port" in line for line in told)
-    assert len(fetched) <= 2, "the actors were told that results cannot stay in their stores"
+    warnings = [record.getMessage() for record in caplog.records]
+    assert 1 <= len(warnings) <= 4
+    assert len(warnings) == len(set(warnings))
+    assert all("closed by a firewall" in line and "port" in line for line in warnings)
+    assert len(fetched) <= 2, "the actors know by then that results must be sent inline"
 
 
-def test_a_store_that_is_killed_is_started_again_and_no_call_is_lost(joined: Started) -> None:
+def test_a_killed_store_is_restarted_and_no_call_is_lost(joined: Started) -> None:
     group = remotely.group(Peer, 4)
     array = np.ones(SIZE)
     assert group.total(array) == [SIZE] * 4
@@ -610,7 +597,7 @@ def test_a_store_that_is_killed_is_started_again_and_no_call_is_lost(joined: Sta
     wait_until(lambda: group.total(array) == [SIZE] * 4 and len(stores(joined)) == 2, "new stores")
 
 
-def test_a_relay_that_is_stopped_in_the_middle_loses_no_call(
+def test_a_relay_that_stops_midway_loses_no_call(
     joined: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = remotely.group(Peer, 2)
@@ -633,7 +620,7 @@ def test_a_relay_that_is_stopped_in_the_middle_loses_no_call(
     assert routes[0]
 
 
-def test_nothing_of_a_value_is_left_in_a_store_after_its_calls(joined: Started) -> None:
+def test_a_store_holds_nothing_after_the_calls(joined: Started) -> None:
     group = remotely.group(Peer, 2)
     before = {pid: rss_of(pid) for pid in stores(joined)}
     for _ in range(6):  # 6 times 40 MB
@@ -647,7 +634,7 @@ def rss_of(pid: int) -> int:
     return int(words[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_what_a_result_in_a_store_needs_is_kept_for_as_long_as_the_result(joined: Started) -> None:
+def test_the_parts_of_a_result_in_a_store_live_as_long_as_the_result(joined: Started) -> None:
     maker, *others = remotely.group(Peer, 6)
     near = next(other for other in others if other.host() == maker.host())
     ref = remotely.ref(maker.make_shared.submit(SIZE))
@@ -655,7 +642,7 @@ def test_what_a_result_in_a_store_needs_is_kept_for_as_long_as_the_result(joined
     assert near.first_of_shared(ref) == 7
 
 
-def test_a_call_with_a_ref_waits_for_its_own_machine_alone(
+def test_a_call_with_a_ref_waits_only_for_its_own_machine(
     joined: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = on_each(remotely.group(Peer, 2))
@@ -677,7 +664,7 @@ def test_a_call_with_a_ref_waits_for_its_own_machine_alone(
     assert late.result() == SIZE
 
 
-def test_a_result_is_fetched_although_every_thread_that_sends_is_held_up(joined: Started) -> None:
+def test_a_result_is_fetched_while_all_sending_threads_are_blocked(joined: Started) -> None:
     stores = connection.current()._stores
     held_up = threading.Event()
     for _ in range(MAX_THREADS):

@@ -1,4 +1,4 @@
-"""A call that has not begun is taken back, wherever it waits; one that has begun goes on."""
+"""Cancellation: a call that has not begun is cancelled wherever it waits; a running one goes on."""
 
 import asyncio
 import concurrent.futures
@@ -58,15 +58,15 @@ class Batcher:
 
 
 def busy(actor: Any, tmp_path: Path, name: str = "gate") -> tuple[Any, Path]:
-    """Have an actor run a call that ends when the returned file is there."""
+    """Have an actor run a call that ends when the returned file exists."""
     gate = tmp_path / name
     future = actor.wait.submit(str(gate))
     wait_until(Path(f"{gate}.begun").exists, "it runs")
     return future, gate
 
 
-def test_calls_that_have_not_begun_never_run_and_the_one_that_has_goes_on(
-    cluster: str, tmp_path: Path
+def test_calls_that_have_not_begun_are_cancelled_and_the_running_one_goes_on(
+    any_cluster: None, tmp_path: Path
 ) -> None:
     actor = Noter()
     running, gate = busy(actor, tmp_path)
@@ -84,7 +84,7 @@ def test_calls_that_have_not_begun_never_run_and_the_one_that_has_goes_on(
     assert not futures[1].cancel()
 
 
-def test_a_call_is_taken_back_also_where_calls_run_on_threads(here: None, tmp_path: Path) -> None:
+def test_a_call_that_waits_for_a_thread_is_cancelled(here: None, tmp_path: Path) -> None:
     actor = remotely.options(Noter, concurrency=2)()
     first, one = busy(actor, tmp_path, "one")
     second, two = busy(actor, tmp_path, "two")
@@ -97,7 +97,7 @@ def test_a_call_is_taken_back_also_where_calls_run_on_threads(here: None, tmp_pa
     assert sorted(actor.all()) == list(range(5))
 
 
-def test_beside_async_methods_a_plain_call_that_waits_for_a_thread_is_taken_back(
+def test_a_plain_call_of_an_async_class_that_waits_for_a_thread_is_cancelled(
     here: None, tmp_path: Path
 ) -> None:
     @remotely.remote_class(cpus=0, concurrency=1)
@@ -115,7 +115,7 @@ def test_beside_async_methods_a_plain_call_that_waits_for_a_thread_is_taken_back
     first, one = busy(actor, tmp_path, "one")
     second, two = busy(actor, tmp_path, "two")
     waiting = actor.note.submit(1)
-    assert actor.note_async(2) == 2  # on the loop, past those that wait for a thread
+    assert actor.note_async(2) == 2  # on the event loop, past calls that wait for a thread
     begun = actor.note_async.submit(3)
     assert begun.result() == 3
     assert not begun.cancel()
@@ -130,7 +130,7 @@ def test_beside_async_methods_a_plain_call_that_waits_for_a_thread_is_taken_back
     assert sorted(actor.all()) == [1, 2, 3, 5]
 
 
-def test_calls_of_a_batched_method_are_taken_back(here: None, tmp_path: Path) -> None:
+def test_calls_of_a_batched_method_are_cancelled(here: None, tmp_path: Path) -> None:
     actor = Batcher()
     running, gate = busy(actor, tmp_path)
     futures = [actor.note.submit(number) for number in range(10)]
@@ -141,7 +141,7 @@ def test_calls_of_a_batched_method_are_taken_back(here: None, tmp_path: Path) ->
     assert actor.all() == list(range(4, 10))
 
 
-def test_a_borrower_takes_back_its_own_call_and_no_other(here: None, tmp_path: Path) -> None:
+def test_a_borrower_cancels_only_its_own_call(here: None, tmp_path: Path) -> None:
     @remotely.remote_class(cpus=0)
     class Borrower:
         def submit_and_cancel(self, actor: Noter, number: int) -> bool:
@@ -157,14 +157,14 @@ def test_a_borrower_takes_back_its_own_call_and_no_other(here: None, tmp_path: P
     assert actor.all() == [1]
 
 
-def test_large_arguments_of_a_cancelled_call_are_given_back(here: None, tmp_path: Path) -> None:
+def test_large_arguments_of_a_cancelled_call_are_freed(here: None, tmp_path: Path) -> None:
     actor = Noter()
     for _ in range(3):  # memory is shared by then
         actor.note(-1, np.zeros(1 << 20))
     running, gate = busy(actor, tmp_path)
     ours = arena.ours()
     assert ours is not None
-    before = ours.lent_bytes  # what others of this process have lent does not count
+    before = ours.lent_bytes  # of other tests in this process
     futures = [actor.note.submit(number, np.zeros(1 << 20)) for number in range(3)]
     assert all(future.cancel() for future in futures)
     assert actor._remotely_remote.back_pressure.nbytes == 0
@@ -174,7 +174,7 @@ def test_large_arguments_of_a_cancelled_call_are_given_back(here: None, tmp_path
     wait_until(lambda: ours.lent_bytes <= before, "the blocks are released")
 
 
-def test_a_cancelled_call_calls_back_and_wakes_who_waits(here: None, tmp_path: Path) -> None:
+def test_cancelling_runs_callbacks_and_wakes_waiters(here: None, tmp_path: Path) -> None:
     actor = Noter()
     running, gate = busy(actor, tmp_path)
     future = actor.note.submit(1)
@@ -201,7 +201,7 @@ def test_an_awaited_call_is_cancelled_with_its_task(here: None, tmp_path: Path) 
         return future
 
     future = asyncio.run(main())
-    assert actor.note.submit(2).cancel()  # the requests go the same way, one after the other
+    assert actor.note.submit(2).cancel()  # after the other request, since they are in order
     gate.touch()
     running.result()
     wait_until(future.cancelled, "it was taken back")
@@ -224,10 +224,10 @@ def test_a_cancelled_await_never_stops_the_event_loop(here: None) -> None:
         os.kill(pid, signal.SIGCONT)
 
 
-def test_an_actor_that_cannot_answer_makes_cancel_say_no_in_bounded_time(
+def test_cancel_returns_false_when_the_actor_does_not_answer_in_time(
     here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channel, "ANSWER_S", 0.5)
+    monkeypatch.setattr(channel, "CANCEL_REPLY_S", 0.5)
     actor = Noter()
     pid = actor.pid()
     os.kill(pid, signal.SIGSTOP)
@@ -237,7 +237,7 @@ def test_an_actor_that_cannot_answer_makes_cancel_say_no_in_bounded_time(
         assert not future.cancel()  # which returns before the actor goes on
     finally:
         os.kill(pid, signal.SIGCONT)
-    # The request arrives late, and is honoured or not: never both an outcome and a cancellation.
+    # The request arrives late; the call either runs or is cancelled, never both.
     try:
         assert future.result(40) == 1
         assert actor.all() == [1]
@@ -245,7 +245,7 @@ def test_an_actor_that_cannot_answer_makes_cancel_say_no_in_bounded_time(
         assert actor.all() == []
 
 
-def test_a_call_to_an_actor_that_has_died_is_not_cancelled(here: None, tmp_path: Path) -> None:
+def test_a_call_to_a_dead_actor_is_not_cancelled(here: None, tmp_path: Path) -> None:
     actor = Noter()
     running, _ = busy(actor, tmp_path)
     future = actor.note.submit(1)
@@ -257,9 +257,7 @@ def test_a_call_to_an_actor_that_has_died_is_not_cancelled(here: None, tmp_path:
         running.result()
 
 
-def test_from_a_done_callback_a_call_that_has_left_is_not_cancelled(
-    here: None, tmp_path: Path
-) -> None:
+def test_a_done_callback_does_not_cancel_a_call_that_was_sent(here: None, tmp_path: Path) -> None:
     actor, other = Noter(), Noter()
     running, gate = busy(actor, tmp_path)
     future = actor.note.submit(1)
@@ -274,14 +272,14 @@ def test_from_a_done_callback_a_call_that_has_left_is_not_cancelled(
     assert done.wait(40)
     gate.touch()
     running.result()
-    try:  # if the client's loop ran the callback, it could not wait for the answer
+    try:  # if the client's loop ran the callback, it could not wait for the reply
         assert future.result() == 1
         assert not said[0]
     except CancelledError:
         assert actor.all() == []
 
 
-def test_a_call_that_waits_for_a_future_is_taken_back_and_those_behind_it_do_not_wait(
+def test_a_call_that_waits_for_a_future_is_cancelled_and_unblocks_later_calls(
     here: None, tmp_path: Path
 ) -> None:
     source, actor = Noter(), Noter()
@@ -302,9 +300,7 @@ def test_a_call_that_waits_for_a_future_is_taken_back_and_those_behind_it_do_not
     assert actor.all() == [3, 4]
 
 
-def test_a_call_that_has_left_its_queue_is_taken_back_by_its_actor(
-    here: None, tmp_path: Path
-) -> None:
+def test_a_call_that_was_sent_is_cancelled_by_its_actor(here: None, tmp_path: Path) -> None:
     source, actor = Noter(), Noter()
     running, gate = busy(source, tmp_path, "one")
     mine, other_gate = busy(actor, tmp_path, "two")

@@ -1,8 +1,8 @@
-"""The command `remotely`, as its user meets it: real daemons, real sockets, a machine of its own.
+"""The command `remotely` as its users see it: real daemons and sockets, on simulated machines.
 
 Each test ends by asserting that no process and no file of its machines is left (command.py).
 
-Over 500 lines: one command, and each of its words has its own ways to go wrong.
+Over 400 lines: one command, and each subcommand has its own ways to fail.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ from tests.command import Machine, add, copied_key, machines_in
 
 
 class Running(NamedTuple):
-    """A cluster that some tests share, each of which leaves it as it was."""
+    """A cluster that several tests share; each leaves it unchanged."""
 
     machine: Machine
     port: int
@@ -51,7 +51,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 # --- start, status, logs, stop --------------------------------------------------------------------
 
 
-def test_a_cluster_is_started_used_watched_and_stopped(machine: Machine, port: int) -> None:
+def test_a_cluster_is_started_used_inspected_and_stopped(machine: Machine, port: int) -> None:
     said = machine.does("start", "--port", port, "--cpus", 3)
     assert f'remotely.connect("127.0.0.1:{port}")' in said
     assert f"remotely join 127.0.0.1:{port} --key worker.key" in said
@@ -101,40 +101,32 @@ def test_a_cluster_is_started_used_watched_and_stopped(machine: Machine, port: i
     assert f"127.0.0.1:{port} has ended" in machine.does("stop", "--port", port)
 
 
-def test_logs_are_followed_until_the_actor_has_ended(running: Running) -> None:
+def test_logs_are_followed_until_ctrl_c_or_the_end_of_the_actor(running: Running) -> None:
     machine, port = running
-    follow = [str(SCRIPTS / "remotely"), "logs", "one", "--follow", "--port", str(port)]
-    with machine.script(port, "dict(name='one')") as script:
-        add(script, 4)
-        with subprocess.Popen(
-            follow, env=machine.environment, stdout=subprocess.PIPE, text=True
-        ) as following:
-            assert following.stdout is not None
-            assert following.stdout.readline() == "the total is 4\n"
-            add(script, 5)
-            assert following.stdout.readline() == "the total is 9\n"
-            script.communicate(timeout=DEADLINE_S)
-            assert following.stdout.read() == ""
-            assert following.wait(DEADLINE_S) == 0
 
-
-def test_ctrl_c_ends_following_quietly(running: Running) -> None:
-    machine, port = running
-    command = [str(SCRIPTS / "remotely"), "logs", "--follow", "--port", str(port)]
-    with machine.script(port, "dict(name='another')") as script:
-        add(script, 4)
-        with subprocess.Popen(
-            command,
+    def follow(*actor: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [SCRIPTS / "remotely", "logs", *actor, "--follow", "--port", str(port)],
             env=machine.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-        ) as following:
-            assert following.stdout is not None
-            assert following.stdout.readline() == "[another] the total is 4\n"
-            following.send_signal(signal.SIGINT)
-            assert following.communicate(timeout=DEADLINE_S) == ("", "")
-            assert following.returncode == 0
+        )
+
+    with machine.script(port, "dict(name='one')") as script:
+        add(script, 4)
+        with follow("one") as of_one, follow() as of_all:
+            assert of_one.stdout is not None
+            assert of_all.stdout is not None
+            assert of_one.stdout.readline() == "the total is 4\n"
+            assert of_all.stdout.readline() == "[one] the total is 4\n"
+            add(script, 5)
+            assert of_one.stdout.readline() == "the total is 9\n"
+            of_all.send_signal(signal.SIGINT)
+            assert of_all.communicate(timeout=DEADLINE_S)[1] == ""
+            script.communicate(timeout=DEADLINE_S)
+            assert of_one.communicate(timeout=DEADLINE_S) == ("", "")
+            assert (of_one.returncode, of_all.returncode) == (0, 0)
 
 
 def test_two_scripts_may_have_actors_of_the_same_class(running: Running) -> None:
@@ -148,7 +140,7 @@ def test_two_scripts_may_have_actors_of_the_same_class(running: Running) -> None
             assert "the total is" in machine.does("logs", actor["actor"], "--port", port)
 
 
-def test_two_clusters_on_one_machine_stop_each_alone(machine: Machine, port: int) -> None:
+def test_two_clusters_on_one_machine_stop_independently(machine: Machine, port: int) -> None:
     other = free_port()
     machine.does("start", "--port", port)
     machine.does("start", "--port", other)
@@ -161,30 +153,10 @@ def test_two_clusters_on_one_machine_stop_each_alone(machine: Machine, port: int
     machine.does("stop", "--port", other)
 
 
-def test_a_key_that_begins_with_a_dash_is_no_option(machine: Machine) -> None:
+def test_a_key_that_begins_with_a_dash_is_not_an_option(machine: Machine) -> None:
     key_files.make_keys(machine.keys)
     said = machine.refuses("keys", "revoke", "-]c/=]:7Il+:5NgtT3&06$D2eWp/D[x7Jg7O49tN")
     assert "is neither a key" in said
-
-
-def test_a_stopped_cluster_starts_again_with_the_same_keys(machine: Machine, port: int) -> None:
-    machine.does("start", "--port", port)
-    key = (machine.keys / "worker.key").read_bytes()
-    machine.does("stop", "--port", port)
-    machine.does("start", "--port", port)
-    with machine.script(port) as script:
-        assert add(script, 7) == 7
-    assert (machine.keys / "worker.key").read_bytes() == key
-    machine.does("stop", "--port", port)
-
-
-def test_stop_ends_actors_whose_scripts_still_run(machine: Machine, port: int) -> None:
-    machine.does("start", "--port", port)
-    with machine.script(port, "dict(detached=True, name='store')") as script:
-        add(script, 1)
-    assert machine.status(port)["actors"][0]["owner"] is None
-    assert "detached" in machine.does("status", "--port", port)
-    machine.does("stop", "--port", port)
 
 
 def test_of_two_starts_at_once_one_starts_a_cluster(machine: Machine, port: int) -> None:
@@ -195,17 +167,17 @@ def test_of_two_starts_at_once_one_starts_a_cluster(machine: Machine, port: int)
         )
         for _ in range(2)
     ]
-    said = [start.communicate(timeout=DEADLINE_S)[1] for start in both]
+    errors = [start.communicate(timeout=DEADLINE_S)[1] for start in both]
     assert sorted(start.returncode for start in both) == [0, 1]
-    assert f"a cluster runs at 127.0.0.1:{port} already" in b"".join(said).decode()
+    assert f"a cluster runs at 127.0.0.1:{port} already" in b"".join(errors).decode()
     assert len(machine.status(port)["machines"]) == 1
     machine.does("stop", "--port", port)
 
 
-# --- what cannot be started -----------------------------------------------------------------------
+# --- options of start -----------------------------------------------------------------------------
 
 
-def test_a_second_start_at_a_port_says_who_has_it_and_how_to_end_it(running: Running) -> None:
+def test_a_second_start_at_a_port_names_the_running_master(running: Running) -> None:
     machine, port = running
     why = machine.refuses("start", "--port", port)
     assert str(machine.pids(port)["master"]) in why
@@ -222,31 +194,29 @@ def test_a_port_in_use_is_named_with_its_holder(machine: Machine, port: int) -> 
 
 
 @pytest.mark.parametrize("host", ["192.0.2.7", "no.such.host.invalid", "a..b"])
-def test_an_address_of_no_card_here_is_refused(machine: Machine, port: int, host: str) -> None:
-    assert "no address of this machine" in machine.refuses("start", "--port", port, "--host", host)
+def test_an_address_of_another_machine_is_refused(machine: Machine, port: int, host: str) -> None:
+    assert "is not an address of" in machine.refuses("start", "--port", port, "--host", host)
 
 
-def test_a_machine_gives_away_the_gpus_that_were_named(machine: Machine, port: int) -> None:
-    machine.does("start", "--port", port, "--cpus", 2, "--gpus", "GPU-5a1b,3")
-    with machine.script(port, "{'gpus': 2}") as script:
+def test_a_cluster_offers_the_named_gpus_and_resources_and_stop_ends_a_detached_actor(
+    machine: Machine, port: int
+) -> None:
+    offer = ["--gpus", "GPU-5a1b,3", "--resource", "license=2", "--resource", "disk=0.5"]
+    machine.does("start", "--port", port, *offer)
+    options = "dict(gpus=2, resources={'license': 1}, detached=True, name='store')"
+    with machine.script(port, options) as script:
         add(script, 1)
-        (actor,), (worker,) = machine.status(port)["actors"], machine.status(port)["machines"]
+    (actor,), (worker,) = machine.status(port)["actors"], machine.status(port)["machines"]
     assert (worker["gpus"], actor["gpu_ids"]) == (2, ["GPU-5a1b", 3])
-    machine.does("stop", "--port", port)
-
-
-def test_a_machine_gives_away_resources_of_ones_own(machine: Machine, port: int) -> None:
-    machine.does("start", "--port", port, "--resource", "license=2", "--resource", "disk=0.5")
-    with machine.script(port, "{'resources': {'license': 1}}") as script:
-        add(script, 1)
-        (actor,), (worker,) = machine.status(port)["actors"], machine.status(port)["machines"]
-        assert "0.5 of 0.5 disk, 1 of 2 license" in machine.does("status", "--port", port)
     assert worker["free_resources"] == {"disk": 0.5, "license": 1}
-    assert actor["resources"] == {"license": 1}
+    assert (actor["resources"], actor["owner"]) == ({"license": 1}, None)
+    shown = machine.does("status", "--port", port)
+    assert "0.5 of 0.5 disk, 1 of 2 license" in shown
+    assert "detached" in shown
     machine.does("stop", "--port", port)
 
 
-def test_what_is_written_wrongly_is_told_before_anything_starts(machine: Machine) -> None:
+def test_invalid_arguments_are_refused_before_anything_starts(machine: Machine) -> None:
     for command in (
         ["start", "--port", 0],
         ["start", "--cpus", -1],
@@ -258,11 +228,11 @@ def test_what_is_written_wrongly_is_told_before_anything_starts(machine: Machine
     ):
         assert "remotely" in machine.refuses(*command, code=2)
     for address in ("nowhere:", "nowhere:x", ":8010"):
-        assert "is no address" in machine.refuses("status", address)
+        assert "is not an address" in machine.refuses("status", address)
     assert "from 1 to 65535" in machine.refuses("status", "nowhere:99999")
 
 
-def test_started_everywhere_a_cluster_gives_a_real_address(machine: Machine, port: int) -> None:
+def test_a_cluster_on_all_addresses_announces_a_real_one(machine: Machine, port: int) -> None:
     said = machine.does("start", "--port", port, "--host", "0.0.0.0")
     (worker,) = machine.status(port)["machines"]
     assert worker["address"] != "0.0.0.0"
@@ -272,26 +242,30 @@ def test_started_everywhere_a_cluster_gives_a_real_address(machine: Machine, por
     machine.does("stop", "--port", port)
 
 
-def test_stop_means_the_cluster_of_remotely_address_if_that_is_of_this_machine(
+def test_a_cluster_stopped_by_remotely_address_starts_again_with_the_same_keys(
     machine: Machine, port: int
 ) -> None:
     machine.does("start", "--port", port)
+    key = (machine.keys / "worker.key").read_bytes()
     why = machine.refuses("stop", REMOTELY_ADDRESS=f"no.such.invalid:{port}")
-    assert "no.such.invalid is no address of this machine" in why
+    assert "no.such.invalid is not an address of this machine" in why
     assert "has ended" in machine.does("stop", REMOTELY_ADDRESS=f"127.0.0.1:{port}")
+    machine.does("start", "--port", port)
+    assert (machine.keys / "worker.key").read_bytes() == key
+    machine.does("stop", "--port", port)
 
 
-def test_the_commands_say_that_a_ray_cluster_is_not_theirs(machine: Machine) -> None:
+def test_the_commands_refuse_a_ray_cluster(machine: Machine) -> None:
     for address in ("ray:auto", "ray:local", "ray:head:6379"):
         for command in (["status"], ["logs", "a"], ["kill", "a"], ["stop"]):
             why = machine.refuses(*command, REMOTELY_ADDRESS=address)
             assert f"{address!r} is a Ray cluster" in why
             assert "'ray status' and 'ray logs', or remotely.status() in a script" in why
     assert "'ray:auto' is a Ray cluster" in machine.refuses("join", "ray:auto")
-    assert "no machine 'ray'" in machine.refuses("status", "ray:8010")  # a host of that name
+    assert "machine name 'ray'" in machine.refuses("status", "ray:8010")  # a host of that name
 
 
-def test_where_nothing_runs_every_command_says_so(machine: Machine, port: int) -> None:
+def test_without_a_cluster_each_command_says_so(machine: Machine, port: int) -> None:
     for command in ("stop", "status", "logs"):
         why = machine.refuses(command, "--port", port)
         assert f"no cluster runs at port {port} on this machine" in why
@@ -337,7 +311,7 @@ def test_a_machine_that_has_joined_can_leave_and_the_cluster_goes_on(
         assert add(script, 1) == 1
 
 
-def test_a_machine_leaves_at_once_while_it_still_imports_what_its_actors_need(
+def test_a_machine_leaves_at_once_while_its_zygote_is_importing(
     machines: Any, running: Running
 ) -> None:
     (first, port), second = running, machines("second")
@@ -345,13 +319,13 @@ def test_a_machine_leaves_at_once_while_it_still_imports_what_its_actors_need(
     second.does("join", f"127.0.0.1:{port}", "--key", key)
     (pid,) = second.pids(port).values()
     (zygote,) = psutil.Process(pid).children()
-    zygote.suspend()  # as deaf as in an import that takes long
+    zygote.suspend()  # as unresponsive as in a long import
     assert "goes on" in second.does("stop", "--port", port)
     assert not zygote.is_running()
     assert len(first.status(port)["machines"]) == 1
 
 
-def test_joining_nothing_says_what_was_tried_and_how_to_start_one(machines: Any, port: int) -> None:
+def test_joining_without_a_master_says_how_to_start_one(machines: Any, port: int) -> None:
     first, second = machines("first"), machines("second")
     key_files.make_keys(first.keys)
     key = copied_key(first, second)
@@ -359,10 +333,12 @@ def test_joining_nothing_says_what_was_tried_and_how_to_start_one(machines: Any,
     assert f"no master at 127.0.0.1:{port}" in why
     assert f"remotely start --host 127.0.0.1 --port {port}" in why
     why = second.refuses("join", f"no.such.host.invalid:{port}", "--key", key)
-    assert "no machine 'no.such.host.invalid'" in why
+    assert "machine name 'no.such.host.invalid'" in why
 
 
-def test_the_key_of_another_cluster_is_refused_in_words(machines: Any, running: Running) -> None:
+def test_the_key_of_another_cluster_is_refused_with_an_explanation(
+    machines: Any, running: Running
+) -> None:
     (first, port), second = running, machines("second")
     key_files.make_keys(second.keys)
     key = second.keys / "worker.key"
@@ -373,7 +349,9 @@ def test_the_key_of_another_cluster_is_refused_in_words(machines: Any, running: 
     assert len(first.status(port)["machines"]) == 1
 
 
-def test_the_key_of_another_role_is_refused_in_words(machines: Any, running: Running) -> None:
+def test_the_key_of_another_role_is_refused_with_an_explanation(
+    machines: Any, running: Running
+) -> None:
     (first, port), second = running, machines("second")
     second.home.mkdir()
     address = f"127.0.0.1:{port}"
@@ -385,7 +363,7 @@ def test_the_key_of_another_role_is_refused_in_words(machines: Any, running: Run
     assert "client.key" in second.refuses("status", address, "--key", key)
 
 
-def test_what_listens_there_but_is_no_master_is_told_as_such(machines: Any, port: int) -> None:
+def test_a_listener_that_is_not_a_master_is_reported(machines: Any, port: int) -> None:
     first, second = machines("first"), machines("second")
     key_files.make_keys(first.keys)
     key = copied_key(first, second)
@@ -400,13 +378,13 @@ def test_what_listens_there_but_is_no_master_is_told_as_such(machines: Any, port
         thread.start()
         try:
             why = second.refuses("join", f"127.0.0.1:{port}", "--key", key)
-            assert "is no remotely master" in why
+            assert "is not a remotely master" in why
         finally:
             server.shutdown(socket.SHUT_RDWR)
             thread.join()
 
 
-def test_another_version_of_the_protocol_is_refused_in_words(
+def test_another_protocol_version_is_refused_with_an_explanation(
     machines: Any, running: Running, tmp_path: Path
 ) -> None:
     (first, port), second = running, machines("second")
@@ -427,7 +405,7 @@ def test_another_version_of_the_protocol_is_refused_in_words(
 
 
 class Logs:
-    """A client whose questions are answered when three have been asked."""
+    """A client that replies once three requests have been sent."""
 
     def __init__(self) -> None:
         self.asked: list[Future[control.LogPiece]] = []
@@ -442,7 +420,7 @@ class Logs:
         return self.asked[-1]
 
 
-def test_the_logs_of_all_actors_are_asked_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_logs_of_all_actors_are_requested_together(monkeypatch: pytest.MonkeyPatch) -> None:
     locations = [SimpleNamespace(actor=f"{n}", name=f"Counter-{n}") for n in range(3)]
     actors = [SimpleNamespace(location=location) for location in locations]
     monkeypatch.setattr(inspect, "living_actors", lambda client: actors)
@@ -458,29 +436,18 @@ def test_the_logs_of_all_actors_are_asked_for_together(monkeypatch: pytest.Monke
 # --- daemons that are killed ----------------------------------------------------------------------
 
 
-def test_after_its_worker_is_killed_a_cluster_stops_without_a_trace(
-    machine: Machine, port: int
+@pytest.mark.parametrize("killed", ["master", "worker"])
+def test_a_cluster_with_a_killed_daemon_stops_cleanly(
+    machine: Machine, port: int, killed: str
 ) -> None:
     machine.does("start", "--port", port)
     with machine.script(port, "dict(detached=True, name='store')") as script:
         add(script, 1)
-    os.kill(machine.pids(port)["worker"], signal.SIGKILL)
+    os.kill(machine.pids(port)[killed], signal.SIGKILL)
     machine.does("stop", "--port", port)
 
 
-def test_after_its_master_is_killed_a_cluster_stops_without_a_trace(
-    machine: Machine, port: int
-) -> None:
-    machine.does("start", "--port", port)
-    with machine.script(port, "dict(detached=True, name='store')") as script:
-        add(script, 1)
-    os.kill(machine.pids(port)["master"], signal.SIGKILL)
-    machine.does("stop", "--port", port)
-
-
-def test_when_both_daemons_were_killed_stop_takes_away_what_they_left(
-    machine: Machine, port: int
-) -> None:
+def test_stop_cleans_up_after_both_daemons_were_killed(machine: Machine, port: int) -> None:
     machine.does("start", "--port", port)
     daemons = machine.pids(port).values()
     for pid in daemons:
@@ -511,9 +478,7 @@ def test_a_new_master_takes_over_the_worker_and_its_actors(machine: Machine, por
     machine.does("stop", "--port", port)
 
 
-def test_a_machine_that_is_on_the_cluster_already_joins_again_only_with_a_number_of_cpus(
-    machine: Machine, port: int
-) -> None:
+def test_a_second_worker_on_a_machine_needs_a_number_of_cpus(machine: Machine, port: int) -> None:
     machine.does("start", "--port", port, "--cpus", 1)
     join = ["join", f"127.0.0.1:{port}"]
     assert "on that cluster already" in machine.refuses(*join)

@@ -1,4 +1,4 @@
-"""An actor knows which it is, shows it to `top`, and does not stop where it has no terminal."""
+"""`remotely.current_actor()`, the name of an actor in `top`, and `breakpoint()` in an actor."""
 
 import multiprocessing
 import os
@@ -36,7 +36,7 @@ class Selfaware:
 
 
 @pytest.mark.promise("output")
-def test_an_actor_knows_its_name_and_its_class(cluster: str) -> None:
+def test_an_actor_knows_its_name_and_its_class(any_cluster: None) -> None:
     actor = remotely.options(Selfaware, name="minnie")()
 
     me = actor.who()
@@ -47,10 +47,10 @@ def test_an_actor_knows_its_name_and_its_class(cluster: str) -> None:
     assert Path(f"/proc/{me.pid}/comm").read_text() == "minnie\n"
     shown = Path(f"/proc/{me.pid}/cmdline").read_text()
     assert shown.rstrip(" \0") == "remotely actor minnie (Selfaware)"
-    assert b"REMOTELY" in Path(f"/proc/{me.pid}/environ").read_bytes()  # which is left as it was
+    assert b"REMOTELY" in Path(f"/proc/{me.pid}/environ").read_bytes()  # which is unchanged
 
 
-def test_an_actor_can_pass_itself_to_others(cluster: str) -> None:
+def test_an_actor_can_pass_itself_to_others(any_cluster: None) -> None:
     one, two = Selfaware(), Selfaware()
 
     one.meet(two)
@@ -62,8 +62,8 @@ def test_an_actor_can_pass_itself_to_others(cluster: str) -> None:
         _ = me.handle
 
 
-def test_what_is_no_actor_has_no_current_actor(
-    cluster: str, monkeypatch: pytest.MonkeyPatch
+def test_outside_an_actor_there_is_no_current_actor(
+    any_cluster: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert remotely.current_actor() is None
     assert Selfaware().who_is_my_child() is None

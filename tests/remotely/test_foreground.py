@@ -1,4 +1,4 @@
-"""`start` and `join` in the foreground, with patience, with a key from standard input."""
+"""`start` and `join` with --foreground, --patience, and a key from standard input."""
 
 import contextlib
 import os
@@ -10,7 +10,9 @@ from typing import Any
 
 import psutil
 import pytest
+from click.testing import CliRunner
 
+from remotely import cli
 from remotely.transport import key_files
 from tests.clusters import DEADLINE_S, SCRIPTS, ignores, wait_until
 from tests.command import Machine, add, copied_key
@@ -20,7 +22,7 @@ from tests.command import Machine, add, copied_key
 def foreground(
     machine: Machine, *words: object, by: Sequence[str] = ()
 ) -> Iterator["subprocess.Popen[str]"]:
-    """Run a command that stays; the block begins when it has said how to go on."""
+    """Run a command with --foreground for the length of the block."""
     with subprocess.Popen(
         [*by, SCRIPTS / "remotely", *map(str, words), "--foreground"],
         env=machine.environment,
@@ -37,71 +39,56 @@ def foreground(
             running.kill()
 
 
-def says(running: "subprocess.Popen[str]", what: str) -> None:
-    """Read until it has said something."""
+def wait_for_line(running: "subprocess.Popen[str]", what: str) -> None:
+    """Read its output until a line contains `what`."""
     assert running.stdout is not None
     for line in running.stdout:
         if what in line:
             return
-    raise AssertionError(f"it has not said {what!r}")
+    raise AssertionError(f"it has not printed {what!r}")
 
 
 def end(running: "subprocess.Popen[str]", number: signal.Signals) -> str:
-    """Send a signal; return what is on standard error when it has ended."""
+    """Send a signal; return its standard error when it has ended."""
     running.send_signal(number)
     assert running.stderr is not None
-    said = running.stderr.read()
+    errors = running.stderr.read()
     running.wait(DEADLINE_S)
-    return said
+    return errors
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_cluster_in_the_foreground_ends_in_good_order_with_its_command(
-    machines: Any, port: int, number: signal.Signals
-) -> None:
+def test_a_foreground_cluster_ends_gracefully_with_its_command(machines: Any, port: int) -> None:
     first, second = machines("first"), machines("second")
     with foreground(first, "start", "--port", port, "--cpus", 1) as start:
-        says(start, "To end it:        Ctrl-C")
+        wait_for_line(start, "To end it:        Ctrl-C")
         key = copied_key(first, second)
         with foreground(second, "join", f"127.0.0.1:{port}", "--key", key, "--cpus", 1) as join:
-            says(join, "To leave it: Ctrl-C")
+            wait_for_line(join, "To leave it: Ctrl-C")
             with first.script(port) as script:
                 assert add(script, 1) == 1
-            assert end(start, number) == ""
+            assert end(start, signal.SIGINT) == ""
             assert start.returncode == 0
             assert join.wait(DEADLINE_S) == 0  # with its master
     assert first.pids(port) == second.pids(port) == {}
 
 
-def test_a_cluster_in_the_foreground_is_known_to_the_other_commands(
-    machine: Machine, port: int
-) -> None:
-    with foreground(machine, "start", "--port", port) as start:
-        says(start, "To end it")
-        assert "1 machine" in machine.does("status", "--port", port)
-        assert "has ended" in machine.does("stop", "--port", port)
-        assert start.wait(DEADLINE_S) == 0
-
-
-def test_a_machine_in_the_foreground_leaves_at_sigterm_and_the_cluster_goes_on(
+def test_a_foreground_worker_leaves_on_sigterm_and_the_cluster_goes_on(
     machines: Any, port: int
 ) -> None:
     first, second = machines("first"), machines("second")
     first.does("start", "--port", port, "--cpus", 1)
     key = copied_key(first, second)
     with foreground(second, "join", f"127.0.0.1:{port}", "--key", key) as join:
-        says(join, "has joined")
+        wait_for_line(join, "has joined")
         assert end(join, signal.SIGTERM) == ""
         assert join.returncode == 0
     assert len(first.status(port)["machines"]) == 1
     first.does("stop", "--port", port)
 
 
-def test_when_the_command_in_the_foreground_is_killed_nothing_of_it_is_left(
-    machine: Machine, port: int
-) -> None:
+def test_a_killed_foreground_command_leaves_nothing_behind(machine: Machine, port: int) -> None:
     with foreground(machine, "start", "--port", port) as start:
-        says(start, "To end it")
+        wait_for_line(start, "To end it")
         daemons = machine.pids(port).values()
         with machine.script(port, "dict(detached=True, name='store')") as script:
             add(script, 1)
@@ -110,18 +97,18 @@ def test_when_the_command_in_the_foreground_is_killed_nothing_of_it_is_left(
 
 
 @pytest.mark.parametrize("which", ["master", "worker"])
-def test_when_a_daemon_in_the_foreground_is_killed_so_ends_the_rest(
+def test_a_killed_foreground_daemon_ends_the_others(
     machine: Machine, port: int, which: str
 ) -> None:
     with foreground(machine, "start", "--port", port) as start:
-        says(start, "To end it")
+        wait_for_line(start, "To end it")
         os.kill(machine.pids(port)[which], signal.SIGKILL)
         assert start.wait(DEADLINE_S) == 1
         assert start.stderr is not None
-        assert "not ended in good order" in start.stderr.read()
+        assert "did not end gracefully" in start.stderr.read()
 
 
-def test_a_machine_waits_for_a_master_that_is_not_there_yet(machines: Any, port: int) -> None:
+def test_join_waits_for_the_master_to_start(machines: Any, port: int) -> None:
     first, second = machines("first"), machines("second")
     key_files.make_keys(first.keys)
     key = copied_key(first, second)
@@ -136,38 +123,34 @@ def test_a_machine_waits_for_a_master_that_is_not_there_yet(machines: Any, port:
     first.does("stop", "--port", port)
 
 
-def test_under_nohup_a_cluster_in_the_foreground_outlives_its_terminal(
+def test_under_nohup_a_foreground_cluster_survives_sighup_until_it_is_stopped(
     machine: Machine, port: int
 ) -> None:
     with foreground(machine, "start", "--port", port, "--cpus", 1, by=["nohup"]) as start:
-        says(start, "The cluster takes calls")
+        wait_for_line(start, "The cluster takes calls")
         assert ignores(start.pid, signal.SIGHUP)
         assert not ignores(start.pid, signal.SIGTERM)
         start.send_signal(signal.SIGHUP)
-        assert len(machine.status(port)["machines"]) == 1
-        end(start, signal.SIGTERM)
-        assert start.returncode == 0
+        assert "1 machine" in machine.does("status", "--port", port)
+        assert "has ended" in machine.does("stop", "--port", port)
+        assert start.wait(DEADLINE_S) == 0
 
 
-def test_a_machine_leaves_by_itself_after_so_long_without_its_master(
-    machines: Any, port: int
-) -> None:
+def test_a_worker_ends_after_the_given_time_without_a_master(machines: Any, port: int) -> None:
     first, second = machines("first"), machines("second")
     first.does("start", "--port", port)
     key = copied_key(first, second)
     words = ("join", f"127.0.0.1:{port}", "--key", key, "--end-without-master", 3)
     with foreground(second, *words) as join:
-        says(join, "has joined")
+        wait_for_line(join, "has joined")
         os.kill(first.pids(port)["master"], signal.SIGKILL)
         assert join.wait(DEADLINE_S) == 0
         assert join.stderr is not None
-        assert "no word from the master" in join.stderr.read()
+        assert "heard nothing from the master" in join.stderr.read()
     first.does("stop", "--port", port)
 
 
-def test_a_key_comes_from_standard_input_and_is_never_in_an_argument(
-    machines: Any, port: int
-) -> None:
+def test_a_key_from_standard_input_is_in_no_argument(machines: Any, port: int) -> None:
     first, second = machines("first"), machines("second")
     first.does("start", "--port", port)
     key = (first.keys / "worker.key").read_text()
@@ -189,16 +172,10 @@ def test_a_key_comes_from_standard_input_and_is_never_in_an_argument(
     ("sent", "told"),
     [("", "standard input has no key; send worker.key"), ("{}", "damaged"), ("no", "damaged")],
 )
-def test_what_is_no_key_on_standard_input_is_told(
+def test_an_invalid_key_on_standard_input_is_refused(
     machine: Machine, port: int, sent: str, told: str
 ) -> None:
-    done = subprocess.run(
-        [SCRIPTS / "remotely", "join", f"127.0.0.1:{port}", "--key", "-"],
-        env=machine.environment,
-        input=sent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
+    join = ["join", f"127.0.0.1:{port}", "--key", "-"]
+    done = CliRunner(env=machine.environment).invoke(cli.main, join, input=sent)
+    assert (done.exit_code, done.stdout) == (1, "")
     assert told in done.stderr

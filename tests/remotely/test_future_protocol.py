@@ -1,6 +1,6 @@
-"""Futures of every kind keep the whole protocol of `concurrent.futures`, and of asyncio.
+"""The protocol of `concurrent.futures` and asyncio, on every kind of future.
 
-Nobody asks any of them for its result before the fact under test: each completes by itself.
+No test asks a future for its result before the condition under test: futures complete without it.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ WAIT_S = 40.0
 
 
 class Mine(Exception):
-    """What a method raises here."""
+    """The exception that methods raise."""
 
 
 @remotely.remote_class(cpus=0)
 class Actor:
-    """Each way of calling waits for a file to appear, then returns the value, or raises it."""
+    """Each kind of method waits for a file to exist, then returns or raises the value."""
 
     def plain(self, value: Any, gate: str = "") -> Any:
         if gate:
@@ -68,7 +68,7 @@ SUBMIT: dict[str, Callable[[Any, Any, str], Any]] = {
 
 
 class Kind(NamedTuple):
-    """Makes futures of one kind, each by an actor of its own; `gate` holds back the blocked one."""
+    """Makes futures of one kind, each with its own actor; `gate` holds back the blocked one."""
 
     name: str
     actors: list[Any]
@@ -79,7 +79,7 @@ class Kind(NamedTuple):
         return future
 
     def blocked(self, value: Any = 2) -> Future[Any]:
-        """Return a future that is done once `open` is called; in-process there is none such."""
+        """Return a future that is done once `open` is called; skip in-process."""
         if self.name == "in-process":
             pytest.skip("done as soon as it is made")
         future: Future[Any] = SUBMIT[self.name](self.actors[1], value, str(self.gate))
@@ -91,7 +91,7 @@ class Kind(NamedTuple):
 
 @pytest.fixture(scope="module", params=SUBMIT)
 def actors(request: pytest.FixtureRequest) -> Iterator[tuple[str, list[Any]]]:
-    """Give a kind of future and two actors, which serve all tests of that kind."""
+    """Return a kind of future and two actors for all its tests."""
     here: Here = request.getfixturevalue("started_here")
     before = Traces()
     with pytest.MonkeyPatch.context() as patch:
@@ -113,12 +113,12 @@ def kind(actors: tuple[str, list[Any]], tmp_path: Path) -> Iterator[Kind]:
 
 def test_polling_done_sees_the_end(kind: Kind) -> None:
     future = kind.quick()
-    wait_until(future.done, "it is done though nobody waits")
+    wait_until(future.done, "it is done without a waiter")
     assert (future.result(0), future.exception(0)) == (1, None)
     assert (future.running(), future.cancelled()) == (False, False)
 
 
-def test_one_that_runs_says_so(kind: Kind) -> None:
+def test_running_is_true_while_the_call_runs(kind: Kind) -> None:
     future = kind.blocked()
     assert (future.done(), future.running(), future.cancelled()) == (False, True, False)
     kind.open()
@@ -134,7 +134,7 @@ def test_as_completed_yields_each_when_it_is_done(kind: Kind) -> None:
     assert not list(coming)
 
 
-def test_as_completed_of_ours_does_the_same(kind: Kind) -> None:
+def test_remotely_as_completed_does_the_same(kind: Kind) -> None:
     futures = [kind.quick(number) for number in range(20)]
     done = remotely.as_completed(futures, timeout=WAIT_S)
     assert sorted(future.result() for future in done) == list(range(20))
@@ -161,7 +161,7 @@ def test_wait_for_the_first_error(kind: Kind) -> None:
     blocked, raising = kind.blocked(), kind.quick(Mine("x"))
     done, pending = concurrent.futures.wait([blocked, raising], WAIT_S, FIRST_EXCEPTION)
     assert (done, pending) == ({raising}, {blocked})
-    assert isinstance(raising.exception(), Mine)  # or it is told that nobody looked
+    assert isinstance(raising.exception(), Mine)  # else the unretrieved error is logged
 
 
 def test_wait_returns_at_its_timeout(kind: Kind) -> None:
@@ -173,12 +173,12 @@ def test_a_callback_is_called_once_whenever_it_was_added(kind: Kind) -> None:
     future = kind.quick()
     called: list[Future[Any]] = []
     future.add_done_callback(called.append)
-    wait_until(lambda: called, "called by itself")
+    wait_until(lambda: called, "called without a waiter")
     future.add_done_callback(called.append)
     assert called == [future, future]
 
 
-def test_an_error_is_raised_and_can_be_asked_for(kind: Kind) -> None:
+def test_result_raises_the_error_and_exception_returns_it(kind: Kind) -> None:
     future = kind.quick(Mine("x"))
     assert isinstance(future.exception(WAIT_S), Mine)
     for _ in range(2):
@@ -186,7 +186,7 @@ def test_an_error_is_raised_and_can_be_asked_for(kind: Kind) -> None:
             future.result(WAIT_S)
 
 
-def test_result_and_exception_give_up_at_their_timeouts(kind: Kind) -> None:
+def test_result_and_exception_time_out(kind: Kind) -> None:
     future = kind.blocked()
     for ask in (future.result, future.exception):
         with pytest.raises(remotely.CallTimeout, match="still runs"):
@@ -197,7 +197,7 @@ def test_result_and_exception_give_up_at_their_timeouts(kind: Kind) -> None:
     assert future.result(WAIT_S) == 2
 
 
-def test_it_can_be_awaited_and_gathered_with_others(kind: Kind) -> None:
+def test_futures_can_be_awaited_and_gathered(kind: Kind) -> None:
     async def main() -> list[Any]:
         one: Any = kind.quick(1)
         return [
@@ -222,7 +222,7 @@ def test_awaiting_a_slow_call_does_not_block_the_event_loop(kind: Kind) -> None:
     assert asyncio.run(asyncio.wait_for(main(), WAIT_S)) == 2
 
 
-def test_two_threads_may_wait_for_the_same(kind: Kind) -> None:
+def test_two_threads_may_wait_for_one_future(kind: Kind) -> None:
     future = kind.blocked()
     got: list[Any] = []
     threads = [threading.Thread(target=lambda: got.append(future.result(WAIT_S))) for _ in "ab"]
@@ -235,13 +235,13 @@ def test_two_threads_may_wait_for_the_same(kind: Kind) -> None:
     assert got == [2, 2]
 
 
-def test_one_that_is_done_cannot_be_cancelled(kind: Kind) -> None:
+def test_a_done_future_cannot_be_cancelled(kind: Kind) -> None:
     future = kind.quick()
     assert future.result(WAIT_S) == 1
     assert (future.cancel(), future.cancelled()) == (False, False)
 
 
-def test_one_whose_call_runs_cannot_be_cancelled(kind: Kind) -> None:
+def test_a_running_call_cannot_be_cancelled(kind: Kind) -> None:
     future = kind.blocked()
     wait_until(Path(f"{kind.gate}-begun").exists, "it runs")
     assert not future.cancel()

@@ -1,7 +1,6 @@
-"""By a name, an actor is found or made: one of it, whoever asks at the same time."""
+"""`get_if_exists`: an actor is found or made by its name, once for concurrent requests."""
 
 import os
-from typing import Any
 
 import pytest
 
@@ -26,16 +25,8 @@ class Client:
         self.store = remotely.options(Store, name=name, get_if_exists=True, detached=True)(content)
         return self.store.pid(), self.store.read()
 
-    def own_handle(self) -> Any:
-        me = remotely.current_actor()
-        assert me is not None
-        return me.handle
 
-    def number(self) -> int:
-        return 7
-
-
-def test_of_many_who_ask_at_once_one_makes_it_and_all_get_it(cluster: str) -> None:
+def test_concurrent_requests_for_a_name_get_one_actor(any_cluster: None) -> None:
     clients = remotely.group(Client, 4)
     for turn in range(5):
         name = f"store-{turn}"
@@ -47,32 +38,32 @@ def test_of_many_who_ask_at_once_one_makes_it_and_all_get_it(cluster: str) -> No
         remotely.close(store)
 
 
-def test_its_maker_owns_it_and_others_borrow_it(here: None) -> None:
+def test_the_maker_owns_the_actor_and_others_borrow_it(here: None) -> None:
     make = remotely.options(Store, name="mine", get_if_exists=True)
     mine = make("first")
     again = make("second")
     assert again == mine
     assert again.read() == "first"
     assert Client().get_or_make("mine", "third") == (mine.pid(), "first")
-    assert mine.read() == "first"  # what borrowed it has ended
+    assert mine.read() == "first"  # the borrower has ended
     remotely.close(mine)
     assert make("fourth").read() == "fourth"
 
 
-def test_one_that_is_ending_is_not_returned(cluster: str) -> None:
+def test_an_ending_actor_is_not_returned(any_cluster: None) -> None:
     make = remotely.options(Store, name="again", get_if_exists=True)
     for turn in range(3):
-        assert int(make(f"{turn}").read()) <= turn  # its handle goes after that
+        assert int(make(f"{turn}").read()) <= turn  # its handle is dropped after that
 
 
-def test_a_name_is_free_for_who_waits_for_the_end_of_the_last_to_have_it(cluster: str) -> None:
+def test_a_name_is_free_again_after_the_last_handle(any_cluster: None) -> None:
     for turn in range(3):
         store = remotely.options(Store, name="again")(f"{turn}")
         assert store.read() == f"{turn}"
         del store
 
 
-def test_a_name_that_its_constructor_finds_taken_is_an_error(here: None) -> None:
+def test_a_taken_name_in_a_constructor_is_an_error(here: None) -> None:
     @remotely.remote_class(cpus=0)
     class Maker:
         def __init__(self) -> None:
@@ -84,7 +75,7 @@ def test_a_name_that_its_constructor_finds_taken_is_an_error(here: None) -> None
     assert held.read() == ""
 
 
-def test_in_one_process_it_is_found_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_get_if_exists_works_in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REMOTELY_LOCAL", "1")
     remotely.shutdown()
     make = remotely.options(Store, name="mine", get_if_exists=True)
@@ -94,8 +85,8 @@ def test_in_one_process_it_is_found_too(monkeypatch: pytest.MonkeyPatch) -> None
     remotely.shutdown()
 
 
-def test_without_a_name_or_for_a_class_or_a_group_it_is_refused() -> None:
-    with pytest.raises(ValueError, match="by which name"):
+def test_get_if_exists_needs_a_name_and_one_instance() -> None:
+    with pytest.raises(ValueError, match="needs a name"):
         remotely.options(Store, get_if_exists=True)
     with pytest.raises(ValueError, match="True or False"):
         remotely.options(Store, name="a", get_if_exists=1)
@@ -111,10 +102,3 @@ def test_the_actors_of_the_cluster_are_listed_with_types(here: None) -> None:
     assert found["listed"].class_name == "Store"
     assert found["listed"].pid == store.pid()
     assert client in [remotely.get_actor(name) for name in found]
-
-
-def test_an_actor_passes_itself_to_others(here: None) -> None:
-    client = Client()
-    own = client.own_handle()
-    assert own == client
-    assert own.number() == 7

@@ -1,4 +1,4 @@
-"""A handle in a process to which it was passed by other means than a call."""
+"""Handles that reach another process by other means than a call."""
 
 import os
 import pickle
@@ -36,7 +36,7 @@ def used_in_another_process(handle: Any, **environment: str) -> str:
     return (done.stdout + done.stderr).decode()
 
 
-def test_of_a_started_cluster_it_connects_the_process_that_it_reaches(
+def test_a_handle_of_a_started_cluster_connects_its_new_process(
     nothing_left: None, started: Any
 ) -> None:
     remotely.connect(started.address, key=started.key)
@@ -47,23 +47,17 @@ def test_of_a_started_cluster_it_connects_the_process_that_it_reaches(
     assert counter.count == 3
 
 
-def test_of_a_scripts_own_cluster_it_is_refused_with_what_to_do(embedded: None) -> None:
-    said = used_in_another_process(Counter())
+def test_a_handle_is_refused_by_a_process_without_its_cluster(embedded: None, started: Any) -> None:
+    counter = Counter()
 
-    assert "NotConnected: this handle belongs to a cluster that another process started" in said
-    assert "'remotely start'" in said
+    error = used_in_another_process(counter)
+    assert "NotConnected: this handle belongs to a cluster that another process started" in error
+    assert "'remotely start'" in error
 
+    other = {"REMOTELY_ADDRESS": started.address, "REMOTELY_KEY": str(started.key)}
+    error = used_in_another_process(counter, **other)
+    assert "NotConnected: this handle belongs to the cluster at ipc://" in error
+    assert f"this process uses another: tcp://{started.address}" in error
 
-def test_of_another_cluster_it_is_refused_and_both_are_named(embedded: None, started: Any) -> None:
-    said = used_in_another_process(
-        Counter(), REMOTELY_ADDRESS=started.address, REMOTELY_KEY=str(started.key)
-    )
-
-    assert "NotConnected: this handle belongs to the cluster at ipc://" in said
-    assert f"this process uses another: tcp://{started.address}" in said
-
-
-def test_where_there_is_no_cluster_it_is_refused(embedded: None) -> None:
-    said = used_in_another_process(Counter(), REMOTELY_LOCAL="1")
-
-    assert "its objects live in it (REMOTELY_LOCAL)" in said
+    error = used_in_another_process(counter, REMOTELY_LOCAL="1")
+    assert "its objects live in it (REMOTELY_LOCAL)" in error

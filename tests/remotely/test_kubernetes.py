@@ -1,7 +1,7 @@
-"""examples/kubernetes.yaml: its parts fit together, and what its Pods run is a cluster.
+"""examples/kubernetes.yaml: its parts are consistent, and its Pods form a cluster.
 
-There is no Kubernetes here: the commands of the Pods are run in network namespaces, where the names
-that the Service would give are in /etc/hosts.  kubernetes-validate accepts the file (1.37).
+The tests need no Kubernetes: they run the commands of the Pods in network namespaces, with the
+names of the Service in /etc/hosts.  kubernetes-validate accepts the file (1.37).
 """
 
 import os
@@ -26,7 +26,7 @@ FILE = Path(__file__).parents[2] / "examples" / "kubernetes.yaml"
 
 
 def documents() -> dict[str, Any]:
-    """Return what the file holds, by kind and name."""
+    """Return the documents of the file, by kind and name."""
     return {
         f"{one['kind']} {one['metadata']['name']}": one
         for one in yaml.safe_load_all(FILE.read_text())
@@ -49,7 +49,7 @@ def test_the_service_names_each_pod() -> None:
         assert service["selector"].items() <= labels.items()
 
 
-def test_workers_see_their_own_key_alone() -> None:
+def test_workers_only_see_their_own_key() -> None:
     (volume,) = pod("worker")["volumes"]
     assert [item["key"] for item in volume["secret"]["items"]] == ["worker.key"]
 
@@ -72,11 +72,11 @@ def pods(tmp_path: Path) -> Iterator[Namespaces]:
         shutil.rmtree(folder)
 
 
-def test_what_the_pods_run_is_a_cluster(pods: Namespaces, tmp_path: Path) -> None:
+def test_the_pods_form_a_cluster(pods: Namespaces, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     key_files.make_keys(keys)
     for file in keys.iterdir():
-        file.chmod(0o644)  # everybody may read it, as in a Pod
+        file.chmod(0o644)  # world-readable, as in a Pod
 
     def run(number: int, role: str, ip: str) -> "subprocess.Popen[str]":
         (container,) = pod(role)["containers"]

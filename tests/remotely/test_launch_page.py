@@ -1,4 +1,4 @@
-"""What docs/launch.md shows, run as it stands."""
+"""The examples of docs/launch.md, run unchanged."""
 
 import os
 import re
@@ -18,8 +18,8 @@ from tests.sshd import Hosts, why_no_sshd
 PAGE = Path(__file__).parents[2] / "docs" / "launch.md"
 TRAIN = "import remotely; print('machines', len(remotely.status().machines))\n"
 CPUS = "print('cpus', *(int(machine.cpus) for machine in remotely.status().machines))\n"
-# Starts its command once for each task, on this machine, and binds them as srun does from 22.05 on:
-# to one core each, whatever SLURM_CPUS_PER_TASK says, unless it has the option.
+# Starts its command once per task, on this machine, and binds each task like srun since 22.05: to
+# one core, whatever SLURM_CPUS_PER_TASK is, unless --cpus-per-task is given.
 SRUN = f"""#!{sys.executable}
 import os, subprocess, sys
 option, _, value = sys.argv[1].partition("=")
@@ -101,13 +101,13 @@ def test_the_host_file_starts_a_cluster_and_ends_it(machine: Machine, tmp_path: 
 
     try:
         assert "3 of 3 machines have joined 192.168.0.10:8010." in does("up")
-        assert "3 of 3 machines have nothing of it." in does("down")
+        assert "3 of 3 machines have no worker of it." in does("down")
     finally:
         hosts.close()
         network.close()
 
 
-def test_every_option_on_the_page_is_one_of_the_command() -> None:
+def test_every_option_on_the_page_exists() -> None:
     text = PAGE.read_text()
     for command in ("run", "start", "join", "up", "down"):
         shown = subprocess.run(

@@ -1,7 +1,7 @@
-"""Large values between the processes of one machine: through memory, and never left behind.
+"""Large values between processes of one machine: sent through shared memory, without leaks.
 
-What arrives, and when a block is free again, is tested in values/test_arena.py and
-values/test_codec.py; here real processes lend, fork and are killed.
+values/test_arena.py and values/test_codec.py test the values and the life of a block; these tests
+use real processes, which fork and are killed.
 """
 
 import gc
@@ -70,7 +70,7 @@ def lent() -> int:
 
 @pytest.fixture
 def keeper(here: None) -> Any:
-    """An actor with which large values are exchanged through memory by now."""
+    """An actor that already exchanges large values through shared memory."""
     return acquainted(Keeper())
 
 
@@ -83,7 +83,7 @@ def acquainted(keeper: Any) -> Any:
 # --- what arrives ---------------------------------------------------------------------------------
 
 
-def test_a_large_array_arrives_as_a_view_that_is_the_readers_own(keeper: Keeper) -> None:
+def test_a_large_array_arrives_as_a_private_writable_view(keeper: Keeper) -> None:
     sent = np.arange(MIB, dtype=np.float32)
     got = keeper.echo(sent)
     assert not got.flags.owndata
@@ -93,7 +93,7 @@ def test_a_large_array_arrives_as_a_view_that_is_the_readers_own(keeper: Keeper)
     assert (got == sent + 1).all()
 
 
-def test_items_of_a_stream_cross_in_memory_too(keeper: Keeper) -> None:
+def test_items_of_a_stream_are_sent_through_memory(keeper: Keeper) -> None:
     for i, item in enumerate(keeper.rollouts(20)):
         assert (item["obs"] == i).all()
         assert not item["obs"].flags.owndata
@@ -103,7 +103,9 @@ def test_items_of_a_stream_cross_in_memory_too(keeper: Keeper) -> None:
 
 
 @pytest.mark.parametrize("way", ["group", "ref", "loop over a ref"])
-def test_a_value_for_several_is_copied_once_and_each_has_its_own(here: None, way: str) -> None:
+def test_a_value_for_several_actors_is_copied_once_and_private_to_each(
+    here: None, way: str
+) -> None:
     keepers = remotely.group(Keeper, 4)
     for keeper in keepers:
         acquainted(keeper)
@@ -125,7 +127,7 @@ def test_a_value_for_several_is_copied_once_and_each_has_its_own(here: None, way
     wait_until(lambda: lent() <= before, "all of it came back")
 
 
-def test_a_ref_is_what_was_put_whatever_becomes_of_the_value(keeper: Keeper) -> None:
+def test_a_ref_does_not_change_with_the_value(keeper: Keeper) -> None:
     value = np.zeros(MIB)
     ref = remotely.put({"deep": [value, b"x" * MIB]})
     value += 1
@@ -136,10 +138,10 @@ def test_a_ref_is_what_was_put_whatever_becomes_of_the_value(keeper: Keeper) -> 
         got["deep"][0][:] = 5
 
 
-# --- when it comes back ---------------------------------------------------------------------------
+# --- when memory is freed -------------------------------------------------------------------------
 
 
-def test_memory_is_reclaimed_when_the_reader_is_killed(keeper: Keeper) -> None:
+def test_memory_of_a_killed_reader_is_reclaimed(keeper: Keeper) -> None:
     gc.collect()
     before = lent()
     keeper.keep(np.zeros(MIB))
@@ -147,7 +149,7 @@ def test_memory_is_reclaimed_when_the_reader_is_killed(keeper: Keeper) -> None:
     wait_until(lambda: lent() <= before, "what the dead held came back")
 
 
-def test_what_was_received_outlives_its_sender(keeper: Keeper) -> None:
+def test_a_received_value_outlives_its_sender(keeper: Keeper) -> None:
     got = keeper.make(MIB)
     os.kill(keeper.pid(), signal.SIGKILL)
     with pytest.raises(remotely.ActorDied):
@@ -156,7 +158,7 @@ def test_what_was_received_outlives_its_sender(keeper: Keeper) -> None:
     got += 1
 
 
-def test_a_call_that_nobody_waits_for_any_more_holds_nothing(keeper: Keeper) -> None:
+def test_an_abandoned_call_holds_no_memory(keeper: Keeper) -> None:
     future = keeper.make.submit(MIB)
     with suppress(remotely.CallTimeout):  # unless it was quick
         future.result(timeout=0)
@@ -166,7 +168,7 @@ def test_a_call_that_nobody_waits_for_any_more_holds_nothing(keeper: Keeper) -> 
     assert lent() <= 16 * MIB
 
 
-def test_an_actor_that_forks_gives_back_what_its_children_read(keeper: Keeper) -> None:
+def test_an_actor_that_forks_releases_what_its_children_read(keeper: Keeper) -> None:
     gc.collect()
     before = lent()
     for number in range(6):
@@ -175,7 +177,7 @@ def test_an_actor_that_forks_gives_back_what_its_children_read(keeper: Keeper) -
 
 
 @pytest.mark.parametrize("calls", [1_500, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_large_calls_leave_everything_where_it_was(keeper: Keeper, calls: int) -> None:
+def test_large_calls_leak_nothing(keeper: Keeper, calls: int) -> None:
     value = np.zeros(100_000, np.uint8)
     there = psutil.Process(keeper.pid())
     here = psutil.Process()
@@ -196,7 +198,7 @@ def test_large_calls_leave_everything_where_it_was(keeper: Keeper, calls: int) -
     assert resident() - used < 20 * MIB
 
 
-# --- where there is none --------------------------------------------------------------------------
+# --- without shared memory ------------------------------------------------------------------------
 
 SCRIPT = """
 import sys
@@ -228,7 +230,7 @@ print("arena" if arena.ours() else "none")
 
 
 @pytest.mark.parametrize(("size", "there", "warnings"), [("0", "none", 0), ("1MiB", "arena", 2)])
-def test_without_room_values_travel_by_socket_with_one_warning_a_process(
+def test_without_shared_memory_values_are_sent_by_socket_with_one_warning_per_process(
     nothing_left: None, tmp_path: Any, size: str, there: str, warnings: int
 ) -> None:
     script = tmp_path / "script.py"
@@ -246,7 +248,7 @@ def test_without_room_values_travel_by_socket_with_one_warning_a_process(
     assert done.stderr.count("memory for large values is full") <= warnings
 
 
-def test_an_amount_of_memory_that_is_none_is_refused_by_the_name_of_its_variable(
+def test_an_invalid_amount_of_memory_is_refused_with_the_variable(
     nothing_left: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("REMOTELY_ARENA", "half")
@@ -260,9 +262,9 @@ class Putter:
         return remotely.put(np.full(20_000, number))
 
 
-def test_a_ref_may_be_part_of_what_is_put(here: None) -> None:
+def test_a_put_value_may_contain_a_ref(here: None) -> None:
     keeper = Keeper()
-    keeper.echo(np.ones(MIB))  # from now on through memory
+    keeper.echo(np.ones(MIB))  # from now on through shared memory
     one, two = np.arange(30_000), np.arange(30_000) + 0.5
     for value in ([remotely.put(one)], [two, remotely.put(one)], [remotely.put(one), two]):
         ref = remotely.put(value)
@@ -273,10 +275,8 @@ def test_a_ref_may_be_part_of_what_is_put(here: None) -> None:
         assert all(map(np.array_equal, keeper.echo(ref), wanted))
 
 
-def test_a_ref_that_is_returned_by_socket_arrives_as_it_was_put(
-    started: Started, nothing_left: None
-) -> None:
-    """It is let go before it is sent, and other threads put theirs meanwhile."""
+def test_a_ref_returned_by_socket_arrives_unchanged(started: Started, nothing_left: None) -> None:
+    """It is dropped before it is sent, and other threads put theirs meanwhile."""
     remotely.connect(started.address, key=started.key)
     putter = Putter()
     for _ in range(5):
@@ -285,9 +285,9 @@ def test_a_ref_that_is_returned_by_socket_arrives_as_it_was_put(
             assert (future.result() == number).all()
 
 
-def test_a_ref_lives_for_as_long_as_what_was_made_of_it(here: None) -> None:
+def test_a_ref_lives_as_long_as_the_values_made_of_it(here: None) -> None:
     gc.collect()
-    before = lent()  # by others, whose calls may be over now
+    before = lent()  # by earlier calls, which may end meanwhile
     ref = remotely.put(np.arange(MIB))
     encoded = codec.encode((ref,))
     del ref

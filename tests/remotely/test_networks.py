@@ -1,7 +1,7 @@
 """Clusters over real networks: IPv6, several networks, firewalls, containers.
 
 Each machine is a network namespace; packets are dropped, rejected and forwarded by iptables.
-Skipped where there can be none.
+Skipped where network namespaces are not available.
 """
 
 import json
@@ -31,7 +31,7 @@ except remotely.RemotelyError as error:
 """
 RANGE = "9000-9009"
 
-# A worker that says that it is on the master's machine, and is the first of several by its name.
+# A worker that claims to be on the master's machine, with the smallest name of many.
 LIAR = """
 import secrets, sys
 from remotely.protocol import control
@@ -102,7 +102,7 @@ def calls(machines: Namespaces, number: int, address: str, tmp_path: Path) -> st
     return done.stdout.strip()
 
 
-def test_a_cluster_of_ipv6_addresses(network: Callable[[int], Namespaces], tmp_path: Path) -> None:
+def test_a_cluster_works_on_ipv6(network: Callable[[int], Namespaces], tmp_path: Path) -> None:
     machines = network(2)
     machines.cable(0, 1, 1, "to-one")
     address = f"[fd31:1::1]:{PORT}"
@@ -113,7 +113,7 @@ def test_a_cluster_of_ipv6_addresses(network: Callable[[int], Namespaces], tmp_p
     assert calls(machines, 0, address, tmp_path) == "answered"
 
 
-def test_a_worker_of_another_machine_is_not_near_the_master_because_it_says_so(
+def test_a_worker_of_another_machine_cannot_claim_to_be_local(
     network: Callable[[int], Namespaces], tmp_path: Path
 ) -> None:
     machines = network(2)
@@ -126,7 +126,7 @@ def test_a_worker_of_another_machine_is_not_near_the_master_because_it_says_so(
 
 
 @pytest.mark.slow
-def test_one_that_listens_everywhere_takes_both_kinds_of_addresses(
+def test_a_master_on_all_addresses_accepts_ipv4_and_ipv6(
     network: Callable[[int], Namespaces], tmp_path: Path
 ) -> None:
     machines = network(2)
@@ -137,7 +137,7 @@ def test_one_that_listens_everywhere_takes_both_kinds_of_addresses(
         assert calls(machines, 0, address, tmp_path) == "answered"
 
 
-def test_a_firewall_that_lets_a_range_of_ports_through_is_enough(
+def test_a_cluster_works_behind_a_firewall_with_an_open_port_range(
     network: Callable[[int], Namespaces], tmp_path: Path
 ) -> None:
     machines = network(2)
@@ -167,7 +167,7 @@ def test_a_firewall_that_lets_a_range_of_ports_through_is_enough(
         (("REJECT", "--reject-with", "icmp-admin-prohibited"), "no way"),
     ],
 )
-def test_an_actor_behind_a_firewall_is_told_with_the_port_and_both_machines(
+def test_an_actor_behind_a_firewall_is_reported_with_port_and_machines(
     network: Callable[[int], Namespaces], tmp_path: Path, target: tuple[str, ...], word: str
 ) -> None:
     machines = network(2)
@@ -189,7 +189,7 @@ def test_an_actor_behind_a_firewall_is_told_with_the_port_and_both_machines(
 @pytest.mark.parametrize(
     ("target", "word"), [("DROP", "a firewall drops"), ("REJECT", "nothing listens")]
 )
-def test_a_master_behind_a_firewall_is_told_with_the_port_and_both_machines(
+def test_a_master_behind_a_firewall_is_reported_with_port_and_machines(
     network: Callable[[int], Namespaces], tmp_path: Path, target: str, word: str
 ) -> None:
     machines = network(2)
@@ -204,7 +204,7 @@ def test_a_master_behind_a_firewall_is_told_with_the_port_and_both_machines(
 
 
 @pytest.mark.slow
-def test_an_address_without_a_route_is_told(
+def test_an_address_without_a_route_is_reported(
     network: Callable[[int], Namespaces], tmp_path: Path
 ) -> None:
     machines = network(2)
@@ -214,7 +214,7 @@ def test_an_address_without_a_route_is_told(
 
 
 @pytest.mark.slow
-def test_a_machine_in_a_container_is_reached_at_what_it_announces(
+def test_a_worker_in_a_container_is_reached_at_its_announced_address(
     network: Callable[[int], Namespaces], tmp_path: Path
 ) -> None:
     """0 is the network's other side, 1 the host, 2 the container, whose address 0 cannot reach."""
@@ -236,7 +236,7 @@ def test_a_machine_in_a_container_is_reached_at_what_it_announces(
 
 
 @pytest.mark.slow
-def test_a_master_in_a_container_says_how_it_is_joined_from_outside(
+def test_a_master_in_a_container_prints_its_announced_address(
     network: Callable[[int], Namespaces], tmp_path: Path
 ) -> None:
     machines = network(1)
@@ -247,7 +247,7 @@ def test_a_master_in_a_container_says_how_it_is_joined_from_outside(
 
 
 @pytest.mark.slow
-def test_a_machine_of_two_networks_is_reached_on_each(
+def test_a_machine_on_two_networks_is_reached_on_each(
     network: Callable[[int], Namespaces], tmp_path: Path
 ) -> None:
     """0 has the master; 1 has an actor; 2 shares with each of them a network of its own."""

@@ -1,4 +1,4 @@
-"""A sentence says which part of a value could not be sent, however hostile the value is."""
+"""Errors of pickling: they name the part of a value that cannot be sent, however hostile it is."""
 
 import collections
 import concurrent.futures
@@ -172,7 +172,7 @@ CULPRITS = [
 
 
 @pytest.mark.parametrize(("value", "words"), CULPRITS, ids=[words for _, words in CULPRITS])
-def test_the_part_that_cannot_be_sent_is_named(value: Any, words: str) -> None:
+def test_the_part_that_cannot_be_pickled_is_named(value: Any, words: str) -> None:
     with pytest.raises(NotPicklable) as refused:
         encode(value, "arg")
     assert words in str(refused.value)
@@ -196,7 +196,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("make", HOSTILE, ids=[make.__name__ for make in HOSTILE])
 @pytest.mark.parametrize("within", [lambda v: v, lambda v: [1, {"k": v}]], ids=["bare", "within"])
-def test_a_hostile_value_is_refused_in_a_short_sentence(
+def test_a_hostile_value_is_refused_with_a_short_message(
     make: Callable[[], object], within: Callable[[object], object]
 ) -> None:
     with pytest.raises(NotPicklable) as refused:
@@ -205,7 +205,7 @@ def test_a_hostile_value_is_refused_in_a_short_sentence(
     assert len(str(refused.value)) < 500
 
 
-def test_a_value_that_ends_the_process_is_let_through() -> None:
+def test_a_value_that_exits_when_pickled_is_not_caught() -> None:
     class Exits:
         def __reduce__(self) -> str:
             raise SystemExit(3)
@@ -223,18 +223,18 @@ def test_the_names_of_several_values_begin_their_paths() -> None:
         encode(((1, Agent()), {}), (("first", "second"), "kwargs"))
 
 
-def test_a_value_that_is_named_by_words_is_named_behind_the_path() -> None:
+def test_a_descriptive_name_follows_the_path() -> None:
     with pytest.raises(NotPicklable, match=r"^\[0\]\.lock in the result of make cannot"):
         encode([Model()], "the result of make")
     with pytest.raises(NotPicklable, match=r"^the result of make cannot be sent: it is a _thread"):
         encode(LOCK, "the result of make")
 
 
-def test_nothing_is_found_in_a_value_that_pickles() -> None:
+def test_nothing_is_reported_for_a_value_that_pickles() -> None:
     assert find_unpicklable_part({"a": [1, Config()]}, "arg") is None
 
 
-def test_a_value_that_was_refused_is_unharmed() -> None:
+def test_a_refused_value_is_unchanged() -> None:
     agent = Agent()
     before = copy.copy(vars(agent))
     with pytest.raises(NotPicklable):
@@ -242,7 +242,7 @@ def test_a_value_that_was_refused_is_unharmed() -> None:
     assert vars(agent) == before
 
 
-def test_a_stream_is_told_to_be_sent_as_a_list_or_by_its_actor() -> None:
+def test_the_error_for_a_stream_suggests_a_list_or_its_actor() -> None:
     for value, where in (
         (local_stream(iter("ab")), "arg"),
         ([{"a": local_stream(iter("ab"))}], "arg[0]['a']"),
@@ -261,9 +261,7 @@ def test_a_stream_is_told_to_be_sent_as_a_list_or_by_its_actor() -> None:
         ((concurrent.futures.Future(),), "f: args[0]"),
     ],
 )
-def test_a_future_among_the_arguments_is_told_to_be_asked_for_its_result(
-    args: Any, where: str
-) -> None:
+def test_the_error_for_a_future_suggests_its_result(args: Any, where: str) -> None:
     with pytest.raises(NotPicklable) as raised:
         codec.encode((args, {}), ("f: args", "f: kwargs"))
     wanted = f"{where} is a future, and cannot be sent: call .result() and pass what it returns"

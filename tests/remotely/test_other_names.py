@@ -1,4 +1,4 @@
-"""Words of another library, and slips of the fingers: each error says what to write here."""
+"""Names of other libraries and typos: each error suggests the right name."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 import remotely
 from remotely.api import connection
 
-loose: Any = remotely  # what a type checker would have told
+loose: Any = remotely  # so that type checkers accept the wrong names
 
 
 @remotely.remote_class
@@ -19,7 +19,7 @@ class Counter:
 
 @remotely.remote_class
 class Wrapper:
-    """It has one of the words itself, and is asked for the other."""
+    """A class that defines one of the names, but not the other."""
 
     options = ("fast",)
 
@@ -49,13 +49,13 @@ def place(
     ("word", "instead"),
     [("remote", r"Counter\(1\)"), ("options", r"remotely\.options\(Counter, cpus=2\)")],
 )
-def test_a_class_says_what_to_write_for_words_of_ray(word: str, instead: str) -> None:
+def test_a_class_suggests_replacements_for_names_of_ray(word: str, instead: str) -> None:
     with pytest.raises(AttributeError, match=f"class Counter has no '{word}'; write {instead}"):
         getattr(Counter, word)
     assert not hasattr(Counter, word)
 
 
-def test_a_method_says_what_to_write_for_words_of_ray(place: None) -> None:
+def test_a_method_suggests_replacements_for_names_of_ray(place: None) -> None:
     counter: Any = Counter()
     with pytest.raises(AttributeError, match=r"write add\.submit\(x\); add\(x\) waits"):
         counter.add.remote(1)
@@ -68,7 +68,7 @@ def test_a_method_says_what_to_write_for_words_of_ray(place: None) -> None:
     assert not {"remote", "options"} & set(dir(counter))
 
 
-def test_a_future_says_what_to_write_for_words_of_others(place: None) -> None:
+def test_a_future_suggests_replacements_for_names_of_other_libraries(place: None) -> None:
     future: Any = remotely.submit(Counter().add, 1)
     with pytest.raises(AttributeError, match=r"the future has no 'get'; write future\.result\(\)"):
         future.get()
@@ -84,7 +84,9 @@ def test_a_future_says_what_to_write_for_words_of_others(place: None) -> None:
         ("Model", r"torch\.nn\.Module"),
     ],
 )
-def test_the_module_says_what_to_write_for_words_of_others(word: str, instead: str) -> None:
+def test_the_module_suggests_replacements_for_names_of_other_libraries(
+    word: str, instead: str
+) -> None:
     with pytest.raises(AttributeError, match=f"remotely has no '{word}'; write .*{instead}"):
         getattr(remotely, word)
 
@@ -96,7 +98,7 @@ def test_the_module_suggests_the_closest_of_its_names() -> None:
         _ = loose.zzz
 
 
-def test_a_class_that_has_such_a_word_keeps_it(place: None) -> None:
+def test_a_class_that_defines_such_a_name_keeps_it(place: None) -> None:
     assert Wrapper.options == ("fast",)
     wrapper: Any = Wrapper()
     assert wrapper.options == ("fast",)
@@ -106,7 +108,7 @@ def test_a_class_that_has_such_a_word_keeps_it(place: None) -> None:
         slotted.remote = 1
 
 
-def test_an_unknown_parameter_is_told_with_the_nearest() -> None:
+def test_an_unknown_parameter_raises_an_error_with_the_closest_one() -> None:
     connect: Any = remotely.connect
     with pytest.raises(TypeError, match=r"connect\(\) has no parameter 'cpu'; did you mean"):
         connect(cpu=3)
@@ -122,21 +124,21 @@ def test_an_unknown_parameter_is_told_with_the_nearest() -> None:
 @pytest.mark.parametrize(
     ("mistake", "error", "why"),
     [
-        (lambda: loose.connect(5), TypeError, "address=5: it is to be a string"),
-        (lambda: loose.connect(key=5), TypeError, "key=5: it is to be a path"),
-        (lambda: loose.connect(cpus="2"), ValueError, "cpus='2': it is to be a number"),
-        (lambda: loose.connect(cpus=-1), ValueError, "cpus=-1: it is to be a number from 0 up"),
-        (lambda: loose.connect(gpus=-1), ValueError, "gpus=-1: it is to be how many, or which"),
-        (lambda: loose.connect(patience_s=-1), ValueError, "patience_s=-1: it is to be"),
-        (lambda: loose.connect(show_output="no"), TypeError, "it is to be True or False"),
-        (lambda: loose.group(Counter, "2"), ValueError, "count='2': it is to be a whole number"),
-        (lambda: loose.group(Counter, 0), ValueError, "count=0: .* a whole number from 1 up"),
-        (lambda: loose.get_actor(5), TypeError, "name=5: it is to be a string"),
-        (lambda: loose.close(None, grace_s="x"), ValueError, "grace_s=.x.: it is to be"),
+        (lambda: loose.connect(5), TypeError, "address=5 must be a string"),
+        (lambda: loose.connect(key=5), TypeError, "key=5 must be a path"),
+        (lambda: loose.connect(cpus="2"), ValueError, "cpus='2' must be a number"),
+        (lambda: loose.connect(cpus=-1), ValueError, "cpus=-1 must be a number, at least 0"),
+        (lambda: loose.connect(gpus=-1), ValueError, "gpus=-1: give a count, or a list of names"),
+        (lambda: loose.connect(patience_s=-1), ValueError, "patience_s=-1 must be"),
+        (lambda: loose.connect(show_output="no"), TypeError, "must be True or False"),
+        (lambda: loose.group(Counter, "2"), ValueError, "count='2' must be a whole number"),
+        (lambda: loose.group(Counter, 0), ValueError, "count=0 must be a whole number, at least 1"),
+        (lambda: loose.get_actor(5), TypeError, "name=5 must be a string"),
+        (lambda: loose.close(None, grace_s="x"), ValueError, "grace_s=.x. must be"),
         (lambda: loose.idempotent(retry=1), TypeError, "did you mean 'retries'"),
     ],
 )  # fmt: skip
-def test_what_could_not_be_meant_is_refused_before_anything_starts(
+def test_an_invalid_argument_is_refused_before_anything_starts(
     nothing_left: None, mistake: Any, error: type[Exception], why: str
 ) -> None:
     with pytest.raises(error, match=why):

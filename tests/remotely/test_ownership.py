@@ -1,7 +1,7 @@
-"""A value belongs to the call that carries it: what is changed afterwards changes nothing there.
+"""Ownership of values: a change after a call or a return does not change the value that was sent.
 
 The matrix: each path that a value may take, in each setting, in sizes on both sides of every
-threshold.  Each path hands values over, changes them at once, and tells what arrived.
+threshold.  Each path sends values, changes them at once, and returns what arrived.
 """
 
 import os
@@ -27,7 +27,7 @@ AS_HANDED_OVER = [((1,), True), ((1,), True), ((1,), True)]
 
 
 def new_values(size: int) -> list[Any]:
-    """Return values that hold ones alone: an array, a read-only view, and a bytearray."""
+    """Return values that are all ones: an array, a read-only view, and a bytearray."""
     frozen = np.ones(size, np.uint8)[:]
     frozen.flags.writeable = False
     return [np.ones(size, np.uint8), frozen, bytearray(b"\1" * size)]
@@ -40,14 +40,14 @@ def change(values: list[Any]) -> None:
 
 
 def look(*values: Any) -> list[tuple[tuple[int, ...], bool]]:
-    """Return what bytes each value has, and whether it may be written."""
+    """Return the set of bytes of each value, and whether it is writable."""
     views = [memoryview(value) for value in values]
     return [(tuple(sorted(set(view.cast("B")))), not view.readonly) for view in views]
 
 
 @remotely.remote_class(cpus=0)
 class Keeper:
-    """Looks at what arrives, and returns one buffer again and again."""
+    """An actor that inspects its arguments, and returns the same buffer repeatedly."""
 
     def __init__(self, *values: Any) -> None:
         self.values = values
@@ -108,9 +108,7 @@ class AsyncKeeper(Keeper):
 class ConcurrentKeeper(Keeper):
     def __init__(self) -> None:
         super().__init__()
-        self.own = (
-            threading.local()
-        )  # what one thread returns, the next call of that thread changes
+        self.own = threading.local()  # the next call of a thread changes what the thread returned
 
     def filled(self, size: int, number: int) -> Any:
         if len(getattr(self.own, "buffer", ())) != size:
@@ -276,7 +274,7 @@ HANDED_OVER = [
 
 
 @pytest.mark.parametrize("path", HANDED_OVER)
-def test_what_was_handed_over_arrives_as_it_was_and_may_be_written(
+def test_an_argument_arrives_as_it_was_and_is_writable(
     cluster: str, tmp_path: Path, path: Callable[[int, Path], Any]
 ) -> None:
     for size in SIZES:
@@ -381,7 +379,7 @@ RETURNED = [
 
 
 @pytest.mark.parametrize("path", RETURNED)
-def test_what_was_returned_arrives_as_it_was_and_may_be_written(
+def test_a_result_arrives_as_it_was_and_is_writable(
     cluster: str, path: Callable[[int], Iterator[Any]]
 ) -> None:
     for size in SIZES:

@@ -1,11 +1,11 @@
-"""A real master, and workers and clients that say what a test has them say: sockets, keys, leases.
+"""A real master with scripted workers and clients: sockets, keys, leases.
 
-The rules of placing are tested pure, in tests/remotely/master.
+The rules of placement are tested pure, in tests/remotely/master.
 
-The master is the one of a cluster, on a real socket with real keys; its times are shorter.  Its
-peers are the test: so every order of events can be had, and what the master says can be read.
+The master runs on a real socket with real keys, and shorter times.  The tests play its peers, so
+they can produce any order of events and read all replies.
 
-Over 500 lines: all of it is said to one master, by the same few players.
+Over 500 lines: all tests share one master and a few peers.
 """
 
 import errno
@@ -44,17 +44,17 @@ DEADLINE_S = 40.0
 LEASE_S = 0.6
 TICK_S = 0.05
 
-Said = TypeVar("Said")
+Received = TypeVar("Received")
 
 numbers = itertools.count(1)
 
 
 class Peer:
-    """A worker or client: what it is told to say it says, and it keeps what it hears."""
+    """A worker or client that sends the messages of a test and records those that it receives."""
 
     def __init__(self, world: "World", key: MemberKey, introduction: msgspec.Struct) -> None:
         self.world = world
-        self.heard: list[object] = []
+        self.received: list[object] = []
         self.introduction = introduction
         self._link = MasterLink(
             world.loop,
@@ -62,26 +62,28 @@ class Peer:
             world.address,
             key,
             lambda: self.introduction,
-            self.heard.append,
-            self.heard.append,
+            self.received.append,
+            self.received.append,
         )
 
-    def says(self, message: msgspec.Struct) -> None:
+    def send(self, message: msgspec.Struct) -> None:
         self._link.send(message)
 
-    def hears(self, kind: type[Said], of: Callable[[Said], bool] = lambda _: True) -> Said:
-        """Wait for a message of this kind, and take it out of what was heard."""
+    def receive(
+        self, kind: type[Received], of: Callable[[Received], bool] = lambda _: True
+    ) -> Received:
+        """Wait for a message of this kind, and remove it from `received`."""
 
-        def found() -> list[Said]:
-            return [said for said in self.heard if isinstance(said, kind) and of(said)]
+        def found() -> list[Received]:
+            return [said for said in self.received if isinstance(said, kind) and of(said)]
 
         self.world.until(lambda: bool(found()), kind.__name__)
         first = found()[0]
-        self.heard.remove(first)
+        self.received.remove(first)
         return first
 
-    def vanishes(self) -> None:
-        """Be gone without a word, as when a cable is pulled."""
+    def disconnect(self) -> None:
+        """Disconnect without a message, as when a cable is pulled."""
         self._link.close()
 
 
@@ -103,8 +105,8 @@ class Client(Peer):
         }
         super().__init__(world, key, control.Hello(**fields))
 
-    def asks_for(self, patience_s: float = 60.0, **wishes: Any) -> control.Place:
-        """Ask for an actor."""
+    def request(self, patience_s: float = 60.0, **wishes: Any) -> control.Place:
+        """Request an actor."""
         actor = f"actor-{next(numbers)}"
         fields: dict[str, Any] = {
             "actor": actor,
@@ -121,24 +123,24 @@ class Client(Peer):
         }
         request = control.Request(**fields)
         place = control.Place(ticket=next(numbers), request=request, patience_s=patience_s)
-        self.says(place)
+        self.send(place)
         return place
 
-    def finds(self, actor: str = "", name: str = "") -> control.Located:
+    def locate(self, actor: str = "", name: str = "") -> control.Located:
         ticket = next(numbers)
-        self.says(control.Locate(ticket=ticket, actor=actor, name=name))
-        return self.hears(control.Located, lambda located: located.ticket == ticket)
+        self.send(control.Locate(ticket=ticket, actor=actor, name=name))
+        return self.receive(control.Located, lambda located: located.ticket == ticket)
 
     def status(self) -> control.Status:
         ticket = next(numbers)
-        self.says(control.AskStatus(ticket=ticket, fresh=False))
-        return self.hears(control.Status, lambda status: status.ticket == ticket)
+        self.send(control.AskStatus(ticket=ticket, fresh=False))
+        return self.receive(control.Status, lambda status: status.ticket == ticket)
 
-    def has(self, worker: "Worker", **wishes: Any) -> control.Request:
-        """Ask for an actor, and get it."""
-        place = self.asks_for(**wishes)
-        worker.spawns(place.request.actor)
-        self.hears(control.Placed, lambda placed: placed.ticket == place.ticket)
+    def place(self, worker: "Worker", **wishes: Any) -> control.Request:
+        """Request an actor, and have the worker spawn it."""
+        place = self.request(**wishes)
+        worker.spawn(place.request.actor)
+        self.receive(control.Placed, lambda placed: placed.ticket == place.ticket)
         return place.request
 
 
@@ -160,16 +162,16 @@ class Worker(Peer):
             **register,
         }
         super().__init__(world, world.worker_key, control.Register(**fields))
-        self.hears(control.Registered)
+        self.receive(control.Registered)
 
-    def spawns(self, actor: str) -> control.Location:
-        """Be asked to spawn an actor, and do so."""
-        spawn = self.hears(control.Spawn, lambda spawn: spawn.request.actor == actor)
-        location = self.bears(spawn)
-        self.says(control.Spawned(location=location))
+    def spawn(self, actor: str) -> control.Location:
+        """Wait for the request to spawn an actor, and report it spawned."""
+        spawn = self.receive(control.Spawn, lambda spawn: spawn.request.actor == actor)
+        location = self.add_actor(spawn)
+        self.send(control.Spawned(location=location))
         return location
 
-    def bears(self, spawn: control.Spawn) -> control.Location:
+    def add_actor(self, spawn: control.Spawn) -> control.Location:
         request = spawn.request
         location = control.Location(
             actor=request.actor,
@@ -192,11 +194,11 @@ class Worker(Peer):
         )
         return location
 
-    def delegates(self, actor: str) -> MemberKey:
-        """Have the master admit an actor as a caller; return its key."""
+    def delegate(self, actor: str) -> MemberKey:
+        """Have the master admit an actor as a client; return its key."""
         pair = fresh_pair()
-        self.says(control.Delegate(actor=actor, key=pair.public))
-        self.hears(control.Delegated, lambda said: said.actor == actor)
+        self.send(control.Delegate(actor=actor, key=pair.public))
+        self.receive(control.Delegated, lambda said: said.actor == actor)
         status = msgspec.structs.replace(self.living[actor], delegate=pair.public)
         self.living[actor] = status
         self.introduction = msgspec.structs.replace(
@@ -204,16 +206,16 @@ class Worker(Peer):
         )
         return MemberKey("client", pair, self.world.client_key.master_public)
 
-    def buries(self, actor: str, life: int = 0, **how: Any) -> None:
-        """Tell of an actor's end."""
+    def report_death(self, actor: str, life: int = 0, **how: Any) -> None:
+        """Report the end of an actor."""
         if self.living.pop(actor, None):
             actors = list(self.living.values())
             self.introduction = msgspec.structs.replace(self.introduction, actors=actors)
-        self.says(control.Died(obituary=control.Obituary(actor=actor, life=life, **how)))
+        self.send(control.Died(obituary=control.Obituary(actor=actor, life=life, **how)))
 
 
 class World:
-    """One master and its peers, all turned by the test."""
+    """A master and its peers, whose event loops the test runs."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -259,7 +261,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(master_module, "LEASE_S", LEASE_S)
     monkeypatch.setattr(master_module, "TICK_EVERY_S", TICK_S)
     monkeypatch.setattr(master_link, "BEAT_EVERY_S", TICK_S)
-    # No cluster of one process, whose members do not beat: it only needs no port.
+    # Members of embedded clusters do not beat, but these must, although they use no port.
     monkeypatch.setattr(master_link, "is_remote", lambda address: True)
     made = World(f"ipc://{tmp_path}/m")
     yield made
@@ -276,11 +278,11 @@ def worker(world: World) -> Worker:
     return Worker(world)
 
 
-# --- who may say what -----------------------------------------------------------------------------
+# --- roles ----------------------------------------------------------------------------------------
 
 
 def answer_to(world: World, key: MemberKey, *frames: bytes) -> object:
-    """Return what the master first says to a message that somebody made by hand."""
+    """Return the first reply of the master to a handmade message."""
     socket = sockets.client(world.context, key.pair, key.master_public, Reconnect.NEVER)
     reader = control.Decoder(control.FromMaster[key.role])
     answers: list[object] = []
@@ -318,7 +320,7 @@ def hello(world: World) -> control.Hello:
     )
 
 
-def test_a_clients_key_cannot_register_a_worker(world: World, client: Client) -> None:
+def test_a_client_key_cannot_register_a_worker(world: World, client: Client) -> None:
     answer = answer_to(world, world.client_key, control.encode(register(world)))
     assert isinstance(answer, control.Refused)
     assert answer.error == "WireError"
@@ -329,7 +331,7 @@ def test_a_clients_key_cannot_register_a_worker(world: World, client: Client) ->
 def test_messages_before_hello_are_processed_up_to_goodbye(
     world: World, client: Client, caplog: pytest.LogCaptureFixture, role: str
 ) -> None:
-    """A new master may hear it so: what came along a route is held until its name is known."""
+    """A new master may receive them in this order: it holds them until the peer is known."""
     said: list[msgspec.Struct]
     if role == "client":
         key = world.client_key
@@ -353,7 +355,7 @@ def test_messages_before_hello_are_processed_up_to_goodbye(
     line.close(linger=0)
 
 
-def test_a_workers_key_cannot_make_calls_for_a_client(world: World, client: Client) -> None:
+def test_a_worker_key_cannot_send_client_messages(world: World, client: Client) -> None:
     hello = control.Hello(
         session="intruder", python=this_machine.PYTHON, pid=1, host="elsewhere", machine=""
     )
@@ -364,16 +366,14 @@ def test_a_workers_key_cannot_make_calls_for_a_client(world: World, client: Clie
     assert [session.session for session in client.status().clients] == [client.session]
 
 
-def test_a_viewers_key_sees_the_status_and_may_change_nothing(
-    world: World, worker: Worker, client: Client
-) -> None:
-    placed = client.has(worker, env={"SECRET": "of the script"})
+def test_a_viewer_key_is_read_only(world: World, worker: Worker, client: Client) -> None:
+    placed = client.place(worker, env={"SECRET": "of the script"})
     pair = fresh_pair()
     key = MemberKey("viewer", pair, world.client_key.master_public)
     world.end_master()
     world.master_key = world.master_key.listing("viewer", (pair.public,))
     world.start_master()
-    client.has(worker)
+    client.place(worker)
     hello = control.Hello(
         session=bound_id("viewer", pair.public, "nonce"),
         nonce="nonce",
@@ -384,9 +384,9 @@ def test_a_viewers_key_sees_the_status_and_may_change_nothing(
         modules=["torch"],
     )
     viewer = Peer(world, key, hello)
-    viewer.hears(control.Welcome)
-    viewer.says(control.AskStatus(ticket=1, fresh=False))
-    status = viewer.hears(control.Status)
+    viewer.receive(control.Welcome)
+    viewer.send(control.AskStatus(ticket=1, fresh=False))
+    status = viewer.receive(control.Status)
     ((found, _),) = [told.actors for told in status.workers]
     assert found.request == msgspec.structs.replace(placed, env={}, key=found.request.key)
     assert [told.session for told in status.clients] == [client.session]
@@ -402,9 +402,9 @@ def test_a_viewers_key_sees_the_status_and_may_change_nothing(
         answer = answer_to(world, key, control.encode(said))
         assert isinstance(answer, control.Refused)
         assert answer.error == "WireError"
-    assert not any(isinstance(said, control.End | control.Preload) for said in worker.heard)
+    assert not any(isinstance(said, control.End | control.Preload) for said in worker.received)
     assert [len(told.actors) for told in client.status().workers] == [2]
-    viewer.vanishes()
+    viewer.disconnect()
 
 
 @pytest.mark.parametrize(
@@ -417,7 +417,7 @@ def test_a_viewers_key_sees_the_status_and_may_change_nothing(
         ([bytes([control.VERSION + 1]) + b"anything"], "VersionMismatch"),
     ],
 )
-def test_what_breaks_the_rules_is_refused_in_words_and_harms_nobody(
+def test_an_invalid_message_is_refused_and_harms_no_other_peer(
     world: World, client: Client, frames: list[bytes], error: str
 ) -> None:
     for key in (world.client_key, world.worker_key):
@@ -428,21 +428,21 @@ def test_what_breaks_the_rules_is_refused_in_words_and_harms_nobody(
     assert client.status().workers == []
 
 
-def test_what_breaks_the_rules_again_and_again_is_logged_once_a_minute(
+def test_repeated_invalid_messages_are_logged_once_a_minute(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(3):
         answer_to(world, world.client_key, control.encode(register(world)))
     assert answer_to(world, world.worker_key, b"nothing that is known")
     logged = [record.message for record in caplog.records]
-    assert [line.partition(" said: ")[0].split(" at ")[0] for line in logged] == [
-        "refused what a client",
-        "refused what a worker",
+    assert [line.split(" at ")[0] for line in logged] == [
+        "refused a message of a client",
+        "refused a message of a worker",
     ]
 
 
 @pytest.mark.parametrize("cpus", [float("inf"), float("nan"), -1.0])
-def test_a_worker_with_a_number_of_cpus_that_is_none_is_refused_and_every_status_answered(
+def test_a_worker_with_an_invalid_number_of_cpus_is_refused(
     world: World, client: Client, cpus: float
 ) -> None:
     bad = msgspec.structs.replace(register(world), resources=Resources(cpus))
@@ -452,7 +452,7 @@ def test_a_worker_with_a_number_of_cpus_that_is_none_is_refused_and_every_status
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EINVAL])
-def test_a_peer_whose_process_cannot_be_watched_lives_on(
+def test_a_peer_whose_process_cannot_be_watched_is_kept(
     world: World, worker: Worker, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     def fails(pid: int, flags: int = 0) -> int:
@@ -460,89 +460,78 @@ def test_a_peer_whose_process_cannot_be_watched_lives_on(
 
     monkeypatch.setattr(master_module.os, "pidfd_open", fails)
     client = Client(world, host=this_machine.identity(), pid=os.getpid())
-    client.has(worker)
+    client.place(worker)
     assert [found.session for found in client.status().clients] == [client.session]
-    assert not any(isinstance(said, control.End) for said in worker.heard)
+    assert not any(isinstance(said, control.End) for said in worker.received)
 
 
-def test_an_unknown_connection_is_asked_who_it_is(world: World) -> None:
+def test_an_unknown_connection_is_asked_to_introduce_itself(world: World) -> None:
     answer = answer_to(world, world.client_key, control.encode(control.AskStatus(ticket=1)))
     assert isinstance(answer, control.WhoAreYou)
     answer = answer_to(world, world.worker_key, control.encode(control.Beat()))
     assert isinstance(answer, control.WhoAreYou)
 
 
-def test_a_stranger_is_not_even_answered(world: World, client: Client) -> None:
+def test_a_peer_without_a_key_gets_no_reply(world: World, client: Client) -> None:
     pair = fresh_pair()
     stranger = Peer(
         world, MemberKey("client", pair, world.client_key.master_public), register(world)
     )
-    refusal = stranger.hears(RemotelyError)
+    refusal = stranger.receive(RemotelyError)
     assert "key" in str(refusal)
     assert client.status().workers == []
-    stranger.vanishes()
+    stranger.disconnect()
 
 
 # --- placing --------------------------------------------------------------------------------------
 
 
-def test_an_actor_is_placed_when_its_worker_says_that_it_lives(
+def test_an_actor_is_placed_when_its_worker_reports_it_spawned(
     client: Client, worker: Worker
 ) -> None:
-    place = client.asks_for(cpus=0.5)
-    location = worker.spawns(place.request.actor)
-    placed = client.hears(control.Placed)
+    place = client.request(cpus=0.5)
+    location = worker.spawn(place.request.actor)
+    placed = client.receive(control.Placed)
     assert (placed.ticket, placed.location) == (place.ticket, location)
     assert client.status().workers[0].free_cpus == 1.5
-
-
-def test_a_request_waits_until_another_actor_has_ended(client: Client, worker: Worker) -> None:
-    first = client.has(worker, cpus=2)
-    second = client.asks_for(cpus=1)
-    assert "the most that a machine has free is 0 CPUs" in client.hears(control.Queued).why
-    worker.buries(first.actor, asked=True)
-    worker.spawns(second.request.actor)
-    assert client.hears(control.Placed).ticket == second.ticket
 
 
 # --- ends -----------------------------------------------------------------------------------------
 
 
-def test_the_actors_of_a_client_that_is_lost_are_ended(world: World, worker: Worker) -> None:
+def test_the_actors_of_a_lost_client_are_ended(world: World, worker: Worker) -> None:
     stays, lost = Client(world), Client(world)
-    kept, ended = stays.has(worker), lost.has(worker)
-    lost.vanishes()
-    assert worker.hears(control.End).actor == ended.actor
+    kept, ended = stays.place(worker), lost.place(worker)
+    lost.disconnect()
+    assert worker.receive(control.End).actor == ended.actor
     assert [session.session for session in stays.status().clients] == [stays.session]
-    assert not [said for said in worker.heard if isinstance(said, control.End)]
-    assert stays.finds(actor=kept.actor).location is not None
+    assert not [said for said in worker.received if isinstance(said, control.End)]
+    assert stays.locate(actor=kept.actor).location is not None
 
 
-def test_a_client_that_is_back_within_its_lease_keeps_its_actors(
+def test_a_client_that_returns_within_its_lease_keeps_its_actors(
     world: World, worker: Worker
 ) -> None:
     first = Client(world)
-    request = first.has(worker)
-    first.vanishes()
+    request = first.place(worker)
+    first.disconnect()
     again = Client(world, nonce=first.nonce)
     begun = time.monotonic()
-    world.until(lambda: time.monotonic() - begun > 2 * LEASE_S)  # for its lease would have ended
-    assert not [said for said in worker.heard if isinstance(said, control.End)]
-    worker.buries(request.actor)
-    assert again.hears(control.Died).obituary.actor == request.actor
+    world.until(lambda: time.monotonic() - begun > 2 * LEASE_S)  # its lease would have expired
+    assert not [said for said in worker.received if isinstance(said, control.End)]
+    worker.report_death(request.actor)
+    assert again.receive(control.Died).obituary.actor == request.actor
 
 
-def test_the_end_of_a_clients_process_on_this_machine_is_seen_at_once(
-    world: World, worker: Worker
-) -> None:
-    """Its connection is still there, so no lease has ended."""
+def test_the_end_of_a_local_client_process_is_seen_at_once(world: World, worker: Worker) -> None:
+    """Its connection is still open, so no lease has expired."""
     process = subprocess.Popen(["sleep", "60"])
     try:
         client = Client(world, pid=process.pid, host=this_machine.identity())
-        request = client.has(worker)
+        request = client.place(worker)
         process.kill()
         process.wait()
-        assert worker.hears(control.End).actor == request.actor
+        assert worker.receive(control.End).actor == request.actor
     finally:
         process.kill()
         process.wait()
@@ -553,112 +542,96 @@ def test_the_end_of_a_clients_process_on_this_machine_is_seen_at_once(
 
 def test_the_actors_of_a_lost_worker_are_lost(world: World, client: Client) -> None:
     lost = Worker(world, cpus=1)
-    request = client.has(lost)
+    request = client.place(lost)
     stays = Worker(world, cpus=1)
-    kept = client.has(stays)
-    lost.vanishes()
-    obituary = client.hears(control.Died).obituary
+    kept = client.place(stays)
+    lost.disconnect()
+    obituary = client.receive(control.Died).obituary
     assert (obituary.actor, obituary.lost) == (request.actor, True)
     assert f"the machine of {lost.name} was last heard" in obituary.why
     assert [found.worker for found in client.status().workers] == [stays.name]
-    assert client.finds(actor=kept.actor).location is not None
+    assert client.locate(actor=kept.actor).location is not None
 
 
-def test_a_worker_ends_the_lease_of_another_only_if_it_knows_what_makes_its_id(
+def test_a_worker_ends_the_lease_of_a_predecessor_only_with_its_nonce(
     world: World, client: Client, worker: Worker
 ) -> None:
-    actor = client.has(worker).actor
+    actor = client.place(worker).actor
     assert isinstance(worker.introduction, control.Register)
     liar = Worker(world, predecessors=[worker.name, "guessed"])
-    assert client.finds(actor=actor).location is not None
+    assert client.locate(actor=actor).location is not None
     nonce = worker.introduction.nonce
-    worker.vanishes()
+    worker.disconnect()
 
     following = Worker(world, predecessors=[nonce])
 
-    died = client.hears(control.Died, lambda died: died.obituary.actor == actor)
+    died = client.receive(control.Died, lambda died: died.obituary.actor == actor)
     assert (died.obituary.lost, "was killed" in died.obituary.why) == (True, True)
     assert {w.worker for w in client.status().workers} == {liar.name, following.name}
 
 
-def test_a_worker_that_was_killed_on_the_masters_machine_is_lost_at_once_and_waited_for(
+def test_a_killed_local_worker_is_lost_at_once_and_its_restart_awaited(
     world: World, client: Client
 ) -> None:
     Worker(world, cpus=1)  # too small
     with subprocess.Popen(["sleep", "60"]) as process:
         killed = Worker(world, cpus=2, pid=process.pid, host=this_machine.identity())
-        request = client.has(killed, cpus=2, max_restarts=1, maker=client.session)
+        request = client.place(killed, cpus=2, max_restarts=1, maker=client.session)
         process.kill()
-    assert client.hears(control.Died).obituary.restarting
-    client.says(
+    assert client.receive(control.Died).obituary.restarting
+    client.send(
         control.Place(
             ticket=7, request=msgspec.structs.replace(request, life=1), patience_s=DEADLINE_S
         )
     )
-    assert "may come back" in client.hears(control.Queued).why
+    assert "may come back" in client.receive(control.Queued).why
     assert isinstance(killed.introduction, control.Register)
     following = Worker(world, cpus=2, predecessors=[killed.introduction.nonce])
-    following.spawns(request.actor)
-    assert client.hears(control.Placed).ticket == 7
+    following.spawn(request.actor)
+    assert client.receive(control.Placed).ticket == 7
 
 
-def test_a_request_goes_to_no_worker_whose_connection_has_ended(
-    world: World, client: Client
-) -> None:
+def test_a_disconnected_worker_gets_no_requests(world: World, client: Client) -> None:
     assert world.master is not None
     world.master.core.state.leases.lease_s = 600
     killed = Worker(world, cpus=8)
     other = Worker(world)
-    killed.vanishes()
-    place = client.asks_for()
-    other.spawns(place.request.actor)
-    assert client.hears(control.Placed).ticket == place.ticket
+    killed.disconnect()
+    place = client.request()
+    other.spawn(place.request.actor)
+    assert client.receive(control.Placed).ticket == place.ticket
     assert killed.name in {worker.worker for worker in client.status().workers}
-
-
-def test_a_worker_that_is_back_within_its_lease_has_its_actors_still(
-    world: World, client: Client
-) -> None:
-    worker = Worker(world)
-    request = client.has(worker)
-    worker.vanishes()
-    again = Peer(world, world.worker_key, worker.introduction)
-    again.hears(control.Registered)
-    begun = time.monotonic()
-    world.until(lambda: time.monotonic() - begun > 2 * LEASE_S)
-    assert client.finds(actor=request.actor).location is not None
-    assert not [said for said in client.heard if isinstance(said, control.Died)]
 
 
 # --- a new master ---------------------------------------------------------------------------------
 
 
-def test_a_new_master_learns_the_cluster_from_those_who_come_back(
+def test_a_new_master_learns_the_cluster_from_registrations(
     world: World, client: Client, worker: Worker
 ) -> None:
-    request = client.has(worker, name="store", named=True)
+    request = client.place(worker, name="store", named=True)
     world.end_master()
     world.start_master()
     world.until(lambda: client.status().workers != [])
-    found = client.finds(name="store").location
+    found = client.locate(name="store").location
     assert found == worker.living[request.actor].location
     assert client.status().workers[0].free_cpus == 1
     begun = time.monotonic()
     world.until(lambda: time.monotonic() - begun > 2 * LEASE_S)
-    assert not [said for said in worker.heard if isinstance(said, control.End)]
+    assert not [said for said in worker.received if isinstance(said, control.End)]
 
 
-def test_what_is_asked_while_there_is_no_master_is_answered_by_the_next(
+def test_requests_without_a_master_are_answered_by_the_next(
     world: World, client: Client, worker: Worker
 ) -> None:
     world.end_master()
-    place = client.asks_for()
+    place = client.request()
     world.start_master()
-    worker.spawns(place.request.actor)
-    assert client.hears(control.Placed).ticket == place.ticket
+    worker.spawn(place.request.actor)
+    assert client.receive(control.Placed).ticket == place.ticket
 
 
-def test_a_client_asks_a_new_master_what_the_old_one_left_unanswered(
+def test_a_client_repeats_unanswered_requests_to_a_new_master(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ThreadPoolExecutor(1) as script:
@@ -683,10 +656,10 @@ def test_a_client_asks_a_new_master_what_the_old_one_left_unanswered(
 
 
 @pytest.mark.parametrize("life", [0, 1])
-def test_an_actor_that_was_given_up_ends_although_its_client_could_not_say_so(
+def test_an_abandoned_actor_ends_even_if_its_client_could_not_send_it(
     world: World, worker: Worker, monkeypatch: pytest.MonkeyPatch, life: int
 ) -> None:
-    """Its first life, or the next: a client that lives on would keep it for ever."""
+    """Its first life, or a restart: otherwise the client's lease would keep it for ever."""
     with ThreadPoolExecutor(1) as script:
 
         def done(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -702,13 +675,13 @@ def test_an_actor_that_was_given_up_ends_although_its_client_could_not_say_so(
             made = script.submit(client._actors.restart, actor)
         else:
             made = script.submit(client.place, World, (), {}, Options(), 1)
-        born = worker.hears(control.Spawn)
+        born = worker.receive(control.Spawn)
         assert born.request.life == life
         with monkeypatch.context() as broken:
             broken.setattr(client._session.link, "send", lambda message: None)
             broken.setattr(
                 "remotely.client.master_session.LEASE_S", -1.0
-            )  # by which the master was to be heard
+            )  # so that the client considers the master lost
             client._session.loop.call(client._session._check_master)
             world.until(made.done)
             settled = threading.Event()
@@ -717,16 +690,14 @@ def test_an_actor_that_was_given_up_ends_although_its_client_could_not_say_so(
         worker.introduction = msgspec.structs.replace(worker.introduction, births=[born])
         world.end_master()
         world.start_master()
-        assert worker.hears(control.End).actor == born.request.actor
-        worker.buries(born.request.actor)
+        assert worker.receive(control.End).actor == born.request.actor
+        worker.report_death(born.request.actor)
         done(client.shutdown)
         assert life or isinstance(made.exception(), MasterLost)
 
 
-def test_an_actor_that_was_given_up_is_not_made_again_when_its_end_is_told(
-    world: World, worker: Worker
-) -> None:
-    """Its handles say that it has ended, so nobody would ever end its next life."""
+def test_an_abandoned_actor_is_not_restarted_on_its_obituary(world: World, worker: Worker) -> None:
+    """Its handles report that it has ended, so nothing would ever end the restarted one."""
     with ThreadPoolExecutor(1) as script:
         connecting = script.submit(RealClient, world.address, world.client_key, Shipment())
         world.until(connecting.done)
@@ -735,17 +706,17 @@ def test_an_actor_that_was_given_up_is_not_made_again_when_its_end_is_told(
         actor.made_from = NOTHING, Options(max_restarts=1)
         actor.ended = lambda may: ActorDied("could not be restarted", may_have_run=may)
         told = control.Obituary(actor=actor.actor, life=0, restarting=True)
-        client._actors.hear_of_death(told)
+        client._actors.on_death(told)
         assert actor.request.life == 0
         leaving = script.submit(client.shutdown)
         world.until(leaving.done)
-        assert not [said for said in worker.heard if isinstance(said, control.Spawn)]
+        assert not [said for said in worker.received if isinstance(said, control.Spawn)]
 
 
-def test_an_actor_whose_last_handle_goes_while_it_is_restarted_ends(
+def test_an_actor_whose_last_handle_is_dropped_during_its_restart_ends(
     world: World, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The word to end it may overtake the request for its next life."""
+    """The message to end it may overtake the request to restart it."""
     with ThreadPoolExecutor(1) as script:
         connecting = script.submit(RealClient, world.address, world.client_key, Shipment())
         world.until(connecting.done)
@@ -756,39 +727,39 @@ def test_an_actor_whose_last_handle_goes_while_it_is_restarted_ends(
         actor.expect_life(1)
         actor.made_from = NOTHING, Options(max_restarts=1)
         remade = script.submit(client._actors.restart, actor)
-        worker.spawns(actor.actor)
-        assert worker.hears(control.End).actor == actor.actor
-        worker.buries(actor.actor, life=1, asked=True)
+        worker.spawn(actor.actor)
+        assert worker.receive(control.End).actor == actor.actor
+        worker.report_death(actor.actor, life=1, asked=True)
         world.until(remade.done)
         leaving = script.submit(client.shutdown)
         world.until(leaving.done)
 
 
-def test_a_new_master_does_not_wait_for_ever_for_a_client_that_is_gone(
+def test_a_new_master_ends_the_actors_of_a_client_that_does_not_return(
     world: World, client: Client, worker: Worker
 ) -> None:
     gone = Client(world)
-    request = gone.has(worker)
-    detached = client.has(worker, owner="")
-    gone.vanishes()
+    request = gone.place(worker)
+    detached = client.place(worker, owner="")
+    gone.disconnect()
     world.end_master()
     world.start_master()
-    assert worker.hears(control.End).actor == request.actor
-    assert client.finds(actor=detached.actor).location is not None
+    assert worker.receive(control.End).actor == request.actor
+    assert client.locate(actor=detached.actor).location is not None
 
 
 def outlives_the_master(world: World, client: Client, worker: Worker) -> Client:
-    """Return an actor that makes calls, at a new master to which its worker has not come back."""
-    home = client.has(worker)
-    inside = Client(world, key=worker.delegates(home.actor), actor=home.actor)
-    inside.hears(control.Welcome)
-    worker.vanishes()
+    """Return a calling actor at a new master with which its worker has not registered yet."""
+    home = client.place(worker)
+    inside = Client(world, key=worker.delegate(home.actor), actor=home.actor)
+    inside.receive(control.Welcome)
+    worker.disconnect()
     world.end_master()
     world.start_master()
     return inside
 
 
-def test_an_actor_that_makes_calls_is_back_at_a_new_master_whoever_comes_first(
+def test_a_calling_actor_returns_to_a_new_master_before_or_after_its_worker(
     world: World, client: Client, worker: Worker
 ) -> None:
     inside = outlives_the_master(world, client, worker)
@@ -796,31 +767,31 @@ def test_an_actor_that_makes_calls_is_back_at_a_new_master_whoever_comes_first(
     zap = world.master._zap
     world.until(lambda: bool(zap._undecided), "the question about its key")
     again = Peer(world, world.worker_key, worker.introduction)
-    again.hears(control.Delegated)
-    inside.hears(control.Welcome)
-    child = inside.asks_for(cpus=1)
-    spawned = again.hears(control.Spawn).request
+    again.receive(control.Delegated)
+    inside.receive(control.Welcome)
+    child = inside.request(cpus=1)
+    spawned = again.receive(control.Spawn).request
     assert spawned.owner == inside.session
     assert (spawned.job, spawned.key) == (client.session, client.key.pair.public)
     assert place_is_of(child, spawned)
 
 
-def test_an_actor_that_was_refused_comes_again_when_its_worker_is_back(
+def test_a_refused_actor_reconnects_when_its_worker_is_back(
     world: World,
     client: Client,
     worker: Worker,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """libzmq does not connect again once its key was refused."""
-    monkeypatch.setattr(master_module, "RETURN_S", 0.01)
+    """libzmq does not reconnect after its key was refused."""
+    monkeypatch.setattr(master_module, "UNKNOWN_KEY_WAIT_S", 0.01)
     inside = outlives_the_master(world, client, worker)
-    inside.says(control.Beat())
+    inside.send(control.Beat())
     world.until(lambda: "unknown key" in caplog.text, "its refusal")
     again = Peer(world, world.worker_key, worker.introduction)
-    again.hears(control.Delegated)
-    inside.hears(control.Welcome)
-    assert place_is_of(inside.asks_for(), again.hears(control.Spawn).request)
+    again.receive(control.Delegated)
+    inside.receive(control.Welcome)
+    assert place_is_of(inside.request(), again.receive(control.Spawn).request)
 
 
 def test_a_peer_whose_key_was_revoked_does_not_reconnect(
@@ -828,14 +799,14 @@ def test_a_peer_whose_key_was_revoked_does_not_reconnect(
 ) -> None:
     assert world.master is not None
     made: list[object] = []
-    monkeypatch.setattr(MasterLink, "_come_again", lambda link: made.append(master_link))
-    home = client.has(worker)
-    inside = Client(world, key=worker.delegates(home.actor), actor=home.actor)
-    inside.hears(control.Welcome)
-    worker.buries(home.actor)
-    client.hears(control.Died)
-    inside.says(control.Beat())
-    inside.hears(NotAllowed)
+    monkeypatch.setattr(MasterLink, "_reconnect", lambda link: made.append(master_link))
+    home = client.place(worker)
+    inside = Client(world, key=worker.delegate(home.actor), actor=home.actor)
+    inside.receive(control.Welcome)
+    worker.report_death(home.actor)
+    client.receive(control.Died)
+    inside.send(control.Beat())
+    inside.receive(NotAllowed)
     world.end_master()
     world.start_master(learns=False)
     beats = itertools.count()
@@ -847,21 +818,23 @@ def place_is_of(place: control.Place, request: control.Request) -> bool:
     return place.request.actor == request.actor
 
 
-def test_a_key_that_nobody_knows_is_refused_soon_by_a_master_that_is_new(
+def test_a_new_master_soon_refuses_an_unknown_key(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(master_module, "RETURN_S", 0.05)
+    monkeypatch.setattr(master_module, "UNKNOWN_KEY_WAIT_S", 0.05)
     stranger = MemberKey("client", fresh_pair(), world.client_key.master_public)
     refused = Client(world, key=stranger)
-    assert isinstance(refused.hears(NotAllowed), NotAllowed)
+    assert isinstance(refused.receive(NotAllowed), NotAllowed)
 
 
 # --- peers that lie -------------------------------------------------------------------------------
 
 
-def test_nobody_can_take_the_route_of_another(world: World, client: Client, worker: Worker) -> None:
-    """Not in another role, not with another key, and not with the same one."""
-    request = client.has(worker)
+def test_a_peer_cannot_take_the_route_of_another(
+    world: World, client: Client, worker: Worker
+) -> None:
+    """Neither in another role, nor with another key, nor with the same one."""
+    request = client.place(worker)
     hello, register = client.introduction, worker.introduction
     assert isinstance(hello, control.Hello)
     assert isinstance(register, control.Register)
@@ -875,14 +848,14 @@ def test_nobody_can_take_the_route_of_another(world: World, client: Client, work
         answer = answer_to(world, key, control.encode(said))
         assert isinstance(answer, control.Refused)
         assert answer.error == "NotAllowed"
-    worker.buries(request.actor, exit=3)
-    assert client.hears(control.Died).obituary.exit == 3  # both still have theirs
+    worker.report_death(request.actor, exit=3)
+    assert client.receive(control.Died).obituary.exit == 3  # both still have theirs
 
 
 def test_a_worker_cannot_claim_an_actor_that_was_not_placed_there(
     world: World, client: Client, worker: Worker
 ) -> None:
-    request = client.has(worker, name="store", named=True)
+    request = client.place(worker, name="store", named=True)
     genuine = worker.living[request.actor]
     world.end_master()
     world.start_master()
@@ -891,18 +864,18 @@ def test_a_worker_cannot_claim_an_actor_that_was_not_placed_there(
     liar = Worker(
         world,
         actors=[
-            msgspec.structs.replace(genuine, location=location),  # with the seal of another
+            msgspec.structs.replace(genuine, location=location),  # with the seal of the genuine one
             control.ActorStatus(location=location, request=forged, delegate=b"d" * 40),
         ],
     )
-    assert {liar.hears(control.End).actor for _ in range(2)} == {request.actor, "forged"}
-    world.until(lambda: client.finds(name="store").location == genuine.location)
+    assert {liar.receive(control.End).actor for _ in range(2)} == {request.actor, "forged"}
+    world.until(lambda: client.locate(name="store").location == genuine.location)
 
 
-# --- the rest of the machinery --------------------------------------------------------------------
+# --- keys -----------------------------------------------------------------------------------------
 
 
-def test_a_worker_learns_whom_its_actors_may_admit(world: World) -> None:
+def test_a_worker_is_sent_the_keys_that_its_actors_admit(world: World) -> None:
     register_again = Peer(world, world.worker_key, register(world))
-    keys = register_again.hears(control.Registered).client_keys
+    keys = register_again.receive(control.Registered).client_keys
     assert keys == [world.client_key.pair.public]

@@ -1,18 +1,17 @@
-"""`--ports LOW-HIGH`: everything of a machine listens within a range."""
+"""`--ports LOW-HIGH`: all processes of a machine listen within the range."""
 
 import contextlib
 import socket
 import subprocess
 import sys
-from typing import Any
 
 import psutil
 import pytest
 
 from tests.clusters import DEADLINE_S, free_port, wait_until
-from tests.command import SCRIPT, Machine, add, copied_key
+from tests.command import SCRIPT, Machine, add
 
-# What a worker listens for from its begin: its store, and processes that dial in.
+# The listeners of a worker from its start: its store, and the one for guest processes.
 OF_A_WORKER = ("large values", "guests")
 
 
@@ -38,36 +37,16 @@ def listens_at(machine: Machine) -> set[int]:
     return found
 
 
-def test_master_and_actors_listen_within_the_range_the_master_at_its_begin(
+def test_all_listen_within_the_range_and_an_actor_without_a_free_port_fails(
     machine: Machine, low: int
 ) -> None:
-    said = machine.does("start", "--ports", f"{low}-{low + 5}", "--cpus", 2)
-    assert f"127.0.0.1:{low}" in said
+    ports = f"{low}-{low + 4}"
+    assert f"127.0.0.1:{low}" in machine.does("start", "--ports", ports, "--cpus", 3)
     with machine.script(low) as one, machine.script(low) as two:
         assert [add(one, 1), add(two, 1)] == [1, 1]
-        found = listens_at(machine)
-        assert low in found
-        assert len(found) == 2 + len(OF_A_WORKER) + 1
-        assert found <= set(range(low, low + 6))
-    machine.does("stop", "--port", low)
-
-
-def test_the_master_may_be_elsewhere(machine: Machine, low: int, port: int) -> None:
-    machine.does("start", "--ports", f"{low}-{low + 3}", "--port", port)
-    found = listens_at(machine)
-    assert port in found
-    assert len(found) == 1 + len(OF_A_WORKER)
-    assert found - {port} <= set(range(low, low + 4))
-    machine.does("stop", "--port", port)
-
-
-def test_an_actor_for_which_no_port_is_free_is_told_with_the_range(
-    machine: Machine, low: int
-) -> None:
-    machine.does("start", "--ports", f"{low}-{low + 3}", "--cpus", 2)
-    with machine.script(low) as one:
-        assert add(one, 1) == 1
-        two = subprocess.run(
+        # The master, OF_A_WORKER and two actors.
+        assert listens_at(machine) == set(range(low, low + 5))
+        third = subprocess.run(
             [sys.executable, "-c", SCRIPT, "{}"],
             env={**machine.environment, "REMOTELY_ADDRESS": f"127.0.0.1:{low}"},
             stdin=subprocess.DEVNULL,
@@ -76,32 +55,33 @@ def test_an_actor_for_which_no_port_is_free_is_told_with_the_range(
             check=False,
             timeout=DEADLINE_S,
         )
-    assert f"ActorDied: its process ended at birth (1): no port of {low}-{low + 3} is free on" in (
-        two.stderr
-    )
-    wait_until(lambda: not machine.status(low)["actors"], "nothing is left of either")
+    why = f"ActorDied: its process ended while starting (1): no port of {ports} is free on"
+    assert why in third.stderr
+    wait_until(lambda: not machine.status(low)["actors"], "the end of all actors")
     machine.does("stop", "--port", low)
 
 
-def test_a_range_of_which_nothing_is_free_is_told_before_anything_starts(
-    machines: Any, low: int, port: int
+def test_the_master_may_have_a_port_outside_the_range(
+    machine: Machine, low: int, port: int
 ) -> None:
-    first, second = machines("first"), machines("second")
-    first.does("start", "--port", port, "--cpus", 1)
-    key = copied_key(first, second)
+    machine.does("start", "--ports", f"{low}-{low + 3}", "--port", port)
+    found = listens_at(machine)
+    assert port in found
+    assert len(found) == 1 + len(OF_A_WORKER)
+    assert found - {port} <= set(range(low, low + 4))
+    machine.does("stop", "--port", port)
+
+
+def test_a_range_without_a_free_port_is_refused_before_anything_starts(
+    machine: Machine, low: int, port: int
+) -> None:
     with socket.create_server(("127.0.0.1", low)):
-        join = ("join", f"127.0.0.1:{port}", "--key", key, "--ports", f"{low}-{low}")
-        why = second.refuses(*join)
-        assert f"no port of {low}-{low} is free on this machine: port {low} is in use by pid" in why
-        assert "--ports" in why
-    first.does("stop", "--port", port)
+        why = machine.refuses("start", "--port", port, "--ports", f"{low}-{low}")
+    assert f"no port of {low}-{low} is free on this machine: port {low} is in use by pid" in why
+    assert "--ports" in why
 
 
-@pytest.mark.parametrize("ports", ["9000", "9100-9000", "0-9", "a-b"])
-def test_what_is_no_range_is_told(machine: Machine, ports: str) -> None:
-    assert "is no range of ports" in machine.refuses("start", "--ports", ports, code=2)
-
-
-def test_a_range_too_small_for_a_worker_is_told(machine: Machine, low: int) -> None:
+def test_an_invalid_or_too_small_range_is_refused(machine: Machine, low: int) -> None:
+    assert "is not a range of ports" in machine.refuses("start", "--ports", "9000", code=2)
     why = machine.refuses("start", "--ports", f"{low}-{low + 1}")
     assert f"{low}-{low + 1} is too small a range: a worker listens at 3 ports itself" in why

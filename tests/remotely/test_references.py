@@ -1,6 +1,6 @@
-"""What a call, its error and its future hold is let go of at once, without the garbage collector.
+"""References held by calls, errors and futures: all are freed at once, without the collector.
 
-A handle that lives on in the frames of an error keeps its actor, and the CPUs of that.
+A handle that lives on in the frames of an error would keep its actor and the CPUs of that.
 """
 
 import functools
@@ -83,7 +83,7 @@ def leave(target: Any) -> None:
         pass
 
 
-# Not what is raised from `asyncio.run`: its own frames hold the task that raised.
+# Without `asyncio.run`, whose own frames hold the task that raised.
 RAISING: dict[str, Callable[[Any], object]] = {
     "a call": lambda actor: actor.boom(),
     "an argument": lambda actor: actor.boom(lambda: 1),
@@ -104,7 +104,7 @@ RAISING: dict[str, Callable[[Any], object]] = {
 }
 
 
-def test_an_error_dies_where_it_is_caught(here: None, no_collector: None) -> None:
+def test_a_caught_error_is_freed_at_once(here: None, no_collector: None) -> None:
     actor = Actor()
     for name, raising in RAISING.items():
         caught = None
@@ -113,7 +113,7 @@ def test_an_error_dies_where_it_is_caught(here: None, no_collector: None) -> Non
         except Mine as error:
             caught = weakref.ref(error)
         assert caught is not None, name
-        # Who received it, perhaps another thread, is about to let go of it.
+        # The receiver, perhaps another thread, may be just about to drop it.
         wait_until(functools.partial(_is_gone, caught), f"nothing holds the error of {name}")
 
 
@@ -121,7 +121,7 @@ def _is_gone(reference: "weakref.ref[Any]") -> bool:
     return reference() is None
 
 
-def test_the_same_in_process(
+def test_a_caught_error_is_freed_at_once_in_one_process(
     monkeypatch: pytest.MonkeyPatch, nothing_left: None, no_collector: None
 ) -> None:
     monkeypatch.setenv("REMOTELY_LOCAL", "1")
@@ -135,7 +135,7 @@ def test_the_same_in_process(
 
 
 @pytest.mark.usefixtures("nothing_left", "no_collector")
-def test_an_actor_whose_method_raised_or_was_misspelt_gives_back_its_cpu() -> None:
+def test_an_actor_without_a_handle_releases_its_cpu() -> None:
     remotely.connect(cpus=1, patience_s=10)
 
     def boom() -> None:
@@ -158,33 +158,23 @@ def test_an_actor_whose_method_raised_or_was_misspelt_gives_back_its_cpu() -> No
             remotely.options(Actor, cpus=2)()
         assert only.work() == 1
 
-    for leave in (boom, misspelt, too_many):
+    kept: list[Any] = []
+
+    def done() -> None:
+        kept.append(Actor().work.submit())
+        assert kept[0].result() == 1
+
+    def circle() -> None:  # the request that waits for the CPU collects the garbage
+        circle: list[Any] = [Actor()]
+        circle.append(circle)
+
+    for leave in (boom, misspelt, too_many, done, circle):
         leave()
         assert Actor().work() == 1
 
 
-@pytest.mark.usefixtures("nothing_left", "no_collector")
-def test_a_future_that_is_done_does_not_keep_its_actor() -> None:
-    remotely.connect(cpus=1, patience_s=10)
-
-    future = Actor().work.submit()
-    assert future.result() == 1
-
-    assert Actor().work() == 1
-
-
-@pytest.mark.usefixtures("nothing_left", "no_collector")
-def test_who_waits_for_room_collects_the_garbage_that_fills_it() -> None:
-    remotely.connect(cpus=1, patience_s=10)
-    circle: list[Any] = [Actor()]
-    circle.append(circle)
-    del circle
-
-    assert Actor().work() == 1
-
-
 @pytest.mark.usefixtures("here", "no_collector")
-def test_an_error_that_arrives_for_nobody_leaves_nothing() -> None:
+def test_an_error_for_a_dropped_future_leaves_nothing() -> None:
     actor = Actor()
     future = actor.boom.submit()
     wait_until(future.done, "it raised")

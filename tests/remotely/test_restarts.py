@@ -1,4 +1,4 @@
-"""An actor that dies is there again, for everybody who holds a handle of it."""
+"""Restarts: a restarted actor is reached through every handle of it."""
 
 import os
 import signal
@@ -43,7 +43,7 @@ class Borrower:
 
 
 def survived(pid: Callable[[], int]) -> int:
-    """Return the pid of an actor that has just been killed; a call under way may be told."""
+    """Return the pid of a restarted actor; the first calls may still see its death."""
     for _ in range(3):
         try:
             return pid()
@@ -52,7 +52,7 @@ def survived(pid: Callable[[], int]) -> int:
     return pid()
 
 
-def test_a_borrowed_handle_follows_its_actor_through_its_lives(cluster: str) -> None:
+def test_a_borrowed_handle_follows_restarts(any_cluster: None) -> None:
     keeper = Keeper()
     borrower = Borrower(keeper)
     pids = [borrower.pid_of_keeper()]
@@ -69,9 +69,7 @@ def test_a_borrowed_handle_follows_its_actor_through_its_lives(cluster: str) -> 
         survived(borrower.pid_of_keeper)
 
 
-def test_a_detached_actor_is_restarted_when_its_maker_has_gone(
-    started: Any, nothing_left: None
-) -> None:
+def test_a_detached_actor_is_restarted_without_its_maker(started: Any, nothing_left: None) -> None:
     start = np.arange(100_000.0)
     remotely.connect(started.address, key=started.key)
     pid = remotely.options(Keeper, name="store", detached=True)(start).pid()
@@ -90,10 +88,10 @@ def test_a_detached_actor_is_restarted_when_its_maker_has_gone(
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(remotely.ActorDied):
         survived(found.pid)
-    wait_until(lambda: not restart_files(), "the end of what it was made from")
+    wait_until(lambda: not restart_files(), "the end of its constructor arguments")
 
 
-def test_a_detached_actor_that_is_closed_is_not_restarted(started: Any, nothing_left: None) -> None:
+def test_a_closed_detached_actor_is_not_restarted(started: Any, nothing_left: None) -> None:
     remotely.connect(started.address, key=started.key)
     keeper = remotely.options(Keeper, name="closed", detached=True)()
     pid = keeper.pid()
@@ -104,10 +102,10 @@ def test_a_detached_actor_that_is_closed_is_not_restarted(started: Any, nothing_
 
     with pytest.raises(NameError):
         remotely.get_actor("closed")
-    wait_until(lambda: not restart_files(), "the end of what it was made from")
+    wait_until(lambda: not restart_files(), "the end of its constructor arguments")
 
 
-def test_a_constructor_that_fails_in_the_next_life_is_the_end(
+def test_a_constructor_that_raises_on_restart_ends_the_actor(
     started: Any, nothing_left: None, tmp_path: Any
 ) -> None:
     @remotely.remote_class(max_restarts=5)
@@ -126,22 +124,22 @@ def test_a_constructor_that_fails_in_the_next_life_is_the_end(
         survived(once.pid)
 
 
-def test_calls_of_an_actor_that_is_killed_while_its_next_life_waits_for_room_are_told(
+def test_calls_to_an_actor_killed_while_its_restart_waits_for_resources_fail(
     here: None,
 ) -> None:
     keeper = remotely.options(Keeper, cpus=16)()
     pid = keeper.pid()
     with ThreadPoolExecutor() as pool:
         other = pool.submit(remotely.options(Keeper, cpus=1))
-        wait_until(lambda: remotely.status().waiting == 1, "who waits for its room")
+        wait_until(lambda: remotely.status().waiting == 1, "a request that waits")
         os.kill(pid, signal.SIGKILL)
         taker = other.result()
         call = pool.submit(keeper.pid)
-        wait_until(lambda: remotely.status().waiting == 1, "its next life waits for room")
+        wait_until(lambda: remotely.status().waiting == 1, "its restart waits for resources")
 
         remotely.kill(keeper)
         remote = cast(ActorState, remote_of(keeper))
-        assert remote.gone  # who killed it was told, and did not give up waiting
+        assert remote.gone  # `kill` got its reply and did not time out
 
         with pytest.raises(remotely.ActorDied):
             call.result()
@@ -152,5 +150,5 @@ def test_calls_of_an_actor_that_is_killed_while_its_next_life_waits_for_room_are
 
 
 def restart_files() -> list[Path]:
-    """Return what workers keep for the next lives of actors."""
+    """Return the constructor arguments that workers keep for restarts."""
     return list(Path(tempfile.gettempdir()).glob("remotely-*/restart/*"))

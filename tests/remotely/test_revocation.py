@@ -1,4 +1,4 @@
-"""A revoked key is cut: no new connection, no further call on those there are, at once."""
+"""A revoked key: no new connections, and no more calls on existing ones."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ def end_of(counter):
             counter.add()
             time.sleep(0.01)
         except remotely.RemotelyError as error:
-            if not getattr(error, "may_have_run", False):  # else it was under way
+            if not getattr(error, "may_have_run", False):  # else it was already running
                 return type(error).__name__
 print(end_of(shared), end_of(own), flush=True)
 try:
@@ -36,7 +36,7 @@ except remotely.RemotelyError as error:
 """
 
 
-def test_who_holds_it_is_refused_everywhere_and_nobody_else(
+def test_the_holder_of_a_revoked_key_is_refused_everywhere_and_no_other_peer(
     started: Started, nothing_left: None, tmp_path: Path
 ) -> None:
     remotely.connect(started.address, key=started.key)

@@ -1,4 +1,4 @@
-"""Shared arrays between real processes: the same memory everywhere, and nothing left behind."""
+"""Shared arrays between real processes: the same memory in all, and no leaks."""
 
 import gc
 import os
@@ -59,7 +59,7 @@ class Holder:
 
 
 def holders() -> int:
-    """How many shared arrays this process and its children have open or mapped."""
+    """Return how many shared arrays this process and its children have mapped."""
     count = 0
     for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
         maps = Path(f"/proc/{process.pid}/maps")
@@ -68,7 +68,7 @@ def holders() -> int:
     return count
 
 
-def test_two_actors_and_the_script_write_the_same_memory(here: None) -> None:
+def test_actors_and_the_script_write_the_same_memory(here: None) -> None:
     shared = remotely.SharedArray((2, 3), "f4")
     first, second = Holder(), Holder(shared)
     first.keep(shared)
@@ -78,7 +78,7 @@ def test_two_actors_and_the_script_write_the_same_memory(here: None) -> None:
     assert second.total() == 20
 
 
-def test_it_arrives_in_structures_keywords_groups_refs_results_and_streams(here: None) -> None:
+def test_a_shared_array_may_be_anywhere_in_a_value(here: None) -> None:
     shared = remotely.SharedArray(4, "f4")
     actors = remotely.group(Holder, 2, given=shared)
     actors[0].fill(3)
@@ -92,7 +92,7 @@ def test_it_arrives_in_structures_keywords_groups_refs_results_and_streams(here:
     assert [int(s.array[0]) for s in actors[0].yielded(5)] == [0, 1, 2, 3, 4]
 
 
-def test_a_result_that_its_actor_has_let_go_of_arrives(here: None) -> None:
+def test_a_shared_result_arrives_after_its_actor_dropped_it(here: None) -> None:
     actor = Holder()
     assert all(actor.make(n).array.sum() == n for n in (0, 1, 5000))
     futures = [actor.make.submit(n) for n in range(20)]
@@ -100,7 +100,9 @@ def test_a_result_that_its_actor_has_let_go_of_arrives(here: None) -> None:
     assert [future.result().array.sum() for future in futures] == list(range(20))
 
 
-def test_an_argument_that_the_caller_drops_waits_for_its_call(here: None, tmp_path: Path) -> None:
+def test_a_shared_argument_dropped_by_the_caller_lives_until_its_call(
+    here: None, tmp_path: Path
+) -> None:
     actors = remotely.group(Holder, 2)
     gate = tmp_path / "gate"
     busy = actors.busy.submit(str(gate))
@@ -118,7 +120,7 @@ def test_an_argument_that_the_caller_drops_waits_for_its_call(here: None, tmp_pa
     assert actors[1].total() == 3
 
 
-def test_its_holders_keep_it_when_its_maker_is_killed(here: None) -> None:
+def test_a_shared_array_outlives_its_maker(here: None) -> None:
     maker, heir, late = Holder(), Holder(), Holder()
     shared = maker.make(8)
     maker.keep(shared)
@@ -130,12 +132,12 @@ def test_its_holders_keep_it_when_its_maker_is_killed(here: None) -> None:
     assert shared.array.sum() == 16
     del shared
     gc.collect()
-    heir.hand_to(late)  # from the heir's memory: neither its maker nor the script has it
+    heir.hand_to(late)  # neither its maker nor the script has it any more
     late.fill(3)
     assert heir.total() == 24
 
 
-def test_killing_every_holder_leaves_nothing(here: None) -> None:
+def test_killing_all_holders_leaves_nothing_behind(here: None) -> None:
     gc.collect()
     before = holders()
     shared = remotely.SharedArray(1 << 20, "u1")
@@ -147,11 +149,11 @@ def test_killing_every_holder_leaves_nothing(here: None) -> None:
     wait_until(lambda: holders() == before, "every mapping is gone")
 
 
-def test_a_restarted_actor_is_given_it_again(here: None) -> None:
+def test_a_restarted_actor_gets_the_same_shared_array(here: None) -> None:
     shared = remotely.SharedArray(2, "f4")
     actor = remotely.options(Holder, max_restarts=1)(shared)
     os.kill(actor.pid(), signal.SIGKILL)
-    wait_until(lambda: _survived(actor), "the next life")
+    wait_until(lambda: _survived(actor), "the restart")
     actor.fill(4)
     assert shared.array.sum() == 8
 
@@ -163,7 +165,7 @@ def _survived(actor: Any) -> bool:
         return False
 
 
-def test_in_one_process_it_is_the_same_object(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_one_process_a_shared_array_is_the_same_object(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REMOTELY_LOCAL", "1")
     remotely.shutdown()
     actor = Holder()
@@ -173,7 +175,7 @@ def test_in_one_process_it_is_the_same_object(monkeypatch: pytest.MonkeyPatch) -
     remotely.shutdown()
 
 
-def test_a_result_is_let_go_of_once_it_has_arrived(here: None) -> None:
+def test_a_shared_result_is_released_once_it_has_arrived(here: None) -> None:
     actor = Holder()
     pid = actor.pid()
     for _ in range(3):

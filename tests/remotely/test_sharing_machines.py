@@ -1,8 +1,7 @@
-"""Actors share a GPU, hold resources of the user's, and live where they were asked to."""
+"""Placement: shares of GPUs, custom resources, groups, and actors near others."""
 
 import os
 import socket
-import threading
 from typing import Any
 
 import pytest
@@ -26,8 +25,8 @@ def status_of(actor: Any) -> Any:
     return found
 
 
-def test_actors_with_a_part_of_a_gpu_see_the_one_that_they_share(nothing_left: None) -> None:
-    remotely.connect(gpus=[2, 5], patience_s=1)
+def test_gpus_are_shared_and_custom_resources_are_counted(nothing_left: None) -> None:
+    remotely.connect(gpus=[2, 5], resources={"license": 2, "disk": 0.5}, patience_s=1)
     halves = [remotely.options(Look, gpus=0.5)() for _ in range(3)]
     assert [half.gpus() for half in halves] == ["2", "2", "5"]
     with pytest.raises(NoResources, match=r"asks for 0 CPUs and 1 GPU"):
@@ -38,9 +37,6 @@ def test_actors_with_a_part_of_a_gpu_see_the_one_that_they_share(nothing_left: N
     assert remotely.options(Look, gpus=1)().gpus() == "5"
     assert Look().gpus() == ""
 
-
-def test_resources_of_ones_own_are_counted_and_shown(nothing_left: None) -> None:
-    remotely.connect(resources={"license": 2, "disk": 0.5}, patience_s=1)
     licensed = remotely.options(Look, resources={"license": 1})
     first, second = licensed(), licensed()
     with pytest.raises(NoResources, match="asks for 0 CPUs and 1 license"):
@@ -53,29 +49,6 @@ def test_resources_of_ones_own_are_counted_and_shown(nothing_left: None) -> None
     assert status_of(first).resources == {"license": 1}
     remotely.close(second)
     assert licensed().gpus() == ""
-
-
-def test_two_groups_that_do_not_fit_together_live_one_after_the_other(nothing_left: None) -> None:
-    remotely.connect(cpus=4)
-    one_cpu = remotely.options(Look, cpus=1)
-    lived: list[int] = []
-
-    def live() -> None:
-        group = remotely.group(one_cpu, 3)
-        lived.append(len(group.gpus()))
-        remotely.close(group)
-
-    threads = [threading.Thread(target=live) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert lived == [3] * 4
-
-
-def test_a_group_that_a_started_cluster_can_never_hold_is_refused_at_once(here: None) -> None:
-    with pytest.raises(NoResources, match="all machines together have room for 16"):
-        remotely.group(remotely.options(Look, cpus=1), 17)
 
 
 def test_an_actor_is_placed_near_another(started: Started, nothing_left: None) -> None:
@@ -107,25 +80,19 @@ def test_an_actor_is_placed_near_another(started: Started, nothing_left: None) -
         ({"resources": {"a b": 1}}, ValueError, "letters, digits"),
         ({"resources": {"license": -1}}, ValueError, "a number from 0 up"),
         ({"resources": {"license": True}}, ValueError, "a number from 0 up"),
-        ({"resources": [("license", 1)]}, TypeError, "it is to be a dict"),
+        ({"resources": [("license", 1)]}, TypeError, "must be a dict"),
         ({"near": "an actor"}, TypeError, "the handle of an actor"),
         ({"machine": 5}, ValueError, "a string"),
     ],
 )
-def test_what_is_written_wrongly_is_refused_in_a_sentence(
+def test_invalid_options_are_refused(
     option: dict[str, Any], error: type[Exception], says: str
 ) -> None:
     with pytest.raises(error, match=says):
         remotely.options(Look, **option)
 
 
-def test_what_belongs_to_one_instance_is_no_option_of_a_class() -> None:
-    for option in ({"machine": "m"}, {"near": None}):
-        with pytest.raises(TypeError, match="option of one instance"):
-            remotely.remote_class(**option)
-
-
-def test_bad_resources_of_a_cluster_are_refused(nothing_left: None) -> None:
+def test_invalid_resources_of_a_cluster_are_refused(nothing_left: None) -> None:
     with pytest.raises(ValueError, match="a number from 0 up"):
         remotely.connect(resources={"license": "two"})  # type: ignore[dict-item]
     with pytest.raises(remotely.RemotelyError, match="for a cluster of your own"):

@@ -1,4 +1,4 @@
-"""The batch script of docs/launch.md under Slurm itself: a cluster of one node, of this machine.
+"""The batch script of docs/launch.md under a real Slurm cluster of one node, this machine.
 
 Skipped where slurmctld, slurmd and munge are not installed.
 """
@@ -51,7 +51,7 @@ def program(name: str) -> str | None:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A short path, for sockets; it is how the processes of a test are found."""
+    """A folder with a short path, for sockets; the path identifies the processes of a test."""
     with tempfile.TemporaryDirectory(prefix="slurm-") as made:
         yield Path(made)
         wait_until(lambda: not processes(made), "nothing of the job is left")
@@ -130,7 +130,7 @@ def test_the_batch_script_runs_its_command_on_all_tasks(
     assert (folder / "out").read_text() == "machines 2\n"
 
 
-def test_a_job_that_is_cancelled_leaves_nothing(slurm: dict[str, str], folder: Path) -> None:
+def test_a_cancelled_job_leaves_nothing_behind(slurm: dict[str, str], folder: Path) -> None:
     job = submit(folder, slurm, f"{TRAIN}import sys, time\nsys.stdout.flush()\ntime.sleep(600)\n")
     out = folder / "out"
     wait_until(lambda: out.exists() and "machines 2" in out.read_text(), "the command runs")
@@ -139,9 +139,7 @@ def test_a_job_that_is_cancelled_leaves_nothing(slurm: dict[str, str], folder: P
     wait_until(lambda: not list((folder / "home" / "jobs").iterdir()), "the folder is empty")
 
 
-def test_without_srun_the_batch_script_is_told_what_is_missing(
-    slurm: dict[str, str], folder: Path
-) -> None:
+def test_a_batch_script_without_srun_is_refused(slurm: dict[str, str], folder: Path) -> None:
     (folder / "wrong.sh").write_text("#!/bin/bash\nremotely run -- true\n")
     words = ("--wait", f"--output={folder}/out", *ON_ONE_NODE, "wrong.sh")
     said("sbatch", slurm, folder, *words)

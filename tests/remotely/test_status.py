@@ -1,4 +1,4 @@
-"""`remotely.status()` shows what each actor does now: what runs, for how long, and what waits."""
+"""`remotely.status()`: the running method of each actor, its age, and the queued calls."""
 
 import asyncio
 import ctypes
@@ -10,7 +10,7 @@ import time
 import pytest
 
 import remotely
-from remotely.master.queries import PATIENCE_S, StatusQueries
+from remotely.master.queries import STATUS_WAIT_S, StatusQueries
 from remotely.reporting.cluster_status import ActorStatus
 from remotely.transport.activity import OneByOne, Several, look, new
 from tests.clusters import wait_until
@@ -53,7 +53,7 @@ def does(name: str, running: int, queue: int, method: str) -> bool:
     return (seen.running, seen.queue, seen.method) == (running, queue, method)
 
 
-def test_the_method_that_runs_is_shown(cluster: str) -> None:
+def test_the_running_method_is_shown(any_cluster: None) -> None:
     waiter = Waiter()
     name = remotely.status().actors[0].name
     idle = doing(name)
@@ -67,8 +67,7 @@ def test_the_method_that_runs_is_shown(cluster: str) -> None:
     assert future.exception()
 
 
-@pytest.mark.zeromq
-def test_it_is_shown_how_many_calls_wait(cluster: str) -> None:
+def test_the_number_of_queued_calls_is_shown(here: None) -> None:
     waiter = Waiter()
     name = remotely.status().actors[0].name
     assert doing(name).queue == 0
@@ -88,7 +87,7 @@ def test_a_method_that_holds_the_interpreter_is_shown(here: None) -> None:
     assert future.exception()
 
 
-def test_several_at_a_time_are_counted(here: None) -> None:
+def test_concurrent_calls_are_counted(here: None) -> None:
     threaded, asynchronous, batched = Threaded(), Asynchronous(), Batched()
     futures = [
         *(threaded.waits_for.submit(60.0) for _ in range(5)),
@@ -109,7 +108,7 @@ def test_several_at_a_time_are_counted(here: None) -> None:
 # --- the page -------------------------------------------------------------------------------------
 
 
-def test_of_those_that_run_the_page_names_the_one_that_has_run_longest() -> None:
+def test_the_page_names_the_oldest_running_call() -> None:
     with new() as (_, page):
         several = Several(page)
         first = several.begin("first")
@@ -129,7 +128,7 @@ def test_a_long_name_is_cut_and_any_page_can_be_read() -> None:
         assert look(page).method == ""
 
 
-def test_counts_are_right_whatever_threads_write_them() -> None:
+def test_counts_are_exact_with_several_threads() -> None:
     with new() as (_, page):
         several = Several(page)
 
@@ -145,34 +144,34 @@ def test_counts_are_right_whatever_threads_write_them() -> None:
         assert look(page).running == 0
 
 
-# --- who is asked ---------------------------------------------------------------------------------
+# --- status requests ------------------------------------------------------------------------------
 
 
-def test_a_status_is_answered_when_the_last_peer_has_said_what_it_does() -> None:
-    told: list[str] = []
-    queries = StatusQueries(lambda who, message: told.append(who))
-    queries.ask("client", 1, ["worker", "client"], now=0.0)
-    queries.hear("worker")
+def test_a_status_is_sent_when_the_last_peer_has_replied() -> None:
+    asked: list[str] = []
+    queries = StatusQueries(lambda who, message: asked.append(who))
+    queries.query("client", 1, ["worker", "client"], now=0.0)
+    queries.remove_peer("worker")
     assert queries.due(0.0) == []
-    queries.ask("other", 2, ["worker", "client"], now=0.1)
-    assert sorted(told) == ["client", "worker"]  # once, for both
-    queries.hear("client")
+    queries.query("other", 2, ["worker", "client"], now=0.1)
+    assert sorted(asked) == ["client", "worker"]  # once, for both requests
+    queries.remove_peer("client")
     assert queries.due(0.1) == [("client", 1), ("other", 2)]
     assert queries.due(0.1) == []
 
 
-def test_a_status_waits_for_no_silent_peer_longer_than_its_patience() -> None:
+def test_a_status_does_not_wait_for_a_silent_peer_beyond_its_timeout() -> None:
     queries = StatusQueries(lambda who, message: None)
-    queries.ask("other", 1, ["worker", "client"], now=0.0)
-    assert queries.due(PATIENCE_S - 0.1) == []
-    assert queries.due(PATIENCE_S) == [("other", 1)]
-    queries.hear("worker")  # too late
+    queries.query("other", 1, ["worker", "client"], now=0.0)
+    assert queries.due(STATUS_WAIT_S - 0.1) == []
+    assert queries.due(STATUS_WAIT_S) == [("other", 1)]
+    queries.remove_peer("worker")  # too late
     assert queries.due(9.0) == []
-    queries.ask("other", 2, [], now=9.0)
+    queries.query("other", 2, [], now=9.0)
     assert queries.due(9.0) == [("other", 2)]
 
 
-def test_an_actor_cannot_cut_off_the_page_that_its_worker_reads() -> None:
+def test_an_actor_cannot_truncate_the_page_that_its_worker_reads() -> None:
     with new() as (fd, page):
         with pytest.raises(PermissionError):
             os.ftruncate(fd, 0)

@@ -1,4 +1,4 @@
-"""A method says how long its callers wait; what they then know of the call is true."""
+"""`@remotely.timeout`: how long callers wait, and what they learn of a late call."""
 
 import threading
 import time
@@ -41,9 +41,7 @@ class Slow:
         return self.ran
 
 
-def test_a_call_that_has_begun_goes_on_and_its_caller_is_told_so(
-    cluster: str, tmp_path: Path
-) -> None:
+def test_a_running_call_that_times_out_goes_on(any_cluster: None, tmp_path: Path) -> None:
     actor, gate = Slow(), tmp_path / "gate"
     with pytest.raises(CallTimeout, match=r"Slow-\d+\.limited has not answered") as late:
         actor.limited(str(gate))
@@ -52,7 +50,7 @@ def test_a_call_that_has_begun_goes_on_and_its_caller_is_told_so(
     assert actor.all() == [0]
 
 
-def test_a_call_that_has_not_begun_is_taken_back(cluster: str, tmp_path: Path) -> None:
+def test_a_queued_call_that_times_out_is_cancelled(any_cluster: None, tmp_path: Path) -> None:
     actor, gate = Slow(), tmp_path / "gate"
     running = actor.unlimited.submit(str(gate))
     wait_until(Path(f"{gate}.begun").exists, "it runs")
@@ -64,7 +62,7 @@ def test_a_call_that_has_not_begun_is_taken_back(cluster: str, tmp_path: Path) -
     assert actor.all() == []
 
 
-def test_a_submitted_call_has_the_same_time_and_is_asked_again_later(
+def test_a_submitted_call_has_the_same_timeout_and_may_be_asked_again(
     here: None, tmp_path: Path
 ) -> None:
     actor, gate = Slow(), tmp_path / "gate"
@@ -73,10 +71,10 @@ def test_a_submitted_call_has_the_same_time_and_is_asked_again_later(
         future.result()
     gate.touch()
     assert future.result(timeout=40) == 0
-    assert future.result() == 0  # it is there: no time is over
+    assert future.result() == 0  # a done future does not time out
 
 
-def test_a_group_has_one_time_for_all_of_its_members(here: None, tmp_path: Path) -> None:
+def test_a_group_has_one_timeout_for_all_members(here: None, tmp_path: Path) -> None:
     actors = remotely.group(Slow, 12)
     begin = time.monotonic()
     with pytest.raises(CallTimeout, match=r"limited has not answered after 1 s") as late:
@@ -87,7 +85,7 @@ def test_a_group_has_one_time_for_all_of_its_members(here: None, tmp_path: Path)
     assert actors.all() == [[0]] * 12
 
 
-def test_calls_of_a_group_that_have_not_begun_are_taken_back(here: None, tmp_path: Path) -> None:
+def test_queued_calls_of_a_group_that_times_out_are_cancelled(here: None, tmp_path: Path) -> None:
     actors, gate = remotely.group(Slow, 3), tmp_path / "gate"
     running = actors[0].unlimited.submit(str(gate))
     wait_until(Path(f"{gate}.begun").exists, "it runs")
@@ -99,12 +97,12 @@ def test_calls_of_a_group_that_have_not_begun_are_taken_back(here: None, tmp_pat
     assert actors.all() == [[], [5], [5]]
 
 
-def test_a_timeout_that_the_method_raises_is_its_answer(here: None) -> None:
+def test_a_timeout_error_raised_by_the_method_is_sent_to_the_caller(here: None) -> None:
     with pytest.raises(CallTimeout, match="of another call"):
         Slow().raises_a_timeout()
 
 
-def test_a_call_in_time_is_answered_as_ever(here: None) -> None:
+def test_a_call_within_its_timeout_returns_normally(here: None) -> None:
     assert Slow().patient(3) == 3
     assert remotely.group(Slow, 2).patient(3) == [3, 3]
 
@@ -122,12 +120,12 @@ def test_late_calls_leave_no_thread_behind(here: None, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, -1, "5", None, float("nan")])
-def test_a_bad_timeout_is_refused_in_a_sentence(seconds: Any) -> None:
+def test_an_invalid_timeout_is_refused(seconds: Any) -> None:
     with pytest.raises(ValueError, match="seconds="):
         remotely.timeout(seconds)
 
 
-def test_without_a_cluster_the_method_runs_as_it_is(
+def test_without_a_cluster_the_method_runs_unchanged(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "gate").touch()

@@ -1,7 +1,7 @@
-"""One class is one class: on both sides, on this machine and on another, however a script is run.
+"""Class identity: a class is the same in script and actor, on any machine, however a script is run.
 
-Each test runs a script as a user would: from a folder of its own, with modules beside it that are
-full of what does not pickle.
+Each test runs a script as a user would: from its own folder, with modules beside it that contain
+many objects that cannot be pickled.
 """
 
 import json
@@ -21,7 +21,7 @@ MODULES = {
     "app/kinds.py": """
         import dataclasses, enum, threading
         LOCK = threading.Lock()
-        OPEN = open(__file__)  # does not pickle, and nobody asks it to
+        OPEN = open(__file__)  # cannot be pickled, and never has to be
         class Color(enum.Enum):
             RED = 1
         @dataclasses.dataclass
@@ -104,7 +104,7 @@ MODULES = {
         """,
 }
 
-# What is in `__main__`, or in a test: it goes by value.
+# The content of `__main__`, or of a test: it is sent by value.
 BY_VALUE = """
     import dataclasses, enum, sys, threading
     import remotely
@@ -205,7 +205,7 @@ def write(folder: Path, files: dict[str, str]) -> None:
 
 
 def run(folder: Path, cluster: "Started | None", *command: str) -> str:
-    """Run Python in a folder; on the cluster, whose workers pass for other machines, or alone."""
+    """Run Python in a folder, with the cluster, whose workers count as other machines, or alone."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("REMOTELY", "PYTEST"))}
     if cluster is not None:
         environment["CLUSTER"] = f"{cluster.address} {cluster.key}"
@@ -235,29 +235,27 @@ def folder(tmp_path: Path) -> Path:
 
 
 WAYS: dict[str, tuple[dict[str, str], list[str]]] = {
-    "a script": ({"script.py": SCRIPT}, ["script.py"]),
+    "a script, on another machine": ({"script.py": SCRIPT}, ["script.py"]),
     "python -m": ({"app/main.py": SCRIPT}, ["-m", "app.main"]),
     "pytest": (
-        {"test_it.py": TEST, "conftest.py": CONFTEST},
-        ["-m", "pytest", "-qs", "-p", "no:cacheprovider"],
-    ),
-    "pytest importlib": (
-        {"tests/deep/test_it.py": TEST, "pytest.ini": "[pytest]\npythonpath = ."},
+        {
+            "conftest.py": CONFTEST,
+            "tests/deep/test_it.py": TEST,
+            "pytest.ini": "[pytest]\npythonpath = .",
+        },
         ["-m", "pytest", "-qs", "-p", "no:cacheprovider", "--import-mode=importlib"],
     ),
     "cells": ({"cells.py": CELLS, "cells.txt": SCRIPT.replace("\n\n", "\n#%%\n")}, ["cells.py"]),
 }
 
 
-@pytest.mark.parametrize(
-    ("way", "where"), [*((way, "this machine") for way in WAYS), ("a script", "another machine")]
-)
+@pytest.mark.parametrize("way", WAYS)
 def test_a_class_is_the_same_class_in_an_actor(
-    request: pytest.FixtureRequest, folder: Path, way: str, where: str
+    request: pytest.FixtureRequest, folder: Path, way: str
 ) -> None:
     files, command = WAYS[way]
     write(folder, files)
-    cluster = request.getfixturevalue("started") if where == "another machine" else None
+    cluster = request.getfixturevalue("started") if "another machine" in way else None
     out = told(run(folder, cluster, *command))
     assert len(out) == 16
     assert out == dict.fromkeys(out, True)
@@ -268,7 +266,7 @@ def script(text: str) -> dict[str, str]:
     return {"script.py": start + textwrap.dedent(text)}
 
 
-def test_a_module_that_the_script_loads_later_is_sent_ahead_of_the_call(
+def test_a_module_loaded_later_by_the_script_is_sent_before_the_call(
     started: Started, folder: Path
 ) -> None:
     write(folder, {"late.py": "import app.kinds\nclass Late:\n    color = app.kinds.Color.RED\n"})
@@ -287,7 +285,7 @@ def test_a_module_that_the_script_loads_later_is_sent_ahead_of_the_call(
     assert out == dict.fromkeys(out, True)
 
 
-def test_an_actor_sends_on_what_it_was_sent(started: Started, folder: Path) -> None:
+def test_an_actor_forwards_modules_that_it_was_sent(started: Started, folder: Path) -> None:
     write(
         folder,
         {
@@ -317,7 +315,7 @@ def test_an_actor_sends_on_what_it_was_sent(started: Started, folder: Path) -> N
     assert out == dict.fromkeys(out, True)
 
 
-def test_another_script_finds_an_actor_whose_module_it_does_not_have(
+def test_a_script_uses_an_actor_whose_module_it_does_not_have(
     started: Started, folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere")
@@ -340,27 +338,31 @@ def test_another_script_finds_an_actor_whose_module_it_does_not_have(
     assert out == dict.fromkeys(out, True)
 
 
-def test_a_module_that_is_missing_on_another_machine_says_how_to_send_it(
+def test_a_remote_traceback_shows_the_line_and_how_to_send_a_missing_module(
     started: Started, folder: Path
 ) -> None:
     write(folder, {"beside.py": ""})
     text = """
         def needs():
             import beside
-        from app.checks import Checker
+        from app.checks import Checker, MyErr
         actor = Checker()
         try:
             actor.run(needs)
         except ModuleNotFoundError as error:
-            said = str(error.__cause__)
-        out = {"named": 'connect(ship=["beside.py"])' in said}
+            out = {"module": 'connect(ship=["beside.py"])' in str(error.__cause__)}
+        try:
+            actor.fail()
+        except MyErr as error:
+            remote = str(error.__cause__)
+            out["line"] = 'raise MyErr("no")' in remote and "actors.py" in remote
         print("told", json.dumps(out))
         """
     write(folder, script(text))
-    assert told(run(folder, started, "script.py")) == {"named": True}
+    assert told(run(folder, started, "script.py")) == {"module": True, "line": True}
 
 
-def test_what_a_module_does_at_its_top_level_is_done_in_actors_too_but_for_actors(
+def test_top_level_code_of_a_module_runs_in_actors_except_making_actors(
     folder: Path,
 ) -> None:
     write(
@@ -400,7 +402,7 @@ def test_what_a_module_does_at_its_top_level_is_done_in_actors_too_but_for_actor
     assert out == {"arguments": True, "refused": True}
 
 
-def test_a_reloaded_module_is_new_in_new_actors_and_stays_in_those_that_have_it(
+def test_a_reloaded_module_only_changes_new_actors(
     folder: Path,
 ) -> None:
     write(folder, {"config.py": "RATE = 1\n"})
@@ -423,20 +425,7 @@ def test_a_reloaded_module_is_new_in_new_actors_and_stays_in_those_that_have_it(
     assert out == dict.fromkeys(out, True)
 
 
-def test_an_error_over_there_shows_the_line_of_the_module(started: Started, folder: Path) -> None:
-    text = """
-        from app.checks import Checker, MyErr
-        try:
-            Checker().fail()
-        except MyErr as error:
-            said = str(error.__cause__)
-        print("told", json.dumps({"line": 'raise MyErr("no")' in said and "actors.py" in said}))
-        """
-    write(folder, script(text))
-    assert told(run(folder, started, "script.py")) == {"line": True}
-
-
-def test_a_module_with_a_name_of_the_standard_library_goes_by_value(
+def test_a_module_named_like_one_of_the_standard_library_is_sent_by_value(
     started: Started, folder: Path
 ) -> None:
     taken = """
@@ -473,4 +462,3 @@ def test_a_module_with_a_name_of_the_standard_library_goes_by_value(
     write(folder, script(text))
     out = told(run(folder, started, "script.py"))
     assert out == dict.fromkeys(out, True)
-    assert told(run(folder, None, "script.py")) == out

@@ -1,7 +1,4 @@
-"""Games of several agents that give away what was done to them.
-
-They have what PettingZoo's have, without it.
-"""
+"""Small games of several agents with PettingZoo's interface, without PettingZoo."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,12 +11,12 @@ Rows = dict[str, Any]
 
 
 class Party:
-    """Agents a, b and c, who come and go by a script.
+    """Agents a, b and c, who join and leave by a script.
 
     They observe [the number of the step, their own number].  The reward is the step's number, and
-    100 more for b.  `script` says who is there from the reset on, a word for each moment: a capital
-    letter dies in this step, a letter that is missing in the next word without that is gone without
-    a word.
+    100 more for b.  `script` has a word with the present agents for the reset and for each step: a
+    capital letter dies in this step; a letter that is only missing in the next word leaves
+    unreported.
     """
 
     possible_agents: Sequence[str] = ("a", "b", "c")
@@ -30,7 +27,7 @@ class Party:
         self.masked = masked
         self.agents: list[str] = []
         self.seeds: list[int | None] = []  # of the resets
-        self.taken: list[dict[str, int]] = []  # the actions of each step
+        self.taken: list[dict[str, int]] = []  # each step's actions
         self.is_closed = False
 
     def observation_space(self, agent: str) -> gymnasium.Space[Any]:
@@ -79,7 +76,7 @@ class Party:
 
 
 class Roles(Party):
-    """One step a game: all see the same, and are rewarded for the action of their own number."""
+    """Games of one step: an agent is rewarded for the action of its own number."""
 
     def __init__(self) -> None:
         super().__init__("abc ABC")
@@ -94,9 +91,9 @@ class Roles(Party):
 
 
 class Race:
-    """Two players, or more, take one to three steps in turn; who comes to `length` first has won.
+    """Players who take turns of one to three steps; the first at `length` wins.
 
-    They observe [how far they are from the end]; a mask forbids to go beyond it.
+    They observe [their distance from the end]; a mask forbids steps beyond it.
     """
 
     metadata: dict[str, Any] = {"name": "race_v0"}  # noqa: RUF012

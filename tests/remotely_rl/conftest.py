@@ -1,4 +1,4 @@
-"""A cluster that is none, for what needs no processes; one thread for what is small."""
+"""Fixtures: a cluster in one process, one thread of torch, and no curves."""
 
 from collections.abc import Iterator
 
@@ -11,19 +11,19 @@ from remotely_rl.runs import curve
 
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
-    """Networks of toys: two threads of torch would wait for each other longer than compute."""
+    """Use one thread of torch: small networks are slower with two."""
     torch.set_num_threads(1)
 
 
 @pytest.fixture
 def no_curve(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs leave an empty picture: to draw one takes longer than to train for a hundred steps."""
+    """Replace a run's curve with an empty image: drawing takes longer than the test's training."""
     monkeypatch.setattr(curve, "draw", lambda csv, png, title: png.touch())
 
 
 @pytest.fixture
 def local(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every remote object lives in the test's own process, and every call runs at once."""
+    """Keep every remote object in the test's own process; calls run immediately."""
     remotely.shutdown()
     monkeypatch.setenv("REMOTELY_LOCAL", "1")
     yield
@@ -32,6 +32,6 @@ def local(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def own_cluster(nothing_left: None) -> Iterator[None]:
-    """The cluster that a test, or a run in it, starts for itself ends with the test."""
+    """End the cluster that a test or its run starts."""
     yield
     remotely.shutdown()

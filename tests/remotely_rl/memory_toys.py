@@ -1,4 +1,4 @@
-"""Problems that take a memory, many at once: a step of all is a few operations of numpy."""
+"""Problems that need a memory, as vector environments in numpy."""
 
 from pathlib import Path
 from typing import Any
@@ -12,17 +12,17 @@ from gymnasium.vector.utils import batch_space
 from remotely_rl import algorithms
 from remotely_rl.runs.training import Result
 
-# About twice what the slowest seed of the slowest template took.
+# About twice the steps of the slowest seed of the slowest algorithm.
 STEPS = 300_000
-TEMPLATES = ["a2c", "ppo", "impala", "appo", "a3c"]
+ALGORITHMS = ["a2c", "ppo", "impala", "appo", "a3c"]
 
 
 def train(name: str, env: Any, seed: int, run: Path) -> Result:
-    """Trains an LSTM by a template's defaults, until the problem is learnt or STEPS are over."""
+    """Train an LSTM with an algorithm's defaults until the target or STEPS."""
     algorithm = algorithms.named(name)
     config = algorithm.Config(
         env=env, lstm=64, target=TARGETS[env], total_steps=STEPS, seed=seed,
-        anneal_steps=algorithm.Config.horizon,  # most are done long before
+        anneal_steps=algorithm.Config.horizon,  # most finish much earlier
         log_interval_s=1e6, checkpoint_interval_s=1e6,
     )  # fmt: skip
     result: Result = algorithm.train(config, run=run)
@@ -30,7 +30,7 @@ def train(name: str, env: Any, seed: int, run: Path) -> Result:
 
 
 class HiddenVelocities(CartPoleVectorEnv):
-    """CartPole of which position and angle are seen; how fast they change is to be remembered."""
+    """CartPole without its velocities, which the agent must infer from earlier observations."""
 
     def __init__(self, num_envs: int = 1):
         super().__init__(num_envs)
@@ -59,11 +59,11 @@ class HiddenVelocities(CartPoleVectorEnv):
 
 
 class TMaze(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
-    """A corridor whose first place shows where to turn at its end, 5 steps on.
+    """A corridor whose first place shows the direction to take at its end, 5 steps later.
 
-    Bakker 2001's, with his rewards: 4 for the right turn, -0.1 for the wrong one, which ends it
-    too, and for each step against a wall; an episode is cut after 20.  Seen are the sign (-1 or
-    1, at the start alone), whether it is the corridor, and whether it is the crossing.
+    As in Bakker 2001: the reward is 4 for the right turn, and -0.1 for the wrong one and for each
+    step against a wall.  A turn ends the episode; 20 steps truncate it.  The observation is
+    [the sign (-1 or 1, only at the start), in the corridor, at the crossing].
     """
 
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
@@ -100,9 +100,9 @@ class TMaze(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         self._begin(turned | truncated)
         return self._obs(), reward, turned, truncated, {}
 
-    def _begin(self, anew: np.ndarray) -> None:
-        self.right[anew] = self.np_random.integers(2, size=anew.sum())
-        self.place[anew], self.now[anew] = 0, 0
+    def _begin(self, reset: np.ndarray) -> None:
+        self.right[reset] = self.np_random.integers(2, size=reset.sum())
+        self.place[reset], self.now[reset] = 0, 0
 
     def _obs(self) -> np.ndarray:
         start, crossing = self.place == 0, self.place == self.LENGTH
@@ -110,5 +110,5 @@ class TMaze(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         return np.stack([sign, ~start & ~crossing, crossing], 1).astype(np.float32)
 
 
-# The mean of 30 returns that is asked for.
+# The target: a mean of 30 returns.
 TARGETS: dict[Any, float] = {HiddenVelocities: 475.0, TMaze: 3.8}

@@ -1,4 +1,4 @@
-"""A module that registers an environment as it is imported: `MODULE_ID` names both."""
+"""A module whose import registers an environment: `MODULE_ID` names both."""
 
 import gymnasium
 

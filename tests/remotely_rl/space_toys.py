@@ -1,4 +1,4 @@
-"""Small problems of every kind of space; each is learnt in seconds, and by what it names alone.
+"""Small problems of every kind of space, each learnt in seconds.
 
 An episode has eight steps, whose rewards are between 0 and 1, so a perfect agent's return is 8.
 """
@@ -15,19 +15,19 @@ from remotely_rl import algorithms
 from remotely_rl.runs.training import Result
 
 LENGTH = 8
-STEPS = 120_000  # four times what the slowest took
+STEPS = 120_000  # four times those of the slowest
 LSTM = 64  # units
 LEARN_Q = ("n_step_q", "dqn", "c51", "qr_dqn", "rainbow")
-FOR_BOXES = ("sac", "td3")  # whose actions are all continuous
+FOR_BOXES = ("sac", "td3")  # continuous actions only
 TAKE_LSTM = ("a2c", "ppo", "impala", "appo", "a3c")
 
-# What differs from the defaults, which are for longer problems and several actors.
+# Settings for short problems and one actor.
 SETTINGS: dict[str, Any] = {"actors": 1, "envs_per_actor": 16, "gamma": 0.5, "random_start": 0}
 FROM_REPLAY: dict[str, Any] = {
     "learn_from": 500, "replay_rows": 20_000, "batch_size": 64, "explore_steps": 3000,
     "target_update_interval": 500, "n_step": 1, "learning_rate": 1e-3, "learner_threads": 1,
 }  # fmt: skip
-OF_TEMPLATE: dict[str, dict[str, Any]] = {
+OF_ALGORITHM: dict[str, dict[str, Any]] = {
     "a2c": {"entropy_coef": 0.003},
     "a3c": {"entropy_coef": 0.003},
     "n_step_q": {"explore_steps": 10_000},
@@ -45,7 +45,7 @@ Info = dict[str, Any]
 
 
 class Toy(gymnasium.Env[Any, Any]):
-    """Draws a secret in each step; an action is rewarded for what it says of it."""
+    """An environment that draws a secret in each step and rewards the action that names it."""
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
         super().reset(seed=seed)
@@ -67,7 +67,7 @@ class Toy(gymnasium.Env[Any, Any]):
         raise NotImplementedError
 
     def judge(self, action: Any) -> tuple[float, bool]:
-        """The reward, and whether the episode is lost."""
+        """Return the reward, and whether the episode is lost."""
         raise NotImplementedError
 
     def info(self) -> Info:
@@ -75,7 +75,7 @@ class Toy(gymnasium.Env[Any, Any]):
 
 
 class ImageAndVector(Toy):
-    """A dict: which half of a picture is bright, and the sign of a number, make four cases."""
+    """A dict observation: the bright half of an image and the sign of a number name the action."""
 
     observation_space = spaces.Dict(
         {
@@ -98,9 +98,9 @@ class ImageAndVector(Toy):
 
 
 class Masked(Toy):
-    """Two actions of eight are legal, an even and an odd one; which are, only the mask tells.
+    """Eight actions, of which the mask allows an even and an odd one.
 
-    A number says which of the two is right.  An illegal action loses the episode.
+    The observed number names the right one.  An illegal action loses the episode.
     """
 
     observation_space: gymnasium.Space[Any] = spaces.Box(0, 1, (1,), np.float32)
@@ -113,7 +113,7 @@ class Masked(Toy):
     @property
     def mask(self) -> NDArray[np.int8]:
         mask = np.zeros(8, np.int8)
-        mask[self.legal] = self.now < LENGTH  # nothing is legal once it is over
+        mask[self.legal] = self.now < LENGTH  # no action is legal at the end
         return mask
 
     def observe(self) -> Any:
@@ -129,7 +129,7 @@ class Masked(Toy):
 
 
 class MaskObserved(Masked):
-    """The same with the mask in the observation, as PettingZoo has it."""
+    """The same with the mask in the observation, as in PettingZoo."""
 
     observation_space = spaces.Dict(
         {"observation": spaces.Box(0, 1, (1,), np.float32), "action_mask": spaces.MultiBinary(8)}
@@ -143,7 +143,7 @@ class MaskObserved(Masked):
 
 
 class MaskedChoices(Masked):
-    """Two choices of eight, with a mask each; the second must be of the other kind."""
+    """Two choices of eight, each with a mask; the second needs the other parity."""
 
     action_space = spaces.MultiDiscrete([8, 8])
 
@@ -157,7 +157,7 @@ class MaskedChoices(Masked):
 
 
 class Numbers(Toy):
-    """A tuple of discrete observations, of which the first and the third tell the action."""
+    """A tuple of discrete observations; the first and the third determine the action."""
 
     observation_space = spaces.Tuple(
         [spaces.Discrete(3, start=5), spaces.MultiBinary(2), spaces.MultiDiscrete([2, 4])]
@@ -177,7 +177,7 @@ class Numbers(Toy):
 
 
 class OneNumber(Toy):
-    """A discrete observation, whose oddness is the action."""
+    """A discrete observation whose parity is the action."""
 
     observation_space = spaces.Discrete(6, start=-2)
     action_space = spaces.Discrete(2)
@@ -193,7 +193,7 @@ class OneNumber(Toy):
 
 
 class ArmAndHand(Toy):
-    """A nested action: where the arm goes, a number near what is seen, and what the hand does."""
+    """A nested action: a direction, a number near the observed one, and a choice of the hand."""
 
     observation_space = spaces.Box(-1, 1, (2,), np.float32)
     action_space = spaces.Dict(
@@ -215,7 +215,7 @@ class ArmAndHand(Toy):
         return 0.5 * near + 0.5 * float(action["hand"] == self.grip + 1), False
 
 
-# A return that only an agent reaches which uses all that it is shown.
+# Returns that need every part of the observation.
 TARGETS: dict[type[Toy], float] = {
     ImageAndVector: 7.2,
     Masked: 7.2,
@@ -225,23 +225,23 @@ TARGETS: dict[type[Toy], float] = {
     OneNumber: 7.2,
     ArmAndHand: 6.4,
 }
-# Spaces of actions that have values: all others are for policies.
+# Action spaces for algorithms of values; the others need a policy.
 OF_Q = (ImageAndVector, Masked, MaskObserved, OneNumber)
 
 
 def takes(name: str, env: type[Toy], units: int = 0) -> bool:
-    """Whether a template can train in an environment with so large an LSTM."""
+    """Return whether an algorithm can train in an environment with an LSTM of this size."""
     if name in FOR_BOXES:
         return False
     return (name not in LEARN_Q or env in OF_Q) and (not units or name in TAKE_LSTM)
 
 
 def train(name: str, env: type[Toy], seed: int, run: Path, units: int = 0) -> Result:
-    """Train until the target is reached, or STEPS are over."""
+    """Train until the target or STEPS."""
     algorithm = algorithms.named(name)
     config = algorithm.Config(
         env=env, seed=seed, target=TARGETS.get(env), total_steps=STEPS, log_interval_s=1e6,
-        checkpoint_interval_s=1e6, **SETTINGS, **OF_TEMPLATE[name],
+        checkpoint_interval_s=1e6, **SETTINGS, **OF_ALGORITHM[name],
         **({"lstm": units} if units else {}),
     )  # fmt: skip
     result: Result = algorithm.train(config, run=run)

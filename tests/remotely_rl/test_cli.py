@@ -1,4 +1,4 @@
-"""The command line: every field an option, every mistake a sentence."""
+"""The command line: its options, messages and runs."""
 
 import dataclasses
 import json
@@ -38,7 +38,7 @@ def invoke(*command: str) -> Result:
 
 @pytest.fixture
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[impala.Config, Any]]:
-    """Instead of training, keeps the config and the model that it would train with."""
+    """Record the config and the model instead of training."""
     asked: list[tuple[impala.Config, Any]] = []
 
     def keep(
@@ -73,7 +73,7 @@ def test_the_version_is_that_of_remotely() -> None:
         ("rules", 0),
     ],
 )
-def test_a_training_starts_its_cluster_while_it_imports_and_no_other_command_does(
+def test_only_train_starts_a_cluster_while_it_imports(
     words: str, begun: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begins: list[None] = []
@@ -83,12 +83,12 @@ def test_a_training_starts_its_cluster_while_it_imports_and_no_other_command_doe
     with pytest.raises(SystemExit):
         main()
     assert len(begins) == begun
-    invoke(*words.split())  # a program that calls it is asked for nothing
+    invoke(*words.split())  # a program that calls it is not asked to confirm
     assert len(begins) == begun
 
 
 @pytest.mark.parametrize("name", algorithms.ALGORITHMS)
-def test_every_field_is_an_option_with_its_prose_and_those_that_are_needed_first_come_first(
+def test_every_field_is_an_option_with_its_prose_in_the_order_of_groups(
     name: str,
 ) -> None:
     text = invoke("train", name, "--help").output
@@ -127,14 +127,14 @@ def test_help_does_not_wait_for_torch(words: list[str]) -> None:
     assert subprocess.run([sys.executable, "-c", script, *words]).returncode == 0
 
 
-def test_all_algorithms_are_listed_with_a_line_each() -> None:
+def test_every_algorithm_is_listed_with_a_line() -> None:
     text = " ".join(invoke("train", "--help").output.split())
     for name, algorithm in algorithms.ALGORITHMS.items():
         assert f"{name} {algorithm.summary}" in text
-    assert "FILE.py:NAME An algorithm of your own." in text
+    assert "FILE.py:NAME Your own algorithm." in text
 
 
-def test_options_become_fields_and_the_rest_stays_as_it_is(
+def test_options_become_fields_and_the_others_keep_their_defaults(
     trained: list[tuple[impala.Config, Any]],
 ) -> None:
     done = invoke(
@@ -155,7 +155,7 @@ def test_options_become_fields_and_the_rest_stays_as_it_is(
     assert trained == [(want, None)]
 
 
-def test_a_resumed_run_keeps_its_own_config_but_for_what_is_given(
+def test_a_resumed_run_keeps_its_config_except_given_options(
     trained: list[tuple[impala.Config, Any]], tmp_path: Path
 ) -> None:
     config = {"env": "CartPole-v1", "gamma": 0.9, "minutes": 1}
@@ -173,7 +173,7 @@ class Mine(networks.MLP):
 """
 
 
-def test_a_model_of_ones_own_is_taken_out_of_its_file(
+def test_a_users_model_is_loaded_from_its_file(
     trained: list[tuple[impala.Config, Any]], tmp_path: Path
 ) -> None:
     (tmp_path / "my_own_model.py").write_text(OWN)
@@ -201,7 +201,7 @@ gymnasium.register("Mine-v0", Mine)
 
 @pytest.fixture
 def own_environment(tmp_path: Path) -> Iterator[Path]:
-    """A file with an environment that needs modules beside it, one of them in an actor alone."""
+    """Write an environment whose file imports modules beside it, one of them only in actors."""
     (tmp_path / "my_own_environment.py").write_text(OWN_ENVIRONMENT)
     (tmp_path / "my_own_names.py").write_text("GAME = 'CartPole-v1'")
     (tmp_path / "my_own_names_of_late.py").write_text("")
@@ -212,7 +212,7 @@ def own_environment(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.usefixtures("here")
-def test_an_environment_of_ones_own_is_taken_out_of_its_file_to_train_and_to_resume(
+def test_a_users_environment_is_loaded_from_its_file_to_train_and_to_resume(
     tmp_path: Path, own_environment: Path
 ) -> None:
     env, run = f"{own_environment}:Mine", str(tmp_path / "run")
@@ -234,7 +234,7 @@ def test_an_id_of_a_module_in_the_working_directory_is_found(
     steps = ("--total-steps", "20", "--probe-steps", "5", "--run", str(tmp_path / "run"))
     done = invoke("train", "ppo", *TINY, "--env", "my_own_environment:Mine-v0", *steps)
     assert done.exit_code == 0, done.output
-    assert "my_own_environment" in sys.modules  # so that actors elsewhere are sent it
+    assert "my_own_environment" in sys.modules  # so that remote actors receive it
 
 
 @pytest.mark.parametrize(
@@ -267,9 +267,7 @@ def test_a_wrong_rule_or_optimizer_leaves_no_folder(
         ("{folder}/notes.txt:Mine", "notes.txt is not a Python file"),
     ],
 )
-def test_a_model_that_is_not_there_is_told_how_to_name_one(
-    tmp_path: Path, word: str, said: str
-) -> None:
+def test_a_missing_model_is_rejected_with_a_hint(tmp_path: Path, word: str, said: str) -> None:
     (tmp_path / "my_model.py").write_text(OWN)
     (tmp_path / "notes.txt").write_text("buy milk")
     word = word.format(file=tmp_path / "my_model.py", folder=tmp_path)
@@ -307,21 +305,19 @@ def test_a_model_that_is_not_there_is_told_how_to_name_one(
         (["train", "impala", "--resume", "nowhere"], "there is no run folder nowhere"),
         (["train", "impala", "--address", "127.0.0.1:1"], "127.0.0.1:1"),
         (["train", "impala", "--address", "ray://x:1"], "Error: 'ray://x:1': Ray Client"),
-        (["train", "impala", "--address", "nowhere:x"], "Error: 'nowhere:x' is no address"),
+        (["train", "impala", "--address", "nowhere:x"], "Error: 'nowhere:x' is not an address"),
     ],
 )
-def test_a_mistake_is_answered_in_a_sentence_and_with_status_2(
-    command: list[str], said: str
-) -> None:
+def test_an_error_of_the_user_is_one_sentence_and_status_2(command: list[str], said: str) -> None:
     remotely.shutdown()
     done = invoke(*command)
     assert done.exit_code == 2
     assert said in done.output
     assert "Traceback" not in done.output
-    assert not remotely.is_connected()  # what can be told at once is told without a cluster
+    assert not remotely.is_connected()  # the error needs no cluster
 
 
-def test_an_address_of_the_shell_that_is_none_is_told_in_a_sentence_too(
+def test_an_invalid_remotely_address_is_rejected(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     remotely.shutdown()
@@ -334,9 +330,7 @@ def test_an_address_of_the_shell_that_is_none_is_told_in_a_sentence_too(
 
 
 @pytest.mark.usefixtures("local")
-def test_a_run_that_takes_no_step_has_failed_whether_new_or_resumed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_run_without_a_step_has_failed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     done = invoke("train", "ppo", *TINY, "--minutes", "0.000001", "--run", str(tmp_path / "run"))
     assert done.exit_code == 1
     assert "Error: the run ended before its first step: 1e-06 minutes are over." in done.output
@@ -349,7 +343,7 @@ def test_a_run_that_takes_no_step_has_failed_whether_new_or_resumed(
 
 
 @pytest.mark.usefixtures("local")
-def test_a_run_leaves_all_that_it_promises_and_goes_on(tmp_path: Path) -> None:
+def test_a_run_writes_all_of_its_files_and_can_be_resumed(tmp_path: Path) -> None:
     run = tmp_path / "run"
     done = invoke("train", "ppo", *TINY, "--run", str(run), "--total-steps", "60")
     assert done.exit_code == 0, done.output
@@ -369,7 +363,7 @@ def test_a_run_leaves_all_that_it_promises_and_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_ctrl_c_ends_a_run_in_good_order(tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_run_gracefully(tmp_path: Path) -> None:
     run = tmp_path / "run"
     options = ["--env", "CartPole-v1", "--log-interval-s", "0.2", "--run", str(run)]
     command = [sys.executable, "-m", "remotely_rl.cli", "train", "impala", *options]
@@ -381,7 +375,7 @@ def test_ctrl_c_ends_a_run_in_good_order(tmp_path: Path) -> None:
     while "games)" not in "".join(said):  # a line of progress
         said.append(training.stdout.readline())
         assert said[-1], "ended too early: " + "".join(said)
-    os.killpg(training.pid, signal.SIGINT)  # as a terminal does: learner and actors alike
+    os.killpg(training.pid, signal.SIGINT)  # as a terminal: learner and actors
     rest, _ = training.communicate(timeout=60)
     assert training.returncode == 0, rest
     assert rest.splitlines()[-1] == f"stopped by SIGINT; the run is in {run}"
@@ -396,7 +390,7 @@ def test_presets_are_listed_with_their_figures_and_options() -> None:
         assert f"{command}\n    {row}\n    {row.options}\n" in text
 
 
-def test_rules_are_listed_with_what_all_of_them_can_be_told() -> None:
+def test_rules_are_listed_with_their_settings() -> None:
     listed = invoke("rules").output
-    for told in ("\nfasgd\n", "\n    rate  ", "--optimizer (optimizer=)", "\n    gate_push "):
-        assert told in listed
+    for shown in ("\nfasgd\n", "\n    rate  ", "--optimizer (optimizer=)", "\n    gate_push "):
+        assert shown in listed

@@ -1,4 +1,4 @@
-"""That agents learn, through real actors."""
+"""Learning with real actors."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ def test_a_pole_is_balanced_or_a_pendulum(name: str, tmp_path: Path) -> None:
     assert (tmp_path / "run" / "curve.png").exists()
     rows = metrics.read(tmp_path / "run" / "metrics.csv")
     stale = max(row["train/staleness_max"] for row in rows if row["train/staleness_max"] >= 0)
-    assert (stale == 0) == (name in IN_ROUNDS)  # the others are off-policy, then
+    assert (stale == 0) == (name in IN_ROUNDS)  # the others are off-policy
 
 
 @pytest.mark.learning
@@ -34,8 +34,10 @@ def test_a_pole_is_balanced_or_a_pendulum(name: str, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("local", "no_curve")
 @pytest.mark.parametrize("seed", range(1, 6))
 @pytest.mark.parametrize("env", memory_toys.TARGETS)
-@pytest.mark.parametrize("name", memory_toys.TEMPLATES)
-def test_what_is_out_of_sight_is_remembered(name: str, env: Any, seed: int, tmp_path: Path) -> None:
-    # In one process, so that a seed takes as many steps whatever else the machine does.
+@pytest.mark.parametrize("name", memory_toys.ALGORITHMS)
+def test_an_lstm_remembers_what_is_out_of_sight(
+    name: str, env: Any, seed: int, tmp_path: Path
+) -> None:
+    # In one process, so a seed takes the same steps on any machine.
     result = memory_toys.train(name, env, seed, tmp_path / "run")
     assert "is reached" in result.ended, result

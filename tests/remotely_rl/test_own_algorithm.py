@@ -1,4 +1,4 @@
-"""An algorithm in a file of a user's: trained, resumed, loaded; and what it must have."""
+"""A user's algorithm in a file: training, resuming, loading and its checks."""
 
 import dataclasses
 import json
@@ -52,7 +52,7 @@ def written(folder: Path, text: str) -> str:
 
 @pytest.fixture
 def run(file: Path, tmp_path: Path, local: None, no_curve: None) -> Path:
-    """A run of the algorithm in `file`, which is moved then."""
+    """Return a run of the algorithm in `file`."""
     train = algorithms.train_of(f"{file}:train")
     config = train.Config(actors=1, envs_per_actor=2, rollout_steps=32, total_steps=64)
     return train(config, run=tmp_path / "run").run
@@ -62,7 +62,7 @@ def run(file: Path, tmp_path: Path, local: None, no_curve: None) -> Path:
 
 
 @pytest.mark.usefixtures("local", "no_curve")
-def test_an_algorithm_of_ones_own_is_trained_resumed_evaluated_and_played_from_its_file(
+def test_a_users_algorithm_is_trained_resumed_evaluated_and_played_from_its_file(
     file: Path, tmp_path: Path
 ) -> None:
     word, run = f"{file}:train", str(tmp_path / "run")
@@ -79,20 +79,20 @@ def test_an_algorithm_of_ones_own_is_trained_resumed_evaluated_and_played_from_i
     assert (agent.config.gamma, agent.config.total_steps) == (0.9, 192)
 
 
-def test_its_help_has_the_fields_of_its_config_and_what_its_file_says_first(file: Path) -> None:
+def test_its_help_has_the_fields_of_its_config_and_its_docstring(file: Path) -> None:
     text = " ".join(invoke("train", f"{file}:train", "--help").output.split())
-    assert "an algorithm of your own, in a file of your own" in text
+    assert "your own algorithm, in one file" in text
     assert "--value-coef FLOAT Value loss coefficient. [0.5]" in text
     assert "[CartPole-v1]" in text
     assert "preset" not in text
 
 
-def test_the_config_of_the_example_takes_an_environment_of_ones_own(file: Path) -> None:
+def test_the_example_takes_a_users_environment(file: Path) -> None:
     config = algorithms.train_of(f"{file}:train").Config(env=print)
     assert config.env is print
 
 
-def test_the_page_shows_the_example_as_it_is_which_has_fewer_than_sixty_lines() -> None:
+def test_the_page_shows_the_example_which_has_fewer_than_sixty_lines() -> None:
     page = (ROOT / "docs" / "own_algorithm.md").read_text(encoding="utf-8")
     example = (ROOT / "examples" / "reinforce.py").read_text(encoding="utf-8")
     block = page.split("```python\n")[1].split("```")[0]
@@ -101,7 +101,7 @@ def test_the_page_shows_the_example_as_it_is_which_has_fewer_than_sixty_lines() 
 
 
 @pytest.mark.usefixtures("own_cluster", "no_curve")
-def test_sac_can_be_written_in_a_file_of_ones_own(tmp_path: Path) -> None:
+def test_sac_can_be_written_in_a_users_file(tmp_path: Path) -> None:
     text = Path(sac.__file__).read_text(encoding="utf-8")
     (tmp_path / "own_sac.py").write_text(text.replace('Train("sac"', 'Train("own_sac"'))
     train = algorithms.train_of(f"{tmp_path / 'own_sac.py'}:train")
@@ -110,7 +110,7 @@ def test_sac_can_be_written_in_a_file_of_ones_own(tmp_path: Path) -> None:
     config = train.Config(
         total_steps=96, learn_from=32, batch_size=16, replay_ratio=4.0, hidden="8,8"
     )
-    result = train(config, run=tmp_path / "run")  # its actors are of a class of the file
+    result = train(config, run=tmp_path / "run")  # the class of its actors is in the file
 
     assert result.updates > 0
     assert evaluation.evaluate(result.run, 1, steps=200).mean_length == 200
@@ -126,15 +126,13 @@ def test_reinforce_learns_cart_pole(file: Path, tmp_path: Path, own_cluster: Non
 # --- where the file is ----------------------------------------------------------------------------
 
 
-def test_a_run_whose_file_has_moved_says_from_where_and_takes_another(
+def test_a_run_whose_file_has_moved_says_so_and_takes_another(
     run: Path, file: Path, tmp_path: Path
 ) -> None:
     moved = file.rename(tmp_path / "own_moved.py")
-    with pytest.raises(
-        TrainingError, match=r"trained by reinforce, which is called train in .*"
-    ) as e:
+    with pytest.raises(TrainingError, match=r"trained by reinforce, which is train in .*") as e:
         remotely_rl.load(run)
-    assert f"{file}, and that file is not there: pass it, algorithm= or --alg" in str(e.value)
+    assert f"{file}, but that file does not exist: pass it, algorithm= or --alg" in str(e.value)
 
     train = algorithms.train_of(f"{moved}:train")
     assert remotely_rl.load(run, algorithm=train).config.env == "CartPole-v1"
@@ -142,12 +140,10 @@ def test_a_run_whose_file_has_moved_says_from_where_and_takes_another(
     assert done.exit_code == 0, done.output
 
 
-def test_a_file_that_has_another_algorithm_by_now_is_told(run: Path, file: Path) -> None:
+def test_a_file_with_another_algorithm_is_rejected(run: Path, file: Path) -> None:
     del sys.modules["own_reinforce"]
     file.write_text("train = 3")
-    with pytest.raises(
-        TrainingError, match=r"trained by reinforce, .* and now .* is of type int, and"
-    ):
+    with pytest.raises(TrainingError, match=r"trained by reinforce, .* but .* is of type int, not"):
         remotely_rl.load(run)
 
 
@@ -160,19 +156,19 @@ def test_code_in_the_folder_of_a_run_is_not_executed(run: Path) -> None:
         remotely_rl.load(run)
 
 
-def test_an_algorithm_of_no_file_is_passed_to_load_its_run(run: Path) -> None:
+def test_an_algorithm_without_a_file_must_be_passed_to_load_its_run(run: Path) -> None:
     train = algorithms.of_run(run)
     content = json.loads((run / "config.json").read_text())
-    del content["source"]  # as from a notebook
+    del content["source"]  # as in a notebook
     (run / "config.json").write_text(json.dumps(content))
     with pytest.raises(
-        TrainingError, match="which is neither remotely_rl's nor of a file: pass it"
+        TrainingError, match="which is not in remotely_rl or in a known file: pass it"
     ):
         remotely_rl.load(run)
     assert remotely_rl.load(run, algorithm=train).act([0.0, 0.0, 0.0, 0.0]) in (0, 1)
 
 
-def test_an_algorithm_knows_its_file_also_in_another_process(file: Path) -> None:
+def test_an_algorithm_knows_its_file_in_another_process(file: Path) -> None:
     train = algorithms.train_of(f"{file}:train")
     assert train.source == f"{file}:train"
     again: Train[Any] = pickle.loads(pickle.dumps(train))
@@ -184,18 +180,18 @@ def test_an_algorithm_knows_its_file_also_in_another_process(file: Path) -> None
     assert sac.train.source is None
 
 
-def test_a_file_is_run_once_however_often_it_is_named(file: Path) -> None:
+def test_a_file_is_executed_once(file: Path) -> None:
     assert algorithms.train_of(f"{file}:train") is algorithms.train_of(f"{file}:train")
 
 
-def test_a_file_that_raises_is_run_again_when_it_is_mended(tmp_path: Path) -> None:
+def test_a_file_that_raised_is_executed_again(tmp_path: Path) -> None:
     word = written(tmp_path, "1 / 0")
     with pytest.raises(ZeroDivisionError):
         algorithms.train_of(word)
     assert "own_algorithm" not in sys.modules
 
 
-# --- what it must have ----------------------------------------------------------------------------
+# --- its checks -----------------------------------------------------------------------------------
 
 LOOP = "def loop(session): ...\n"
 CONFIG = "@dataclasses.dataclass(frozen=True)\nclass Config(rl.Common): ...\n"
@@ -204,13 +200,13 @@ CONFIG = "@dataclasses.dataclass(frozen=True)\nclass Config(rl.Common): ...\n"
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("train = 3", "is of type int, and no algorithm: that is train = remotely_rl.Train("),
-        ("def train(config): ...", "is the function train, and no algorithm"),
-        (f"{LOOP}{CONFIG}train = rl.Train", "is the class Train, and no algorithm"),
+        ("train = 3", "is of type int, not an algorithm.  Write train = remotely_rl.Train("),
+        ("def train(config): ...", "is the function train, not an algorithm"),
+        (f"{LOOP}{CONFIG}train = rl.Train", "is the class Train, not an algorithm"),
         ("trian = 3", "has nothing called 'train', did you mean 'trian'?"),
         (
             f"{LOOP}class Config(rl.Common): ...\ntrain = rl.Train('own', Config, loop)",
-            "the Config of own, Config, is no dataclass, so that its fields are none: write",
+            "the Config of own, Config, is not a dataclass, so it has no fields: write",
         ),
         (
             f"{LOOP}class Config: ...\ntrain = rl.Train('own', Config, loop)",
@@ -222,11 +218,11 @@ CONFIG = "@dataclasses.dataclass(frozen=True)\nclass Config(rl.Common): ...\n"
         ),
         (
             f"{LOOP}{CONFIG}train = rl.Train('ppo', Config, loop)",
-            "calls itself 'ppo', as an algorithm of remotely_rl does: give it a name of its own",
+            "is called 'ppo', which is an algorithm of remotely_rl: choose another name",
         ),
     ],
 )
-def test_an_algorithm_that_lacks_something_is_told_what_it_must_have(
+def test_an_incomplete_algorithm_is_rejected_with_what_it_lacks(
     text: str, said: str, tmp_path: Path
 ) -> None:
     done = invoke("train", written(tmp_path, text), "--run", str(tmp_path / "run"))
@@ -235,14 +231,14 @@ def test_an_algorithm_that_lacks_something_is_told_what_it_must_have(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_rejected(tmp_path: Path) -> None:
     done = invoke("train", str(tmp_path / "nowhere.py:train"))
     assert done.exit_code == 2
     assert "an algorithm of your own needs FILE.py:NAME with a file that exists" in done.output
 
 
 @pytest.mark.usefixtures("local", "no_curve")
-def test_a_config_needs_no_fields_but_those_that_its_algorithm_reads(tmp_path: Path) -> None:
+def test_a_config_needs_only_the_fields_that_its_algorithm_reads(tmp_path: Path) -> None:
     def loop(session: Any) -> None:
         assert session.learner.learning_rate.value == 0.1
         session.learner.learning_rate.anneal(0.5)
@@ -257,7 +253,7 @@ def test_a_config_needs_no_fields_but_those_that_its_algorithm_reads(tmp_path: P
     assert run_folder.read(result.run).algorithm == "own"
 
 
-def test_the_presets_of_the_library_are_not_those_of_a_file_of_the_same_name() -> None:
+def test_library_presets_do_not_apply_to_a_users_algorithm_of_the_same_name() -> None:
     @dataclasses.dataclass(frozen=True)
     class Config(remotely_rl.Common):
         learning_rate: remotely_rl.fields.LearningRate = 0.1
@@ -270,9 +266,9 @@ def test_the_presets_of_the_library_are_not_those_of_a_file_of_the_same_name() -
         Config(env="CartPole-v1", preset="CartPole-v1")
 
 
-# --- what such a file imports ---------------------------------------------------------------------
+# --- imports of the file --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", remotely_rl.__all__)
-def test_what_is_public_is_there(name: str) -> None:
+def test_all_public_names_exist(name: str) -> None:
     assert getattr(remotely_rl, name) is not None

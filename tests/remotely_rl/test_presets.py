@@ -1,4 +1,4 @@
-"""Presets: when one is taken, what it sets, and what is said of it."""
+"""Presets: when one applies, its settings and its messages."""
 
 import copy
 import dataclasses
@@ -57,22 +57,22 @@ def test_a_preset_fits_every_version_of_its_environment(rows: None, env: str) ->
     assert (config.gamma, config.total_steps, config.preset) == (0.9, 150_000, "CartPole-v1")
 
 
-def test_a_config_without_a_word_of_presets_has_the_defaults(rows: None) -> None:
+def test_a_config_without_a_preset_has_the_defaults(rows: None) -> None:
     assert ppo.Config(env="CartPole-v1").gamma == 0.99
     assert ppo.Config(env="CartPole-v1", preset="none").gamma == 0.99
 
 
-def test_whatever_is_given_wins_over_the_preset_also_if_it_is_the_default(rows: None) -> None:
+def test_given_values_override_the_preset_even_if_they_are_defaults(rows: None) -> None:
     config = ppo.Config(env="CartPole-v1", preset="auto", gamma=0.99, minutes=5)
     assert (config.gamma, config.total_steps, config.minutes) == (0.99, 150_000, 5)
 
 
-def test_the_preset_of_another_environment_can_be_asked_for(rows: None) -> None:
+def test_the_preset_of_another_environment_can_be_selected(rows: None) -> None:
     config = ppo.Config(env=gymnasium.make, preset="CartPole-v1")
     assert (config.gamma, config.preset) == (0.9, "CartPole-v1")
 
 
-def test_the_form_of_the_paper_is_a_preset_and_has_the_size_of_images_in_games_alone() -> None:
+def test_the_paper_is_a_preset_whose_image_size_applies_to_atari_only() -> None:
     assert ppo.Config(env="ALE/Pong-v5", preset="paper").image_size == 84
     config = ppo.Config(env="CartPole-v1", preset="paper")
     assert (config.image_size, config.target_kl, config.preset) == (None, 0.0, "paper")
@@ -88,7 +88,7 @@ def test_the_form_of_the_paper_is_a_preset_and_has_the_size_of_images_in_games_a
         (sac.Config, "CartPole-v1", "there is no field 'epochs'"),
     ],
 )  # fmt: skip
-def test_an_unknown_preset_and_an_unknown_field_of_one_are_told(
+def test_an_unknown_preset_and_an_unknown_field_of_a_preset_are_rejected(
     rows: None, kind: Any, name: str, said: str
 ) -> None:
     with pytest.raises(TrainingError) as told:
@@ -96,7 +96,7 @@ def test_an_unknown_preset_and_an_unknown_field_of_one_are_told(
     assert str(told.value).startswith(said)
 
 
-def test_a_copy_keeps_what_it_has_and_takes_no_preset_anew(
+def test_a_copy_keeps_its_values_and_applies_no_preset(
     rows: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     config = ppo.Config(env="CartPole-v1", preset="auto", total_steps=7)
@@ -113,7 +113,7 @@ def test_a_copy_keeps_what_it_has_and_takes_no_preset_anew(
         assert training.config_of(ppo.Config, "ppo", folder.path, {"gamma": 0.8}).gamma == 0.8
 
 
-def test_a_resumed_run_has_its_settings_and_takes_no_preset(rows: None, tmp_path: Path) -> None:
+def test_a_resumed_run_keeps_its_settings_and_applies_no_preset(rows: None, tmp_path: Path) -> None:
     folder = run_folder.create(tmp_path / "run", "ppo", ppo.Config(env="CartPole-v1"))
     with pytest.raises(TrainingError, match="use --resume without --preset"):
         training.config_of(ppo.Config, "ppo", folder.path, {"preset": "auto"})
@@ -132,14 +132,14 @@ def test_a_resumed_run_has_its_settings_and_takes_no_preset(rows: None, tmp_path
         (lambda: ppo.Config(env="Taxi-v4", preset="auto"), []),
     ],
 )  # fmt: skip
-def test_a_run_says_which_preset_it_took_or_which_algorithm_has_one(
+def test_a_run_reports_its_preset_or_which_algorithm_has_one(
     rows: None, config: Any, said: list[str]
 ) -> None:
     made: Common = config()
     assert [line for line in made.remarks() if line.startswith(("preset", "no preset"))] == said
 
 
-def test_a_preset_reads_as_options_and_its_figures_with_their_range() -> None:
+def test_a_preset_is_shown_as_options_with_its_results() -> None:
     assert ROWS[0].options == "--gamma 0.9 --total-steps 150000"
     assert str(ROWS[0]) == "return 490 (480 to 500), 3 seeds, 150,000 steps, 0.3 minutes"
     one = ROWS[0]._replace(measured=MEASURED._replace(returns=(-103.66,)))

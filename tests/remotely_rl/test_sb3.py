@@ -1,4 +1,4 @@
-"""The adapter gives Stable-Baselines3 the rows that its own vector environments give.
+"""The adapter for Stable-Baselines3: the same rows as its own vector environments.
 
 Stable-Baselines3 is no dependency; where it is not installed, only the message is tested.
 """
@@ -14,18 +14,18 @@ from tests.chaos.numbered import Numbered, strike
 
 IS_HERE = importlib.util.find_spec("stable_baselines3") is not None
 with_sb3 = pytest.mark.skipif(not IS_HERE, reason="Stable-Baselines3 is not installed")
-pytestmark = pytest.mark.filterwarnings("ignore")  # its own, of other versions
+pytestmark = pytest.mark.filterwarnings("ignore")  # of other versions
 
 
 @pytest.mark.skipif(IS_HERE, reason="it is installed")
-def test_without_stable_baselines3_it_says_what_to_install() -> None:
+def test_a_missing_stable_baselines3_says_what_to_install() -> None:
     with pytest.raises(ImportError, match="pip install stable-baselines3"):
         importlib.import_module("remotely_rl.sb3")
 
 
 @with_sb3
 @pytest.mark.usefixtures("embedded")
-def test_its_rows_are_those_of_a_dummy_vec_env() -> None:
+def test_rows_equal_those_of_a_dummy_vec_env() -> None:
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.vec_env import VecNormalize
 
@@ -68,7 +68,7 @@ class Struck(Numbered):
 
 @with_sb3
 @pytest.mark.usefixtures("embedded")
-def test_an_episode_that_a_crash_has_cut_is_truncated_at_the_last_observation() -> None:
+def test_an_episode_ended_by_a_crash_is_truncated_at_the_last_observation() -> None:
     from remotely_rl.sb3 import VecEnv
 
     envs = VecEnv([Struck] * 3, say=lambda text: None, monitor=False)

@@ -1,4 +1,4 @@
-"""Runs in games of several agents, with each algorithm."""
+"""Training in games of several agents, with each algorithm."""
 
 import dataclasses
 import functools
@@ -37,17 +37,17 @@ def small(name: str, **more: Any) -> Any:
 @pytest.mark.parametrize(
     "name", [name for name in algorithms.ALGORITHMS if name not in ("sac", "td3")]
 )
-def test_every_algorithm_of_discrete_actions_learns_from_the_steps_of_agents_that_are_there(
+def test_every_algorithm_of_discrete_actions_learns_from_the_steps_of_present_agents(
     name: str, tmp_path: Path
 ) -> None:
     result = algorithms.named(name).train(small(name), run=tmp_path / "run")
     assert result.env_steps >= 300
     assert result.updates > 0
-    # Of a game: a 1 to 5, b 101 to 103, c 2 (it dies), and 4 and 5 when it is back.
+    # In a game: a 1 to 5, b 101 to 103, c 2 (it dies), then 4 and 5 (it is back).
     assert result.return_mean == pytest.approx(np.mean([15, 306, 11]))
 
 
-def test_agents_with_parameters_of_their_own_learn_to_act_differently_on_what_is_the_same(
+def test_separate_agents_learn_to_act_differently_on_equal_observations(
     tmp_path: Path,
 ) -> None:
     config = ppo.Config(
@@ -55,7 +55,7 @@ def test_agents_with_parameters_of_their_own_learn_to_act_differently_on_what_is
         total_steps=10_000, learner_threads=1, probe_steps=8, target=0.9,
     )  # fmt: skip
     result = ppo.train(config, run=tmp_path / "run")
-    assert "is reached" in result.ended  # a policy that they shared would be right once in three
+    assert "is reached" in result.ended  # a shared policy would be right in a third of the games
 
 
 def test_a_run_of_several_agents_is_resumed_to_the_bit(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_run_of_several_agents_is_resumed_to_the_bit(tmp_path: Path) -> None:
     toys.assert_resumed_to_the_bit(a2c.train, config, (100, 300), tmp_path)
 
 
-def test_games_are_evaluated_as_wholes_and_their_agents_act_by_name(tmp_path: Path) -> None:
+def test_evaluation_counts_whole_games_and_agents_act_by_name(tmp_path: Path) -> None:
     ppo.train(small("ppo"), run=tmp_path / "run")
     found = evaluation.evaluate(tmp_path / "run", 3, greedy=True, env=PARTY, envs=2)
     assert len(found.scores) == 3
@@ -76,7 +76,7 @@ def test_games_are_evaluated_as_wholes_and_their_agents_act_by_name(tmp_path: Pa
     assert agent.act(np.stack(list(obs.values()))).shape == (3,)
 
 
-def test_an_agent_with_parameters_of_its_own_acts_by_its_number(tmp_path: Path) -> None:
+def test_a_separate_agent_acts_by_its_index(tmp_path: Path) -> None:
     agent = separate(tmp_path)
     obs = {"observation": np.zeros((3, 2), np.float32), "agent_index": np.arange(3)}
     assert agent.act(obs).shape == (3,)
@@ -84,7 +84,7 @@ def test_an_agent_with_parameters_of_its_own_acts_by_its_number(tmp_path: Path) 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_agents_with_parameters_of_their_own_are_exported(tmp_path: Path) -> None:
+def test_separate_agents_are_exported(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     assert separate(tmp_path).export(tmp_path / "agent.onnx").exists()
 
@@ -98,5 +98,5 @@ def separate(folder: Path) -> remotely_rl.Agent:
 def test_a_round_has_as_many_rows_as_agents_have_steps() -> None:
     config = ppo.Config(env=PARTY, actors=2, envs_per_actor=4, batch_rows=480)
     assert config.rows_per_actor == 12
-    assert config.comes_to("rollout_steps") == 20
+    assert config.resolved("rollout_steps") == 20
     assert "480 rows" in config.remarks()[0]

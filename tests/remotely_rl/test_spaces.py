@@ -1,4 +1,4 @@
-"""Every template learns in every kind of space, and keeps it through evaluation and resuming."""
+"""Learning in every kind of space, with every algorithm; evaluation and resuming of it."""
 
 import itertools
 from pathlib import Path
@@ -17,15 +17,15 @@ pytestmark = pytest.mark.usefixtures("local", "no_curve")
 PAIRS = list(itertools.product(algorithms.ALGORITHMS, space_toys.TARGETS))
 
 
-@pytest.mark.parametrize("name", ["ppo", "a3c", "ga3c", "dqn"])  # one of each way to sample
-def test_a_template_learns_what_takes_a_mask(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["ppo", "a3c", "ga3c", "dqn"])  # one for each way to sample
+def test_an_algorithm_learns_a_task_that_needs_masks(name: str, tmp_path: Path) -> None:
     result = space_toys.train(name, MaskObserved, 1, tmp_path / "run")
     assert "is reached" in result.ended, result
 
 
 @pytest.mark.learning
 @pytest.mark.parametrize(("name", "env"), [pair for pair in PAIRS if space_toys.takes(*pair)])
-def test_every_template_learns_in_every_kind_of_space(
+def test_every_algorithm_learns_in_every_kind_of_space(
     name: str, env: type[Toy], tmp_path: Path
 ) -> None:
     result = space_toys.train(name, env, 1, tmp_path / "run")
@@ -34,7 +34,9 @@ def test_every_template_learns_in_every_kind_of_space(
 
 @pytest.mark.learning
 @pytest.mark.parametrize(("name", "env"), [pair for pair in PAIRS if space_toys.takes(*pair, LSTM)])
-def test_so_does_every_template_with_an_lstm(name: str, env: type[Toy], tmp_path: Path) -> None:
+def test_every_recurrent_algorithm_learns_in_every_kind_of_space(
+    name: str, env: type[Toy], tmp_path: Path
+) -> None:
     result = space_toys.train(name, env, 1, tmp_path / "run", LSTM)
     assert "is reached" in result.ended, result
 
@@ -52,7 +54,7 @@ def test_a_trained_agent_is_evaluated_and_resumed_in_spaces_of_any_kind(
     again = ppo.train(
         ppo.Config(
             env=env, total_steps=first.env_steps + 500, **space_toys.SETTINGS,
-            **space_toys.OF_TEMPLATE["ppo"],
+            **space_toys.OF_ALGORITHM["ppo"],
         ),
         resume=run,
     )  # fmt: skip

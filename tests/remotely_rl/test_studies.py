@@ -1,4 +1,4 @@
-"""The studies of batches: what they measure is what they say."""
+"""The studies: their measurements and their tables of results."""
 
 import math
 from collections import deque
@@ -14,7 +14,8 @@ from remotely_rl.experience.replay import Draw, Replay
 from remotely_rl.functions import gradients
 from remotely_rl.learning.learner import Learner
 from tests.remotely_rl import toys
-from tools.studies import norms, results, second_learner, simulators
+from tools import runs
+from tools.studies import norms, second_learner, simulators
 from tools.studies.from_replay import FromReplay, play
 from tools.studies.simulators import Row
 
@@ -43,7 +44,7 @@ def test_a_second_learner_that_draws_the_same_batches_has_the_same_weights_bit_b
     assert not torch.equal(toys.weights(first.learner.model), began)
 
 
-def test_a_second_learner_learns_as_often_from_each_step_by_batches_of_its_own() -> None:
+def test_a_second_learner_uses_each_step_as_often_with_another_batch_size() -> None:
     pair = [FromReplay(second_learner.config_of(REPLAY, batch, 1)) for batch in (16, 64)]
     (*_, (steps, _)) = play(pair, 80)
     assert [one.learner.version * one.learner.config.batch_size for one in pair] == [
@@ -57,11 +58,11 @@ def test_the_norms_of_an_update_are_those_of_its_weights_its_gradient_and_its_st
     weight = watched.learner.model.get_parameter("model.policy.weight")
     assert isinstance(watched.learner.optimizer, torch.optim.RMSprop)
     before = weight.detach().clone()
-    for _ in play([watched], 40):  # a single update
+    for _ in play([watched], 40):  # one update
         pass
     assert weight.grad is not None
     ((*seen,),) = watched.norms["last"]
-    # The first step of RMSProp divides a gradient by its own size, times the root of 1 - alpha.
+    # The first step of RMSProp divides a gradient by its size times the root of 1 - alpha.
     step = 0.5 * weight.grad / (weight.grad.abs() * 0.05**0.5 + 1e-6)
     torch.testing.assert_close(weight.detach(), before - step)
     assert seen == pytest.approx([float(x.norm()) for x in (weight.detach(), weight.grad, step)])
@@ -86,7 +87,7 @@ def test_the_gradient_of_all_simulators_is_the_mean_of_those_of_the_halves() -> 
     assert 0.1 < gradients.cosine(one, whole) < 0.9999
 
 
-def test_with_no_comparison_the_studys_update_is_that_of_a2c() -> None:
+def test_without_a_comparison_the_studys_update_is_a2cs() -> None:
     config = a2c.Config(
         env=toys.Guess, actors=1, envs_per_actor=4, random_start=0, learning_rate_end=7e-4,
         entropy_coef_end=0.004,
@@ -108,7 +109,7 @@ def test_halves_of_pure_noise_are_compared_as_the_formulas_say() -> None:
     assert abs(found.scale.signal) < 0.01 * 100_000
 
 
-def test_steps_are_counted_until_the_target_is_held_and_until_a_look_has_it(tmp_path: Path) -> None:
+def test_steps_are_counted_until_the_target_is_held_and_first_seen(tmp_path: Path) -> None:
     def rows(simulated: int, *ends: tuple[int, float]) -> list[Row]:
         return [
             Row("sqrt", simulated, seed, steps, 9, looked, returned, 0.8, 0.75, 1.0, 64.0)
@@ -116,12 +117,12 @@ def test_steps_are_counted_until_the_target_is_held_and_until_a_look_has_it(tmp_
             for steps, looked, returned in ((end // 2, 490.0, 20.0), (end, 480.0, score))
         ]
 
-    file = tmp_path / "rows.csv"
+    file = tmp_path / "rows.jsonl"
     few = rows(16, (1000, 480.0), (4000, 476.0), (9000, 100.0))
     more = rows(32, (8000, 480.0), (9000, 10.0))
-    results.add(file, few)
-    results.add(file, more)
-    read = results.read(file, Row)
+    runs.add(file, *few)
+    runs.add(file, *more)
+    read = runs.read(file, Row)
     assert read == few + more
     of_few, of_more = simulators.summaries(read, 475.0)
     assert (of_few.simulators, of_few.seeds, of_few.noise_rows) == (16, 3, 64)

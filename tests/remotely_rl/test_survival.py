@@ -1,4 +1,4 @@
-"""Whole runs in environments that raise, crash or hang, by every template."""
+"""Runs of every algorithm in environments that raise, crash or hang."""
 
 import contextlib
 import functools
@@ -21,14 +21,14 @@ from tests.remotely_rl import toys
 
 pytestmark = pytest.mark.usefixtures("no_curve")
 
-# One of each way to keep actors at work: rounds and a parameter server; and, in the slow tests, a
-# stream and the agents of a Brain.
+# One for each way to sample: rounds and a parameter server; in the slow tests also a stream and the
+# agents of a Brain.
 KINDS = ["ppo", "a3c", *(pytest.param(name, marks=pytest.mark.slow) for name in ("impala", "ga3c"))]
 SURVIVES = 40  # steps
 
 
 class Flaky(toys.Guess):
-    """Does `fails` at the 40th of its steps."""
+    """An environment that calls `fails` at its 40th step."""
 
     def __init__(self, fails: Any, action_space: gymnasium.Space[Any] = toys.Guess.action_space):
         self.fails = fails
@@ -55,19 +55,19 @@ def hang() -> None:
 
 
 def press_ctrl_c_and_hang(trainer: int, pressed: Path) -> None:
-    with contextlib.suppress(FileExistsError):  # a second Ctrl-C would end it at once
+    with contextlib.suppress(FileExistsError):  # a second Ctrl-C would end it immediately
         pressed.touch(exist_ok=False)
         os.kill(trainer, signal.SIGINT)
     hang()
 
 
 def config(name: str, fails: Any, **changes: Any) -> Any:
-    """Two actors with two environments each."""
+    """Return settings of two actors with two environments each."""
     spaces = (toys.Aim.action_space,) if name == "sac" else ()
     given: dict[str, Any] = {
         "env": functools.partial(Flaky, fails, *spaces), "actors": 2, "envs_per_actor": 2,
         "rollout_steps": 8, "random_start": 0,
-        "probe_steps": 16,  # which an environment survives
+        "probe_steps": 16,  # fewer than SURVIVES
         "log_interval_s": 1e6, "checkpoint_interval_s": 1e6, **changes,
     }  # fmt: skip
     if name not in ("a3c", "n_step_q"):
@@ -82,37 +82,41 @@ def config(name: str, fails: Any, **changes: Any) -> Any:
 
 @pytest.mark.usefixtures("local")
 @pytest.mark.parametrize("name", ["ppo", "a3c", "impala", "ga3c", "sac"])
-def test_environments_that_raise_now_and_then_do_not_end_a_run(
+def test_occasional_exceptions_do_not_end_a_run(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = config(name, raise_one, total_steps=300)
     result = algorithms.named(name).train(asked, run=tmp_path / "run")
     assert result.ended == "300 steps are done"
-    told = capsys.readouterr().out
-    first = re.search(r"environment \d raised in step 1, seed \d+: ValueError: the simul.*", told)
+    output = capsys.readouterr().out
+    first = re.search(r"environment \d raised in step 1, seed \d+: ValueError: the simul.*", output)
     assert first is not None
     assert first.group().endswith("; it is replaced")
-    assert told.count("in raise_one") == 2  # the user's part of the traceback, and of the last one
-    assert "more crashed in" in told
-    assert "remotely_rl/acting/" not in told
+    assert (
+        output.count("in raise_one") == 2
+    )  # the user's part of the first traceback and of the last
+    assert "more crashed in" in output
+    assert "remotely_rl/acting/" not in output
     report = logbook.load(tmp_path / "run" / "crashes.jsonl")[0]
-    assert str(report) in told
+    assert str(report) in output
     assert report.is_complete
 
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("name", KINDS)
-def test_environments_that_crash_now_and_then_do_not_end_a_run(
+def test_occasional_crashes_do_not_end_a_run(
     name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     asked = config(name, crash, total_steps=300)
     result = algorithms.named(name).train(asked, run=tmp_path / "run")
     assert result.ended == "300 steps are done"
-    told, dumped = capfd.readouterr()
-    assert re.search(r"environment \d died in step 1, seed \d+: .* SIGSEGV; it is replaced", told)
-    assert "more crashed in" in told
+    output, dumped = capfd.readouterr()
+    assert re.search(r"environment \d died in step 1, seed \d+: .* SIGSEGV; it is replaced", output)
+    assert "more crashed in" in output
     assert "never retrieved" not in dumped
-    assert 1 <= dumped.count("Fatal Python error") <= 2  # of the first two, not of replacements
+    assert (
+        1 <= dumped.count("Fatal Python error") <= 2
+    )  # of the first two actors, not of their replacements
 
 
 @pytest.mark.usefixtures("here")
@@ -128,7 +132,7 @@ def test_environments_that_crash_now_and_then_do_not_end_a_run(
         ),
     ],
 )
-def test_environments_that_hang_stop_neither_the_clock_nor_ctrl_c(
+def test_hanging_environments_block_neither_limits_nor_ctrl_c(
     name: str, ended: str, tmp_path: Path
 ) -> None:
     press = functools.partial(press_ctrl_c_and_hang, os.getpid(), tmp_path / "pressed")
@@ -141,24 +145,24 @@ def test_environments_that_hang_stop_neither_the_clock_nor_ctrl_c(
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("name", KINDS)
-def test_environments_that_hang_past_their_limit_are_replaced(
+def test_hanging_environments_are_replaced_after_their_timeout(
     name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     asked = config(name, hang, total_steps=250, step_timeout_s=0.3)
     result = algorithms.named(name).train(asked, run=tmp_path / "run")
     assert result.ended == "250 steps are done"
-    told = capfd.readouterr().out
+    output = capfd.readouterr().out
     said = r"environment \d hung in step 1, seed \d+: it has not returned for 0.3 s; it is replaced"
-    assert re.search(said, told)
-    assert "in hang" in told  # where it hangs
-    assert "remotely_rl/supervision" not in told
+    assert re.search(said, output)
+    assert "in hang" in output  # the line that hangs
+    assert "remotely_rl/supervision" not in output
 
 
 @pytest.mark.usefixtures("local")
-def test_environments_that_always_raise_end_a_run_with_a_sentence(tmp_path: Path) -> None:
+def test_environments_that_always_raise_end_the_run(tmp_path: Path) -> None:
     class Hopeless(Flaky):
         def reset(self, **given: Any) -> Any:
-            self.steps = SURVIVES - 3  # which is more than the random play has
+            self.steps = SURVIVES - 3  # more than the probe's steps
             return super().reset(**given)
 
         def step(self, action: int) -> Any:
@@ -172,7 +176,7 @@ def test_environments_that_always_raise_end_a_run_with_a_sentence(tmp_path: Path
 
 
 @pytest.mark.usefixtures("local")
-def test_environments_that_raise_before_the_first_update_are_tried_again_and_then_named(
+def test_environments_that_raise_in_the_probe_are_retried_and_then_reported(
     tmp_path: Path,
 ) -> None:
     result = algorithms.named("a2c").train(
@@ -197,7 +201,7 @@ def crash_once(crashed: Path) -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_an_environment_that_crashes_before_the_first_update_takes_an_actor_with_it_alone(
+def test_a_crash_in_the_probe_kills_only_its_actor(
     tmp_path: Path,
 ) -> None:
     crashes = functools.partial(crash_once, tmp_path / "crashed")
@@ -210,7 +214,7 @@ def test_an_environment_that_crashes_before_the_first_update_takes_an_actor_with
 
 
 @pytest.mark.usefixtures("here")
-def test_an_environment_that_hangs_before_the_first_update_is_told_of_when_time_is_over(
+def test_a_hang_in_the_probe_is_reported_when_the_minutes_are_over(
     tmp_path: Path,
 ) -> None:
     asked = config("a2c", hang, minutes=0.02, probe_steps=100)
@@ -222,7 +226,7 @@ def test_an_environment_that_hangs_before_the_first_update_is_told_of_when_time_
 
 
 class OnlyTogether(gymnasium.vector.VectorEnv[Any, Any, Any]):
-    """Cannot reset one of its environments alone."""
+    """Environments of which one cannot be reset alone."""
 
     def __init__(self, num_envs: int):
         self.num_envs = num_envs
@@ -236,7 +240,7 @@ class OnlyTogether(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
 
 @pytest.mark.usefixtures("local")
-def test_what_an_environment_cannot_do_is_told_before_there_is_a_folder(tmp_path: Path) -> None:
+def test_an_unsupported_environment_is_rejected_before_a_folder_is_made(tmp_path: Path) -> None:
     asked = config("a2c", None, env=OnlyTogether, random_start=5)
     with pytest.raises(TrainingError, match="random_start needs environments that can be reset"):
         algorithms.named("a2c").train(asked, run=tmp_path / "run")

@@ -1,4 +1,4 @@
-"""Values that bootstrap where a time limit has cut an episode, and where actions are masked."""
+"""Values of states where a time limit ends an episode and where actions are masked."""
 
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,9 @@ GAMMA = 0.5
 
 
 class Turns(gymnasium.Env[Any, Any]):
-    """Two states in turn, which only the masks tell: in each the action of its number is legal.
+    """Two alternating states that only the masks distinguish, under a time limit.
 
-    Only that of the first is rewarded.  So the other action looks better than it is in every
-    second state, and a time limit cuts the episode in any.
+    Each has one legal action, its number.  Only the first state's is rewarded.
     """
 
     observation_space = spaces.Box(0, 1, (1,), np.float32)
@@ -50,15 +49,15 @@ class Turns(gymnasium.Env[Any, Any]):
 
 
 def oracle() -> list[float]:
-    """The true value of each state's only action, if no time limit were: by value iteration."""
+    """Return the value of each state's only action without a time limit, by value iteration."""
     values = [0.0, 0.0]
     for _ in range(100):
         values = [1.0 + GAMMA * values[1], 0.0 + GAMMA * values[0]]
     return values
 
 
-def says(model: Any, *values: float) -> nn.Module:
-    """Make a masked network say these values of the actions, whatever it sees."""
+def with_values(model: Any, *values: float) -> nn.Module:
+    """Set a network to these values of the actions for every observation."""
     with torch.no_grad():
         for part in model.parameters():
             part.zero_()
@@ -69,10 +68,10 @@ def says(model: Any, *values: float) -> nn.Module:
 def made(config: Any) -> nn.Module:
     envs = environments.make(Turns, 1)
     envs.reset()
-    return says(config.make_model(None, envs.spec, envs.actions), 7.0, 3.0)
+    return with_values(config.make_model(None, envs.spec, envs.actions), 7.0, 3.0)
 
 
-# Of each action: its reward, and half of what the legal action of the other state is worth.
+# For each action: its reward, plus half the value of the other state's legal action.
 ONE_STEP = [1 + GAMMA * 3.0, 0 + GAMMA * 7.0]
 
 
@@ -113,15 +112,15 @@ def test_a_target_of_n_step_q_takes_the_best_of_the_legal_actions_at_a_time_limi
 @pytest.mark.learning
 @pytest.mark.usefixtures("local")
 @pytest.mark.parametrize("name", space_toys.LEARN_Q)
-def test_what_is_learnt_at_time_limits_is_within_two_percent_of_the_truth(
+def test_values_at_time_limits_are_within_two_percent_of_the_exact_ones(
     name: str, tmp_path: Path
 ) -> None:
     algorithm = algorithms.named(name)
-    given = {**space_toys.SETTINGS, **space_toys.OF_TEMPLATE[name], "gamma": GAMMA}
+    given = {**space_toys.SETTINGS, **space_toys.OF_ALGORITHM[name], "gamma": GAMMA}
     if name == "n_step_q":
         given |= {"target_every": 500, "optimizer": "adam"}
         given |= {"learning_rate": 3e-3, "learning_rate_end": 3e-4}
-    # Dueling heads have one value for both states: they look alike, and one action is legal.
+    # Dueling heads have one value for both states: their observations are the same.
     config = algorithm.Config(
         env=Turns, total_steps=12_000, log_interval_s=1e6, dueling=False, **given
     )

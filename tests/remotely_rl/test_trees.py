@@ -27,6 +27,6 @@ def test_several_trees_become_one_leaf_by_leaf() -> None:
     assert trees.join(sum, [NESTED, NESTED, NESTED]) == {"a": (3, {"b": 6}), "c": 9}
 
 
-def test_trees_of_other_nesting_are_refused() -> None:
+def test_trees_of_different_nesting_are_rejected() -> None:
     with pytest.raises((KeyError, ValueError)):
         trees.map_tree(max, NESTED, {"a": (1,), "c": 3})

@@ -1,4 +1,4 @@
-"""Small environments that give away what was done to them."""
+"""Small environments and helpers of the tests."""
 
 import dataclasses
 import errno
@@ -17,12 +17,13 @@ import remotely
 from remotely_rl import networks
 from remotely_rl.acting.actor import Actor
 from remotely_rl.config import Common
+from remotely_rl.environments import Environments, Step
 from remotely_rl.runs import metrics, run_folder
 from remotely_rl.runs.session import Result
 
 
 class Counting(gymnasium.Env[np.ndarray, Any]):
-    """Observes how many steps its episode has; ends after `length`, terminated or truncated.
+    """An environment that observes its episode's steps; it ends after `length` of them.
 
     The reward is the step's number, times 10 to tell it from a clipped one.
     """
@@ -54,7 +55,7 @@ class Counting(gymnasium.Env[np.ndarray, Any]):
 
 
 class EndsBothWays(Counting):
-    """Is solved in the very step in which its time is up."""
+    """An environment that terminates and truncates in the same step."""
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         obs, reward, terminated, _, info = super().step(action)
@@ -66,13 +67,13 @@ class Continuous(Counting):
 
 
 class FromFive(Counting):
-    """Numbers its actions from 5."""
+    """An environment whose actions start at 5."""
 
     action_space = gymnasium.spaces.Discrete(2, start=5)
 
 
 class Picture(Counting):
-    """Images with the channels last, as Gymnasium's renderers make them."""
+    """An environment of images with the channels last, as Gymnasium renders."""
 
     observation_space = gymnasium.spaces.Box(0, 255, (8, 9, 3), np.uint8)
 
@@ -83,7 +84,7 @@ class Picture(Counting):
 
 
 class Blank(Counting):
-    """Has observations of any space, and always the same."""
+    """An environment of any observation space; the observation never changes."""
 
     def __init__(self, space: gymnasium.Space[Any]):
         self.observation_space = space
@@ -96,7 +97,7 @@ class Blank(Counting):
 
 
 class Guess(gymnasium.Env[np.ndarray, Any]):
-    """One step an episode: the reward is 1 for the action that the observation names."""
+    """Episodes of one step: the reward is 1 for the action that the observation names."""
 
     observation_space = gymnasium.spaces.Box(0, 1, (2,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -116,11 +117,16 @@ class Guess(gymnasium.Env[np.ndarray, Any]):
 
 
 class Tells(Guess):
-    """Tells in `info` whether the episode was a success."""
+    """An environment that reports in `info` whether the episode was a success."""
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, info = super().step(action)
         return obs, reward, terminated, truncated, info | {"is_success": reward == 1.0}
+
+
+def play(envs: Environments, steps: int) -> list[Step]:
+    """Take `steps` steps of action 0.  The observation of row t follows step t."""
+    return [envs.step(np.zeros(envs.num_envs, np.int64)) for _ in range(steps)]
 
 
 def counting_vector(num_envs: int) -> SyncVectorEnv:
@@ -132,7 +138,7 @@ def vector(env: type[Counting], count: int, mode: AutoresetMode, **kwargs: Any) 
 
 
 class Echo(Counting):
-    """Observes the action that it was given last."""
+    """An environment that observes its last action."""
 
     observation_space = gymnasium.spaces.Box(-100, 100, (2,), np.float32)
 
@@ -150,14 +156,14 @@ class Echo(Counting):
 
 
 class Unsaveable(Guess):
-    """Holds something that cannot be pickled, as ale-py's native games do."""
+    """An environment that cannot be pickled, like ale-py's games."""
 
     def __reduce__(self) -> Any:
         raise TypeError("a game that is being played cannot be saved")
 
 
 class Poisoned(Guess):
-    """Its reward is no number."""
+    """An environment whose reward is NaN."""
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         obs, _, terminated, truncated, info = super().step(action)
@@ -165,22 +171,22 @@ class Poisoned(Guess):
 
 
 def poisoned(num_envs: int) -> SyncVectorEnv:
-    """Poisoned, as a vector environment that nobody looks into."""
+    """Poisoned as a vector environment."""
     return SyncVectorEnv([Poisoned] * num_envs)
 
 
 def guess_in_pairs(num_envs: int) -> SyncVectorEnv:
-    """Guess, where every row is experience: the next episode begins in the step that ends one."""
+    """Guess with same-step resets: every row is experience."""
     return SyncVectorEnv([Guess] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
 
 
 def actor(config: Common, model: nn.Module, seed: int = 5, **changes: Any) -> Actor:
-    """An actor in the test's own process, with changes to the learner's config."""
+    """Return an actor in this process, with changes to the learner's config."""
     return remotely.local(Actor, dataclasses.replace(config, **changes), model, seed)
 
 
 def no_room(*_: Any) -> None:
-    """In place of what writes to a disk."""
+    """A replacement for a function that writes to a disk."""
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
@@ -194,12 +200,12 @@ def with_a_memory(shape: tuple[int, ...], outputs: int) -> networks.RecurrentMLP
 
 
 def weights(model: nn.Module) -> torch.Tensor:
-    """All that a model's state holds, in one row."""
+    """Return all values of a model's state in one row."""
     return torch.cat([part.detach().flatten().double() for part in model.state_dict().values()])
 
 
 class Drawn(Counting):
-    """Draws itself: red, the more so the longer its episode lasts, with an odd width."""
+    """An environment that renders an image of odd width, redder at each step."""
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
 
@@ -216,7 +222,7 @@ class Drawn(Counting):
 
 
 class CountsSteps(nn.Module):
-    """Has a memory: how many steps the episode has, which is the likeliest of 4 actions."""
+    """A model whose state counts the steps; the count is the likeliest of 4 actions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -238,7 +244,7 @@ class CountsSteps(nn.Module):
 
 
 class Aim(gymnasium.Env[np.ndarray, Any]):
-    """One step an episode: the reward is the less the farther the action is from what is seen."""
+    """Episodes of one step: the reward falls with the distance of the action to the observation."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
     action_space = gymnasium.spaces.Box(-2, 2, (1,), np.float32)
@@ -257,7 +263,7 @@ class Aim(gymnasium.Env[np.ndarray, Any]):
 
 
 class Remember(Guess):
-    """Two steps an episode: the second sees nothing, and asks what the first one saw."""
+    """Episodes of two steps: the second shows nothing and rewards what the first showed."""
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -273,7 +279,7 @@ class Remember(Guess):
 
 
 def kept(run: Path) -> list[torch.Tensor]:
-    """All tensors and numbers of the learner in a run's checkpoint, in order."""
+    """Return all tensors and numbers of the learner in a run's checkpoint."""
 
     def flat(part: Any) -> Iterator[torch.Tensor]:
         if isinstance(part, dict):
@@ -289,14 +295,14 @@ def kept(run: Path) -> list[torch.Tensor]:
 
 
 def staleness(run: Path) -> float:
-    """The most updates that experience of a run was behind."""
+    """Return the largest staleness in a run's metrics."""
     return max(row["train/staleness_max"] for row in metrics.read(run / "metrics.csv"))
 
 
 def assert_resumed_to_the_bit(
     train: Any, config: Any, steps: tuple[int, int], folder: Path
 ) -> Result:
-    """A run that stops halfway and is resumed learns the very same as one that never stopped."""
+    """Check that a run resumed halfway learns exactly what an unbroken run learns."""
     half, whole = (dataclasses.replace(config, total_steps=count) for count in steps)
     train(whole, run=folder / "straight")
     train(half, run=folder / "stopped")
@@ -306,7 +312,13 @@ def assert_resumed_to_the_bit(
 
 
 def assert_same_bits(one: Path, other: Path) -> None:
-    """Two runs have learnt the very same."""
+    """Check that two runs have learnt exactly the same."""
     pairs = list(zip(kept(one), kept(other), strict=True))
     assert len(pairs) > 10
     assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def converted(config: Common, kind: type[Any], **changes: Any) -> Any:
+    """Return another algorithm's config with the fields that both have."""
+    names = [field.name for field in dataclasses.fields(kind) if hasattr(config, field.name)]
+    return kind(**{name: getattr(config, name) for name in names} | changes)

@@ -1,4 +1,4 @@
-"""Wrappers in a file of their own, as users have them."""
+"""Wrappers in a file, as users write them."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import gymnasium
 
 
 class Half(gymnasium.RewardWrapper[Any, Any]):
-    """Half of the reward, or another part."""
+    """A wrapper that multiplies the reward by `part`."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], part: float = 0.5):
         super().__init__(env)
@@ -21,5 +21,5 @@ def nothing(env: gymnasium.Env[Any, Any]) -> None:
 
 
 def needs_more(env: gymnasium.Env[Any, Any], size: int) -> gymnasium.Env[Any, Any]:
-    """A wrapper that cannot be called with an environment alone."""
+    """A wrapper that needs another argument."""
     return env

@@ -1,15 +1,15 @@
-"""The benchmarks: how fast remotely and remotely_rl are, beside a floor and peers.
+"""The benchmarks of remotely and remotely_rl, compared with a minimum and with peers.
 
-    python -m tools.bench                      calls and arrays: all that is installed here
+    python -m tools.bench                      calls and arrays, with all installed peers
     python -m tools.bench --quick              under a minute, without the slow peers
     python -m tools.bench --only arrays bare ours
     python -m tools.bench --write --png docs/img/benchmarks.png --json run.json
-    python -m tools.bench rl --help            training; and so `replay`, and `vector` environments
+    python -m tools.bench rl --help            training; also `replay` and `vector`
     python -m tools.bench_rl.gpu --help        training on a machine with a GPU
 
-What is measured, what it is to reach and who measures it is in the `systems.py` of each; how they
-take turns, in turns.py.  `make bench-peers` installs the peers.  Run it on a machine that does
-nothing else: a ratio of two figures of one run can be claimed, a figure alone is that machine's.
+Each `systems.py` has the measurements, their targets and the systems; turns.py has their order.
+`make bench-peers` installs the peers.  Run it on an idle machine: ratios of figures of one run
+are comparable, single figures are of that machine.
 """
 
 import importlib

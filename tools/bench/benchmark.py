@@ -1,7 +1,7 @@
-"""A benchmark: its systems, parts and rows, and what they are to reach.
+"""A benchmark: its systems, parts and rows with their targets.
 
-`tools.bench` (calls and arrays) and `tools.bench_rl` (training) are two; both are run by
-program.py, turn by turn (turns.py).
+Examples are `tools.bench` (calls and arrays) and `tools.bench_rl` (training).  program.py runs them
+in turns (turns.py).
 """
 
 import sys
@@ -13,20 +13,20 @@ from tools.bench.rows import Row
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 OWN = Path(sys.executable)
-LIMIT_S = 240.0  # of one turn
+LIMIT_S = 240.0  # for a turn
 
 
 class System(NamedTuple):
     title: str
     python: Path
-    package: str  # whose version tells which it is
+    package: str  # its version is the system's
     is_quick: bool = True  # also with --quick
-    is_limit: bool = False  # a floor or a ceiling rather than a peer
-    note: str = ""  # what was run
+    is_limit: bool = False  # a bound of the machine instead of a peer
+    note: str = ""  # its settings
 
 
 class Limits(NamedTuple):
-    """Seconds that a turn of a part may take, and those that it needs at least to be begun."""
+    """The most seconds of a part's turn, and the least that must be left to begin it."""
 
     most_s: float = LIMIT_S
     least_s: float = 0.0
@@ -34,27 +34,27 @@ class Limits(NamedTuple):
 
 class Benchmark(NamedTuple):
     command: str
-    folder: Path  # of the scripts that `parts` names
+    folder: Path  # of the scripts in `parts`
     systems: dict[str, System]
-    parts: dict[str, dict[str, str]]  # by part and system a script, run by path and told the part
+    parts: dict[str, dict[str, str]]  # part -> system -> script, which gets the part as argument
     rows: tuple[Row, ...]
-    install: str  # how those who are not here are installed
-    code: tuple[str, ...]  # folders whose changes since the commit are told of
-    not_quick: frozenset[str] = frozenset()  # parts that --quick leaves out unless they are named
+    install: str  # the command that installs the peers
+    code: tuple[str, ...]  # folders whose uncommitted changes are reported
+    not_quick: frozenset[str] = frozenset()  # parts that --quick omits unless named
     is_logarithmic: bool = True  # the picture
     rounds: int = 3
-    limits: Mapping[str, Limits] = {}  # of parts, where they are not the usual ones
-    devices: tuple[str, ...] = ()  # what the scripts take for --device, and --limit beside it
+    limits: Mapping[str, Limits] = {}  # of parts with other than the default limits
+    devices: tuple[str, ...] = ()  # values of the scripts' --device; they also take --limit
 
     @property
     def titles(self) -> dict[str, str]:
-        """The systems' names, in the order in which they are shown."""
+        """The systems' titles in their order."""
         return {name: system.title for name, system in self.systems.items()}
 
 
 def python_of(environment: str) -> Path:
-    """Return the interpreter of an environment of this repository, be it there or not.
+    """Return the interpreter of a virtual environment of this repository, which may not exist.
 
-    It is not resolved: its path is what makes an interpreter that of its environment.
+    It is not resolved, because the path selects the environment.
     """
     return ROOT / environment / "bin" / "python"

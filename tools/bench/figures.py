@@ -1,4 +1,4 @@
-"""The measured values: one for each system, figure and round."""
+"""Measured values: one for each system, figure and round."""
 
 import statistics
 from collections.abc import Iterable
@@ -10,6 +10,10 @@ class Spread(NamedTuple):
     low: float
     high: float
     rounds: int
+
+    def __format__(self, spec: str) -> str:
+        """Return "median (low-high)", each number by `spec`."""
+        return f"{self.median:{spec}} ({self.low:{spec}}-{self.high:{spec}})"
 
 
 def spread(values: Iterable[float]) -> Spread:
@@ -23,24 +27,24 @@ class Figures:
         self._why: dict[tuple[str, str], str] = {}
 
     def add(self, system: str, figure: str, number: int, value: float) -> None:
-        """Take note of what a system measured in the round of this number."""
+        """Record a system's value in the round of this number."""
         self._of.setdefault((system, figure), {})[number] = value
 
     def miss(self, system: str, figure: str, why: str) -> None:
-        """Take note of why a system did not measure something: a figure, or a whole part."""
+        """Record why a system has no value of a figure, or of a whole part."""
         self._why[system, figure] = why
 
     def of(self, system: str, figure: str) -> dict[int, float]:
-        """Return the values by round; none where it was not measured."""
+        """Return the values by round, empty if it was not measured."""
         return self._of.get((system, figure), {})
 
     def why_not(self, system: str, figure: str) -> str:
-        """Return why it was not measured, or why its part was not; empty if nobody said."""
+        """Return why the figure or its part was not measured, empty if unknown."""
         return next(
             (
                 why
-                for (who, what), why in self._why.items()
-                if who == system and f"{figure}_".startswith(f"{what}_")
+                for (missing, what), why in self._why.items()
+                if missing == system and f"{figure}_".startswith(f"{what}_")
             ),
             "",
         )

@@ -1,4 +1,4 @@
-"""The work for an executor: `map` of functions that take no time, and of some that do."""
+"""The work of an executor: `map` of empty functions and of functions of 10 ms."""
 
 import time
 from concurrent.futures import Executor
@@ -21,7 +21,7 @@ def work(number: int) -> int:
 
 
 def measure(executor: Executor, effort: Effort) -> None:
-    """Report the seconds that one call adds to a map."""
+    """Report the seconds per call of a map."""
 
     def tiny(count: int) -> None:
         for _ in executor.map(add_one, range(count)):

@@ -1,27 +1,25 @@
-"""The cost of a cluster to its master, and whether it stays the same as the cluster grows.
+"""The work of the master, and how it grows with the cluster.
 
     python -m tools.bench.master [--workers 1000] [--actors 20000] [--sockets] [--json FILE]
     python -m tools.bench.master --large [--workers 10000] [--actors 100000]
 
-A real core hears bytes, as its shell does: each message is decoded, handled, and what the
-core says to it is encoded.  Figures are microseconds of one core an event, sockets apart, on
-clusters of a hundredth, a tenth and all of the workers and actors; a figure is flat if its row is.
+A real core receives bytes: each message is decoded and handled, and its replies are encoded.
+Figures are microseconds of one CPU core per event, without sockets, on clusters of 1 %, 10 % and
+100 % of the workers and actors.
 
-With --large one cluster is played: the master is started again and its workers come back; actors
-are placed; a tenth of the workers is lost at once, and what lived there is placed again.
+--large simulates one cluster: the master restarts and its workers return; actors are placed; a
+tenth of the workers is lost at once, and its actors are placed again.
 
-With --sockets a real master, a process of its own, has as many connections, each with CURVE, from
-workers that beat and report; what it takes of a core is what the kernel says, libzmq's thread
-included, and the latency of a placement is what a client sees.
+--sockets measures a real master process with as many CURVE connections from workers that send beats
+and reports.  Its share of a core is the kernel's, with libzmq's thread; the latency of a placement
+is a client's.
 """
 
-import argparse
 import contextlib
 import gc
 import itertools
 import json
 import multiprocessing
-import socket
 import statistics
 import subprocess
 import time
@@ -37,7 +35,7 @@ from remotely.machine import daemons, this_machine
 from remotely.master.admission import Admission
 from remotely.master.core import Core
 from remotely.master.master import GC_THRESHOLD
-from remotely.master.state import Instruction, Tell
+from remotely.master.state import Instruction, Send
 from remotely.protocol import control
 from remotely.protocol.configs import MasterConfig
 from remotely.protocol.ids import bound_id
@@ -46,12 +44,13 @@ from remotely.protocol.resources import Resources
 from remotely.transport import sockets
 from remotely.transport.keys import MasterKey, MemberKey, fresh_keys
 from remotely.transport.sockets import Reconnect
+from tools import command_line
+from tools.bench.stopwatch import free_port
 
-SIZES = (0.01, 0.1, 1.0)  # of what is asked for
-CPUS = 32.0  # of a worker
-ROOM = 0.5  # CPUs that are left on a worker when its actors have taken theirs
+SIZES = (0.01, 0.1, 1.0)  # shares of the workers and actors
+ROOM = 0.5  # a worker's CPUs that its actors leave free
 WAITERS = 1000
-SAMPLES = 200  # events a figure, where the cluster has as many to give
+SAMPLES = 200  # at most, events of a figure
 REST_S = 10.0
 SETTLE_S = 3.0
 
@@ -62,10 +61,10 @@ ADMISSION = Admission([KEY], [], b"the master's secret")
 
 
 class Cluster:
-    """A core, and its peers as a loop plays them; each worker's actors belong to one client."""
+    """A core and its simulated peers; each worker's actors belong to one client."""
 
     def __init__(self, workers: int, actors: int, owner: str = "") -> None:
-        self.spent_s = 0.0  # of this process: others may share its core
+        self.spent_s = 0.0  # this process's CPU time
         self.now = 0.0
         self.said: list[tuple[str, msgspec.Struct]] = []
         self._decoders = {role: control.Decoder(union) for role, union in control.ToMaster.items()}
@@ -81,7 +80,7 @@ class Cluster:
         ]
 
     def hear(self, role: str, who: str, *messages: msgspec.Struct) -> None:
-        """Have the master hear, and count what it takes."""
+        """Give the master messages, and count its time."""
         for message in messages:
             data = control.encode(message)
             begin = time.process_time()
@@ -89,29 +88,29 @@ class Cluster:
                 case control.Hello() as hello:
                     self._do(self.core.greet(hello, KEY, self.now))
                 case control.Register() as found:
-                    self._do(self.core.enlist(found, self.now))
-                    self._do(self.core.settle(found))
+                    self._do(self.core.register_worker(found, self.now))
+                    self._do(self.core.reconcile_worker(found))
                 case heard if role == "client":
-                    self._do(self.core.hear_client(who, heard, self.now))
+                    self._do(self.core.handle_client(who, heard, self.now))
                 case heard:
-                    self._do(self.core.hear_worker(who, heard, self.now))
+                    self._do(self.core.handle_worker(who, heard, self.now))
             self.spent_s += time.process_time() - begin
 
     def time(self, action: Callable[[], list[Instruction]]) -> None:
-        """Count what the master does of its own accord."""
+        """Count the time of an action of the master's own."""
         begin = time.process_time()
         self._do(action())
         self.spent_s += time.process_time() - begin
 
     def took_us(self, events: int) -> float:
-        """Return microseconds an event since the last figure."""
+        """Return the microseconds per event since the last figure."""
         spent_s, self.spent_s = self.spent_s, 0.0
         self.said.clear()
-        gc.collect()  # what we have left, at nobody's cost
+        gc.collect()  # not counted
         return spent_s / events * 1e6
 
     def taken(self, kind: type[Said]) -> list[tuple[str, Said]]:
-        """Take what was said of this kind, and forget the rest."""
+        """Return the messages of this kind, and forget all."""
         found: list[tuple[str, Said]] = []
         found += [(who, said) for who, said in self.said if isinstance(said, kind)]
         self.said.clear()
@@ -119,9 +118,9 @@ class Cluster:
 
     def _do(self, instructions: list[Instruction]) -> None:
         for each in instructions:
-            if isinstance(each, Tell):
+            if isinstance(each, Send):
                 control.encode(each.message)
-                self.said.append((each.who, each.message))
+                self.said.append((each.peer, each.message))
 
     # --- events -----------------------------------------------------------------------------------
 
@@ -131,7 +130,7 @@ class Cluster:
         return place
 
     def spawn(self) -> list[tuple[str, control.Request]]:
-        """Have the workers do what they were told; return what lives where."""
+        """Have the workers start their actors; return which worker has which."""
         spawned = [(who, spawn.request) for who, spawn in self.taken(control.Spawn)]
         for who, request in spawned:
             self.hear("worker", who, control.Spawned(location=location_of(request), since=1.0))
@@ -155,7 +154,7 @@ def request_of(actor: str, owner: str, **wishes: Any) -> control.Request:
         "class_name": "Environment",
         "owner": owner,
         "job": owner,
-        # Floats, as they are once they were read: a seal is of the bytes.
+        # Floats, as after decoding: a seal covers the bytes.
         "resources": Resources(
             float(wishes.pop("cpus", 1)),
             float(wishes.pop("gpus", 0)),
@@ -208,8 +207,8 @@ def hello_of(who: str) -> control.Hello:
 
 def figures_of(actors: list[control.ActorStatus]) -> list[control.Figures]:
     return [
-        control.Figures(actor=told.location.actor, calls=12345, cpu_percent=99.9, rss=1 << 28)
-        for told in actors
+        control.Figures(actor=one.location.actor, calls=12345, cpu_percent=99.9, rss=1 << 28)
+        for one in actors
     ]
 
 
@@ -221,12 +220,12 @@ def register(
     key: bytes = KEY,
     nonce: str = "",
 ) -> control.Register:
-    """Return what a worker says of itself, and of what was placed there by the holder of a key."""
+    """Return a worker's registration, with actors that the holder of a key placed there."""
     replace, placed = msgspec.structs.replace, []
-    for told in actors:
-        request = replace(told.request, key=key)
-        seal = admission.seals.seal(name, request, told.gpu_ids)
-        placed.append(replace(told, request=request, seal=seal))
+    for one in actors:
+        request = replace(one.request, key=key)
+        seal = admission.seals.seal(name, request, one.gpu_ids)
+        placed.append(replace(one, request=request, seal=seal))
     actors = placed
     return control.Register(
         worker=name,
@@ -245,7 +244,7 @@ def register(
 
 
 def figures(workers: int, actors: int) -> dict[str, float]:
-    """Return microseconds an event, on a cluster of this size."""
+    """Return the microseconds of each event on a cluster of this size."""
     gc.set_threshold(GC_THRESHOLD)  # as in the master's process
     cluster = Cluster(workers, actors)
     found: dict[str, float] = {}
@@ -284,8 +283,8 @@ def _of_rest(cluster: Cluster, found: dict[str, float]) -> None:
     for who in cluster.workers:
         cluster.hear("worker", who, control.Beat())
     found["a beat"] = cluster.took_us(len(cluster.workers))
-    for told in cluster.registers:
-        cluster.hear("worker", told.worker, control.Report(actors=figures_of(told.actors)))
+    for one in cluster.registers:
+        cluster.hear("worker", one.worker, control.Report(actors=figures_of(one.actors)))
     found["a report of a worker's actors"] = cluster.took_us(len(cluster.workers))
     cluster.time(cluster.tick)
     found["a tick, for each peer"] = cluster.took_us(len(cluster.workers + cluster.clients))
@@ -298,8 +297,8 @@ def _of_waiting(cluster: Cluster, found: dict[str, float]) -> None:
         waiting = [cluster.place(asker, cpus=3, memory=memory(n)) for n in range(WAITERS)]
         assert not cluster.taken(control.Spawn)
         found[f"a request waits ({name})"] = cluster.took_us(WAITERS)
-        for told in dying:  # room for one core more, and they want three
-            cluster.bury(told.worker, told.actors[-1].location.actor)
+        for one in dying:  # one more core is free, and a request needs three
+            cluster.bury(one.worker, one.actors[-1].location.actor)
         assert not cluster.taken(control.Spawn)
         found[f"an actor ends while {WAITERS:,} wait in vain ({name})"] = cluster.took_us(
             len(dying)
@@ -307,14 +306,14 @@ def _of_waiting(cluster: Cluster, found: dict[str, float]) -> None:
         for place in waiting:
             cluster.hear("client", asker, control.End(actor=place.request.actor, grace_s=0.0))
         found[f"a request is taken back ({name})"] = cluster.took_us(WAITERS)
-        dying = [msgspec.structs.replace(told, actors=told.actors[:-1]) for told in dying]
+        dying = [msgspec.structs.replace(one, actors=one.actors[:-1]) for one in dying]
 
 
 def _of_ends(cluster: Cluster, found: dict[str, float]) -> None:
-    for who, told in list(zip(cluster.clients, cluster.registers, strict=True))[-5:]:
+    for who, one in list(zip(cluster.clients, cluster.registers, strict=True))[-5:]:
         cluster.hear("client", who, control.Goodbye())
-        for actor in told.actors:
-            cluster.bury(told.worker, actor.location.actor)
+        for actor in one.actors:
+            cluster.bury(one.worker, actor.location.actor)
         assert cluster.taken(control.Farewell)
     found["a client leaves, with a worker's actors"] = cluster.took_us(5)
     for who in cluster.workers[:5]:
@@ -325,25 +324,25 @@ def _of_ends(cluster: Cluster, found: dict[str, float]) -> None:
 
 
 def owner_of_all(workers: int, actors: int) -> dict[str, float]:
-    """Return microseconds an actor, when the client that owns every one of them ends."""
+    """Return the microseconds per actor when the client that owns all of them ends."""
     who = "f" * 32
     cluster = Cluster(workers, actors, owner=who)
     cluster.hear("client", who, hello_of(who))
-    for told in cluster.registers:
-        cluster.hear("worker", told.worker, told)
+    for one in cluster.registers:
+        cluster.hear("worker", one.worker, one)
     cluster.took_us(1)
     cluster.time(lambda: cluster.core.end_session(who, cluster.now))
     assert len(cluster.taken(control.End)) == actors
     found = {"the owner of all actors ends, for each": cluster.took_us(actors)}
     sample = cluster.registers[:: max(1, workers // SAMPLES)]
-    for told in sample:
-        cluster.bury(told.worker, told.actors[0].location.actor)
+    for one in sample:
+        cluster.bury(one.worker, one.actors[0].location.actor)
     found["and such an actor ends"] = cluster.took_us(len(sample))
     return found
 
 
 def at_rest_percent(found: dict[str, float], workers: int) -> float:
-    """Return what beats, reports and ticks take of a core: of workers, and as many clients."""
+    """Return the share of a core of the beats, reports and ticks of workers and as many clients."""
     us_per_s = (
         2 * workers / BEAT_EVERY_S * found["a beat"]
         + workers / BEAT_EVERY_S * found["a report of a worker's actors"]
@@ -356,7 +355,7 @@ def at_rest_percent(found: dict[str, float], workers: int) -> float:
 
 
 def large(workers: int, actors: int) -> dict[str, float]:
-    """Return seconds of the master, on one cluster whose master was just started again."""
+    """Return the seconds of the master's events on one cluster, from its restart."""
     gc.set_threshold(GC_THRESHOLD)
     process = psutil.Process()
     cluster = Cluster(0, 0)
@@ -396,7 +395,7 @@ def large(workers: int, actors: int) -> dict[str, float]:
 
 
 def _of_a_rack(cluster: Cluster, count: int) -> dict[str, float]:
-    """Return seconds of the master when so many workers are lost at once."""
+    """Return the master's seconds when `count` workers are lost at once."""
     lost = set(cluster.workers[:count])
     cluster.now += LEASE_S
     for who in (*cluster.workers, *cluster.clients):
@@ -421,7 +420,7 @@ def _of_a_rack(cluster: Cluster, count: int) -> dict[str, float]:
 
 
 def with_sockets(workers: int, actors: int) -> dict[str, float]:
-    """Return what a master process takes of a core at rest, and how fast a client gets an actor."""
+    """Return a master process's share of a core at rest, and a client's latency of a placement."""
     master_key, client_key, worker_key = fresh_keys()
     with running(master_key, client_key, worker_key, workers, actors) as (address, pid):
         rest_percent = percent_of_a_core(pid)
@@ -441,9 +440,9 @@ def with_sockets(workers: int, actors: int) -> dict[str, float]:
 def running(
     master_key: MasterKey, client_key: MemberKey, worker_key: MemberKey, workers: int, actors: int
 ) -> Iterator[tuple[str, int]]:
-    """Run a master with so many workers, as _crowd plays them; yield its address and its pid."""
+    """Run a master with simulated workers; yield its address and its pid."""
     daemons.raise_descriptor_limit()
-    address = f"tcp://127.0.0.1:{_free_port()}"
+    address = f"tcp://127.0.0.1:{free_port()}"
     master = _start_master(address, master_key)
     spawn = multiprocessing.get_context("spawn")
     ready = spawn.Event()
@@ -453,7 +452,7 @@ def running(
     crowd.start()
     try:
         if not ready.wait(60):
-            raise SystemExit(f"{workers} workers were not taken in within 60 s")
+            raise SystemExit(f"{workers} workers were not registered within 60 s")
         time.sleep(SETTLE_S)
         yield address, master.pid
     finally:
@@ -462,12 +461,6 @@ def running(
         assert master.stdin is not None
         master.stdin.close()  # its lifeline
         master.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _start_master(address: str, key: MasterKey) -> "subprocess.Popen[bytes]":
@@ -485,7 +478,7 @@ def _start_master(address: str, key: MasterKey) -> "subprocess.Popen[bytes]":
 
 
 def percent_of_a_core(pid: int) -> float:
-    """Return what a process takes in REST_S; all of its threads."""
+    """Return the share of a core of all threads of a process during REST_S."""
     process = psutil.Process(pid)
     begin, before = time.monotonic(), process.cpu_times()
     time.sleep(REST_S)
@@ -502,7 +495,7 @@ def _crowd(
     actors: int,
     ready: Any,
 ) -> None:
-    """Be all the workers: each beats and reports in its turn, and hears what it is told."""
+    """Simulate all workers: each in turn sends a report and receives its messages."""
     daemons.raise_descriptor_limit()
     context = sockets.new_context()
     lines = [
@@ -515,8 +508,8 @@ def _crowd(
         sockets.connect(line, address)
         name = bound_id("worker", key.pair.public, str(w))
         admission = Admission([], [], secret)
-        told = register(name, living, admission=admission, key=client_key, nonce=str(w))
-        line.send(control.encode(told))
+        one = register(name, living, admission=admission, key=client_key, nonce=str(w))
+        line.send(control.encode(one))
         reports.append(control.encode(control.Report(actors=figures_of(living))))
     for line in lines:
         line.poll()  # until it is registered
@@ -536,7 +529,7 @@ def _latencies_s(
     client_key: MemberKey,
     worker_key: MemberKey,
 ) -> list[float]:
-    """Ask for actors one by one; the worker with most room, where they all go, is at once ready."""
+    """Place actors one by one on the worker with the most room, which replies immediately."""
     session, found = bound_id("client", client_key.pair.public, "one"), []
     hello = control.Hello(
         session=session, nonce="one", python=this_machine.PYTHON, pid=1, host="", machine=""
@@ -557,7 +550,7 @@ def _latencies_s(
 
 
 class _Member:
-    """A connection that waits for what it expects."""
+    """A connection that waits for messages of a kind."""
 
     def __init__(
         self,
@@ -584,15 +577,11 @@ class _Member:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = command_line.parser("python -m tools.bench.master", __doc__)
     parser.add_argument("--workers", type=int)
     parser.add_argument("--actors", type=int)
-    parser.add_argument(
-        "--large", action="store_true", help="one cluster, and what may happen to it"
-    )
-    parser.add_argument("--sockets", action="store_true", help="a real master and connections too")
+    parser.add_argument("--large", action="store_true", help="events of one large cluster")
+    parser.add_argument("--sockets", action="store_true", help="also a real master")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     options.workers = options.workers or (10_000 if options.large else 1000)

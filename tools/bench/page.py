@@ -1,4 +1,4 @@
-"""The description of a run, and the section of a page that is filled with it."""
+"""The description of a run, and the section of a page with its results."""
 
 import os
 import platform
@@ -14,7 +14,7 @@ from tools.bench.benchmark import ROOT, Benchmark
 from tools.bench.figures import Figures
 from tools.tables import table as markdown
 
-Run = Mapping[str, str]  # what was run, on what
+Run = Mapping[str, str]  # the description of a run
 
 
 def described(bench: Benchmark, command: str, rounds: int) -> dict[str, str]:
@@ -35,22 +35,22 @@ def described(bench: Benchmark, command: str, rounds: int) -> dict[str, str]:
 
 
 class Section(NamedTuple):
-    """A part of a page, between two marks of its name, that a run of a benchmark fills."""
+    """A part of a page between two marks, which `--write` replaces."""
 
     bench: Benchmark
     path: Path
     name: str
-    how: str  # what the figures are
+    how: str  # the meaning of the figures
 
     @property
     def marks(self) -> tuple[str, str]:
-        """What stands before and after the section."""
+        """The marks before and after the section."""
         return f"<!-- {self.name} begins -->", f"<!-- {self.name} ends -->"
 
     def filled(self, page: str, run: Run, figures: Figures) -> str:
-        """Return the page with the section made of a run."""
+        """Return the page with the section of a run."""
         lines = table.bars(self.bench.rows, figures, self.bench.titles)
-        shown = [line for line in lines if line[1] or line[5]]  # with a bar, or beside others
+        shown = [line for line in lines if line[1] or line[5]]  # with a target or other figures
         parts = run_line(run), self.how, markdown(table.HEAD, shown)
         return replaced(page, *self.marks, "\n" + "\n\n".join(parts) + "\n")
 
@@ -60,7 +60,7 @@ def run_line(run: Run) -> str:
 
 
 def replaced(page: str, begin: str, end: str, text: str) -> str:
-    """Return the page with what stands between two marks, which it has once, replaced."""
+    """Return the page with the text between two marks, which it has once, replaced."""
     mark = re.compile(f"({re.escape(begin)}\n).*?({re.escape(end)})", re.DOTALL)
     page, count = mark.subn(lambda found: f"{found[1]}{text}\n{found[2]}", page)
     assert count == 1, f"the page has {count} places for {begin}"
@@ -68,12 +68,12 @@ def replaced(page: str, begin: str, end: str, text: str) -> str:
 
 
 def gpus() -> list[str]:
-    """Return the names of this machine's GPUs that NVIDIA's driver knows."""
+    """Return the names of this machine's NVIDIA GPUs."""
     return _said("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").splitlines()
 
 
 def commit(code: tuple[str, ...]) -> str:
-    """Return the commit of this tree; of one that is no checkout nobody knows."""
+    """Return the commit of this tree, if it is a checkout."""
     if not (head := _said("git", "rev-parse", "--short", "HEAD")):
         return "not known: this tree is no checkout"
     changed = " and changes" if _said("git", "status", "--porcelain", "--", *code) else ""
@@ -86,7 +86,7 @@ def _processor() -> str:
 
 
 def _said(*command: str) -> str:
-    """Return what a command prints; nothing if it fails, or is not here."""
+    """Return a command's output; empty if it fails or does not exist."""
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     except OSError:

@@ -1,4 +1,4 @@
-"""The picture of a run: a panel for each row that others measured too."""
+"""The chart of a run: a panel for each row that other systems measured too."""
 
 import textwrap
 from pathlib import Path
@@ -14,22 +14,22 @@ from tools.bench.units import shown
 
 OUR_COLOUR, LIMIT_COLOUR, PEER_COLOUR = "#c2410c", "#64748b", "#cbd5e1"
 COLUMNS = 3
-TITLE_WIDTH = 48  # characters that a panel has room for
+TITLE_WIDTH = 48  # characters
 
 Line = tuple[str, str, str, Spread]  # system, title, figure, value
 
 
 def draw(bench: Benchmark, figures: Figures, subtitle: str, file: Path) -> None:
     mpl.use("agg")
-    from matplotlib import pyplot as plt  # noqa: PLC0415 - after its backend was chosen
+    from matplotlib import pyplot as plt  # noqa: PLC0415 - after the choice of its backend
 
     panels = [
         (row, found) for row in bench.rows if len(found := lines_of(row, figures, bench.titles)) > 1
     ]
     if not panels:
-        raise SystemExit("nothing to draw: no figure of ours has another one beside it")
+        raise SystemExit("nothing to draw: no figure of ours was measured by another system")
     rows = [panels[i : i + COLUMNS] for i in range(0, len(panels), COLUMNS)]
-    room = [1 + max(len(found) for _, found in row) for row in rows]  # bars are of one height
+    room = [1 + max(len(found) for _, found in row) for row in rows]  # bars have one height
     figure, axes = plt.subplots(
         len(rows),
         COLUMNS,
@@ -48,7 +48,7 @@ def draw(bench: Benchmark, figures: Figures, subtitle: str, file: Path) -> None:
 
 
 def lines_of(row: Row, figures: Figures, titles: dict[str, str]) -> list[Line]:
-    """Return what a panel shows, best first; nothing unless ours is among it."""
+    """Return the lines of a panel, best first; empty without ours."""
     named = [(system, titles[system], row.figure) for system in titles] + [
         (term.system, term.title, term.figure) for term in beside(row) if term.system != OURS
     ]

@@ -1,4 +1,4 @@
-"""The cost of processes, from /proc alone, so that it runs in the environment of any peer."""
+"""The CPU time and memory of processes, from /proc only."""
 
 import os
 import time
@@ -7,11 +7,11 @@ from pathlib import Path
 
 PROC = Path("/proc")
 QUIET_FOR_S = 0.5
-QUIET_SHARE = 0.15  # of one core: daemons of the machine, and the idle burn of a peer's own
+QUIET_SHARE = 0.15  # of one core: the machine's daemons and an idle peer
 
 
 def descendants(root: int) -> list[int]:
-    """Return the processes below `root`, those that run on after their parents excepted."""
+    """Return the descendants of `root`, except those whose parents have ended."""
     children: dict[int, list[int]] = {}
     for pid in _pids():
         children.setdefault(_parent(pid), []).append(pid)
@@ -31,22 +31,22 @@ def command(pid: int) -> str:
 
 
 def cpu_s(pid: int) -> float:
-    """Return the processor time that the threads of a process have had.
+    """Return the CPU time of the threads of a process.
 
-    From schedstat, which counts nanoseconds: the ticks of `stat` are 10 ms, more than an idle
-    process takes in a second.  Threads that have ended are not in it.
+    It is from schedstat, in nanoseconds: a tick of `stat` is 10 ms, more than an idle process uses
+    in a second.  Threads that have ended are not counted.
     """
     total = 0
     for file in (PROC / str(pid) / "task").glob("*/schedstat"):
         try:
             total += int(file.read_text().split()[0])
-        except OSError:  # it ended just now
+        except OSError:  # it has just ended
             pass
     return total / 1e9
 
 
 def unique_bytes(pid: int) -> int:
-    """Return the memory that no other process shares: what would be free if this one ended."""
+    """Return the memory that no other process shares."""
     lines = (PROC / str(pid) / "smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_"))
 
@@ -56,7 +56,7 @@ def cpu_of(pids: Iterable[int]) -> dict[int, float]:
 
 
 def wait_until_quiet(limit_s: float = 10.0) -> bool:
-    """Wait until the machine does next to nothing; False if it does not come to that."""
+    """Wait until the machine is idle; return whether it is."""
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
         before = _busy_s()
@@ -67,7 +67,7 @@ def wait_until_quiet(limit_s: float = 10.0) -> bool:
 
 
 def _busy_s() -> float:
-    """Return the time that all cores together were not idle."""
+    """Return the busy seconds of all cores together."""
     user, nice, system, _idle, _iowait, *others = map(
         int, (PROC / "stat").read_text().partition("\n")[0].split()[1:]
     )

@@ -1,4 +1,4 @@
-"""The command of a benchmark: what it can be told, its rounds, and what is made of them."""
+"""The command of a benchmark: its options, rounds and output."""
 
 import argparse
 import json
@@ -9,35 +9,36 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tools import command_line
 from tools.bench import page, table, turns
 from tools.bench.benchmark import OWN, Benchmark, Limits
 from tools.bench.figures import Figures
 
-REPEATS = 1000  # of a figure in one turn, at most: so rounds are apart in what is kept
+REPEATS = 1000  # at most, values of a figure in one turn
 
 
-def main(to: page.Section, told: str | None) -> int:
-    """Do what the command line says; return the exit status.  `to` is what --write fills."""
+def main(to: page.Section, doc: str | None) -> int:
+    """Run the benchmark; return the exit status.  --write fills `to`."""
     bench = to.bench
-    parser = argparse.ArgumentParser(
-        prog=bench.command,
-        description=told,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser(bench.command, doc)
     names = [*bench.parts, *bench.systems]
     parser.add_argument("--quick", action="store_true", help="one short round without slow peers")
     parser.add_argument("--only", nargs="+", metavar="NAME", default=[], choices=names,
-                        help=f"of these parts and systems alone: {', '.join(names)}")  # fmt: skip
+                        help=f"only these parts and systems: {', '.join(names)}")  # fmt: skip
     parser.add_argument("--rounds", type=int, help=f"by default {bench.rounds}, with --quick 1")
     parser.add_argument("--minutes", type=float, default=math.inf, metavar="M",
-                        help="end after so many; what comes last is left out")  # fmt: skip
+                        help="end after M minutes, without the remaining turns")  # fmt: skip
     if bench.devices:
         parser.add_argument("--device", choices=bench.devices, default=bench.devices[0])
     parser.add_argument("--json", type=Path, metavar="FILE",
-                        help="write every value there, after each turn")  # fmt: skip
-    parser.add_argument("--read", type=Path, metavar="FILE", help="show that run; measure nothing")
-    parser.add_argument("--png", type=Path, metavar="FILE", help="draw it there")
-    parser.add_argument("--write", action="store_true", help=f"put it into docs/{to.path.name}")
+                        help="write every value to FILE after each turn")  # fmt: skip
+    parser.add_argument(
+        "--read", type=Path, metavar="FILE", help="show the run in FILE; measure nothing"
+    )
+    parser.add_argument("--png", type=Path, metavar="FILE", help="draw the run to FILE")
+    parser.add_argument(
+        "--write", action="store_true", help=f"write the table to docs/{to.path.name}"
+    )
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as Ctrl-C: the turn ends with us
 
@@ -47,7 +48,7 @@ def main(to: page.Section, told: str | None) -> int:
     else:
         rounds = options.rounds or (1 if options.quick else bench.rounds)
         if bench.devices and options.device == "cuda" and not page.gpus():
-            parser.error("nvidia-smi knows of no GPU here: use --device cpu, or a machine with one")
+            parser.error("nvidia-smi finds no GPU: use --device cpu, or a machine with one")
         run = page.described(bench, _command(bench, options, rounds), rounds)
         figures = Figures()
 
@@ -58,7 +59,7 @@ def main(to: page.Section, told: str | None) -> int:
         failed = measure(bench, options, rounds, figures, keep)
     print("\n".join(f"{word:9} {text}" for word, text in run.items()), end="\n\n")
     print(table.text(table.bars(bench.rows, figures, bench.titles)))
-    print("\nWhat each was told:")
+    print("\nSettings of each:")
     print("\n".join(f"  {one.title}: {one.note}" for one in bench.systems.values() if one.note))
     if options.json:
         _write(options.json, run, figures)
@@ -78,9 +79,9 @@ def measure(
     figures: Figures,
     keep: Callable[[], object] = lambda: None,
 ) -> bool:
-    """Let everybody take turns; return whether a turn of our own code failed.
+    """Run all turns; return whether one of this environment's Python failed.
 
-    `keep` is called after each.  Of the options it reads `only`, `quick`, `minutes` and `device`.
+    It calls `keep` after each, and reads the options `only`, `quick`, `minutes` and `device`.
     """
     ends = time.monotonic() + 60 * options.minutes
     parts = [name for name in options.only if name in bench.parts] or [
@@ -113,16 +114,16 @@ def measure(
             )
             quiet_s = turns.QUIET_S if options.minutes == math.inf else 0.0
             try:
-                told = turns.take(turn, options.quick, limit_s, quiet_s, words)
+                report = turns.take(turn, options.quick, limit_s, quiet_s, words)
             except turns.TurnFailed as error:
                 print(error, file=sys.stderr)
                 figures.miss(turn.system, turn.part, "it failed")
                 failed |= turn.python == OWN
-                told = error.told
-            for figure, values in told.values.items():
+                report = error.report
+            for figure, values in report.values.items():
                 for repeat, value in values.items():
                     figures.add(turn.system, figure, REPEATS * number + repeat, value)
-            for figure, why in told.why_not.items():
+            for figure, why in report.why_not.items():
                 figures.miss(turn.system, figure, why)
             took = f"{time.monotonic() - begin:.1f} s"
             print(f"{what} {took:>7}", file=sys.stderr, flush=True)
@@ -131,7 +132,7 @@ def measure(
 
 
 def _write(file: Path, run: page.Run, figures: Figures) -> None:
-    """Replace the file, so that whoever cuts us off leaves a whole one."""
+    """Replace the file atomically."""
     text = json.dumps({"run": run, "figures": figures.to_json()}, indent=1)
     unfinished = file.with_name(f".{file.name}")
     unfinished.write_text(text)

@@ -1,8 +1,8 @@
-"""Targets of figures, and how they are judged.
+"""Rows of figures, and their targets.
 
-A row is one figure, of ours unless it says whose.  A bar compares it with a number, or with what
-others took in the same round: a ratio is formed within each round, and the median of the rounds'
-ratios is judged.  So a machine that is slow for a minute is slow for both sides.
+A row is one figure, by default of `ours`.  A bar is its target: a number, or a sum of figures of
+others in the same round.  Each round has a ratio, and the median of the ratios is compared, so a
+slow minute of the machine affects both sides.
 """
 
 from typing import NamedTuple
@@ -13,7 +13,7 @@ OURS = "ours"
 
 
 class Term(NamedTuple):
-    """So many times what `system` measured of `figure`; of the row's own if it names none."""
+    """A multiple of a system's figure, by default the row's."""
 
     system: str
     title: str
@@ -22,7 +22,7 @@ class Term(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """At most, or at least, `limit` times the sum of the terms; without terms, `limit` itself."""
+    """At most, or at least, `limit` times the sum of the terms; without terms, `limit`."""
 
     at_most: bool
     limit: float
@@ -33,8 +33,8 @@ class Row(NamedTuple):
     title: str
     figure: str
     bars: tuple[Bar, ...] = ()
-    beside: tuple[Term, ...] = ()  # figures of another name that are shown beside it
-    of: str = OURS  # the system whose figure it is
+    beside: tuple[Term, ...] = ()  # other figures that are shown too
+    of: str = OURS  # the system
 
 
 class Verdict(NamedTuple):
@@ -51,7 +51,7 @@ def at_least(limit: float, *terms: Term) -> Bar:
 
 
 def judge(row: Row, bar: Bar, figures: Figures) -> Verdict | None:
-    """Return the ratio to the bar's terms, and whether the bar is reached; None if not measured."""
+    """Return the ratio to the bar's terms, and whether it is reached; None if not measured."""
     ratios = []
     for number, value in figures.of(row.of, row.figure).items():
         parts = [
@@ -60,7 +60,7 @@ def judge(row: Row, bar: Bar, figures: Figures) -> Verdict | None:
             for term in bar.terms
         ]
         ratio = value / sum(parts) if parts else value
-        if ratio == ratio:  # not so where a round lacks one of them
+        if ratio == ratio:  # it is NaN if a term was not measured in this round
             ratios.append(ratio)
     if not ratios:
         return None

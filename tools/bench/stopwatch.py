@@ -1,14 +1,15 @@
-"""The stopwatch for every system, with nothing but the standard library and numpy.
+"""Timings of every system, with only the standard library and numpy.
 
-A system's process is told a part, measures what belongs to it and prints each figure as a line of
-JSON, which program.py collects.  A figure's name ends in its unit, and the unit is SI:
+A system's process measures one part and prints each figure as a line of JSON, which program.py
+collects.  A figure's name ends in its SI unit:
 
     _s   _per_s   _bytes   _bytes_per_s   _share (of one core)   _steps
 
-A timing is repeated, and the median counts: one that met another process's burst does not.
+A timing is repeated and its median counts.
 """
 
 import json
+import socket
 import statistics
 import sys
 import time
@@ -22,11 +23,11 @@ Array = npt.NDArray[Any]
 
 
 class Effort(NamedTuple):
-    repeats: int  # timings, of which the median counts
-    calls: int  # in one timing of blocking calls
-    pipelined: int  # in one timing of calls that do not wait for each other
-    broadcasts: int  # in one timing of calls to a group
-    echo_bytes: int  # what one timing of echoes carries, about
+    repeats: int  # timings of a figure
+    calls: int  # blocking calls in a timing
+    pipelined: int  # calls in a timing that do not wait for each other
+    broadcasts: int  # calls to a group in a timing
+    echo_bytes: int  # about the bytes of echoes in a timing
     stream_s: float
     idle_s: float
 
@@ -49,13 +50,13 @@ def main(parts: Mapping[str, Callable[[Effort], None]]) -> None:
 
 
 def report(repeat: int = 0, /, **figures: float) -> None:
-    """Tell what was measured; `repeat` counts the values of a figure that is told several times."""
+    """Print figures; `repeat` numbers the values of one figure."""
     for name, value in figures.items():
         print(json.dumps({"figure": name, "value": value, "repeat": repeat}), flush=True)
 
 
 def report_missing(why: str, *figures: str) -> None:
-    """Tell why figures could not be measured here."""
+    """Print why figures could not be measured."""
     for name in figures:
         print(json.dumps({"figure": name, "why": why}), flush=True)
 
@@ -67,13 +68,13 @@ def seconds(run: Callable[[], object]) -> float:
 
 
 def per_call(run: Callable[[int], object], count: int, repeats: int) -> float:
-    """Return the seconds of one call, where `run(n)` makes n; the first run is not timed."""
+    """Return the seconds per call, where `run(n)` makes n calls; the first run is not timed."""
     run(min(count, 200))
     return statistics.median(seconds(lambda: run(count)) / count for _ in range(repeats))
 
 
 def echoes(run: Callable[[Array, int], object], effort: Effort, largest: int = 100_000_000) -> None:
-    """Report how long an array takes there and back, where `run(array, n)` sends it n times."""
+    """Report the round trip of each array, where `run(array, n)` sends it n times."""
     for size, count_of_bytes in ECHOES.items():
         if count_of_bytes > largest:
             break
@@ -85,18 +86,18 @@ def echoes(run: Callable[[Array, int], object], effort: Effort, largest: int = 1
 
 
 def random_bytes(count: int) -> Array:
-    """Return an array whose pages are all there, and are not one page of zeros."""
+    """Return an array of random bytes, so that each of its pages is in memory."""
     return np.random.default_rng(0).integers(0, 256, count, dtype=np.uint8)
 
 
 def parameters() -> dict[str, Array]:
-    """Return what a broadcast carries: 20 arrays, 8 MB in all."""
+    """Return the values of a broadcast: 20 arrays, 8 MB in total."""
     generator = np.random.default_rng(0)
     return {f"layer{i}": generator.standard_normal(100_000, np.float32) for i in range(20)}
 
 
 def trajectory() -> dict[str, Array]:
-    """Return what a stream carries: 1,000 observations of four 84x84 images, 28 MB in all."""
+    """Return an item of a stream: 1,000 observations of four 84x84 images, 28 MB in total."""
     return {
         "obs": random_bytes(1000 * 4 * 84 * 84).reshape(1000, 4, 84, 84),
         "action": random_bytes(1000),
@@ -108,11 +109,18 @@ def size_of(arrays: Mapping[Any, Array]) -> int:
     return sum(array.nbytes for array in arrays.values())
 
 
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that is free."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 class Meter:
-    """Counts bytes, or what it may be, for a while, after a while that does not count."""
+    """A counter of bytes, or other units, for `for_s` seconds after a warm-up of `after_s`."""
 
     def __init__(self, for_s: float, after_s: float | None = None) -> None:
-        """It begins with the first arrival after `after_s`; as long as `for_s` if not told."""
+        """Begin at the first arrival after `after_s` seconds, by default `for_s`."""
         self._for_s = for_s
         self._after_s = for_s if after_s is None else after_s
         self._arrived: float | None = None
@@ -121,7 +129,7 @@ class Meter:
         self.per_s = 0.0
 
     def runs_on(self, count: int) -> bool:
-        """Take note of `count` that arrived now; False when the time is up."""
+        """Count an arrival now; return whether time is left."""
         now = time.perf_counter()
         if self._arrived is None:
             self._arrived = now

@@ -1,4 +1,4 @@
-"""The benchmark of calls and arrays: what is measured, what it is to reach, and who measures it."""
+"""The benchmark of calls and arrays: its rows, systems and parts."""
 
 from pathlib import Path
 
@@ -18,12 +18,12 @@ def copy_of(size: str, times: float = 1) -> Term:
 
 
 def bare_on_ray(figure: str) -> Term:
-    """The same of an async actor of Ray, without our engine."""
+    """Return the same figure of an async actor of Ray, without our engine."""
     return Term("on_ray", "a bare async actor", f"bare_{figure}")
 
 
 def from_memory(size: str, times: float = 1) -> Term:
-    """A copy at the machine's bandwidth: of so much that no cache helps."""
+    """Return a copy from memory, of more than the caches hold."""
     return Term("memory", "one that no cache helps", f"copy_{size}_memory_s", times)
 
 

@@ -1,4 +1,4 @@
-"""The table of all bars, for a terminal and a page."""
+"""The table of all targets, for a terminal and a page."""
 
 from collections.abc import Sequence
 
@@ -11,9 +11,9 @@ MISSING = "not run"
 
 
 def bars(rows: Sequence[Row], figures: Figures, titles: dict[str, str]) -> list[list[str]]:
-    """Return a line for each bar, and one for each row that has none.
+    """Return a line for each bar, and one for each row without.
 
-    `titles` are the names of the systems, in the order in which they are shown.
+    `titles` has the systems' titles in their order.
     """
     lines = []
     for row in rows:
@@ -54,7 +54,7 @@ def said(row: Row, bar: Bar) -> str:
 
 
 def beside(row: Row) -> list[Term]:
-    """Return the figures of another name that belong beside a row's own."""
+    """Return the other figures that are shown with a row's own."""
     terms = [*(term for bar in row.bars for term in bar.terms if term.figure), *row.beside]
     return list({(term.system, term.figure): term for term in terms}.values())
 
@@ -80,7 +80,7 @@ def _others(row: Row, figures: Figures, titles: dict[str, str]) -> str:
     ] + [
         (term.title, term.figure, figures.spread(term.system, term.figure))
         for term in beside(row)
-        if term.figure != row.figure  # else its system has been named
+        if term.figure != row.figure  # otherwise it is already there
     ]
     return "; ".join(
         f"{title} {shown(figure, spread.median)}" for title, figure, spread in found if spread

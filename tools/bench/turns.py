@@ -1,14 +1,14 @@
-"""The turns of those who measure.
+"""The turns of systems.
 
-A turn is one system measuring one part in a process of its own, started for it and ended after it.
-Kept alive between turns, most systems would disturb the others: Ray and PARL burn a good part of a
-core while they idle, and stopping them (SIGSTOP) makes their heartbeats end them.  A fresh start
-costs seconds, which nobody counts, and its length is a figure itself.
+In a turn one system measures one part in a new process.
+Between turns most systems would disturb the others: idle, Ray and PARL use much of a core, and
+stopping them (SIGSTOP) makes their heartbeats end them.  A new start takes seconds that are not
+counted, and is also a figure itself.
 
-Turns go part by part and, within a part, system by system, so that what is compared is measured
-within the same minute; then all over again, every second round in reverse order.  Before each turn
-the machine is left to become quiet.  What a turn leaves running is ended: its orphans become
-children of ours.
+A round goes through the parts, and through the systems of each part, so compared figures are
+measured within a minute.  Every second round is in reverse order.  Before each turn the machine
+should become idle.  Processes that a turn leaves running are ended: orphans become children of
+this process.
 """
 
 import contextlib
@@ -28,8 +28,8 @@ import remotely
 from tools.bench import processes
 from tools.bench.benchmark import LIMIT_S, OWN, ROOT, Benchmark, System
 
-QUIET_S = 5.0  # how long a turn waits for a machine that does not become quiet
-GRACE_S = 2.0  # what a turn started ends by itself, or is ended after
+QUIET_S = 5.0  # the longest wait for an idle machine before a turn
+GRACE_S = 2.0  # for the processes of a turn to end by themselves
 SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
 OURS = "remotely-actors"  # the distribution
 
@@ -41,26 +41,26 @@ class Turn(NamedTuple):
     python: Path = OWN
 
 
-class Told(NamedTuple):
-    """What a turn has told: values by figure and repeat, and why there are none of others."""
+class Report(NamedTuple):
+    """The report of a turn: values by figure and repeat, and why others are missing."""
 
     values: dict[str, dict[int, float]]
     why_not: dict[str, str]
 
 
 class TurnFailed(Exception):
-    """A system's process did not end well; the text is the end of what it said.
+    """A system's process failed; the text is the end of its output.
 
-    What it had `told` by then holds.
+    `report` is what it had reported by then.
     """
 
-    def __init__(self, text: str, told: Told) -> None:
+    def __init__(self, text: str, report: Report) -> None:
         super().__init__(text)
-        self.told = told
+        self.report = report
 
 
 def versions(systems: Mapping[str, System]) -> dict[str, str]:
-    """Return the versions of the systems that are installed here; ours may be a tree alone."""
+    """Return the versions of the installed systems; ours may be only a tree."""
     found = {}
     for name, system in systems.items():
         if not system.package:
@@ -81,7 +81,7 @@ def versions(systems: Mapping[str, System]) -> dict[str, str]:
 def in_order(
     bench: Benchmark, systems: Iterable[str], parts: Iterable[str], number: int
 ) -> list[Turn]:
-    """Return the turns of a round: of each part those systems that measure it."""
+    """Return the turns of a round: for each part the systems that measure it."""
     allowed, wanted = set(systems), set(parts)
     turns = [
         Turn(part, system, bench.folder / script, bench.systems[system].python)
@@ -98,8 +98,8 @@ def take(
     limit_s: float = LIMIT_S,
     quiet_s: float = QUIET_S,
     more: Sequence[str] = (),
-) -> Told:
-    """Run a turn, `more` being further words for it; return what it told.  Raises TurnFailed."""
+) -> Report:
+    """Run a turn with `more` arguments; return its report.  Raises TurnFailed."""
     if not quick:
         processes.wait_until_quiet(quiet_s)
     words = [str(turn.python), str(turn.script), turn.part, *more]
@@ -111,7 +111,7 @@ def take(
                 cwd=folder,
                 env=_environment(folder, turn.python),
                 stdin=subprocess.DEVNULL,
-                stdout=stdout,  # files, not pipes: daemons of a peer would keep a pipe open
+                stdout=stdout,  # a file, because daemons of a peer would keep a pipe open
                 stderr=stderr,
                 start_new_session=True,
             )
@@ -125,29 +125,29 @@ def take(
         if code != 0:
             said = err.read_text(errors="replace") or printed
             text = f"{turn.part} of {turn.system} ended with {code}: {said[-2000:]}"
-            raise TurnFailed(text, told_in(printed))
-        return told_in(printed)
+            raise TurnFailed(text, parse(printed))
+        return parse(printed)
 
 
-def told_in(text: str) -> Told:
-    """Return what is told among what a process printed."""
-    told = Told({}, {})
+def parse(text: str) -> Report:
+    """Return the report in a process's output."""
+    report = Report({}, {})
     for line in text.splitlines():
-        if not line.startswith('{"figure"') or not line.endswith("}"):  # or it was cut off
+        if not line.startswith('{"figure"') or not line.endswith("}"):  # the last may be cut off
             continue
         one = json.loads(line)
         if "why" in one:
-            told.why_not[one["figure"]] = one["why"]
+            report.why_not[one["figure"]] = one["why"]
         else:
-            told.values.setdefault(one["figure"], {})[one.get("repeat", 0)] = float(one["value"])
-    return told
+            report.values.setdefault(one["figure"], {})[one.get("repeat", 0)] = float(one["value"])
+    return report
 
 
 def _environment(folder: str, python: Path) -> dict[str, str]:
-    """Return what a turn inherits: nothing of the user's, and a home that goes with it.
+    """Return the environment of a turn: none of the user's variables, and a temporary home.
 
-    But for where our own interpreter finds its libraries, and the list of fonts, which matplotlib
-    would make anew in each home.
+    Only our own interpreter's PYTHONPATH and matplotlib's cache of fonts are kept, which it would
+    build again in each home.
     """
     own = {k: v for k, v in os.environ.items() if not k.startswith(("REMOTELY_", "RAY_", "PYTHON"))}
     paths = [str(ROOT), *([os.environ.get("PYTHONPATH", "")] if python == OWN else [])]
@@ -165,7 +165,7 @@ def _environment(folder: str, python: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _nothing_left() -> Iterator[None]:
-    """End, after the block, whatever was started in it, also what was to outlive its parents."""
+    """End all processes that the block started, also daemons."""
     prctl = ctypes.CDLL(None).prctl
     before = set(processes.descendants(os.getpid()))
     prctl(SUBREAPER, 1, 0, 0, 0)

@@ -11,7 +11,7 @@ def _seconds(value: float) -> tuple[float, str]:
     return (value * 1e3, "ms") if value < 1 else (value, "s")
 
 
-# The first that a name ends with: `_bytes_per_s` stands before `_per_s`, and that before `_s`.
+# The first match of a name's end counts: `_bytes_per_s`, then `_per_s`, then `_s`.
 UNITS: dict[str, Callable[[float], tuple[float, str]]] = {
     "_bytes_per_s": lambda value: (value / 1e9, "GB/s"),
     "_per_s": lambda value: (value, "/s"),
@@ -23,7 +23,7 @@ UNITS: dict[str, Callable[[float], tuple[float, str]]] = {
 
 
 def shown(figure: str, value: float) -> str:
-    """Return a value in the unit that suits it: `shown("call_s", 0.000167)` is "167 us"."""
+    """Return a value in a readable unit: `shown("call_s", 0.000167)` is "167 us"."""
     number, unit = _scaled(figure, value)
     return f"{digits(number)}{unit}" if unit == "/s" else f"{digits(number)} {unit}"
 
@@ -39,7 +39,7 @@ def shown_spread(figure: str, spread: Spread) -> str:
 
 
 def digits(number: float) -> str:
-    """Return three digits of a number, or all before its point."""
+    """Return three digits of a number, or all before the point."""
     if number >= 100:
         return f"{number:,.0f}"
     return f"{number:.1f}" if number >= 10 else f"{number:.2f}"

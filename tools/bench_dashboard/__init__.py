@@ -1,1 +1,1 @@
-"""How fast the dashboard is, on clusters and runs that are made up."""
+"""The benchmark of the dashboard, with simulated clusters and runs."""

@@ -1,16 +1,14 @@
-"""The dashboard's speed, weight and memory, beside what each is to reach.
+"""The dashboard's speed, weight and memory, and their targets.
 
     python -m tools.bench_dashboard            # five minutes
     python -m tools.bench_dashboard --write    # into docs/dashboard.md
 
-Without Playwright and Chromium, what the browser sees is left out.
-
-The cluster and the runs are made up (made_up.py); page, server and files are the real ones.  So are
-the master whose share is measured, and the run that trains beside a dashboard (beside.py).  Each
-figure is a median of ROUNDS.  Run it on a machine that does nothing else.
+The cluster and the runs are simulated (made_up.py).  The page, the server and the files are real,
+and so are the master whose share is measured and the run that trains beside a dashboard
+(beside.py).  The browser's figures need Playwright and Chromium.  Each figure is a median of
+ROUNDS.  Run it on an idle machine.
 """
 
-import argparse
 import contextlib
 import json
 import os
@@ -34,20 +32,21 @@ import psutil
 
 from remotely.dashboard.watch import EVERY_S
 from remotely.transport import key_files
-from tools import tables
+from tools import command_line, tables
 from tools.bench import master
 from tools.bench.benchmark import ROOT
+from tools.bench.page import replaced
 from tools.bench_dashboard import beside
 from tools.bench_dashboard.made_up import PER_MACHINE, make_runs
 
 ROUNDS = 7
-LOOK_S = 20.0  # for how long the load of one viewer is measured, and of none
-READS = 2  # of the long run: the second is to leave no more behind than the first
+LOOK_S = 20.0  # of a measurement with one viewer, and with none
+READS = 2  # of the long run: the second must not use more memory
 BEGIN, END = "<!-- speed -->", "<!-- end -->"
 
 
 class Served:
-    """A dashboard in a process of its own, and a client with its cookie."""
+    """A dashboard in another process, and a client with its cookie."""
 
     def __init__(self, process: "subprocess.Popen[str]", link: str) -> None:
         self.process = process
@@ -66,7 +65,7 @@ class Served:
         return content
 
     def next_link(self) -> str:
-        """Read the link that is printed after one was used."""
+        """Read the link that is printed after the use of one."""
         assert self.process.stdout is not None
         return _link(self.process.stdout.readline())
 
@@ -81,7 +80,7 @@ class Served:
         return self._opener.open(f"{self.base}/api/events")
 
     def asked_after(self, seconds: float) -> int:
-        """Let it be for a while, and end it; return how many questions its cluster was asked."""
+        """Wait, and end the dashboard; return the number of questions to its cluster."""
         assert self.process.stdout is not None
         time.sleep(seconds)
         self.process.send_signal(signal.SIGINT)
@@ -101,12 +100,12 @@ def _link(line: str) -> str:
 
 @contextlib.contextmanager
 def started(*words: str) -> Iterator[Served]:
-    """Start a dashboard by a command; end it as Ctrl-C does."""
+    """Start a dashboard by a command; end it as by Ctrl-C."""
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert process.stdout is not None
     try:
         dashboard = Served(process, _link(process.stdout.readline()))
-        process.stdout.readline()  # that the link works once
+        process.stdout.readline()  # the note that the link works once
         yield dashboard
     finally:
         process.send_signal(signal.SIGINT)
@@ -115,14 +114,14 @@ def started(*words: str) -> Iterator[Served]:
 
 
 def served(actors: int, runs: Path) -> contextlib.AbstractContextManager[Served]:
-    """Start a dashboard of a made-up cluster."""
+    """Start a dashboard of a simulated cluster."""
     made_up = "tools.bench_dashboard.made_up"
     return started(sys.executable, "-m", made_up, str(actors), str(runs))
 
 
 @contextlib.contextmanager
 def looked_at(dashboard: Served) -> Iterator[None]:
-    """Have one browser follow the overview."""
+    """Follow the overview as one browser does."""
     dashboard.open()
     stream = dashboard.follow()
     stream.readline()
@@ -133,9 +132,9 @@ def looked_at(dashboard: Served) -> Iterator[None]:
 
 
 def shares(folder: Path, actors: int) -> dict[str, float]:
-    """Return what a master and its dashboard take of a core: with one viewer, and with none.
+    """Return the shares of a core of a master and its dashboard, with one viewer and with none.
 
-    The master's workers are played, and report each second whoever asks (tools/bench/master.py).
+    The master's workers are simulated and report each second (tools/bench/master.py).
     """
     key_files.make_keys(folder)
     keys = (
@@ -155,10 +154,11 @@ def shares(folder: Path, actors: int) -> dict[str, float]:
 
 def _shares(viewers: str, master_pid: int, dashboard: Served) -> dict[str, float]:
     processes = {"master": master_pid, "dashboard": dashboard.process.pid}
-    before = {who: _cpu_s(pid) for who, pid in processes.items()}
+    before = {name: _cpu_s(pid) for name, pid in processes.items()}
     time.sleep(LOOK_S)
     return {
-        f"{who} {viewers}": (_cpu_s(pid) - before[who]) / LOOK_S for who, pid in processes.items()
+        f"{name} {viewers}": (_cpu_s(pid) - before[name]) / LOOK_S
+        for name, pid in processes.items()
     }
 
 
@@ -168,9 +168,9 @@ def _cpu_s(pid: int) -> float:
 
 
 def timed(dashboard: Served, action: Callable[[], object], rounds: int = ROUNDS) -> str:
-    """Return how long an answer takes: the median, and what it takes of a core.
+    """Return the median time of an answer, and its CPU time.
 
-    The second is what the first would be on a machine that does nothing else.
+    The CPU time is what the first would be on an idle machine.
     """
     times = []
     cpu_s = dashboard.cpu_s()
@@ -183,9 +183,9 @@ def timed(dashboard: Served, action: Callable[[], object], rounds: int = ROUNDS)
 
 
 def browser() -> str:
-    """Return where Chromium is; empty if it, or Playwright, is not there."""
+    """Return the path of Chromium, empty without it or Playwright."""
     with contextlib.suppress(ImportError):
-        import playwright  # noqa: F401, PLC0415 - an extra of its own
+        import playwright  # noqa: F401, PLC0415 - an optional package
 
         names = ("chromium", "chromium-browser", "google-chrome")
         return next((path for name in names if (path := shutil.which(name))), "")
@@ -196,7 +196,7 @@ PAINT = """() => performance.getEntriesByName('first-contentful-paint')[0]?.star
 
 
 def painted(dashboard: Served) -> tuple[float, int, int]:
-    """Return milliseconds to the first paint of the actors' page, its bytes, foreign requests."""
+    """Return milliseconds to the actors' page's first paint, its bytes, and foreign requests."""
     from playwright.sync_api import sync_playwright  # noqa: PLC0415 - as above
 
     paints, weights, foreign = [], [], 0
@@ -236,12 +236,12 @@ def painted(dashboard: Served) -> tuple[float, int, int]:
 
 
 def measured(folder: Path) -> list[list[str]]:
-    """Measure everything; return the rows of the table."""
+    """Measure all; return the rows of the table."""
     rows: list[list[str]] = []
 
-    def tell(what: str, figure: str, reach: str) -> None:
-        print(f"{what}: {figure} (to reach: {reach})", flush=True)
-        rows.append([what, figure, reach])
+    def add(what: str, figure: str, target: str) -> None:
+        print(f"{what}: {figure} (target: {target})", flush=True)
+        rows.append([what, figure, target])
 
     runs, long = folder / "runs", folder / "long"
     make_runs(runs, 200, 10_000)
@@ -249,23 +249,23 @@ def measured(folder: Path) -> list[list[str]]:
     with served(1000, runs) as dashboard:
         if browser():
             paint_ms, weight, foreign = painted(dashboard)
-            tell("first contentful paint, 1,000 actors", f"{paint_ms:.0f} ms", "< 300 ms")
-            tell("weight of that page", f"{weight / 1000:.0f} kB", "< 150 kB")
-            tell("requests to elsewhere", str(foreign), "0")
+            add("first contentful paint, 1,000 actors", f"{paint_ms:.0f} ms", "< 300 ms")
+            add("weight of that page", f"{weight / 1000:.0f} kB", "< 150 kB")
+            add("requests to elsewhere", str(foreign), "0")
         else:
-            print("no Playwright or no Chromium: paint and weight are not measured")
+            print("without Playwright or Chromium, paint and weight are not measured")
     with served(1000, runs) as dashboard:
-        tell("questions to the cluster, nobody looks", str(dashboard.asked_after(2 * EVERY_S)), "0")
-    for who, share in shares(folder / "keys", 1000).items():
-        tell(f"{who}, 1,000 actors", f"{share:.2%} of a core", "< 1 %")
+        add("questions to the cluster, nobody looks", str(dashboard.asked_after(2 * EVERY_S)), "0")
+    for name, share in shares(folder / "keys", 1000).items():
+        add(f"{name}, 1,000 actors", f"{share:.2%} of a core", "< 1 %")
     with served(1000, runs) as dashboard:
         dashboard.open()
         for which, rounds in (("at first", 1), ("again", ROUNDS)):
             list_ms = timed(dashboard, lambda: dashboard.get("/api/runs"), rounds)
-            tell(f"list of 200 runs of 10,000 rows, {which}", list_ms, "< 500 ms")
+            add(f"list of 200 runs of 10,000 rows, {which}", list_ms, "< 500 ms")
         ten = [f"ppo-{n:03}" for n in range(10)]
         ten_ms = timed(dashboard, lambda: dashboard.get("/api/compare", run=ten))
-        tell("ten curves of 10,000 rows", ten_ms, "< 300 ms")
+        add("ten curves of 10,000 rows", ten_ms, "< 300 ms")
         first = json.loads(dashboard.get("/api/runs/ppo-000/metrics"))
         line = (runs / "ppo-000" / "metrics.csv").read_text().splitlines()[-1]
         with (runs / "ppo-000" / "metrics.csv").open("a") as file:
@@ -273,12 +273,12 @@ def measured(folder: Path) -> list[list[str]]:
         tick = dashboard.get(
             "/api/runs/ppo-000/metrics", file=first["file"], from_byte=first["next_byte"]
         )
-        tell("live tick of a run", f"{len(tick)} B", "< 5 kB")
+        add("live tick of a run", f"{len(tick)} B", "< 5 kB")
     with served(10_000, runs) as dashboard:
         dashboard.open()
         look = {"sort": "-rss", "q": "player node1"}
         actors_ms = timed(dashboard, lambda: dashboard.get("/api/actors", **look))
-        tell("10,000 actors, sorted and searched", actors_ms, "< 100 ms")
+        add("10,000 actors, sorted and searched", actors_ms, "< 100 ms")
     with served(0, long) as dashboard:
         dashboard.open()
         dashboard.get("/api/runs")
@@ -286,20 +286,20 @@ def measured(folder: Path) -> list[list[str]]:
         for _ in range(READS):
             dashboard.get("/api/runs/ppo-000/metrics", points=600)
             read_mb.append(dashboard.rss_mb())
-        told = f"{read_mb[0]:.0f} MB, {began_mb:.0f} before, {max(read_mb):.0f} after {READS} reads"
-        tell("memory over 1,000,000 rows", told, "< 60 MB, flat")
-    tell("training beside an open dashboard", trained(folder / "trained"), ">= 0.99 of without")
+        used = f"{read_mb[0]:.0f} MB, {began_mb:.0f} before, {max(read_mb):.0f} after {READS} reads"
+        add("memory over 1,000,000 rows", used, "< 60 MB, flat")
+    add("training beside an open dashboard", trained(folder / "trained"), ">= 0.99 of without")
     return rows
 
 
 def trained(folder: Path) -> str:
-    """Return the steps a second of a run whose page is open, over those while it is not."""
+    """Return the pace of a run while its page is open, relative to that while it is not."""
     folder.mkdir()
     run = folder / "ppo"
     with served(1000, folder) as dashboard:
         dashboard.open()
 
-        def look() -> None:  # as the page of a run does
+        def look() -> None:  # the questions of a run's page
             dashboard.get("/api/cluster")
             dashboard.get("/api/runs/ppo")
             dashboard.get("/api/runs/ppo/metrics", points=600)
@@ -310,11 +310,7 @@ def trained(folder: Path) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.bench_dashboard",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("python -m tools.bench_dashboard", __doc__)
     parser.add_argument("--write", action="store_true", help="put the table into docs/dashboard.md")
     options = parser.parse_args()
     load = os.getloadavg()[0]
@@ -323,12 +319,8 @@ def main() -> None:
         rows = measured(Path(folder))
     if options.write:
         page = ROOT / "docs" / "dashboard.md"
-        text = page.read_text(encoding="utf-8")
-        before, _, rest = text.partition(BEGIN)
-        _, _, after = rest.partition(END)
         filled = tables.table(["measure", "figure", "to reach"], rows)
-        written = f"{before}{BEGIN}\n{where}\n\n{filled}\n{END}{after}"
-        page.write_text(written, encoding="utf-8")
+        page.write_text(replaced(page.read_text(), BEGIN, END, f"{where}\n\n{filled}"))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Training beside a dashboard: steps a second while somebody looks, over those while nobody does.
+"""The pace of a training while its page is open, relative to that while it is not.
 
-One run trains throughout, and its screen is looked at in turns of TURN_S: whatever else changes
-the speed of the run, as longer episodes do, changes it in neighbouring turns alike.
+One run trains all the time, and its page is open in every other turn of TURN_S.  Other changes of
+its pace, for example by longer episodes, affect neighbouring turns equally.
 """
 
 import csv
@@ -19,7 +19,7 @@ from tools.bench.benchmark import ROOT
 TURN_S = 8.0
 PAIRS = 8  # of turns
 SETTLE_S = 8.0  # before the first
-EVERY_S = 5.0  # the page's questions, as in static/runs.js
+EVERY_S = 5.0  # between the page's questions, as in static/runs.js
 ROW_S = 0.5
 METRICS = "metrics.csv"
 
@@ -27,7 +27,7 @@ Look = Callable[[], None]
 
 
 def ratios(run: Path, look: Look) -> list[float]:
-    """Train in a new folder, and `look` as its page would; return a ratio for each two turns."""
+    """Train in a new folder, and `look` as its page does; return a ratio for each two turns."""
     command = [sys.executable, "-m", "remotely_rl.cli", "train", "ppo", "--env", "CartPole-v1"]
     minutes = (SETTLE_S + TURN_S * (2 * PAIRS + 4)) / 60
     options = {"--run": run, "--minutes": minutes, "--log-interval-s": ROW_S, "--seed": 1}
@@ -39,7 +39,7 @@ def ratios(run: Path, look: Look) -> list[float]:
             if training.poll() is not None:
                 raise SystemExit("the training ended before its first row")
             time.sleep(ROW_S)
-        begun = (run / METRICS).stat().st_mtime - rows[-1][0]  # when its clock was at zero
+        begun = (run / METRICS).stat().st_mtime - rows[-1][0]  # the zero of its clock
         time.sleep(SETTLE_S)
         turns = [_turn(n % 2 == n // 2 % 2, look) for n in range(2 * PAIRS)]
         time.sleep(2 * ROW_S)
@@ -57,7 +57,7 @@ def ratios(run: Path, look: Look) -> list[float]:
 
 
 def _turn(looked: bool, look: Look) -> tuple[bool, float, float]:
-    """Look, or do not, for a turn; return when it began and ended."""
+    """Look for a turn if `looked`; return that and the turn's begin and end."""
     began, ended = time.time(), threading.Event()
 
     def ask() -> None:
@@ -74,7 +74,7 @@ def _turn(looked: bool, look: Look) -> tuple[bool, float, float]:
 
 
 def rows_of(run: Path) -> list[tuple[float, float]]:
-    """Return the seconds and the steps of each row of a run's metrics."""
+    """Return (seconds, steps) of each row of a run's metrics."""
     path = run / METRICS
     if not path.exists():
         return []
@@ -85,7 +85,7 @@ def rows_of(run: Path) -> list[tuple[float, float]]:
 
 
 def speed(rows: list[tuple[float, float]], begin_s: float, end_s: float) -> float:
-    """Return the steps a second between two moments of a run."""
+    """Return the steps per second between two times of a run."""
     times, steps = zip(*rows, strict=True)
     first, last = np.interp([begin_s, end_s], times, steps)
     return float(last - first) / (end_s - begin_s)

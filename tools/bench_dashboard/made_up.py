@@ -1,9 +1,9 @@
-"""A dashboard whose cluster and runs are made up, for measurements and for tests of its screens.
+"""A dashboard of a simulated cluster and simulated runs, for measurements and tests.
 
     python -m tools.bench_dashboard.made_up ACTORS RUNS-FOLDER
 
-It prints its link, as `remotely-rl dashboard` does, and how many questions it was asked when it
-ends.  The page, the server and the files are the real ones; there is no master.
+It prints its link, as `remotely-rl dashboard` does, and at its end the number of questions to the
+cluster.  The page, the server and the files are real; there is no master.
 """
 
 import json
@@ -29,7 +29,7 @@ HEAD = (
 
 
 class MadeUp:
-    """A cluster of so many actors, whose figures change with each question."""
+    """A cluster of `actors` actors, whose figures change with each question."""
 
     def __init__(self, actors: int) -> None:
         self.asked = 0
@@ -90,7 +90,7 @@ class MadeUp:
 
 
 def make_runs(folder: Path, count: int, rows: int) -> None:
-    """Make run folders with so many rows of metrics, alike but for their seeds."""
+    """Make `count` run folders with `rows` rows of metrics, which differ only in their seeds."""
     lines = [HEAD]
     for n in range(rows):
         value = f"{100 * (1 - math.exp(-4 * n / rows)) + 10 * math.sin(n / 7):.6g}"
@@ -101,8 +101,8 @@ def make_runs(folder: Path, count: int, rows: int) -> None:
         run = folder / f"ppo-{seed:03}"
         run.mkdir(parents=True)
         config = {"env": "ALE/Pong-v5", "seed": seed, "gamma": 0.98, "log_interval_s": 10.0}
-        told = {"algorithm": "ppo", "config": config}
-        (run / "config.json").write_text(json.dumps(told), encoding="utf-8")
+        content = {"algorithm": "ppo", "config": config}
+        (run / "config.json").write_text(json.dumps(content), encoding="utf-8")
         (run / "metrics.csv").write_text(text, encoding="utf-8")
 
 

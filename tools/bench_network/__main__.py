@@ -1,4 +1,4 @@
-"""The benchmark of values between machines, beside a plain TCP connection.
+"""The benchmark of values between machines, compared with a plain TCP connection.
 
     sudo python -m tools.bench_network                    all rows
     sudo python -m tools.bench_network --quick            small values, once
@@ -6,12 +6,10 @@
     sudo python -m tools.bench_network --write            puts the table into docs/benchmarks.md
 
 The machines are network namespaces of this one, so both ends share its cores.  The rows on lines of
-1 Gbit/s use `tc tbf`; loss and delay are those of a process that carries packets (lossy.py).  Each
-figure is the median; a ratio is of two figures of one run.  Run it on a machine that does nothing
-else.
+1 Gbit/s use `tc tbf`; loss and delay are from a process that carries packets (lossy.py).  Each
+figure is a median; a ratio is of two figures of one run.  Run it on an idle machine.
 """
 
-import argparse
 import json
 import signal
 import statistics
@@ -23,15 +21,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tools.bench.benchmark import python_of
+from tools import command_line
+from tools.bench.benchmark import ROOT, python_of
+from tools.bench.page import replaced
 from tools.bench_network import of_ray, spaces
 from tools.bench_network.spaces import PORT, Spaces, address_of, name_of
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
+PAGE = ROOT / "docs" / "benchmarks.md"
 MARKS = "<!-- network -->", "<!-- end network -->"
 HEAD = ("between machines", "to reach", "measured", "beside it", "reached")
 PEERS = python_of(".peers")
-BAD_LINE = "10.232.1"  # the addresses of the line that loses packets
+BAD_LINE = "10.232.1"  # the network of the line that loses packets
 
 
 class Line(NamedTuple):
@@ -45,7 +45,7 @@ class Line(NamedTuple):
 
 
 class Size(NamedTuple):
-    """How much is measured."""
+    """The amount of a measurement."""
 
     nbytes: int
     times: int
@@ -61,11 +61,13 @@ class Run:
         self.size = size
 
     def client(self, row: str, nbytes: int, times: int) -> dict[str, Any]:
-        process = self.place.popen(
-            0, "tools.bench_network.client", f"{address_of(0)}:{PORT}", row, str(nbytes), str(times)
-        )
-        out, _ = process.communicate()
-        return _read(process, out)
+        return _read(self.start_client(row, nbytes, times))
+
+    def start_client(
+        self, row: str, nbytes: int, times: int, master: str = f"{address_of(0)}:{PORT}"
+    ) -> "subprocess.Popen[str]":
+        words = (master, row, str(nbytes), str(times))
+        return self.place.popen(0, "tools.bench_network.client", *words)
 
     @contextmanager
     def raw_server(self, how: str) -> Iterator[None]:
@@ -85,12 +87,11 @@ class Run:
                 0, "tools.bench_network.raw", how, "send", address_of(1),
                 str(self.size.nbytes), str(self.size.times),
             )  # fmt: skip
-            out, _ = process.communicate()
-        told = _read(process, out)
-        return statistics.median(told["there_s"]), statistics.median(told["back_s"])
+            report = _read(process)
+        return statistics.median(report["there_s"]), statistics.median(report["back_s"])
 
     def ray(self, machines: int) -> str:
-        """Say how long Ray takes to bring a value to one machine, and to all."""
+        """Describe Ray's times for a value to one machine and to all."""
         if not PEERS.exists():
             return "Ray is not installed (make bench-peers)"
         head = f"{address_of(0)}:{of_ray.PORT}"
@@ -100,16 +101,16 @@ class Run:
                 self.place.command(0, str(PEERS), of_ray.__file__, head, *size),
                 env=self.place.environment(0), stdout=subprocess.PIPE, text=True, check=True,
             )  # fmt: skip
-        told = json.loads(done.stdout.splitlines()[-1])
-        one, every = (statistics.median(told[key]) for key in ("one_s", "all_s"))
+        report = json.loads(done.stdout.splitlines()[-1])
+        one, every = (statistics.median(report[key]) for key in ("one_s", "all_s"))
         return f"Ray {1000 * every:.0f} ms, to one {1000 * one:.0f} ms"
 
 
 def array(run: Run) -> list[Line]:
     there, back = run.raw()
     tls_there, tls_back = run.raw("tls")
-    told = run.client("array", run.size.nbytes, run.size.times)
-    ours, raw = statistics.median(told["both_s"]), there + back
+    report = run.client("array", run.size.nbytes, run.size.times)
+    ours, raw = statistics.median(report["both_s"]), there + back
     tls = tls_there + tls_back
     nbytes = run.size.nbytes
     return [
@@ -124,19 +125,19 @@ def array(run: Run) -> list[Line]:
         Line(
             f"{_mb(nbytes)} to an actor",
             "",
-            f"{nbytes / statistics.median(told['there_s']) / 1e9:.2f} GB/s",
+            f"{nbytes / statistics.median(report['there_s']) / 1e9:.2f} GB/s",
             f"TCP {nbytes / there / 1e9:.2f} GB/s; TLS alone {nbytes / tls_there / 1e9:.2f}",
         ),
-        Line("a call", "", f"{1e6 * statistics.median(told['call_s']):.0f} us", ""),
+        Line("a call", "", f"{1e6 * statistics.median(report['call_s']):.0f} us", ""),
     ]
 
 
 def group(run: Run) -> list[Line]:
-    told = run.client("group", run.size.nbytes, run.size.times)
-    one = statistics.median(told["one_s"])
+    report = run.client("group", run.size.nbytes, run.size.times)
+    one = statistics.median(report["one_s"])
     lines = []
     for word, key in (("passed to", "eight_s"), ("put, and passed to", "put_s")):
-        eight = statistics.median(told[key])
+        eight = statistics.median(report[key])
         lines.append(
             Line(
                 f"{_mb(run.size.nbytes)} {word} 8 actors of a machine",
@@ -153,14 +154,14 @@ def machines(run: Run) -> list[Line]:
     run.place.shape("1gbit")
     try:
         there, _ = run.raw()
-        told = run.client("machines", run.size.nbytes, min(3, run.size.times))
-        ray = run.ray(told["machines"])
+        report = run.client("machines", run.size.nbytes, min(3, run.size.times))
+        ray = run.ray(report["machines"])
     finally:
         run.place.shape("")
-    one, every = statistics.median(told["one_s"]), statistics.median(told["all_s"])
+    one, every = statistics.median(report["one_s"]), statistics.median(report["all_s"])
     return [
         Line(
-            f"{_mb(run.size.nbytes)} to {told['machines']} machines, on lines of 1 Gbit/s",
+            f"{_mb(run.size.nbytes)} to {report['machines']} machines, on lines of 1 Gbit/s",
             "<= 1.5 x one machine",
             f"{1000 * every:.0f} ms",
             f"one {1000 * one:.0f} ms: {every / one:.2f} x; TCP to one {1000 * there:.0f} ms;"
@@ -171,10 +172,7 @@ def machines(run: Run) -> list[Line]:
 
 
 def future(run: Run) -> list[Line]:
-    process = run.place.popen(
-        0, "tools.bench_network.client", f"{address_of(0)}:{PORT}", "future",
-        str(run.size.nbytes), str(run.size.times),
-    )  # fmt: skip
+    process = run.start_client("future", run.size.nbytes, run.size.times)
     assert process.stdout is not None
     assert process.stdin is not None
     process.stdout.readline()
@@ -183,35 +181,34 @@ def future(run: Run) -> list[Line]:
     process.stdin.flush()
     out = process.stdout.readline()
     traffic = run.place.traffic(0) - before
-    process.communicate()
-    told = _read(process, out)
-    share = traffic / (told["calls"] * run.size.nbytes)
+    report = _read(process, out)
+    share = traffic / (report["calls"] * run.size.nbytes)
     return [
         Line(
             f"{_mb(run.size.nbytes)} from actor to actor, by a future",
             "client's traffic < 1 %",
             f"{100 * share:.3f} %",
-            f"{1000 * statistics.median(told['future_s']):.0f} ms, made there",
+            f"{1000 * statistics.median(report['future_s']):.0f} ms, made there",
             share < 0.01,
         )
     ]
 
 
 def many(run: Run) -> list[Line]:
-    told = run.client("many", 1_000_000, run.size.times)
-    took = statistics.median(told["s"])
+    report = run.client("many", 1_000_000, run.size.times)
+    took = statistics.median(report["s"])
     return [
         Line(
-            f"replies of 1 MB from {told['actors']} actors on {told['machines']} machines",
+            f"replies of 1 MB from {report['actors']} actors on {report['machines']} machines",
             "",
-            f"{told['actors'] * 1e6 / took / 1e9:.2f} GB/s",
+            f"{report['actors'] * 1e6 / took / 1e9:.2f} GB/s",
             "",
         )
     ]
 
 
 def loss(run: Run) -> list[Line]:
-    """Over a line of its own between machine 0 and machine 1, with a cluster of its own."""
+    """Measure on a separate line between machines 0 and 1, with a separate cluster."""
     carrier = subprocess.Popen(
         [sys.executable, "-m", "tools.bench_network.lossy",
          name_of(0), f"{BAD_LINE}.1", name_of(1), f"{BAD_LINE}.2", "1", "50"],
@@ -228,12 +225,8 @@ def loss(run: Run) -> list[Line]:
             key = str(home / "keys" / "worker.key")
             place.remotely(1, "join", f"{BAD_LINE}.1:{other}", "--key", key, "--cpus", "2",
                            "--host", f"{BAD_LINE}.2")  # fmt: skip
-            process = place.popen(
-                0, "tools.bench_network.client", f"{BAD_LINE}.1:{other}", "calls",
-                "2000000", str(run.size.calls),
-            )  # fmt: skip
-            out, _ = process.communicate()
-            told = _read(process, out)
+            master = f"{BAD_LINE}.1:{other}"
+            report = _read(run.start_client("calls", 2_000_000, run.size.calls, master))
         finally:
             place.remotely(0, "stop", "--port", other)
     finally:
@@ -241,12 +234,12 @@ def loss(run: Run) -> list[Line]:
         carrier.wait()
     return [
         Line(
-            f"{told['calls']:,} calls at 1 % loss and 50 ms delay",
+            f"{report['calls']:,} calls at 1 % loss and 50 ms delay",
             "no anomaly",
-            f"{told['anomalies']} anomalies",
-            f"{told['calls'] / told['s']:,.0f} calls/s; 2 MB there and back "
-            f"{statistics.median(told['echo_s']):.1f} s",
-            told["anomalies"] == 0,
+            f"{report['anomalies']} anomalies",
+            f"{report['calls'] / report['s']:,.0f} calls/s; 2 MB there and back "
+            f"{statistics.median(report['echo_s']):.1f} s",
+            report["anomalies"] == 0,
         )
     ]
 
@@ -260,21 +253,19 @@ ROWS: dict[str, Callable[[Run], list[Line]]] = {
     "loss": loss,
 }
 MACHINES = {"array": 1, "group": 1, "machines": 8, "future": 2, "many": 10, "loss": 1}
-CPUS = {"machines": 1}  # of each machine, so that the group has one member on each
+CPUS = {"machines": 1}  # of each machine, so each has one member of the group
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line.parser("python -m tools.bench_network", __doc__)
     parser.add_argument("--quick", action="store_true", help="small values, a few times")
     parser.add_argument("--only", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW",
-                        help=f"of these rows alone: {', '.join(ROWS)}")  # fmt: skip
+                        help=f"only these rows: {', '.join(ROWS)}")  # fmt: skip
     parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}")
     options = parser.parse_args()
     if why := spaces.why_not():
         raise SystemExit(why)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as Ctrl-C: it cleans up
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # it cleans up, as at Ctrl-C
     lines: list[Line] = []
     for row in options.only:
         with tempfile.TemporaryDirectory(prefix="rbn-") as folder:
@@ -289,10 +280,7 @@ def main() -> int:
     table = _text(lines, HEAD)
     print(*table, sep="\n")
     if options.write:
-        begin, end = MARKS
-        before, _, rest = PAGE.read_text().partition(begin)
-        _, _, after = rest.partition(end)
-        PAGE.write_text(f"{before}{begin}\n" + "\n".join(table) + f"\n{end}{after}")
+        PAGE.write_text(replaced(PAGE.read_text(), *MARKS, "\n".join(table)))
     return 0
 
 
@@ -308,11 +296,13 @@ def _mb(nbytes: int) -> str:
     return f"{nbytes / 1e6:g} MB"
 
 
-def _read(process: "subprocess.Popen[str]", out: str) -> dict[str, Any]:
-    if process.wait() or not out.strip():
+def _read(process: "subprocess.Popen[str]", line: str = "") -> dict[str, Any]:
+    """Wait for a process; return its report, in `line` or the last line of its output."""
+    out = line + process.communicate()[0]
+    if process.returncode or not out.strip():
         raise SystemExit(f"a part of the benchmark failed (status {process.returncode}): {out}")
-    told: dict[str, Any] = json.loads(out.splitlines()[-1])
-    return told
+    report: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return report
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The client of the benchmark, on machine 0; one line of JSON for each row.
+"""The client of the benchmark on machine 0, which prints a line of JSON.
 
 python -m tools.bench_network.client ADDRESS ROW [NBYTES TIMES]
 """
@@ -39,7 +39,7 @@ class Peer:
 
 
 def timed(call: Callable[[], Any], times: int) -> list[float]:
-    """Return the seconds of each of so many calls, after one that is not counted."""
+    """Return the seconds of each call, after one that is not counted."""
     call()
     taken = []
     for _ in range(times):
@@ -82,7 +82,7 @@ def future(nbytes: int, times: int) -> dict[str, Any]:
     by_address = dict(zip(members.where(), members, strict=True))
     one, two = [*by_address.values()][:2]
     two.take(one.make.submit(nbytes))
-    print("ready", flush=True)  # from here on the traffic is counted
+    print("ready", flush=True)  # the traffic is counted from here
     sys.stdin.readline()
     taken = timed(lambda: two.take(one.make.submit(nbytes)), times)
     return {"future_s": taken, "calls": times + 1}
@@ -98,7 +98,7 @@ def many(nbytes: int, times: int) -> dict[str, Any]:
 
 
 def calls(nbytes: int, times: int) -> dict[str, Any]:
-    """Calls over a bad line: small ones, and arrays among them."""
+    """Measure calls over a bad line, some of them with arrays."""
     peer, value = Peer(), np.ones(nbytes, np.uint8)
     begin = time.perf_counter()
     futures = []

@@ -1,7 +1,7 @@
-"""A line that loses and delays packets, between two machines, where the kernel has no netem.
+"""A line between two machines that loses and delays packets, without the kernel's netem.
 
 It is a process with a network device (tun) in each of two namespaces.  It carries packets from one
-to the other, later, and drops some at random.
+to the other after a delay, and drops some at random.
 
     python -m tools.bench_network.lossy SPACE ADDRESS SPACE ADDRESS LOSS_PERCENT DELAY_MS
 """
@@ -68,7 +68,7 @@ def carry(one: int, two: int, loss: float, delay_s: float) -> None:
             _, _, fd, packet = heapq.heappop(due)
             try:
                 os.write(fd, packet)
-            except BlockingIOError:  # its queue is full: lost, as on any line
+            except BlockingIOError:  # its queue is full: the packet is lost
                 pass
 
 

@@ -1,6 +1,6 @@
-"""Ray on the same machines: the cluster, and what its client does on machine 0.
+"""Ray's client on machine 0, with a Ray cluster on the same machines.
 
-Run by the interpreter of `.peers`, as a script: nothing of this repository is imported there.
+It is a script for the interpreter of `.peers` and imports nothing of this repository.
 
 of_ray.py ADDRESS MACHINES NBYTES TIMES    prints the seconds to one machine, and to all
 """

@@ -1,4 +1,4 @@
-"""The floor: a plain connection, one thread on each side; TCP alone, or TLS 1.3 over it.
+"""The minimum: a plain connection, one thread on each side; TCP alone, or TLS 1.3 over it.
 
 python -m tools.bench_network.raw tcp|tls serve
 python -m tools.bench_network.raw tcp|tls send ADDRESS NBYTES TIMES    prints seconds there and back
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from remotely.transport import certificate
 
 PORT = 9009
-PIECE_BYTES = 1 << 18  # given to TLS at a time: it holds a lock meanwhile
+PIECE_BYTES = 1 << 18  # at a time, because TLS holds a lock meanwhile
 
 Wrap = Callable[[socket.socket], socket.socket]
 
@@ -23,7 +23,7 @@ def plain(connection: socket.socket) -> socket.socket:
 
 
 def serve(wrap: Wrap) -> None:
-    """Send back what arrives, one connection after the other, in a buffer that is reused."""
+    """Echo the values of one connection after the other, in a reused buffer."""
     memory = bytearray()
     with socket.create_server(("0.0.0.0", PORT)) as listener:
         print("ready", flush=True)

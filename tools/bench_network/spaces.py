@@ -1,7 +1,7 @@
-"""Machines of their own on one machine: network namespaces, joined by a virtual switch.
+"""Several machines on one machine: network namespaces, joined by a virtual switch.
 
-Needs root and iproute2.  Everything is named NAME-..., and removed at the end, also when the
-program is interrupted; what an earlier run left, because it was killed, is removed first.
+They need root and iproute2.  All are named NAME-... and removed at the end, also after an
+interruption; those of an earlier run that was killed are removed first.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ RAY_START_S = 5.0
 
 
 class Spaces:
-    """A switch, and machines 0 (the client and the master), 1, 2, ..., each with a home folder."""
+    """A switch, and machines 0 (client and master), 1, 2, ..., each with a home folder."""
 
     def __init__(self, machines: int, folder: Path) -> None:
         self.folder = folder
@@ -46,7 +46,7 @@ class Spaces:
             _ip("-n", space, "link", "set", "lo", "up")
 
     def start(self, cpus: int) -> None:
-        """Start a master on machine 0, and a worker on each other one."""
+        """Start a master on machine 0, and a worker on each of the others."""
         self.remotely(0, "start", "--host", address_of(0), "--port", PORT, "--cpus", "0")
         for number in self.machines[1:]:
             self.home(number).mkdir()
@@ -72,7 +72,7 @@ class Spaces:
         return self.folder / str(number)
 
     def command(self, number: int, *words: str) -> list[str]:
-        """Return the command that runs words on a machine."""
+        """Return the command that runs `words` on a machine."""
         return ["ip", "netns", "exec", name_of(number), *words]
 
     def popen(self, number: int, *words: str) -> "subprocess.Popen[str]":
@@ -85,7 +85,7 @@ class Spaces:
         )
 
     def traffic(self, number: int) -> int:
-        """Return how many bytes a machine has sent and received."""
+        """Return the bytes that a machine has sent and received."""
         words = ["cat", *(f"/sys/class/net/line/statistics/{w}_bytes" for w in ("rx", "tx"))]
         done = subprocess.run(self.command(number, *words), capture_output=True, check=True)
         return sum(map(int, done.stdout.split()))
@@ -103,7 +103,7 @@ class Spaces:
 
     @contextmanager
     def ray(self, program: Path, port: str) -> Iterator[None]:
-        """A Ray cluster of one core on each machine, machine 0 its head without any."""
+        """Run Ray with one core on each machine except its head, machine 0."""
         head = f"{address_of(0)}:{port}"
         folder = self.folder / "ray"
         nodes = []
@@ -125,7 +125,7 @@ class Spaces:
                         stderr=subprocess.DEVNULL,
                     )
                 )  # fmt: skip
-                time.sleep(RAY_START_S)  # they share files under /tmp, and race there
+                time.sleep(RAY_START_S)  # simultaneous starts race for files in /tmp
             yield
         finally:
             for node in reversed(nodes):
@@ -152,7 +152,7 @@ class Spaces:
         return {**os.environ, "REMOTELY_HOME": home, "RAY_AUTH_MODE": "disabled"}
 
     def _processes(self, *names: str) -> list[psutil.Process]:
-        """Return what was started with a home of ours; of these names, if there are any."""
+        """Return the processes with one of our home folders; only those of `names`, if given."""
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
@@ -172,14 +172,14 @@ def address_of(number: int) -> str:
 
 
 def why_not() -> str:
-    """Return why there can be no namespaces here; nothing if there can."""
+    """Return why namespaces are impossible here, or an empty text."""
     if os.getuid() != 0 or shutil.which("ip") is None:
         return "network namespaces need root and iproute2"
     return ""
 
 
 def clean_up() -> None:
-    """Remove all namespaces of ours."""
+    """Remove all our namespaces."""
     listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
     for line in listed.stdout.splitlines():
         if (space := line.split()[0]).startswith(f"{NAME}-"):

@@ -1,1 +1,1 @@
-"""The benchmark of replays: speed and memory, beside those of others."""
+"""The benchmark of replays: their speed and memory."""

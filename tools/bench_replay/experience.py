@@ -1,4 +1,4 @@
-"""The experience that all hold, and how draws of it are timed: with numpy alone."""
+"""The experience in all replays, and the timing of draws, with numpy only."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from tools.bench.stopwatch import Effort, per_call, report, seconds
 
 BATCH, STACK, WIDTH, ACTIONS = 256, 4, 64, 6
-TIMING_S = 0.3  # about what one timing of many draws takes
+TIMING_S = 0.3  # about the length of a timing of many draws
 
 
 class Size(NamedTuple):
-    """How many rows a replay holds in a run that counts, and in a quick one."""
+    """The rows of a replay, in a full run and in a quick one."""
 
     full: int
     quick: int
@@ -27,9 +27,9 @@ BESIDE_IMAGES, BESIDE_VECTORS = Size(30_000, 10_000), Size(100_000, 10_000)
 
 
 class Steps(NamedTuple):
-    """T steps of `WIDTH` environments whose episodes never end."""
+    """T steps of `WIDTH` environments without ends of episodes."""
 
-    frames: NDArray[np.uint8]  # [T + STACK, WIDTH, side, side]; the first STACK - 1 were before
+    frames: NDArray[np.uint8]  # [T + STACK, WIDTH, side, side], with STACK - 1 earlier ones
     action: NDArray[np.int64]  # [T, WIDTH]
     reward: NDArray[np.float32]  # [T, WIDTH]
 
@@ -41,7 +41,7 @@ class Steps(NamedTuple):
 
 
 def steps_of(rows: int, side: int, at_once: int = 20) -> Iterator[Steps]:
-    """Yield random steps, at least so many rows in all; each continues the one before."""
+    """Yield random consecutive steps, at least `rows` rows in total."""
     random = np.random.default_rng(0)
     before = random.integers(0, 256, (STACK, WIDTH, side, side), np.uint8)
     for _ in range(0, rows, at_once * WIDTH):
@@ -67,7 +67,7 @@ def vectors_of(rows: int) -> dict[str, NDArray[Any]]:
 
 
 def time_draws(figure: str, draw: Callable[[], object], effort: Effort) -> None:
-    """Report how many draws a second there are."""
+    """Report the draws per second."""
 
     def run(times: int) -> None:
         for _ in range(times):

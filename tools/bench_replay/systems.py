@@ -1,16 +1,15 @@
-"""The benchmark of replays, beside Stable-Baselines3, torchrl, cpprb and a plain copy.
+"""The benchmark of replays, compared with Stable-Baselines3, torchrl, cpprb and plain copies.
 
-    python -m tools.bench replay                    all that is installed here, three rounds
+    python -m tools.bench replay                    all installed peers, three rounds
     python -m tools.bench replay --quick            one round of smaller replays
     python -m tools.bench replay --only uniform_84
     python -m tools.bench replay --write --json run.json
 
 All hold the same random experience, and return 256 rows as torch tensors.  `make
-bench-replay-peers` installs the others.  It needs 6 GiB of memory.  Run it on a machine that does
-nothing else.
+bench-replay-peers` installs the peers.  It needs 6 GiB of memory and an idle machine.
 
-`uniform_84_per_s` is draws of 256 rows a second of 84x84 pictures in stacks of 4.  A draw by
-priority includes its weights, and new priorities for what was drawn.
+`uniform_84_per_s` is draws per second of 256 rows of 84x84 images in stacks of 4.  A draw by
+priority includes its weights and the update of its priorities.
 """
 
 from pathlib import Path
@@ -23,7 +22,7 @@ TAKE, COPY = "take", "copy"
 
 
 def alone(side: int, rows: str, prioritised: float, row_bytes: int) -> tuple[Row, ...]:
-    """The rows of a large replay of pictures of this side, which is compared with bare copies."""
+    """Return the rows of a large replay of images, compared with plain copies."""
     what = f"{rows} rows of {side}x{side}"
     uniform = f"uniform_{side}_per_s"
     return (

@@ -1,17 +1,16 @@
-"""Central sampling beside local sampling: what it costs and gains.
+"""Central sampling compared with local sampling.
 
-    python -m tools.bench_rl.central --rounds 5         # on a machine that does nothing else
+    python -m tools.bench_rl.central --rounds 5         # on an idle machine
 
-    asleep        environments and a model that each sleep for 5 ms, two environments at a time:
-                  alternating sampling, with twice as many, beside central sampling
-    there, back   a step of one environment that does nothing: microseconds of it
-    Pong          PPO, 16 games an actor, steps of the agent a second: each form beside local
+    asleep   environments and a model that each sleep for 5 ms, two environments at a time:
+             alternating sampling, with twice as many, compared with central sampling
+    there    a step of one environment that does nothing, there and back, in microseconds
+    pong     PPO, 16 games per actor, agent steps per second: each form compared with local
 
-The forms take turns in each round; ratios are those of one round.  Set OMP_WAIT_POLICY=passive and
+The forms take turns in each round, and a ratio is of one round.  Set OMP_WAIT_POLICY=passive and
 GOMP_SPINCOUNT=10000, as `remotely_rl` does where it is imported before torch.
 """
 
-import argparse
 import functools
 import statistics
 import sys
@@ -31,6 +30,8 @@ from remotely_rl.config import Common
 from remotely_rl.runs.central import CentralActor
 from remotely_rl.supervision import Crashes
 from remotely_rl.vector.vector_env import Simulators
+from tools import command_line
+from tools.bench.figures import spread
 from tools.bench_rl import pace
 from tools.bench_rl.window import Window
 
@@ -39,7 +40,7 @@ ASLEEP_STEPS, TURNS = 200, 20_000
 
 
 class Still(gymnasium.Env[Any, Any]):
-    """Takes its time for a step, and does nothing in it."""
+    """An environment that only sleeps in a step."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -58,7 +59,7 @@ class Still(gymnasium.Env[Any, Any]):
 
 
 class Slow(nn.Module):
-    """Takes its time for a batch of any size."""
+    """A model that sleeps for a batch of any size."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +72,7 @@ class Slow(nn.Module):
 
 
 def asleep(halves: int) -> float:
-    """Return steps of all environments a second: two of them, or two in each half."""
+    """Return steps per second of all environments, two in each half."""
     config = Common(
         env=functools.partial(Still, SLEEP_S), envs_per_actor=1, rollout_steps=ASLEEP_STEPS
     )
@@ -103,7 +104,7 @@ def there_and_back_us() -> float:
 
 
 def pong(sampling: str, side: int, actors: int, seconds: float) -> float:
-    """Return steps of the agent a second of PPO with one epoch, so that sampling weighs."""
+    """Return agent steps per second of PPO with one epoch, so that sampling dominates."""
     config = ppo.Config(
         actors=actors, sampling=sampling, image_size=side, epochs=1, minutes=10.0,
         log_interval_s=pace.ROWS_EVERY_S,
@@ -112,26 +113,19 @@ def pong(sampling: str, side: int, actors: int, seconds: float) -> float:
     return per_s
 
 
-def told(name: str, turns: Sequence[dict[str, float]]) -> None:
-    """Print what was measured: medians and ranges, and ratios to the first column."""
+def show(name: str, turns: Sequence[dict[str, float]]) -> None:
+    """Print medians and ranges, and ratios to the first column."""
     first = next(iter(turns[0]))
     for key in turns[0]:
-        values = sorted(turn[key] for turn in turns)
-        ratios = sorted(turn[key] / turn[first] for turn in turns)
-        print(
-            f"| {name}, {key} | {statistics.median(values):,.0f} ({values[0]:,.0f}-"
-            f"{values[-1]:,.0f}) | {statistics.median(ratios):.2f} ({ratios[0]:.2f}-"
-            f"{ratios[-1]:.2f}) |",
-            flush=True,
-        )
+        values = spread(turn[key] for turn in turns)
+        ratios = spread(turn[key] / turn[first] for turn in turns)
+        print(f"| {name}, {key} | {values:,.0f} | {ratios:.2f} |", flush=True)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line.parser("python -m tools.bench_rl.central", __doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=15.0, help="of a turn of Pong")
+    parser.add_argument("--seconds", type=float, default=15.0, help="length of a turn of Pong")
     parser.add_argument("--only", nargs="*", default=["asleep", "there", "pong"])
     given = parser.parse_args()
     sides, forms = (84, 42), ("local", "central", "alternating")
@@ -150,7 +144,7 @@ def main() -> int:
     print("| measure | median (range) | ratio to the first of its round |\n| --- | --- | --- |")
     for part, name, turns in parts.values():
         if part in given.only:
-            told(name, [{key: turn() for key, turn in turns.items()} for _ in range(given.rounds)])
+            show(name, [{key: turn() for key, turn in turns.items()} for _ in range(given.rounds)])
     remotely.shutdown()
     return 0
 

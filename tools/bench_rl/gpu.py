@@ -1,15 +1,15 @@
-"""What one GPU and many cores are good for, in minutes: time on such a machine is short.
+"""The benchmark of training on one GPU and many cores, in minutes.
 
     python -m tools.bench_rl.gpu --minutes 9 --json gpu.json      # on a machine with a GPU
     python -m tools.bench_rl.gpu --only pong_1 alternating_84
-    python -m tools.bench_rl.gpu --minutes 25 --only breakout_400 # the one part that is long
+    python -m tools.bench_rl.gpu --minutes 25 --only breakout_400 # the only long part
     python -m tools.bench_rl.gpu --read gpu.json --write          # into docs/benchmarks.md
-    python -m tools.bench_rl.gpu --device cpu --quick             # tiny, to see that all of it runs
+    python -m tools.bench_rl.gpu --device cpu --quick             # a test that all of it runs
 
-Parts come in the order of worth.  Each is a process of its own, which is ended after two minutes
-at most; the file is written after each, so whoever cuts the run off loses one part.  What is left
-when the minutes are over is "not run".  It needs no installation: an unpacked tree will do, on
-Python 3.11 to 3.13 with torch 2.11 to 2.13, gymnasium, ale-py and what `remotely` imports.
+The most important parts are first.  Each runs in a new process, for at most two minutes, and the
+file is written after each, so an interrupted run loses one part.  Parts that the minutes do not
+allow are "not run".  It needs no installation: an unpacked tree on Python 3.11 to 3.13 with torch
+2.11 to 2.13, gymnasium, ale-py and the dependencies of `remotely` is enough.
 """
 
 import sys
@@ -21,7 +21,7 @@ from tools.bench.page import Section
 from tools.bench.rows import Row, Term, at_least, at_most
 
 OURS, COMMANDS = "ours/on_gpu.py", "ours/commands.py"
-SEEDS, ACTORS = (1, 2, 3), (15, 2, 8, 4)  # those that are held against 15 come after it
+SEEDS, ACTORS = (1, 2, 3), (15, 2, 8, 4)  # 15 first: the others are compared with it
 
 PLAIN = Term("plain", "the plain loop", "plain_84_ppo_per_s")
 WITH_15 = Term("ours", "with 15 actors", "pong_actors_15_steps")

@@ -1,7 +1,7 @@
-"""The pace of a training: steps a second of the library's own loop, once it is in its stride.
+"""The pace of a training: steps per second of the library's own loop, after a warm-up.
 
-The run is told to stop, as Ctrl-C would, when its metrics cover the window; what is counted lies
-between two of their rows, and a row is written when an update ends.
+The run is stopped, as by Ctrl-C, when its metrics cover the window.  Steps are counted between two
+rows of metrics, which are written at the end of an update.
 """
 
 import itertools
@@ -24,15 +24,15 @@ LOOK_EVERY_S = 0.5
 
 
 class TooShort(Exception):
-    """The training ended by itself before it was measured."""
+    """The training ended before it was measured."""
 
 
 def measure(
     algorithm: ModuleType, config: Any, window: Window, model: Any = None, slices: int = 1
 ) -> list[float]:
-    """Train until the window is over; return agent steps a second in each slice of it.
+    """Train until the window ends; return agent steps per second in each slice of it.
 
-    The config should end the run some time after that, should it not start to learn.
+    The config should end the run some time later, in case it does not start to learn.
     """
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
@@ -47,10 +47,10 @@ def measure(
 
 
 def per_s(rows: Sequence[Row], window: Window, slices: int = 1) -> list[float]:
-    """Return the paces of slices of the time from the end of the warm-up to the last row.
+    """Return the pace in each slice of the time from the end of the warm-up to the last row.
 
-    They are as long as each other, but for how far rows are apart; where two would end at the same
-    row they are one.  Raises TooShort if the rows do not cover the window.
+    Slices have equal lengths, up to the distance of rows; slices that would end at the same row
+    are merged.  Raises TooShort if the rows do not cover the window.
     """
     learnt = [row for row in rows if row["time/updates"] > 0]
     counted = [
@@ -60,7 +60,7 @@ def per_s(rows: Sequence[Row], window: Window, slices: int = 1) -> list[float]:
         raise TooShort(f"{len(rows)} rows of metrics do not cover {window}")
     first, last = counted[0]["time/seconds"], counted[-1]["time/seconds"]
     ends = [first + (last - first) * (1 + number) / slices for number in range(slices)]
-    # Beyond the last row by rounding there would be none.
+    # Rounding must not put an end beyond the last row.
     bounds = [0, *(bisect_left(counted, end - 1e-9, key=_seconds) for end in ends)]
     return [
         (counted[b]["time/env_steps"] - counted[a]["time/env_steps"])
@@ -78,7 +78,7 @@ def _stop_when_measured(file: Path, window: Window, ended: threading.Event) -> N
     while not ended.wait(LOOK_EVERY_S):
         try:
             per_s(metrics.read(file), window)
-        except (TooShort, ValueError):  # or a row is being written just now
+        except (TooShort, ValueError):  # ValueError: a row is being written
             continue
         os.kill(os.getpid(), signal.SIGINT)
         return

@@ -1,13 +1,13 @@
-"""The benchmark of training, beside the limit of the machine and installed peers.
+"""The benchmark of training, compared with the machine's limit and with peers.
 
-    python -m tools.bench rl                    all that is installed here, three rounds
+    python -m tools.bench rl                    all installed peers, three rounds
     python -m tools.bench rl --quick            one round of short turns, without the slow peers
     python -m tools.bench rl --only a2c_84 limit_84
     python -m tools.bench rl --write --png docs/img/throughput.png --json run.json
 
-Everybody trains on Pong: frames in fours, no sticky actions, no GPU; a step is one of the agent's.
-`make bench-rl-peers` installs the peers.  Run it on a machine that does nothing else: a ratio of
-two figures of one run can be claimed, a figure alone is that machine's.
+All train on Pong with a frame skip of 4, without sticky actions or a GPU; a step is of the agent.
+`make bench-rl-peers` installs the peers.  Run it on an idle machine: ratios of figures of one run
+are comparable, single figures are of that machine.
 
 `a2c_84_per_s` is A2C at 84x84.
 """
@@ -26,12 +26,12 @@ NETWORKS = {42: "42x42, SmallCNN", 84: "84x84, Nature CNN"}
 
 
 def limit(size: int) -> Term:
-    """What the machine allows: see ours/limit.py."""
+    """Return the limit of the machine (ours/limit.py)."""
     return Term("limit", "the composed limit", f"limit_{size}_per_s")
 
 
 def trained(size: int) -> tuple[Row, ...]:
-    """The rows of the algorithms that are measured at both sizes."""
+    """Return the rows of the algorithms that are measured at both sizes."""
     network, of_limit = NETWORKS[size], at_least(0.85, limit(size))
     of_sb3 = (at_least(2, SB3),) if size == 84 else ()
     of_sample_factory = (at_least(2, SAMPLE_FACTORY),) if size == 84 else ()
@@ -55,7 +55,7 @@ def trained(size: int) -> tuple[Row, ...]:
 
 
 def composed(size: int) -> tuple[Row, ...]:
-    """The rows of what the limit is composed of."""
+    """Return the rows of the parts of the limit."""
     square = f"{size}x{size}"
     return (
         Row(f"environments alone, {square}", f"environment_{size}_per_s", of="limit"),
@@ -154,7 +154,7 @@ OF_SB3, OF_RLLIB, OF_SAMPLE_FACTORY = (
     f"peers/of_{name}.py" for name in ("sb3", "rllib", "sample_factory")
 )
 
-# The limit stands between the two that are held against it.
+# The limit is between the two that are compared with it.
 PARTS: dict[str, dict[str, str]] = {
     "a2c_84": {"ours": TRAIN, "sb3": OF_SB3},
     "limit_84": {"limit": LIMIT},

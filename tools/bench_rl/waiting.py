@@ -1,27 +1,25 @@
-"""Ways in which OpenMP's threads wait for each other: updates alone, and beside a busy process.
+"""The waiting of OpenMP's threads for each other: updates alone, and beside a busy process.
 
-In the precision that learners use on this machine.
+    python -m tools.bench_rl.waiting --rounds 5      # on an idle machine
 
-    python -m tools.bench_rl.waiting --rounds 5      # on a machine that does nothing else
-
-Each way to wait is a process of its own, for OpenMP reads it once.  They take turns, so that what
-else the machine does falls on all alike; ratios are those of one round.
-`remotely_rl/learning/threads.py` says which way is taken, and why.
+Updates use the precision of learners on this machine.  Each way to wait runs in another process,
+because OpenMP reads it once.  They take turns, and a ratio is of one round.
+`remotely_rl/learning/threads.py` has the way that learners use, and the reason.
 """
 
-import argparse
-import contextlib
 import json
 import os
-import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 
 import numpy as np
 
-# What is set in the environment, by the name of the way.
+from tools import command_line
+from tools.bench.figures import spread
+from tools.bench_rl.window import busy_process
+
+# Environment variables of each way.
 WAYS: dict[str, dict[str, str]] = {
     "as OpenMP comes": {},
     "passive": {"OMP_WAIT_POLICY": "passive"},
@@ -30,20 +28,20 @@ WAYS: dict[str, dict[str, str]] = {
     "GOMP_SPINCOUNT=30000": {"GOMP_SPINCOUNT": "30000"},
     "GOMP_SPINCOUNT=100000": {"GOMP_SPINCOUNT": "100000"},
     "one thread": {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "1"},
-    # As learners do in bfloat16: threads.Threads says how many.  Measure it for ten seconds.
+    # As learners in bfloat16: threads.Threads sets the count.  Measure it for ten seconds.
     "following": {
         "OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "10000", "REMOTELY_BENCH_FOLLOWS": "1"
     },
 }  # fmt: skip
 SET = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "OMP_NUM_THREADS", "REMOTELY_BENCH_FOLLOWS")
-# Side of the images, and rows of an update.
+# (side of the images, rows of an update)
 WORK = [(84, 32), (84, 512), (42, 512)]
 READY = "ready"
 
 
 def serve() -> None:
-    """Takes steps of what is asked for on stdin; tells the milliseconds of one."""
-    import torch  # noqa: PLC0415 - where it is measured alone: remotely_rl would set the way
+    """Measure each update that stdin names; print its milliseconds."""
+    import torch  # noqa: PLC0415 - before remotely_rl, which would set the way
 
     from remotely_rl import networks  # noqa: PLC0415
     from remotely_rl.environments.observations import Leaf  # noqa: PLC0415
@@ -92,21 +90,10 @@ def serve() -> None:
         print(1000 * (time.perf_counter() - began) / count, flush=True)
 
 
-@contextlib.contextmanager
-def busy(is_busy: bool) -> Iterator[None]:
-    """Within it another process takes a core, if asked for."""
-    command = [sys.executable, "-c", "while True: pass"]
-    other = subprocess.Popen(command) if is_busy else None
-    yield
-    if other is not None:
-        other.kill()
-        other.wait()
-
-
 def measure(
     rounds: int, for_s: float, ways: list[str]
 ) -> dict[tuple[int, int, str, bool], list[float]]:
-    """Milliseconds of an update, a number a round, by side, rows, way, and whether it is busy."""
+    """Return the milliseconds of an update in each round, by (side, rows, way, is busy)."""
     bare = {name: value for name, value in os.environ.items() if name not in SET}
     command = [sys.executable, "-c", "from tools.bench_rl import waiting; waiting.serve()"]
     servers = {
@@ -122,7 +109,7 @@ def measure(
         assert server.stdout.readline().strip() == READY
     for _ in range(rounds):
         for is_busy in (False, True):
-            with busy(is_busy):
+            with busy_process(is_busy):
                 for side, rows in WORK:
                     for way, server in servers.items():
                         assert server.stdin is not None
@@ -135,33 +122,23 @@ def measure(
     return found
 
 
-def middle(numbers: list[float]) -> str:
-    """Median and range."""
-    return f"{statistics.median(numbers):.2f} ({min(numbers):.2f}-{max(numbers):.2f})"
-
-
 def main() -> None:
-    """Do what the command line says."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.bench_rl.waiting",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("python -m tools.bench_rl.waiting", __doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
+    parser.add_argument("--seconds", type=float, default=1.0, help="length of each measurement")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     asked = parser.parse_args()
     found = measure(asked.rounds, asked.seconds, asked.ways)
-    other = "passive" if "passive" in asked.ways else asked.ways[0]
-    print(f"| update | way | alone, ms | of {other} | beside a busy process, ms | slower by |")
+    first = "passive" if "passive" in asked.ways else asked.ways[0]
+    print(f"| update | way | alone, ms | of {first} | beside a busy process, ms | slower by |")
     print("| --- | --- | --- | --- | --- | --- |")
     for side, rows in WORK:
-        its = found[side, rows, other, False]
+        of_first = found[side, rows, first, False]
         for way in asked.ways:
             alone, beside = (found[side, rows, way, is_busy] for is_busy in (False, True))
-            of_its = [mine / others for mine, others in zip(alone, its, strict=True)]
+            ratios = [one / other for one, other in zip(alone, of_first, strict=True)]
             slower = [busy_ms / alone_ms for busy_ms, alone_ms in zip(beside, alone, strict=True)]
-            cells = map(middle, (alone, of_its, beside, slower))
+            cells = (f"{spread(values):.2f}" for values in (alone, ratios, beside, slower))
             print(f"| {side}x{side}, {rows} rows | {way} | {' | '.join(cells)} |")
 
 

@@ -1,4 +1,4 @@
-"""The environments that all step, and their timing, with Gymnasium and numpy alone."""
+"""The environments of all systems, and their timing, with Gymnasium and numpy only."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 from tools.bench.stopwatch import report
 from tools.bench_rl.window import Asked, Window
 
-ACTIONS = 1_000  # drawn before, and taken again and again
+ACTIONS = 1_000  # drawn before, and repeated
 FULL, QUICK = Window(warm_up_s=1.0, for_s=5.0), Window(warm_up_s=0.5, for_s=1.5)
 
 
@@ -20,7 +20,7 @@ def cartpole() -> gymnasium.Env[Any, Any]:
 
 
 def pong() -> gymnasium.Env[Any, Any]:
-    """Observations of 4 x 84 x 84 bytes, as Gymnasium's own wrappers make them."""
+    """Return Pong with observations of 4 x 84 x 84 bytes, by Gymnasium's wrappers."""
     gymnasium.register_envs(ale_py)
     game = gymnasium.make("ALE/Pong-v5", frameskip=1, repeat_action_probability=0.0)
     return FrameStackObservation(AtariPreprocessing(game), 4)
@@ -34,7 +34,7 @@ MAKES: dict[str, Callable[[], gymnasium.Env[Any, Any]]] = {
 
 
 def time_steps(turn: Asked, step: Callable[[Any], object], prefix: str = "") -> None:
-    """Report how many steps of environments a second there are."""
+    """Report the steps of environments per second."""
     window = QUICK if turn.window.for_s < 10 else FULL
     env = MAKES[turn.what]()
     count = int(env.action_space.n)  # type: ignore[attr-defined]

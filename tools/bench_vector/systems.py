@@ -1,16 +1,16 @@
-"""The benchmark of vector environments, beside AsyncVectorEnv and SB3's SubprocVecEnv.
+"""The benchmark of vector environments, compared with AsyncVectorEnv and SB3's SubprocVecEnv.
 
-    python -m tools.bench vector                    all that is installed here, three rounds
+    python -m tools.bench vector                    all installed peers, three rounds
     python -m tools.bench vector --quick            one round of short turns
     python -m tools.bench vector --only cartpole_8
     python -m tools.bench vector --write --json run.json
 
-All step the same environments by actions drawn before; a step is one of one environment.
-`make bench-rl-peers` installs Stable-Baselines3.  Run it on a machine that does nothing else: a
-ratio of two figures of one run can be claimed, a figure alone is that machine's.
+All step the same environments with actions drawn before; a step is of one environment.
+`make bench-rl-peers` installs Stable-Baselines3.  Run it on an idle machine: ratios of figures of
+one run are comparable, single figures are of that machine.
 
-`cartpole_8_per_s` is steps of 8 CartPoles a second, with as many in a process as are there by
-default: a process a core.  `each_...` is with a process for each environment, as the peers have it.
+`cartpole_8_per_s` is steps per second of 8 CartPoles, by default divided among a process per core.
+`each_...` has a process for each environment, as the peers have.
 """
 
 from pathlib import Path

@@ -1,9 +1,9 @@
-"""PPO by the number of actors: as many rows a round, so about as many steps until it is good.
+"""PPO by the number of actors: the rows of a round, and so the steps to the target, stay similar.
 
     python -m tools.studies.actors             # CartPole, 2 to 15 actors of 16, three seeds
 
-The policy is evaluated every 4,096 steps, as in `simulators`: returns of training lag behind it,
-the more environments there are.
+The policy is evaluated every 4,096 steps, as in `simulators`, because returns of training lag
+behind it more with more environments.
 """
 
 import functools
@@ -28,7 +28,7 @@ from tools import tables
 from tools.studies import results
 
 LOOK_EVERY = 4096
-GAMES, LAST = 25, 100  # of a look; whose mean is to reach the target
+GAMES, LAST = 25, 100  # of an evaluation; of the mean that must reach the target
 TARGET = 475.0
 ACTORS = (2, 4, 8, 15)
 STEPS = 400_000  # at most
@@ -36,14 +36,14 @@ ENVS = 16  # of an actor
 
 
 class Row(NamedTuple):
-    """A look at a run."""
+    """An evaluation of a run."""
 
     actors: int
     seed: int
     rollout_steps: int
     env_steps: int
     updates: int
-    looked: float  # mean of the games of this look
+    looked: float  # mean of this evaluation
     returned: float  # mean of the last 100
 
 
@@ -82,7 +82,7 @@ def run(actors: int, seed: int) -> list[Row]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Steps until the target was held, in Markdown."""
+    """Return the steps until the target was held, in Markdown."""
     lines: list[list[str]] = []
     of_fewest = math.nan
     for actors, of_all in itertools.groupby(sorted(rows), key=lambda row: row.actors):
@@ -100,7 +100,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def draw(rows: Sequence[Row], png: Path) -> None:
-    """Returns over steps."""
+    """Draw returns over steps."""
     figure, (axis,) = results.panels(1)
     for number, actors in enumerate(dict.fromkeys(row.actors for row in sorted(rows))):
         of_all = [row for row in rows if row.actors == actors]
@@ -116,7 +116,6 @@ def draw(rows: Sequence[Row], png: Path) -> None:
 
 
 def main() -> None:
-    """Do what the command line says."""
     parser = results.command("actors", __doc__, [1, 2, 3])
     parser.add_argument("--actors", nargs="*", type=int, default=list(ACTORS))
     asked = parser.parse_args()

@@ -1,4 +1,4 @@
-"""DQN's loop as a recipe: an actor fills a replay, and one or several learners learn from it."""
+"""DQN's loop with an actor that fills a replay, and one or more learners."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -14,8 +14,8 @@ from remotely_rl.runs import replaying
 from remotely_rl.runs.replaying import Steps, Update
 from remotely_rl.runs.training import make_learner
 
-# What differs from the defaults, which are Pong's.  Draws are uniform and rates stay as they are,
-# so that nothing but the batch makes two learners different.
+# Differences from the defaults, which are for Pong.  Draws are uniform and rates constant, so that
+# two learners differ only in their batches.
 CARTPOLE: dict[str, Any] = {
     "env": CartPoleVectorEnv, "actors": 1, "envs_per_actor": 8, "rollout_steps": 4,
     "replay_rows": 100_000, "learn_from": 2_048, "n_step": 3, "explore_steps": 20_000,
@@ -25,7 +25,7 @@ ATARI: dict[str, Any] = {"actors": 1, "envs_per_actor": 16}
 
 
 class FromReplay:
-    """A learner, and the updates that it owes: `replay_ratio` for each step, by its own batch."""
+    """A learner with a number of updates for each step, by `replay_ratio` and its batch."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class FromReplay:
         self._draw = draw
 
     def learn(self, replay: Replay, env_steps: int) -> None:
-        """Make the updates that are owed."""
+        """Make the updates that are due."""
         while self.ratio.updates_owed and len(replay):
             draw = self._draw(replay, self.learner.config.batch_size)
             self.update(replaying.to_device(self.learner, draw), env_steps)
@@ -50,9 +50,9 @@ class FromReplay:
 
 
 def play(learners: Sequence[FromReplay], total_steps: int) -> Iterator[tuple[int, list[float]]]:
-    """Play by the first of the learners, and have all learn from that.
+    """Play with the first learner's policy; all learners learn from that.
 
-    Yields the steps so far and the scores of all games after each round.
+    Yields the steps and the scores of all games so far after each round.
     """
     torch.set_num_threads(1)
     first = learners[0].learner

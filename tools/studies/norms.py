@@ -2,9 +2,9 @@
 
     python -m tools.studies.norms                      # CartPole
 
-A categorical DQN learns from each step as often, whatever the batch: updates of a batch of 1,024
-are a sixteenth as many.  Adam keeps one rate; RMSProp is tried with one and with one that grows
-with the batch.  Gradients are not clipped.  The first layer and the last are shown, and all.
+A categorical DQN learns from each step equally often with any batch: with 1,024 it makes a
+sixteenth of the updates.  Adam has a constant rate; RMSProp has a constant one, or one that grows
+with the batch.  Gradients are not clipped.  The table has the first layer, the last and all.
 """
 
 import functools
@@ -25,10 +25,10 @@ from tools.studies import results
 from tools.studies.from_replay import ATARI, CARTPOLE, FromReplay, play
 
 LOOK_EVERY = 2_000
-GAMES = 30  # the last of training, of which returns are means
+GAMES = 30  # of training, in a mean return
 BATCHES = (64, 256, 1_024)
 C51: dict[str, Any] = {"atoms": 51, "double": False, "dueling": False, "max_grad_norm": 0.0}
-# The settings, the layers that are shown by a part of their names, and the steps.
+# (settings, layers by a part of their names, steps)
 TASKS: dict[str, tuple[dict[str, Any], dict[str, str], int]] = {
     "CartPole": (
         {**CARTPOLE, **C51, "value_bound": 100.0, "replay_ratio": 16.0},
@@ -71,7 +71,7 @@ WAYS = (
 
 
 class Row(NamedTuple):
-    """A look at a layer.  Norms are means over the updates since the last look."""
+    """A measurement of a layer.  Norms are means over the updates since the last one."""
 
     optimizer: str
     batch: int
@@ -86,7 +86,7 @@ class Row(NamedTuple):
 
 
 class Watched(FromReplay):
-    """A learner that keeps the norms of each update: of weights, gradient and step, by layer."""
+    """A learner that stores the norms of weights, gradient and step of each update, by layer."""
 
     def __init__(self, config: dqn.Config, kind: type[QLearner], layers: dict[str, str]):
         super().__init__(config, kind)
@@ -108,14 +108,14 @@ class Watched(FromReplay):
 
 
 def norm(tensors: Sequence[torch.Tensor]) -> float:
-    """The L2 norm of several tensors as one vector."""
+    """Return the L2 norm of several tensors as one vector."""
     return float(torch.stack([one.detach().square().sum() for one in tensors]).sum().sqrt())
 
 
 def run(
     settings: dict[str, Any], layers: dict[str, str], way: Way, batch: int, seed: int, steps: int
 ) -> list[Row]:
-    """Train for so many steps."""
+    """Train for `steps` steps."""
     rate = way.at(batch)
     config = dqn.Config(
         **settings, batch_size=batch, learning_rate=rate, learning_rate_end=rate, seed=seed
@@ -138,7 +138,7 @@ def run(
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The last look of each run, with the medians of norms over it, in Markdown."""
+    """Return updates, mean return and medians of norms in the second half, in Markdown."""
     lines = []
     ordered = sorted(rows, key=lambda row: (row.optimizer, row.batch, row.layer))
     for key, of in itertools.groupby(ordered, key=lambda row: (row[0], row[1], row.layer)):
@@ -156,7 +156,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def draw(rows: Sequence[Row], png: Path) -> None:
-    """Norms over steps: a row of panels for each layer, a panel for each norm."""
+    """Draw norms over steps: a row of panels per layer, a panel per norm."""
     layers = list(dict.fromkeys(row.layer for row in rows))
     names = ("weight", "gradient", "step")
     figure, axes = results.panels(len(names), len(layers))
@@ -177,10 +177,9 @@ def draw(rows: Sequence[Row], png: Path) -> None:
 
 
 def main() -> None:
-    """Do what the command line says."""
     parser = results.command("norms", __doc__, [1])
     parser.add_argument("--task", default="CartPole", choices=TASKS)
-    parser.add_argument("--steps", type=int, help="of a run; by default as the task says")
+    parser.add_argument("--steps", type=int, help="of a run; by default the task's")
     asked = parser.parse_args()
     settings, layers, steps = TASKS[asked.task]
     runs = {
@@ -188,7 +187,7 @@ def main() -> None:
             run, settings, layers, way, batch, seed, asked.steps or steps
         )
         for seed, way, batch in itertools.product(asked.seeds, WAYS, BATCHES)
-        if not (way.grows and batch == BATCHES[0])  # there it is the rate that does not grow
+        if not (way.grows and batch == BATCHES[0])  # the same as the constant rate
     }
     results.study(f"norms-{asked.task.lower()}", Row, runs, draw, table)
 

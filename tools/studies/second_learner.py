@@ -1,10 +1,10 @@
-"""A second learner that sees only what the first one has played, with another size of batch.
+"""A second learner that only has the first one's experience, with another size of batch.
 
     python -m tools.studies.second_learner                       # CartPole, both ways
 
-Both begin with the same weights and learn as often from each step, the second one by batches of
-its own.  If it learns as well as alone, the size of its batch is not what held it back; if it does
-not, it could not learn from the experience of the other.  Both are evaluated every 4,000 steps.
+Both begin with the same weights and learn equally often from each step, with their own batches.  If
+the second learns as well as when it plays, its batch does not limit it; otherwise it could not
+learn from the other's experience.  Both are evaluated every 4,000 steps.
 """
 
 import functools
@@ -24,7 +24,7 @@ from tools.studies.from_replay import ATARI, CARTPOLE, FromReplay, play
 LOOK_EVERY = 4_000
 GAMES = 30
 PAIRS = ((64, 2_048), (2_048, 64), (256, 256))
-# The settings, and for how many steps.
+# (settings, steps)
 TASKS: dict[str, tuple[dict[str, Any], int]] = {
     "CartPole": ({**CARTPOLE, "replay_ratio": 32.0, "learning_rate": 5e-4}, 60_000),
     "Breakout": ({**ATARI, "env": "ALE/Breakout-v5"}, 10_000_000),
@@ -32,7 +32,7 @@ TASKS: dict[str, tuple[dict[str, Any], int]] = {
 
 
 class Row(NamedTuple):
-    """A look at both learners."""
+    """An evaluation of both learners."""
 
     first: int  # batch
     second: int
@@ -45,13 +45,13 @@ class Row(NamedTuple):
 
 
 def config_of(settings: dict[str, Any], batch: int, seed: int) -> dqn.Config:
-    """The settings with this batch, at a rate that stays."""
+    """Return the settings with this batch and a constant rate."""
     rate = settings.get("learning_rate", dqn.Config.learning_rate)
     return dqn.Config(**settings, batch_size=batch, learning_rate_end=rate, seed=seed)
 
 
 def run(settings: dict[str, Any], pair: tuple[int, int], seed: int, steps: int) -> list[Row]:
-    """Train both for so many steps."""
+    """Train both for `steps` steps."""
     learners = [FromReplay(config_of(settings, batch, seed)) for batch in pair]
     rows: list[Row] = []
     for now, _ in play(learners, steps):
@@ -62,21 +62,21 @@ def run(settings: dict[str, Any], pair: tuple[int, int], seed: int, steps: int) 
 
 
 def evaluated(one: FromReplay) -> float:
-    """The mean return of whole games by the newest values, hardly ever at random."""
+    """Return the mean return of whole games by the newest values, with few random actions."""
     trained = Trained(one.learner.config, one.learner.model)
     return measure(trained, GAMES, greedy=False, envs=GAMES).mean
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The best look and the mean of the last five of each learner, over seeds, in Markdown."""
+    """Return each learner's best evaluation and mean of the last five by seed, in Markdown."""
     lines = []
     by_pair = sorted(rows, key=lambda row: row[:4])
     for (first, second), of_pair in itertools.groupby(by_pair, key=lambda row: row[:2]):
         runs = [list(of) for _, of in itertools.groupby(of_pair, key=lambda row: row.seed)]
-        for which, batch, told in ((0, first, "plays"), (1, second, f"sees {first}'s")):
+        for which, batch, role in ((0, first, "plays"), (1, second, f"sees {first}'s")):
             of_seeds = [[(row[6 + which]) for row in of] for of in runs]
             lines.append([
-                f"{first:,} / {second:,}", f"{batch:,}, {told}", str(len(runs)),
+                f"{first:,} / {second:,}", f"{batch:,}, {role}", str(len(runs)),
                 f"{statistics.median(of[-1][4 + which] for of in runs):,.0f}",
                 ", ".join(f"{max(seen):.0f}" for seen in of_seeds),
                 ", ".join(f"{statistics.mean(seen[-5:]):.0f}" for seen in of_seeds),
@@ -86,16 +86,16 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def draw(rows: Sequence[Row], png: Path) -> None:
-    """Returns over steps, a panel for each pair."""
+    """Draw returns over steps, a panel per pair."""
     pairs = list(dict.fromkeys(row[:2] for row in rows))
     figure, axes = results.panels(len(pairs))
     for axis, pair in zip(axes, pairs, strict=True):
         for number, seed in enumerate(dict.fromkeys(row.seed for row in rows)):
             of = [row for row in rows if (*row[:2], row.seed) == (*pair, seed)]
-            for which, told in enumerate(("plays", "sees only that")):
+            for which, role in enumerate(("plays", "sees only that")):
                 axis.plot(
                     [row.env_steps for row in of], [row[6 + which] for row in of], lw=0.9,
-                    color=f"C{which}", label=None if number else f"{pair[which]:,}: {told}",
+                    color=f"C{which}", label=None if number else f"{pair[which]:,}: {role}",
                 )  # fmt: skip
         axis.set(xlabel="steps", title=f"batches of {pair[0]:,} and {pair[1]:,}")
         axis.legend(fontsize=7)
@@ -104,10 +104,9 @@ def draw(rows: Sequence[Row], png: Path) -> None:
 
 
 def main() -> None:
-    """Do what the command line says."""
     parser = results.command("second_learner", __doc__, [1, 2])
     parser.add_argument("--task", default="CartPole", choices=TASKS)
-    parser.add_argument("--steps", type=int, help="of a run; by default as the task says")
+    parser.add_argument("--steps", type=int, help="of a run; by default the task's")
     asked = parser.parse_args()
     settings, steps = TASKS[asked.task]
     runs = {

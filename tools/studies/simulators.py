@@ -1,16 +1,16 @@
-"""A2C with 16 to 512 simulators: steps until it is good, and signal and noise of its gradients.
+"""A2C with 16 to 512 simulators: steps to the target, and signal and noise of its gradients.
 
     python -m tools.studies.simulators                     # CartPole, three seeds each
     python -m tools.studies.simulators --task Pong --simulators 16 256 --seeds 1 --steps 60000
 
-More simulators make a round larger and an update rarer; the rate follows by `rate_rule`.  The
-policy is evaluated every 5,120 steps, by 25 whole games that are played for that alone, until the
-mean of the last 100 is 475.  Returns of training would tell of the same policy later, the more
-simulators there are: a game of CartPole has 500 steps, which are 256,000 of 512 simulators.
+With more simulators a round is larger and updates are rarer; `rate_rule` sets the rate.  The policy
+is evaluated every 5,120 steps by 25 separate whole games, until the mean of the last 100 is 475.
+Returns of training would be later with more simulators: a game of CartPole has 500 steps, which are
+256,000 of 512 simulators.
 
-Gradients of half of the simulators are compared with that of all: their cosine, the share of signs
-that agree, and the noise scale (`remotely_rl.functions.gradients`).  Halves are of simulators and
-not of rows, because rows of one simulator have much in common.
+Gradients of half of the simulators are compared with that of all: their cosine, the share of equal
+signs, and the noise scale (`remotely_rl.functions.gradients`).  Halves are of simulators instead of
+rows, because rows of one simulator are similar.
 """
 
 import functools
@@ -42,25 +42,25 @@ from tools.studies import results
 
 LOOK_EVERY = 5120  # steps between evaluations; two rounds of 512 simulators
 GRADIENTS_EVERY = 1024  # steps between measurements of gradients
-ALIKE = 40_000  # steps of which gradients are compared: later, some runs are over and others not
+ALIKE = 40_000  # steps whose gradients are compared, which all runs have
 GAMES = 25  # of an evaluation
-LAST = 100  # games, whose mean is to reach the target, as Gymnasium has it
+LAST = 100  # games whose mean must reach the target, as in Gymnasium
 SIMULATORS = (16, 32, 64, 128, 256, 512)
 
 
 class Task(NamedTuple):
-    """A problem: what to reach, within how many steps, and what differs from A2C's defaults."""
+    """A problem: its target, the most steps, and differences from A2C's defaults."""
 
     env: Any
     target: float
     steps: int
-    evaluates: bool  # else returns are those of training
+    evaluates: bool  # otherwise returns are those of training
     settings: dict[str, Any]
 
 
-# The paper's rounds of 5 steps, rate for 16 simulators, and entropy.  All stay as they are: a
-# schedule would be another for each number of updates.  Without the entropy bonus a seed of 512
-# simulators, whose steps are large, stayed at a poor policy that it was sure of after 30 updates.
+# The paper's rounds of 5 steps, rate for 16 simulators, and entropy.  All are constant, because a
+# schedule would depend on the number of updates.  Without the entropy bonus a seed of 512
+# simulators, whose steps are large, stayed at a poor deterministic policy after 30 updates.
 PAPER: dict[str, Any] = {
     "rollout_steps": 5, "learning_rate": 7e-4, "learning_rate_end": 7e-4, "entropy_coef": 0.01,
     "entropy_coef_end": 0.01, "normalize_advantage": True,
@@ -78,17 +78,17 @@ TASKS = {
 
 
 class Row(NamedTuple):
-    """One look at a run.  What is of gradients is a mean since the last look."""
+    """An evaluation of a run.  Values of gradients are means since the last one."""
 
     rule: str
     simulators: int
     seed: int
     env_steps: int
     updates: int
-    looked: float  # mean of the games of this look
+    looked: float  # mean of this evaluation
     returned: float  # mean of the last 100 games
     cosine: float  # of the gradients of half of the simulators and of all
-    signs: float  # that agree, of the same
+    signs: float  # share of equal signs, of the same
     signal: float  # |G|^2
     noise: float  # S, of a row
 
@@ -102,7 +102,7 @@ class Compared(NamedTuple):
 
 
 def halves(batch: Batch, valid: Tensor) -> list[Batch]:
-    """The rows of the first half of the simulators, and of the second; `valid` is [T, B]."""
+    """Return the rows of the two halves of the simulators; `valid` is [T, B]."""
     width = valid.shape[1]
     column = torch.arange(width).expand(valid.shape)[valid.cpu()]
     return [
@@ -115,7 +115,7 @@ def halves(batch: Batch, valid: Tensor) -> list[Batch]:
 
 
 def gradient(learner: Learner[a2c.Config], batch: Batch) -> Tensor:
-    """The gradient of A2C's losses on a batch, not clipped, as one vector."""
+    """Return the unclipped gradient of A2C's losses on a batch as one vector."""
     config = learner.config
     policy, value, rows = learner.forward(batch)
     parts = a2c.compute_losses(policy, value, rows, config, config.entropy_coef, learner.actions)
@@ -124,7 +124,7 @@ def gradient(learner: Learner[a2c.Config], batch: Batch) -> Tensor:
 
 
 def compare(whole: Tensor, of_halves: Sequence[Tensor], rows: int) -> Compared:
-    """Compare the gradients of two halves, of about as many rows, with that of all `rows`."""
+    """Compare the gradients of two halves with that of all `rows`."""
     squares = [float(half.double().square().sum()) for half in of_halves]
     return Compared(
         mean(gradients.cosine(half, whole) for half in of_halves),
@@ -136,7 +136,7 @@ def compare(whole: Tensor, of_halves: Sequence[Tensor], rows: int) -> Compared:
 def update(
     learner: Learner[a2c.Config], trajectory: Trajectory, compares: bool
 ) -> tuple[dict[str, float], Compared | None]:
-    """A2C's update; before its step, gradients are compared if that is asked for."""
+    """Make A2C's update; before its step, compare gradients if `compares`."""
     config = learner.config
     rollout = to_device(learner, trajectory)
     targets = returns.gae(
@@ -155,7 +155,7 @@ def update(
 
 
 def run(task: Task, rule: str, simulators: int, seed: int) -> list[Row]:
-    """Train until the target is reached, or for the task's steps."""
+    """Train until the target or the task's steps."""
     torch.set_num_threads(1)
     config = a2c.Config(
         env=task.env, actors=1, envs_per_actor=simulators, rate_rule=rule, seed=seed,
@@ -196,21 +196,21 @@ def run(task: Task, rule: str, simulators: int, seed: int) -> list[Row]:
 
 
 class Summary(NamedTuple):
-    """What became of all seeds of one rule and number of simulators."""
+    """The results of all seeds of one rule and number of simulators."""
 
     rule: str
     simulators: int
     seeds: int
-    touched: list[float]  # steps until a look reached the target, of each seed, or infinite
-    reached: list[float]  # steps until the last games did
-    updates: float  # median, of all
+    touched: list[float]  # by seed, steps until an evaluation reached the target, or infinite
+    reached: list[float]  # by seed, steps until the last games did
+    updates: float  # the median
     cosine: float
     signs: float
     noise_rows: float
 
 
 def summaries(rows: Iterable[Row], target: float) -> list[Summary]:
-    """One for each rule and number of simulators, from the rows of all runs."""
+    """Return a summary for each rule and number of simulators."""
     found: list[Summary] = []
     ordered = sorted(rows, key=lambda row: row[:4])
     for (rule, simulators), of_both in itertools.groupby(ordered, key=lambda row: row[:2]):
@@ -230,7 +230,7 @@ def summaries(rows: Iterable[Row], target: float) -> list[Summary]:
 
 
 def table(found: Sequence[Summary]) -> str:
-    """All in Markdown; steps as multiples of those of the fewest simulators of the same rule."""
+    """Return all in Markdown, with steps relative to the fewest simulators of the same rule."""
     lines = []
     for one in found:
         least = next(other for other in found if other.rule == one.rule)
@@ -251,7 +251,7 @@ def table(found: Sequence[Summary]) -> str:
 
 
 def draw(rows: Sequence[Row], target: float, png: Path) -> None:
-    """Returns over steps, steps to the target, and what half a batch's gradient tells."""
+    """Draw returns over steps, steps to the target, cosines and noise scales."""
     figure, (curves, reached, cosines, scales) = results.panels(2, 2)
     found = summaries(rows, target)
     first = found[0].rule
@@ -294,12 +294,11 @@ def draw(rows: Sequence[Row], target: float, png: Path) -> None:
 
 
 def main() -> None:
-    """Do what the command line says."""
     parser = results.command("simulators", __doc__, [1, 2, 3])
     parser.add_argument("--task", default="CartPole", choices=TASKS)
     parser.add_argument("--rules", nargs="*", default=["sqrt"])
     parser.add_argument("--simulators", nargs="*", type=int, default=list(SIMULATORS))
-    parser.add_argument("--steps", type=int, help="at most, of a run; by default as the task says")
+    parser.add_argument("--steps", type=int, help="the most steps of a run; by default the task's")
     asked = parser.parse_args()
     task = TASKS[asked.task]._replace(**({"steps": asked.steps} if asked.steps else {}))
     runs = {

@@ -1,14 +1,14 @@
 """The measurements of sync rules in docs/sync.md.
 
-    python -m tools.sync combinations   the FASGD paper's figures, simulated: 128 pictures at a
-    python -m tools.sync clients        time, thousands of clients, gates; twenty minutes each
-    python -m tools.sync gates          on a core
-    python -m tools.sync scale          semi-async beside its neighbours, to 1,000 clients
+    python -m tools.sync combinations   simulations of the FASGD paper's figures: 128 images at a
+    python -m tools.sync clients        time, thousands of clients, gates; each 20 minutes on one
+    python -m tools.sync gates          core
+    python -m tools.sync scale          semi-async and its neighbours, with up to 1,000 clients
     python -m tools.sync race           rules on a live cluster, with stragglers: CartPole, Pong
-    python -m tools.sync penalties      the same for rules by which older gradients count for less
-    python -m tools.sync overhead       what the server costs beyond the gradients
+    python -m tools.sync penalties      the same for rules with penalties for older gradients
+    python -m tools.sync overhead       the server's cost beyond the gradients
 
-Each prints a table in Markdown; `--write` puts it into docs/sync.md, and CSV and PNG into docs/img.
-A race adds each run to runs/race.jsonl at once, and goes on from there.  `--quick` is a minute of
-each, to see that it works; `--replot` tells anew of the runs that are in docs.
+Each prints a table in Markdown; `--write` puts it into docs/sync.md and the PNG into docs/img.
+CSVs and the runs of a race are in runs/, and a race continues there.  `--quick` is a test of a
+minute; `--replot` uses the stored runs.
 """

@@ -1,6 +1,5 @@
-"""See the package's docstring."""
+"""The command of the measurements (see the package's docstring)."""
 
-import argparse
 import os
 import sys
 import tempfile
@@ -9,7 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from remotely_rl.sync.simulation.simulator import Row
-from tools import runs, sync
+from tools import command_line, runs, sync
 from tools.sync import overhead, page, paper, race, scale
 from tools.sync.paper import Run
 
@@ -23,7 +22,7 @@ FIGURES: dict[str, tuple[Callable[[], list[Run]], Simulate]] = {
 
 
 def simulated(simulations: list[Run], simulate: Simulate, processes: int, file: Path) -> None:
-    """Runs all, each in a process of its own, and writes a CSV."""
+    """Run all, each in a new process, and write a CSV."""
     done: list[tuple[Run, list[Row]]] = []
     with ProcessPoolExecutor(processes) as pool:
         for run, rows in pool.map(simulate, simulations):
@@ -38,7 +37,7 @@ def simulated(simulations: list[Run], simulate: Simulate, processes: int, file: 
 
 
 def raced(name: str, quick: bool, seeds: int) -> str:
-    """Races every rule, interleaved by seed, but for those that are in the file already."""
+    """Race every rule, interleaved by seed, except for runs in the file."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "race.jsonl") if quick else race.RACES[name].file
         known = runs.read(file, race.Finish)
@@ -57,27 +56,18 @@ def raced(name: str, quick: bool, seeds: int) -> str:
 
 
 def main() -> None:
-    """Do what the command line says."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.sync",
-        description=sync.__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line.parser("python -m tools.sync", sync.__doc__)
     parser.add_argument("what", choices=[*FIGURES, *race.RACES, "overhead"])
-    parser.add_argument("--quick", action="store_true", help="a minute, to see that it works")
+    parser.add_argument("--quick", action="store_true", help="a minute, as a test")
     parser.add_argument("--write", action="store_true", help="fill docs/sync.md")
-    parser.add_argument(
-        "--replot",
-        action="store_true",
-        help="table and picture of the runs that are in runs/; run nothing",
-    )
-    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="of simulations")
-    parser.add_argument("--seeds", type=int, default=5, help="of a race")
+    parser.add_argument("--replot", action="store_true", help="only show the runs in runs/")
+    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="for simulations")
+    parser.add_argument("--seeds", type=int, default=5, help="number of seeds of a race")
     asked = parser.parse_args()
     if asked.quick and asked.write:
-        parser.error("--quick proves nothing that could be written")
+        parser.error("--quick is only a test and cannot be written")
     if asked.replot and asked.what == "overhead":
-        parser.error("of overhead the table alone is kept")
+        parser.error("overhead has no stored runs")
     if asked.what in FIGURES:
         images = page.IMAGES if asked.write else Path(tempfile.mkdtemp(prefix="sync-"))
         kept = asked.write or asked.replot
@@ -89,7 +79,7 @@ def main() -> None:
         curves = page.read(file)
         page.draw(curves, images / f"sync-{asked.what}.png")
         table = page.table(curves)
-        print(f"the rows are in {file}, the picture in {images}", file=sys.stderr)
+        print(f"the rows are in {file}, the chart is in {images}", file=sys.stderr)
     elif asked.what in race.RACES:
         table = raced(asked.what, asked.quick, 0 if asked.replot else asked.seeds)
     else:

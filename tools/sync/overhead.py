@@ -1,12 +1,10 @@
 """The cost of a parameter server beyond the gradients: 1.7 million parameters, 8 workers.
 
-A worker's work here is a gradient of the Nature network (84x84 frames) at a fixed batch.  Alone,
-all workers compute at once, without telling anybody; then under each rule.  The rate that is
-left, and the time that a push takes the server's process: what the rule computes, and the rest,
-beside the time of copying the parameters once.  Interleaved; the median of the rounds.
-
-What of the rest is calls, and what is copies, tell workers that compute the same and push next to
-nothing of it.
+A worker computes a gradient of the Nature network (84x84 frames) at a fixed batch: first alone,
+without a server, then under each rule, in interleaved rounds.  The table has medians of the rate
+and of the time of a push in the server's process: the rule's, and the rest in multiples of a copy
+of the parameters.  Workers that compute the same and push very little of it separate the time of
+calls from that of copies.
 """
 
 import statistics
@@ -22,11 +20,12 @@ from remotely_rl.learning.parameter_server import ParameterServer, Worker
 from remotely_rl.sync.flat import Flat
 from remotely_rl.sync.rule import Reply
 from tools import tables
+from tools.bench.figures import spread
 
 WORKERS = 8
 ROUNDS = 3
 BATCH = 32
-LITTLE = 1000  # numbers that are pushed where nearly nothing is
+LITTLE = 1000  # numbers of a small push
 SPECS = (
     "asynchronous", "synchronous", "semi_async:n=2,counted=8,weak=12", "stale_synchronous",
     "sasgd", "fasgd", "delay_compensated",
@@ -35,7 +34,7 @@ NEARLY_NOTHING = f"`{SPECS[0]}`, {LITTLE:,} numbers pushed"
 
 
 class Network:
-    """The Nature network for Pong, with one output more for the value, and a loss of it."""
+    """The Nature network for Pong with an output for the value, and a loss."""
 
     def __init__(self, seed: int):
         torch.manual_seed(0)
@@ -56,7 +55,7 @@ class Network:
 
 
 class Little(Network):
-    """Computes the same, by parameters of its own, and gives a little of it."""
+    """The same with its own parameters, and only a small part of the gradient."""
 
     def gradient(self, parameters: Tensor, broadcast: Any = None) -> Tensor:
         return super().gradient(self.flat.vector)[:LITTLE].clone()
@@ -64,7 +63,7 @@ class Little(Network):
 
 @remotely.remote_class
 class Alone:
-    """Computes gradients for a while and tells how many."""
+    """A worker that computes gradients without a server."""
 
     def __init__(self, seed: int):
         torch.set_num_threads(1)
@@ -80,15 +79,15 @@ class Alone:
 
 
 class Cost(NamedTuple):
-    """Of one rule in one round."""
+    """The cost of one rule in one round."""
 
-    rate: float  # gradients a second, of all workers
-    server_s: float  # of the server's process for a push
-    rule_s: float  # of these, what the rule computed
+    rate: float  # gradients per second of all workers
+    server_s: float  # CPU time of a push in the server's process
+    rule_s: float  # the rule's part of it
 
 
 def measure(seconds: float, rounds: int = ROUNDS) -> dict[str, list[Cost]]:
-    """Every rule and no rule, `seconds` each, interleaved."""
+    """Measure each rule and no rule for `seconds` per round, interleaved."""
     remotely.connect(cpus=2 * WORKERS)
     torch.set_num_threads(1)
     alone = remotely.group(Alone, WORKERS, 1)
@@ -130,7 +129,7 @@ def _under(
 
 
 def copy_s() -> float:
-    """Seconds for one copy of the parameters, in memory that is not in the cache."""
+    """Return the seconds of a copy of the parameters from memory."""
     size = Network(0).flat.vector.numel()
     sources = [torch.randn(size) for _ in range(16)]
     into = [torch.empty(size) for _ in range(16)]
@@ -144,7 +143,7 @@ def copy_s() -> float:
 
 
 def table(costs: dict[str, list[Cost]]) -> str:
-    """In Markdown: medians, and the range of the rate."""
+    """Return medians, and the range of the rate, in Markdown."""
     copy = copy_s()
     alone = statistics.median(cost.rate for cost in costs["alone"])
     calls = statistics.median(cost.server_s - cost.rule_s for cost in costs[NEARLY_NOTHING])
@@ -152,7 +151,7 @@ def table(costs: dict[str, list[Cost]]) -> str:
     for name, rounds in costs.items():
         rates = [cost.rate for cost in rounds]
         rate = statistics.median(rates)
-        row = [name, f"{rate:.1f} ({min(rates):.1f}-{max(rates):.1f})", f"{rate / alone:.0%}"]
+        row = [name, f"{spread(rates):.1f}", f"{rate / alone:.0%}"]
         if name == "alone":
             rows.append([*row, "", "", ""])
             continue
@@ -161,10 +160,10 @@ def table(costs: dict[str, list[Cost]]) -> str:
         moved = (server - rule - calls) / copy
         rows.append([*row, f"{server * 1e3:.2f} ms", f"{rule * 1e3:.2f} ms", f"{moved:.1f}"])
     size = Network(0).flat.vector.numel()
-    told = (
-        f"{size:,} parameters, {WORKERS} workers; one copy of them takes {copy * 1e3:.2f} ms. A"
-        f" push costs the server the rule's arithmetic; {calls * 1e3:.2f} ms for calls, which is"
-        " what is left where nearly nothing is pushed; and the rest, in copies."
+    explained = (
+        f"{size:,} parameters, {WORKERS} workers; a copy of them takes {copy * 1e3:.2f} ms. A push"
+        f" costs the server the rule's arithmetic, {calls * 1e3:.2f} ms for calls (the cost of a"
+        " small push), and copies."
     )
-    head = ["rule", "gradients a second", "of those alone", "server, a push", "the rule", "copies"]
-    return f"{told}\n\n{tables.table(head, rows)}"
+    head = ["rule", "gradients/s", "of those alone", "server, per push", "the rule", "copies"]
+    return f"{explained}\n\n{tables.table(head, rows)}"

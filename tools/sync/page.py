@@ -1,4 +1,4 @@
-"""Simulations as CSV, and from that PNG, Markdown, and the page that tells of them."""
+"""Simulations as CSV, chart and table, and the page of the results."""
 
 import csv
 import os
@@ -21,11 +21,11 @@ from tools.sync.paper import LAST, Run
 PAGE = ROOT / "docs" / "sync.md"
 IMAGES = ROOT / "docs" / "img"
 CODE = ("remotely", "remotely_rl", "tools/sync")
-GOAL = 0.8  # the accuracy to which rules race by a simulated clock
+GOAL = 0.8  # the accuracy whose simulated time is compared
 
 
 class Curve(NamedTuple):
-    """What became of one rule: its looks at the test set, each with the columns of the CSV."""
+    """One rule's evaluations on the test set, with the columns of the CSV."""
 
     panel: str
     spec: str
@@ -33,7 +33,7 @@ class Curve(NamedTuple):
 
 
 def fill(name: str, table: str, measured: bool = True) -> None:
-    """Puts a table between its marks, with what it was measured by: now, or as the page says."""
+    """Write a table between its marks, under its command: the new one, or the page's."""
     begins, ends = f"<!-- {name} begins -->", f"<!-- {name} ends -->"
     text = PAGE.read_text()
     how = f"`python -m tools.sync {name}` at {commit(CODE)}, on {os.cpu_count()} cores."
@@ -43,7 +43,7 @@ def fill(name: str, table: str, measured: bool = True) -> None:
 
 
 def write(path: Path, done: Sequence[tuple[Run, list[Row]]]) -> None:
-    """A CSV of a figure's simulations."""
+    """Write a figure's simulations to a CSV."""
     records = [{"panel": run.panel, **record(run.spec, row)} for run, rows in done for row in rows]
     path.parent.mkdir(exist_ok=True)
     with path.open("w", newline="") as file:
@@ -53,7 +53,7 @@ def write(path: Path, done: Sequence[tuple[Run, list[Row]]]) -> None:
 
 
 def read(path: Path) -> list[Curve]:
-    """What `write` wrote."""
+    """Return the simulations of a CSV."""
     curves: dict[tuple[str, str], Curve] = {}
     with path.open(newline="") as file:
         for line in csv.DictReader(file):
@@ -64,7 +64,7 @@ def read(path: Path) -> list[Curve]:
 
 
 def draw(curves: Sequence[Curve], png: Path) -> None:
-    """The test loss, a panel beside the other; by the simulated clock where there is one."""
+    """Draw the test loss in panels, over simulated time if there is a clock."""
     panels = list(dict.fromkeys(curve.panel for curve in curves))
     across = next(many for many in (4, 3, 2, 1) if len(panels) % many == 0)
     down = len(panels) // across
@@ -89,7 +89,7 @@ def draw(curves: Sequence[Curve], png: Path) -> None:
 
 
 def labels(specs: Sequence[str]) -> dict[str, str]:
-    """Each spec without the settings that all specs of its rule have."""
+    """Return each spec without the settings that all specs of its rule share."""
     split = {spec: (spec.partition(":")[0], spec.partition(":")[2].split(",")) for spec in specs}
 
     def differing(spec: str) -> Iterator[str]:
@@ -102,17 +102,17 @@ def labels(specs: Sequence[str]) -> dict[str, str]:
 
 
 def table(curves: Sequence[Curve]) -> str:
-    """Where each ended, in Markdown: a column for each rule, or a line where all are of one."""
+    """Return the last results in Markdown: a column per rule, or a line per spec of one rule."""
     lasts = f"means of the last {LAST} looks"
     cells = {(curve.panel, rule_of(curve)): curve for curve in curves}
     if len(cells) == len(curves):
         has_clock = curves[0].looks[-1]["time_s"]
-        told = f"the simulated time to {GOAL:.0%}" if has_clock else "accuracy"
+        other = f"the simulated time to {GOAL:.0%}" if has_clock else "accuracy"
         second = _first if has_clock else _accuracy
         ends = {
             place: f"{_mean(curve, 'loss'):.3f}, {second(curve)}" for place, curve in cells.items()
         }
-        return f"Test loss and {told}; {lasts}.\n\n{tables.pivoted(ends)}"
+        return f"Test loss and {other}; {lasts}.\n\n{tables.pivoted(ends)}"
     rows = [
         [
             curve.panel,
@@ -128,7 +128,7 @@ def table(curves: Sequence[Curve]) -> str:
 
 
 def rule_of(run: Curve) -> str:
-    """The rule of a run: its name, and the gradients of a step as a part of its N clients."""
+    """Return a run's rule: its name, and the gradients of a step as a fraction of N clients."""
     rule, _, settings = run.spec.partition(":")
     needed = re.search(r"\bn=(\d+)", settings)
     clients = re.search(r"(\d+) (?:clients|workers)", run.panel)
@@ -147,14 +147,14 @@ def _mean(curve: Curve, name: str) -> float:
 
 
 def grouped(rows: Sequence[list[str]]) -> list[list[str]]:
-    """The rows, each group of them with its name in the first of them alone."""
+    """Return the rows, with the name of a group only in its first row."""
     names = [None, *(row[0] for row in rows)]
     return [["" if row[0] == name else row[0], *row[1:]]
             for row, name in zip(rows, names, strict=False)]  # fmt: skip
 
 
 def _first(curve: Curve) -> str:
-    """When the goal was reached, by the simulated clock."""
+    """Return the simulated time to the goal."""
     times = (look["time_s"] for look in curve.looks if look["accuracy"] >= GOAL)
     return next((f"{time:,.1f} s" for time in times), "never")
 

@@ -1,9 +1,9 @@
-"""The experiments of the FASGD paper (Odena 2016), on pictures of the same make.
+"""The experiments of the FASGD paper (Odena 2016), on similar images.
 
 Section 3: (batch, clients) of (1, 128), (4, 32), (8, 16), (32, 4); then 250 to 10,000 clients;
-then gates before fetches and before pushes.  The paper's rates, chosen by it for all four
-combinations: FASGD 0.005, SASGD 0.04; staleness divided by tau + 1 and weights from N(0, 1), as
-its code has it.
+then gates before fetches and before pushes.  The rates are the paper's for all four combinations:
+FASGD 0.005, SASGD 0.04.  As in its code, staleness is divided by tau + 1 and weights are from
+N(0, 1).
 """
 
 import dataclasses
@@ -19,12 +19,12 @@ PAPER = Study(iterations=100_000, every=1000, init="normal", hidden=200)
 COMBINATIONS = ((1, 128), (4, 32), (8, 16), (32, 4))
 MANY = (250, 500, 1000, 10_000)
 GATES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5)
-QUICK = 50  # times fewer pushes
-LAST = 10  # looks at the test set, whose mean is told: one alone may be 4 % off
+QUICK = 50  # the divisor of the pushes with --quick
+LAST = 10  # evaluations in a mean: a single one may be 4 % off
 
 
 class Run(NamedTuple):
-    """A simulation: the panel that it belongs to, its line, what is simulated."""
+    """A simulation: its panel, its rule and its study."""
 
     panel: str
     spec: str
@@ -32,12 +32,12 @@ class Run(NamedTuple):
 
 
 def simulate(run: Run) -> tuple[Run, list[Row]]:
-    """What was run, and what became of it."""
+    """Return the run and its rows."""
     return run, study.run(run.spec, run.study, problems.load())
 
 
 def clients() -> list[Run]:
-    """From 250 to 10,000 clients, the long ones first."""
+    """Return the runs with 250 to 10,000 clients, the long ones first."""
     return [
         Run(
             f"{many} clients", spec,
@@ -49,7 +49,7 @@ def clients() -> list[Run]:
 
 
 def combinations() -> list[Run]:
-    """128 pictures at a time, from few clients or from many."""
+    """Return the runs of 128 images at a time, from few clients and from many."""
     return [
         Run(
             f"batch {batch}, {some} clients", spec,
@@ -61,7 +61,7 @@ def combinations() -> list[Run]:
 
 
 def gates() -> list[Run]:
-    """Parameters, or gradients, that are not sent."""
+    """Return the runs in which parameters, or gradients, are not always sent."""
     few = dataclasses.replace(PAPER, clients=16, batch=8)
     return [
         Run(f"gate before {what}", f"{FASGD},gate_{what}={weight}", few)
@@ -71,7 +71,7 @@ def gates() -> list[Run]:
 
 
 def quick(runs: list[Run]) -> list[Run]:
-    """The first two of them, much shorter: to see that it works."""
+    """Return the first two runs, much shorter, as a test."""
     made = []
     for run in runs[:2]:
         iterations = run.study.iterations // QUICK

@@ -1,18 +1,18 @@
-"""Rules on a live cluster: the way to CartPole's 475 and Pong's 15, with workers of uneven speed.
+"""Races of rules on a live cluster, to 475 on CartPole and 15 on Pong, with uneven workers.
 
-There are two races.  `race` asks what waiting costs: synchronous, semi-asynchronous, asynchronous.
-`penalties` asks whether older gradients should count for less: asynchronous, SASGD, FASGD.
+`race` measures the cost of waiting: synchronous, semi-asynchronous, asynchronous.  `penalties`
+tests whether older gradients should count for less: asynchronous, SASGD, FASGD.
 
-A straggler sleeps after each gradient for so many times as long as it took.  That is not the
-same as a slow machine on a busy one with two cores, where sleeping leaves the cores to others:
-with stragglers there is less work done in all, but the same by each of the others or more.
+A straggler sleeps after each gradient for a multiple of its time.  This differs from a slow
+machine: on two busy cores, sleeping leaves the cores to others, so with stragglers the total work
+is less, but each other worker does the same or more.
 
-A mean of k gradients is less noisy than one, and may take a larger step: the learning rate is
-that of one gradient by the fourth root of k.  By the square root, the means of sixteen fell
-back before they were there, and stayed; without a root they took two to three times as long.
-SASGD has the rate that its usual staleness, N - 1, divides down to that of one gradient: what is
-raced is whether the older is to count for less.  FASGD is plain descent at a rate of its own,
-without a schedule: of 0.01, 0.03 and 0.1, over three seeds, the one with the fewest steps.
+A mean of k gradients is less noisy than one and allows a larger step: the learning rate is that of
+one gradient times the fourth root of k.  With the square root, the means of sixteen fell back
+before the target and stayed low; with no factor they took two to three times as long.  SASGD's rate
+is such that its usual staleness, N - 1, divides it to that of one gradient, so only the weights of
+older gradients differ.  FASGD is plain descent at a constant rate of its own: of 0.01, 0.03 and
+0.1, the one with the fewest steps over three seeds.
 """
 
 import dataclasses
@@ -36,10 +36,10 @@ from tools.sync import page
 
 
 class Race(NamedTuple):
-    """Which rules run against each other, and where their finishes are kept."""
+    """The rules of a race, and the file of their finishes."""
 
     file: Path
-    rules: tuple[str, ...]  # by the part of the spec before its settings
+    rules: tuple[str, ...]  # the specs without their settings
 
 
 RACES = {
@@ -49,7 +49,7 @@ RACES = {
 
 
 class Task(NamedTuple):
-    """What is to be reached, for how many minutes it is tried, from how many seeds, and how."""
+    """A problem: its target, the most minutes, the number of seeds and the settings."""
 
     target: float
     minutes: float
@@ -63,8 +63,8 @@ CARTPOLE: dict[str, Any] = {
     "normalize_advantage": True,
     "optimizer": "adam", "learning_rate": 1e-3, "learning_rate_end": 5e-4,
     "anneal_steps": 200_000,
-    # Rewards of 1 make values of 50, beside whose error the policy's gradient is lost in the
-    # bound of both: one run in five then fell back and stayed.
+    # Rewards of 1 make values of 50, whose errors dominate the clipped gradient: one run in five
+    # then fell back and stayed low.
     "reward_clip": 0.05,
 }  # fmt: skip
 PONG: dict[str, Any] = {"envs_per_actor": 4, "optimizer": "adam", "learning_rate": 5e-4}
@@ -75,7 +75,7 @@ TASKS = {
 
 
 class SlowWork:
-    """Sleeps after each gradient, `slowness` - 1 times as long as it took."""
+    """Work that sleeps after each gradient for `slowness` - 1 times its duration."""
 
     def __init__(self, work: sharing.SegmentWork, slowness: float):
         self.work = work
@@ -92,13 +92,13 @@ class SlowWork:
 
 
 def make_work(config: a3c.Config, model: nn.Module, slow: int, by: float, number: int) -> SlowWork:
-    """The work of a worker; the first `slow` of them are slow."""
+    """Return the work of a worker; the first `slow` workers are slow."""
     work = a3c.make_work(config, model, config.seed * 1000 + number)
     return SlowWork(work, by if number < slow else 1.0)
 
 
 class Course(NamedTuple):
-    """What is raced on: workers, how many of them are slow, by which factor."""
+    """A course: the workers, the number of slow ones and their factor."""
 
     workers: int
     slow: int = 0
@@ -116,7 +116,7 @@ class Course(NamedTuple):
 
 
 class Finish(NamedTuple):
-    """How a run ended: a line of the race's file."""
+    """The end of a run: a line of the race's file."""
 
     course: str
     spec: str
@@ -138,7 +138,7 @@ COURSES = [
 
 
 def specs(workers: int) -> dict[str, float]:
-    """The rules, with settings that fit so many workers, and by what the rate is raised."""
+    """Return the rules with settings for a number of workers, and the factors of their rates."""
     half, quarter = workers // 2, workers // 4
     return {
         "synchronous": workers**0.25,
@@ -151,7 +151,7 @@ def specs(workers: int) -> dict[str, float]:
 
 
 def run(spec: str, course: Course, seed: int, minutes: float) -> Finish:
-    """Trains until the mean of 30 returns is what is to be reached, or time is over."""
+    """Train until the mean of 30 returns reaches the target, or until the time is over."""
     by = specs(course.workers)[spec]
     at_one = a3c.Config(course.env, course.workers, sync=spec, seed=seed, **course.task.config)
     rate = LearningRate(at_one.learning_rate, at_one.learning_rate_end)
@@ -167,9 +167,11 @@ def run(spec: str, course: Course, seed: int, minutes: float) -> Finish:
     steps = 0
     try:
         while server.take(timeout_s=1.0) is None:
-            pass  # the clock starts when the first worker is there
+            pass  # the clock starts with the first worker
         began = time.monotonic()
-        while time.monotonic() - began < 60 * minutes and not tally.judged() >= course.task.target:
+        while time.monotonic() - began < 60 * minutes:
+            if tally.short_return_mean() >= course.task.target:
+                break
             broadcast = shared.broadcast(steps, config.progress(steps))
             pushed = server.take(timeout_s=1.0, broadcast=broadcast)
             if pushed is not None:
@@ -181,13 +183,13 @@ def run(spec: str, course: Course, seed: int, minutes: float) -> Finish:
         server.close()
     counters = shared.rule.counters
     return Finish(
-        course.name, spec, seed, tally.judged() >= course.task.target, seconds, steps,
+        course.name, spec, seed, tally.short_return_mean() >= course.task.target, seconds, steps,
         counters.pushes, counters.staleness_mean, counters.dropped,
     )  # fmt: skip
 
 
 def table(finishes: list[Finish]) -> str:
-    """Seconds and steps, medians over the seeds with the range of seconds, in Markdown."""
+    """Return medians of seconds and steps over the seeds, and the range of seconds, in Markdown."""
     cells = {}
     for course, spec in dict.fromkeys((one.course, one.spec) for one in finishes):
         runs = [one for one in finishes if (one.course, one.spec) == (course, spec)]

@@ -1,10 +1,9 @@
 """Semi-async between synchronous and asynchronous, by a simulated clock.
 
-Descent on pictures with 10 to 1,000 clients of even and uneven speed: one in four takes five
-times as long.  All rules are given the same number of pictures; what differs is who waits and
-what is thrown away.  A rate that suits one rule or number of clients ruins another, so each
-has its own: steps of a grid are taken from a guess, down and then up, for as long as the loss
-at the end falls.
+Descent on images with 10 to 1,000 clients of even and uneven speed, of which one in four is five
+times slower.  All rules get the same number of images; they differ in the waiting and in the
+dropped gradients.  Each rule and number of clients has its own rate, because a good rate for one is
+bad for another: from a guess, steps of a grid go down and then up as long as the final loss falls.
 """
 
 import dataclasses
@@ -21,11 +20,11 @@ BASE = Study(
     latency_s=0.001, bandwidth=1e9, server_s=0.0001,
 )  # fmt: skip
 SIZES = (10, 100, 1000)
-GRID = 10**0.5  # between a rate and the next
+GRID = 10**0.5  # the ratio of two rates
 
 
 def runs() -> list[Run]:
-    """Every rule at every size, with and without stragglers, at its guess of a rate."""
+    """Return every rule at every size, with and without stragglers, at its guess of a rate."""
     made = []
     for clients in SIZES:
         for stragglers in (0, clients // 4):
@@ -39,7 +38,7 @@ def runs() -> list[Run]:
 
 
 def specs(clients: int) -> dict[str, float]:
-    """The rules, with settings that fit so many clients, and where to begin with their rates."""
+    """Return the rules with settings for a number of clients, and guesses of their rates."""
     semi = {
         f"semi_async:n={max(1, clients // part)},counted={2 * part},weak={3 * part}": 0.3 / part
         for part in (2, 5)
@@ -55,7 +54,7 @@ def specs(clients: int) -> dict[str, float]:
 
 
 def simulate(run: Run) -> tuple[Run, list[Row]]:
-    """A run at the rate of the grid with which it ends lowest; the rate is in its spec."""
+    """Run at the rate of the grid with the lowest final loss; the spec has the rate."""
 
     def at(step: int) -> tuple[Run, list[Row]]:
         rate = float(f"{run.study.rate * GRID**step:.1g}")
@@ -69,11 +68,11 @@ def simulate(run: Run) -> tuple[Run, list[Row]]:
             best = better
             step += way
         if step != way:
-            break  # it fell on the way down, so up is worse
+            break  # a lower rate was better, so a higher one is worse
     return best
 
 
 def loss_at_end(rows: list[Row]) -> float:
-    """The mean of the last looks; infinite if it is no number."""
+    """Return the mean of the last evaluations, infinite if it is not finite."""
     loss = statistics.mean(row.metrics["loss"] for row in rows[-LAST:])
     return loss if math.isfinite(loss) else math.inf

@@ -1,4 +1,4 @@
-// The frame of the page: screens by the address after `#`, navigation, the theme.
+// The frame of the page: routing by the hash of the URL, navigation, the theme.
 
 import { h } from "/static/ui.js";
 
@@ -6,17 +6,17 @@ const panels = document.querySelector('meta[name="panels"]').content.split(" ").
 const main = document.getElementById("main"), nav = document.getElementById("nav");
 const state = document.getElementById("state");
 
-// Each panel's module exports `screens`: {path, nav, show(params, query, tell)}; `show` returns
-// {title, element, close}.  A path is words, of which `:name` takes any; the last takes the rest.
+// Each panel's module exports `screens`: {path, nav, show(params, query)}; `show` returns
+// {title, element, close}.  In a path, `:name` matches any segment; as the last, all that follow.
 const modules = await Promise.all(panels.map((name) => import(`/static/${name}.js`)));
 const screens = modules.flatMap((module) => module.screens);
 let close = () => {}, first = true, current = "";
 
-function tell(text, isBad) {
+function setStatus(text, isBad) {
   if (state.textContent !== text) state.textContent = text;
   state.classList.toggle("bad", Boolean(isBad));
 }
-for (const module of modules) module.begin?.(tell);
+for (const module of modules) module.begin?.(setStatus);
 
 function matched(path) {
   const words = path.split("/").map(decodeURIComponent);
@@ -37,7 +37,7 @@ function go() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
   const found = matched(path || screens[0].path) || { screen: screens[0], params: {} };
   close();
-  const shown = found.screen.show(found.params, new URLSearchParams(query || ""), tell);
+  const shown = found.screen.show(found.params, new URLSearchParams(query || ""));
   close = shown.close || (() => {});
   document.title = `${shown.title} – remotely`;
   main.replaceChildren(shown.element);

@@ -3,15 +3,15 @@
 import { paged } from "/static/paged.js";
 import { address, bytes, count, duration, figure, get, h, number, plural, repeat, share, spark, table } from "/static/ui.js";
 
-const AGAIN_S = 5;
-const HISTORY = 120; // of the overview, in the browser alone
+const RETRY_S = 5;
+const HISTORY = 120; // past values of the overview, kept in the browser only
 const LOG_KEPT = 400_000; // characters
 const history_ = { calls: [], running: [] };
 let newest = null;
 const listeners = new Set();
 
-// One stream of the overview for all screens, open while the page is seen.
-export function begin(tell) {
+// One stream of the overview for all screens, open while the page is visible.
+export function begin(setStatus) {
   let source = null;
   function look() {
     if (document.hidden) {
@@ -20,26 +20,26 @@ export function begin(tell) {
     } else if (!source) {
       source = new EventSource("/api/events");
       source.onmessage = (event) => {
-        const said = JSON.parse(event.data);
-        if (said.error) return tell(said.error, true);
-        newest = said;
-        keep(history_.calls, said.calls_per_s);
-        keep(history_.running, said.running);
-        tell(`${said.address} · ${plural(said.machines, "machine")}, ${plural(said.actors, "actor")}`);
-        for (const listener of listeners) listener(said);
+        const overview = JSON.parse(event.data);
+        if (overview.error) return setStatus(overview.error, true);
+        newest = overview;
+        keep(history_.calls, overview.calls_per_s);
+        keep(history_.running, overview.running);
+        setStatus(`${overview.address} · ${plural(overview.machines, "machine")}, ${plural(overview.actors, "actor")}`);
+        for (const listener of listeners) listener(overview);
       };
       source.onerror = () => {
-        tell("The dashboard does not answer; trying again.", true);
-        if (source?.readyState === EventSource.CLOSED) refused();
+        setStatus("The dashboard does not answer; trying again.", true);
+        if (source?.readyState === EventSource.CLOSED) retry();
       };
     }
   }
-  // A browser tries again by itself after a failure, but not after an answer that is an error, as
-  // of a dashboard that was started anew and does not know the cookie.
-  function refused() {
+  // An EventSource reconnects after a network failure, but not after an error response, as from a
+  // restarted dashboard that does not know the cookie.
+  function retry() {
     source = null;
-    get("/api/cluster").catch((error) => tell(error.message, true));
-    setTimeout(look, AGAIN_S * 1000);
+    get("/api/cluster").catch((error) => setStatus(error.message, true));
+    setTimeout(look, RETRY_S * 1000);
   }
   document.addEventListener("visibilitychange", look);
   look();
@@ -50,7 +50,7 @@ function keep(list, value) {
   if (list.length > HISTORY) list.shift();
 }
 
-// Call a listener with the overview that is there, and with each that comes.
+// Call a listener with the newest overview, if there is one, and with each later one.
 function follow(listener, now = true) {
   listeners.add(listener);
   if (newest && now) listener(newest);
@@ -61,7 +61,7 @@ function follow(listener, now = true) {
 
 function showOverview() {
   const figures = h("dl", { class: "figures" });
-  const waits = h("section", { "aria-label": "Waiting" }), ends = h("section", { "aria-label": "Last ends" });
+  const waits = h("section", { "aria-label": "Waiting" }), ends = h("section", { "aria-label": "Recent failures" });
   const classes = table([
     { name: "Class", text: (row) => row.class, link: (row) => address("actors", { q: row.class }), name_: true },
     { name: "Actors", text: (row) => count(row.actors), number: true },
@@ -80,9 +80,9 @@ function showOverview() {
       ...(now.total_gpus ? [number("GPUs reserved", figure(gpus), `of ${figure(now.total_gpus)}`, share(gpus, now.total_gpus, "GPUs reserved"))] : []),
       number("Memory of actors", bytes(now.rss), memory ? `${bytes(memory)} reserved` : "", share(now.rss, now.total_memory, "memory of actors")),
       number("CPU in use", `${count(now.cpu_percent)} %`, "of one core"),
-      number("Calls a second", figure(now.calls_per_s), null, spark(history_.calls)),
-      number("Calls that run", count(now.running), `${count(now.queued)} queued`, spark(history_.running)),
-      number("Waiting for room", count(now.waiting)),
+      number("Calls per second", figure(now.calls_per_s), null, spark(history_.calls)),
+      number("Running calls", count(now.running), `${count(now.queued)} queued`, spark(history_.running)),
+      number("Waiting for resources", count(now.waiting)),
     );
     waits.replaceChildren(
       ...(now.waits.length || now.away.length ? [h("h2", {}, "Waiting")] : []),
@@ -90,24 +90,24 @@ function showOverview() {
         now.away.map((machine) => h("li", { class: "bad" }, `${machine} cannot be reached`)),
         now.waits.map((wait) => h("li", {}, h("span", { class: "wait" }, `${plural(wait.count, "request")} for ${wait.class}`),
           ` for ${duration(wait.waits_s)}: ${wait.why}`))));
-    const said = JSON.stringify(now.ends.map((end) => [end.name, end.stderr]));
-    if (ends.dataset.said !== said) {
-      ends.dataset.said = said;
-      ends.replaceChildren(h("h2", {}, "Last ends that nobody asked for"), now.ends.length
-        ? h("ul", { class: "plain" }, now.ends.map((end) => ended(end, open)))
-        : h("p", { class: "note" }, "None: no actor has died or was lost since the master started."));
+    const key = JSON.stringify(now.ends.map((end) => [end.name, end.stderr]));
+    if (ends.dataset.key !== key) {
+      ends.dataset.key = key;
+      ends.replaceChildren(h("h2", {}, "Recent failures"), now.ends.length
+        ? h("ul", { class: "plain" }, now.ends.map((end) => failure(end, open)))
+        : h("p", { class: "note" }, "No actor has died or been lost since the master started."));
     }
-    classes.show(now.classes, "", "No actor lives on this cluster now.");
+    classes.show(now.classes, "", "There are no actors on this cluster.");
   }
   const element = h("div", {}, h("h1", {}, "Overview"), figures, waits,
     h("h2", {}, "Classes"), classes.element, ends);
   return { title: "Overview", element, close: follow(show) };
 }
 
-function ended(end, open) {
+function failure(end, open) {
   const how = end.lost ? "was lost" : end.exit == null ? "has ended" : `ended with ${end.exit}`;
   const line = [h("span", { class: "bad" }, `${end.name} ${how}`), end.machine ? ` on ${end.machine}` : "",
-    ` ${duration(end.ago_s)} ago`, end.restarting ? ", and is restarted" : "", end.why ? `: ${end.why}` : ""];
+    ` ${duration(end.ago_s)} ago`, end.restarting ? ", and is restarting" : "", end.why ? `: ${end.why}` : ""];
   if (!end.stderr) return h("li", {}, line);
   const id = `${end.name} ${end.stderr}`;
   return h("li", {}, h("details", {
@@ -120,8 +120,8 @@ function ended(end, open) {
 
 function renew(look) {
   look();
-  let heard = newest; // the first overview says nothing that the first page did not
-  return follow((overview) => (heard ? look() : (heard = overview)), false);
+  let seen = newest; // skip the first overview: it is no newer than the first page
+  return follow((overview) => (seen ? look() : (seen = overview)), false);
 }
 
 const free = (row, what) => (row.away_s ? "" : `${figure(row[`free_${what}`])} of ${figure(row[what])}`);
@@ -130,7 +130,7 @@ const showMachines = paged("Machines", { path: "machines", renew, columns: [
   { key: "machine", name: "Machine", text: (row) => row.machine, name_: true },
   { key: "address", name: "Address", text: (row) => row.address, minor: true },
   { name: "Python", text: (row) => row.python, minor: true },
-  { key: "free_cpus", name: "Free CPUs", text: (row) => row.away_s ? `away for ${duration(row.away_s)}` : free(row, "cpus"), number: true, tone: (row) => row.away_s ? "bad" : "" },
+  { key: "free_cpus", name: "Free CPUs", text: (row) => row.away_s ? `unreachable for ${duration(row.away_s)}` : free(row, "cpus"), number: true, tone: (row) => row.away_s ? "bad" : "" },
   { key: "free_gpus", name: "Free GPUs", text: (row) => row.gpus ? free(row, "gpus") : "", number: true, minor: true },
   { key: "free_memory", name: "Free memory", text: (row) => row.away_s ? "" : `${bytes(row.free_memory)} of ${bytes(row.memory)}`, number: true },
   { key: "actors", name: "Actors", text: (row) => count(row.actors), number: true },
@@ -153,15 +153,15 @@ const showActors = paged("Actors", { path: "actors", renew, columns: [
   { key: "method", name: "Runs", text: doing, minor: true, name_: true },
   { key: "queue", name: "Queue", text: (row) => row.queue || "", number: true },
   { key: "since", name: "Age", text: (row) => duration(Date.now() / 1000 - row.since), number: true, minor: true },
-], key: (row) => row.actor, nothing: "No actor lives on this cluster now." });
+], key: (row) => row.actor, nothing: "There are no actors on this cluster." });
 
 // --- one actor ---------------------------------------------------------------------------------
 
-function whose(row) {
-  if (row.dialled_in) return "its process, which has dialled in";
-  if (!row.owner) return "the cluster: it is detached";
+function ownerOf(row) {
+  if (row.dialled_in) return "its own process, which serves it";
+  if (!row.owner) return "none: it is detached";
   if (row.owner.actor) return `the actor ${row.owner.actor}`;
-  return row.owner.pid ? `pid ${row.owner.pid} on ${row.owner.machine}` : "a client that is away";
+  return row.owner.pid ? `pid ${row.owner.pid} on ${row.owner.machine}` : "a disconnected client";
 }
 
 function showActor(params) {
@@ -169,7 +169,7 @@ function showActor(params) {
   const head = h("h1", {}, "Actor"), under = h("p", { class: "soft" }), facts = h("dl", { class: "facts" });
   const figures = h("dl", { class: "figures" });
   const history = { calls: [], rss: [] };
-  const flame = h("section", { "aria-label": "Flame" });
+  const flame = h("section", { "aria-label": "Flame graph" });
   const take = h("button", { type: "button", onclick: takeFlame }, "Sample for 3 s");
   const why = h("span", { class: "soft" });
 
@@ -181,20 +181,20 @@ function showActor(params) {
       keep(history.calls, row.calls_per_s);
       keep(history.rss, row.rss);
       figures.replaceChildren(
-        number("Calls a second", figure(row.calls_per_s), `${count(row.calls)} in all`, spark(history.calls)),
+        number("Calls per second", figure(row.calls_per_s), `${count(row.calls)} in total`, spark(history.calls)),
         number("Memory", bytes(row.rss), row.memory_limit ? `of ${bytes(row.memory_limit)}` : "", spark(history.rss)),
         number("CPU", `${count(row.cpu_percent)} %`, `${figure(row.cpus)} reserved`),
         number("Runs", row.method || "nothing", row.method ? duration(row.method_s) : ""),
         number("Queue", count(row.queue)));
-      const told = [["Id", row.actor], ["Owner", whose(row)],
+      const shown = [["Id", row.actor], ["Owner", ownerOf(row)],
         ["GPUs", row.gpu_ids.join(", ")], ["Age", duration(Date.now() / 1000 - row.since)],
         ["Resources", Object.entries(row.resources).map(([name, amount]) => `${amount} ${name}`).join(", ")]];
-      facts.replaceChildren(...told.filter(([, value]) => value)
+      facts.replaceChildren(...shown.filter(([, value]) => value)
         .flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]),
         ...(row.owned.length ? [h("dt", {}, "Owns"), h("dd", {}, row.owned.flatMap((each, i) =>
           [i ? ", " : "", h("a", { href: `#/actors/${encodeURIComponent(each.actor)}` }, each.name)]))] : []));
       take.disabled = Boolean(row.flame);
-      why.textContent = row.flame ? `No flame: ${row.flame}.` : "";
+      why.textContent = row.flame ? `Not sampled: ${row.flame}.` : "";
     } catch (error) {
       under.textContent = error.message;
       take.disabled = true;
@@ -206,7 +206,7 @@ function showActor(params) {
     why.textContent = "Sampling…";
     try {
       const root = await get(`${path}/flame`);
-      why.textContent = `${count(root.samples)} samples, all threads, idle ones too`;
+      why.textContent = `${count(root.samples)} samples, of all threads, including idle ones`;
       flame.replaceChildren(h("div", { class: "flame" }, frames(root.calls, root.samples, 0)));
     } catch (error) {
       why.textContent = error.message;
@@ -235,7 +235,7 @@ function frames(calls, all, depth) {
 function followLog(path) {
   const text = document.createTextNode(""), pane = h("div", { class: "log", tabindex: 0, role: "log", "aria-label": "Output of the actor", "aria-live": "off" }, text);
   const follows = h("input", { type: "checkbox", checked: true });
-  const told = h("span", { class: "soft" });
+  const state = h("span", { class: "soft" });
   let offset = -1, ended = false;
   async function look() {
     if (ended || !follows.checked) return;
@@ -244,20 +244,20 @@ function followLog(path) {
         const piece = await get(path, { offset });
         offset = piece.offset;
         if (piece.text) {
-          const low = pane.scrollHeight - pane.scrollTop - pane.clientHeight < 40;
+          const atBottom = pane.scrollHeight - pane.scrollTop - pane.clientHeight < 40;
           text.data = (text.data + piece.text.replace(/\x1b\[[0-9;]*m/g, "")).slice(-LOG_KEPT);
-          if (low) pane.scrollTop = pane.scrollHeight;
+          if (atBottom) pane.scrollTop = pane.scrollHeight;
         }
         ended = piece.ended && !piece.text;
         if (!piece.text) break;
       }
-      told.textContent = ended ? "The actor has ended." : text.data ? "" : "It has printed nothing yet.";
+      state.textContent = ended ? "The actor has ended." : text.data ? "" : "It has printed nothing yet.";
     } catch (error) {
-      told.textContent = error.message;
+      state.textContent = error.message;
     }
   }
   const close = repeat(look, 1);
-  const element = h("div", {}, h("div", { class: "tools" }, h("label", {}, follows, " follow"), told), pane);
+  const element = h("div", {}, h("div", { class: "tools" }, h("label", {}, follows, " follow"), state), pane);
   return { element, close };
 }
 

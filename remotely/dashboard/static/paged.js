@@ -1,13 +1,13 @@
-// A screen with a table that the server sorts, searches and cuts into pages.
+// A screen with a table that the server sorts, searches and paginates.
 
 import { count, get, h, remember, table } from "/static/ui.js";
 
 // path      of the screen, and of the rows: /api/PATH
-// columns, key, nothing   as a table has them; `nothing` is said if there is no row at all
-// sort      by what, unless the address says so
-// renew     renew(look) calls `look` now and whenever there may be news, and returns what ends that
+// columns, key   those of the table; `nothing` is the text shown if it has no rows
+// sort      the default column
+// renew     renew(look) calls `look` now and on each update, and returns a function that stops it
 // head, tools   elements above the table, and beside the search
-// heard     heard(page) is called with each answer
+// heard     heard(page) is called with each response
 export function paged(title, { path, columns, key, nothing, sort = columns[0].key, renew, head = [], tools = [], heard }) {
   return (params, asked) => {
     const query = { sort: asked.get("sort") || sort, q: asked.get("q") || "", after: Number(asked.get("after") || 0) };
@@ -34,7 +34,7 @@ export function paged(title, { path, columns, key, nothing, sort = columns[0].ke
       query.after = 0;
       change();
     });
-    // Not with each look: that may come between a click on a link and what the link leads to.
+    // Not on each look, which may happen between a click on a link and the navigation.
     function change() {
       remember(path, { ...query, sort: query.sort === sort ? "" : query.sort });
       look();
@@ -44,11 +44,11 @@ export function paged(title, { path, columns, key, nothing, sort = columns[0].ke
       const mine = ++turn;
       try {
         const page = await get(`/api/${path}`, query);
-        if (mine !== turn) return; // a later question is on its way
+        if (mine !== turn) return; // a later request is under way
         const last = page.after + page.rows.length;
         size = Math.max(size, page.rows.length);
         place.textContent = page.found
-          ? `${count(page.after + 1)}–${count(last)} of ${count(page.found)}${page.found < page.total ? `, ${count(page.total)} in all` : ""}`
+          ? `${count(page.after + 1)}–${count(last)} of ${count(page.found)}${page.found < page.total ? `, ${count(page.total)} in total` : ""}`
           : `none of ${count(page.total)}`;
         pages.hidden = !page.after && last >= page.found;
         back.disabled = page.after === 0;

@@ -1,6 +1,6 @@
-// What all screens share: elements, questions to the server, words for numbers, tables.
+// Helpers that all screens share: elements, requests to the server, number formats, tables.
 //
-// Text reaches the page as text nodes alone: nothing here sets markup.
+// Text reaches the page only as text nodes: nothing here sets markup.
 
 export function h(tag, attributes, ...children) {
   const element = document.createElement(tag);
@@ -25,12 +25,12 @@ export async function get(path, query) {
   } catch {
     throw new Error("The dashboard does not answer. Is its command still running?");
   }
-  const said = await answer.json().catch(() => ({ error: `The server answered ${answer.status}.` }));
-  if (!answer.ok) throw new Error(said.error || `The server answered ${answer.status}.`);
-  return said;
+  const content = await answer.json().catch(() => ({ error: `The server answered ${answer.status}.` }));
+  if (!answer.ok) throw new Error(content.error || `The server answered ${answer.status}.`);
+  return content;
 }
 
-// --- words for numbers -------------------------------------------------------------------------
+// --- number formats ----------------------------------------------------------------------------
 
 export function count(number) {
   return number == null ? "" : Math.round(number).toLocaleString("en");
@@ -68,7 +68,7 @@ export function plural(number, noun) {
 
 const SVG = "http://www.w3.org/2000/svg";
 
-// The last values of a figure, as a thin line.
+// A sparkline of the last values of a figure.
 export function spark(values) {
   const svg = document.createElementNS(SVG, "svg");
   svg.setAttribute("viewBox", "0 0 100 26");
@@ -93,10 +93,10 @@ export function share(value, max, label) {
   return h("meter", { min: 0, max: max || 1, value, "aria-label": label });
 }
 
-// A table whose rows keep their elements while they stay, so that focus and selection do too.
+// A table that reuses the elements of rows that stay, so that they keep focus and selection.
 //
-// Columns: {key, name, text(row), number, minor, link(row)}, or make(row) for an element that stays;
-// `sort(key)` is called if a head is chosen.
+// Columns: {key, name, text(row), number, minor, link(row)}, or make(row) for an element that is
+// made once per row; `sort(key)` is called when a header is clicked.
 export function table(columns, key, label, sort) {
   const heads = columns.map((column) => {
     const cell = sort && column.key
@@ -144,7 +144,7 @@ export function table(columns, key, label, sort) {
       empty.firstElementChild.textContent = nothing;
       shown.push(empty);
     }
-    // Only what has moved is moved.
+    // Move only the rows whose place has changed.
     shown.forEach((line, i) => {
       if (body.children[i] !== line) body.insertBefore(line, body.children[i] || null);
     });
@@ -157,14 +157,14 @@ function classes(column) {
   return [column.number && "number", column.minor && "minor", column.name_ && "name"].filter(Boolean).join(" ");
 }
 
-// Call `look` now and every `seconds` while the page is seen; return what ends that.
+// Call `look` now and every `seconds` while the page is visible; return a function that stops it.
 export function repeat(look, seconds) {
   let timer = 0, ended = false;
   async function turn() {
     clearTimeout(timer);
     if (ended || document.hidden) return;
     await look();
-    clearTimeout(timer); // of another turn, if the page was hidden and seen meanwhile
+    clearTimeout(timer); // of another turn, if the page was hidden and shown meanwhile
     if (!ended) timer = setTimeout(turn, seconds * 1000);
   }
   document.addEventListener("visibilitychange", turn);
@@ -185,7 +185,7 @@ export function address(screen, query) {
   return `#/${screen}${text ? `?${text}` : ""}`;
 }
 
-// Change the query of this screen's address without a new entry of the history.
+// Change the query of this screen's address without a new history entry.
 export function remember(screen, query) {
   history.replaceState(null, "", address(screen, query));
 }

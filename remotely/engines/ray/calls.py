@@ -24,7 +24,7 @@ import ray
 from ray.exceptions import RayError
 
 from remotely.calling.back_pressure import Room
-from remotely.calling.send_queue import RetriedFuture, SendQueues, Turn
+from remotely.calling.send_queue import QueuedCall, RetriedFuture, SendQueues
 from remotely.engine import RemoteActor
 from remotely.engines.ray.actor import HostedActor
 from remotely.engines.ray.host import LOST, NOT_RUN, received
@@ -32,7 +32,7 @@ from remotely.engines.ray.stored import Referred, put_buffers
 from remotely.errors import ActorDied, NotConnected, RemotelyError
 from remotely.futures.future import CallFuture
 from remotely.futures.stream import Stream
-from remotely.futures.unretrieved import Tell
+from remotely.futures.unretrieved import OnUnretrieved
 from remotely.machine.shield import shield
 from remotely.protocol import wire
 from remotely.protocol.lease import DRAIN_S
@@ -136,7 +136,7 @@ class Calls:
         self,
         find: Callable[[HostedActor], Any],
         lost: Callable[[HostedActor, int, RayError, bool], BaseException],
-        on_unretrieved: Tell,
+        on_unretrieved: OnUnretrieved,
     ) -> None:
         self._find = find
         self._lost = lost
@@ -237,7 +237,7 @@ class Calls:
         """
         try:
             if not background and actor.queue is None:
-                actor.wait_for_life()
+                actor.wait_until_alive()
                 self._find(actor)
             needs = message.referred.needs()
             is_sent = not needs and self._send_if(actor, actor.host, message, future)
@@ -245,25 +245,25 @@ class Calls:
             if not isinstance(error, RemotelyError) and not hasattr(error, "of_argument"):
                 raise
             future.lose(error.with_traceback(None))  # its frames hold the future (future.py)
-            future.tell()
+            future.run_callbacks()
             return
         if not is_sent:
             self._queues.add(actor, message.owned(), future, needs)
 
-    def _leave(self, turn: Turn[Message]) -> None:
+    def _leave(self, call: QueuedCall[Message]) -> None:
         """On a thread of the queue: send the call at its head."""
-        actor, message, future = turn.actor, turn.message, turn.future
+        actor, message, future = call.actor, call.message, call.future
         assert isinstance(actor, HostedActor)
-        actor.wait_for_life()
+        actor.wait_until_alive()
         host = self._find(actor)
         try:
             message.referred.refs()
         except Exception as error:  # a future among the arguments has failed
-            if turn.take():
+            if call.take():
                 future.settle(None, error.with_traceback(None))
-                future.tell()
+                future.run_callbacks()
             return
-        self._send_if(actor, host, message, future, turn)
+        self._send_if(actor, host, message, future, call)
 
     def _send_if(
         self,
@@ -271,15 +271,15 @@ class Calls:
         host: Any,
         message: Message,
         future: CallFuture[Any],
-        turn: Turn[Message] | None = None,
+        call: QueuedCall[Message] | None = None,
     ) -> bool:
         """Send a message if the actor still has this host and it is its turn; return whether."""
         with shield, actor.lock:  # an interrupt between number and message would leave a gap
-            if host is None or actor.host is not host or not actor.settled:
+            if host is None or actor.host is not host or actor.restarting:
                 return False
-            if turn is None and actor.queue is not None:
+            if call is None and actor.queue is not None:
                 return False
-            if turn is not None and not turn.take():
+            if call is not None and not call.take():
                 return False
             if message.kind in (Kind.CALL, Kind.GET, Kind.SET):
                 self._send_sources(actor)
@@ -348,14 +348,14 @@ class Calls:
         except Exception as error:  # every call must get an outcome
             future.lose(error.with_traceback(None))
         if future.has_callbacks:
-            self._callbacks.run(future.tell)
+            self._callbacks.run(future.run_callbacks)
 
     def _lose_pending(self) -> None:
         with contextlib.suppress(KeyError):  # another thread may have taken the last one
             while self._pending:
                 future = self._pending.pop()
                 future.lose(NotConnected(SHUT_DOWN))
-                self._callbacks.run(future.tell)
+                self._callbacks.run(future.run_callbacks)
 
     def _check_wait(self, actor: HostedActor, future: CallFuture[Any], has_needs: bool) -> None:
         if has_needs and self._callbacks.is_current():

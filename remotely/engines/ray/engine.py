@@ -234,8 +234,8 @@ class RayEngine:
         """
         self._check()
         with actor.lock:
-            actor.check_lives()
-            if actor.host is not None or not actor.settled:
+            actor.check_alive()
+            if actor.host is not None or actor.restarting:
                 return actor.host
         deadline = time.monotonic() + (NEXT_LIFE_S if actor.owner_restarts else 0.0)
         while True:

@@ -163,7 +163,7 @@ class Placing:
         while True:
             try:
                 with actor.lock:  # so that a concurrent end finds the host, or prevents its start
-                    actor.check_lives()
+                    actor.check_alive()
                     actor.set_host(described.remote(actor.name, made_within_s))
                 return
             except ValueError:  # the name is taken
@@ -274,7 +274,7 @@ class Placing:
                 actor.ended = end
                 return
             actor.life = next_life = life + 1
-            actor.settled = False
+            actor.restarting = True
         make = functools.partial(self._make_next, actor, next_life)
         threading.Thread(
             target=restart,

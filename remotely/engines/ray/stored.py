@@ -66,7 +66,7 @@ class Referred:
         self._values: dict[int, Any] = {}  # of futures that were already done, by number
         for number, (thing, _) in enumerate(named):
             if isinstance(thing, CallFuture):
-                thing.stays = True
+                thing.is_passed_on = True
                 if thing.done() and thing.kept is None:
                     with suppress(Exception):  # `refs` raises it when the call is sent
                         value = PlasmaRef(codec.encode(thing.result())).ref

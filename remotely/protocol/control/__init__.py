@@ -1,15 +1,15 @@
 """The control messages: of clients and workers with the master, of a worker with its processes.
 
-    records.py    what several messages carry
+    records.py    records in several messages
     store.py      clients, workers and actors <-> the store of a machine
     client.py     client <-> master
-    worker.py     worker <-> master; also of a process that dials in, which is a worker itself
-    message.py    clients and workers alike <-> master
+    worker.py     worker <-> master; also a guest, which registers as a worker
+    message.py    clients and workers <-> master
     process.py    worker <-> zygote, actor
 
-Every message is a struct, as msgpack behind one version byte.  The unions below say who may say
-what: the schema refuses a message that is not of its sender's union before anyone looks at it.
-There is no pickle here, on purpose: a pickle is code, and the master never runs any.
+Every message is a struct, encoded as one version byte and msgpack.  The unions below define who may
+send what: decoding fails for a message that is not in its sender's union.  Pickle is not used, on
+purpose: a pickle is code, and the master runs none.
 """
 
 import msgspec
@@ -41,13 +41,7 @@ from remotely.protocol.control.client import (
     Unblocked,
     Welcome,
 )
-from remotely.protocol.control.message import (
-    Beat,
-    ControlMessage,
-    Refused,
-    Tick,
-    WhoAreYou,
-)
+from remotely.protocol.control.message import Beat, Refused, Tick, WhoAreYou
 from remotely.protocol.control.process import (
     Admit,
     Birth,
@@ -117,24 +111,11 @@ from remotely.protocol.control.worker import (
     Spawn,
     Spawned,
 )
-from remotely.protocol.numbers import (
-    LONGEST_S,
-    MOST,
-    Amount,
-    Balance,
-    Cores,
-    Gpus,
-    Id,
-    Moment,
-    Offset,
-    Percent,
-    Pid,
-    Seconds,
-)
+from remotely.protocol.numbers import LONGEST_S, MOST
 
 VERSION = 7
 MAX_MESSAGE = 1 << 16  # between the processes of one worker
-# Modules worth importing before a fork; a client names those of them that it has loaded.
+# Modules worth importing before a fork; a client names those that it has loaded.
 HEAVY = ("numpy", "torch", "gymnasium", "ale_py", "cv2")
 
 ToMaster = {
@@ -166,7 +147,7 @@ ToMaster = {
         | AskRelay
         | Beat
     ),
-    # What a dashboard may say: nothing in it changes anything.
+    # A dashboard: read-only.
     "viewer": Hello | AskStatus | ReadLog | Goodbye | Beat,
 }
 FromMaster = {
@@ -235,7 +216,7 @@ FromStore = {
 
 
 class Decoder:
-    """Decodes one union; anything else is a WireError."""
+    """Decodes the messages of one union; raises WireError for anything else."""
 
     def __init__(self, union: object) -> None:
         self._decoder: msgspec.msgpack.Decoder[object] = msgspec.msgpack.Decoder(union)
@@ -245,13 +226,13 @@ class Decoder:
             raise WireError("an empty message")
         if data[0] != VERSION:
             raise VersionMismatch(
-                f"the other side speaks version {data[0]} of remotely's protocol, this side "
+                f"the peer uses version {data[0]} of remotely's protocol, this side "
                 f"{VERSION}: install the same version of remotely on both"
             )
         try:
             return self._decoder.decode(memoryview(data)[1:])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise WireError(f"not a message of this direction: {error}") from None
+            raise WireError(f"not a message of this sender: {error}") from None
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -266,21 +247,24 @@ def encode(message: msgspec.Struct) -> bytes:
 __all__ = [
     "ActorStatus",
     "Admit",
-    "Amount",
+    "AreYouThere",
     "AskArrival",
     "AskFigures",
     "AskRelay",
     "AskStatus",
-    "Balance",
     "Beat",
     "Birth",
     "Blocked",
+    "Borrow",
     "Bound",
+    "Broken",
+    "BulkAddress",
     "Caller",
     "Cancel",
+    "Claim",
     "ClientStatus",
-    "Cores",
     "Count",
+    "Decoder",
     "Delegate",
     "Delegated",
     "Died",
@@ -289,6 +273,7 @@ __all__ = [
     "Ending",
     "Exited",
     "Exiting",
+    "Expect",
     "Farewell",
     "Figures",
     "FlightRecorder",
@@ -297,15 +282,17 @@ __all__ = [
     "FromActor",
     "FromClient",
     "FromMaster",
+    "FromStore",
     "FromZygote",
+    "Full",
+    "Gone",
     "Goodbye",
-    "Gpus",
     "HEAVY",
     "Hello",
-    "Id",
     "LONGEST_S",
     "Leave",
     "Left",
+    "Lent",
     "Locate",
     "Located",
     "Location",
@@ -314,70 +301,53 @@ __all__ = [
     "MAX_MESSAGE",
     "MOST",
     "MayCall",
-    "ControlMessage",
-    "Moment",
+    "Meet",
     "NoArrival",
     "NotBound",
-    "Notice",
     "NotForked",
     "NotPlaced",
+    "Notice",
     "Obituary",
-    "Offset",
-    "Printed",
-    "Percent",
-    "Pid",
+    "Offer",
+    "Offered",
     "Place",
     "Placed",
     "Preload",
     "Prepare",
+    "Printed",
+    "Queued",
+    "Reach",
+    "Reached",
     "ReadLog",
-    "Decoder",
+    "Ready",
     "Refused",
     "Register",
     "Registered",
     "Relay",
+    "Release",
     "Report",
     "Request",
-    "Seconds",
+    "Share",
+    "Shared",
     "Spawn",
     "Spawned",
     "Status",
-    "Tick",
-    "ToActor",
-    "ToMaster",
-    "ToZygote",
-    "Unanswered",
-    "Unblocked",
-    "VERSION",
-    "Queued",
-    "Welcome",
-    "WaitStatus",
-    "WhoAreYou",
-    "WorkerStatus",
-    "encode",
-    "AreYouThere",
-    "Borrow",
-    "Broken",
-    "BulkAddress",
-    "Expect",
-    "FromStore",
-    "Full",
-    "Gone",
-    "Lent",
-    "Meet",
-    "Offer",
-    "Offered",
-    "Reach",
-    "Reached",
-    "Ready",
-    "Claim",
-    "Release",
-    "Share",
-    "Shared",
     "StoreAddress",
     "StoreBirth",
     "Stored",
+    "Tick",
+    "ToActor",
+    "ToMaster",
     "ToStore",
+    "ToZygote",
+    "Unanswered",
+    "Unblocked",
     "Unrelayed",
+    "VERSION",
+    "WaitStatus",
+    "Welcome",
+    "WhoAreYou",
     "Withdraw",
+    "WorkerStatus",
+    "encode",
 ]

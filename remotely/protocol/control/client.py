@@ -19,10 +19,10 @@ class Hello(ControlMessage, frozen=True):
     pid: Pid
     host: str
     machine: str
-    actor: str = ""  # the actor in which this client lives, if it does
+    actor: str = ""  # the actor in which this client runs, if any
     modules: list[str] = []
-    nonce: str = ""  # what makes `session` of the key; see admission.py
-    arrivals: list[str] = []  # the actors that it was given, and still has
+    nonce: str = ""  # `session` is derived from it and the key; see admission.py
+    arrivals: list[str] = []  # actors that are assigned to it
 
 
 class Place(ControlMessage, frozen=True):
@@ -32,9 +32,9 @@ class Place(ControlMessage, frozen=True):
 
 
 class End(ControlMessage, frozen=True):
-    """End an actor: asked politely first, made to after `grace_s`; `kill`: at once, unasked.
+    """End an actor: gracefully at first, by force after `grace_s`; `kill`: immediately.
 
-    `by` is who had it killed; the master fills it in.
+    `by` names the client that had it killed; the master fills it in.
     """
 
     actor: Id
@@ -44,10 +44,10 @@ class End(ControlMessage, frozen=True):
 
 
 class Cancel(ControlMessage, frozen=True):
-    """Do not begin a call, if it has not begun.  To the actor, by the master and the worker.
+    """Cancel a call that has not begun.  Sent to the actor through the master and the worker.
 
-    `route` names the caller's connection, `call` and `answer` are ids of calls on that: the actor
-    answers there, whether the call will never run.
+    `route` is the caller's connection; `call` and `answer` are ids of calls on it.  The actor
+    replies to `answer` whether the call is cancelled.
     """
 
     actor: Id
@@ -57,10 +57,10 @@ class Cancel(ControlMessage, frozen=True):
 
 
 class Locate(ControlMessage, frozen=True):
-    """Where is the actor of this id, or this name?  From then on the asker is told of its end.
+    """Look up an actor by id or name, and notify the client when it ends.
 
-    `unreached`: I found nobody where it was.  Then the answer waits until its machine can be
-    reached, or is lost.
+    `unreached`: the client could not connect to its location.  Then the reply waits until its
+    machine is reachable, or lost.
     """
 
     ticket: Amount
@@ -70,35 +70,35 @@ class Locate(ControlMessage, frozen=True):
 
 
 class AskArrival(ControlMessage, frozen=True):
-    """Give me an actor of this class that has dialled in, now or when there is one."""
+    """Assign a guest's actor of this class to the client, now or when there is one."""
 
     ticket: Amount
     class_name: str
 
 
 class NoArrival(ControlMessage, frozen=True):
-    """I do not want the one that I asked for with this ticket."""
+    """Withdraw the AskArrival with this ticket."""
 
     ticket: Amount
 
 
 class AskStatus(ControlMessage, frozen=True):
-    """`fresh`: with figures of this moment; else with those that are there, at once."""
+    """`fresh`: collect current figures first; else reply immediately with the last ones."""
 
     ticket: Amount
     fresh: bool = True
 
 
 class Unanswered(ControlMessage, frozen=True):
-    """How many calls of this client each actor has yet to answer, where there are any."""
+    """The number of unanswered calls of this client, by actor."""
 
     calls: dict[str, Amount]
 
 
 class ReadLog(ControlMessage, frozen=True):
-    """The next piece of an actor's output from `offset`; -1 means its last few kilobytes.
+    """Read an actor's output from `offset`; -1 means its last few kilobytes.
 
-    `actor` is an id or a name; a name stays known when its actor has ended.
+    `actor` is an id or a name; a name is still known after its actor has ended.
     """
 
     ticket: Amount
@@ -107,15 +107,15 @@ class ReadLog(ControlMessage, frozen=True):
 
 
 class Blocked(ControlMessage, frozen=True):
-    """I live in an actor, and that has served nobody for a while: it waits for another.
+    """The actor in which this client runs serves no calls, because it waits for another actor.
 
-    Said again for as long as the wait lasts, which has this number.
+    Repeated as long as the wait lasts; `wait` is its number.
     """
 
     wait: Amount
     actor: str
     call: str
-    method: str = ""  # in which I wait; empty if several run
+    method: str = ""  # that waits; empty if several run
 
 
 class Unblocked(ControlMessage, frozen=True):
@@ -123,7 +123,7 @@ class Unblocked(ControlMessage, frozen=True):
 
 
 class Goodbye(ControlMessage, frozen=True):
-    """End my actors, then let me go."""
+    """End this client's actors; the reply is Farewell."""
 
 
 class Welcome(ControlMessage, frozen=True):
@@ -143,7 +143,7 @@ class NotPlaced(ControlMessage, frozen=True):
 
 class Queued(ControlMessage, frozen=True):
     ticket: Amount
-    why: str  # empty: there is room now, and the actor is being made
+    why: str  # empty: there is room now, and the actor is being started
 
 
 class Located(ControlMessage, frozen=True):
@@ -157,8 +157,8 @@ class Status(ControlMessage, frozen=True):
     workers: list[WorkerStatus]
     clients: list[ClientStatus]
     waiting: Amount
-    waits: list[WaitStatus] = []  # of those, the first few and why
-    ends: list[EndStatus] = []  # the last few that nobody had asked for, newest first
+    waits: list[WaitStatus] = []  # the first few of them
+    ends: list[EndStatus] = []  # the last few unexpected ends, newest first
 
 
 class LogPiece(ControlMessage, frozen=True):
@@ -180,13 +180,13 @@ class Printed(ControlMessage, frozen=True):
 
 
 class Logged(ControlMessage, frozen=True):
-    """A record that an actor logged (log_records.py).  Its worker writes `actor`, `name`, `job`."""
+    """A log record of an actor (log_records.py).  Its worker sets `actor`, `name` and `job`."""
 
     logger: str
     level: Amount
     level_name: str
     message: str
-    created: Moment  # wall clock, for people alone
+    created: Moment  # wall clock, for display
     path: str
     line: Amount
     function: str
@@ -207,6 +207,6 @@ class Farewell(ControlMessage, frozen=True):
 
 
 class Notice(ControlMessage, frozen=True):
-    """Something for the people at the terminal to know."""
+    """A notice for the user's terminal."""
 
     text: str

@@ -1,4 +1,4 @@
-"""The base of all control messages, and the messages that clients and workers share."""
+"""The base class of control messages, and the messages that clients and workers share."""
 
 import msgspec
 
@@ -6,23 +6,23 @@ from remotely.protocol.numbers import Moment
 
 
 class ControlMessage(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """A message.  Its tag, the name of the class, tells the members of a union apart."""
+    """A message.  Its tag is the name of the class."""
 
 
 class Beat(ControlMessage, frozen=True):
-    """`asked`: when, on the sender's own clock; not zero if an answer is wanted."""
+    """Renews a lease.  `asked`: the time on the sender's clock if it wants a Tick, else zero."""
 
     asked: Moment = 0.0
 
 
 class Tick(ControlMessage, frozen=True):
-    """Proves a route; see lease.py.  `asked`: of the beat that it answers, if it answers one."""
+    """Proves a route; see lease.py.  `asked`: of the Beat to which it replies, if any."""
 
     asked: Moment = 0.0
 
 
 class WhoAreYou(ControlMessage, frozen=True):
-    """The master does not know this connection (one of them is new): introduce yourself."""
+    """Introduce yourself: the master does not know this connection."""
 
 
 class Refused(ControlMessage, frozen=True):

@@ -1,4 +1,4 @@
-"""The messages between a worker and its zygote and actors' processes."""
+"""The messages between a worker, its zygote and the processes of its actors."""
 
 from remotely.protocol.control.message import ControlMessage
 from remotely.protocol.control.records import Request
@@ -7,7 +7,7 @@ from remotely.protocol.numbers import Amount, Balance, Pid
 
 
 class Birth(ControlMessage, frozen=True):
-    """All that a new process needs to become an actor; the first message on its own socket."""
+    """All that a new process needs to become an actor; the first message on its socket."""
 
     request: Request
     master: str  # its address, as this machine reaches it
@@ -25,11 +25,11 @@ class Birth(ControlMessage, frozen=True):
 
 
 class Prepare(ControlMessage, frozen=True):
-    """From the client, before the class: PREPARE in wire.py.  It never passes the master."""
+    """From the client, before the class: PREPARE in wire.py.  Not sent through the master."""
 
     job: str
     host: str
-    path: list[str]  # the client's sys.path, of use where both see the same files
+    path: list[str]  # the client's sys.path, useful where both see the same files
     files: dict[str, str]  # relative path: sha256
     concurrency: Amount
     argv: list[str] = []
@@ -38,7 +38,7 @@ class Prepare(ControlMessage, frozen=True):
 
 
 class Admit(ControlMessage, frozen=True):
-    """From now on these keys alone may call."""
+    """Only these keys may call from now on."""
 
     client_keys: list[bytes]
 
@@ -48,7 +48,7 @@ class Bound(ControlMessage, frozen=True):
 
 
 class NotBound(ControlMessage, frozen=True):
-    """There is no port for this actor, and it ends."""
+    """No port is free for this actor, which ends."""
 
     why: str
 
@@ -58,17 +58,17 @@ class Count(ControlMessage, frozen=True):
 
 
 class FlightRecorder(ControlMessage, frozen=True):
-    """What is in the memory that comes with this is to be told if the actor dies."""
+    """The attached memory is the flight recorder: report its content if the actor dies."""
 
 
 class Ending(ControlMessage, frozen=True):
-    """The actor ends in good order: no call is begun any more."""
+    """The actor ends gracefully: it begins no more calls."""
 
     why: str
 
 
 class Exiting(ControlMessage, frozen=True):
-    """The last reply was given; the object is let go, and the process ends."""
+    """The last reply is sent; the actor releases its object, and its process ends."""
 
     calls: Amount
 
@@ -83,7 +83,7 @@ class Forked(ControlMessage, frozen=True):
 
 
 class NotForked(ControlMessage, frozen=True):
-    """There is no room for another process on this machine."""
+    """The machine has no room for another process."""
 
     actor: str
     why: str

@@ -1,4 +1,4 @@
-"""The records in several messages: an actor's place, request, state and end."""
+"""Records in several messages: the location, request, status and end of an actor."""
 
 import msgspec
 
@@ -18,21 +18,21 @@ from remotely.protocol.resources import Resources
 
 
 class StoreAddress(msgspec.Struct, frozen=True, array_like=True):
-    """Where clients talk to the store of a machine, and its key.  The store starts when they do."""
+    """The address and key of a machine's store, which starts with the first connection."""
 
     tcp: str  # as in `Location`
     public_key: bytes
 
 
 class BulkAddress(msgspec.Struct, frozen=True, array_like=True):
-    """Where a store takes and gives large values over TLS, and its certificate's SHA-256."""
+    """The TLS address of a store for large values, and its certificate's SHA-256."""
 
     tcp: str  # as in `Location`
     fingerprint: bytes
 
 
 class Location(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one life of an actor takes calls.  `life` counts its restarts."""
+    """The address of one life of an actor.  `life` counts its restarts."""
 
     actor: str
     name: str
@@ -40,59 +40,59 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
     life: Amount
     pid: Pid
     host: str  # processes of the same host see the same files and pids
-    machine: str  # its name, for people
+    machine: str  # its name, for display
     ipc: str
-    tcp: str  # where others connect to (listening.py); empty on an embedded cluster
+    tcp: str  # for other machines (listening.py); empty on an embedded cluster
     public_key: bytes
     store: StoreAddress | None = None  # of its machine; none on an embedded cluster
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What an actor needs to be placed."""
+    """A request to place an actor."""
 
     actor: Id
     name: str
-    named: bool = False  # by the user: then no other actor may have that name
-    gang: str = ""  # the group that is placed with it, whole or not at all
-    together: Amount = 1  # how many of that are made at once, this among them
-    machine: str = ""  # on which it is to be; empty for any
-    near: str = ""  # the actor on whose machine it is to be; empty for any
+    named: bool = False  # by the user: then no other actor may have this name
+    gang: str = ""  # the gang that is placed together with it, or not at all
+    together: Amount = 1  # the size of the gang
+    machine: str = ""  # where it must be placed; empty for any
+    near: str = ""  # the actor on whose machine it must be placed; empty for any
     class_name: str
-    owner: str  # the session whose end is the actor's end; empty if detached
+    owner: str  # the session with which the actor ends; empty if detached
     job: str  # the session of the script at the root, whose terminal shows the output
-    resources: Resources = Resources(cpus=1)  # no memory is no limit
-    names_cpus: bool = True  # or `resources` has the default, where CPUs are counted
+    resources: Resources = Resources(cpus=1)  # zero memory means no limit
+    names_cpus: bool = True  # else `resources` has the default number of CPUs
     life: Amount = 0
     max_restarts: Amount = 0
-    maker: str = ""  # the session that has the class and the arguments, to make its next life
+    maker: str = ""  # the session that keeps the class and the arguments for restarts
     python: str
     env: dict[str, str] = {}
-    modules: list[str] = []  # to be imported before the fork, if the worker has them
-    key: bytes = b""  # the master writes it: the listed key of the client at the root
-    # Of an object whose process has dialled in: the names of its class and of the bases of that.
-    # The key is then that of a worker, with which it came.
+    modules: list[str] = []  # to import before the fork, if the worker has them
+    key: bytes = b""  # set by the master: the listed key of the client at the root
+    # Of a guest's actor: the names of its class and base classes.  `key` is then the worker key of
+    # the guest.
     classes: list[str] = []
 
 
 class Obituary(msgspec.Struct, frozen=True, kw_only=True):
-    """How an actor ended.  `lost`: nobody saw; its machine went silent."""
+    """How an actor ended.  `lost`: its machine went silent, and nobody saw the end."""
 
     actor: str
     life: Amount
     lost: bool = False
     asked: bool = False  # it was closed, or its owner ended
-    exited: bool = False  # in good order: its last replies may still be on their way
+    exited: bool = False  # gracefully: its last replies may still be on their way
     exit: Balance | str | None = None
     why: str = ""
     stderr: str = ""
-    flight_record: FlightRecord = b""  # what its flight recorder held
+    flight_record: FlightRecord = b""  # the content of its flight recorder
     begun: dict[Route, Amount] = {}  # the last call that has begun, by the route of its client
-    all_begun: bool = False  # of a client that is not listed, none has
-    restarting: bool = False  # another life follows; `Locate` is answered when it has a place
+    all_begun: bool = False  # no call has begun of a client that is not in `begun`
+    restarting: bool = False  # another life follows; `Locate` gets a reply when it has started
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """What changes of an actor while it lives.  `method` has run longest of those that run."""
+    """The changing figures of an actor.  `method` is the running method that began first."""
 
     actor: str
     calls: Amount = 0
@@ -104,20 +104,20 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """An actor that lives: from its worker, what the master has to know of it; from there, more."""
+    """A living actor, as its worker reports it; the master adds some fields for clients."""
 
     location: Location
     request: Request
     gpu_ids: list[Gpus] = []
-    since: Moment = 0  # wall clock, for people alone
-    seal: bytes = b""  # of its placement; for the master alone
-    delegate: bytes = b""  # the key with which it makes calls, if it does
-    figures: Figures = Figures(actor="")  # as the master was told last
-    queue: Amount = 0  # calls that clients have made, and that do not run yet
+    since: Moment = 0  # wall clock, for display
+    seal: bytes = b""  # of its placement; only for the master
+    delegate: bytes = b""  # the key with which it makes calls, if any
+    figures: Figures = Figures(actor="")  # the last that the master received
+    queue: Amount = 0  # calls that do not run yet
 
 
 class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Who a session is; it is the owner of actors.  `actor`: the one in which it lives, if any."""
+    """A session, the owner of actors.  `actor`: the actor in which it runs, if any."""
 
     session: str
     machine: str
@@ -126,16 +126,16 @@ class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WaitStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests of one script for one class that wait for room: how many, since when, and why."""
+    """The waiting requests of one script for one class."""
 
     class_name: str
     count: Amount
-    waits_s: Seconds  # the first of them
+    waits_s: Seconds  # of the oldest
     why: str
 
 
 class EndStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of an actor that nobody had asked for."""
+    """The unexpected end of an actor."""
 
     name: str
     class_name: str
@@ -156,9 +156,9 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     python: str
     resources: Resources
     gpu_names: list[str] = []  # as CUDA knows them, in the order of their ids
-    away_s: Seconds = 0.0  # for how long it could not be reached; nothing of it is free then
-    free_cpus: float  # each below zero where actors hold more than there is
+    away_s: Seconds = 0.0  # how long it has been unreachable; then nothing on it is free
+    free_cpus: float  # like the following, negative if actors hold more than there is
     free_gpus: float
     free_memory: Balance
-    free_others: dict[str, float] = {}  # of the user's resources
+    free_others: dict[str, float] = {}  # custom resources
     actors: list[ActorStatus]

@@ -1,6 +1,6 @@
-"""The messages between the store of a machine and clients, its worker, and the actors beside it.
+"""The messages between a machine's store and clients, its worker, and the actors of the machine.
 
-What arena and loans are is opaque here; values/arena.py has their structs.
+Arenas and loans are opaque here; values/arena.py has their structs.
 """
 
 from remotely.protocol.control.message import ControlMessage
@@ -12,7 +12,7 @@ from remotely.protocol.numbers import Amount, Name
 
 
 class Reach(ControlMessage, frozen=True):
-    """Where do you take large values?"""
+    """Ask where the store receives large values."""
 
 
 class Reached(ControlMessage, frozen=True):
@@ -20,7 +20,7 @@ class Reached(ControlMessage, frozen=True):
 
 
 class Expect(ControlMessage, frozen=True):
-    """A value is about to arrive.  Whoever names it over TLS may bring it: the name is a secret."""
+    """A value is about to arrive over TLS, from any peer that knows its name, a secret."""
 
     value: Name
     nbytes: Amount
@@ -31,7 +31,7 @@ class Ready(ControlMessage, frozen=True):
 
 
 class Full(ControlMessage, frozen=True):
-    """There is no room for it."""
+    """There is no room for the value."""
 
     value: Name
 
@@ -41,14 +41,14 @@ class Stored(ControlMessage, frozen=True):
 
 
 class Broken(ControlMessage, frozen=True):
-    """It did not arrive, or not all of it; it is still expected."""
+    """The value did not arrive, or not completely; it is still expected."""
 
     value: Name
     why: str
 
 
 class Unrelayed(ControlMessage, frozen=True):
-    """It could not be passed on to the next machine."""
+    """The value could not be forwarded to the next machine."""
 
     value: Name
     bulk: BulkAddress
@@ -56,17 +56,17 @@ class Unrelayed(ControlMessage, frozen=True):
 
 
 class Release(ControlMessage, frozen=True):
-    """I need these values no more."""
+    """The client no longer needs these values."""
 
     values: list[Name]
 
 
 class AreYouThere(ControlMessage, frozen=True):
-    """Needs no answer: what cannot be delivered says that a client is gone."""
+    """A probe without a reply: if it cannot be delivered, the client is gone."""
 
 
 class Claim(ControlMessage, frozen=True):
-    """I know of this result, and will release it: keep it until then, though its actor ends."""
+    """The client will release this result: keep it until then, even if its actor ends."""
 
     value: Name
 
@@ -75,7 +75,7 @@ class Claim(ControlMessage, frozen=True):
 
 
 class StoreBirth(ControlMessage, frozen=True):
-    """All that a new store needs; the first message on its own socket."""
+    """All that a new store needs; the first message on its socket."""
 
     listening: Listening
     machine: str
@@ -85,42 +85,42 @@ class StoreBirth(ControlMessage, frozen=True):
 
 
 class Meet(ControlMessage, frozen=True):
-    """An actor of this machine wants to talk; its socket comes along."""
+    """Connects an actor of this machine; its socket is attached."""
 
 
 # --- an actor of its machine ----------------------------------------------------------------------
 
 
 class Share(ControlMessage, frozen=True):
-    """Open my arena; the answer is where yours is."""
+    """Open the actor's arena; the reply names the store's."""
 
     arena: bytes
 
 
 class Shared(ControlMessage, frozen=True):
     arena: bytes
-    bulk: BulkAddress  # where other machines fetch what you offer
+    bulk: BulkAddress  # where other machines fetch offered values
 
 
 class Offer(ControlMessage, frozen=True):
-    """I lend you a result: keep it until its caller has fetched or released it."""
+    """Lend a result to the store, which keeps it until its caller has fetched or released it."""
 
     value: Name
     loan: bytes
 
 
 class Offered(ControlMessage, frozen=True):
-    """It can be fetched from now on."""
+    """The offered value can be fetched now."""
 
 
 class Withdraw(ControlMessage, frozen=True):
-    """Its caller is gone."""
+    """Withdraw an offer: its caller is gone."""
 
     value: Name
 
 
 class Borrow(ControlMessage, frozen=True):
-    """Lend me a value.  With an address: fetch it from the store there first."""
+    """Borrow a value.  With `bulk`, the store fetches it from the store there first."""
 
     value: Name
     nbytes: Amount
@@ -132,6 +132,6 @@ class Lent(ControlMessage, frozen=True):
 
 
 class Gone(ControlMessage, frozen=True):
-    """The value cannot be had here."""
+    """The value is not available here."""
 
     why: str

@@ -7,9 +7,9 @@ from remotely.protocol.resources import Resources
 
 
 class Spawn(ControlMessage, frozen=True):
-    """`again`: from what the life before left there (restart_file.py), and not by a client.
+    """Start an actor.  `again`: from its restart file (restart_file.py), not by a client.
 
-    `seal`: to be shown with the actor, should the master be started again.
+    `seal`: to show to a restarted master with the actor.
     """
 
     request: Request
@@ -19,11 +19,10 @@ class Spawn(ControlMessage, frozen=True):
 
 
 class Register(ControlMessage, frozen=True):
-    """Sent at the start, and whenever the master asks who this is: the worker is the truth.
+    """Sent at the start, and in reply to WhoAreYou: the worker's state is authoritative.
 
-    A process that serves an object (guests.py) is a worker too.  It names no Python and has no
-    resources, so nothing is placed there.  Its one actor has the id of the worker, and needs no
-    seal.
+    A guest (guests.py) is a worker too.  It names no Python and has no resources, so nothing is
+    placed there.  Its one actor has the id of the worker, and needs no seal.
     """
 
     worker: str
@@ -34,30 +33,30 @@ class Register(ControlMessage, frozen=True):
     pid: Pid
     resources: Resources
     actors: list[ActorStatus]
-    births: list[Spawn] = []  # of which `Spawned` has not been said yet
+    births: list[Spawn] = []  # actors that are starting: `Spawned` was not sent yet
     gpu_names: list[str] = []  # as CUDA knows them; the cluster counts them from 0
-    nonce: str = ""  # what makes `worker` of the key; see admission.py
-    # The same of workers that ran here and were killed, and of which nothing is left.
+    nonce: str = ""  # `worker` is derived from it and the key; see admission.py
+    # The nonces of workers that ran here and were killed, and of which nothing is left.
     predecessors: list[str] = []
-    returns: bool = False  # of a guest: the master, or the one before, has taken it already
-    relay: str = ""  # where guests may connect to be reached by their callers; empty if nowhere
-    relay_token: bytes = b""  # by which they answer the challenge there
+    returns: bool = False  # of a guest: this master, or an earlier one, has admitted it before
+    relay: str = ""  # the address at which guests find the relay for their callers; may be empty
+    relay_token: bytes = b""  # for the challenge of the relay
 
     def __post_init__(self) -> None:
         gpus = self.resources.gpus
         if gpus > MOST_GPUS or gpus != int(gpus):  # the master keeps a list of them
-            raise ValueError(f"{gpus:g} GPUs, where a machine has {MOST_GPUS} at most, all whole")
+            raise ValueError(f"{gpus:g} GPUs; a machine has a whole number, at most {MOST_GPUS}")
         if len(self.resources.others) > MOST_OTHERS:
-            raise ValueError(f"{len(self.resources.others)} resources of the user's")
+            raise ValueError(f"{len(self.resources.others)} custom resources, over {MOST_OTHERS}")
 
 
 class Spawned(ControlMessage, frozen=True):
     location: Location
-    since: Moment = 0  # wall clock, for people alone
+    since: Moment = 0  # wall clock, for display
 
 
 class Died(ControlMessage, frozen=True):
-    """`lived`: of one that may be restarted, for a master that has not heard that it lived."""
+    """`lived`: of an actor that may be restarted, for a master that never knew it."""
 
     obituary: Obituary
     lived: ActorStatus | None = None
@@ -68,24 +67,24 @@ class Report(ControlMessage, frozen=True):
 
 
 class Delegate(ControlMessage, frozen=True):
-    """An actor is about to make calls, with this key.  Its worker writes which actor."""
+    """An actor is about to make calls with this key.  Its worker sets `actor`."""
 
     key: bytes
     actor: str = ""
 
 
 class MayCall(ControlMessage, frozen=True):
-    """Somebody knocks at an actor with this key, which is not listed."""
+    """Ask whether this key, which is not listed, may call an actor."""
 
     key: bytes
 
 
 class Left(ControlMessage, frozen=True):
-    """I have ended my actors, and nothing of me is left on my machine."""
+    """The worker has ended its actors, and nothing of it is left on its machine."""
 
 
 class AskFigures(ControlMessage, frozen=True):
-    """Somebody wants the status: say what there is to say now.  To clients as well."""
+    """Ask for the current figures, for a status.  Sent to clients as well."""
 
 
 class Registered(ControlMessage, frozen=True):
@@ -99,7 +98,7 @@ class Delegated(ControlMessage, frozen=True):
 
 
 class Caller(ControlMessage, frozen=True):
-    """Whether this key may call; said to who asked, and again when it may no more."""
+    """Whether this key may call; the reply to MayCall, and sent again when it is revoked."""
 
     key: bytes
     admitted: bool
@@ -114,11 +113,11 @@ class Leave(ControlMessage, frozen=True):
 
 
 class AskRelay(ControlMessage, frozen=True):
-    """I am about to serve an object: which worker passes on what its callers send?"""
+    """A future guest asks which worker relays its callers."""
 
 
 class Relay(ControlMessage, frozen=True):
-    """This one; `is_near`: it is on the master's machine, which the asker has reached."""
+    """The relay; `is_near`: it is on the master's machine, which the guest can reach."""
 
     address: str
     token: bytes

@@ -1,4 +1,4 @@
-// The screens of training: runs, one run, runs compared.
+// The training screens: the list of runs, one run, and comparisons.
 
 import { paged } from "/static/paged.js";
 import { address, count, duration, figure, get, h, remember, repeat } from "/static/ui.js";
@@ -6,10 +6,10 @@ import { address, count, duration, figure, get, h, remember, repeat } from "/sta
 const STEPS = "time/env_steps", SECONDS = "time/seconds";
 const EVERY_S = 5;
 
-// What a run's screen shows, in this order; what is in none of them has a picture of its own.
+// The charts of a run, in this order; each other column has its own chart.
 const CURVES = [
   { title: "Return", columns: ["rollout/return_mean", "rollout/return_interval", "rollout/return_max"], wide: true },
-  { title: "Steps a second", columns: ["time/steps_per_second"] },
+  { title: "Steps per second", columns: ["time/steps_per_second"] },
   { title: "Policy loss", columns: ["train/policy_loss"] },
   { title: "Value loss", columns: ["train/value_loss"] },
   { title: "Entropy", columns: ["train/entropy"] },
@@ -39,10 +39,10 @@ function uplot() {
   return library;
 }
 
-// --- one picture -------------------------------------------------------------------------------
+// --- one chart ---------------------------------------------------------------------------------
 
-// `draw(data, lines)`: data as uPlot has it, lines {label, fill: [high, low] or nothing}.
-function picture(title, over, wide) {
+// `draw(data, lines)`: data in the format of uPlot, lines {label, fill: [high, low] or undefined}.
+function curveChart(title, over, wide) {
   const plot = h("div", { class: "plot" }), newest = h("output", {});
   const element = h("figure", { class: `curve${wide ? " wide" : ""}`, role: "group", "aria-label": title },
     h("figcaption", {}, title, newest), plot);
@@ -94,15 +94,15 @@ function picture(title, over, wide) {
   }
 
   function caption(lines, value, where = "") {
-    const several = lines.filter((line) => line.label).length > 1, said = [where];
+    const several = lines.filter((line) => line.label).length > 1, parts = [where];
     lines.forEach((line, i) => {
       const known = value(i);
       if (!line.label || known == null) return;
-      if (said.length > 1) said.push("  ");
-      if (several) said.push(swatch(line.colour ?? i), `${line.label} `);
-      said.push(figure(known));
+      if (parts.length > 1) parts.push("  ");
+      if (several) parts.push(swatch(line.colour ?? i), `${line.label} `);
+      parts.push(figure(known));
     });
-    newest.replaceChildren(...said);
+    newest.replaceChildren(...parts);
   }
 
   const size = new ResizeObserver(() => chart?.setSize({ width: plot.clientWidth, height: plot.clientHeight }));
@@ -117,7 +117,7 @@ function picture(title, over, wide) {
   return { element, draw, close };
 }
 
-// The colour of a line, before its name.
+// A swatch of a line's colour, shown before its name.
 function swatch(i) {
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   const line = document.createElementNS("http://www.w3.org/2000/svg", "rect");
@@ -151,13 +151,13 @@ function showRuns(params, asked) {
 
   function choice(row) {
     return h("input", { type: "checkbox", checked: chosen.has(row.name), "aria-label": `Compare ${row.name}`,
-      onchange: (event) => { event.target.checked ? chosen.add(row.name) : chosen.delete(row.name); tellChosen(); } });
+      onchange: (event) => { event.target.checked ? chosen.add(row.name) : chosen.delete(row.name); updateButton(); } });
   }
-  function tellChosen() {
+  function updateButton() {
     compare.disabled = chosen.size < 1;
     compare.textContent = chosen.size ? `Compare ${chosen.size}` : "Compare";
   }
-  tellChosen();
+  updateButton();
   return paged("Runs", {
     path: "runs", sort: "-updated", key: (row) => row.name, nothing: "No run is here yet: remotely-rl train ppo makes one.",
     renew: (look) => repeat(look, EVERY_S), head: folder, tools: compare, heard: (page) => { folder.textContent = page.folder; },
@@ -185,13 +185,13 @@ function showRun(params, asked) {
   let over = asked.get("over") === SECONDS ? SECONDS : STEPS;
   const under = h("p", { class: "soft" }, "…"), curves = h("div"), settings = h("dl", { class: "facts" });
   const latest = h("dl", { class: "facts" }), videos = h("div");
-  let pictures = [], series = null, from = { file: "", from_byte: 0 };
+  let charts = [], series = null, from = { file: "", from_byte: 0 };
 
   function choose(axis) {
     over = axis;
     remember(`runs/${name.split("/").map(encodeURIComponent).join("/")}`, { over: over === STEPS ? "" : over });
-    pictures.forEach((each) => each.close());
-    pictures = [];
+    charts.forEach((each) => each.close());
+    charts = [];
     draw();
   }
 
@@ -202,20 +202,20 @@ function showRun(params, asked) {
     const all = [...CURVES, ...others.map((column) => ({ title: short(column), columns: [column] }))]
       .map((curve) => ({ ...curve, columns: curve.columns.filter((column) => there.includes(column)) }))
       .filter((curve) => curve.columns.length);
-    pictures = all.map((curve) => ({ ...picture(curve.title, over, curve.wide), columns: curve.columns }));
-    const [wide, rest] = [0, 1].map((i) => pictures.filter((_, k) => Boolean(all[k].wide) === !i));
+    charts = all.map((curve) => ({ ...curveChart(curve.title, over, curve.wide), columns: curve.columns }));
+    const [wide, rest] = [0, 1].map((i) => charts.filter((_, k) => Boolean(all[k].wide) === !i));
     curves.replaceChildren(...wide.map((each) => each.element), h("div", { class: "curves" }, rest.map((each) => each.element)));
   }
 
   function draw() {
     if (!series) return;
     const filled = Object.values(series).filter((values) => values.some((value) => value != null)).length;
-    if (!pictures.length || layout.filled !== filled) {
-      pictures.forEach((each) => each.close());
+    if (!charts.length || layout.filled !== filled) {
+      charts.forEach((each) => each.close());
       layout();
       layout.filled = filled;
     }
-    for (const each of pictures) {
+    for (const each of charts) {
       each.draw([series[over], ...each.columns.map((column) => series[column])], each.columns.map((column) => ({ label: short(column) })));
     }
   }
@@ -228,15 +228,15 @@ function showRun(params, asked) {
       else for (const [column, values] of Object.entries(piece.series)) (series[column] ??= []).push(...values);
       if (piece.rows || piece.is_whole) {
         draw();
-        await tellRun();
+        await showFacts();
       }
     } catch (error) {
       under.textContent = error.message;
-      if (!series) await tellRun();
+      if (!series) await showFacts();
     }
   }
 
-  async function tellRun() {
+  async function showFacts() {
     try {
       const run = await get(path);
       under.textContent = [run.algorithm, run.env, run.state === "ended" ? "ended" : "trains now", `${count(run.steps)} steps`, `${duration(run.seconds)}`,
@@ -256,7 +256,7 @@ function showRun(params, asked) {
   const element = h("div", {}, h("h1", {}, name), under, h("div", { class: "tools" }, axisChoice(over, choose)), curves, videos,
     h("details", {}, h("summary", {}, h("h2", {}, "Last row")), latest),
     h("details", {}, h("summary", {}, h("h2", {}, "Settings")), settings));
-  return { title: name, element, close: () => (stop(), pictures.forEach((each) => each.close())) };
+  return { title: name, element, close: () => (stop(), charts.forEach((each) => each.close())) };
 }
 
 function facts(pairs) {
@@ -267,7 +267,7 @@ function facts(pairs) {
 
 function showCompare(params, asked) {
   const query = { run: asked.getAll("run"), over: asked.get("over") || STEPS, column: asked.get("column") || "rollout/return_mean" };
-  const told = h("p", { class: "soft", role: "status" }), keys = h("ul", { class: "plain" });
+  const status = h("p", { class: "soft", role: "status" }), keys = h("ul", { class: "plain" });
   const place = h("div");
   const columns = ["rollout/return_mean", "rollout/return_max", "rollout/episode_length_mean", "time/steps_per_second",
     "train/policy_loss", "train/value_loss", "train/entropy", "train/approx_kl", "train/grad_norm", "train/staleness_mean"];
@@ -278,7 +278,7 @@ function showCompare(params, asked) {
 
   function again() {
     shown?.close();
-    shown = picture(short(query.column), query.over, true);
+    shown = curveChart(short(query.column), query.over, true);
     place.replaceChildren(shown.element);
     remember("compare", { ...query, over: query.over === STEPS ? "" : query.over });
     look();
@@ -286,7 +286,7 @@ function showCompare(params, asked) {
 
   async function look() {
     if (!query.run.length) {
-      told.textContent = "Choose runs in the list of runs, and then Compare.";
+      status.textContent = "Choose runs in the list of runs, and then Compare.";
       return;
     }
     try {
@@ -307,16 +307,16 @@ function showCompare(params, asked) {
       keys.replaceChildren(...found.groups.map((group, i) => h("li", {}, swatch(i), group.label,
         h("span", { class: "soft" }, group.band ? `, mean and range of ${group.lines.length} runs: ` : ": "),
         group.lines.flatMap((line, k) => [k ? ", " : "", h("a", { href: runAddress(line.run) }, line.run)]))));
-      told.textContent = found.left_out.length ? `Nothing to draw yet: ${found.left_out.join(", ")}` : "";
+      status.textContent = found.left_out.length ? `Nothing to draw yet: ${found.left_out.join(", ")}` : "";
       if (tables.length) await shown.draw(uPlot.join(tables), lines);
     } catch (error) {
-      told.textContent = error.message;
+      status.textContent = error.message;
     }
   }
 
   again();
   const stop = repeat(look, 3 * EVERY_S);
-  const element = h("div", {}, h("h1", {}, "Runs compared"), told,
+  const element = h("div", {}, h("h1", {}, "Runs compared"), status,
     h("div", { class: "tools" }, h("label", {}, "show ", column), axisChoice(query.over, (axis) => { query.over = axis; again(); })), place, keys);
   return { title: "Runs compared", element, close: () => (stop(), shown?.close()) };
 }

@@ -1,4 +1,4 @@
-"""Replay: experience that is kept, and drawn from again and again."""
+"""Replay buffer: stored experience, and draws from it."""
 
 from remotely_rl.experience.replay.layout import Layout
 from remotely_rl.experience.replay.ratio import Ratio

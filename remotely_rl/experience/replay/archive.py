@@ -1,13 +1,13 @@
-"""Archives: the folder into which a replay is saved.
+"""Archive: the folder in which a replay is saved.
 
-    replay.json             what the files below hold, and the state of everything else
+    replay.json             the index of the files below, and all other state
     rows-NUMBER.raw         bytes of rows and frames, one array after the other, column by column
     priorities-NUMBER.raw   the priorities of all rows
 
-Rows do not change once they are there, so a save writes those since the last one to new files, and
-all priorities.  Then it replaces replay.json, and deletes the files that nothing needs any more.
-No file is written to twice: after any crash, replay.json and the files that it names are those of
-one save.  Every file has its size and its CRC-32 in replay.json, which has one of its own.
+Rows are immutable, so a save writes only those since the last save to new files, and all
+priorities.  Then it replaces replay.json, and deletes the files that are no longer needed.  No file
+is written twice: after any crash, replay.json and the files that it names are those of one save.
+replay.json has the size and the CRC-32 of every file, and a CRC-32 of its own.
 """
 
 import json
@@ -30,8 +30,8 @@ from remotely_rl.experience.replay.stores import Ring
 FORMAT = 2
 HEADER = "replay.json"
 WRITTEN = re.compile(r"[a-z]+-(\d+)\.raw(?:\.tmp)?")
-# A file holds at most one part in so many of a full replay: it stays until its last row is given
-# up, so a folder is larger than the replay by no more than that.
+# A file holds at most 1 / PARTS of a full replay.  It is deleted once its last row is dropped, so a
+# folder is larger than the replay by at most that.
 PARTS = 8
 # Threads that write: some wait for the disk while another computes a checksum.
 WRITERS = 3
@@ -41,7 +41,7 @@ Rings = dict[str, list[Ring]]
 
 @dataclass(frozen=True)
 class File:
-    """A file of an archive; of rows, the numbers of the entries in it, for each kind of ring."""
+    """A file of an archive; a file of rows has the range of its entries in each kind of ring."""
 
     name: str
     nbytes: int
@@ -51,10 +51,7 @@ class File:
 
 
 class Archive:
-    """A folder, and what is saved there.
-
-    `number` counts the saves to the folder.
-    """
+    """See the module's docstring.  `number` counts the saves to the folder."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -68,7 +65,7 @@ class Archive:
 
     @classmethod
     def read(cls, folder: Path) -> "Archive":
-        """Read what a folder holds.  Raises ReplayError if it is not what was saved there."""
+        """Read the index of a folder.  Raises ReplayError if there is none, or it is damaged."""
         archive = cls(folder)
         try:
             archive._header = (folder / HEADER).read_bytes()
@@ -96,12 +93,12 @@ class Archive:
 
     @staticmethod
     def exists(folder: Path) -> bool:
-        """Whether anything was saved to a folder, readable or not."""
+        """Whether a folder has a save, readable or not."""
         return (folder / HEADER).exists()
 
     @property
     def is_current(self) -> bool:
-        """Whether the folder holds what was last saved or read here."""
+        """Whether the folder still has the save that this object has written or read."""
         try:
             return (self.folder / HEADER).read_bytes() == self._header
         except OSError:
@@ -110,8 +107,7 @@ class Archive:
     def save(self, facts: dict[str, Any], rings: Rings, arrays: dict[str, NDArray[Any]]) -> None:
         """Save facts (for JSON), entries of rings since the last save, and whole arrays.
 
-        Raises OSError if they cannot be written; then what was saved before stays, and nothing
-        else.
+        Raises OSError if writing fails; the folder then keeps the previous save, and nothing else.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -124,14 +120,14 @@ class Archive:
         except OSError as error:
             raise OSError(
                 error.errno,
-                f"the replay cannot be saved to {self.folder}: {error}; the replay that was saved"
-                " there before, if any, is as it was",
+                f"the replay cannot be saved to {self.folder}: {error}; a replay that was saved"
+                " there before is unchanged",
             ) from error
 
     def fill(self, rings: Rings, arrays: dict[str, NDArray[Any]]) -> None:
-        """Read everything back into rings and arrays like those that were saved.
+        """Read the save into rings and arrays of the same shapes.
 
-        Raises ReplayError if a file is damaged; what was read until then is there.
+        Raises ReplayError if a file is damaged; rings and arrays are then partly overwritten.
         """
         for file in self._rows:
             self._read(file, _pieces(rings, file.first, file.end))
@@ -141,20 +137,20 @@ class Archive:
 
     def _save(self, facts: dict[str, Any], rings: Rings, arrays: dict[str, NDArray[Any]]) -> None:
         number = 1 + max(self._on_disk().values(), default=0)
-        # If images are kept whole since the last save, its files are of other arrays.
+        # If a store has changed from frames to whole images, the old files have other arrays.
         before, settled = (
             (self._rows, self._settled) if self._shapes == _shapes(rings) else ([], {})
         )
         first = {
             name: np.maximum(group[0].first, settled.get(name, 0)) for name, group in rings.items()
         }
-        # The observation after the last action is written again only if the column moved on.
+        # The observation after the last action is written again only if the column has new rows.
         new = {
             name: np.where(settled.get(name, -1) == group[0].settled, 0, group[0].end - first[name])
             for name, group in rings.items()
         }
         parts = math.ceil(PARTS * new["rows"].sum() / len(rings["rows"][0].data))
-        needed = [file for file in before if not _is_given_up(file, rings)]
+        needed = [file for file in before if not _is_obsolete(file, rings)]
 
         def write(part: int) -> File:
             start, stop = (
@@ -190,7 +186,7 @@ class Archive:
                 path.unlink()
 
     def _drop(self, paths: Iterable[Path]) -> None:
-        """Delete the files of a save that failed, unless its header is in place already."""
+        """Delete the files of a failed save, unless its header is already in place."""
         try:
             named = (self.folder / HEADER).read_text()
         except OSError:
@@ -222,22 +218,22 @@ class Archive:
         return [*self._rows, *self._arrays.values()]
 
     def _on_disk(self) -> dict[Path, int]:
-        """Return the files that saves have written, finished or not, and their numbers."""
+        """Return the files of all saves, finished or not, and their numbers."""
         found = ((path, WRITTEN.fullmatch(path.name)) for path in self.folder.iterdir())
         return {path: int(match[1]) for path, match in found if match}
 
 
 def _by_threads(write: Callable[[int], File], parts: int) -> list[File]:
-    """Write all parts.  Raises an error of one of them.
+    """Write all parts.  Raises the first error.
 
-    Not by a ThreadPoolExecutor, which takes no work once the main thread has ended: the run may be
-    in another.
+    It does not use a ThreadPoolExecutor, which takes no work once the main thread has ended: the
+    run may be in another thread.
     """
-    left, files, errors = iter(range(parts)), dict[int, File](), list[BaseException]()
+    pending, files, errors = iter(range(parts)), dict[int, File](), list[BaseException]()
 
     def work() -> None:
         try:
-            for part in left:
+            for part in pending:
                 files[part] = write(part)
         except BaseException as error:
             errors.append(error)
@@ -280,7 +276,7 @@ def _write(
 
 
 def _number(folder: Path) -> int:
-    """Return how many saves a folder has seen that others saved to; 0 if it does not tell."""
+    """Return the number of saves to a folder by other objects; 0 if it cannot be read."""
     try:
         return Archive.read(folder).number
     except ReplayError:
@@ -295,8 +291,8 @@ def _shapes(rings: Rings) -> dict[str, list[tuple[int, ...]]]:
     return {name: [ring.data.shape for ring in group] for name, group in rings.items()}
 
 
-def _is_given_up(file: File, rings: Rings) -> bool:
-    """Whether no entry in a file is kept; of some columns it may have none."""
+def _is_obsolete(file: File, rings: Rings) -> bool:
+    """Whether all entries of a file have been dropped; it may have none of some columns."""
     return all(
         ((end <= group[0].first) | (end == file.first[name])).all()
         for name, group in rings.items()

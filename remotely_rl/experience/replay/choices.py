@@ -1,10 +1,10 @@
-"""Choices: which rows may be drawn, and how likely each is.
+"""Choices: the rows that may be drawn, and their probabilities.
 
-    Uniform       all alike
+    Uniform       equal probabilities
     Prioritised   by priority: P(i) = p_i^alpha / sum of p^alpha (Schaul et al. 2016,
                   https://arxiv.org/abs/1511.05952, equation 1)
 
-Both are told of places that may be drawn, and of places that no longer may.
+`allow` and `forbid` say which places may be drawn.
 """
 
 from typing import Any, NamedTuple
@@ -16,28 +16,26 @@ from remotely_rl.experience.replay.rows import Rows
 
 FAN_OUT = 32
 TOP = 1_024
-# Times 32 numbers, the 33 running sums of them, from 0 on; a product is quicker than `cumsum` of
-# short rows.  As these numbers are not negative, sums do not decrease in whatever order BLAS adds.
+# 32 numbers times this matrix are their 33 running sums, from 0; for short rows the product is
+# faster than `cumsum`.  The numbers are not negative, so in any order of additions the running sums
+# do not decrease.
 RUNNING = np.triu(np.ones((FAN_OUT, FAN_OUT + 1)), 1)
 
 
 class SumTree:
-    """`size` numbers of at least 0, all 0 at first, and their sums.
-
-    A number of 0 is never drawn.
-    """
+    """`size` numbers of at least 0, initially 0, and their sums.  `find` never finds a 0."""
 
     def __init__(self, size: int):
         self._levels = [np.zeros(size) for size in _sizes(size)]
 
     @staticmethod
     def nbytes_of(size: int) -> int:
-        """Return how many bytes a tree of `size` numbers takes."""
+        """Return the size in bytes of a tree of `size` numbers."""
         return sum(_sizes(size)) * np.dtype(np.float64).itemsize
 
     @property
     def leaves(self) -> NDArray[np.float64]:
-        """The numbers, [size], and zeros after them.  To change them, call `set` or `rebuild`."""
+        """The numbers, [size], padded with zeros.  After writing to them, call `rebuild`."""
         return self._levels[0]
 
     @property
@@ -47,11 +45,11 @@ class SumTree:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes the tree takes."""
+        """The size of the tree in bytes."""
         return sum(level.nbytes for level in self._levels)
 
     def set(self, at: NDArray[np.int64], numbers: NDArray[np.float64] | float) -> None:
-        """Set the numbers at these places [N]; of a place that is there twice, the last counts."""
+        """Set the numbers at these places [N]; the last one counts for a repeated place."""
         if not at.size:
             return
         self.leaves[at] = numbers
@@ -60,7 +58,7 @@ class SumTree:
             above[at] = below.reshape(-1, FAN_OUT)[at].sum(1)
 
     def rebuild(self) -> None:
-        """Sum all anew, after `leaves` was written to."""
+        """Recompute all sums, after writing to `leaves`."""
         for below, above in zip(self._levels, self._levels[1:], strict=False):
             above[: below.size // FAN_OUT] = below.reshape(-1, FAN_OUT).sum(1)
 
@@ -85,7 +83,7 @@ class SumTree:
 
 
 def _sizes(size: int) -> list[int]:
-    """Return the size of each level, leaves first; all but the last are whole groups."""
+    """Return the size of each level, leaves first; all but the last are padded to whole groups."""
     sizes = [-(-size // FAN_OUT) * FAN_OUT]
     while sizes[-1] > TOP:
         nodes = sizes[-1] // FAN_OUT
@@ -93,14 +91,14 @@ def _sizes(size: int) -> list[int]:
     return sizes
 
 
-# No priority is less: what was learnt to the last bit may be drawn again.
-LEAST_PRIORITY = 1e-6
-# After so many tries, rows that may be drawn are looked for among all.
+# The lowest priority: rows without any error may be drawn again.
+MIN_PRIORITY = 1e-6
+# Attempts of rejection sampling, before rows are drawn from a list of all that may be.
 TRIES = 16
 
 
 class Chosen(NamedTuple):
-    """Rows that were drawn, [N] each."""
+    """Drawn rows, [N] each."""
 
     columns: NDArray[np.int64]
     numbers: NDArray[np.int64]
@@ -108,7 +106,7 @@ class Chosen(NamedTuple):
 
 
 class Uniform:
-    """Draws all rows alike."""
+    """Draws all rows with equal probability."""
 
     def __init__(self, rows: Rows):
         self._rows = rows
@@ -117,74 +115,74 @@ class Uniform:
 
     @staticmethod
     def nbytes_of(places: int) -> int:
-        """Return how many bytes it takes, for so many places."""
+        """Return the size in bytes for a number of places."""
         return places
 
     @property
     def nbytes(self) -> int:
-        """How many bytes it takes."""
+        """The size in bytes."""
         return self._may.nbytes
 
     def __len__(self) -> int:
-        """How many rows may be drawn."""
+        """The number of rows that may be drawn."""
         return self._count
 
     def may(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which of these may be drawn."""
+        """Return which of these places may be drawn."""
         return self._may[places]
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays that have to be saved, since rows do not tell them."""
+        """Return the arrays to save: they do not follow from the rows."""
         return {}
 
     @property
     def state(self) -> dict[str, float]:
-        """What else has to be saved."""
+        """The other state to save."""
         return {}
 
     def restore(self, state: dict[str, float]) -> None:
-        """Continue from a `state`, after the arrays were read."""
+        """Continue from a `state`; the arrays must have been read."""
 
     def allow(self, places: NDArray[np.int64]) -> None:
-        """Let these be drawn, which could not be before."""
+        """Allow these places to be drawn, which must not be allowed already."""
         self._may[places] = True
         self._count += len(places)
 
     def forbid(self, places: NDArray[np.int64]) -> None:
-        """Let these not be drawn any more, if they could be."""
+        """Stop these places from being drawn, if they are allowed."""
         self._count -= int(self._may[places].sum())
         self._may[places] = False
 
     def draw(self, count: int, beta: float, random: np.random.Generator) -> Chosen:
-        """Draw rows with replacement.
+        """Draw rows with replacement, by rejection sampling.
 
-        They are drawn as if all columns were as long as the longest, and drawn again where there is
-        no row to draw.
+        Candidates are drawn as if all columns were as long as the longest, and again where there is
+        no row that may be drawn.
         """
         rows = self._rows
         kept = rows.count - rows.oldest
         longest = int(kept.max())
         columns, numbers = np.empty(count, np.int64), np.empty(count, np.int64)
-        left = np.arange(count)
+        pending = np.arange(count)
         for _ in range(TRIES):
-            # Below the product, however it is rounded; `integers` takes five times as long.
-            nth = (random.random(len(left)) * (longest * rows.width)).astype(np.int64)
+            # Always below the product, despite rounding; `integers` takes five times as long.
+            nth = (random.random(len(pending)) * (longest * rows.width)).astype(np.int64)
             column, at = np.divmod(nth, longest)
-            columns[left], numbers[left] = column, number = column, rows.oldest[column] + at
-            left = left[~(self._may[rows.at(column, number)] & (at < kept[column]))]
-            if not len(left):
+            columns[pending], numbers[pending] = column, number = column, rows.oldest[column] + at
+            pending = pending[~(self._may[rows.at(column, number)] & (at < kept[column]))]
+            if not len(pending):
                 break
         else:
-            places = random.choice(np.flatnonzero(self._may), len(left))
-            columns[left], numbers[left] = rows.of(places)
+            places = random.choice(np.flatnonzero(self._may), len(pending))
+            columns[pending], numbers[pending] = rows.of(places)
         return Chosen(columns, numbers, np.ones(count, np.float32))
 
 
 class Prioritised:
-    """Draws by priority.  Rows that were never learnt from have the greatest so far.
+    """Draws by priority.  New rows have the greatest priority so far.
 
-    `tree` holds p^alpha where a row may be drawn, and 0 elsewhere.  What `Uniform` says of its
-    methods holds here too.
+    `tree` holds p^alpha where a row may be drawn, and 0 elsewhere.  The methods have the contracts
+    of those of `Uniform`.
     """
 
     def __init__(self, rows: Rows, alpha: float):
@@ -229,9 +227,9 @@ class Prioritised:
         self.tree.set(places, 0.0)
 
     def draw(self, count: int, beta: float, random: np.random.Generator) -> Chosen:
-        """Draw a row from each of `count` ranges of the same mass.
+        """Draw one row from each of `count` ranges of equal mass.
 
-        The weight is (N P(i))^-beta over the largest of the draw (section 3.4).
+        The weight is (N P(i))^-beta, divided by the largest of the draw (section 3.4).
         """
         mass = (np.arange(count) + random.random(count)) * (self.tree.total / count)
         places = self.tree.find(mass)
@@ -241,6 +239,6 @@ class Prioritised:
 
     def update(self, places: NDArray[np.int64], priorities: NDArray[np.floating[Any]]) -> None:
         """Set the priorities of places that may be drawn, [N] finite numbers of at least 0."""
-        priority = np.maximum(priorities.astype(np.float64), LEAST_PRIORITY)
+        priority = np.maximum(priorities.astype(np.float64), MIN_PRIORITY)
         self.greatest = max(self.greatest, float(priority.max(initial=0.0)))
         self.tree.set(places, priority**self._alpha)

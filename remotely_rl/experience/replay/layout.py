@@ -1,4 +1,4 @@
-"""Layout: the shapes and dtypes of a row's arrays, and which of them are stacks of frames."""
+"""Layout: the shapes and dtypes of a row's arrays, and whether they are stacks of frames."""
 
 import math
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ class Leaf:
 
     shape    of one row
     dtype    of its elements
-    frame    channels of a frame, if the first axis is a stack of frames: 1 if they are gray, 3 if
-             they are in colour; 0 if the array is kept whole
+    frame    channels of a frame, if the first axis is a stack of frames: 1 for gray, 3 for colour;
+             0 if the array is stored whole
     """
 
     shape: tuple[int, ...]
@@ -29,12 +29,12 @@ class Leaf:
 
     @property
     def stack(self) -> int:
-        """How many frames a stack has; 1 if the array is kept whole."""
+        """The number of frames in a stack; 1 if the array is stored whole."""
         return self.shape[0] // self.frame if self.frame else 1
 
     @property
     def nbytes(self) -> int:
-        """How many bytes the array of one row takes."""
+        """The size in bytes of one row's array."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
@@ -43,7 +43,7 @@ class Leaf:
         return (self.frame, *self.shape[1:])
 
     def check(self, name: str, array: NDArray[Any]) -> None:
-        """Raise ReplayError, naming both, if an array [T, B, ...] is of other rows than these."""
+        """Raise ReplayError, naming both, if an array [T, B, ...] differs in shape or dtype."""
         if array.shape[2:] != self.shape or array.dtype != self.dtype:
             raise ReplayError(
                 f"{name} is {array.dtype} {list(array.shape[2:])}, but the replay was made for"
@@ -53,7 +53,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Layout:
-    """What a replay needs to know of its rows before it holds any."""
+    """The shapes and dtypes of a replay's rows."""
 
     obs: Tree  # of leaves
     action: Leaf
@@ -65,7 +65,7 @@ class Layout:
         return cls(obs, Leaf(example.action.shape[2:], example.action.dtype))
 
     def check(self, trajectory: Trajectory) -> None:
-        """Raise ReplayError if a trajectory is of other rows than these."""
+        """Raise ReplayError if a trajectory has another layout."""
         ours, theirs = (
             [path for path, _ in trees.items(tree)] for tree in (self.obs, trajectory.obs)
         )
@@ -80,28 +80,27 @@ class Layout:
 
     @property
     def description(self) -> dict[str, list[Any]]:
-        """The shapes and dtypes by name, of plain values."""
+        """The shapes and dtypes by name, as plain values."""
         named = {f"obs{trees.named(path)}": leaf for path, leaf in trees.items(self.obs)}
         named["action"] = self.action
         return {name: [list(leaf.shape), leaf.dtype.str] for name, leaf in named.items()}
 
 
 def continues(obs: NDArray[Any], frame: int) -> NDArray[np.bool_]:
-    """Return for rows 1 to T of [T + 1, B, C, H, W] whether each stack is the one before, moved on
-    by one frame of `frame` channels; bit by bit, so that NaN equals itself."""
+    """Return for rows 1 to T of [T + 1, B, C, H, W] whether each stack is the previous one, shifted
+    by one frame of `frame` channels; compared by bits, so that NaN equals itself."""
     frames = _words(obs.reshape(*obs.shape[:2], obs.shape[2] // frame, -1))
     return np.asarray((frames[1:, :, :-1] == frames[:-1, :, 1:]).all((2, 3)))
 
 
 def same(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return for each row of two arrays [N, ...] whether they are equal bit by bit."""
+    """Return for each row of two arrays [N, ...] whether their bits are equal."""
     words = (_words(rows.reshape(len(rows), math.prod(rows.shape[1:]))) for rows in (one, other))
     return np.asarray(np.equal(*words).all(1))
 
 
 def _words(rows: NDArray[Any]) -> NDArray[Any]:
-    """Return what the last axis holds as the largest integers that it is made of: these compare
-    fastest."""
+    """Return a view of the last axis as the largest integers that fit, which compare fastest."""
     rows = np.ascontiguousarray(rows)
     nbytes = rows.shape[-1] * rows.itemsize
     size = next(size for size in (8, 4, 2, 1) if nbytes % size == 0)
@@ -109,7 +108,7 @@ def _words(rows: NDArray[Any]) -> NDArray[Any]:
 
 
 def _observation(array: NDArray[Any], begins: NDArray[np.bool_]) -> Leaf:
-    """Return the leaf of observations [T + 1, B, ...]; images that move on are stacks."""
+    """Return the leaf of observations [T + 1, B, ...]; images that shift in time are stacks."""
     shape, dtype = array.shape[2:], array.dtype
     if len(shape) == 3:
         for frame in range(1, shape[0]):

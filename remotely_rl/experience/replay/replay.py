@@ -1,4 +1,4 @@
-"""Replay: the newest rows of experience, and draws from them."""
+"""Replay: a buffer of the newest rows of experience, and draws from it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,14 +19,14 @@ from remotely_rl.trees import Tree
 
 
 class Draw(NamedTuple):
-    """Rows that were drawn: arrays [N], trees of arrays [N, ...]."""
+    """Drawn rows: arrays [N], trees of arrays [N, ...]."""
 
-    rows: NDArray[np.int64]  # handles for `update`, each of one row for ever
+    rows: NDArray[np.int64]  # handles for `update`; they are never reused
     obs: Tree
     action: NDArray[Any]
     reward: NDArray[np.float32]  # the discounted sum of the window, each reward clipped
     discount: NDArray[np.float32]  # of the value of `next_obs`: 0 if the window terminated
-    next_obs: Tree  # after the window; anything where `discount` is 0
+    next_obs: Tree  # after the window; undefined where `discount` is 0
     weight: NDArray[np.float32]  # importance of each row, the largest is 1
     version: NDArray[np.uint32]  # of the parameters that chose the action
 
@@ -49,12 +49,13 @@ class Replay:
         seed: int = 1,
         say: Callable[[str], None] = print,
     ):
-        """Make room for `rows` rows in all, as many of each environment.
+        """Make room for `rows` rows in total, the same number for each environment.
 
-        `example` says what rows look like.  `reward_clip` 0 clips nothing.  `alpha` is how much
-        priorities count, 0 not at all.  `say` is told once if images turn out to be no stacks.
+        `example` has the layout of the rows.  `reward_clip` 0 clips nothing.  `alpha` is the
+        exponent of priorities, 0 for uniform draws.  `say` is called if images turn out not to be
+        stacks of frames.
 
-        Raises ReplayError if memory has no room for it.
+        Raises ReplayError if there is not enough memory.
         """
         if rows < width or width < 1:
             raise ReplayError(
@@ -73,26 +74,26 @@ class Replay:
         self._n_step = n_step
         self._random = np.random.default_rng(seed)
         self._archive: Archive | None = None
-        # What a saved replay must have been made with to be loaded here.
+        # These must be equal for a saved replay to be loaded here.
         self._made_with = {**_sizes(rows, width, alpha), **layout.description}
 
     def __len__(self) -> int:
-        """How many rows can be drawn: valid ones whose windows are closed."""
+        """The number of rows that can be drawn: valid rows with closed windows."""
         return len(self._choices)
 
     @property
     def layout(self) -> Layout:
-        """What the rows look like."""
+        """The layout of the rows."""
         return self._rows.layout
 
     @property
     def bytes_per_row(self) -> float:
-        """How many bytes of memory a row takes, all included."""
+        """The memory per row in bytes, including all overhead."""
         return (self._rows.nbytes + self._choices.nbytes) / (self.width * self._rows.length)
 
     @property
     def n_step(self) -> int:
-        """How many rows a window covers at most; it may be changed between draws."""
+        """The most rows that a window covers; it may be changed between draws."""
         return self._n_step
 
     @n_step.setter
@@ -104,7 +105,7 @@ class Replay:
     def append(self, trajectory: Trajectory, column: int = 0) -> None:
         """Append T rows to each of B columns, from `column` on.
 
-        Raises ReplayError for rows of other shapes or dtypes, and for columns that are not there.
+        Raises ReplayError for another layout, and for columns that do not exist.
         """
         self.layout.check(trajectory)
         if not 0 <= column <= self.width - trajectory.width:
@@ -120,8 +121,8 @@ class Replay:
     def draw(self, count: int, beta: float = 0.4) -> Draw:
         """Draw `count` rows, with replacement.
 
-        `beta` is how much weights correct for priorities.  Raises ReplayError if there is nothing
-        to draw.
+        `beta` is the exponent of the importance weights.  Raises ReplayError if no row can be
+        drawn.
         """
         if not len(self):
             raise ReplayError(
@@ -147,9 +148,9 @@ class Replay:
         )
 
     def update(self, rows: NDArray[np.int64], priorities: NDArray[np.floating[Any]]) -> None:
-        """Set the priorities of rows that were drawn, [N] each; a uniform replay ignores them.
+        """Set the priorities of drawn rows, [N] each; a uniform replay ignores them.
 
-        Rows that were overwritten meanwhile are left out.  Raises ReplayError, and sets none, if a
+        Rows that have been overwritten since are skipped.  Raises ReplayError, and sets none, if a
         priority is negative or not finite.
         """
         if isinstance(self._choices, Uniform):
@@ -164,26 +165,26 @@ class Replay:
 
     @staticmethod
     def is_saved(folder: Path) -> bool:
-        """Whether a replay was saved to a folder."""
+        """Whether a folder has a saved replay."""
         return Archive.exists(folder)
 
     @staticmethod
     def difference(folder: Path, rows: int, width: int, alpha: float) -> str:
-        """What keeps a replay like this from loading what was saved to a folder, if anything does.
+        """Return why such a replay cannot load the save in a folder, or "" if it can.
 
-        Raises ReplayError if that cannot be read.  Shapes and dtypes are not compared.
+        Shapes and dtypes are not compared.  Raises ReplayError if the save cannot be read.
         """
         theirs = Archive.read(folder).facts["made_with"]
         ours = _sizes(rows, width, alpha)
         return _difference(folder, ours, {name: theirs[name] for name in ours})
 
     def save(self, folder: Path) -> int:
-        """Save everything beside a checkpoint, so that `load` goes on as if nothing had been.
+        """Save the complete state, so that `load` continues exactly.
 
-        Returns the number of the save: each to that folder has one of its own, one more than the
-        last.  Only rows since the last save to that folder are written.  If the process dies
-        meanwhile, what was saved before is there.  So it is after an OSError, raised if the disk is
-        full, and the like, which leaves nothing else behind.
+        Returns the number of the save, one more than that of the last save to this folder.  Only
+        rows since the last save to this folder are written.  If the process dies, the previous save
+        is intact.  So it is after an OSError, such as a full disk, which leaves nothing else
+        behind.
         """
         if self._archive is None or self._archive.folder != folder or not self._archive.is_current:
             self._archive = Archive(folder)
@@ -198,13 +199,13 @@ class Replay:
         return self._archive.number
 
     def load(self, folder: Path) -> int:
-        """Go on from what was saved in a folder: draws are those of the replay that was saved.
+        """Continue from the save in a folder, with the same draws and `n_step`.
 
-        Returns the number that the save returned.
+        Returns the number that `save` returned.
 
-        Raises ReplayError if it is not there, or of a replay that was made with other rows,
-        environments, shapes or `alpha`; nothing is changed then.  `n_step` is that of the save.
-        If a file is damaged it raises ReplayError too, and the replay is empty.
+        Raises ReplayError if there is no save, or if it has other rows, environments, shapes or
+        `alpha`; the replay is then unchanged.  It also raises ReplayError if a file is damaged; the
+        replay is then empty.
         """
         archive = Archive.read(folder)
         facts = archive.facts
@@ -232,7 +233,7 @@ class Replay:
         return Prioritised(self._rows, self._alpha) if self._alpha else Uniform(self._rows)
 
     def _close(self, columns: NDArray[np.int64], last: int) -> None:
-        """Let rows be drawn whose windows are closed now, among the `last` of each column."""
+        """Allow rows with closed windows to be drawn, among the `last` of each column."""
         numbers = self._rows.count[columns] + np.arange(-last, 0)[:, None]
         places = self._rows.at(columns, numbers)
         is_kept = numbers >= self._rows.oldest[columns]

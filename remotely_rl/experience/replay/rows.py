@@ -1,10 +1,10 @@
-"""Rows: what a replay holds, and where.
+"""Rows: the storage of a replay, one ring buffer per environment.
 
-Each environment has a column, a ring of rows, so that rows which follow each other in time lie
-beside each other.  An observation is kept once: the next one is that of the following row.  So a
-ring has one place more than rows, which holds the observation after the last action.  The next
-trajectory of the column starts with it.  If it starts with another, as after an actor was replaced,
-the place stays as a row that is not valid, and windows end there.
+Each environment has a column, a ring of rows in time order.  An observation is stored once: the
+next observation is that of the following row.  So a ring has one place more than rows, for the
+observation after the last action, with which the column's next trajectory starts.  If that starts
+with another observation, as after an actor is replaced, the place remains as an invalid row, and
+windows end there.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,13 +22,13 @@ from remotely_rl.experience.replay.windows import BEGINS, TERMINATED, TRUNCATED,
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.trees import Tree
 
-AT_ONCE = 1_024  # rows whose images are converted at a time
+CHUNK = 1_024  # rows whose images are converted at a time
 # Bytes of a row besides its observation and action: reward, version, flags.
 REST = 4 + 4 + 1
 
 
 class Part(NamedTuple):
-    """As many steps of B columns as can be written at once."""
+    """Steps of B columns, few enough to be written at once."""
 
     obs: list[NDArray[Any]]  # the leaves, [T + 1, B, ...]
     flags: NDArray[np.uint8]  # [T + 1, B]
@@ -40,11 +40,11 @@ class Part(NamedTuple):
 class Rows:
     """The last `length` rows of each of `width` columns.
 
-    Rows of a column are numbered from 0 on, in the order in which it was given them.
+    The rows of a column are numbered from 0, in the order of `write`.
 
-    count    how many rows each column was given, [width]
-    oldest   the number of the oldest one that is kept, [width]
-    places   how many places all rings have
+    count    the number of rows written to each column, [width]
+    oldest   the number of the oldest stored row, [width]
+    places   the number of places in all rings
     """
 
     def __init__(self, length: int, width: int, layout: Layout, say: Callable[[str], None]):
@@ -63,18 +63,18 @@ class Rows:
 
     @staticmethod
     def nbytes_of(length: int, width: int, layout: Layout) -> int:
-        """Return how many bytes so many rows take."""
+        """Return the size in bytes of such rows."""
         ring = length + 1
         stores = sum(_kind(leaf).nbytes_of(leaf, width, ring) for leaf in trees.leaves(layout.obs))
         return stores + width * ring * (layout.action.nbytes + REST)
 
     @property
     def nbytes(self) -> int:
-        """How many bytes all arrays take."""
+        """The size in bytes of all arrays."""
         return sum(ring.data.nbytes for rings in self.rings().values() for ring in rings)
 
     def rings(self) -> dict[str, list[Ring]]:
-        """Return all arrays: those that hold an entry for each row, and those of frames."""
+        """Return all arrays: those with one entry per row, and those of frames."""
         end = self.count + (self.count > 0)  # with the observation after the last action
         arrays = [self.action, self.reward, self.flags, self.version]
         found: dict[str, list[Ring]] = {}
@@ -93,7 +93,7 @@ class Rows:
         return columns * self.ring + numbers % self.ring
 
     def of(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return column and number of the rows at places."""
+        """Return the columns and numbers of the rows at places."""
         columns = places // self.ring
         newest = self.count[columns] - 1
         return columns, newest - (newest - places) % self.ring
@@ -115,7 +115,7 @@ class Rows:
         for start in range(0, trajectory.steps, most):
             stop = min(start + most, trajectory.steps)
             seen = flags[start : stop + 1].copy()
-            seen[-1] &= BEGINS  # the rest of that row is not known yet
+            seen[-1] &= BEGINS  # the rest of that row is still unknown
             yield Part(
                 [leaf[start : stop + 1] for leaf in obs],
                 seen,
@@ -125,14 +125,14 @@ class Rows:
             )
 
     def write(self, part: Part, column: int) -> NDArray[np.int64]:
-        """Append a part to columns from `column` on; return the places of rows given up for it."""
+        """Append a part to columns from `column` on; return the places of the dropped rows."""
         steps, width = part.action.shape[:2]
         columns = np.arange(column, column + width)
         begins = (part.flags & BEGINS) != 0
         starts = ~self._joins(columns, [leaf[0] for leaf in part.obs], begins[0])
         numbers = self.count[columns] + ((self.count[columns] > 0) & starts)
         adds = [self._adds(index, leaf, begins, starts) for index, leaf in enumerate(part.obs)]
-        gone = self._give_up(columns, numbers + steps - self.length, adds)
+        dropped = self._drop(columns, numbers + steps - self.length, adds)
         places = self.at(columns, numbers + np.arange(steps + 1)[:, None])
         for store, leaf, added in zip(self.stores, part.obs, adds, strict=True):
             store.write(column, places, leaf, added)
@@ -141,11 +141,11 @@ class Rows:
         self.action[rows], self.reward[rows] = part.action, part.reward
         self.version[rows] = part.version
         self.count[columns] = numbers + steps
-        return gone
+        return dropped
 
     @property
     def state(self) -> dict[str, Any]:
-        """What the arrays do not tell, as plain values."""
+        """The state that is not in the arrays, as plain values."""
         frames = {
             index: [store.leaf.frame, store.written.tolist(), store.moved, store.broken]
             for index, store in enumerate(self.stores)
@@ -154,11 +154,11 @@ class Rows:
         return {"count": self.count.tolist(), "oldest": self.oldest.tolist(), "frames": frames}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a `state` that was saved as JSON; its arrays are still to be read."""
+        """Continue from a `state` that was saved as JSON; then the arrays must be read."""
         self.count[:], self.oldest[:] = state["count"], state["oldest"]
         frames = state["frames"]
         for index, store in enumerate(self.stores):
-            # An example may look like stacks or not; what was saved was decided by another one.
+            # The example of this replay may have led to another choice than that of the save.
             frame, *counts = frames.get(str(index), [0])
             if store.leaf.frame != frame:
                 self.stores[index] = self._room_for(replace(store.leaf, frame=frame))
@@ -166,25 +166,25 @@ class Rows:
                 restored.written[:], restored.moved, restored.broken = counts
 
     def clear(self) -> None:
-        """Give up all rows."""
+        """Drop all rows."""
         self.count[:] = self.oldest[:] = 0
         for store in self.stores:
             if isinstance(store, Frames):
                 store.written[:] = 0
 
     def _keep_whole(self, index: int) -> None:
-        """Keep the observations of a store of frames whole from now on."""
+        """Replace a store of frames by one of whole observations."""
         frames = self.stores[index]
         whole = self._room_for(replace(frames.leaf, frame=0))
         for column in np.flatnonzero(self.count).tolist():
             numbers = np.arange(self.oldest[column], self.count[column] + 1)
-            for start in range(0, len(numbers), AT_ONCE):
-                places = self.at(column, numbers[start : start + AT_ONCE])
+            for start in range(0, len(numbers), CHUNK):
+                places = self.at(column, numbers[start : start + CHUNK])
                 whole.data[places] = frames.gather(places)
         self.stores[index] = whole
 
     def _room_for(self, leaf: layout.Leaf) -> Store:
-        """Return an empty store in the place of another.  Raise ReplayError without memory."""
+        """Return a new store.  Raises ReplayError if there is not enough memory."""
         kind = _kind(leaf)
         check_memory(kind.nbytes_of(leaf, self.width, self.ring), self.width * self.length)
         return kind(leaf, self.width, self.ring)
@@ -192,7 +192,7 @@ class Rows:
     def _joins(
         self, columns: NDArray[np.int64], obs: list[NDArray[Any]], begins: NDArray[np.bool_]
     ) -> NDArray[np.bool_]:
-        """Return which first observations [B, ...] are those that the column was left with."""
+        """Return which first observations [B, ...] equal the last ones of their columns."""
         places = self.at(columns, self.count[columns])
         joins = (self.count[columns] > 0) & (((self.flags[places] & BEGINS) != 0) == begins)
         for store, leaf in zip(self.stores, obs, strict=True):
@@ -211,33 +211,33 @@ class Rows:
         if isinstance(store, Frames) and not store.are_stacks:
             self._say(
                 f"images {list(store.leaf.shape)} are not stacks of which each continues the one"
-                f" before: the replay keeps them whole, {store.leaf.nbytes:,} bytes a row"
+                f" before: the replay stores them whole, {store.leaf.nbytes:,} bytes a row"
             )
             self._keep_whole(index)
             adds = self.stores[index].adds(obs, begins, starts)
         return adds
 
-    def _give_up(
+    def _drop(
         self,
         columns: NDArray[np.int64],
         oldest: NDArray[np.int64],
         adds: list[NDArray[np.int64]],
     ) -> NDArray[np.int64]:
-        """Give up rows before `oldest`, and as many more as `adds` overwrite; return the places."""
+        """Drop rows before `oldest`, and those that `adds` overwrite; return their places."""
         before = self.oldest[columns]
         oldest = np.maximum(oldest, before)
         for store, added in zip(self.stores, adds, strict=True):
             while True:
                 kept = store.keeps(int(columns[0]), self.at(columns, oldest), added.sum(0))
-                # The observation after the last action stays: no part adds more than that.
+                # The observation after the last action stays: parts are small enough for that.
                 lost = ~kept & (oldest < self.count[columns])
                 if not lost.any():
                     break
                 oldest = oldest + lost
         self.oldest[columns] = oldest
-        gone = oldest - before
-        nth = np.arange(gone.sum()) - np.repeat(gone.cumsum() - gone, gone)
-        return self.at(np.repeat(columns, gone), np.repeat(before, gone) + nth)
+        dropped = oldest - before
+        nth = np.arange(dropped.sum()) - np.repeat(dropped.cumsum() - dropped, dropped)
+        return self.at(np.repeat(columns, dropped), np.repeat(before, dropped) + nth)
 
 
 def _kind(leaf: layout.Leaf) -> type[Store]:

@@ -1,13 +1,13 @@
-"""Stores: where a replay keeps one array of its observations.
+"""Stores: the storage of one array of a replay's observations.
 
-    Whole    the array of each row, as it is
-    Frames   stacks of frames, each frame once
+    Whole    the whole array of each row
+    Frames   stacks of frames, with each frame stored once
 
 Each environment has a column, and each column a ring of rows; a place is the index of a row in all
-rings laid end to end.  Frames lie in a second ring for each column.  A row adds its newest frame to
-it.  A row whose stack is not the one before moved on by a frame adds its whole stack: that is the
-first of an episode, whatever a reset pads with.  So the stack of any row is a run of frames, and
-nothing has to look for the ends of episodes.
+rings laid end to end.  Frames are in a second ring per column.  A row adds its newest frame to that
+ring.  A row whose stack is not the previous one shifted by a frame adds its whole stack, as at the
+start of an episode, whatever a reset pads with.  So the stack of any row is a run of consecutive
+frames, and no code must look for the ends of episodes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,8 +22,8 @@ from remotely.machine import this_machine
 from remotely_rl.errors import ReplayError
 from remotely_rl.experience.replay.layout import Leaf, continues
 
-# The ring of frames has room for one more frame for each so many rows.  Where stacks of four begin
-# more often than every 240 rows, the oldest rows are given up a little earlier.
+# The ring of frames has one spare frame for this many rows.  If stacks of four begin more often
+# than every 240 rows, the oldest rows are dropped a little earlier.
 ROWS_A_SPARE_FRAME = 80
 
 
@@ -37,7 +37,7 @@ class Whole:
 
     @staticmethod
     def nbytes_of(leaf: Leaf, width: int, length: int) -> int:
-        """Return how many bytes such a store takes."""
+        """Return the size in bytes of such a store."""
         return width * length * leaf.nbytes
 
     def adds(
@@ -45,7 +45,8 @@ class Whole:
     ) -> NDArray[np.int64]:
         """Return how many arrays each observation [T + 1, B, ...] adds.
 
-        The first was written as the last of the trajectory before, unless it `starts` [B] anew.
+        The first one is already stored as the previous trajectory's last, except where it `starts`
+        [B] a new sequence.
         """
         adds = np.ones(obs.shape[:2], np.int64)
         adds[0] = starts
@@ -54,13 +55,13 @@ class Whole:
     def keeps(
         self, column: int, places: NDArray[np.int64], adds: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
-        """Return which rows at places [B] are still there after so many [B] were added."""
+        """Return which rows at places [B] survive after `adds` [B] are added."""
         return np.ones(len(places), np.bool_)
 
     def write(
         self, column: int, places: NDArray[np.int64], obs: NDArray[Any], adds: NDArray[np.int64]
     ) -> None:
-        """Write observations to places [T + 1, B], those of columns from `column` on."""
+        """Write observations to places [T + 1, B] of the columns from `column` on."""
         starts = adds[0] > 0
         self.data[places[0, starts]] = obs[0, starts]
         self.data[places[1:]] = obs[1:]
@@ -71,13 +72,13 @@ class Whole:
 
 
 class Frames:
-    """Stacks of C frames; what `Whole` says of its methods holds here too.
+    """Stacks of C frames.  The methods have the contracts of those of `Whole`.
 
     data      all rings of frames laid end to end, [frames, ...]
-    newest    where the newest frame of each row is, [places]
-    written   how many frames each column was given
-    moved     how many rows continued the one before
-    broken    how many did not, though no episode began there
+    newest    the index of the newest frame of each row, [places]
+    written   the number of frames written to each column
+    moved     the number of rows that continued the previous stack
+    broken    the number that did not, although no episode began there
     """
 
     def __init__(self, leaf: Leaf, width: int, length: int):
@@ -90,7 +91,7 @@ class Frames:
 
     @staticmethod
     def ring_of(leaf: Leaf, length: int) -> int:
-        """Return for how many frames a column has room."""
+        """Return the number of frames in a column's ring."""
         return length + length // ROWS_A_SPARE_FRAME + 3 * leaf.stack
 
     @classmethod
@@ -100,12 +101,12 @@ class Frames:
 
     @property
     def are_stacks(self) -> bool:
-        """Whether most rows continued the one before; other images are better kept whole."""
+        """Whether most rows continued the previous stack; other images are better stored whole."""
         return self.broken <= self.moved
 
     @property
     def steps_at_once(self) -> int:
-        """How many steps can be appended at a time, were each to begin an episode."""
+        """The number of steps that can be appended at once even if each begins an episode."""
         return self.ring // self.leaf.stack - 2
 
     def adds(
@@ -136,7 +137,7 @@ class Frames:
         newest = self.written[columns] + adds.cumsum(0) - 1
         self.written[columns] = newest[-1] + 1
         stack, frame = self.leaf.stack, self.leaf.frame
-        for back in range(stack):  # almost all rows add one frame only
+        for back in range(stack):  # almost all rows add only one frame
             rows = np.nonzero(adds > back)
             at = columns[rows[1]] * self.ring + (newest[rows] - back) % self.ring
             oldest = (stack - 1 - back) * frame
@@ -156,10 +157,10 @@ Store = Whole | Frames
 
 @dataclass(frozen=True)
 class Ring:
-    """The rings of all columns laid end to end, and the numbers of the entries they hold.
+    """The rings of all columns laid end to end, and the ranges [width] of their entries.
 
-    Entry i of a column lies at i modulo the length of a ring.  Entries before `settled` no longer
-    change; numbers are [width] each.
+    Entry i of a column is at i modulo the length of a ring.  Entries before `settled` are
+    immutable.
     """
 
     data: NDArray[Any]  # [width * length, ...]
@@ -182,9 +183,9 @@ GIB = 2**30
 
 
 def check_memory(nbytes: int, rows: int) -> None:
-    """Raise ReplayError, naming both numbers, if `nbytes` for `rows` are more than are free.
+    """Raise ReplayError, naming both numbers, if `nbytes` for `rows` exceed the free memory.
 
-    Asked before any of the memory is touched.
+    Call it before touching any of the memory.
     """
     free = min(psutil.virtual_memory().available, this_machine.memory())
     if nbytes > free:

@@ -1,11 +1,11 @@
-"""Windows of n steps: what is learnt from a row and those after it.
+"""Windows: n-step returns from the rows of a replay.
 
-A window starts at a valid row and covers at most n.  It ends after a row that terminated or was
-truncated, and before one that is not valid.  What follows is bootstrapped from the observation of
-the row after it.  In environments that reset in the step after the end, that row is the invalid
-one, which holds the last observation of the episode: a truncation is exact.
+A window starts at a valid row and covers at most n rows.  It ends after a row that terminated or
+was truncated, and before an invalid row.  It bootstraps from the observation of the row after it.
+In environments that reset in the step after the end, that is the invalid row with the last
+observation of the episode, so a truncation is exact.
 
-A window is closed once nothing that is yet to come can change it.
+A window is closed once later rows cannot change it.
 """
 
 from typing import NamedTuple
@@ -19,9 +19,9 @@ ENDED = TERMINATED | TRUNCATED
 
 
 class Returns(NamedTuple):
-    """What windows come to, [N] each."""
+    """The returns of windows, [N] each."""
 
-    length: NDArray[np.int64]  # how many rows each covers
+    length: NDArray[np.int64]  # the number of rows covered
     reward: NDArray[np.float32]  # the discounted sum
     discount: NDArray[np.float32]  # of the value after it: 0 if it terminated
 
@@ -42,10 +42,10 @@ def closed(flags: NDArray[np.uint8], n_step: int) -> NDArray[np.bool_]:
 def returns(
     flags: NDArray[np.uint8], reward: NDArray[np.floating], gamma: float, clip: float
 ) -> Returns:
-    """Sum closed windows, given n rows from the start of each, [n, N] in the order of time.
+    """Return the returns of closed windows, given the first n rows of each, [n, N].
 
-    Each reward is clipped to [-clip, clip] before it is summed, if `clip` is not 0.  Rows after the
-    end of a window may hold anything.
+    Each reward is first clipped to [-clip, clip], unless `clip` is 0.  Rows after the end of a
+    window may have any content.
     """
     if clip:
         reward = reward.clip(-clip, clip)

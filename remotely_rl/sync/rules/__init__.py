@@ -1,1 +1,1 @@
-"""The sync rules: of clients that wait, that never wait, and that step by themselves."""
+"""The sync rules: clients that wait, that never wait, and that take local steps."""

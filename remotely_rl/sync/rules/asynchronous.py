@@ -1,7 +1,6 @@
-"""Rules in which each contribution is a step, taken at once: clients never wait.
+"""Asynchronous rules: each contribution is an immediate step, and clients never wait.
 
-They differ in how far a late contribution moves the parameters (`scale`), and along what
-(`direction`).
+They differ in how far (`scale`) and in which `direction` a late contribution moves the parameters.
 """
 
 import math
@@ -18,13 +17,13 @@ from remotely_rl.sync.rule import Accepted, Reply, Rule
 
 @dataclass(eq=False)
 class Asynchronous(Rule):
-    """Asynchronous: each contribution is a step, taken at once.
+    """Asynchronous: each contribution is an immediate step.
 
         theta <- theta - rate g
 
     Dean et al. 2012; Mnih et al. 2016, https://arxiv.org/abs/1602.01783.  No client waits; with N
     clients of the same speed a contribution is N - 1 steps stale.  Pushes are processed one at a
-    time, as by Dean's parameter server; Mnih's threads write without locks.
+    time, as in Dean's parameter server; Mnih's threads write without locks.
 
     A rule that only scales steps overrides `scale`.
     """
@@ -34,7 +33,7 @@ class Asynchronous(Rule):
         return Reply(Accepted.COUNTED, self.version, staleness, self.parameters)
 
     def direction(self, client: int, contribution: Tensor) -> Tensor:
-        """Return what to step along for a contribution."""
+        """Return the direction of the step for a contribution."""
         return contribution
 
 
@@ -60,9 +59,9 @@ class StalenessScaled(Asynchronous):
 
     Zhang, Gupta, Lian, Liu 2015, https://arxiv.org/abs/1511.05950.  The paper's s(tau) = tau leaves
     tau = 0 undefined.  There are two readings: `max1`, max(tau, 1), does not scale the step there;
-    `plus1`, tau + 1, is that of the simulator of the FASGD paper.
+    `plus1`, tau + 1, is that of the FASGD paper's simulator.
 
-    The papers use plain descent.  With another optimizer, its step is divided.
+    The papers use plain descent.  For another optimizer, the rule divides its step.
     """
 
     at_zero: Annotated[str, "what staleness is divided by: max1 or plus1"] = "max1"
@@ -81,9 +80,9 @@ class ExponentialPenalty(Asynchronous):
         theta <- theta - rate exp(-kappa tau) g
 
     Chan and Lane 2014, Distributed asynchronous optimization of convolutional neural networks,
-    Interspeech.  Their constant is not known.  At kappa = 0.1 and a staleness of 127, that of 128
-    equal clients, the factor is 3e-6, where SASGD's is 8e-3.  With an optimizer other than plain
-    descent, its step is scaled so.
+    Interspeech.  Their constant is unknown.  At kappa = 0.1 and a staleness of 127, that of 128
+    equal clients, the factor is 3e-6, where SASGD's is 8e-3.  For an optimizer other than plain
+    descent, the rule scales its step.
     """
 
     kappa: Annotated[float, "decay of the rate with staleness", NOT_NEGATIVE] = 0.1
@@ -109,8 +108,8 @@ class DelayCompensated(Asynchronous):
     With `adaptive` (DC-ASGD-a) lambda is divided, elementwise, by the square root of a running mean
     of g^2; the paper then uses lambda = 2, and 0.04, the default, without.
 
-    The rule corrects the gradient and scales no step: any optimizer receives an estimate of the
-    gradient at the newest parameters.
+    The rule corrects the gradient and does not scale the step: any optimizer receives an estimate
+    of the gradient at the newest parameters.
     """
 
     compensation: Annotated[float, "lambda; 0 is asynchronous", NOT_NEGATIVE] = 0.04

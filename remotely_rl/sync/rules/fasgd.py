@@ -1,7 +1,7 @@
 """FASGD: a rate for each parameter, smaller where gradients vary or are stale.
 
-Odena 2016, https://arxiv.org/abs/1601.04033, equations 4 to 8.  For each arriving gradient,
-elementwise, the statistics first:
+Odena 2016, https://arxiv.org/abs/1601.04033, equations 4 to 8.  Each arriving gradient updates the
+statistics, then the parameters, elementwise:
 
     n <- gamma n + (1 - gamma) g^2                              (4)
     b <- gamma b + (1 - gamma) g                                (5)
@@ -13,15 +13,15 @@ where its text and its equation 9 divide by it.  There are three modes:
 
     std       as above
     literal   (6) as printed
-    fred      as the authors' code: v <- beta v + (1 - beta) |g|, and divides by v + 0.001;
-              with `deviation_start=0,at_zero=plus1` it also starts and divides as theirs does
+    fred      as in the authors' code: v <- beta v + (1 - beta) |g|, and divides by v + 0.001;
+              `deviation_start=0,at_zero=plus1` also starts and divides as their code does
 
 The paper uses plain descent.  The step of another optimizer is divided by v s(tau), elementwise.
 RMSProp and Adam already divide by the size of gradients, so they then need a lower rate.  Unless
 you want that, give the spec a rate (`fasgd:rate=0.001` is plain descent) or use `sgd`.
 
-gamma, beta and eps are not in the paper; the code's one decay is 0.9.  v starts at
-`deviation_start`: from 0, the first step in mode `std` is 33 times the rate, whatever the
+The paper does not give gamma, beta and eps; the code's only decay is 0.9.  v starts at
+`deviation_start`: from 0, the first step in mode `std` would be 33 times the rate, whatever the
 gradient.  Gates use the mean of v as `deviation` (equation 9).
 """
 
@@ -58,7 +58,7 @@ class Fasgd(Asynchronous):
         like = self.vector.detach()
         self.n, self.b = torch.zeros_like(like), torch.zeros_like(like)
         self.v = torch.full_like(like, self.deviation_start)
-        # Allocating it at each push would cost more than the computation.
+        # Allocating it in each push would cost more than the computation.
         self._spread = torch.empty_like(like)
         self.deviation = self.deviation_start
 
@@ -70,7 +70,7 @@ class Fasgd(Asynchronous):
         return 1 / divisor(staleness, self.at_zero)
 
     def divisors(self, g: Tensor) -> Tensor:
-        """Add gradient `g` [P] to the statistics; return by what to divide its step [P]."""
+        """Add gradient `g` [P] to the statistics; return the divisors [P] of its step."""
         if self.mode == "fred":
             spread = torch.abs(g, out=self._spread)
             self.v.mul_(self.beta).add_(spread, alpha=1 - self.beta)

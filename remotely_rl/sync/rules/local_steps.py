@@ -1,4 +1,4 @@
-"""Rules whose clients take many steps by optimizers of their own between two pushes."""
+"""Rules with local steps: clients take many steps with their own optimizers between two pushes."""
 
 import functools
 from dataclasses import dataclass
@@ -17,20 +17,18 @@ from remotely_rl.sync.rules.synchronous import Synchronous
 class LocalSteps(Synchronous):
     """Local SGD and DiLoCo: rounds of many steps at each client, then one step along their mean.
 
-    A client takes `steps` steps by its own optimizer, whose state stays with it, and pushes the
-    difference, start minus end, in place of a gradient.  An outer optimizer, SGD with Nesterov
-    momentum, steps along the mean of all clients.
+    A client takes `steps` steps with its own optimizer, whose state stays with the client, and
+    pushes the difference, start minus end, in place of a gradient.  An outer optimizer, SGD with
+    Nesterov momentum, steps along the mean of all clients.
 
         local SGD    outer rate 1, no momentum: the clients' parameters are averaged
                      (Stich 2019, https://arxiv.org/abs/1805.09767)
         DiLoCo       outer rate 0.7, momentum 0.9, hundreds of steps, AdamW as the inner optimizer
                      (Douillard et al. 2023, https://arxiv.org/abs/2311.08105)
 
-    The inner optimizer is the one given, and AdamW only if you give it.  The default number of
-    steps is 100, where DiLoCo's paper has 500.  A schedule of the learning rate changes that of the
-    inner optimizers; the outer rate is constant.
-
-    with the defaults, local SGD.
+    The defaults are those of local SGD.  The inner optimizer is the one you choose, so AdamW only
+    if you choose it.  `diloco` takes 100 steps by default, the paper 500.  A learning rate schedule
+    applies to the inner optimizers; the outer rate is constant.
     """
 
     steps: Annotated[int, "local steps of a client in a round", COUNT] = 8
@@ -73,12 +71,12 @@ class ElasticAveraging(Rule):
     `period` local steps, then pushes its parameters x_i; client and center move towards each other:
 
         x_i <- x_i - rho (x_i - center)
-        center <- center + rho (x_i - center)        with x_i and center as they were before
+        center <- center + rho (x_i - center)        with the old x_i and center
 
     The parameters of this rule are the center.  The optimizer takes the clients' steps, and the
-    answer to a push is x_i: each client keeps parameters of its own.  A schedule of the learning
-    rate changes that of the clients; rho is constant.  The paper's rule of thumb is rho = 0.9 / N.
-    Its EAMSGD is this with momentum in the optimizer.
+    reply to a push is x_i: each client has its own parameters.  A learning rate schedule applies to
+    the clients; rho is constant.  The paper's rule of thumb is rho = 0.9 / N.  Its EAMSGD is this
+    rule with momentum in the optimizer.
     """
 
     period: Annotated[int, "local steps of a client between two pushes", COUNT] = 8

@@ -1,4 +1,4 @@
-"""Semi-asynchronous: a step is made of n gradients that are not too old; no client waits.
+"""Semi-asynchronous: n gradients that are not too old make a step; no client waits.
 
 C is the server's version, X the version of the client that pushes, R the count towards the next
 step.
@@ -14,10 +14,10 @@ step.
 This lies between synchronous and asynchronous.  No client waits for another, a late gradient
 still helps, one that is too late does no harm, and a stale client receives the current parameters
 immediately.  Between two merges each client pushes at most once without being counted, because it
-then has version C.  So there are at most (N - 1) + n pushes from one merge to the next, and no
-order of arrivals stops it, for any N and n.  A client that dies delays nothing.
+then has version C.  So there are at most (N - 1) + n pushes between merges, for any N, n and order
+of arrivals.  A client that dies delays nothing.
 
-The lag of N clients of the same speed is about N / n, because n of their pushes are a step.  Set
+The lag of N clients of the same speed is about N / n, because n of their pushes make a step.  Set
 `counted` somewhat above that, and `weak` half as much again; docs/sync.md has measurements.  The
 thresholds 3 and 5 are those of the proposal, for N = 100 and n = 20.
 
@@ -86,7 +86,7 @@ class SemiAsync(Rule):
         return Accepted.WEAK if staleness <= self.weak else Accepted.DROPPED
 
     def _merge(self) -> None:
-        # The sort is stable: contributions of one client stay in the order in which it sent them.
+        # The sort is stable: each client's contributions stay in order.
         parts = [part for _, part in sorted(self.pool, key=lambda one: one[0])]
         scale = {"mean": 1.0, "sum": float(len(parts)), "sum_n": len(parts) / self.n}[self.merge]
         self.step(mean(parts, [1.0] * len(parts)), scale)

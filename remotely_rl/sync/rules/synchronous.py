@@ -1,4 +1,4 @@
-"""Rules in which clients wait for each other."""
+"""Synchronous rules: clients wait for each other."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from remotely_rl.sync.rules.asynchronous import READINGS, check_reading, divisor
 def mean(parts: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     """Return the weighted mean, summed in the order given; torch's sum may choose another order.
 
-    With equal weights it is the plain mean, bit by bit.
+    With equal weights it is exactly the plain mean.
     """
     relative = [weight / max(weights) for weight in weights]
     total = parts[0] * relative[0]
@@ -30,9 +30,9 @@ class Synchronous(Rule):
 
         theta <- theta - rate (1 / N) sum_l g_l
 
-    The sum is in the order of the clients' numbers, so the order of arrival does not change a bit.
-    Staleness is always 0.  A step does not wait for a client that is gone; what it pushed stays in
-    the sum.
+    The sum is in the order of the clients' numbers, so it does not depend on the order of arrival.
+    Staleness is always 0.  A step does not wait for a client that is gone; its contribution stays
+    in the sum.
     """
 
     def setup(self) -> None:
@@ -67,7 +67,7 @@ class BackupWorkers(Synchronous):
 
     Chen et al. 2016, Revisiting distributed synchronous SGD, https://arxiv.org/abs/1604.00981.
     Synchronous, except that the gradients of the b slowest clients of each round are dropped; these
-    clients go on with the newest parameters.  The paper evaluates a moving average of the
+    clients continue with the newest parameters.  The paper evaluates a moving average of the
     parameters, which is not implemented here.
     """
 
@@ -92,7 +92,7 @@ class BackupWorkers(Synchronous):
 
 @dataclass(eq=False)
 class SoftSync(Synchronous):
-    """n-softsync: a step is made of c = N / n contributions, from any clients.
+    """n-softsync: c = N / n contributions, from any clients, make a step.
 
         theta <- theta - rate (1 / c) sum_l g_l / s(tau_l)
 
@@ -101,7 +101,7 @@ class SoftSync(Synchronous):
     paper.  Staleness divides as in SASGD, or not at all (`at_zero=none`).
     """
 
-    n: Annotated[int, "steps in the time in which each client pushes once", COUNT] = 1
+    n: Annotated[int, "steps while each client pushes once", COUNT] = 1
     at_zero: Annotated[str, "what staleness is divided by: max1, plus1 or none"] = "max1"
 
     def setup(self) -> None:
@@ -116,7 +116,7 @@ class SoftSync(Synchronous):
         return 1.0 if self.at_zero == "none" else 1 / divisor(staleness, self.at_zero)
 
     def complete(self) -> bool:
-        # If fewer clients are alive than a step needs, all of them are enough.
+        # If fewer clients are alive than a step needs, all of them suffice.
         return len(self.pool) >= self.clients // self.n or self.live <= self.pool.keys()
 
 
@@ -125,12 +125,12 @@ class StaleSynchronous(Rule):
     """Stale-synchronous parallel: no client is more than s pushes ahead of the slowest.
 
     Ho et al. 2013, More effective distributed ML via a stale synchronous parallel parameter server.
-    A client's clock is the number of its pushes.  Each push is a step, taken at once.  A client
-    whose clock is then more than s ahead of the slowest live client's waits until that one has
-    caught up.  s = 0 works in rounds; an infinite s is asynchronous.
+    A client's clock is the number of its pushes.  Each push is an immediate step.  A client whose
+    clock is then more than s ahead of the slowest live client's waits until that client has caught
+    up.  s = 0 works in rounds; an infinite s is asynchronous.
 
     Only the bound is the paper's.  Its clients read from a cache that may be s clocks old; here
-    each push that does not wait is answered with the newest parameters.
+    the reply to a push that does not wait has the newest parameters.
     """
 
     slack: Annotated[int, "pushes that a client may be ahead of the slowest", NOT_NEGATIVE] = 3
@@ -151,7 +151,7 @@ class StaleSynchronous(Rule):
         return self._caught_up()
 
     def on_join(self, client: int) -> None:
-        # The slowest clock of the others: none has to wait because this client was away.
+        # The slowest clock of the others, so that none waits because this client was away.
         self.clocks[client] = min(self.clocks[other] for other in self.live - {client} or {client})
 
     def _slowest(self) -> int:

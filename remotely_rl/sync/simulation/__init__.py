@@ -1,1 +1,1 @@
-"""The deterministic simulator of sync rules."""
+"""Deterministic simulator of sync rules."""

@@ -1,8 +1,8 @@
-"""Dispatchers: the order in which a simulation's clients reach its server.
+"""Dispatchers: the order in which a simulation's clients push to its server.
 
-    FixedOrder     as given, for instance by the record of a live run
-    RandomOrder    at random among the clients that do not wait, by weights
-    TimedOrder     by a clock: how long clients compute, and how long vectors travel
+    FixedOrder     a given order, for instance from the record of a live run
+    RandomOrder    random among the clients that do not wait, with weights
+    TimedOrder     by a simulated clock of computing and sending times
 
 All are deterministic: random numbers come from a seed.
 """
@@ -21,7 +21,7 @@ from remotely_rl.settings import NOT_NEGATIVE
 
 
 class EventKind(Enum):
-    """What happens at the server."""
+    """Kind of an event at the server."""
 
     PUSH = "push"
     LEAVE = "leave"
@@ -29,7 +29,7 @@ class EventKind(Enum):
 
 
 class Event(NamedTuple):
-    """What happens next, to which client, and when, if the dispatcher has a clock."""
+    """An event of a client, with its time if the dispatcher has a clock."""
 
     kind: EventKind
     client: int
@@ -42,16 +42,16 @@ class Dispatcher(Protocol):
     def begin(self, clients: int) -> None: ...
 
     def next(self) -> Event | None:
-        """Return the next event; None if there will be none."""
+        """Return the next event; None if there are no more."""
         ...
 
     def answered(self, client: int, fetched: int) -> None:
-        """A client received an answer of so many bytes and computes again."""
+        """Note that a client has received an answer of `fetched` bytes and computes again."""
         ...
 
 
 class FixedOrder:
-    """Clients in the order given, as numbers or as events."""
+    """Clients in a given order of numbers or events."""
 
     def __init__(self, order: Iterable[int | Event]):
         self._order = iter(order)
@@ -69,7 +69,7 @@ class FixedOrder:
 
 
 class RandomOrder:
-    """One of the clients that do not wait, at random, in proportion to weights if given."""
+    """Random clients among those that do not wait, in proportion to weights if given."""
 
     def __init__(self, seed: int = 0, weights: Sequence[float] | None = None):
         if weights is not None and not (min(weights) >= 0 < max(weights) < math.inf):
@@ -89,7 +89,7 @@ class RandomOrder:
         if not self._ready:
             return None
         place = self._place()
-        # The last takes its place: who is drawn costs the same for ten clients and ten thousand.
+        # Moving the last client to the free place makes the cost independent of their number.
         client, self._ready[place] = self._ready[place], self._ready[-1]
         self._ready.pop()
         return Event(EventKind.PUSH, client)
@@ -108,7 +108,7 @@ class RandomOrder:
 
 
 class Outage(NamedTuple):
-    """A time in which a client is gone."""
+    """An interval in which a client is gone."""
 
     client: int
     from_s: float
@@ -117,26 +117,26 @@ class Outage(NamedTuple):
 
 @dataclass(frozen=True)
 class Timing:
-    """How long computing and sending take."""
+    """Computing and sending times."""
 
     compute_s: Annotated[float, "mean seconds for a contribution", NOT_NEGATIVE] = 0.01
-    jitter: Annotated[float, "its standard deviation, as a part of it", NOT_NEGATIVE] = 0.1
+    jitter: Annotated[float, "its relative standard deviation", NOT_NEGATIVE] = 0.1
     latency_s: Annotated[float, "seconds for a message, one way", NOT_NEGATIVE] = 0.0
     bandwidth: Annotated[float, "bytes per second of each client's link; 0: no limit",
                          NOT_NEGATIVE] = 0.0  # fmt: skip
-    server_s: Annotated[float, "seconds that the server takes for a push, one at a time",
+    server_s: Annotated[float, "seconds of the server for a push, one at a time",
                         NOT_NEGATIVE] = 0.0  # fmt: skip
 
     def __post_init__(self) -> None:
         settings.check(self)
 
     def travel_s(self, size: int) -> float:
-        """Return the seconds that a message of so many bytes takes."""
+        """Return the seconds that a message of `size` bytes takes."""
         return self.latency_s + (size / self.bandwidth if self.bandwidth else 0.0)
 
 
 class TimedOrder:
-    """By a clock.  Computing takes a log-normal time, multiplied by the client's `slowness`."""
+    """Clients by a simulated clock; computing takes a log-normal time, times `slowness`."""
 
     def __init__(
         self,
@@ -152,9 +152,9 @@ class TimedOrder:
         self._slowness = slowness
         self._outages = list(outages)
         self._random = random.Random(f"clock {seed}")
-        self._free = 0.0  # when the server has processed all that has arrived
+        self._free = 0.0  # when the server has processed all pushes that have arrived
         self._now = 0.0
-        # (time, order of entry, event, how often its client had left by then)
+        # (time, order of entry, event, departures of the client by then)
         self._due: list[tuple[float, int, Event, int]] = []
         self._departures: list[int] = []
         self._entries = 0
@@ -175,7 +175,7 @@ class TimedOrder:
                 self._departures[event.client] += event.kind is EventKind.LEAVE
                 self._now = max(self._now, event.time_s)
                 return event
-            if departures == self._departures[event.client]:  # else it left meanwhile
+            if departures == self._departures[event.client]:  # otherwise it has left since
                 self._free = max(self._free, event.time_s) + self._clock.server_s
                 self._now = self._free
                 return event._replace(time_s=self._free)

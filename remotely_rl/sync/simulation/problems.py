@@ -1,7 +1,7 @@
-"""What simulations learn: to classify images of ten classes, by a small network.
+"""Workload of simulations: classification of images into ten classes by a small network.
 
-The images are MNIST's, or those of a data set of the same format such as Fashion-MNIST: from a
-folder of the user's, or from where Debian's package `dataset-fashion-mnist` installs them.
+The images are MNIST, or a data set of the same format such as Fashion-MNIST: from the user's
+folder, or from Debian's package `dataset-fashion-mnist`.
 """
 
 import gzip
@@ -26,7 +26,7 @@ INITS = ("torch", "normal")
 
 
 class Pictures(NamedTuple):
-    """Images [N, pixels] from 0 to 1, and their classes [N]; for training and for testing."""
+    """Images [N, pixels] from 0 to 1, and their classes [N], for training and testing."""
 
     x: Tensor
     y: Tensor
@@ -68,8 +68,8 @@ def _read(path: Path, header: int) -> NDArray[np.uint8]:
 def mlp(inputs: int, hidden: int, init: str, seed: int) -> nn.Module:
     """Make a network with one hidden layer of ReLUs and ten outputs.
 
-    `init` is torch's own, or `normal`: weights from N(0, 1), unscaled, and zero biases, as in
-    the code of the FASGD paper.
+    `init` is `torch`, its default, or `normal`: weights from N(0, 1), unscaled, and zero biases, as
+    in the code of the FASGD paper.
     """
     if init not in INITS:
         raise SyncError(f"init must be {' or '.join(INITS)}, not {init!r}")
@@ -82,7 +82,7 @@ def mlp(inputs: int, hidden: int, init: str, seed: int) -> nn.Module:
 
 
 class Classification:
-    """The gradient of the next batch of images, for any client.
+    """Gradients of successive batches of images.
 
     As in the FASGD paper, the batch depends on the iteration, not on the client.
     """

@@ -1,15 +1,15 @@
-"""Simulation: a server and its clients in one process, replayed bit by bit from a seed.
+"""Simulation: a server and its clients in one process, exactly reproducible from a seed.
 
     rule = sync.make("fasgd", parameters, clients=128, optimizer=sync.sgd(0.005))
     simulation = Simulation(rule, workload, RandomOrder(seed=1))
     rows = simulation.run(100_000, evaluate=test_loss, every=1000)
 
-An iteration is one client's push.  The rule and the clients are those of a cluster; a dispatcher
-decides the order in which clients push.  Clients share the parameters that they have in common,
-so memory holds only the distinct versions that some client still has.
+An iteration is one client's push.  The rule and the clients are the same objects as on a cluster; a
+dispatcher decides the order of pushes.  Clients share equal parameters, so memory holds only the
+distinct versions in use.
 
-A client computes when its push is due, at the parameters that it received.  That makes no
-difference, because these do not change in between.
+A client computes its gradient only when its push is due, which makes no difference, because its
+parameters do not change before that.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ Workload = Callable[[int, Tensor], Tensor]
 
 
 class Row(NamedTuple):
-    """The state of a simulation; `metrics` are those of `evaluate`."""
+    """The state of a simulation; `metrics` are from `evaluate`."""
 
     iteration: int
     time_s: float
@@ -39,7 +39,7 @@ class Row(NamedTuple):
 
 
 class Simulation:
-    """See the module's docstring.  With `accumulate` a push is the sum of so many gradients."""
+    """See the module's docstring.  A push is the sum of `accumulate` gradients."""
 
     def __init__(self, rule: Rule, workload: Workload, dispatcher: Dispatcher, accumulate: int = 1):
         self.rule = rule
@@ -57,7 +57,7 @@ class Simulation:
         evaluate: Callable[[Tensor], dict[str, float]] = lambda parameters: {},
         every: int = 100,
     ) -> list[Row]:
-        """Process so many pushes; evaluate the parameters at the start, at the end, and between.
+        """Process `iterations` pushes; evaluate at the start, at the end, and `every` so often.
 
         Raises SyncError if all clients wait for each other.
         """

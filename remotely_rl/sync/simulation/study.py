@@ -1,6 +1,6 @@
-"""A simulated training of an image classifier under a rule: what `remotely-rl simulate` runs.
+"""Study: simulated training of an image classifier under a rule, for `remotely-rl simulate`.
 
-Deterministic: the same spec and the same settings give the same rows.
+It is deterministic: the same spec and the same settings give the same rows.
 """
 
 import csv
@@ -26,9 +26,9 @@ class Study:
 
     clients: Annotated[int, "clients of the rule", COUNT] = 128
     batch: Annotated[int, "images in a gradient", COUNT] = 1
-    iterations: Annotated[int, "pushes in all", COUNT] = 10_000
+    iterations: Annotated[int, "total number of pushes", COUNT] = 10_000
     rate: Annotated[float, "learning rate, for rules whose spec has none", NOT_NEGATIVE] = 0.04
-    accumulate: Annotated[int, "gradients that a client sums up for a push", COUNT] = 1
+    accumulate: Annotated[int, "gradients that a client sums for a push", COUNT] = 1
     hidden: Annotated[int, "units of the one hidden layer", COUNT] = 200
     init: Annotated[str, "initial weights: torch's, or normal: N(0, 1)"] = "torch"
     every: Annotated[int, "pushes between two evaluations on the test set", COUNT] = 1000
@@ -38,14 +38,13 @@ class Study:
         float, "seconds for a gradient, by a simulated clock; 0: no clock, in random order",
         NOT_NEGATIVE,
     ] = 0.0  # fmt: skip
-    jitter: Annotated[float, "its standard deviation, as a part of it", NOT_NEGATIVE] = 0.1
-    latency_s: Annotated[float, "seconds of a message, one way", NOT_NEGATIVE] = 0.0
-    bandwidth: Annotated[float, "bytes a second of a client's link; 0: no limit", NOT_NEGATIVE] = (
-        0.0
-    )
-    server_s: Annotated[float, "seconds that the server takes for a push", NOT_NEGATIVE] = 0.0
-    stragglers: Annotated[int, "slow clients", NOT_NEGATIVE] = 0
-    straggle: Annotated[float, "how many times as long these take", NOT_NEGATIVE] = 5.0
+    jitter: Annotated[float, "its relative standard deviation", NOT_NEGATIVE] = 0.1
+    latency_s: Annotated[float, "seconds for a message, one way", NOT_NEGATIVE] = 0.0
+    bandwidth: Annotated[float, "bytes per second of a client's link; 0: no limit",
+                         NOT_NEGATIVE] = 0.0  # fmt: skip
+    server_s: Annotated[float, "seconds of the server for a push", NOT_NEGATIVE] = 0.0
+    stragglers: Annotated[int, "number of slow clients", NOT_NEGATIVE] = 0
+    straggle: Annotated[float, "factor by which slow clients take longer", NOT_NEGATIVE] = 5.0
 
     def __post_init__(self) -> None:
         settings.check(self)
@@ -55,7 +54,7 @@ class Study:
             raise SyncError("stragglers need a clock: set compute_s too")
 
     def dispatcher(self, pushed: int) -> Dispatcher:
-        """Return the dispatcher, for pushes of so many bytes."""
+        """Return the dispatcher for pushes of `pushed` bytes."""
         if not self.compute_s:
             return RandomOrder(self.seed)
         clock = Timing(self.compute_s, self.jitter, self.latency_s, self.bandwidth, self.server_s)
@@ -85,14 +84,14 @@ def run(
 
 
 def record(spec: str, row: Row) -> dict[str, Any]:
-    """Return a row as it is written to a CSV."""
+    """Return a row as a record of the CSV file."""
     plain = row._asdict()
     metrics = plain.pop("metrics")
     return {"rule": spec, **plain, **metrics}
 
 
 def write(path: str | Path, results: Mapping[str, Sequence[Row]]) -> None:
-    """Write the rows of several rules to one CSV."""
+    """Write the rows of several rules to a CSV file."""
     records = [record(spec, row) for spec, rows in results.items() for row in rows]
     try:
         with Path(path).open("w", newline="") as file:
@@ -104,7 +103,7 @@ def write(path: str | Path, results: Mapping[str, Sequence[Row]]) -> None:
 
 
 def draw(path: str | Path, results: Mapping[str, Sequence[Row]], title: str) -> None:
-    """Plot the test loss over pushes, bytes and, if there was a clock, simulated seconds."""
+    """Plot the test loss over pushes, megabytes and, with a clock, simulated seconds."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - takes a second
     from matplotlib.figure import Figure  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Whether a call begins or is cancelled is decided once, in any order of the two threads."""
+"""A call either begins or is cancelled, in any interleaving of the two threads."""
 
 import mmap
 from collections.abc import Callable
@@ -18,7 +18,7 @@ ROUTE = b"r-our-client"
 
 
 class Caller:
-    """Takes answers, once it is connected."""
+    """Receives answers, once it is connected."""
 
     def __init__(self) -> None:
         self.answers: list[tuple[int, bool]] = []
@@ -39,7 +39,7 @@ class Caller:
 
     def cancel(self, call: int, route: bytes = ROUTE) -> bool:
         cancel = control.Cancel(actor="a", route=route, call=call, answer=1000 + call)
-        self.cancellations.hear(cancel)
+        self.cancellations.on_cancel(cancel)
         answered, never_runs = self.answers.pop()
         assert answered == 1000 + call
         return never_runs
@@ -51,38 +51,38 @@ def caller() -> Caller:
 
 
 def test_a_call_that_has_not_begun_is_cancelled_and_does_not_begin(caller: Caller) -> None:
-    assert caller.cancellations.begins(ROUTE, 1)
+    assert caller.cancellations.begin(ROUTE, 1)
     assert caller.cancel(2)
-    assert not caller.cancellations.begins(ROUTE, 2)
-    assert caller.cancellations.begins(ROUTE, 3)
+    assert not caller.cancellations.begin(ROUTE, 2)
+    assert caller.cancellations.begin(ROUTE, 3)
     assert not caller.cancellations.marks
 
 
-def test_one_that_has_begun_is_not_and_neither_is_one_before_it(caller: Caller) -> None:
-    caller.cancellations.begins(ROUTE, 5)
+def test_a_call_that_has_begun_is_not_cancelled_nor_is_an_earlier_one(caller: Caller) -> None:
+    caller.cancellations.begin(ROUTE, 5)
     assert not caller.cancel(5)
     assert not caller.cancel(4)
     assert not caller.cancellations.marks
 
 
-def test_calls_of_other_connections_have_nothing_to_do_with_it(caller: Caller) -> None:
-    caller.cancellations.begins(b"other", 9)
+def test_call_ids_of_other_connections_are_independent(caller: Caller) -> None:
+    caller.cancellations.begin(b"other", 9)
     assert caller.cancel(2)
-    assert caller.cancellations.begins(b"other", 2)
-    assert not caller.cancellations.begins(ROUTE, 2)
+    assert caller.cancellations.begin(b"other", 2)
+    assert not caller.cancellations.begin(ROUTE, 2)
 
 
-def test_one_that_begins_late_on_another_thread_does_not_hide_a_later_one(caller: Caller) -> None:
-    caller.cancellations.begins(ROUTE, 6)
-    caller.cancellations.begins(ROUTE, 5)
+def test_a_late_begin_on_another_thread_does_not_hide_a_later_call(caller: Caller) -> None:
+    caller.cancellations.begin(ROUTE, 6)
+    caller.cancellations.begin(ROUTE, 5)
     assert not caller.cancel(6)
 
 
 def test_a_call_that_begins_while_it_is_marked_either_runs_or_is_cancelled(caller: Caller) -> None:
-    """Between the mark and the look at what has begun, the other thread takes each of its steps."""
+    """The other thread takes its steps between the mark and the look at what has begun."""
 
     class Marks(set[Any]):
-        """Has the call begin right after it was marked."""
+        """Begins the call right after it was marked."""
 
         looks_too = True
 
@@ -90,25 +90,23 @@ def test_a_call_that_begins_while_it_is_marked_either_runs_or_is_cancelled(calle
             super().add(call)
             caller.cancellations.begun.note(*call)
             if self.looks_too:
-                assert caller.cancellations.takes_mark(*call)
+                assert caller.cancellations.remove_mark(*call)
 
     caller.cancellations.marks = marks = Marks()
     assert caller.cancel(1)  # the other thread saw the mark, and does not run it
     marks.looks_too = False
     assert not caller.cancel(2)  # it did not, and will not
-    assert not caller.cancellations.takes_mark(ROUTE, 2)
+    assert not caller.cancellations.remove_mark(ROUTE, 2)
 
 
-def test_a_caller_whose_connection_is_being_made_is_answered_when_it_is_there(
-    caller: Caller,
-) -> None:
+def test_the_answer_is_retried_until_the_caller_is_connected(caller: Caller) -> None:
     caller.connects_after = 3
-    caller.cancellations.hear(control.Cancel(actor="a", route=ROUTE, call=1, answer=7))
+    caller.cancellations.on_cancel(control.Cancel(actor="a", route=ROUTE, call=1, answer=7))
     while caller.later:
         caller.later.pop()()
     assert caller.answers == [(7, True)]
     caller.connects_after = 10_000
-    caller.cancellations.hear(control.Cancel(actor="a", route=ROUTE, call=1, answer=8))
+    caller.cancellations.on_cancel(control.Cancel(actor="a", route=ROUTE, call=1, answer=8))
     tries = 1
     while caller.later:
         caller.later.pop()()
@@ -117,16 +115,16 @@ def test_a_caller_whose_connection_is_being_made_is_answered_when_it_is_there(
     assert caller.answers == [(7, True)]
 
 
-def test_what_is_kept_is_limited_and_never_makes_a_lie(
+def test_with_its_tables_full_it_never_cancels_a_call_that_has_begun(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dispatch, "MAX_MARKS", 2)
     monkeypatch.setattr(activity, "MAX_WITHOUT_SLOT", 2)
     routes = [b"r-%010d" % n for n in range(activity.SLOTS + 3)]
     for route in routes:
-        caller.cancellations.begins(route, 5)
-    assert not caller.cancel(5, routes[0])  # it has begun, though that is forgotten
+        caller.cancellations.begin(route, 5)
+    assert not caller.cancel(5, routes[0])  # it has begun, although the record is dropped
     assert not caller.cancel(5, routes[2])
-    caller.cancellations.begins(routes[0], 6)
+    caller.cancellations.begin(routes[0], 6)
     assert not caller.cancel(6, routes[0])
     assert [caller.cancel(call, routes[0]) for call in (7, 8, 9)] == [True, True, False]

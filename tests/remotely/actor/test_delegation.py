@@ -1,24 +1,23 @@
-"""An actor makes calls with a key of its own, which lasts as long as it lives and is seen nowhere.
+"""An actor makes calls with a key of its own, which is valid while it lives and exposed nowhere.
 
-What a stolen worker.key is good for is shown here too: an actor's key, taken from its process.
+A thief of a worker.key can take such a key from the memory of an actor: see `thief`.
 """
 
 import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 import remotely
+from remotely.actor.actor import Delegation
 from remotely.api import connection
 from remotely.client.client import Client
-from remotely.errors import NotAllowed, RemotelyError
+from remotely.errors import MasterLost, NotAllowed, RemotelyError
 from remotely.transport import key_files
 from remotely.transport.keys import KeyPair, MemberKey
 from remotely.values.shipping import Shipment
@@ -27,7 +26,7 @@ from tests.clusters import Started, processes, wait_until
 
 @remotely.remote_class(cpus=0.1)
 class Node:
-    """Calls others, and gives away what only it should know."""
+    """Calls other nodes, and reveals its key."""
 
     def echo(self, value: Any) -> Any:
         return value
@@ -61,7 +60,7 @@ def joined(started: Started, nothing_left: None) -> Started:
 
 @pytest.fixture
 def thief(joined: Started) -> Iterator[tuple[Node, Client, MemberKey]]:
-    """Return an actor, and a client elsewhere that has taken its key."""
+    """Yield an actor, a client that uses its stolen key, and the key."""
     robbed = Node()
     master = key_files.load_member(joined.key).master_public
     key = MemberKey("client", KeyPair(*robbed.pair()), master)
@@ -86,7 +85,7 @@ def test_each_life_of_an_actor_has_a_key_of_its_own(joined: Started) -> None:
     wait_until(lambda: key_of_next_life() != before, "another key")
 
 
-def test_the_key_of_an_actor_that_has_ended_opens_nothing(
+def test_the_key_of_an_actor_that_has_ended_is_refused(
     thief: tuple[Node, Client, MemberKey], joined: Started
 ) -> None:
     robbed, client, key = thief
@@ -97,7 +96,7 @@ def test_the_key_of_an_actor_that_has_ended_opens_nothing(
         (future,) = client.call([borrowed], "echo", (1,), {}, False)
         return future.result(40)
 
-    assert echo() == 1  # that much it may, while the actor lives
+    assert echo() == 1  # allowed while the actor lives
     assert client.status().workers
     os.kill(robbed.pid(), signal.SIGKILL)
 
@@ -110,7 +109,7 @@ def test_the_key_of_an_actor_that_has_ended_opens_nothing(
 
     wait_until(refusal, "the end of its calls")
     assert refusal() == "NotAllowed"
-    wait_until(lambda: client._session.questions.refusal is not None, "the master's word")
+    wait_until(lambda: client._session.questions.refusal is not None, "the master's refusal")
     with pytest.raises(NotAllowed):
         client.status()
     with pytest.raises(NotAllowed):
@@ -127,13 +126,13 @@ def test_an_actors_key_is_for_that_actor_alone(
             Client(f"tcp://{joined.address}", key, Shipment(()), inside=inside)
 
 
-def test_actors_that_all_call_each_other_at_once_are_all_let_in(joined: Started) -> None:
+def test_actors_that_all_call_each_other_at_once_are_all_admitted(joined: Started) -> None:
     callers, called = ([Node() for _ in range(6)] for _ in range(2))
     answers = [caller.ask_all.submit(called) for caller in callers]
     assert [answer.result(60) for answer in answers] == [list(range(6))] * 6
 
 
-def test_the_secret_of_a_clients_key_is_in_no_process_but_the_clients(joined: Started) -> None:
+def test_the_secret_of_a_clients_key_is_in_no_other_process(joined: Started) -> None:
     node, other = Node(), Node()
     assert node.ask(other, "as a client itself") == "as a client itself"
     secret = key_files.load_member(joined.key).pair.secret
@@ -147,7 +146,7 @@ def worker_pids(started: Started) -> list[int]:
 
 
 def in_memory(pid: int, secret: bytes) -> bool:
-    """Tell whether a process has these bytes anywhere."""
+    """Return whether the writable memory of a process contains these bytes."""
     with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", 0) as memory:
         for line in maps:
             span, rights, *_ = line.split()
@@ -179,9 +178,9 @@ def test_the_secret_of_an_actors_key_is_in_no_file_argument_variable_log_or_repr
     files = [file for folder in folders for file in folder.rglob("*") if file.is_file()]
     assert files
     assert not [file for file in files if secret in file.read_bytes()]
-    worker = next(iter(worker_pids(joined)))
-    assert psutil.pid_exists(worker)
-    assert not any(in_memory(pid, secret) for pid in worker_pids(joined) if pid != node.pid())
+    pids = worker_pids(joined)
+    assert pids
+    assert not any(in_memory(pid, secret) for pid in pids if pid != node.pid())
 
 
 DETACHED = """
@@ -194,7 +193,7 @@ print(left.pair()[0].decode(), flush=True)
 """
 
 
-def test_what_a_revoked_key_has_left_behind_ends_with_it(joined: Started, tmp_path: Path) -> None:
+def test_detached_actors_of_a_revoked_key_end(joined: Started, tmp_path: Path) -> None:
     ada = tmp_path / "ada.key"
     joined.run(joined.home, "keys", "add", "client", str(ada))
     subprocess.run(
@@ -216,23 +215,18 @@ def test_what_a_revoked_key_has_left_behind_ends_with_it(joined: Started, tmp_pa
             return True
         return False
 
-    wait_until(has_ended, "the end of what ada left")
+    wait_until(has_ended, "the end of ada's actor")
     assert mine.ask(Node(), 3) == 3
     remotely.close(mine)
 
 
-def test_an_actor_whose_master_is_away_says_so_when_it_makes_its_first_call(
-    embedded: None, monkeypatch: pytest.MonkeyPatch
+def test_the_first_call_of_an_actor_whose_master_is_away_raises_and_a_later_one_uses_the_same_key(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from remotely.actor.actor import Delegation
-    from remotely.errors import MasterLost
-
     monkeypatch.setattr("remotely.actor.actor.CONNECT_S", 0.01)
-    told: list[bytes] = []
-    delegation = Delegation(lambda said: told.append(said.key))
+    sent: list[bytes] = []
+    delegation = Delegation(lambda message: sent.append(message.key))
     with pytest.raises(MasterLost, match="tries again"):
         delegation.pair()
-    threading.Timer(0.0, delegation.confirm).start()
-    wait_until(delegation._is_known.is_set, "its word")
-    assert delegation.pair().public == told[0]
-    assert len(told) == 1
+    delegation.confirm()
+    assert [delegation.pair().public] == sent

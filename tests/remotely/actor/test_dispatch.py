@@ -1,4 +1,4 @@
-"""When a call begins, which is when it can be taken back no more, wherever it is to run."""
+"""The begin of a call, after which it cannot be cancelled: on a thread, in a batch, on a loop."""
 
 import asyncio
 import mmap
@@ -19,7 +19,7 @@ Call = tuple[tuple[bytes, Message], Any]
 
 
 class Servant:
-    """Notes what it is asked to do."""
+    """Returns as reply which call ran, or was cancelled."""
 
     def __init__(self, batched: bool = False, awaited: bool = False, concurrency: int = 1) -> None:
         self.is_made, self.is_async, self.failed = True, awaited, False
@@ -48,22 +48,22 @@ class Servant:
 
 
 class Stage:
-    """A dispatcher without a socket; `said` has its replies."""
+    """A dispatcher without a socket; `replies` has what it sends."""
 
     def __init__(self, servant: Servant) -> None:
-        self.said: list[Any] = []
+        self.replies: list[Any] = []
         self.page = mmap.mmap(-1, activity.SIZE)
         self.cancellations = Cancellations(
             self.page, lambda reply: True, lambda after_s, action: None
         )
-        say = self.said.append
-        line = SimpleNamespace(send=say, send_soon=say, send_beside=say, wake=lambda: None)
+        send = self.replies.append
+        line = SimpleNamespace(send=send, send_soon=send, send_beside=send, wake=lambda: None)
         self._dispatcher = Dispatcher(
             cast(Any, servant), cast(Any, line), self.cancellations, wait_for_lease=lambda: None
         )
 
     def run(self, *messages: tuple[Kind, int], meanwhile: Callable[[], object] = str) -> None:
-        """Handle these, then `meanwhile`, then let everything run."""
+        """Handle messages, then call `meanwhile`, then let everything run."""
 
         async def run() -> None:
             for kind, call_id in (*messages, (Kind.END, 1000)):
@@ -85,42 +85,41 @@ def test_a_marked_call_does_not_begin_and_the_next_one_does(
     stage = Stage(Servant(batched, awaited, concurrency))
     stage.cancellations.marks.add((ROUTE, 7))
     stage.run((kind, 7), (kind, 8))
-    assert sorted(stage.said) == ["7 cancelled", "8 ran"]
+    assert sorted(stage.replies) == ["7 cancelled", "8 ran"]
     assert activity.begun(stage.page) == ({ROUTE: 8}, True)
     assert not stage.cancellations.marks
 
 
 @pytest.mark.parametrize(("batched", "awaited"), [(True, False), (False, True)])
-def test_a_call_that_was_read_and_has_not_begun_can_be_taken_back(
+def test_a_call_that_waits_in_a_batch_or_on_the_event_loop_can_be_cancelled(
     batched: bool, awaited: bool
 ) -> None:
-    """It waits in a batch that is not full, or for its turn on the event loop."""
     stage = Stage(Servant(batched, awaited))
 
-    def take_back() -> None:
+    def cancel() -> None:
         assert activity.begun(stage.page) == ({}, True)
-        assert stage.cancellations.cancels(ROUTE, 7)
+        assert stage.cancellations.cancel(ROUTE, 7)
 
-    stage.run((Kind.CALL, 7), meanwhile=take_back)
-    assert stage.said == ["7 cancelled"]
+    stage.run((Kind.CALL, 7), meanwhile=cancel)
+    assert stage.replies == ["7 cancelled"]
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])
 @pytest.mark.parametrize(("batched", "awaited"), [(False, False), (True, False), (False, True)])
-def test_a_call_is_noted_before_it_runs(concurrency: int, batched: bool, awaited: bool) -> None:
+def test_a_call_is_recorded_before_it_runs(concurrency: int, batched: bool, awaited: bool) -> None:
     servant = Servant(batched, awaited, concurrency)
     stage = Stage(servant)
-    noted: dict[int, int] = {}
-    servant.runs = lambda call_id: noted.update({call_id: activity.begun(stage.page)[0][ROUTE]})
+    last: dict[int, int] = {}  # the last call on record when each call ran
+    servant.runs = lambda call_id: last.update({call_id: activity.begun(stage.page)[0][ROUTE]})
     stage.run((Kind.CALL, 7), (Kind.CALL, 8))
-    assert noted.keys() == {7, 8}
-    assert all(noted[call_id] >= call_id for call_id in noted)
+    assert last.keys() == {7, 8}
+    assert all(last[call_id] >= call_id for call_id in last)
 
 
-def test_a_message_that_is_no_call_makes_no_earlier_call_seem_begun() -> None:
+def test_a_message_other_than_a_call_does_not_record_earlier_calls_as_begun() -> None:
     stage = Stage(Servant(batched=True))
     stage.run(
         (Kind.CALL, 7), (Kind.SOURCES, 8),
-        meanwhile=lambda: stage.said.append(activity.begun(stage.page)),
+        meanwhile=lambda: stage.replies.append(activity.begun(stage.page)),
     )  # fmt: skip
-    assert stage.said == ["8 ran", ({}, True), "7 ran"]
+    assert stage.replies == ["8 ran", ({}, True), "7 ran"]

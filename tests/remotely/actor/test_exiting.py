@@ -1,4 +1,4 @@
-"""How an actor's process leaves: what it wrote is there, and close returns when it is over."""
+"""The end of an actor process: its files are complete, and `close` returns when it has ended."""
 
 import atexit
 import contextlib
@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,12 @@ import pytest
 import remotely
 from tests.clusters import wait_until
 
-LOG: list[Any] = []  # over there: what a module's globals hold
+LOG: list[Any] = []  # in the actor: a file in a module's globals
 
 
 @remotely.remote_class
 class Writer:
-    """Holds files in the ways in which objects do."""
+    """Holds files in an attribute, which may be part of a cycle, and in a global."""
 
     def __init__(self, folder: Path, in_cycle: bool = False) -> None:
         self.folder = folder
@@ -53,7 +53,7 @@ class Writer:
 
 @remotely.remote_class
 class Lingerer:
-    """Will not end by itself."""
+    """Does not end without a signal."""
 
     def __init__(self, ignores_term: bool = False) -> None:
         self.child = subprocess.Popen(["sleep", "1000"])
@@ -67,33 +67,26 @@ class Lingerer:
         return [os.getpid(), self.child.pid]
 
 
-def ends_by_close(writer: Writer) -> None:
-    remotely.close(writer)
-
-
-def ends_by_leaving(writer: Writer) -> None:
-    with pytest.raises(remotely.ActorDied):
-        writer.leave()
-
-
-@pytest.mark.parametrize("end", [ends_by_close, ends_by_leaving])
+@pytest.mark.parametrize("exits", [False, True])
 @pytest.mark.parametrize("in_cycle", [False, True])
-def test_what_an_object_wrote_is_there_when_its_actor_has_ended(
-    here: None, tmp_path: Path, end: Callable[[Writer], None], in_cycle: bool
+def test_files_are_complete_when_the_actor_has_ended(
+    here: None, tmp_path: Path, exits: bool, in_cycle: bool
 ) -> None:
     writer = Writer(tmp_path, in_cycle)
     writer.write()
 
-    end(writer)
+    if exits:
+        with pytest.raises(remotely.ActorDied):
+            writer.leave()
+    else:
+        remotely.close(writer)
 
     assert (tmp_path / "rows").read_text() == "row\n"
     assert (tmp_path / "log").read_text() == "line\n"
     assert (tmp_path / "deleted").exists()
 
 
-def test_what_an_object_wrote_is_there_after_its_last_handle_has_gone(
-    cluster: str, tmp_path: Path
-) -> None:
+def test_files_are_complete_after_the_last_handle_is_gone(cluster: str, tmp_path: Path) -> None:
     writer = Writer(tmp_path)
     writer.write()
 
@@ -105,7 +98,7 @@ def test_what_an_object_wrote_is_there_after_its_last_handle_has_gone(
     assert (tmp_path / "rows").read_text() == "row\n"
 
 
-def test_a_generator_that_nobody_ended_is_closed(here: None, tmp_path: Path) -> None:
+def test_an_unfinished_generator_is_closed_with_its_actor(here: None, tmp_path: Path) -> None:
     writer = Writer(tmp_path)
     items = iter(writer.items())
     assert next(items) == 1
@@ -117,7 +110,7 @@ def test_a_generator_that_nobody_ended_is_closed(here: None, tmp_path: Path) -> 
         items.close()
 
 
-def test_what_actors_wrote_is_there_after_the_script(nothing_left: None, tmp_path: Path) -> None:
+def test_files_are_complete_when_the_script_has_ended(nothing_left: None, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         textwrap.dedent(
@@ -132,7 +125,7 @@ def test_what_actors_wrote_is_there_after_the_script(nothing_left: None, tmp_pat
                 def write(self):
                     self.file.write("row\\n")
                 def __del__(self):
-                    time.sleep(1.5)  # more than a call that is under way is given
+                    time.sleep(1.5)  # longer than the grace period of a running call
 
             remotely.connect(cpus=4)
             writers = [Writer(rf"{tmp_path}/{{i}}.csv") for i in range(2)]
@@ -159,9 +152,7 @@ def test_close_returns_when_the_process_has_ended(cluster: str, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_an_actor_that_ignores_sigterm_at_its_end_is_killed(
-    here: None,
-) -> None:
+def test_an_actor_that_ignores_sigterm_at_its_end_is_killed(here: None) -> None:
     lingerer = Lingerer(ignores_term=True)
     pids = lingerer.pids()
 
@@ -171,9 +162,7 @@ def test_an_actor_that_ignores_sigterm_at_its_end_is_killed(
 
 
 @pytest.mark.slow
-def test_an_actor_whose_client_died_while_closing_it_is_made_to_end(
-    started: Any, nothing_left: None
-) -> None:
+def test_an_actor_whose_client_died_while_closing_it_ends(started: Any, nothing_left: None) -> None:
     remotely.connect(started.address, key=started.key)
     lingerer = remotely.options(Lingerer, detached=True)()
     pids = lingerer.pids()
@@ -189,7 +178,7 @@ remotely.close(found)
     wait_until(lambda: not any(is_alive(pid) for pid in pids), "the end of an actor")
 
 
-def test_an_error_in_one_members_close_leaves_no_other_open(here: None) -> None:
+def test_an_error_in_close_of_one_member_does_not_keep_others_open(here: None) -> None:
     @remotely.remote_class
     class Careless:
         def pid(self) -> int:

@@ -1,4 +1,4 @@
-"""What an actor offers to the store of its machine stays untouched as long as that may read it."""
+"""Memory that an actor has offered to the store is not reused while the store may read it."""
 
 import socket
 import threading
@@ -17,7 +17,7 @@ from remotely.values.arena import Arena
 
 
 class SlowStore:
-    """Shares memory with an actor, and takes what it offers without an answer."""
+    """Shares memory with an actor, and does not answer its offers."""
 
     def __init__(self) -> None:
         self._arena = Arena(1 << 20)
@@ -52,7 +52,7 @@ def slow_store() -> Iterator[SlowStore]:
 def test_memory_lent_to_a_store_that_answers_late_is_not_reused(
     slow_store: SlowStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may read the offer yet: memory that was lent anew would change under its readers."""
+    """The store may read the offer later, and would see the memory change."""
     ours = Arena(64 << 20)
     monkeypatch.setattr(arena, "ours", lambda: ours)
     monkeypatch.setattr(machine_store, "ANSWER_S", 0.2)

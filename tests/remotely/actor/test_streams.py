@@ -1,4 +1,4 @@
-"""The generators that an actor keeps: each ends with its consumer, however that ended."""
+"""The generators that an actor keeps: each is closed with its consumer, even after a kill."""
 
 import asyncio
 import itertools
@@ -44,20 +44,20 @@ async def async_numbers(closed: list[str]) -> AsyncIterator[int]:
         closed.append("closed")
 
 
-def test_a_silent_consumer_is_asked_after_ever_more_rarely(clock: Clock) -> None:
+def test_a_silent_consumer_is_checked_at_growing_intervals(clock: Clock) -> None:
     streams = Streams()
     streams.keep(b"here", numbers([]))
-    asked = []
+    checked = []
     for _ in range(3600):
         clock.now += 1
         if streams.silent(clock.now):
-            asked.append(clock.now - 100)
-    assert asked[0] == SILENT_S
-    assert len(asked) < 15
-    assert all(later >= 2 * earlier for earlier, later in itertools.pairwise(asked))
+            checked.append(clock.now - 100)
+    assert checked[0] == SILENT_S
+    assert len(checked) < 15
+    assert all(later >= 2 * earlier for earlier, later in itertools.pairwise(checked))
 
 
-def test_a_consumer_that_asks_for_items_is_not_asked_after(clock: Clock) -> None:
+def test_an_active_consumer_is_not_checked(clock: Clock) -> None:
     streams = Streams()
     name = streams.keep(b"here", numbers([])).name
     for _ in range(50):
@@ -66,25 +66,25 @@ def test_a_consumer_that_asks_for_items_is_not_asked_after(clock: Clock) -> None
         assert not streams.silent(clock.now)
 
 
-def test_what_is_over_is_not_kept() -> None:
+def test_finished_and_closed_generators_are_forgotten() -> None:
     closed: list[str] = []
     streams = Streams()
-    done, raised, stopped = (streams.keep(b"", numbers(closed)).name for _ in range(3))
+    done, begun, unused = (streams.keep(b"", numbers(closed)).name for _ in range(3))
     for _ in range(100):
         streams.next(b"", done)
     with pytest.raises(StopIteration):
         streams.next(b"", done)
-    next(iter([streams.next(b"", raised)]))
-    streams.close(raised)
-    streams.close(stopped)
+    streams.next(b"", begun)
+    streams.close(begun)
+    streams.close(unused)
     streams.close("unknown")
     assert closed == ["closed"] * 2  # the third was never begun
-    assert not streams.of(b"")
+    assert not streams.names_of(b"")
     with pytest.raises(StopIteration):
-        streams.next(b"", stopped)
+        streams.next(b"", unused)
 
 
-def test_what_is_over_is_not_kept_of_async_generators_either() -> None:
+def test_finished_and_closed_async_generators_are_forgotten() -> None:
     closed: list[str] = []
     streams = Streams()
 
@@ -100,7 +100,7 @@ def test_what_is_over_is_not_kept_of_async_generators_either() -> None:
 
     asyncio.run(use())
     assert closed == ["closed"] * 2
-    assert not streams.of(b"")
+    assert not streams.names_of(b"")
 
 
 @remotely.remote_class

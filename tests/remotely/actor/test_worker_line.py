@@ -1,4 +1,4 @@
-"""A thread that sends to a worker that reads nothing waits; the background thread does not."""
+"""Sending to a stopped worker blocks, except on the background thread."""
 
 import socket
 import threading
@@ -18,7 +18,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield ours, theirs
 
 
-def test_the_background_thread_goes_on_while_others_wait_and_its_messages_come_in_order(
+def test_a_full_socket_does_not_block_the_background_thread_and_its_messages_keep_their_order(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     actor, worker = pair
@@ -33,30 +33,30 @@ def test_the_background_thread_goes_on_while_others_wait_and_its_messages_come_i
     waits = threading.Thread(target=fill, daemon=True)
     waits.start()
     while sent.acquire(timeout=1.0):
-        pass  # until it waits
+        pass  # until it blocks
 
-    line.never_wait()  # this thread is the background thread
+    line.never_block()  # this thread is the background thread
     line.tell(control.Count(calls=1))
     line.tell(control.Count(calls=2))
-    assert not line.go_on()
+    assert not line.flush()
 
     read: list[bytes] = []
     reads = threading.Thread(
         target=lambda: read.extend(worker.recv(4096) for _ in range(2002)), daemon=True
     )
     reads.start()
-    wait_until(line.go_on, "there is room")
+    wait_until(line.flush, "there is room")
     waits.join()
     reads.join()
     told = [data for data in read if not data.startswith(b"a record")]
     assert told == [control.encode(control.Count(calls=n)) for n in (1, 2)]
 
 
-def test_without_a_worker_nobody_waits(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_messages_to_a_dead_worker_are_dropped(pair: tuple[socket.socket, socket.socket]) -> None:
     actor, worker = pair
     worker.close()
     line = WorkerLine(actor)
     line.tell(control.Count(calls=1))
-    line.never_wait()
+    line.never_block()
     line.tell(control.Count(calls=2))
-    assert line.go_on()
+    assert line.flush()

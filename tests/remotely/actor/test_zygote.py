@@ -1,4 +1,4 @@
-"""A fork that fails is told, and costs nothing; a worker that is gone leaves nothing."""
+"""A failed fork is reported and leaks nothing; a zygote whose worker is gone leaves nothing."""
 
 import errno
 import os
@@ -28,50 +28,40 @@ def a_child_that_waits() -> int:
 
 
 @pytest.mark.parametrize(
-    ("fork", "pidfd_open"), [(no_room, os.pidfd_open), (a_child_that_waits, no_room)]
+    ("fork", "pidfd_open", "descriptors", "why"),
+    [
+        (no_room, os.pidfd_open, 3, "no room"),
+        (a_child_that_waits, no_room, 3, "no room"),
+        (a_child_that_waits, os.pidfd_open, 1, "Too many open files"),
+    ],
 )
-def test_without_room_for_a_process_the_worker_is_told_and_nothing_is_left(
+def test_a_failed_fork_is_reported_and_leaks_nothing(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     fork: Callable[[], int],
     pidfd_open: Callable[[int], int],
+    descriptors: int,
+    why: str,
 ) -> None:
     worker, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with worker, theirs:
         zygote = Zygote(theirs, str(tmp_path), "a tag")
         before = set(os.listdir("/proc/self/fd"))
-        ends = os.pipe()
-        socket.send_fds(worker, [encode(Fork(actor="a"))], [*ends, ends[1]])
-        for end in ends:
-            os.close(end)
+        with open(os.devnull) as file:
+            socket.send_fds(worker, [encode(Fork(actor="a"))], [file.fileno()] * descriptors)
         monkeypatch.setattr(os, "fork", fork)
         monkeypatch.setattr(os, "pidfd_open", pidfd_open)
 
         assert zygote.read()
 
-        told = Decoder(FromZygote).decode(worker.recv(MAX_MESSAGE))
-        assert told == NotForked(actor="a", why="no room")
+        answer = Decoder(FromZygote).decode(worker.recv(MAX_MESSAGE))
+        assert answer == NotForked(actor="a", why=why)
         assert set(os.listdir("/proc/self/fd")) == before
         for pid in zygote.children:
             assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
 
 
-def test_without_room_for_an_actors_descriptors_the_worker_is_told(tmp_path: Path) -> None:
-    worker, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with worker, theirs:
-        zygote = Zygote(theirs, str(tmp_path), "a tag")
-        before = set(os.listdir("/proc/self/fd"))
-        with open(os.devnull) as one:
-            socket.send_fds(worker, [encode(Fork(actor="a"))], [one.fileno()])
-
-        assert zygote.read()
-
-        told = Decoder(FromZygote).decode(worker.recv(MAX_MESSAGE))
-        assert told == NotForked(actor="a", why="Too many open files")
-        assert set(os.listdir("/proc/self/fd")) == before
-
-
-def test_a_worker_that_is_gone_before_it_hears_of_a_birth_leaves_nothing(tmp_path: Path) -> None:
+def test_a_zygote_whose_worker_is_gone_before_the_fork_leaves_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "worker"
     folder.mkdir()
     worker, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -83,11 +73,9 @@ def test_a_worker_that_is_gone_before_it_hears_of_a_birth_leaves_nothing(tmp_pat
             pass_fds=[theirs.fileno()],
             stderr=subprocess.PIPE,
         )
-    ends = os.pipe()
-    socket.send_fds(worker, [encode(Fork(actor="a"))], [ends[0], ends[1], ends[1]])
+    with open(os.devnull) as file:
+        socket.send_fds(worker, [encode(Fork(actor="a"))], [file.fileno()] * 3)
     worker.close()  # while it is still importing
-    for end in ends:
-        os.close(end)
 
     _, errors = process.communicate(timeout=40)
 

@@ -1,4 +1,4 @@
-"""The places where the objects of these tests live."""
+"""Fixtures for the engines on which the objects of these tests live."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ from tests.clusters import Traces, wait_until
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[object]:
-    """One embedded cluster for all tests here; each lets go of its actors."""
+    """One embedded cluster for all tests of a module; each test drops its actors."""
     before = Traces()
     remotely.connect(cpus=32)
     yield connection.current()
@@ -32,7 +32,7 @@ def home(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def place(request: pytest.FixtureRequest, home: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where the objects of a test live."""
+    """Make the engine on which the objects of a test live; return its name."""
     if home == "local":
         monkeypatch.setattr(connection, "_engine", InProcess())
     else:

@@ -1,6 +1,6 @@
-"""What a handle does is what the object would do, on a cluster as with REMOTELY_LOCAL=1.
+"""A handle behaves as its object would, on each engine.
 
-Over 500 lines: one list of what Python may do with an object, on one set of classes.
+Over 500 lines: one list of what Python can do with an object, on one set of classes.
 """
 
 import asyncio
@@ -28,18 +28,18 @@ def is_handle(value: object) -> bool:
     return type(value).__name__.startswith("HandleOf")
 
 
-# --- functions and methods run over there ---------------------------------------------------------
+# --- functions and methods run in the actor -------------------------------------------------------
 
 
 class Environment:
-    """What somebody else wrote, and a wrapper delegates to."""
+    """A third-party class to which a wrapper delegates."""
 
     def __init__(self) -> None:
         self.steps = 0
         self.limit = 3
 
     def step(self, by: int = 1) -> int:
-        """Go on."""
+        """Take a step."""
         self.steps += by
         return self.steps
 
@@ -91,7 +91,7 @@ def test_a_delegated_method_is_a_method_in_every_way(place: str) -> None:
     assert step.submit().result() == 1
     assert remotely.submit(step).result() == 2
     assert step.__name__ == "step"
-    assert inspect.getdoc(step) == "Go on."
+    assert inspect.getdoc(step) == "Take a step."
     assert str(inspect.signature(step)) == "(*args, **kwargs)"
     assert "step" in repr(step)
     assert copy.copy(step)() == 3
@@ -106,7 +106,7 @@ def test_a_partial_method_runs_where_the_object_is(place: str) -> None:
 
 @remotely.remote_class
 class Dispatching:
-    """It does not pickle by value, as a class of a test would have to; hence `local`."""
+    """Cannot be pickled by value, as the classes of tests are: hence only in this process."""
 
     @functools.singledispatchmethod
     def kind(self, value: object) -> str:
@@ -124,17 +124,12 @@ def test_a_dispatched_method_is_a_method(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (dispatching.kind(1), dispatching.kind("")) == ("int", "object")
 
 
-def test_functions_partials_and_builtins_kept_by_the_object_run_where_it_is(place: str) -> None:
+def test_functions_in_attributes_of_the_object_run_where_it_is(place: str) -> None:
     wrapper = Wrapper()
     assert [wrapper.jump(), wrapper.closure(), wrapper.chosen()] == [10, 110, 111]
     assert wrapper.steps == 111
     assert wrapper.append(2) is None
     assert wrapper.squares(3) == 9
-
-
-def test_a_delegated_async_method_runs_to_its_end(place: str) -> None:
-    wrapper = Wrapper()
-    assert [wrapper.step_later(), wrapper.step_later()] == [1, 2]
 
 
 @remotely.remote_class
@@ -148,13 +143,14 @@ class AsyncWrapper(Wrapper):
     add_five_slowly = functools.partialmethod(add_slowly, 5)
 
 
-def test_an_async_class_delegates_plain_and_async_methods(place: str) -> None:
-    wrapper = AsyncWrapper()
+def test_plain_and_async_classes_delegate_to_async_methods(place: str) -> None:
+    plain, wrapper = Wrapper(), AsyncWrapper()
+    assert [plain.step_later(), plain.step_later()] == [1, 2]
     results: list[Any] = [wrapper.own(), wrapper.step_later(), wrapper.step()]
     assert [*results, wrapper.add_five_slowly()] == [1, 2, 3, 5]
 
 
-def test_in_a_group_delegated_methods_run_where_each_object_is(place: str) -> None:
+def test_delegated_methods_of_a_group_run_where_each_object_is(place: str) -> None:
     group = remotely.group(Wrapper, 2)
     assert isinstance(group.step, GroupMethod)
     assert group.step() == [1, 1]
@@ -186,14 +182,14 @@ def test_classes_and_callable_objects_are_values(place: str) -> None:
     assert model.kind is Network
 
 
-def test_an_attribute_that_is_a_method_in_one_member_alone_is_one_there(place: str) -> None:
+def test_an_attribute_of_a_group_may_be_a_method_in_one_member_only(place: str) -> None:
     group = remotely.group(Model, 2)
     group[0].either = functools.partial(abs, -7)
     first, second = group.either
     assert (first(), second) == (7, 1)
 
 
-def test_a_missing_delegated_name_is_an_attribute_error(place: str) -> None:
+def test_a_missing_delegated_name_raises_an_attribute_error(place: str) -> None:
     wrapper = Wrapper()
     with pytest.raises(AttributeError, match="no_such"):
         wrapper.no_such()
@@ -240,7 +236,7 @@ def test_augmented_assignment_changes_the_object(place: str) -> None:
     assert first.steps == ["a"]
 
 
-def test_an_object_that_is_its_own_iterator_is_iterated_over_there(place: str) -> None:
+def test_an_object_that_is_its_own_iterator_is_iterated_in_its_actor(place: str) -> None:
     fluent = Fluent().then("a").then("b")
     assert next(fluent) == "a"
     assert list(fluent) == ["b"]
@@ -263,6 +259,12 @@ class Numbers:
 
     def __getitem__(self, index: int) -> int:
         return self.items[index]
+
+    def __setitem__(self, index: int, item: int) -> None:
+        self.items[index] = item
+
+    def __delitem__(self, index: int) -> None:
+        del self.items[index]
 
     def __len__(self) -> int:
         return len(self.items)
@@ -291,15 +293,18 @@ class Numbers:
         return digits
 
 
-def test_iterating_runs_the_classes_own_iter(place: str) -> None:
+def test_iteration_and_items_use_the_special_methods_of_the_class(place: str) -> None:
     numbers = Numbers(1, 2, 3)
     assert list(numbers) == [1, 2, 3]
     assert [*reversed(numbers)] == [3, 2, 1]
     assert sorted(numbers) == [1, 2, 3]
     assert 2 in numbers
+    numbers[0] = 7
+    del numbers[1]
+    assert (len(numbers), numbers[0], numbers[1]) == (2, 7, 3)
 
 
-def test_operators_and_conversions_are_the_classes_own(place: str) -> None:
+def test_operators_and_conversions_use_the_special_methods_of_the_class(place: str) -> None:
     numbers, more = Numbers(1, 2), Numbers(3, 4)
     assert numbers < more
     assert more > numbers
@@ -313,7 +318,7 @@ def test_operators_and_conversions_are_the_classes_own(place: str) -> None:
         _ = numbers + "x"
 
 
-def test_a_handle_is_true_as_its_object_is(place: str) -> None:
+def test_a_handle_is_true_if_its_object_is(place: str) -> None:
     assert Numbers(1)
     assert not Numbers(0)
     assert Model()  # type: ignore[truthy-bool]
@@ -326,10 +331,11 @@ class Version:
     minor: int = 0
 
 
-def test_comparison_is_of_values_but_equality_is_of_identity(place: str) -> None:
+def test_handles_compare_by_value_but_are_equal_by_identity(place: str) -> None:
     old, new = Version(1), Version(2)
     assert old < new
     assert Version(1) != old
+    assert old != object()
     assert old == copy.copy(old)
     assert len({old, copy.copy(old), new}) == 2
 
@@ -348,24 +354,24 @@ def test_special_methods_wait_even_if_calls_do_not(place: str) -> None:
 
 
 @remotely.remote_class
-class Told(Numbers):
+class Printed(Numbers):
     __iter__ = None  # type: ignore[assignment]
 
     def __str__(self) -> str:
-        raise AssertionError("printed over there")
+        raise AssertionError("printed in the actor")
 
     __repr__ = __str__
 
 
 def test_a_handle_lacks_special_methods_that_its_class_sets_to_none(place: str) -> None:
     with pytest.raises(TypeError, match="not iterable"):
-        iter(Told(1))
+        iter(Printed(1))
 
 
 def test_a_handle_is_printed_by_its_name_whatever_its_class_prints(place: str) -> None:
-    told = remotely.options(Told, name=f"told-{place}")(1)
-    for shown in (str(told), repr(told), f"{told}", f"{[told]}"):
-        assert f"told-{place}" in shown
+    printed = remotely.options(Printed, name=f"printed-{place}")(1)
+    assert repr(printed) == f"<handle of Printed 'printed-{place}'>"
+    assert str(printed) == f"{printed}" == repr(printed)
 
 
 # --- with -----------------------------------------------------------------------------------------
@@ -410,24 +416,24 @@ def test_with_enters_and_leaves_the_object_and_then_closes_it(place: str, log: A
         _ = session.state
 
 
-def test_with_gives_what_the_class_gives(place: str, log: Any) -> None:
+def test_with_returns_what_enter_returns(place: str, log: Any) -> None:
     with with_log(log)("something else") as given:
         assert given == "something else"
 
 
-def test_the_error_of_the_block_reaches_the_classes_exit(place: str, log: Any) -> None:
+def test_the_error_of_the_block_reaches_exit(place: str, log: Any) -> None:
     with pytest.raises(KeyError, match="oh"), with_log(log)():
         raise KeyError("oh")
     assert log() == ["KeyError('oh')"]
 
 
-def test_an_exit_that_deals_with_the_error_suppresses_it(place: str, log: Any) -> None:
+def test_an_exit_that_returns_true_suppresses_the_error(place: str, log: Any) -> None:
     with with_log(log)(suppresses=True):
         raise KeyError("oh")
     assert log() == ["KeyError('oh')"]
 
 
-def test_an_exit_that_raises_does_so_here_and_the_actor_ends(place: str, log: Any) -> None:
+def test_an_exit_that_raises_raises_here_and_the_actor_ends(place: str, log: Any) -> None:
     session = with_log(log)("fails")
     with pytest.raises(OSError, match="could not roll back"), session:
         pass
@@ -437,16 +443,16 @@ def test_an_exit_that_raises_does_so_here_and_the_actor_ends(place: str, log: An
 
 class Unpicklable(Exception):
     def __reduce__(self) -> Any:
-        raise TypeError("not I")
+        raise TypeError("unpicklable")
 
 
-def test_an_error_that_does_not_pickle_reaches_exit_as_text(on_cluster: None, log: Any) -> None:
+def test_an_unpicklable_error_reaches_exit_as_text(on_cluster: None, log: Any) -> None:
     with pytest.raises(Unpicklable), with_log(log)():
         raise Unpicklable("secret")
     assert log() == ["RemotelyError(Unpicklable: secret)"]
 
 
-def test_a_block_that_ended_the_actor_raises_what_it_raised(place: str, log: Any) -> None:
+def test_the_error_of_a_block_that_ended_the_actor_is_raised(place: str, log: Any) -> None:
     session = with_log(log)()
 
     def block() -> None:
@@ -491,27 +497,27 @@ def test_async_with_enters_and_leaves_the_object_and_then_closes_it(place: str) 
 # --- names ----------------------------------------------------------------------------------------
 
 
-class NotToBeSent:
+class NeverSent:
     def __reduce__(self) -> Any:
-        raise NotPicklable("it was asked for")
+        raise NotPicklable("it was pickled")
 
 
 @remotely.remote_class
 class Heavy:
     def __init__(self) -> None:
-        self.data = NotToBeSent()
+        self.data = NeverSent()
 
     def work(self, until: str = "") -> None:
         while until and not os.path.exists(until):
             time.sleep(0.001)
 
 
-def test_dir_has_the_names_of_the_class_and_of_the_object_and_fetches_none(place: str) -> None:
+def test_dir_lists_the_names_of_class_and_object_without_fetching_values(place: str) -> None:
     names = dir(Heavy())
     assert {"data", "work"} <= set(names)
 
 
-def test_dir_of_an_actor_that_is_busy_or_ended_has_the_names_of_the_class(
+def test_dir_of_a_busy_or_ended_actor_lists_the_names_of_the_class(
     on_cluster: None, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("remotely.api.handle.DIR_S", 0.05)
@@ -539,7 +545,7 @@ class SlottedData:
 
 
 @pytest.mark.parametrize("cls", [Slotted, SlottedData])
-def test_a_class_with_slots_takes_no_other_attribute(place: str, cls: Any) -> None:
+def test_a_class_with_slots_has_only_these_attributes(place: str, cls: Any) -> None:
     slotted = cls()
     slotted.x = 2
     assert slotted.x == 2
@@ -553,7 +559,8 @@ def test_a_notebook_shows_a_handle_by_its_name(place: str) -> None:
     heavy: Any = remotely.options(Heavy, name=f"shown-{place}")()
     assert heavy._repr_mimebundle_(include=None, exclude=None) == {"text/plain": repr(heavy)}
     assert f"shown-{place}" in repr(heavy)
-    assert not hasattr(heavy, "_ipython_canary_method_should_not_exist_")  # or it is not asked
+    # IPython ignores the display methods of an object that has this attribute.
+    assert not hasattr(heavy, "_ipython_canary_method_should_not_exist_")
 
 
 @remotely.remote_class
@@ -569,15 +576,15 @@ def test_a_class_may_define_its_own_notebook_display(place: str) -> None:
 def test_attributes_that_tools_probe_for_are_not_remote(on_cluster: None, tmp_path: Any) -> None:
     heavy = Heavy()
     working = heavy.work.submit(str(tmp_path / "go"))
-    asked = threading.Thread(target=lambda: [getattr(heavy, name, 0) for name in TOOLS_ASK_FOR])
-    asked.start()
-    asked.join(40)
-    assert not asked.is_alive()
+    probe = threading.Thread(target=lambda: [getattr(heavy, name, 0) for name in PROBED])
+    probe.start()
+    probe.join(40)
+    assert not probe.is_alive()
     (tmp_path / "go").touch()
     working.result()
 
 
-TOOLS_ASK_FOR = (
+PROBED = (
     "_ipython_canary_method_should_not_exist_",
     "_ipython_display_",
     "_repr_html_",
@@ -612,7 +619,7 @@ class Trainer:
             future.result()
 
 
-def test_a_callback_that_is_the_method_of_a_handle_reaches_its_object(place: str) -> None:
+def test_methods_of_handles_may_be_passed_as_callbacks(place: str) -> None:
     board, trainer = Board(), Trainer()
     trainer.fit(board.add)
     trainer.fit_without_waiting(board.add)

@@ -1,4 +1,4 @@
-"""Futures and references as arguments, on a cluster and in this process."""
+"""Futures and references as arguments."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ class Adder:
         return remotely.submit(Adder().add, 1, 2)
 
 
-def test_a_future_is_an_argument_and_arrives_as_its_value(place: str) -> None:
+def test_a_future_argument_arrives_as_its_value(place: str) -> None:
     adder = Adder()
     three = adder.add.submit(1, 2)
     assert adder.add(three, b=adder.add.submit(three, three)) == 9
@@ -31,7 +31,7 @@ def test_a_future_is_an_argument_and_arrives_as_its_value(place: str) -> None:
     assert three.result() == 3
 
 
-def test_a_reference_is_an_argument_and_get_returns_its_value(place: str) -> None:
+def test_a_reference_argument_arrives_as_its_value_which_get_returns(place: str) -> None:
     adder = Adder()
     ref = remotely.ref(adder.add.submit(1, 2))
     assert adder.add(ref, ref) == 6
@@ -40,7 +40,7 @@ def test_a_reference_is_an_argument_and_get_returns_its_value(place: str) -> Non
     assert remotely.get(remotely.put([1, 2])) == [1, 2]
 
 
-def test_futures_within_a_value_arrive_as_values_and_each_once(on_cluster: None) -> None:
+def test_nested_futures_arrive_as_values_and_each_only_once(on_cluster: None) -> None:
     adder = Adder()
     made = adder.both.submit([1])
     first, second, deep = adder.both((made, made, {"deep": [made]}))
@@ -49,7 +49,7 @@ def test_futures_within_a_value_arrive_as_values_and_each_once(on_cluster: None)
     assert deep == {"deep": [[1]]}
 
 
-def test_a_future_is_passed_as_the_result_that_its_owner_has_by_then(place: str) -> None:
+def test_a_future_is_passed_with_the_changes_that_the_caller_made_to_its_result(place: str) -> None:
     adder = Adder()
     made = adder.both.submit([1])
     made.result().append(2)
@@ -57,12 +57,12 @@ def test_a_future_is_passed_as_the_result_that_its_owner_has_by_then(place: str)
     assert adder.both(made) == [1, 2]
 
 
-def test_a_group_is_passed_a_future(place: str) -> None:
+def test_a_future_may_be_passed_to_a_group(place: str) -> None:
     group = remotely.group(Adder, 3)
     assert group.add(group[0].add.submit(1, 1), 1) == [3, 3, 3]
 
 
-def test_a_call_is_given_the_error_of_a_future_with_a_note(on_cluster: None) -> None:
+def test_the_error_of_a_future_argument_is_raised_with_a_note(on_cluster: None) -> None:
     adder = Adder()
     failed = adder.fail.submit()
     with pytest.raises(KeyError, match="gone") as raised:
@@ -75,7 +75,7 @@ def test_a_call_is_given_the_error_of_a_future_with_a_note(on_cluster: None) -> 
     assert not hasattr(own.value, "__notes__")
 
 
-def test_an_idempotent_call_may_be_given_a_future(on_cluster: None) -> None:
+def test_an_idempotent_call_may_have_a_future_argument(on_cluster: None) -> None:
     @remotely.remote_class
     class Careful:
         @remotely.idempotent(retries=2)
@@ -86,29 +86,10 @@ def test_an_idempotent_call_may_be_given_a_future(on_cluster: None) -> None:
     assert careful.double(remotely.ref(careful.double.submit(2))) == 8
 
 
-def test_calls_after_one_that_waits_for_a_future_keep_their_order(on_cluster: None) -> None:
-    @remotely.remote_class
-    class Log:
-        def __init__(self) -> None:
-            self.said: list[int] = []
-
-        def say(self, value: int) -> int:
-            self.said.append(value)
-            return value
-
-        def all(self) -> list[int]:
-            return self.said
-
-    one, two = Log(), Log()
-    futures = [two.say.submit(one.say.submit(0)), *(two.say.submit(i) for i in range(1, 5))]
-    assert two.all() == [0, 1, 2, 3, 4]
-    assert [future.result() for future in futures] == [0, 1, 2, 3, 4]
-
-
 def test_a_future_cannot_be_returned_and_only_a_future_can_be_referenced(on_cluster: None) -> None:
     with pytest.raises(NotPicklable, match="is a future"):
         Adder().future()
-    with pytest.raises(TypeError, match=r"takes the future of a call.*put\(\) takes a value"):
+    with pytest.raises(TypeError, match=r"takes the future of a call.*for a value, use put\(\)"):
         remotely.ref(5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="none of these"):
         remotely.get(5)

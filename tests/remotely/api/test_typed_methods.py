@@ -1,7 +1,6 @@
-"""What type checkers know of handles.  mypy and pyright check this file: `make types`.
+"""The types of handles, methods and futures.  mypy and pyright check this file: `make types`.
 
-A mistake that a checker is to find has an ignore beside it, and an ignore without a mistake is an
-error.
+Each mistake that a checker must find has an ignore beside it; an unused ignore is an error.
 """
 
 import asyncio
@@ -60,7 +59,7 @@ class Careful(Counter):
         return super().add(n, times)
 
 
-def test_the_types_of_calls_are_those_of_the_methods(on_cluster: None) -> None:
+def test_calls_have_the_types_of_their_methods(on_cluster: None) -> None:
     counter = Counter(10)
     assert assert_type(counter.add(1), int) == 11
     assert assert_type(counter.add.submit(1, times=2).result(), int) == 13
@@ -76,7 +75,7 @@ def test_the_types_of_calls_are_those_of_the_methods(on_cluster: None) -> None:
     assert assert_type(Careful(1).add.submit(2).result(), int) == 3
 
 
-def test_a_handle_by_name_has_the_type_of_the_class_that_it_is_asked_for(on_cluster: None) -> None:
+def test_a_handle_by_name_has_the_type_of_the_given_class(on_cluster: None) -> None:
     made = remotely.options(Careful, name="typed")(1)
     assert assert_type(remotely.get_actor("typed", Careful), Careful) == made
     assert assert_type(remotely.get_actor("typed", Counter).add.submit(1).result(), int) == 2
@@ -90,10 +89,10 @@ def test_the_members_of_a_group_have_the_type_of_its_class(on_cluster: None) -> 
             [counter.add.submit(1) for counter in counters], list[remotely.Future[int]]
         )
         assert [future.result() for future in futures] == [2, 2]
-        assert counters.add(1) == [3, 3]  # which checkers take for anything
+        assert counters.add(1) == [3, 3]  # Any for type checkers
 
 
-def test_the_types_of_futures_are_those_of_their_results(on_cluster: None) -> None:
+def test_futures_have_the_types_of_their_results(on_cluster: None) -> None:
     counter = Counter(1)
     futures: list[remotely.Future[int]] = [counter.add.submit(0), counter.add.submit(0)]
     for future in remotely.as_completed(futures):
@@ -108,7 +107,7 @@ def test_the_types_of_futures_are_those_of_their_results(on_cluster: None) -> No
         assert sorted(pool.map(Counter.add, [1, 1])) == [2, 2]
 
 
-def test_mistakes_in_a_call_are_found_before_it_is_made(on_cluster: None) -> None:
+def test_type_checkers_find_mistakes_in_calls(on_cluster: None) -> None:
     counter = Counter(1)
     with pytest.raises(TypeError):
         counter.add("x")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Verbs: who is there, and ending actors at once."""
+"""The verbs `kill` and `status`."""
 
 import os
 import time
@@ -23,7 +23,7 @@ class Stubborn:
         return seconds
 
 
-def test_kill_ends_a_busy_actor_at_once_and_without_its_close(place: str) -> None:
+def test_kill_ends_a_busy_actor_immediately_without_its_close(place: str) -> None:
     stubborn = Stubborn()
     busy = stubborn.work.submit(60 if place == "cluster" else 0)
     if place == "cluster":
@@ -45,7 +45,7 @@ def test_kill_ends_a_busy_actor_at_once_and_without_its_close(place: str) -> Non
         remotely.kill(5)
 
 
-def test_a_borrowed_actor_may_be_killed_and_a_restart_does_not_bring_it_back(
+def test_a_borrowed_actor_may_be_killed_and_is_not_restarted(
     on_cluster: None,
 ) -> None:
     mine = remotely.options(Stubborn, name="to-be-killed", max_restarts=5)()

@@ -1,4 +1,4 @@
-"""A client that is faster than its actor is held back, and told."""
+"""Back-pressure: limits on the pending calls of an actor and on the bytes of a process."""
 
 import resource
 import threading
@@ -51,7 +51,7 @@ class Service:
         self.stopped.set()
 
 
-def test_calls_in_flight_are_limited_per_actor_and_answered_in_order(
+def test_pending_calls_are_limited_per_actor_and_answered_in_order_with_one_warning(
     here: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(back_pressure, "MAX_CALLS", 40)
@@ -64,9 +64,7 @@ def test_calls_in_flight_are_limited_per_actor_and_answered_in_order(
     assert caplog.text.count("have no result yet") == 1
 
 
-def test_bytes_in_flight_are_limited_per_actor(
-    here: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_bytes_in_flight_are_limited_per_actor(here: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(back_pressure, "MAX_BYTES", 3_500_000)
     slow = Slow()
     value = np.zeros(1_000_000, np.uint8)
@@ -76,13 +74,11 @@ def test_bytes_in_flight_are_limited_per_actor(
         assert remote_of(slow).back_pressure.nbytes <= 3_500_000
     assert [future.result() for future in futures] == list(range(1, 31))
     assert remote_of(slow).back_pressure.nbytes == 0
-    assert caplog.text.count("have no result yet") == 1
 
 
-def test_a_call_with_a_large_future_leaves_before_calls_made_after_it(
+def test_a_call_with_a_large_future_is_sent_before_later_calls_that_fill_the_limit(
     here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They take up all room, and leave after it."""
     monkeypatch.setattr(back_pressure, "MAX_BYTES", 3_500_000)
     slow, maker = Slow(), Slow()
     value = np.zeros(1_000_000, np.uint8)
@@ -91,7 +87,7 @@ def test_a_call_with_a_large_future_leaves_before_calls_made_after_it(
     assert [future.result(40) for future in futures] == list(range(1, 8))
 
 
-def test_a_done_callback_that_submits_is_never_held_back(
+def test_a_done_callback_that_submits_never_waits_for_room(
     here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(back_pressure, "MAX_CALLS", 1)
@@ -125,7 +121,7 @@ def test_submit_does_not_wait_for_room_at_a_dead_actor(
     killer.join()
 
 
-def test_a_call_without_end_keeps_no_other_from_leaving(
+def test_an_endless_call_does_not_block_others(
     cluster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(back_pressure, "MAX_CALLS", 10)
@@ -160,21 +156,21 @@ def counted(*sizes: int) -> tuple[Actor, list[CallFuture[None]]]:
 
 
 @pytest.mark.parametrize(
-    ("there", "next_one", "must_wait"),
+    ("pending", "next_one", "must_wait"),
     [
         ([0], 0, False),
         ([0, 0], 0, True),
         ([60], 40, False),
         ([60], 41, True),
-        ([0], 101, False),  # by itself it may be larger than the limit
+        ([0], 101, False),  # a value may exceed the limit if it is alone
     ],
 )
-def test_a_call_waits_while_too_many_or_too_large_ones_have_no_outcome(
-    there: list[int], next_one: int, must_wait: bool, monkeypatch: pytest.MonkeyPatch
+def test_a_call_waits_while_the_pending_ones_reach_a_limit(
+    pending: list[int], next_one: int, must_wait: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(back_pressure, "MAX_CALLS", 2)
     monkeypatch.setattr(back_pressure, "MAX_BYTES", 100)
-    actor, futures = counted(*there)
+    actor, futures = counted(*pending)
     has_waited: list[bool] = []
 
     def wait(room: Any, timeout: float | None) -> None:
@@ -186,22 +182,7 @@ def test_a_call_waits_while_too_many_or_too_large_ones_have_no_outcome(
     assert has_waited == [True] * must_wait
 
 
-def test_an_actor_is_warned_of_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(back_pressure, "MAX_CALLS", 2)
-    actor, futures = counted(0, 0)
-    for future in futures:
-
-        def answer(room: Any, timeout: float | None, future: CallFuture[None] = future) -> None:
-            future.set_result(None)
-
-        actor.back_pressure.wait_for_room(actor, 0, answer)
-        actor.back_pressure.count(CallFuture("another", actor), 0, may_wait=True)
-    assert caplog.text.count("2 calls to Echo-1") == 1
-
-
-def test_a_call_is_counted_once_and_until_its_outcome() -> None:
+def test_a_call_is_counted_once_until_its_outcome() -> None:
     actor, (future,) = counted(60)
     actor.back_pressure.count(future, 60, may_wait=True)
     assert (actor.back_pressure.calls, actor.back_pressure.nbytes) == (1, 60)
@@ -213,24 +194,24 @@ def test_a_call_is_counted_once_and_until_its_outcome() -> None:
 # --- the budget of a process ----------------------------------------------------------------------
 
 
-def test_waiting_for_the_budget_ends_when_there_is_room() -> None:
+def test_a_wait_for_the_budget_ends_when_there_is_room() -> None:
     budget = ByteBudget(100)
     assert budget.take(60)
     assert not budget.take(50)
-    went_on = threading.Event()
+    taken = threading.Event()
 
     def take() -> None:
         budget.wait_for_room(50)
         assert budget.take(50)
-        went_on.set()
+        taken.set()
 
     thread = threading.Thread(target=take)
     thread.start()
     wait_until(lambda: bool(len(wakeup.sleepers)), "it waits")
-    assert not went_on.is_set()
+    assert not taken.is_set()
     budget.give_back(60)
     thread.join(40)
-    assert went_on.is_set()
+    assert taken.is_set()
 
 
 def test_the_first_value_and_forced_values_do_not_wait_for_the_budget() -> None:
@@ -243,10 +224,10 @@ def test_the_first_value_and_forced_values_do_not_wait_for_the_budget() -> None:
     assert budget.take(100)
 
 
-# --- the descriptors of a script ------------------------------------------------------------------
+# --- descriptors ----------------------------------------------------------------------------------
 
 
-def test_a_script_may_open_as_many_files_as_its_machine_permits(nothing_left: None) -> None:
+def test_connecting_raises_the_limit_of_open_files(nothing_left: None) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
     try:
@@ -261,8 +242,7 @@ def test_a_script_may_open_as_many_files_as_its_machine_permits(nothing_left: No
 # --- results --------------------------------------------------------------------------------------
 
 
-def test_results_are_kept_with_their_futures_and_go_with_them(here: None) -> None:
-    """They are not counted: an actor never waits for a reader."""
+def test_results_live_as_long_as_their_futures_and_do_not_count(here: None) -> None:
     slow = Slow()
     futures = [slow.give.submit(1 << 20) for _ in range(50)]
     wait([futures[-1]], timeout=40)
@@ -270,5 +250,5 @@ def test_results_are_kept_with_their_futures_and_go_with_them(here: None) -> Non
     assert all(len(future.result()) == 1 << 20 for future in futures)
     gone = [weakref.ref(future) for future in futures]
     futures.clear()
-    # The thread that handed the last one over may be at its end just now.
+    # The thread that delivered the last one may still hold it for a moment.
     wait_until(lambda: not any(one() for one in gone), "they are gone")

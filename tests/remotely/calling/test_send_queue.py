@@ -1,4 +1,4 @@
-"""Calls that cannot leave yet: in what order they leave, and that none holds up another actor."""
+"""Queued calls: their order, cancellation and errors, and that no actor blocks another."""
 
 import gc
 import threading
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from remotely.calling.actor import CalledActor
-from remotely.calling.send_queue import RetriedFuture, SendQueues, Turn
+from remotely.calling.send_queue import QueuedCall, RetriedFuture, SendQueues
 from remotely.errors import ActorDied, NotConnected, RemotelyError
 from remotely.futures.future import CallFuture
 from remotely.values.owned import NOTHING, Owned
@@ -28,7 +28,7 @@ class Message:
 
 
 class Line:
-    """Sends to actors that have a connection; a call is answered with its name as it leaves."""
+    """Sends calls once their actor is connected, and answers each with its name."""
 
     def __init__(self) -> None:
         self.sent: list[str] = []
@@ -42,11 +42,11 @@ class Line:
         engine: Any = Engine()
         return CalledActor(engine, name, name, owned=True)
 
-    def send(self, turn: Turn[Message]) -> None:
-        assert self.connected[turn.actor.name].wait(NO_LATER_THAN_S)
-        if turn.take():
-            self.sent.append(turn.future.what)
-            turn.future.set_result(turn.future.what)
+    def send(self, call: QueuedCall[Message]) -> None:
+        assert self.connected[call.actor.name].wait(NO_LATER_THAN_S)
+        if call.take():
+            self.sent.append(call.future.what)
+            call.future.set_result(call.future.what)
 
     def call(self, actor: CalledActor, what: str, *needs: Future[Any]) -> CallFuture[Any]:
         future: CallFuture[Any] = CallFuture(what, actor)
@@ -70,7 +70,7 @@ def results(*futures: Future[Any]) -> list[Any]:
     return [future.result(NO_LATER_THAN_S) for future in futures]
 
 
-def test_calls_leave_in_the_order_made_though_only_the_first_needs_something(line: Line) -> None:
+def test_calls_behind_one_that_waits_are_sent_in_order(line: Line) -> None:
     actor, need = line.actor("a"), Future[None]()
     futures = [line.call(actor, "1", need), line.call(actor, "2"), line.call(actor, "3")]
     assert not line.sent
@@ -78,30 +78,30 @@ def test_calls_leave_in_the_order_made_though_only_the_first_needs_something(lin
     assert results(*futures) == ["1", "2", "3"] == line.sent
 
 
-def test_a_queue_is_gone_when_its_last_call_has_left(line: Line) -> None:
+def test_an_empty_queue_is_deleted(line: Line) -> None:
     actor = line.actor("a")
     assert results(line.call(actor, "1")) == ["1"]
-    wait_until(lambda: actor.queue is None, "nothing waits any more")
+    wait_until(lambda: actor.queue is None, "the queue is deleted")
 
 
-def test_eight_actors_that_do_not_answer_hold_up_no_ninth(line: Line) -> None:
+def test_twenty_unreachable_actors_do_not_block_another(line: Line) -> None:
     slow = [line.actor(f"slow {number}", connected=False) for number in range(20)]
     futures = [line.call(actor, "1") for actor in slow]
     assert results(line.call(line.actor("healthy"), "1")) == ["1"]
     assert not any(future.done() for future in futures)
 
 
-def test_a_call_that_is_repeated_leaves_before_those_made_after_it(line: Line) -> None:
+def test_a_retried_call_is_sent_before_later_calls(line: Line) -> None:
     actor = line.actor("a", connected=False)
     first, second = line.retried(actor, "first"), line.retried(actor, "second")
     third = line.call(actor, "third")
-    for future in (second, first):  # however they were lost
+    for future in (second, first):  # in any order
         future.lose(ActorDied("it was sent before"))
     line.connected["a"].set()
     assert results(first, second, third) == ["first", "second", "third"] == line.sent
 
 
-def test_thousands_of_lost_calls_leave_again_in_their_order(line: Line) -> None:
+def test_thousands_of_lost_calls_are_resent_in_order(line: Line) -> None:
     actor = line.actor("a", connected=False)
     futures = [line.retried(actor, str(number)) for number in range(3_000)]
     for future in futures:
@@ -120,10 +120,10 @@ def settled(future: CallFuture[Any]) -> None:
 
 @pytest.mark.parametrize("done", [cancelled, settled])
 @pytest.mark.parametrize("connected", [True, False])
-def test_a_call_that_is_done_while_it_waits_never_leaves_and_delays_no_other(
+def test_a_call_that_is_done_while_queued_is_not_sent_and_delays_no_other(
     line: Line, done: Callable[[CallFuture[Any]], None], connected: bool
 ) -> None:
-    """It waits for something that it needs, or for a connection, on the thread that sends."""
+    """It waits for a need, or, on the sending thread, for a connection."""
     actor, need = line.actor("a", connected), Future[None]()
     first = line.call(actor, "1", *([need] if connected else []))
     second = line.call(actor, "2")
@@ -133,7 +133,7 @@ def test_a_call_that_is_done_while_it_waits_never_leaves_and_delays_no_other(
     assert results(second) == ["2"] == line.sent
 
 
-def test_a_call_that_is_taken_back_keeps_nothing_behind_one_that_waits(line: Line) -> None:
+def test_cancelled_calls_are_freed_behind_one_that_waits(line: Line) -> None:
     actor = line.actor("a")
     _waiting = line.call(actor, "1", Future[None]())
     kept = []
@@ -146,19 +146,17 @@ def test_a_call_that_is_taken_back_keeps_nothing_behind_one_that_waits(line: Lin
     assert sum(one() is not None for one in kept) < 20
 
 
-def test_a_call_that_was_taken_and_could_not_be_sent_leaves_before_those_made_after_it(
-    line: Line,
-) -> None:
+def test_a_call_that_was_given_back_is_sent_before_later_calls(line: Line) -> None:
     actor = line.actor("a", connected=False)
     send, broken = line.send, [True]
 
-    def give_back_once(turn: Turn[Message]) -> None:
-        if broken and turn.take():
+    def give_back_once(call: QueuedCall[Message]) -> None:
+        if broken and call.take():
             broken.clear()
-            turn.give_back()
-            turn.give_back()  # once too often is harmless
+            call.give_back()
+            call.give_back()  # a second time is harmless
         else:
-            send(turn)
+            send(call)
 
     line.queues = SendQueues(give_back_once, lambda *_: None)
     futures = [line.call(actor, "1"), line.call(actor, "2")]
@@ -166,14 +164,14 @@ def test_a_call_that_was_taken_and_could_not_be_sent_leaves_before_those_made_af
     assert results(*futures) == ["1", "2"] == line.sent
 
 
-def test_a_call_that_cannot_be_sent_has_the_error_and_the_next_one_leaves(line: Line) -> None:
+def test_a_call_that_cannot_be_sent_gets_the_error_and_the_next_one_is_sent(line: Line) -> None:
     actor = line.actor("a")
     send = line.send
 
-    def fail_once(turn: Turn[Message]) -> None:
-        if turn.future.what == "1":
+    def fail_once(call: QueuedCall[Message]) -> None:
+        if call.future.what == "1":
             raise NotConnected("on purpose")
-        send(turn)
+        send(call)
 
     line.queues = SendQueues(fail_once, lambda *_: None)
     first, second = line.call(actor, "1"), line.call(actor, "2")
@@ -181,7 +179,7 @@ def test_a_call_that_cannot_be_sent_has_the_error_and_the_next_one_leaves(line: 
     assert results(second) == ["2"]
 
 
-def test_closing_the_queues_fails_waiting_and_later_calls(line: Line) -> None:
+def test_closing_the_queues_fails_queued_and_later_calls(line: Line) -> None:
     actor = line.actor("a")
     waiting = line.call(actor, "1", Future[None]())
     line.queues.close(NotConnected("shut down"))
@@ -192,7 +190,7 @@ def test_closing_the_queues_fails_waiting_and_later_calls(line: Line) -> None:
 def test_a_wait_that_could_never_end_raises_an_error(line: Line) -> None:
     def refuse(actor: CalledActor, future: CallFuture[Any], has_needs: bool) -> None:
         assert has_needs
-        raise RemotelyError(f"{future.what} of {actor.name} is received on this very thread")
+        raise RemotelyError(f"{future.what} of {actor.name} is received on this thread")
 
     line.queues = SendQueues(line.send, refuse)
     future = line.call(line.actor("a"), "1", Future[None]())

@@ -1,4 +1,4 @@
-"""What a client holds in stores, and by which path it reaches a machine."""
+"""A client's results in stores, and its paths to machines."""
 
 import logging
 import socket
@@ -24,7 +24,7 @@ HERE = StoreAddress(tcp="tcp://127.0.0.1:1", public_key=b"k" * 40)
 
 
 class Link:
-    """A link that is played.  It notes what is said on it."""
+    """A fake link that records its messages."""
 
     made: list["Link"]
 
@@ -33,30 +33,30 @@ class Link:
         self.is_broken = False
         self.path = Path.CHAIN
         self.bulk: BulkAddress | None = None
-        self.told: list[msgspec.Struct] = []
+        self.sent: list[msgspec.Struct] = []
         self.made.append(self)
 
     def open(self) -> None: ...
 
-    def tell(self, message: msgspec.Struct) -> None:
-        self.told.append(message)
+    def send(self, message: msgspec.Struct) -> None:
+        self.sent.append(message)
 
-    def take(self, path: Path, origin: BulkAddress | None = None) -> None:
+    def set_path(self, path: Path, origin: BulkAddress | None = None) -> None:
         self.path = path
         self._on_choice(self, "of a test", origin)
 
     @property
     def claimed(self) -> set[bytes]:
-        return {message.value for message in self.told if isinstance(message, control.Claim)}
+        return {message.value for message in self.sent if isinstance(message, control.Claim)}
 
     @property
     def released(self) -> list[bytes]:
-        releases = [message for message in self.told if isinstance(message, control.Release)]
+        releases = [message for message in self.sent if isinstance(message, control.Release)]
         return [name for release in releases for name in release.values]
 
 
 class Clock:
-    """A loop whose timers the test runs."""
+    """A loop whose timers run when the test calls `tick`."""
 
     def __init__(self) -> None:
         self._actions: list[Callable[[], None]] = []
@@ -67,7 +67,7 @@ class Clock:
     def call(self, action: Callable[[], None]) -> None:
         action()
 
-    def pass_(self) -> None:
+    def tick(self) -> None:
         for action in self._actions:
             action()
 
@@ -94,7 +94,7 @@ def result(name: bytes) -> Parcel:
     return Parcel(name, 1 << 20, [(0, 1 << 20)], BulkAddress("tcp://127.0.0.1:2", b"2" * 32))
 
 
-def test_results_are_claimed_again_when_the_link_to_their_store_broke(
+def test_results_are_claimed_again_after_the_link_to_their_store_broke(
     links: list[Link], clock: Clock, stores: Stores
 ) -> None:
     kept, released = result(b"1"), result(b"2")
@@ -106,43 +106,43 @@ def test_results_are_claimed_again_when_the_link_to_their_store_broke(
     assert first.released == [b"2"]
 
     first.is_broken = True
-    clock.pass_()
+    clock.tick()
     assert links[1].claimed == {b"1"}
 
     stores.release(kept)
     links[1].is_broken = True
-    clock.pass_()
+    clock.tick()
     assert len(links) == 2
 
 
-def test_a_result_whose_store_has_left_is_released_without_asking_for_that_store(
+def test_a_result_whose_link_broke_is_released_without_a_new_link(
     links: list[Link], clock: Clock, stores: Stores
 ) -> None:
     kept = result(b"1")
     stores.claim(kept, HERE)
     links[0].is_broken = True
     stores.release(kept)
-    clock.pass_()
+    clock.tick()
     assert len(links) == 1
 
 
-def test_a_result_dropped_while_its_store_cannot_be_reached_is_released_when_it_can(
+def test_a_result_dropped_while_its_store_is_unreachable_is_released_later(
     links: list[Link], clock: Clock, stores: Stores
 ) -> None:
     kept = result(b"1")
     stores.claim(kept, HERE)
-    links[0].take(Path.SOCKETS)
+    links[0].set_path(Path.SOCKETS)
 
     stores.release(kept)
-    clock.pass_()
+    clock.tick()
     assert links[0].released == []
 
-    links[0].take(Path.CHAIN)
-    clock.pass_()
+    links[0].set_path(Path.CHAIN)
+    clock.tick()
     assert links[0].released == [b"1"]
 
 
-def test_a_result_that_was_never_claimed_is_released_in_the_store_that_is_named(
+def test_a_result_that_was_never_claimed_is_released_in_the_given_store(
     links: list[Link], stores: Stores
 ) -> None:
     stores.release(result(b"1"))
@@ -156,7 +156,7 @@ def test_threads_that_call_at_the_same_time_share_one_link_to_a_store(
 ) -> None:
     class SlowLink(Link):
         def __init__(self, *given: Any) -> None:
-            time.sleep(0.01)  # the others may begin another
+            time.sleep(0.01)  # time for the others to make another link
             super().__init__(*given)
 
     monkeypatch.setattr(bulk_transfer, "StoreLink", SlowLink)
@@ -166,36 +166,34 @@ def test_threads_that_call_at_the_same_time_share_one_link_to_a_store(
     assert len(links[0].claimed) == 8
 
 
-def test_nothing_is_fetched_from_a_store_that_cannot_be_reached(
-    links: list[Link], stores: Stores
-) -> None:
+def test_nothing_is_fetched_from_an_unreachable_store(links: list[Link], stores: Stores) -> None:
     kept = result(b"1")
     stores.claim(kept, HERE)
-    links[0].take(Path.SOCKETS)
-    with pytest.raises(ConnectionRefusedError, match="a moment ago"):
+    links[0].set_path(Path.SOCKETS)
+    with pytest.raises(ConnectionRefusedError, match="unreachable"):
         stores.fetch(kept)
 
 
-def test_actors_are_told_whether_their_store_can_be_reached_and_the_user_once(
+def test_each_change_of_a_path_is_reported_and_its_kind_logged_once(
     links: list[Link], stores: Stores, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: list[bool] = []
-    stores.on_choice = lambda store, usable: told.append(usable)
+    usable: list[bool] = []
+    stores.on_choice = lambda store, is_usable: usable.append(is_usable)
     stores.claim(result(b"1"), HERE)
     (link,) = links
     with caplog.at_level(logging.WARNING, "remotely"):
         for _ in range(2):
-            link.take(Path.DIRECT, BulkAddress("tcp://127.0.0.1:3", b"3" * 32))
-            link.take(Path.SOCKETS)
+            link.set_path(Path.DIRECT, BulkAddress("tcp://127.0.0.1:3", b"3" * 32))
+            link.set_path(Path.SOCKETS)
             assert not stores.is_usable(HERE)
-            link.take(Path.CHAIN)
-    assert told == [True, False, True] * 2
+            link.set_path(Path.CHAIN)
+    assert usable == [True, False, True] * 2
     direct, by_sockets = (record.getMessage() for record in caplog.records)
     assert "from the store at 127.0.0.1 port 3 to the store at 127.0.0.1 port 1" in direct
     assert "from here to" in by_sockets
 
 
-def test_a_store_that_does_not_answer_is_tried_again_after_a_while(
+def test_a_store_that_does_not_answer_is_retried_after_again_s(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(bulk_transfer, "AGAIN_S", 0.05)

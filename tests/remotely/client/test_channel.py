@@ -1,4 +1,4 @@
-"""Which thread receives when several use the connection to one actor, and how a connection ends."""
+"""Leader and followers on the connection to one actor, done-callbacks, and the connection's end."""
 
 import os
 import select
@@ -48,16 +48,16 @@ class Echo:
 
 
 def an_echo() -> tuple[Any, Any]:
-    """An actor of which nothing is on its way, and its channel."""
+    """Return an actor without pending calls, and its channel."""
     echo: Any = Echo()
     line = remote_of(echo).channel
     echo.echo(0)
-    wait_until(lambda: not line.unanswered, "what opened the line is answered too")
+    wait_until(lambda: not line.unanswered, "the messages of the opening are answered too")
     return echo, line
 
 
 def on_the_loop(act: Callable[[], object]) -> None:
-    """Run something on the thread of the client's loop, where done-callbacks run."""
+    """Run an action on the thread of the client's loop, in a done-callback."""
     done = threading.Event()
     future = remotely.submit(Echo().echo, 1)
     future.add_done_callback(lambda _: act())
@@ -77,25 +77,25 @@ def by_a_callback(future: CallFuture[Any], _: pytest.MonkeyPatch) -> None:
 
 
 def by_the_loop(_: CallFuture[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """It looks by itself, after LOOK_S."""
+    """The loop checks after CHECK_AFTER_S."""
 
 
 @pytest.mark.parametrize("sent", [by_a_wait, by_a_callback, by_the_loop])
-def test_the_leader_is_woken_if_another_thread_takes_in_its_reply_while_it_goes_to_sleep(
+def test_a_leader_about_to_sleep_is_woken_if_another_thread_receives_its_reply(
     here: None,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     sent: Callable[[CallFuture[Any], pytest.MonkeyPatch], None],
 ) -> None:
-    """That thread uses the socket to send the calls that are held, and swallows the edge."""
+    """The other thread sends held calls, and so consumes the edge of the descriptor."""
     monkeypatch.setattr(channel, "HOLD_ABOVE", 0)
-    monkeypatch.setattr(channel, "LOOK_S", 1.0 if sent is by_the_loop else 60.0)
+    monkeypatch.setattr(channel, "CHECK_AFTER_S", 1.0 if sent is by_the_loop else 60.0)
     echo, _ = an_echo()
     goes_to_sleep, is_here = threading.Event(), threading.Event()
     send, poll = sockets.send, select.poll
 
     class LatePoll:
-        """Sleeps only once the reply is there, and taken in by another thread."""
+        """Sleeps only after another thread has received the reply."""
 
         def __init__(self) -> None:
             self._poll = poll()
@@ -107,11 +107,11 @@ def test_the_leader_is_woken_if_another_thread_takes_in_its_reply_while_it_goes_
                 assert is_here.wait(NO_LATER_THAN_S)
             return self._poll.poll(timeout_ms)
 
-    def send_and_take_in(socket: Any, frames: Any) -> None:
+    def send_and_receive(socket: Any, frames: Any) -> None:
         monkeypatch.setattr(sockets, "send", send)
         send(socket, frames)
         (tmp_path / "answer").touch()
-        wait_until(lambda: sockets.readable(socket), "the reply is there")
+        wait_until(lambda: sockets.readable(socket), "the reply has arrived")
         is_here.set()
 
     values: list[Any] = []
@@ -120,7 +120,7 @@ def test_the_leader_is_woken_if_another_thread_takes_in_its_reply_while_it_goes_
     monkeypatch.setattr(select, "poll", LatePoll)
     sleeper.start()
     assert goes_to_sleep.wait(NO_LATER_THAN_S)
-    monkeypatch.setattr(sockets, "send", send_and_take_in)
+    monkeypatch.setattr(sockets, "send", send_and_receive)
     second = echo.echo.submit(2)
     assert not second.running()  # it is held
     sent(second, monkeypatch)
@@ -129,10 +129,10 @@ def test_the_leader_is_woken_if_another_thread_takes_in_its_reply_while_it_goes_
     assert second.result(NO_LATER_THAN_S) == 2
 
 
-def test_a_reply_that_has_arrived_is_found_without_any_time_to_wait(
+def test_a_timeout_of_zero_finds_a_reply_that_has_arrived(
     here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channel, "LOOK_S", 60.0)  # nobody else takes it
+    monkeypatch.setattr(channel, "CHECK_AFTER_S", 60.0)  # no other thread receives it
     echo, _ = an_echo()
     future = echo.echo.submit(1)
 
@@ -145,7 +145,7 @@ def test_a_reply_that_has_arrived_is_found_without_any_time_to_wait(
     wait_until(is_found, "the reply")
 
 
-def test_the_reply_to_a_call_that_was_interrupted_before_it_waits_is_taken_in(
+def test_the_reply_is_received_if_the_caller_is_interrupted_before_it_waits(
     here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     echo, line = an_echo()
@@ -157,13 +157,13 @@ def test_the_reply_to_a_call_that_was_interrupted_before_it_waits_is_taken_in(
         patch.setattr(CallFuture, "result", interrupted)
         with pytest.raises(KeyboardInterrupt):
             echo.echo(1)
-    wait_until(lambda: not line.unanswered, "the client has looked after it")
+    wait_until(lambda: not line.unanswered, "the loop has received the reply")
 
 
-def test_replies_are_seen_by_a_program_that_submits_without_ever_waiting(
+def test_replies_arrive_while_a_program_submits_without_waiting(
     here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channel, "MAX_LOOKS_DELAYED", 3)
+    monkeypatch.setattr(channel, "MAX_CHECKS_DELAYED", 3)
     echo, _ = an_echo()
     first = echo.echo.submit(1)
     deadline = time.monotonic() + NO_LATER_THAN_S
@@ -172,7 +172,7 @@ def test_replies_are_seen_by_a_program_that_submits_without_ever_waiting(
         echo.echo.submit(2)
 
 
-def test_a_fork_is_not_woken_in_place_of_its_parent(here: None) -> None:
+def test_a_forked_child_has_its_own_wake_descriptor(here: None) -> None:
     ours = this_thread().wake
     if (child := os.fork()) == 0:
         os.eventfd_write(this_thread().wake, 1)
@@ -181,7 +181,7 @@ def test_a_fork_is_not_woken_in_place_of_its_parent(here: None) -> None:
     assert select.select([ours], [], [], 0)[0] == []
 
 
-def test_a_result_in_centuries_is_waited_for_too(here: None) -> None:
+def test_a_timeout_may_be_as_long_as_threading_allows(here: None) -> None:
     echo = Echo()
     assert echo.echo.submit(1).result(timeout=threading.TIMEOUT_MAX) == 1
 
@@ -189,52 +189,49 @@ def test_a_result_in_centuries_is_waited_for_too(here: None) -> None:
 # --- done-callbacks -------------------------------------------------------------------------------
 
 
-def test_callbacks_that_call_and_wait_do_not_nest_however_many_replies_are_there(
-    here: None,
-) -> None:
+def test_callbacks_that_call_and_wait_do_not_nest(here: None) -> None:
     echo, other = Echo(), Echo()
-    told: list[int] = []
+    results: list[int] = []
     futures = [echo.echo.submit(number) for number in range(400)]
     for future in futures:
-        future.add_done_callback(lambda future: told.append(other.echo(future.result())))
-    wait_until(lambda: len(told) == 400, "every callback has run")
-    assert sorted(told) == [*range(400)]
+        future.add_done_callback(lambda future: results.append(other.echo(future.result())))
+    wait_until(lambda: len(results) == 400, "every callback has run")
+    assert sorted(results) == [*range(400)]
 
 
-def test_a_callback_that_meets_a_keyboard_interrupt_ends_no_thread_of_the_client(
+def test_a_callback_that_raises_keyboard_interrupt_ends_no_client_thread(
     here: None, tmp_path: Path
 ) -> None:
     echo, line = an_echo()
-    told: list[int] = []
     future = echo.give_up_once_there_is.submit(tmp_path / "go")
     future.add_done_callback(lambda future: future.result())
     (tmp_path / "go").touch()
     wait_until(lambda: not line.unanswered, "it is answered")
-    echo.echo.submit(1).add_done_callback(lambda future: told.append(future.result()))
-    wait_until(lambda: told == [1], "a later callback runs")
+    expect_callbacks_to_run()
 
 
-class ExitsAsItArrives:
+class ExitsWhenUnpickled:
     def __setstate__(self, state: dict[str, Any]) -> None:
         if remotely.current_actor() is None:
-            raise SystemExit("what it needs is not here")
+            raise SystemExit("a requirement is missing")
 
     def __getstate__(self) -> dict[str, Any]:
         return {"state": 1}
 
 
-def test_a_value_that_exits_as_it_is_unpickled_ends_no_thread_of_the_client(
-    embedded: None,
-) -> None:
-    echo, other = Echo(), Echo()
-    with pytest.raises(SystemExit, match="what it needs is not here"):
-        echo.echo(ExitsAsItArrives())
-    told: list[int] = []
-    other.echo.submit(1).add_done_callback(lambda future: told.append(future.result()))
-    wait_until(lambda: told == [1], "the loop lives")
+def test_a_value_that_exits_when_unpickled_ends_no_client_thread(embedded: None) -> None:
+    with pytest.raises(SystemExit, match="a requirement is missing"):
+        Echo().echo(ExitsWhenUnpickled())
+    expect_callbacks_to_run()
 
 
-class AsksAsItArrives:
+def expect_callbacks_to_run() -> None:
+    results: list[int] = []
+    Echo().echo.submit(1).add_done_callback(lambda future: results.append(future.result()))
+    wait_until(lambda: results == [1], "a later callback runs")
+
+
+class CallsWhenUnpickled:
     def __init__(self, other: Any) -> None:
         self.other = other
 
@@ -243,71 +240,70 @@ class AsksAsItArrives:
         self.answer = self.other.echo(7) if remotely.current_actor() is None else None
 
 
-def test_a_value_may_call_an_actor_as_it_is_unpickled_among_other_replies(here: None) -> None:
+def test_a_value_may_call_an_actor_while_it_is_unpickled(here: None) -> None:
     echo, other = Echo(), Echo()
-    value = AsksAsItArrives(other)
+    value = CallsWhenUnpickled(other)
     futures = [echo.echo.submit(value) for _ in range(5)]
     assert [future.result(NO_LATER_THAN_S).answer for future in futures] == [7] * 5
 
 
-def test_the_loops_thread_receives_when_the_leader_that_it_followed_has_left(
+def test_a_done_callback_that_waits_receives_after_the_leader_has_left(
     here: None, tmp_path: Path
 ) -> None:
-    """In a done-callback, say: there it cannot also look after the channel as the loop."""
+    """It runs on the loop's thread, so the loop cannot receive for it."""
     echo, other = Echo(), Echo()
-    told: list[object] = []
+    results: list[object] = []
 
     def call(future: object) -> None:
-        told.append("begun")
-        told.append(other.echo_once_there_is(tmp_path / "later", 2))
+        results.append("begun")
+        results.append(other.echo_once_there_is(tmp_path / "later", 2))
 
     first = other.echo_once_there_is.submit(tmp_path / "first", 1)  # before the callback's call
     leader = threading.Thread(target=first.result, daemon=True)
     leader.start()
-    on_its_way = echo.echo.submit(0)
-    on_its_way.add_done_callback(call)
-    wait_until(lambda: told, "the callback calls")
+    echo.echo.submit(0).add_done_callback(call)
+    wait_until(lambda: results, "the callback calls")
     (tmp_path / "first").touch()
     leader.join(NO_LATER_THAN_S)
     assert not leader.is_alive()
     (tmp_path / "later").touch()
-    wait_until(lambda: told == ["begun", 2], "the callback has its reply")
+    wait_until(lambda: results == ["begun", 2], "the callback has its reply")
 
 
 # --- the end --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("exited", [True, False])
-def test_only_after_an_exit_in_good_order_are_replies_still_waited_for(
+def test_only_a_graceful_exit_waits_for_pending_replies(
     here: None, tmp_path: Path, exited: bool
 ) -> None:
-    """The news of the end goes through the master, and may be faster than the last reply."""
+    """The obituary comes from the master, and may arrive before the last reply."""
     echo, line = an_echo()
-    on_its_way = echo.echo_once_there_is.submit(tmp_path / "reply", 1)
+    pending = echo.echo_once_there_is.submit(tmp_path / "reply", 1)
     wait_until(lambda: line.connected, "it is connected")
-    hear_of_end(echo, exited)
+    receive_obituary(echo, exited)
     with pytest.raises(remotely.ActorDied, match="closed; the call did not run"):
         echo.echo(2)
     (tmp_path / "reply").touch()
     if exited:
-        assert on_its_way.result(NO_LATER_THAN_S) == 1
+        assert pending.result(NO_LATER_THAN_S) == 1
         assert not line.ended
     else:
         with pytest.raises(remotely.ActorDied, match="closed; the call may have run"):
-            on_its_way.result(NO_LATER_THAN_S)
+            pending.result(NO_LATER_THAN_S)
     end_process(echo)
     wait_until(lambda: line.ended, "the connection has ended, and with it the channel")
 
 
-def test_a_call_without_a_reply_fails_when_the_connection_of_an_actor_that_has_exited_ends(
+def test_a_call_without_reply_fails_when_the_connection_of_an_exited_actor_ends(
     here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(channel, "DRAIN_S", 3600.0)
     echo, line = an_echo()
     future = echo.echo_once_there_is.submit(NEVER, 1)
     wait_until(lambda: line.connected, "it is connected")
-    hear_of_end(echo, exited=True)
-    late: CallFuture[None] = CallFuture("late")  # of a thread that had found the channel before
+    receive_obituary(echo, exited=True)
+    late: CallFuture[None] = CallFuture("late")  # from a thread that has found the channel before
     line.send(Kind.CALL, "echo", codec.encode(((2,), {})), late, background=True)
     assert not future.done()
     end_process(echo)
@@ -315,27 +311,27 @@ def test_a_call_without_a_reply_fails_when_the_connection_of_an_actor_that_has_e
     assert "the call did not run" in str(late.exception(NO_LATER_THAN_S))
 
 
-def test_replies_of_an_actor_that_has_exited_are_waited_for_until_a_timeout(
+def test_waiting_for_the_replies_of_an_exited_actor_has_a_timeout(
     here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(channel, "DRAIN_S", 0.05)
     echo, line = an_echo()
     future = echo.echo_once_there_is.submit(NEVER, 1)
     wait_until(lambda: line.connected, "it is connected")
-    hear_of_end(echo, exited=True)
+    receive_obituary(echo, exited=True)
     assert isinstance(future.exception(NO_LATER_THAN_S), remotely.ActorDied)
     end_process(echo)
 
 
-def test_the_leader_is_woken_by_the_end_with_the_lock_held(
+def test_the_end_wakes_the_leader_under_the_lock(
     here: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Else it could leave meanwhile, and its descriptor be somebody else's file."""
+    """Otherwise the leader could close its descriptor first, and another file reuse the number."""
     echo, line = an_echo()
     mine, write = this_thread().wake, os.eventfd_write
     held: list[bool] = []
 
-    def write_and_look(fd: int, value: int) -> None:
+    def write_and_check(fd: int, value: int) -> None:
         if fd == mine:
             other = threading.Thread(target=line.holds, args=(CallFuture("any"),))
             other.start()
@@ -345,10 +341,10 @@ def test_the_leader_is_woken_by_the_end_with_the_lock_held(
 
     def kill_as_it_is_waited_for() -> None:
         wait_until((tmp_path / "begun").exists, "the call runs")
-        time.sleep(0.2)  # nothing tells that who has sent it has begun to wait
+        time.sleep(0.2)  # there is no sign that the caller has begun to wait
         end_process(echo)
 
-    monkeypatch.setattr(os, "eventfd_write", write_and_look)
+    monkeypatch.setattr(os, "eventfd_write", write_and_check)
     killer = threading.Thread(target=kill_as_it_is_waited_for)
     killer.start()
     with pytest.raises(remotely.ActorDied):
@@ -358,8 +354,8 @@ def test_the_leader_is_woken_by_the_end_with_the_lock_held(
     assert all(held)
 
 
-def hear_of_end(echo: Any, exited: bool) -> None:
-    """Return when the client has heard that an actor has ended, which still lives."""
+def receive_obituary(echo: Any, exited: bool) -> None:
+    """Have the client handle the obituary of an actor that is still alive."""
     remote = remote_of(echo)
     obituary = Obituary(actor=remote.actor, life=0, asked=True, exited=exited, why="closed")
     remote.ended = end_error(remote.name, remote.location, obituary)

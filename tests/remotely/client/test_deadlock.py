@@ -1,4 +1,4 @@
-"""Actors that wait for each other: people are told.  One that waits for itself is told at once."""
+"""Deadlocks: cycles of actors are reported on the terminal; an actor's own call raises Deadlock."""
 
 import functools
 import threading
@@ -28,11 +28,11 @@ class Node:
         self.peer = peer
 
     def ask(self, depth: int) -> int:
-        """Call the peer, and it its own, `depth` times."""
+        """Call the peer, which calls its own peer, `depth` times."""
         return 0 if depth == 0 else 1 + int(self.peer.ask(depth - 1))
 
     def large(self, once: Path) -> bytes:
-        wait_until(once.exists, "the word of the caller")
+        wait_until(once.exists, "the caller's sign")
         return bytes(LARGE)
 
     def ask_later(self, depth: int) -> int:
@@ -51,20 +51,20 @@ def test_a_deadlock_is_reported_on_the_terminal_and_fails_no_call(
 ) -> None:
     nodes = ring(2)
     call = nodes[0].ask.submit(2)
-    said = ""
+    printed = ""
 
-    def is_told() -> bool:
-        nonlocal said
-        said += capfd.readouterr().err
-        return "a deadlock" in said
+    def is_reported() -> bool:
+        nonlocal printed
+        printed += capfd.readouterr().err
+        return "a deadlock" in printed
 
-    wait_until(is_told, "the line")
+    wait_until(is_reported, "the report")
 
-    assert said.startswith("remotely: ")
+    assert printed.startswith("remotely: ")
     for one, other in ((1, 2), (2, 1)):
-        assert f"Node-{one} waits in ask for Node-{other}.ask" in said
+        assert f"Node-{one} waits in ask for Node-{other}.ask" in printed
     assert not call.done()
-    remotely.kill(nodes[1])  # and so the wait of the other ends
+    remotely.kill(nodes[1])  # this ends the other's wait
     with pytest.raises(remotely.ActorDied):
         call.result(40)
     assert nodes[0].ask(0) == 0
@@ -73,25 +73,25 @@ def test_a_deadlock_is_reported_on_the_terminal_and_fails_no_call(
 def test_fetching_the_bytes_of_a_result_is_not_reported_as_a_wait(
     started: Started, nothing_left: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The reply is there, and its value is not: as if this client lived in an actor."""
-    told: list[object] = []
-    tell, fetch = MasterSession.tell, Stores.fetch
+    """The reply has arrived, and its value has not.  This client acts as one in an actor."""
+    sent: list[object] = []
+    send, fetch = MasterSession.send, Stores.fetch
     arrives = threading.Event()
 
-    def hear(session: MasterSession, message: msgspec.Struct) -> None:
-        told.append(message)
+    def record(session: MasterSession, message: msgspec.Struct) -> None:
+        sent.append(message)
         if isinstance(message, control.Blocked):  # it waits for the actor
-            (tmp_path / "told").touch()
+            (tmp_path / "reported").touch()
         if isinstance(message, control.Unblocked):
             arrives.set()
-        tell(session, message)
+        send(session, message)
 
     def fetch_slowly(stores: Stores, wanted: Parcel) -> Any:
-        told.clear()
+        sent.clear()
         assert arrives.wait(40)
         return fetch(stores, wanted)
 
-    monkeypatch.setattr(MasterSession, "tell", hear)
+    monkeypatch.setattr(MasterSession, "send", record)
     monkeypatch.setattr(Stores, "fetch", fetch_slowly)
     monkeypatch.setattr(deadlock, "REPORT_AFTER_S", 0.0)
     monkeypatch.setattr(deadlock, "REPORT_EVERY_S", 0.001)
@@ -99,20 +99,20 @@ def test_fetching_the_bytes_of_a_result_is_not_reported_as_a_wait(
     remotely.connect(started.address, key=started.key)
     node = Node()
 
-    assert len(node.large(tmp_path / "told")) == LARGE
+    assert len(node.large(tmp_path / "reported")) == LARGE
 
-    assert not [said for said in told if isinstance(said, control.Blocked)]
+    assert not [message for message in sent if isinstance(message, control.Blocked)]
 
 
 @pytest.mark.promise("deadlocks")
 @pytest.mark.parametrize("method", ["ask", "ask_later"])
-def test_an_actor_that_calls_itself_gets_an_error_at_once(cluster: str, method: str) -> None:
+def test_an_actor_that_calls_itself_gets_a_deadlock_error(cluster: str, method: str) -> None:
     (node,) = ring(1)
     with pytest.raises(remotely.Deadlock, match=r"Node-1\.ask is called by its own actor"):
         getattr(node, method).submit(1).result(40)
 
 
-def test_actors_with_a_thread_to_spare_may_call_each_other(here: None) -> None:
+def test_actors_with_a_free_thread_may_call_each_other_and_themselves(here: None) -> None:
     nodes = ring(2, concurrency=2)
     assert nodes[0].ask.submit(3).result(40) == 3
     (alone,) = ring(1, concurrency=2)

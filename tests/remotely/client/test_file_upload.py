@@ -1,4 +1,4 @@
-"""A file goes to a worker once, whichever actors are made there at the same time."""
+"""Uploads of shipped files: each file goes to a worker once, also for concurrent actors."""
 
 import itertools
 import signal
@@ -26,7 +26,7 @@ def shipment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shipment:
 
 
 class Sender:
-    """Sends what it is handed, and completes it when it is told to."""
+    """Records what it is asked to send; `complete` completes the uploads."""
 
     def __init__(self) -> None:
         self.sent: list[str] = []
@@ -36,50 +36,51 @@ class Sender:
         self.sent.append(digest)
         self.futures.append(future)
 
-    def completes(self) -> None:
+    def complete(self) -> None:
         for future in self.futures:
             future.set_result(None)
 
 
-def test_what_another_actor_is_sending_there_is_waited_for_and_not_sent_again(
+def test_a_file_that_another_actor_is_uploading_is_waited_for_and_not_sent_again(
     shipment: Shipment,
 ) -> None:
-    freight, first, second = FileUploads(shipment), Sender(), Sender()
+    uploads, first, second = FileUploads(shipment), Sender(), Sender()
     missing = sorted(shipment.files.values())
-    freight.deliver("worker", missing[:2], first)
-    waits = threading.Thread(target=freight.deliver, args=("worker", missing, second))
+    uploads.deliver("worker", missing[:2], first)
+    waits = threading.Thread(target=uploads.deliver, args=("worker", missing, second))
     waits.start()
-    first.completes()
+    first.complete()
     waits.join(40)
     assert not waits.is_alive()
     assert (first.sent, second.sent) == (missing[:2], missing[2:])
 
 
-def test_what_another_actor_failed_to_store_is_sent_again(shipment: Shipment) -> None:
-    freight, first, second = FileUploads(shipment), Sender(), Sender()
+def test_a_file_that_another_actor_failed_to_store_is_sent_again(shipment: Shipment) -> None:
+    uploads, first, second = FileUploads(shipment), Sender(), Sender()
     missing = sorted(shipment.files.values())
-    freight.deliver("worker", missing, first)
+    uploads.deliver("worker", missing, first)
     for future in first.futures:
         future.set_exception(ActorDied("it died", exit=1, may_have_run=False))
-    assert freight.deliver("worker", missing, second) == second.futures
+    assert uploads.deliver("worker", missing, second) == second.futures
     assert second.sent == missing
 
 
-def test_an_interrupted_upload_leaves_no_other_actor_waiting(shipment: Shipment) -> None:
-    """Wherever it strikes."""
+def test_an_interrupt_at_any_point_of_an_upload_leaves_no_other_actor_waiting(
+    shipment: Shipment,
+) -> None:
     missing = sorted(shipment.files.values())
     for n in itertools.count(1):
-        freight, first, second = FileUploads(shipment), Sender(), Sender()
+        uploads, first, second = FileUploads(shipment), Sender(), Sender()
         with (
             suppress(KeyboardInterrupt),
             struck_after(n, signal.SIGINT, actors) as has_struck,
         ):
-            freight.deliver("worker", missing, first)
+            uploads.deliver("worker", missing, first)
         for future in first.futures:
             if not future.done():
                 future.set_result(None)
         thread = threading.Thread(
-            target=freight.deliver, args=("worker", missing, second), daemon=True
+            target=uploads.deliver, args=("worker", missing, second), daemon=True
         )
         thread.start()
         thread.join(40)
@@ -90,28 +91,26 @@ def test_an_interrupted_upload_leaves_no_other_actor_waiting(shipment: Shipment)
     assert n > 3
 
 
-def test_each_worker_is_sent_its_own(shipment: Shipment) -> None:
-    freight, first, second = FileUploads(shipment), Sender(), Sender()
-    freight.deliver("one", shipment.files.values(), first)
-    freight.deliver("another", shipment.files.values(), second)
+def test_each_worker_gets_each_file(shipment: Shipment) -> None:
+    uploads, first, second = FileUploads(shipment), Sender(), Sender()
+    uploads.deliver("one", shipment.files.values(), first)
+    uploads.deliver("another", shipment.files.values(), second)
     assert len(first.sent) == len(second.sent) == 3
 
 
-def test_a_file_that_cannot_be_read_fails_every_upload_of_it(
-    shipment: Shipment, tmp_path: Path
-) -> None:
-    freight, sender = FileUploads(shipment), Sender()
-    (tmp_path / "a").unlink()
+def test_a_changed_file_fails_every_upload_of_it(shipment: Shipment, tmp_path: Path) -> None:
+    uploads, sender = FileUploads(shipment), Sender()
+    (tmp_path / "a").write_text("changed")
     for _ in range(2):
         with pytest.raises(RemotelyError, match="has changed since"):
-            freight.deliver("worker", [shipment.files["a"]], sender)
+            uploads.deliver("worker", [shipment.files["a"]], sender)
 
 
 def test_the_bytes_of_files_in_memory_are_limited(
     shipment: Shipment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(actors, "UNDER_WAY_BYTES", 2500)
-    freight, most = FileUploads(shipment), 0
+    monkeypatch.setattr(actors, "MAX_UPLOAD_BYTES", 2500)
+    uploads, most = FileUploads(shipment), 0
     futures: list[CallFuture[None]] = []
 
     def send(digest: str, content: bytes, future: CallFuture[None]) -> None:
@@ -121,8 +120,8 @@ def test_the_bytes_of_files_in_memory_are_limited(
         if most > 2:
             futures[0].set_result(None)
 
-    freight.deliver("worker", shipment.files.values(), send)
-    assert most == 3  # the third is waited with, until the first is stored
+    uploads.deliver("worker", shipment.files.values(), send)
+    assert most == 3  # with the third, `deliver` waits until the first is stored
     assert futures[0].done()
 
 
@@ -132,7 +131,7 @@ class Reader:
         return remotely.shipped(name).read_text()
 
 
-def test_a_group_of_four_on_a_worker_is_sent_ten_files_once_each(
+def test_a_group_on_one_worker_uploads_each_file_once(
     nothing_left: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -151,15 +150,3 @@ def test_a_group_of_four_on_a_worker_is_sent_ten_files_once_each(
     assert remotely.group(Reader, 4).read("7.txt") == ["7"] * 4
     assert Reader().read("3.txt") == "3"
     assert len(read) == 10
-
-
-def test_a_file_that_changed_after_connect_is_named_where_the_actor_is_made(
-    nothing_left: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "weights").write_text("old")
-    remotely.connect(cpus=1, ship=["weights"])
-    (tmp_path / "weights").write_text("new")
-
-    with pytest.raises(RemotelyError, match="weights has changed since"):
-        Reader()

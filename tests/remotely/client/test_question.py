@@ -1,4 +1,4 @@
-"""A question to the master is waited for until it is answered, whatever is said meanwhile."""
+"""Questions to the master: waiting for answers, and cancelling."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -17,13 +17,13 @@ from remotely.values.shipping import Shipment
 from tests.clusters import wait_until
 
 
-def test_waiting_for_an_answer_goes_on_when_the_request_is_queued() -> None:
+def test_a_wait_for_an_answer_continues_when_the_request_is_queued() -> None:
     question = Question(control.AskStatus(ticket=1))
     with ThreadPoolExecutor() as pool:
         answer = pool.submit(question.result)
         wait_until(lambda: wakeup.sleepers, "a thread that waits")
         for _ in range(2):
-            question.wait_for_room()
+            question.note_queued()
         assert not question.has_room()
         question.set_result("room")
         assert answer.result() == "room"
@@ -36,7 +36,7 @@ def test_has_room_returns_when_there_is_an_answer() -> None:
     assert question.has_room()
 
 
-def test_a_question_that_is_taken_back_is_not_asked_again_and_its_answer_is_ignored() -> None:
+def test_a_cancelled_question_is_not_repeated_and_its_answer_is_ignored() -> None:
     questions = Questions(lambda message: None)
     question = questions.ask(control.AskStatus)
     kept = questions.ask(control.AskStatus)
@@ -47,14 +47,14 @@ def test_a_question_that_is_taken_back_is_not_asked_again_and_its_answer_is_igno
     assert not questions
 
 
-def test_when_one_member_of_a_group_is_refused_the_other_requests_are_cancelled() -> None:
+def test_if_one_member_of_a_group_is_refused_the_other_requests_are_cancelled() -> None:
     ended: list[control.End] = []
 
-    def tell(message: object) -> None:
+    def send(message: object) -> None:
         if isinstance(message, control.Place) and message.ticket == 3:
             questions.fail(1, NoResources("no room"))
 
-    questions = Questions(tell)
+    questions = Questions(send)
     session: Any = SimpleNamespace(
         ask=questions.ask,
         check=lambda: None,
@@ -65,9 +65,9 @@ def test_when_one_member_of_a_group_is_refused_the_other_requests_are_cancelled(
         loop=SimpleNamespace(call=lambda act: act()),
         patience_s=1.0,
     )
-    nobody: Any = SimpleNamespace(release=lambda _: None)
-    shared: Any = SimpleNamespace(session=session, stores=nobody)
-    actors = Actors(nobody, shared, nobody, nobody, Shipment(()))
+    unused: Any = SimpleNamespace(release=lambda _: None)
+    shared: Any = SimpleNamespace(session=session, stores=unused)
+    actors = Actors(unused, shared, unused, unused, Shipment(()))
     with pytest.raises(NoResources):
         actors.place(SimpleNamespace, (), {}, Options(), 3)
     assert not questions

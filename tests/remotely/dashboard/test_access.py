@@ -1,8 +1,8 @@
-"""Who is let in, as pure decisions; test_app.py has the same over HTTP."""
+"""The access decisions, pure; test_app.py tests them over HTTP."""
 
 import pytest
 
-from remotely.dashboard.access import MAX_COOKIES, Access, host_of
+from remotely.dashboard.access import MAX_COOKIES, Access
 
 
 @pytest.fixture
@@ -14,7 +14,7 @@ def access() -> Access:
     ("header", "is_known"),
     [
         ("localhost", True),
-        ("LOCALHOST:9999", True),  # the near end of a tunnel may have any port
+        ("LOCALHOST:9999", True),  # the local end of a tunnel may have any port
         ("127.0.0.1:8020", True),
         ("[::1]:8020", True),
         ("node0.example:8020", True),
@@ -31,11 +31,7 @@ def test_a_host_is_known_by_its_name_alone(access: Access, header: str, is_known
     assert access.knows_host(header) == is_known
 
 
-def test_a_host_is_read_without_its_port() -> None:
-    assert [host_of(each) for each in ("a:1", "[FE80::1]:2", "B")] == ["a", "fe80::1", "b"]
-
-
-def test_a_link_works_once_and_the_next_one_is_another(access: Access) -> None:
+def test_a_link_works_once_and_is_replaced(access: Access) -> None:
     link = access.link
     cookie = access.use_link(link)
     assert access.admits(cookie)
@@ -48,14 +44,14 @@ def test_a_link_works_once_and_the_next_one_is_another(access: Access) -> None:
 
 
 @pytest.mark.parametrize("guess", ["", "guess", "\u2603", "é" * 40])
-def test_a_guess_opens_nothing_and_uses_nothing_up(access: Access, guess: str) -> None:
+def test_a_guessed_link_is_refused_and_does_not_use_the_link_up(access: Access, guess: str) -> None:
     link = access.link
     assert access.use_link(guess) == ""
     assert not access.admits(guess)
     assert access.link == link
 
 
-def test_the_oldest_browser_is_forgotten_when_very_many_have_come(access: Access) -> None:
+def test_the_oldest_browser_is_forgotten_beyond_the_limit(access: Access) -> None:
     first = access.use_link(access.link)
     for _ in range(MAX_COOKIES):
         assert access.admits(first)
@@ -64,7 +60,7 @@ def test_the_oldest_browser_is_forgotten_when_very_many_have_come(access: Access
     assert access.admits(newest)
 
 
-def test_metrics_take_the_token_of_the_file_and_none_if_there_is_no_file(access: Access) -> None:
+def test_metrics_accept_only_the_token_and_none_without_a_token(access: Access) -> None:
     assert access.admits_bearer("Bearer a token")
     for wrong in ("", "Bearer ", "Bearer a tokem", "a token", "Basic a token"):
         assert not access.admits_bearer(wrong)

@@ -1,4 +1,4 @@
-"""What each URL answers, and to whom, of a cluster that a test makes up."""
+"""The routes of the dashboard and their access control, over a fake cluster."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ class FakeViewer:
     """A cluster with one machine and some actors."""
 
     def __init__(self, count: int = 3) -> None:
-        self.asked = 0
+        self.requests = 0
         self.error: Exception | None = None
         self.logs = {"id-0": "one\r\ntwo\x1b[31m red\x1b[0m \x07\x9b \u202e\n"}
         self.workers = [
@@ -57,7 +57,7 @@ class FakeViewer:
         return control.ActorStatus(location=location, request=request, figures=figures)
 
     def ask_status(self) -> "Future[control.Status]":
-        self.asked += 1
+        self.requests += 1
         answer: Future[control.Status] = Future()
         if self.error:
             answer.set_exception(self.error)
@@ -107,10 +107,10 @@ def dashboard() -> Dashboard:
     return Dashboard(FakeViewer(), "a token for prometheus")
 
 
-# --- who is let in --------------------------------------------------------------------------------
+# --- access control -------------------------------------------------------------------------------
 
 
-def test_the_link_sets_a_cookie_that_no_script_and_no_other_site_can_use(
+def test_the_link_sets_a_cookie_that_scripts_and_other_sites_cannot_use(
     dashboard: Dashboard,
 ) -> None:
     assert dashboard.opened.status_code == 200
@@ -122,21 +122,21 @@ def test_the_link_sets_a_cookie_that_no_script_and_no_other_site_can_use(
     assert "set-cookie" not in again.headers
 
 
-def test_what_checks_links_does_not_use_the_link_up(dashboard: Dashboard) -> None:
+def test_a_head_request_does_not_use_the_link_up(dashboard: Dashboard) -> None:
     link = {"link": dashboard.access.link}
     assert "set-cookie" not in dashboard.stranger.head("/open", params=link).headers
     assert "set-cookie" in dashboard.stranger.get("/open", params=link).headers
 
 
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example:8020", "", "10.0.0.1"])
-def test_a_request_for_another_host_is_refused_even_with_the_cookie(
+def test_a_request_for_an_unknown_host_is_refused_even_with_the_cookie(
     dashboard: Dashboard, host: str
 ) -> None:
     for path in ("/", "/api/actors", "/healthz", "/open", "/static/app.js"):
         answer = dashboard.browser.get(path, headers={"host": host})
         assert answer.status_code == 421
         assert "--name" in answer.text
-    assert dashboard.viewer.asked == 0
+    assert dashboard.viewer.requests == 0
 
 
 PATHS = (
@@ -149,18 +149,18 @@ PATHS = (
 @pytest.mark.parametrize(
     "cookie", [None, "remotely-1=guess", "remotely-1=", "remotely-1", "=;\x01"]
 )
-def test_without_the_cookie_nothing_is_told_and_nothing_asked(
+def test_a_request_without_the_cookie_is_refused_and_does_not_reach_the_cluster(
     dashboard: Dashboard, path: str, cookie: str | None
 ) -> None:
     headers = {} if cookie is None else {"cookie": cookie}
     answer = dashboard.stranger.get(path, headers=headers)
     assert answer.status_code == 401
     assert "Player" not in answer.text
-    assert dashboard.viewer.asked == 0
+    assert dashboard.viewer.requests == 0
 
 
 @pytest.mark.parametrize("other", ['tree={"open":true}', "a[b]=1", "two words=2", "lone"])
-def test_the_cookie_counts_beside_any_of_another_server_on_the_same_host(
+def test_cookies_of_other_servers_on_the_same_host_do_no_harm(
     dashboard: Dashboard, other: str
 ) -> None:
     ours = f"remotely-1={dashboard.browser.cookies['remotely-1']}"
@@ -169,14 +169,14 @@ def test_the_cookie_counts_beside_any_of_another_server_on_the_same_host(
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
-def test_nothing_can_be_changed(dashboard: Dashboard, method: str) -> None:
+def test_only_get_and_head_are_served(dashboard: Dashboard, method: str) -> None:
     for path in PATHS:
         assert dashboard.browser.request(method, path).status_code == 405
-    assert dashboard.viewer.asked == 0
+    assert dashboard.viewer.requests == 0
 
 
 @pytest.mark.parametrize("path", [*PATHS, "/healthz", "/open"])
-def test_every_answer_forbids_what_does_not_come_from_here(dashboard: Dashboard, path: str) -> None:
+def test_every_response_has_the_security_headers(dashboard: Dashboard, path: str) -> None:
     for client in (dashboard.stranger, dashboard.browser):
         if path == "/api/events" and client is dashboard.browser:
             dashboard.stopping.set()
@@ -189,7 +189,7 @@ def test_every_answer_forbids_what_does_not_come_from_here(dashboard: Dashboard,
         assert headers["referrer-policy"] == "no-referrer"
 
 
-def test_health_is_told_to_anybody_and_figures_to_the_bearer(dashboard: Dashboard) -> None:
+def test_healthz_is_open_and_metrics_need_the_bearer_token(dashboard: Dashboard) -> None:
     assert dashboard.stranger.get("/healthz").text == "ok\n"
     refused = dashboard.stranger.get("/metrics", headers={"authorization": "Bearer guess"})
     assert refused.status_code == 401
@@ -201,10 +201,10 @@ def test_health_is_told_to_anybody_and_figures_to_the_bearer(dashboard: Dashboar
     assert dashboard.stranger.get("/api/actors", headers=token).status_code == 401
 
 
-# --- what is told ---------------------------------------------------------------------------------
+# --- content --------------------------------------------------------------------------------------
 
 
-def test_the_page_and_its_scripts_come_from_here_alone(dashboard: Dashboard) -> None:
+def test_the_page_and_its_scripts_load_nothing_from_elsewhere(dashboard: Dashboard) -> None:
     page = dashboard.browser.get("/")
     assert page.headers["content-type"].startswith("text/html")
     for name in ("app.js", "ui.js", "cluster.js", "app.css", "icon.svg"):
@@ -221,11 +221,11 @@ def test_the_page_and_its_scripts_come_from_here_alone(dashboard: Dashboard) -> 
 
 
 @pytest.mark.parametrize("name", ["../app.py", "..%2fapp.py", "nothing.js", "%00"])
-def test_only_the_static_files_are_given(dashboard: Dashboard, name: str) -> None:
+def test_only_static_files_are_served(dashboard: Dashboard, name: str) -> None:
     assert dashboard.browser.get(f"/static/{name}").status_code == 404
 
 
-def test_actors_are_sorted_searched_and_cut_into_pages_on_the_server(dashboard: Dashboard) -> None:
+def test_actors_are_sorted_searched_and_paginated_on_the_server(dashboard: Dashboard) -> None:
     page = dashboard.get("/api/actors", sort="-rss", limit=2)
     assert (page["total"], page["found"]) == (3, 3)
     assert [row["actor"] for row in page["rows"]] == ["id-2", "id-1"]
@@ -238,27 +238,26 @@ def test_actors_are_sorted_searched_and_cut_into_pages_on_the_server(dashboard: 
     assert refused.json()["error"] == "after is a whole number, not 'x'"
 
 
-def test_browsers_that_look_at_the_same_time_share_one_question(dashboard: Dashboard) -> None:
-    for path in ("/api/cluster", "/api/actors", "/api/machines", "/api/actors/id-0", "/metrics"):
-        assert dashboard.browser.get(path).status_code == 200
-    assert dashboard.viewer.asked == 1
-
-
-def test_nothing_is_asked_while_nobody_looks(dashboard: Dashboard) -> None:
+def test_the_cluster_is_asked_on_demand_and_requests_at_the_same_time_share_the_status(
+    dashboard: Dashboard,
+) -> None:
     dashboard.browser.get("/")
     dashboard.browser.get("/static/app.js")
     dashboard.stranger.get("/healthz")
-    assert dashboard.viewer.asked == 0
+    assert dashboard.viewer.requests == 0
+    for path in ("/api/cluster", "/api/actors", "/api/machines", "/api/actors/id-0", "/metrics"):
+        assert dashboard.browser.get(path).status_code == 200
+    assert dashboard.viewer.requests == 1
 
 
-def test_markup_in_names_is_told_as_text_of_json(dashboard: Dashboard) -> None:
+def test_markup_in_names_is_sent_as_text_in_json(dashboard: Dashboard) -> None:
     answer = dashboard.browser.get("/api/cluster")
     assert answer.headers["content-type"] == "application/json"
     assert answer.json()["ends"][0]["stderr"] == EVIL
     assert dashboard.get("/api/actors/id-1")["name"] == EVIL
 
 
-def test_a_log_is_told_with_its_control_characters_made_visible(dashboard: Dashboard) -> None:
+def test_control_characters_in_a_log_are_made_visible(dashboard: Dashboard) -> None:
     piece = dashboard.get("/api/actors/id-0/log", offset=-1)
     assert piece["text"] == "one\ntwo\x1b[31m red\x1b[0m \\x07\\x9b \\u202e\n"
     missing = dashboard.browser.get("/api/actors/nobody/log")
@@ -266,15 +265,15 @@ def test_a_log_is_told_with_its_control_characters_made_visible(dashboard: Dashb
     assert "no actor of this cluster" in missing.json()["error"]
 
 
-def test_an_actor_elsewhere_has_no_flame_and_the_reason_is_told(dashboard: Dashboard) -> None:
-    why = "flames are of actors on the machine of the dashboard"
+def test_an_actor_on_another_machine_cannot_be_sampled(dashboard: Dashboard) -> None:
+    why = "only actors on the dashboard's own machine can be sampled"
     assert dashboard.get("/api/actors/id-0")["flame"] == why
     refused = dashboard.browser.get("/api/actors/id-0/flame")
     assert (refused.status_code, refused.json()["error"]) == (503, why)
     assert dashboard.browser.get("/api/actors/nobody").status_code == 404
 
 
-def test_a_master_that_is_lost_is_told_in_a_sentence_and_asked_again(dashboard: Dashboard) -> None:
+def test_a_lost_master_is_reported_and_the_next_request_tries_again(dashboard: Dashboard) -> None:
     dashboard.viewer.error = MasterLost("the master at here:8010 is gone")
     answer = dashboard.browser.get("/api/cluster")
     assert (answer.status_code, answer.json()["error"]) == (503, "the master at here:8010 is gone")
@@ -282,7 +281,7 @@ def test_a_master_that_is_lost_is_told_in_a_sentence_and_asked_again(dashboard: 
     assert dashboard.get("/api/cluster")["actors"] == 3
 
 
-def test_the_stream_tells_the_overview_and_ends_with_the_dashboard() -> None:
+def test_the_event_stream_has_the_overview_and_ends_with_the_dashboard() -> None:
     dashboard = Dashboard(FakeViewer())
     events: list[dict[str, Any]] = []
 
@@ -305,5 +304,5 @@ def test_the_stream_tells_the_overview_and_ends_with_the_dashboard() -> None:
         await asyncio.wait_for(dashboard.application(scope, receive, send), 10)
 
     asyncio.run(follow())
-    (told,) = events
-    assert (told["address"], told["actors"]) == ("here:8010", 3)
+    (overview,) = events
+    assert (overview["address"], overview["actors"]) == ("here:8010", 3)

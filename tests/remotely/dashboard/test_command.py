@@ -32,25 +32,25 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    begun: list[subprocess.Popen[str]] = []
+    processes: list[subprocess.Popen[str]] = []
 
     def start(home: Path, *words: str) -> "subprocess.Popen[str]":
         command = [str(SCRIPTS / "remotely"), "dashboard", *words, "--listen", "127.0.0.1:0"]
         environment = {**os.environ, "REMOTELY_HOME": str(home)}
         environment.pop("REMOTELY_KEY", None)
         pipe = subprocess.PIPE
-        begun.append(
+        processes.append(
             subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
         )
-        return begun[-1]
+        return processes[-1]
 
     yield start
-    for process in begun:
+    for process in processes:
         process.kill()
         process.communicate()
 
 
-def test_the_link_shows_the_cluster_and_ctrl_c_ends_the_dashboard_alone(
+def test_the_link_shows_the_cluster_and_ctrl_c_ends_only_the_dashboard(
     started_here: Here, here: None, start: Start
 ) -> None:
     talker = remotely.options(Talker, name="talker")()
@@ -74,8 +74,7 @@ def test_the_link_shows_the_cluster_and_ctrl_c_ends_the_dashboard_alone(
     assert (row["name"], row["class"]) == ("talker", "Talker")
     log = f"/api/actors/{row['actor']}/log"
     wait_until(lambda: get(log)["text"] == "<b>what it says</b>\n", "what it said is in the log")
-    assert remotely.status().clients[0].actors == 1  # and the dashboard is none of them
-    assert len(remotely.status().clients) == 1
+    assert [client.actors for client in remotely.status().clients] == [1]  # no dashboard there
 
     stream = browser.open(f"http://{found[1]}/api/events")
     assert json.loads(stream.readline().removeprefix(b"data: "))["actors"] == 1
@@ -85,17 +84,17 @@ def test_the_link_shows_the_cluster_and_ctrl_c_ends_the_dashboard_alone(
     talker.say("still here")
 
 
-def test_a_key_that_is_no_viewers_is_refused_by_name(started_here: Here, start: Start) -> None:
+def test_the_key_of_a_client_is_refused(started_here: Here, start: Start) -> None:
     process = start(started_here.home, started_here.address, "--key", str(started_here.key))
-    _, told = process.communicate(timeout=100)
+    _, error = process.communicate(timeout=100)
     assert process.returncode == 1
-    assert "is a client's key; a viewer needs viewer.key" in told
+    assert "is a client's key; a viewer needs viewer.key" in error
 
 
 @pytest.mark.parametrize(
     ("where", "why"),
     [
-        (Where("0.0.0.0:0"), "can be reached from other machines, so the dashboard needs TLS"),
+        (Where("0.0.0.0:0"), "other machines can reach 0.0.0.0, so the dashboard needs TLS"),
         (Where("127.0.0.1:0", certificate=Path("a")), "belong together"),
         (
             Where("127.0.0.1:0", certificate=Path("/no/a"), private_key=Path("/no/b")),
@@ -105,15 +104,15 @@ def test_a_key_that_is_no_viewers_is_refused_by_name(started_here: Here, start: 
         (Where("203.0.113.7:0", (), None, None), "needs TLS"),
     ],
 )
-def test_a_place_that_is_not_safe_is_refused_before_anything_listens(
-    where: Where, why: str
-) -> None:
+def test_an_unsafe_address_is_refused_before_anything_listens(where: Where, why: str) -> None:
     with pytest.raises(RemotelyError, match=why):
         serve(where, say=lambda text: pytest.fail("it listens"))
 
 
 @pytest.mark.parametrize("token", ["", "short", "a token with a \x01 in its middle"])
-def test_a_token_that_is_none_is_refused_with_what_makes_one(tmp_path: Path, token: str) -> None:
+def test_an_invalid_token_is_refused_with_a_command_that_makes_one(
+    tmp_path: Path, token: str
+) -> None:
     file = tmp_path / "token"
     file.write_text(token)
     with pytest.raises(RemotelyError, match="openssl rand"):

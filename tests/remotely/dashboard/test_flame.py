@@ -1,4 +1,4 @@
-"""Flames: what is made of py-spy's stacks, and that a real process is sampled where py-spy is."""
+"""Flame graphs: the tree of py-spy's stacks, and the errors of py-spy."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ def test_stacks_become_a_tree_with_the_widest_first() -> None:
     assert [each["name"] for each in main["calls"][1]["calls"]] == ["add (a b.py:3)", "wait"]
 
 
-def test_a_flame_begins_with_the_users_method_and_leaves_our_thread_out() -> None:
+def test_a_tree_begins_with_the_users_method_and_leaves_out_our_thread() -> None:
     around = "main (remotely/actor/zygote.py:64);run (remotely/actor/servant.py:9)"
     root = flame.tree([
         f"{around};step (user.py:3);add (remotely/api/handle.py:1) 30",
@@ -31,12 +31,12 @@ def test_a_flame_begins_with_the_users_method_and_leaves_our_thread_out() -> Non
     assert [each["name"] for each in root["calls"]] == [flame.IDLE, "step (user.py:3)"]
 
 
-def test_frames_that_nobody_would_see_are_left_out() -> None:
+def test_frames_with_a_tiny_share_are_left_out() -> None:
     root = flame.tree(["main;often 999", "main;rare 1"])
     assert [each["name"] for each in root["calls"][0]["calls"]] == ["often"]
 
 
-def test_without_py_spy_it_is_said_what_to_install(
+def test_without_py_spy_the_error_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(flame.sys, "executable", str(tmp_path / "python"))
@@ -46,7 +46,7 @@ def test_without_py_spy_it_is_said_what_to_install(
         asyncio.run(flame.record(os.getpid()))
 
 
-def test_what_py_spy_cannot_do_is_told_in_its_words(
+def test_an_error_of_py_spy_is_passed_on_with_a_hint(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     fake = tmp_path / "py-spy"

@@ -1,4 +1,4 @@
-"""Tables as the browser asks for them, of clusters that a test makes up."""
+"""The tables for the browser, over made-up clusters."""
 
 from typing import Any
 
@@ -30,25 +30,19 @@ def names(rows: list[dict[str, Any]], **asked: Any) -> list[str]:
     return [row["name"] for row in page(rows, ("name", "class", "rss"), **asked).rows]
 
 
-def test_names_are_sorted_as_people_count() -> None:
+def test_numbers_within_names_sort_as_numbers() -> None:
     rows = [actor(name) for name in ("Player-10", "learner", "Player-2", "player-1", "10", "9")]
     assert names(rows) == ["9", "10", "learner", "player-1", "Player-2", "Player-10"]
     assert names(rows, sort="-name") == names(rows)[::-1]
 
 
-def test_a_column_of_numbers_is_sorted_either_way() -> None:
-    rows = [actor("a", rss=5), actor("b", rss=50), actor("c", rss=7)]
-    assert names(rows, sort="rss") == ["a", "c", "b"]
-    assert names(rows, sort="-rss") == ["b", "c", "a"]
-
-
-def test_rows_without_a_value_come_last_in_either_direction() -> None:
+def test_rows_are_sorted_in_either_order_with_those_without_a_value_last() -> None:
     rows = [actor("a", rss=5), actor("b", rss=None), actor("c", rss="?"), actor("d", rss=7)]
     assert names(rows, sort="rss") == ["a", "d", "c", "b"]
     assert names(rows, sort="-rss") == ["c", "d", "a", "b"]
 
 
-def test_a_search_is_for_all_words_in_any_case() -> None:
+def test_a_search_matches_all_words_in_any_case() -> None:
     rows = [actor("one", method="step"), actor("two", method="Step"), actor("three")]
     assert names(rows, search="STEP") == ["one", "two"]
     assert names(rows, search="step two") == ["two"]
@@ -56,7 +50,7 @@ def test_a_search_is_for_all_words_in_any_case() -> None:
     assert (found.total, found.found, found.rows) == (3, 0, [])
 
 
-def test_a_page_is_never_larger_than_a_page() -> None:
+def test_a_page_has_at_most_200_rows() -> None:
     rows = [actor(f"a{n}") for n in range(500)]
     assert len(names(rows, limit=10_000)) == PAGE
     assert names(rows, after=498) == ["a498", "a499"]
@@ -64,27 +58,27 @@ def test_a_page_is_never_larger_than_a_page() -> None:
     assert names(rows, after=-5, limit=1) == ["a0"]
 
 
-def test_a_column_that_is_not_there_is_refused_by_name() -> None:
+def test_an_unknown_column_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="no column 'env' to sort by; there are: name, class"):
         page([actor("a")], ACTOR_COLUMNS, sort="-env")
 
 
-def test_calls_a_second_are_those_since_the_snapshot_before() -> None:
+def test_calls_per_second_count_from_the_previous_snapshot() -> None:
     first = snapshot(facts([actor("a", calls=100), actor("b", calls=7)]), 10.0, None)
     assert [each["calls_per_s"] for each in first.actors] == [0.0, 0.0]
     again = facts([actor("a", calls=150), actor("b", calls=3), actor("new", calls=9)])
     second = snapshot(again, 20.0, first)
-    # b has begun another life and counts from zero; how long `new` has been there is not known.
+    # b has restarted and counts from zero; the age of `new` is not known.
     assert [each["calls_per_s"] for each in second.actors] == [5.0, 0.0, 0.0]
     assert second.calls_by_class == {"Player": 50}
     third = snapshot(facts([]), 30.0, second)
     assert third.calls_by_class == {"Player": 50}  # a counter of Prometheus never falls
 
 
-def test_the_overview_stays_small_however_many_actors_there_are() -> None:
+def test_the_overview_stays_small_with_many_actors() -> None:
     many = [actor(f"a{n}", **{"class": f"C{n % 50}", "rss": 2, "running": 1}) for n in range(5000)]
-    told = overview(snapshot(facts(many), 0.0, None))
-    assert (told["actors"], told["rss"], told["running"]) == (5000, 10_000, 5000)
-    assert (told["total_cpus"], told["total_free_cpus"]) == (8.0, 6.0)
-    assert len(told["classes"]) == 12
-    assert len(str(told)) < 5000
+    summary = overview(snapshot(facts(many), 0.0, None))
+    assert (summary["actors"], summary["rss"], summary["running"]) == (5000, 10_000, 5000)
+    assert (summary["total_cpus"], summary["total_free_cpus"]) == (8.0, 6.0)
+    assert len(summary["classes"]) == 12
+    assert len(str(summary)) < 5000

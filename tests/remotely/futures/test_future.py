@@ -1,7 +1,6 @@
-"""The future of a call is one of the standard library's, to whoever is handed it."""
+"""The future of a call behaves as a future of the standard library."""
 
 import asyncio
-import concurrent.futures
 import itertools
 import os
 import signal
@@ -17,13 +16,13 @@ import remotely.futures.future
 import remotely.futures.wakeup
 from remotely.errors import CallTimeout
 from remotely.futures import wakeup
-from remotely.futures.future import CallFuture, completed, failed
+from remotely.futures.future import CallFuture
 from tests.clusters import wait_until
 from tests.striking import struck_after
 
 
 def test_it_has_the_attributes_of_a_future() -> None:
-    """Its constructor does by itself what that of its base would do."""
+    """Its constructor sets what the constructor of the base class would."""
     plain = vars(Future())
     ours = vars(CallFuture("a call"))
     for name in ("_waiters", "_condition"):  # properties
@@ -35,28 +34,8 @@ def test_it_has_the_attributes_of_a_future() -> None:
             assert ours[name] == value, name
 
 
-def test_it_works_with_wait_and_as_completed_and_await() -> None:
-    futures = [CallFuture[int]("a call") for _ in range(5)]
-
-    def complete() -> None:
-        for i, future in enumerate(futures):
-            future.set_result(i)
-
-    thread = threading.Thread(target=complete)
-    done = concurrent.futures.as_completed(futures, timeout=40)
-    thread.start()
-    assert sorted(future.result() for future in done) == list(range(5))
-    assert not concurrent.futures.wait(futures, timeout=40).not_done
-    thread.join()
-
-    async def gather() -> list[int]:
-        return [await future for future in futures]
-
-    assert asyncio.run(gather()) == list(range(5))
-
-
 def test_locking_one_future_does_not_lock_another() -> None:
-    """`wait` locks all of its own, and those of the standard library's that are among them."""
+    """`wait` locks all its futures, of which some may be the standard library's."""
     locked: list[bool] = []
     one, other = CallFuture[int]("one"), CallFuture[int]("other")
     with one._condition:
@@ -70,20 +49,20 @@ def test_locking_one_future_does_not_lock_another() -> None:
 
 def test_a_waiter_that_is_added_under_the_condition_is_notified() -> None:
     future = CallFuture[int]("a call")
-    told: list[object] = []
+    notified: list[object] = []
     with future._condition:
         thread = threading.Thread(target=future.set_result, args=(1,))
         thread.start()
         thread.join(0.1)
         assert not future.done()
-        future._waiters.append(SimpleNamespace(add_result=told.append))
+        future._waiters.append(SimpleNamespace(add_result=notified.append))
     thread.join()
-    assert told == [future]
+    assert notified == [future]
 
 
-def test_callbacks_run_though_an_interrupt_strikes_while_their_call_is_taken_back() -> None:
+def test_callbacks_run_if_an_interrupt_strikes_while_the_call_is_cancelled() -> None:
     class Interrupted:
-        """The receiver of a call that has not left yet."""
+        """The receiver of a call that is not sent yet."""
 
         def recall(self, _: object) -> bool:
             signal.raise_signal(signal.SIGINT)
@@ -93,19 +72,19 @@ def test_callbacks_run_though_an_interrupt_strikes_while_their_call_is_taken_bac
 
     future: Any = CallFuture("a call")
     future.receiver = Interrupted()
-    told: list[object] = []
-    future.add_done_callback(told.append)
+    called: list[object] = []
+    future.add_done_callback(called.append)
     with pytest.raises(KeyboardInterrupt):
         future.cancel()
     assert future.cancelled()
-    assert told == [future]
+    assert called == [future]
 
 
 def test_a_callback_runs_once_wherever_an_interrupt_strikes() -> None:
     for n in itertools.count(1):
-        seen: list[object] = []
+        called: list[object] = []
         future = CallFuture[int]("a call")
-        future.add_done_callback(seen.append)
+        future.add_done_callback(called.append)
         with (
             suppress(KeyboardInterrupt),
             struck_after(n, signal.SIGINT, remotely.futures.future) as has_struck,
@@ -113,15 +92,15 @@ def test_a_callback_runs_once_wherever_an_interrupt_strikes() -> None:
             future.set_result(1)
         if not future.done():
             future.settle(1, None)
-        future.settle(1, None)  # as whoever has the rest left to it does
-        future.tell()
-        assert seen == [future]
+        future.settle(1, None)  # as the loop does after an interrupt
+        future.run_callbacks()
+        assert called == [future]
         if not has_struck:
             break
     assert n > 2
 
 
-def test_an_interrupt_of_a_thread_that_waits_leaves_all_locks_free() -> None:
+def test_an_interrupt_of_a_waiting_thread_leaves_all_locks_free() -> None:
     for n in itertools.count(1):
         future = CallFuture[int]("a call")
         with (
@@ -138,7 +117,7 @@ def test_an_interrupt_of_a_thread_that_waits_leaves_all_locks_free() -> None:
     assert n > 1
 
 
-def test_a_fork_has_no_sleepers_of_its_parent() -> None:
+def test_a_forked_child_has_none_of_its_parents_sleepers() -> None:
     with ThreadPoolExecutor() as pool:
         future = CallFuture[int]("a call")
         pool.submit(future.result)
@@ -157,7 +136,7 @@ def test_a_wait_does_not_end_with_another_call() -> None:
     for thread in threads:
         thread.start()
     quick.set_result(1)
-    wait_until(lambda: got == [1], "the quick one is told")
+    wait_until(lambda: got == [1], "the quick one's waiter")
     slow.set_result(2)
     for thread in threads:
         thread.join()
@@ -169,7 +148,7 @@ def test_a_timeout_names_the_call() -> None:
         CallFuture("Actor-1.sample").result(timeout=0)
 
 
-def test_a_call_that_has_left_cannot_be_cancelled() -> None:
+def test_a_call_without_a_receiver_cannot_be_cancelled() -> None:
     future: CallFuture[int] = CallFuture("a call")
     assert not future.cancel()
     assert future.running()
@@ -178,33 +157,27 @@ def test_a_call_that_has_left_cannot_be_cancelled() -> None:
 
 
 def test_a_done_future_releases_its_actor_and_cannot_be_set_again() -> None:
-    value, error = (CallFuture[int]("a call", keep=object()) for _ in "ab")
+    value, error = (CallFuture[int]("a call", actor=object()) for _ in "ab")
     value.set_result(1)
     error.set_exception(LookupError())
     for future in (value, error):
-        assert future.keep is None
+        assert future.actor is None
         with pytest.raises(InvalidStateError):
             future.set_result(2)
 
 
-def test_completed_and_failed_futures_are_done() -> None:
-    assert completed(3).result() == 3
-    with pytest.raises(LookupError):
-        failed(LookupError()).result()
-
-
-def test_losing_a_call_that_has_its_answer_changes_nothing() -> None:
-    """A connection may end just after the circle that the call waited in was told."""
+def test_losing_a_call_that_has_an_outcome_changes_nothing() -> None:
     future = CallFuture[int]("a call")
-    told: list[object] = []
-    future.add_done_callback(told.append)
+    called: list[object] = []
+    future.add_done_callback(called.append)
+    future.run_callbacks()
+    assert not called  # there is no outcome yet
     future.settle(7, None)
-    future.tell()
+    future.run_callbacks()
     future.lose(KeyError())
-    future.lose(KeyError())
-    future.tell()
+    future.run_callbacks()
     assert future.result(0) == 7
-    assert told == [future]
+    assert called == [future]
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
@@ -215,25 +188,15 @@ def test_a_done_callback_that_exits_ends_neither_its_thread_nor_the_other_callba
         raise error
 
     future: CallFuture[int] = CallFuture("a call")
-    told: list[object] = []
+    events: list[object] = []
     future.add_done_callback(raise_it)
-    future.add_done_callback(told.append)
+    future.add_done_callback(events.append)
 
     def complete() -> None:
         future.set_result(1)
-        told.append("the thread goes on")
+        events.append("the thread continues")
 
     thread = threading.Thread(target=complete)
     thread.start()
     thread.join()
-    assert told == [future, "the thread goes on"]
-
-
-def test_done_callbacks_do_not_run_before_a_retry() -> None:
-    told: list[object] = []
-    future: CallFuture[int] = CallFuture("a call")
-    future.add_done_callback(told.append)
-    future.tell()
-    assert not told
-    future.set_result(1)
-    assert told == [future]
+    assert events == [future, "the thread continues"]

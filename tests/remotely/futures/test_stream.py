@@ -1,4 +1,4 @@
-"""Streams: a method that yields is iterated at the caller, a few items ahead, and ends in order."""
+"""Streams: iterating a generator method of an actor, with a few items ahead."""
 
 import asyncio
 import os
@@ -65,8 +65,6 @@ class AsyncSource:
 
 @remotely.remote_class(concurrency=2)
 class SharedSource:
-    """Serves two at a time."""
-
     def __init__(self) -> None:
         self.go = threading.Event()
 
@@ -101,18 +99,16 @@ async def items_of(stream: Any) -> list[Any]:
     return [item async for item in stream]
 
 
-def test_a_method_that_yields_is_iterated_at_the_caller(cluster: str) -> None:
-    source = Source()
-
-    assert list(source.count(50)) == list(range(50))
-    assert list(source.count(0)) == []
+def test_a_generator_method_is_iterated_by_its_caller_who_needs_no_handle(cluster: str) -> None:
+    assert list(Source().count(50)) == list(range(50))
+    assert list(Source().count(0)) == []
 
 
-def test_an_item_is_what_it_was_when_it_was_yielded(cluster: str) -> None:
+def test_an_item_has_its_value_at_the_yield(cluster: str) -> None:
     assert [float(array[0]) for array in Source().arrays(6)] == [1, 2, 3, 4, 5, 6]
 
 
-def test_nothing_runs_before_the_first_item_is_asked_for(here: None) -> None:
+def test_nothing_runs_before_the_first_item_is_requested(here: None) -> None:
     source = Source()
 
     stream = source.count(10)
@@ -122,7 +118,7 @@ def test_nothing_runs_before_the_first_item_is_asked_for(here: None) -> None:
     stream.close()
 
 
-def test_the_actor_works_ahead_by_a_few_items_and_no_more(here: None) -> None:
+def test_the_actor_works_at_most_a_few_items_ahead(here: None) -> None:
     source = Source()
 
     stream = source.count(1000)
@@ -147,7 +143,7 @@ def test_with_concurrency_calls_are_served_while_an_item_is_made(here: None) -> 
     stream = source.held()
     assert next(stream) == 1
 
-    remotely.submit(source.release).result(timeout=40)  # the stream asks for several at a time
+    remotely.submit(source.release).result(timeout=40)  # the next items are requested already
 
     assert list(stream) == [2]
 
@@ -174,19 +170,19 @@ def test_with_concurrency_the_items_of_a_stream_are_made_one_at_a_time_and_in_or
     assert both == [(number, number) for number in range(200)]
     stream = source.count(200)
     assert next(stream) == 0
-    remotely.close(source)  # what was asked for before is answered
+    remotely.close(source)  # items that were requested before still arrive
     assert [next(stream) for _ in range(AHEAD)] == [1, 2, 3, 4]
 
 
-def test_with_concurrency_an_interrupt_that_a_method_raises_is_its_answer(here: None) -> None:
+def test_with_concurrency_a_keyboard_interrupt_of_a_method_reaches_its_caller(here: None) -> None:
     source = SharedSource()
     with pytest.raises(KeyboardInterrupt):
         source.interrupt()
     assert list(source.count(2)) == [0, 1]
 
 
-@pytest.mark.parametrize("how", ["close", "break", "forget"])
-def test_a_consumer_that_stops_closes_the_generator_over_there(
+@pytest.mark.parametrize("how", ["close", "with", "drop"])
+def test_a_consumer_that_stops_closes_the_generator_in_the_actor(
     here: None, tmp_path: Path, how: str
 ) -> None:
     source = Source(str(tmp_path))
@@ -198,7 +194,7 @@ def test_a_consumer_that_stops_closes_the_generator_over_there(
     if how == "close":
         stream.close()
         assert list(stream) == []
-    elif how == "break":
+    elif how == "with":
         with stream:
             pass
     else:
@@ -217,7 +213,7 @@ def test_an_error_in_the_middle_arrives_after_the_items_before_it(cluster: str) 
     assert list(stream) == []
 
 
-def test_a_producer_that_dies_raises_at_the_consumer(cluster: str) -> None:
+def test_the_death_of_the_actor_raises_in_the_consumer(cluster: str) -> None:
     source = Source()
     pid = source.pid()
     stream = source.slowly(0.05)
@@ -237,11 +233,7 @@ def test_async_generators_are_streams_too(cluster: str) -> None:
     assert list(zip(first, second, strict=True)) == [(n, n) for n in range(20)]
 
 
-def test_a_stream_keeps_its_actor(here: None) -> None:
-    assert list(Source().count(5)) == [0, 1, 2, 3, 4]
-
-
-def test_threads_that_share_a_stream_have_each_item_once(here: None) -> None:
+def test_threads_that_share_a_stream_get_each_item_once(here: None) -> None:
     stream = Source().count(500)
     switch_s = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
@@ -255,7 +247,7 @@ def test_threads_that_share_a_stream_have_each_item_once(here: None) -> None:
     assert sorted(items) == list(range(500))
 
 
-def test_an_item_whose_wait_is_interrupted_is_the_next(here: None, tmp_path: Path) -> None:
+def test_an_item_whose_wait_was_interrupted_is_the_next_one(here: None) -> None:
     source = SharedSource()
     stream = source.held()
     assert next(stream) == 1
@@ -284,7 +276,7 @@ def test_a_stream_is_read_by_async_for(cluster: str) -> None:
     asyncio.run(fail(Source().breaks()))
 
 
-def test_a_cancelled_wait_for_an_item_stops_no_event_loop_and_loses_no_item(here: None) -> None:
+def test_a_cancelled_wait_blocks_no_event_loop_and_loses_no_item(here: None) -> None:
     source = SharedSource()
 
     async def read() -> list[int]:
@@ -298,7 +290,7 @@ def test_a_cancelled_wait_for_an_item_stops_no_event_loop_and_loses_no_item(here
 
     began = time.monotonic()
     assert asyncio.run(read()) == [2]
-    assert time.monotonic() - began < 9.0, "half a second for each, if the call is taken back"
+    assert time.monotonic() - began < 9.0, "cancelling each call would take half a second"
 
 
 def test_the_last_item_is_not_lost_if_one_task_sees_the_end_and_another_is_cancelled() -> None:
@@ -317,14 +309,14 @@ def test_the_last_item_is_not_lost_if_one_task_sees_the_end_and_another_is_cance
         last.cancel()
         with pytest.raises(asyncio.CancelledError):
             await last
-        assert not asked[0].has_callbacks, "each cancelled wait would leave one"
+        assert not asked[0].has_callbacks, "a cancelled wait must remove its callback"
         asked[0].set_result(7)
         assert await items_of(stream) == [7]
 
     asyncio.run(share())
 
 
-def test_a_stream_that_was_closed_gives_no_item_that_was_given_back() -> None:
+def test_a_closed_stream_yields_no_item_that_was_given_back() -> None:
     async def close() -> list[int]:
         stream: Stream[int] = Stream(lambda: CallFuture("a stream"), lambda: None)
         waits = [asyncio.create_task(anext(stream)) for _ in range(2)]
@@ -339,7 +331,7 @@ def test_a_stream_that_was_closed_gives_no_item_that_was_given_back() -> None:
     assert asyncio.run(close()) == []
 
 
-def test_tasks_that_share_a_stream_have_each_item_once(here: None) -> None:
+def test_tasks_that_share_a_stream_get_each_item_once(here: None) -> None:
     async def share(stream: Any) -> list[int]:
         lists = await asyncio.gather(*(items_of(stream) for _ in range(3)))
         return sorted(item for items in lists for item in items)
@@ -347,7 +339,7 @@ def test_tasks_that_share_a_stream_have_each_item_once(here: None) -> None:
     assert asyncio.run(share(Source().count(100))) == list(range(100))
 
 
-def test_merge_yields_from_whichever_is_ready(here: None) -> None:
+def test_merge_yields_items_as_they_arrive(here: None) -> None:
     slow, fast = Source(), Source()
 
     seen = []
@@ -367,7 +359,7 @@ def test_merge_ends_with_the_last_of_its_streams(cluster: str) -> None:
     assert sorted(items) == sorted([*range(10)] * 3)
 
 
-def test_merge_closes_all_when_its_consumer_stops(here: None, tmp_path: Path) -> None:
+def test_merge_closes_its_streams_when_its_consumer_stops(here: None, tmp_path: Path) -> None:
     source = Source(str(tmp_path))
 
     merged = remotely.merge([source.count(1000)])

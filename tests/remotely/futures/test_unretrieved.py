@@ -1,4 +1,4 @@
-"""An error that nobody looked at is told once, with its remote traceback; nothing else is."""
+"""Unretrieved errors are reported once, with their remote traceback; nothing else is."""
 
 import asyncio
 import os
@@ -41,46 +41,46 @@ class AsyncActor:
         await asyncio.sleep(seconds)
 
 
-def raised(told: list[tuple[str, BaseException]]) -> CallFuture[Any]:
+def raised(reported: list[tuple[str, BaseException]]) -> CallFuture[Any]:
     future: CallFuture[Any] = CallFuture("Actor-1.set_param")
-    future.on_unretrieved = lambda what, error: told.append((what, error))
+    future.on_unretrieved = lambda what, error: reported.append((what, error))
     future.set_exception(KeyError("x"))
     return future
 
 
 class SeenEarly(CallFuture[Any]):
-    """Another thread asks whether it is done, and sees, while it is being noted."""
+    """Another thread retrieves the error while the outcome is being recorded."""
 
-    another_asks = True
+    is_first = True
 
-    def _note(self, outcome: Any) -> None:
-        if self.another_asks:
-            self.another_asks = False
+    def _record(self, outcome: Any) -> None:
+        if self.is_first:
+            self.is_first = False
             with self._condition:
                 assert self.done()
             assert self.exception(timeout=0) is outcome[2]
-        super()._note(outcome)
+        super()._record(outcome)
 
 
 def test_an_error_that_is_retrieved_while_it_is_being_set_is_not_reported() -> None:
-    told: list[object] = []
+    reported: list[object] = []
     future = SeenEarly("Actor-1.set_param")
-    future.on_unretrieved = lambda what, error: told.append(error)
+    future.on_unretrieved = lambda what, error: reported.append(error)
     future.set_exception(KeyError("x"))
     del future
-    assert told == []
+    assert reported == []
 
 
 def test_of_two_outcomes_only_the_first_is_reported() -> None:
-    told: list[object] = []
+    reported: list[object] = []
     future: CallFuture[Any] = CallFuture("Actor-1.set_param")
-    future.on_unretrieved = lambda what, error: told.append(error)
+    future.on_unretrieved = lambda what, error: reported.append(error)
     first, second = KeyError("first"), KeyError("second")
     future.settle(None, first)
     future.settle(None, second)
-    assert told == []
+    assert reported == []
     del future
-    assert told == [first]
+    assert reported == [first]
 
 
 async def _awaited(future: Any) -> None:
@@ -93,7 +93,7 @@ def _caught(future: Any) -> None:
         future.result()
 
 
-SEEING: dict[str, Callable[[Any], object]] = {
+RETRIEVING: dict[str, Callable[[Any], object]] = {
     "result": _caught,
     "exception": lambda future: future.exception(),
     "await": lambda future: asyncio.run(_awaited(future)),
@@ -103,31 +103,30 @@ SEEING: dict[str, Callable[[Any], object]] = {
 }
 
 
-@pytest.mark.parametrize("way", SEEING)
-def test_an_error_that_was_retrieved_is_not_reported(way: str) -> None:
-    told: list[Any] = []
-    SEEING[way](raised(told))
-    assert not told
+@pytest.mark.parametrize("way", RETRIEVING)
+def test_a_retrieved_error_is_not_reported(way: str) -> None:
+    reported: list[Any] = []
+    RETRIEVING[way](raised(reported))
+    assert not reported
 
 
 def test_an_unretrieved_error_is_reported_when_its_future_is_dropped() -> None:
-    told: list[Any] = []
-    future = raised(told)
+    reported: list[Any] = []
+    future = raised(reported)
     assert future.done()
     future.add_done_callback(lambda _: None)
-    assert not told
+    assert not reported
     del future
-    assert [(what, str(error)) for what, error in told] == [("Actor-1.set_param", "'x'")]
+    assert [(what, str(error)) for what, error in reported] == [("Actor-1.set_param", "'x'")]
 
 
-def test_values_and_errors_without_a_listener_are_not_reported() -> None:
-    told: list[Any] = []
+def test_a_value_is_not_reported() -> None:
+    reported: list[Any] = []
     future: CallFuture[int] = CallFuture("a call")
-    future.on_unretrieved = lambda *both: told.append(both)
+    future.on_unretrieved = lambda *both: reported.append(both)
     future.set_result(1)
     del future
-    CallFuture("a call").set_exception(KeyError())
-    assert not told
+    assert not reported
 
 
 def test_the_same_error_of_a_groups_members_has_one_report_key() -> None:
@@ -138,7 +137,7 @@ def test_the_same_error_of_a_groups_members_has_one_report_key() -> None:
     )
 
 
-def test_the_error_of_a_forgotten_call_is_printed_once(
+def test_the_error_of_a_dropped_call_is_printed_once(
     cluster: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     actor = Actor()
@@ -146,23 +145,23 @@ def test_the_error_of_a_forgotten_call_is_printed_once(
         actor.set_param.submit("lr")
     assert actor.pid()
 
-    said = ""
+    printed = ""
 
-    def is_told() -> bool:
-        nonlocal said
-        said += capsys.readouterr().err
-        return "KeyError" in said
+    def is_printed() -> bool:
+        nonlocal printed
+        printed += capsys.readouterr().err
+        return "KeyError" in printed
 
-    wait_until(is_told, "the error")
+    wait_until(is_printed, "the error")
     remotely.shutdown()
-    said += capsys.readouterr().err
-    assert said.count("set_param failed, and the error was never retrieved") == 1
-    assert said.count("KeyError: 'lr'") == 1
-    assert "in set_param" in said
-    assert "result() or exception()" in said
+    printed += capsys.readouterr().err
+    assert printed.count("set_param failed, and the error was never retrieved") == 1
+    assert printed.count("KeyError: 'lr'") == 1
+    assert "in set_param" in printed
+    assert "result() or exception()" in printed
 
 
-def test_the_death_of_an_actor_is_printed_for_a_forgotten_call(
+def test_the_death_of_an_actor_is_printed_for_a_dropped_call(
     here: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     actor: Any = Actor()
@@ -173,7 +172,7 @@ def test_the_death_of_an_actor_is_printed_for_a_forgotten_call(
     wait_until(lambda: "SIGKILL; the call may have run" in capsys.readouterr().err, "its death")
 
 
-def test_calls_that_are_waited_for_streams_and_ends_on_purpose_say_nothing(
+def test_retrieved_errors_streams_and_requested_ends_print_nothing(
     here: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     group: Any = remotely.group(Actor, 2)
@@ -206,9 +205,9 @@ def test_unretrieved_errors_are_printed_in_process_too(
     actor: Any = Actor()
     for _ in range(3):
         actor.set_param.submit("lr")
-    said = capsys.readouterr().err
-    assert said.count("Actor-1.set_param failed") == 1
-    assert "KeyError: 'lr'" in said
+    printed = capsys.readouterr().err
+    assert printed.count("Actor-1.set_param failed") == 1
+    assert "KeyError: 'lr'" in printed
 
 
 SCRIPT = """
@@ -236,7 +235,7 @@ def output_of(tmp_path: Path, body: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_a_daemon_thread_that_calls_until_the_end_prints_nothing(tmp_path: Path) -> None:
+def test_a_daemon_thread_that_calls_until_the_script_ends_prints_nothing(tmp_path: Path) -> None:
     body = """
     actor = Actor()
     def play():
@@ -251,5 +250,5 @@ def test_a_daemon_thread_that_calls_until_the_end_prints_nothing(tmp_path: Path)
 
 
 def test_an_unretrieved_error_in_the_last_line_of_a_script_is_printed(tmp_path: Path) -> None:
-    said = output_of(tmp_path, "actor = Actor(); actor.set_param.submit('lr'); actor.step()")
-    assert said.count("Actor-1.set_param failed") == 1
+    printed = output_of(tmp_path, "actor = Actor(); actor.set_param.submit('lr'); actor.step()")
+    assert printed.count("Actor-1.set_param failed") == 1

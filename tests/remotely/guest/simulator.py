@@ -1,7 +1,7 @@
 """A process that serves an object: python -m tests.remotely.guest.simulator OPTIONS.
 
-OPTIONS are those of `serve`, as JSON, and `last_reply_s`, how long the last replies have to leave.
-The last line that it prints says how `serve` has ended.
+OPTIONS are those of `serve`, as JSON, plus `last_reply_s`, which replaces LAST_REPLY_S, and
+`awaiting`, to serve an object with async methods.  The last line of output says how `serve` ended.
 """
 
 import asyncio

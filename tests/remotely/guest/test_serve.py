@@ -1,5 +1,5 @@
-"""Objects of processes that dial in, on real clusters: near, on the same machine as their callers,
-and far, on what passes for another one, where all goes through the relay of a worker.
+"""Objects of processes that dial in to a real cluster: `near`, on the machine of their callers, and
+`far`, on an emulated second machine, whose messages pass through the relay of a worker.
 """
 
 import gc
@@ -50,7 +50,7 @@ class Maker:
 
 
 class Guests:
-    """Starts processes that serve an object, and ends what is left of them."""
+    """Starts processes that serve an object, and ends them."""
 
     def __init__(self, place: str = "near") -> None:
         self.place = place
@@ -81,7 +81,7 @@ class Guests:
             guest.kill()
             guest.communicate()
         guest_folder.sweep()
-        if remotely.is_connected():  # or the next test would be given one of these
+        if remotely.is_connected():  # else the next test might get one of these
             wait_until(lambda: not any(a.dialled_in for a in remotely.status().actors), "gone")
 
 
@@ -106,8 +106,21 @@ def far() -> Iterator[Guests]:
     made.end()
 
 
-def said(guest: subprocess.Popen[str]) -> str:
-    """Return what a process has said when it has ended by itself."""
+@pytest.fixture
+def own_cluster(nothing_left: None, tmp_path: Path) -> Iterator[tuple[Here, Guests]]:
+    """Yield a cluster that the test may change, connected, and its far guests."""
+    cluster, guests = Here(tmp_path / "here"), Guests("far")
+    try:
+        remotely.connect(cluster.address, key=cluster.key)
+        yield cluster, guests
+    finally:
+        remotely.shutdown()
+        guests.end()
+        cluster.stop()
+
+
+def output_of(guest: subprocess.Popen[str]) -> str:
+    """Wait for the end of a process; return its output."""
     out, _ = guest.communicate(timeout=40)
     return out
 
@@ -120,7 +133,7 @@ def one(**options: Any) -> Simulator:
 # --- an actor like any other ----------------------------------------------------------------------
 
 
-def test_it_is_an_actor_like_any_other(here: None, started_here: Here, guests: Guests) -> None:
+def test_a_guest_is_an_actor_like_any_other(here: None, started_here: Here, guests: Guests) -> None:
     guest = guests.start(started_here, name="sim")
     simulator = one()
     assert isinstance(simulator, Simulator)
@@ -144,10 +157,10 @@ def test_it_is_an_actor_like_any_other(here: None, started_here: Here, guests: G
     assert seen.dialled_in
 
 
-def test_a_result_of_another_machine_is_brought_to_it_by_the_caller(
+def test_the_caller_fetches_results_of_other_machines_for_a_guest(
     started: Started, nothing_left: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may reach no other machine than that of the worker to which it has dialled in."""
+    """A guest may be able to reach only the machine of its relay."""
     pulled: list[int] = []
     pull = Connection.pull
 
@@ -171,7 +184,7 @@ def test_a_result_of_another_machine_is_brought_to_it_by_the_caller(
         remotely.shutdown()
 
 
-def test_large_values_of_several_callers_cross_at_a_time(
+def test_large_values_of_several_callers_cross_at_the_same_time(
     here: None, started_here: Here, guests: Guests
 ) -> None:
     guests.start(started_here, concurrency=3)
@@ -183,7 +196,7 @@ def test_large_values_of_several_callers_cross_at_a_time(
             assert np.array_equal(future.result(30), array)
 
 
-def test_actors_can_call_it_and_it_can_be_passed_on(
+def test_actors_can_call_a_guest_whose_handle_they_receive(
     here: None, started_here: Here, far: Guests
 ) -> None:
     far.start(started_here)
@@ -198,7 +211,7 @@ class Caller:
         return simulator.step(7)
 
 
-def test_it_serves_several_calls_at_a_time_if_asked_to(
+def test_a_guest_with_concurrency_serves_several_calls_at_a_time(
     here: None, started_here: Here, near: Guests
 ) -> None:
     near.start(started_here, concurrency=2)
@@ -207,30 +220,30 @@ def test_it_serves_several_calls_at_a_time_if_asked_to(
     assert sorted(call.result(40) for call in calls) == [0, 1]
 
 
-def test_async_methods_wait_for_each_other(here: None, started_here: Here, near: Guests) -> None:
+def test_async_methods_of_a_guest_interleave(here: None, started_here: Here, near: Guests) -> None:
     near.start(started_here, awaiting=True)
     (awaiting,) = remotely.arrivals("Awaiting", count=1, timeout=40)
     assert [call.result(40) for call in [awaiting.meet.submit(), awaiting.meet.submit()]] == [2, 2]
 
 
-def test_a_handle_that_it_is_passed_needs_a_clients_key(
-    here: None, started_here: Here, near: Guests, tmp_path: Path
+def test_a_guest_with_a_client_key_can_call_a_handle_that_it_receives(
+    here: None, started_here: Here, near: Guests
 ) -> None:
-    near.start(started_here)  # this one finds client.key in its home
+    near.start(started_here)  # client.key is in its home
     assert one().call(Counter()) == 1
 
 
 # --- ends -----------------------------------------------------------------------------------------
 
 
-def busy(simulator: Simulator, tmp_path: Path, seconds: float = 60) -> "Future[None]":
-    """Return the future of a call that runs."""
-    running = simulator.sleep.submit(str(tmp_path / "runs"), seconds)
+def busy(simulator: Simulator, tmp_path: Path) -> "Future[None]":
+    """Return the future of a running call."""
+    running = simulator.sleep.submit(str(tmp_path / "runs"), 60)
     wait_until((tmp_path / "runs").exists, "the call runs")
     return running  # type: ignore[no-any-return]
 
 
-def test_callers_of_one_whose_process_is_killed_are_told(
+def test_the_kill_of_a_guest_fails_its_calls_and_frees_its_name(
     here: None, started_here: Here, guests: Guests, tmp_path: Path
 ) -> None:
     guest = guests.start(started_here, name="sim")
@@ -248,7 +261,7 @@ def test_callers_of_one_whose_process_is_killed_are_told(
     assert one().step(1) == 10
 
 
-def test_a_client_that_closes_it_ends_the_serving_and_no_more(
+def test_a_client_that_closes_a_guest_ends_serve_but_not_the_process(
     here: None, started_here: Here, guests: Guests
 ) -> None:
     guest = guests.start(started_here)
@@ -256,16 +269,16 @@ def test_a_client_that_closes_it_ends_the_serving_and_no_more(
     last = simulator.echo.submit(np.ones(1_000_000))
     remotely.close(simulator)
     assert last.result(40).sum() == 1_000_000
-    assert said(guest).endswith("closed by a client\nserve has returned: closed\n")
+    assert output_of(guest).endswith("closed by a client\nserve has returned: closed\n")
     with pytest.raises(ActorDied, match="closed"):
         simulator.step(1)
 
 
 @pytest.mark.parametrize("end", ["closed", "interrupted"])
-def test_a_client_that_stutters_at_the_end_gets_the_last_reply(
+def test_a_client_that_is_stopped_during_the_end_gets_the_last_reply(
     here: None, started_here: Here, far: Guests, tmp_path: Path, end: str
 ) -> None:
-    guest = far.start(started_here, name="sim", last_reply_s=20)  # it leaves when it can
+    guest = far.start(started_here, name="sim", last_reply_s=20)
     simulator = one()
     values = 125_000
     script = (
@@ -295,14 +308,14 @@ def test_a_client_that_stutters_at_the_end_gets_the_last_reply(
         wait_until(lambda: remotely.status().actors == [], "the actor is gone")
         client.send_signal(signal.SIGCONT)
         out, _ = client.communicate(timeout=40)
-        said(guest)
+        output_of(guest)
     finally:
         client.kill()
         client.communicate()
     assert out == f"{values}.0\n"
 
 
-def test_a_kill_ends_the_serving_and_not_the_process(
+def test_remotely_kill_ends_serve_but_not_the_process(
     here: None, started_here: Here, near: Guests
 ) -> None:
     guest = near.start(started_here)
@@ -310,11 +323,11 @@ def test_a_kill_ends_the_serving_and_not_the_process(
     remotely.kill(simulator)
     with pytest.raises(ActorDied, match=f"killed by pid {os.getpid()}"):
         simulator.step(1)
-    assert f"serve has returned: killed by pid {os.getpid()} on " in said(guest)
+    assert f"serve has returned: killed by pid {os.getpid()} on " in output_of(guest)
     assert guest.returncode == 0
 
 
-def test_ctrl_c_and_exit_end_the_process_and_callers_hear_why(
+def test_ctrl_c_and_exit_end_the_process_and_callers_get_the_reason(
     here: None, started_here: Here, far: Guests, tmp_path: Path
 ) -> None:
     guest = far.start(started_here)
@@ -323,17 +336,17 @@ def test_ctrl_c_and_exit_end_the_process_and_callers_hear_why(
     error = running.exception(40)
     assert isinstance(error, ActorDied)
     assert "left `serve`: KeyboardInterrupt" in str(error)
-    assert "KeyboardInterrupt" in said(guest)
+    assert "KeyboardInterrupt" in output_of(guest)
     assert guest.returncode == -signal.SIGINT
     guest = far.start(started_here)
     with pytest.raises(ActorDied, match="left `serve`: SystemExit"):
         one().exit(4)
-    said(guest)
+    output_of(guest)
     assert guest.returncode == 4
 
 
-def test_nothing_is_left_of_a_process_that_has_served(
-    here: None, started_here: Here, tmp_path: Path
+def test_a_process_can_serve_repeatedly_in_any_thread_and_leaks_nothing(
+    here: None, started_here: Here
 ) -> None:
     ended: list[object] = []
 
@@ -344,7 +357,7 @@ def test_nothing_is_left_of_a_process_that_has_served(
         ended.append(True)
 
     descriptors = []
-    for _ in range(3):  # and it may serve again, in any thread
+    for _ in range(3):
         thread = threading.Thread(target=work)
         thread.start()
         simulator = one()
@@ -360,10 +373,10 @@ def test_nothing_is_left_of_a_process_that_has_served(
     assert not list(Path(tempfile.gettempdir()).glob("remotely-guest-*"))
 
 
-# --- the cluster ends, or parts of it -------------------------------------------------------------
+# --- the end of the cluster, or of parts of it ----------------------------------------------------
 
 
-def test_it_dials_in_again_if_the_worker_that_relays_is_lost(
+def test_a_guest_dials_in_again_if_the_worker_of_its_relay_is_lost(
     nothing_left: None, tmp_path: Path
 ) -> None:
     cluster, guests = Started(tmp_path), Guests("far")
@@ -378,7 +391,7 @@ def test_it_dials_in_again_if_the_worker_that_relays_is_lost(
         relays = [w for w in workers if port in {c.laddr.port for c in w.net_connections("tcp")}]
         relays[0].kill()
         assert isinstance(running.exception(40), WorkerLost)
-        (tmp_path / "go").touch()  # until it has ended, the object cannot dial in
+        (tmp_path / "go").touch()  # the guest dials in after the call has ended
         assert one().step(2) == 20
         assert remotely.get_actor("sim").step(3) == 30
     finally:
@@ -387,29 +400,23 @@ def test_it_dials_in_again_if_the_worker_that_relays_is_lost(
         cluster.stop()
 
 
-def test_a_restarted_master_knows_the_object_and_its_client(
-    nothing_left: None, tmp_path: Path
+def test_a_restarted_master_knows_the_guest_and_its_client(
+    own_cluster: tuple[Here, Guests],
 ) -> None:
-    cluster, guests = Here(tmp_path / "here"), Guests("far")
-    try:
-        remotely.connect(cluster.address, key=cluster.key)
-        guests.start(cluster, name="sim")
-        simulator = one()
-        assert simulator.step(1) == 10
-        (master,) = processes(str(cluster.home), "remotely.master")
-        master.kill()
-        assert simulator.step(2) == 20  # calls need no master
-        run(cluster.home, "start", "--port", str(cluster.port))
-        assert remotely.get_actor("sim").step(3) == 30
-        assert Caller().call(simulator) == 70  # of a key that only the new master knows
-        with pytest.raises(CallTimeout):  # it is ours already
-            next(remotely.arrivals(Simulator, timeout=0.1))
-        guests.start(cluster, name="second")
-        wait_until(lambda: len(remotely.status().actors) == 2, "the second has dialled in")
-    finally:
-        remotely.shutdown()
-        guests.end()
-        cluster.stop()
+    cluster, guests = own_cluster
+    guests.start(cluster, name="sim")
+    simulator = one()
+    assert simulator.step(1) == 10
+    (master,) = processes(str(cluster.home), "remotely.master")
+    master.kill()
+    assert simulator.step(2) == 20  # calls need no master
+    run(cluster.home, "start", "--port", str(cluster.port))
+    assert remotely.get_actor("sim").step(3) == 30
+    assert Caller().call(simulator) == 70  # with a key that only the new master knows
+    with pytest.raises(CallTimeout):  # this client has it already
+        next(remotely.arrivals(Simulator, timeout=0.1))
+    guests.start(cluster, name="second")
+    wait_until(lambda: len(remotely.status().actors) == 2, "the second has dialled in")
 
 
 def test_serve_returns_when_the_cluster_is_stopped(
@@ -423,33 +430,28 @@ def test_serve_returns_when_the_cluster_is_stopped(
         remotely.shutdown()
     finally:
         cluster.stop()
-    assert said(guest).endswith("serve has returned: the cluster was stopped\n")
+    assert output_of(guest).endswith("serve has returned: the cluster was stopped\n")
 
 
-def test_a_key_that_is_revoked_ends_the_serving(nothing_left: None, tmp_path: Path) -> None:
-    cluster, guests = Here(tmp_path / "here"), Guests("far")
-    try:
-        remotely.connect(cluster.address, key=cluster.key)
-        key = tmp_path / "robot.key"
-        run(cluster.home, "keys", "add", "worker", str(key))
-        guest = guests.start(cluster, key=str(key))
-        simulator = one()
-        assert simulator.step(1) == 10
-        public = json.loads(key.read_text())["public"]
-        run(cluster.home, "keys", "revoke", public)
-        assert "NotAllowed: " in said(guest)
-        with pytest.raises(ActorDied):
-            simulator.step(1)
-    finally:
-        remotely.shutdown()
-        guests.end()
-        cluster.stop()
+def test_the_revocation_of_its_key_ends_serve(
+    own_cluster: tuple[Here, Guests], tmp_path: Path
+) -> None:
+    cluster, guests = own_cluster
+    key = tmp_path / "robot.key"
+    run(cluster.home, "keys", "add", "worker", str(key))
+    guest = guests.start(cluster, key=str(key))
+    simulator = one()
+    assert simulator.step(1) == 10
+    run(cluster.home, "keys", "revoke", json.loads(key.read_text())["public"])
+    assert "NotAllowed: " in output_of(guest)
+    with pytest.raises(ActorDied):
+        simulator.step(1)
 
 
 # --- arrivals -------------------------------------------------------------------------------------
 
 
-def test_arrivals_come_as_they_dial_in_by_their_class_its_base_or_its_name(
+def test_arrivals_are_found_by_class_base_class_or_class_name(
     here: None, started_here: Here, near: Guests
 ) -> None:
     arrivals = remotely.arrivals(Base, timeout=40)
@@ -467,7 +469,7 @@ def test_arrivals_come_as_they_dial_in_by_their_class_its_base_or_its_name(
     assert type(by_name).__name__ == "HandleOfSimulator"
 
 
-def test_each_goes_to_one_client_and_to_the_next_when_that_has_ended(
+def test_an_arrival_goes_to_one_client_and_to_the_next_when_that_has_ended(
     here: None, started_here: Here, near: Guests
 ) -> None:
     guest = near.start(started_here, name="sim")
@@ -489,7 +491,7 @@ def test_each_goes_to_one_client_and_to_the_next_when_that_has_ended(
     assert learner.stdout.readline() == b"has it\n"
     with pytest.raises(CallTimeout):
         next(remotely.arrivals(Simulator, timeout=0.2))
-    assert remotely.get_actor("sim").step(1) == 10  # by its name, anybody may call it
+    assert remotely.get_actor("sim").step(1) == 10  # any client may call it by name
     learner.kill()
     learner.communicate()
     assert one().pid() == guest.pid
@@ -504,7 +506,7 @@ def test_a_second_object_of_the_same_name_is_refused(
     near.start(started_here, name="sim")
     simulator = one()
     second = near.start(started_here, name="sim")
-    assert "NameTaken: an actor named 'sim' is on this cluster already" in said(second)
+    assert "NameTaken: an actor named 'sim' is on this cluster already" in output_of(second)
     assert simulator.step(1) == 10
     with pytest.raises(NameTaken):
         remotely.options(Counter, name="sim")()
@@ -527,10 +529,10 @@ def test_serve_without_a_cluster_or_a_key_says_what_to_do(
     key = started_here.key.parent / "worker.key"
     with pytest.raises(MasterLost, match="no master at 127"):
         remotely.serve(Simulator(), address="127.0.0.1:9", key=key, patience_s=1)
-    (told,) = [r.getMessage() for r in caplog.records if r.name == "remotely"]  # at once
-    assert "nothing listens at port 9" in told
-    assert told.endswith("Trying again for 1 s (patience_s)")
-    with pytest.raises(ValueError, match="is no address"):
+    (warning,) = [r.getMessage() for r in caplog.records if r.name == "remotely"]
+    assert "nothing listens at port 9" in warning
+    assert warning.endswith("Trying again for 1 s (patience_s)")
+    with pytest.raises(ValueError, match="is not an address"):
         remotely.serve(Simulator(), address="127.0.0.1:x", key=key)
 
 
@@ -538,7 +540,7 @@ def test_serve_without_a_cluster_or_a_key_says_what_to_do(
     ("act", "error"),
     [
         (lambda: remotely.serve(Simulator), "Simulator is a class: serve(Simulator())"),
-        (lambda: remotely.serve(Counter()), "is one elsewhere"),
+        (lambda: remotely.serve(Counter()), "is a handle to another process"),
         (lambda: remotely.serve(Simulator(), name="a b"), "name='a b'"),
         (lambda: remotely.serve(Simulator(), concurrency=0), "concurrency=0"),
         (lambda: remotely.serve(Simulator(), patience_s=-1), "patience_s=-1"),
@@ -553,7 +555,7 @@ def test_bad_arguments_are_named(here: None, act: Callable[[], object], error: s
     assert error in str(refused.value)
 
 
-def test_nobody_dials_in_to_a_scripts_own_cluster_or_to_none(
+def test_arrivals_need_a_cluster_that_others_can_reach(
     embedded: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(NotConnected, match="remotely start"):

@@ -1,4 +1,4 @@
-"""The limits of a container are read from its control group, of either version."""
+"""The limits of a container are read from its control group, version 1 or 2."""
 
 from pathlib import Path
 
@@ -34,14 +34,14 @@ def tree(tmp_path: Path) -> Tree:
     return Tree(tmp_path)
 
 
-def test_in_a_container_our_group_is_the_root(tree: Tree) -> None:
+def test_in_a_container_the_group_is_the_root(tree: Tree) -> None:
     tree.is_in("0::/")
     tree.has("cpu.max", "250000 100000")
     tree.has("memory.max", str(8 * GIB))
     assert tree.limits() == (2.5, 8 * GIB)
 
 
-def test_the_least_limit_of_all_groups_above_counts(tree: Tree) -> None:
+def test_the_lowest_limit_of_all_groups_above_counts(tree: Tree) -> None:
     tree.is_in("0::/user.slice/job.scope")
     tree.has("user.slice/job.scope/cpu.max", "max 100000")
     tree.has("user.slice/job.scope/memory.max", str(8 * GIB))
@@ -58,7 +58,7 @@ def test_without_limits_there_are_none(tree: Tree) -> None:
     assert tree.limits() == (None, None)
 
 
-def test_version_one_has_a_hierarchy_a_controller(tree: Tree) -> None:
+def test_version_1_has_a_hierarchy_for_each_controller(tree: Tree) -> None:
     tree.is_in("9:name=systemd:/", "4:memory:/job", "2:cpu,cpuacct:/job", "0::/")
     tree.has("cpu/job/cpu.cfs_quota_us", "150000")
     tree.has("cpu/job/cpu.cfs_period_us", "100000")
@@ -68,7 +68,7 @@ def test_version_one_has_a_hierarchy_a_controller(tree: Tree) -> None:
     assert tree.limits() == (1.5, 2 * GIB)
 
 
-def test_a_container_that_sees_the_names_of_outside_has_its_own_limits_at_the_top(
+def test_a_container_that_sees_group_names_of_the_host_reads_its_limits_at_the_root(
     tree: Tree,
 ) -> None:
     tree.is_in("4:memory:/docker/5a1b", "2:cpu,cpuacct:/docker/5a1b")
@@ -79,7 +79,7 @@ def test_a_container_that_sees_the_names_of_outside_has_its_own_limits_at_the_to
 
 
 @pytest.mark.parametrize(("limit", "cores"), [(None, 8), (2.5, 2), (0.5, 1), (64.0, 8)])
-def test_a_machine_gives_away_the_cores_that_it_has_time_for(
+def test_cores_are_limited_by_the_group(
     monkeypatch: pytest.MonkeyPatch, limit: float | None, cores: int
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(8))
@@ -87,9 +87,7 @@ def test_a_machine_gives_away_the_cores_that_it_has_time_for(
     assert this_machine.cores() == cores
 
 
-def test_a_machine_gives_away_no_more_memory_than_its_group_has(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_memory_is_limited_by_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cgroup, "memory", lambda: None)
     everything = this_machine.memory()
     monkeypatch.setattr(cgroup, "memory", lambda: 1 << 60)

@@ -16,7 +16,7 @@ from tests.remotely.counter import Counter
 
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Set TMPDIR to a folder as Slurm makes them; yield the one to which ours go instead."""
+    """Set TMPDIR to a long path, as Slurm does; yield the folder that is used instead."""
     with tempfile.TemporaryDirectory() as short:
         far = Path(short) / ("job" * 30)
         far.mkdir()
@@ -26,7 +26,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         assert [file.name for file in Path(short).rglob("*")] == [far.name]
 
 
-def test_a_script_runs_though_tmpdir_is_too_long_for_a_socket(
+def test_a_script_runs_although_tmpdir_is_too_long_for_a_socket(
     elsewhere: Path, nothing_left: None
 ) -> None:
     counter = Counter()
@@ -36,7 +36,7 @@ def test_a_script_runs_though_tmpdir_is_too_long_for_a_socket(
     remotely.shutdown()
 
 
-def test_folders_of_daemons_and_guests_go_elsewhere_too_and_are_closed_to_others(
+def test_folders_of_daemons_and_guests_are_elsewhere_too_and_private(
     elsewhere: Path,
 ) -> None:
     with guest_folder.guest_folder() as made:
@@ -48,7 +48,7 @@ def test_folders_of_daemons_and_guests_go_elsewhere_too_and_are_closed_to_others
     made.rmdir()
 
 
-def test_a_path_that_is_just_short_enough_is_used_and_one_byte_more_is_not(
+def test_a_path_of_the_maximum_length_is_used_and_one_byte_more_is_not(
     elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for nbytes, is_used in ((folders.LONGEST_BYTES, True), (folders.LONGEST_BYTES + 1, False)):
@@ -59,7 +59,7 @@ def test_a_path_that_is_just_short_enough_is_used_and_one_byte_more_is_not(
         place.rmdir()
 
 
-def test_where_there_is_no_short_path_the_error_says_what_to_set(
+def test_without_a_short_path_the_error_says_what_to_set(
     elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folders, "ELSEWHERE", ("/proc/none",))

@@ -1,4 +1,4 @@
-"""Which addresses and ports this machine has, of either kind."""
+"""The addresses and ports of this machine, IPv4 and IPv6."""
 
 import socket
 
@@ -12,22 +12,20 @@ from tests.clusters import free_port
 def test_a_port_whose_holder_is_ending_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
     holder = socket.create_server(("127.0.0.1", port))
-    looks: list[int] = []
+    checks: list[int] = []
 
-    def nobody(port: int) -> str:
-        looks.append(port)
-        if len(looks) == 2:
+    def no_holder(port: int) -> str:
+        checks.append(port)
+        if len(checks) == 2:
             holder.close()
         return ""
 
-    monkeypatch.setattr(interfaces, "_holder_of", nobody)
+    monkeypatch.setattr(interfaces, "_holder_of", no_holder)
     interfaces.check_port("127.0.0.1", "127.0.0.1", port)
-    assert looks == [port, port]
+    assert checks == [port, port]
 
 
-def test_a_port_that_nobody_can_be_seen_to_hold_is_told_of_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_port_with_an_unknown_holder_is_reported_too(monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
     monkeypatch.setattr(interfaces, "_holder_of", lambda port: "")
     monkeypatch.setattr(interfaces, "PORT_FREE_S", 0.0)
@@ -39,7 +37,7 @@ def test_a_port_that_nobody_can_be_seen_to_hold_is_told_of_too(
 
 
 @pytest.mark.parametrize("ip", ["127.0.0.1", "::1", "0.0.0.0", "::"])
-def test_a_port_is_seen_to_be_taken_on_either_family(ip: str) -> None:
+def test_a_taken_port_is_reported_for_ipv4_and_ipv6(ip: str) -> None:
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     port = interfaces.free_port(ip, 0, 0)
     interfaces.check_port(ip, ip, port)
@@ -58,7 +56,7 @@ def test_the_first_free_port_of_a_range_is_found() -> None:
         assert low < interfaces.free_port("127.0.0.1", low, low + 20) <= low + 20
 
 
-def test_names_and_addresses_of_this_machine_are_its_own() -> None:
+def test_names_and_addresses_of_this_machine_are_recognised() -> None:
     assert interfaces.ip_of("localhost") == "127.0.0.1"
     assert interfaces.ip_of("::1") == "::1"
     for name in ("localhost", "127.0.0.5", "::1", "0.0.0.0", "::", interfaces.own_address()):
@@ -75,7 +73,7 @@ def test_names_and_addresses_of_this_machine_are_its_own() -> None:
         (["fd00::1", "127.0.0.1"], "::"),
     ],
 )
-def test_a_machine_of_ipv6_alone_listens_on_that(
+def test_the_wildcard_address_covers_ipv6_if_there_is_no_other(
     monkeypatch: pytest.MonkeyPatch, here: list[str], bound: str
 ) -> None:
     monkeypatch.setattr(interfaces, "addresses_here", lambda: here)

@@ -1,4 +1,4 @@
-"""Memory files: opened by others, never cut off, and told from whatever else has the number."""
+"""Memory files: other processes can open them, and no process can resize them."""
 
 import os
 import tempfile
@@ -8,7 +8,7 @@ import pytest
 from remotely.machine import memory_file
 
 
-def test_it_is_opened_by_the_process_and_number_and_name() -> None:
+def test_a_memory_file_is_opened_by_pid_descriptor_and_name() -> None:
     fd = memory_file.create("remotely-test", 4096)
     other = memory_file.open_of(os.getpid(), fd, "remotely-test")
     assert other is not None
@@ -19,7 +19,7 @@ def test_it_is_opened_by_the_process_and_number_and_name() -> None:
     os.close(other)
 
 
-def test_nobody_changes_its_size() -> None:
+def test_a_memory_file_cannot_be_resized() -> None:
     fd = memory_file.create("remotely-test", 4096)
     for nbytes in (0, 8192):
         with pytest.raises(PermissionError):
@@ -27,7 +27,7 @@ def test_nobody_changes_its_size() -> None:
     os.close(fd)
 
 
-def test_another_file_of_that_number_is_not_opened() -> None:
+def test_another_file_with_that_descriptor_is_not_opened() -> None:
     fd = memory_file.create("remotely-test", 4096)
     read, write = os.pipe()
     before = len(os.listdir("/proc/self/fd"))
@@ -40,7 +40,7 @@ def test_another_file_of_that_number_is_not_opened() -> None:
         os.close(each)
 
 
-def test_it_is_told_from_files_and_pipes_and_nothing() -> None:
+def test_files_pipes_and_closed_descriptors_are_not_memory_files() -> None:
     fd = memory_file.create("remotely-test", 4096)
     read, write = os.pipe()
     assert memory_file.is_one(fd)

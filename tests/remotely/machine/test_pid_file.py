@@ -1,4 +1,4 @@
-"""What the daemons of this machine leave in its home, and what they do not."""
+"""The files of daemons in ~/.remotely/run: when they are written, renamed and removed."""
 
 import os
 import subprocess
@@ -32,13 +32,13 @@ def test_a_cluster_that_could_not_start_leaves_no_folder() -> None:
     assert not pid_file.folder_of(PORT).exists()
 
 
-def test_what_it_wrote_before_it_failed_is_kept() -> None:
+def test_the_log_of_a_failed_start_is_kept() -> None:
     with pytest.raises(OSError, match="in use"):
         fail_to_start(log="why")
     assert (pid_file.folder_of(PORT) / "master.log").read_text() == "why"
 
 
-def test_only_the_user_can_look_into_the_folder_of_a_cluster() -> None:
+def test_the_folder_of_a_cluster_is_private() -> None:
     with pid_file.starting(PORT):
         folder = pid_file.folder_of(PORT)
     for made in (folder, *folder.parents[:3]):
@@ -60,9 +60,7 @@ def predecessors() -> list[str]:
         return [worker.nonce for worker in killed]
 
 
-def test_a_worker_learns_once_which_workers_were_killed_before_it_and_nothing_is_left_of_them() -> (
-    None
-):
+def test_a_worker_learns_once_of_killed_predecessors_whose_processes_are_ended_first() -> None:
     me = os.getpid()
     write_worker("killed")
     write_worker("of-another-cluster", cluster="another")
@@ -73,7 +71,7 @@ def test_a_worker_learns_once_which_workers_were_killed_before_it_and_nothing_is
             pytest.raises(ZeroDivisionError),
             pid_file.predecessors(pid_file.folder_of(PORT), "ours"),
         ):
-            raise ZeroDivisionError  # the new one does not come to life
+            raise ZeroDivisionError  # the new worker fails to start
         assert actor.wait(40) < 0
     assert predecessors() == ["nonce of killed"]
     assert predecessors() == []
@@ -86,7 +84,7 @@ def test_a_killed_worker_is_remembered_until_the_next_runs_or_the_cluster_is_sto
     folder = pid_file.folder_of(PORT)
     for name in ("master.killed", "worker.killed"):
         (folder / name).touch()
-    pid_file.leave(folder / "joined-starting.json")  # the master did not take it
+    pid_file.leave(folder / "joined-starting.json")  # the master refused it
     pid_file.leave(folder / "master.json")
     assert pid_file.was_killed(PORT)
     assert predecessors() == ["nonce of killed"]
@@ -97,17 +95,19 @@ def test_a_killed_worker_is_remembered_until_the_next_runs_or_the_cluster_is_sto
     assert not folder.exists()
 
 
-def test_one_of_which_something_is_left_is_no_predecessor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_worker_with_processes_left_is_no_predecessor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     write_worker("killed")
     monkeypatch.setattr(pid_file, "GONE_S", 0.0)
-    monkeypatch.setattr(processes, "kill_tagged", lambda prefix: True)  # it cannot be killed
+    monkeypatch.setattr(processes, "kill_tagged", lambda prefix: True)  # they do not end
     assert predecessors() == []
 
 
 def test_a_pid_means_the_same_process_in_another_mount_namespace() -> None:
-    """As `ip netns exec` makes one for each command."""
-    says = "from remotely.machine.this_machine import pid_space; print(pid_space())"
-    command = ["unshare", "--mount", sys.executable, "-c", says]
+    """`ip netns exec` creates a mount namespace for each command."""
+    script = "from remotely.machine.this_machine import pid_space; print(pid_space())"
+    command = ["unshare", "--mount", sys.executable, "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.skip(f"this machine allows no mount namespaces: {done.stderr}")

@@ -1,4 +1,4 @@
-"""Signals that come in a shielded section are handled once, after it; none leaves a lock held."""
+"""Signals in a shielded section are handled once, after it; none leaves a lock held."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ from tests.striking import struck_after
 
 
 def is_outside() -> bool:
-    """Tell whether no section goes on: handlers run at once, and in a new section at its end."""
+    """Return whether no section is open: handlers run at once, and in a new section at its end."""
     seen: list[str] = []
     before = signal.signal(signal.SIGHUP, lambda *_: seen.append("handled"))
     try:
@@ -57,7 +57,7 @@ def test_a_handler_that_raises_does_so_at_the_end_of_the_section() -> None:
 
 
 def test_asyncio_runs_its_handler_once() -> None:
-    """It is told through a descriptor, to which Python writes when the signal comes."""
+    """Python writes to the descriptor of asyncio when the signal arrives."""
 
     async def run() -> int:
         seen: list[int] = []
@@ -65,10 +65,10 @@ def test_asyncio_runs_its_handler_once() -> None:
         loop.add_signal_handler(signal.SIGUSR1, seen.append, 1)
         with shield:
             signal.raise_signal(signal.SIGUSR1)
-        told = loop.create_future()
-        loop.add_signal_handler(signal.SIGUSR2, told.set_result, None)
-        signal.raise_signal(signal.SIGUSR2)  # all that was written before has been read then
-        await told
+        handled = loop.create_future()
+        loop.add_signal_handler(signal.SIGUSR2, handled.set_result, None)
+        signal.raise_signal(signal.SIGUSR2)  # asyncio has read all earlier bytes when it handles it
+        await handled
         loop.remove_signal_handler(signal.SIGUSR1)
         loop.remove_signal_handler(signal.SIGUSR2)
         return len(seen)
@@ -76,7 +76,7 @@ def test_asyncio_runs_its_handler_once() -> None:
     assert asyncio.run(run()) == 1
 
 
-def test_a_handler_that_raises_wherever_it_may_leaves_all_handlers_in_place() -> None:
+def test_a_handler_that_raises_at_any_instruction_leaves_all_handlers_in_place() -> None:
     handled: list[int] = []
 
     class Interrupted(Exception):
@@ -86,7 +86,7 @@ def test_a_handler_that_raises_wherever_it_may_leaves_all_handlers_in_place() ->
         handled.append(number)
         raise Interrupted
 
-    numbers = (signal.SIGUSR1, signal.SIGUSR2)  # in the order in which they are put off
+    numbers = (signal.SIGUSR1, signal.SIGUSR2)  # in the order in which they are delayed
     before = [signal.signal(number, interrupt) for number in numbers]
     try:
         for number in numbers:
@@ -134,7 +134,7 @@ def test_a_child_forked_inside_a_section_ends_the_section() -> None:
 
 
 @pytest.mark.parametrize("make", [RLock, Condition])
-def test_an_interrupt_leaves_no_lock_held_wherever_it_strikes(make: Callable[[], Any]) -> None:
+def test_an_interrupt_at_any_instruction_leaves_no_lock_held(make: Callable[[], Any]) -> None:
     lock, free = make(), []
 
     def take() -> None:

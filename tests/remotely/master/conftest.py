@@ -1,4 +1,4 @@
-"""The cluster that most tests of the master play."""
+"""A cluster with one client, for most tests of the master."""
 
 import pytest
 

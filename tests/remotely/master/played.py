@@ -1,4 +1,4 @@
-"""A cluster for the tests of the master: its core, and peers and a shell that a loop plays."""
+"""A simulated cluster for tests of the master: its core, a shell without I/O, and peers."""
 
 import itertools
 from collections import deque
@@ -9,7 +9,7 @@ import msgspec
 
 from remotely.master.admission import Admission
 from remotely.master.core import Core
-from remotely.master.state import Instruction, LetGo, Log, Probe, State, Tell
+from remotely.master.state import Forget, Instruction, Log, Probe, Send, State
 from remotely.master.waiting import WaitingList, gang_of
 from remotely.protocol import control
 from remotely.protocol.index import Index
@@ -21,26 +21,26 @@ LEASE_S = 10.0
 KEY = b"a client's key, listed".ljust(40)
 SECRET = b"the master's"
 
-Said = TypeVar("Said")
+Sent = TypeVar("Sent")
 
 
 class Cluster:
-    """A core, its shell as a loop plays it, and peers that say what a test has them say."""
+    """A core, and simulated peers that send what the test tells them to."""
 
     def __init__(self, waiting: type[WaitingList] = WaitingList) -> None:
         self.now = 0.0
-        self.said: list[tuple[str, msgspec.Struct]] = []
+        self.outbox: list[tuple[str, msgspec.Struct]] = []  # messages of the master
         self.to_spawn: list[tuple[str, control.Spawn]] = []
         self.living: dict[str, dict[str, control.ActorStatus]] = {}  # by worker and actor
-        self.births: dict[str, list[control.Spawn]] = {}  # that a worker is about
+        self.births: dict[str, list[control.Spawn]] = {}  # actors that a worker is starting
         self.tickets = itertools.count(1)
         self.waiting = waiting
         self.cut_off: set[str] = set()  # peers to which nothing can be sent
-        self.gone: list[str] = []
+        self.forgotten: list[str] = []
         self.starts_master()
 
     def starts_master(self, counts_cpus: bool = True) -> None:
-        """Put a master that knows nobody in the place of the one there is."""
+        """Replace the master by a new one without state."""
         self.admission = Admission([KEY], [], SECRET)
         self.core = Core(self.admission, LEASE_S, counts_cpus=counts_cpus)
         self.core.state.waiting = self.waiting()
@@ -49,32 +49,32 @@ class Cluster:
     def state(self) -> State:
         return self.core.state
 
-    def do(self, instructions: Iterable[Instruction]) -> list[str]:
-        """Do as the shell does; return what it logs."""
+    def execute(self, instructions: Iterable[Instruction]) -> list[str]:
+        """Carry out instructions like the shell; return the lines that it logs."""
         left, logged = deque(instructions), []
         while left:
             match left.popleft():
-                case Tell(who=who, message=message) if who not in self.cut_off:
-                    self.said.append((who, message))
+                case Send(peer=who, message=message) if who not in self.cut_off:
+                    self.outbox.append((who, message))
                     if isinstance(message, control.Spawn):
                         self.to_spawn.append((who, message))
-                case Tell(who=who):
+                case Send(peer=who):
                     left.extend(self.core.lose_route(who, self.now))
-                case Probe(worker=worker, asker=asker, question=question):
+                case Probe(worker=worker, client=client, request=request):
                     if worker in self.cut_off:
                         left.extend(self.core.lose_route(worker, self.now))
-                    left.extend(self.core.locate(asker, question))
-                case Log(sentence=sentence):
-                    logged.append(sentence)
-                case LetGo(who=who):
-                    self.gone.append(who)
+                    left.extend(self.core.locate(client, request))
+                case Log(line=line):
+                    logged.append(line)
+                case Forget(peer=who):
+                    self.forgotten.append(who)
         return logged
 
-    def told(self, kind: type[Said]) -> list[tuple[str, Said]]:
-        """Return what was said of this kind since the last time, and to whom."""
-        found: list[tuple[str, Said]] = []
-        found += [(who, said) for who, said in self.said if isinstance(said, kind)]
-        self.said.clear()
+    def sent(self, kind: type[Sent]) -> list[tuple[str, Sent]]:
+        """Empty the outbox; return the receivers and messages of this kind."""
+        found: list[tuple[str, Sent]] = []
+        found += [(who, message) for who, message in self.outbox if isinstance(message, kind)]
+        self.outbox.clear()
         return found
 
     # --- clients ----------------------------------------------------------------------------------
@@ -89,21 +89,21 @@ class Cluster:
             actor=actor,
             modules=list(modules),
         )
-        self.do(self.core.greet(hello, KEY, self.now))
+        self.execute(self.core.greet(hello, KEY, self.now))
 
     def says(self, who: str, message: msgspec.Struct) -> None:
-        hear = self.core.hear_worker if who in self.living else self.core.hear_client
-        self.do(hear(who, message, self.now))
+        handle = self.core.handle_worker if who in self.living else self.core.handle_client
+        self.execute(handle(who, message, self.now))
 
-    def asks(self, who: str, actor: str, **wishes: Any) -> int:
-        """Ask for an actor; return the ticket."""
-        request = request_of(actor, who, **wishes)
+    def asks(self, who: str, actor: str, **options: Any) -> int:
+        """Request an actor; return the ticket."""
+        request = request_of(actor, who, **options)
         place = control.Place(ticket=next(self.tickets), request=request, patience_s=60)
         self.says(who, place)
         return place.ticket
 
-    def has(self, who: str, actor: str, **wishes: Any) -> None:
-        self.asks(who, actor, **wishes)
+    def has(self, who: str, actor: str, **options: Any) -> None:
+        self.asks(who, actor, **options)
         assert self.spawns() == [actor]
 
     # --- workers ----------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ class Cluster:
         predecessors: Collection[str] = (),
         **others: float,
     ) -> None:
-        """Join, or be back, with what lives there."""
+        """Register a worker, with the actors that live there."""
         self.cut_off.discard(worker)
         register = control.Register(
             worker=worker,
@@ -131,52 +131,52 @@ class Cluster:
             actors=list(self.living.setdefault(worker, {}).values()),
             births=self.births.get(worker, []),
         )
-        self.do(self.core.enlist(register, self.now, predecessors=predecessors))
-        self.do(self.core.settle(register))
+        self.execute(self.core.register_worker(register, self.now, predecessors=predecessors))
+        self.execute(self.core.reconcile_worker(register))
 
     def loses(self, worker: str, may_return: bool = False) -> None:
-        """Lose a worker, with its actors."""
-        self.do(self.core.remove_worker(worker, "lost", self.now, may_return))
+        """Remove a worker with its actors."""
+        self.execute(self.core.remove_worker(worker, "lost", self.now, may_return))
 
     def loses_route(self, worker: str) -> None:
-        self.do(self.core.lose_route(worker, self.now))
+        self.execute(self.core.lose_route(worker, self.now))
 
     def loses_client(self, who: str) -> None:
-        self.do(self.core.end_session(who, self.now))
+        self.execute(self.core.end_session(who, self.now))
 
-    def learns(self) -> None:
-        """Workers may come back, as to a new master, for a lease from now on."""
-        self.state.learns_until = self.now + LEASE_S
+    def recovers(self) -> None:
+        """Let the master recover, as after a restart, for one lease."""
+        self.state.recovers_until = self.now + LEASE_S
 
-    def expires(self) -> list[str]:
-        """Have the core look at the clock; return what it logs."""
-        return self.do(self.core.expire(self.now))
+    def expire(self) -> list[str]:
+        """Run the tick of the core; return the lines that it logs."""
+        return self.execute(self.core.expire(self.now))
 
-    def passes(self, seconds: float = 0.0, but: Iterable[str] = ()) -> list[str]:
-        """Let time pass, in which all but these peers give proof of their lives."""
+    def advance(self, seconds: float = 0.0, but: Iterable[str] = ()) -> list[str]:
+        """Let time pass, in which all peers but these renew their leases."""
         self.now += seconds
         for who in (*self.core.workers, *(s.hello.session for s in self.state.sessions)):
             if who not in but:
                 self.core.renew(who, self.now)
-        return self.expires()
+        return self.expire()
 
     def spawns(self, at_most: int = 1000) -> list[str]:
-        """Have the workers do what they were told; return whom they brought to life, in order."""
-        told, self.to_spawn = self.to_spawn[:at_most], self.to_spawn[at_most:]
-        for worker, spawn in told:
+        """Let the workers start the actors; return these, in order."""
+        spawns, self.to_spawn = self.to_spawn[:at_most], self.to_spawn[at_most:]
+        for worker, spawn in spawns:
             if worker in self.core.workers:
                 machine = self.core.state.workers.records[worker].register.machine
                 status = status_of(spawn.request, spawn.gpu_ids, spawn.seal, machine)
                 self.living[worker][spawn.request.actor] = status
                 self.says(worker, control.Spawned(location=status.location))
-        return [spawn.request.actor for _, spawn in told]
+        return [spawn.request.actor for _, spawn in spawns]
 
-    def houses(self, worker: str, requests: Iterable[control.Request]) -> None:
-        """Have actors live there that an earlier master has placed."""
+    def hosts(self, worker: str, requests: Iterable[control.Request]) -> None:
+        """Give a worker actors that an earlier master has placed."""
         seal = Admission([], [], SECRET).seals.seal
         self.living[worker] = {r.actor: status_of(r, (), seal(worker, r, [])) for r in requests}
 
-    def buries(self, actor: str) -> None:
+    def kills(self, actor: str) -> None:
         for worker, living in self.living.items():
             if actor in living and worker in self.core.workers:
                 life = living.pop(actor).request.life
@@ -184,7 +184,7 @@ class Cluster:
                 return
 
 
-def request_of(actor: str, who: str, **wishes: Any) -> control.Request:
+def request_of(actor: str, who: str, **options: Any) -> control.Request:
     fields: dict[str, Any] = {
         "actor": actor,
         "name": actor,
@@ -195,12 +195,12 @@ def request_of(actor: str, who: str, **wishes: Any) -> control.Request:
         "python": PYTHON,
         "key": KEY,
         "resources": Resources(
-            wishes.pop("cpus", 1),
-            wishes.pop("gpus", 0),
-            wishes.pop("memory", 0),
-            parse_others(wishes.pop("others", {})),
+            options.pop("cpus", 1),
+            options.pop("gpus", 0),
+            options.pop("memory", 0),
+            parse_others(options.pop("others", {})),
         ),
-        **wishes,
+        **options,
     }
     return control.Request(**fields)
 
@@ -225,15 +225,15 @@ def status_of(
 
 def workers_in_status(cluster: Cluster) -> list[control.WorkerStatus]:
     cluster.says("client", control.AskStatus(ticket=1, fresh=False))
-    ((_, status),) = cluster.told(control.Status)
+    ((_, status),) = cluster.sent(control.Status)
     return status.workers
 
 
-# --- anything that may happen ---------------------------------------------------------------------
+# --- random events --------------------------------------------------------------------------------
 
 
-def happen(cluster: Cluster, event: str, a: int, b: int) -> None:
-    """Have one thing happen, of those that a master may meet."""
+def play_event(cluster: Cluster, event: str, a: int, b: int) -> None:
+    """Cause one event, of those that a master may encounter."""
     who, worker, actor = f"client-{a % 3}", f"worker-{a % 4}", f"actor-{b % 8}"
     match event:
         case "hello":
@@ -244,7 +244,7 @@ def happen(cluster: Cluster, event: str, a: int, b: int) -> None:
             size, machine = [2, 1, 4, 2.5][a % 4], "ab"[a % 2]
             before = [f"worker-{b % 4}"] if a % 4 != b % 4 and a % 3 == 0 else []
             cluster.joins(worker, size, a % 2, python, machine, before, license=b % 2)
-        case "forget" if worker in cluster.living:  # an end that is not told
+        case "forget" if worker in cluster.living:  # an end that is not reported
             cluster.living[worker].pop(actor, None)
         case "lose":
             cluster.loses(worker, may_return=b % 2 == 0)
@@ -255,24 +255,24 @@ def happen(cluster: Cluster, event: str, a: int, b: int) -> None:
         case "spawn":
             cluster.spawns(at_most=1)
         case "die":
-            cluster.buries(actor)
+            cluster.kills(actor)
         case "wait":
             cluster.now += a % 7
-            cluster.expires()
-        case "tick":  # nobody is lost
-            cluster.passes(3)
+            cluster.expire()
+        case "tick":  # no peer is lost
+            cluster.advance(3)
         case "end session":
             cluster.loses_client(who)
         case "new master" if a % 5 == 0:
             cluster.starts_master()
         case "delegate":
             key = f"key-{b % 8}".encode().ljust(40)
-            for name in cluster.core.workers:  # all but one have no say in it
+            for name in cluster.core.workers:  # only that of the actor may do this
                 cluster.says(name, control.Delegate(actor=actor, key=key))
             if worker in cluster.core.workers:
                 cluster.says(worker, control.MayCall(key=key))
         case _ if not (session := cluster.state.sessions.get(who)) or session.hello.actor == actor:
-            pass  # a client that lives in an actor does not make that actor
+            pass  # a client in an actor does not request that actor
         case "place":
             cluster.asks(
                 who,
@@ -322,11 +322,11 @@ EVENTS = [
 ]
 
 
-# --- what is always true --------------------------------------------------------------------------
+# --- invariants -----------------------------------------------------------------------------------
 
 
 def check(cluster: Cluster) -> None:
-    """Find everything by search, and compare."""
+    """Compare all indexes with a linear search."""
     state, table = cluster.state, cluster.state.actors
     records, sessions = list(table.records.items()), list(state.sessions)
     assert held_by(table.by_owner) == by((r.request.owner, a) for a, r in records)
@@ -344,11 +344,11 @@ def check(cluster: Cluster) -> None:
     assert {r.worker for _, r in records} <= set(cluster.core.workers)
     assert not table.records.keys() & table.deaths.keys()
     for name, actor in table.names.items():
-        assert (state.restarts.due.get(actor) or table.records[actor]).request.name == name
+        assert (state.restarts.pending.get(actor) or table.records[actor]).request.name == name
     ledger = state.workers.ledger
     for worker, machine in state.workers.records.items():
         here = [r.request.resources for _, r in records if r.worker == worker]
-        kept = [asked for placement, asked in ledger.kept if placement.worker == worker]
+        kept = [asked for placement, asked in ledger.reserved if placement.worker == worker]
         free = machine.register.resources - sum([*here, *kept], Resources())
         assert ledger.free(worker).cpus == free.cpus
         assert ledger.free(worker).memory == free.memory
@@ -362,10 +362,10 @@ def check_callers(cluster: Cluster) -> None:
         record = cluster.state.actors.records[actor]
         assert record.location is not None
         assert admission.is_listed(record.request.key)
-    assert {worker for key in admission.told for worker in admission.told.of(key)} <= set(
+    assert {worker for key in admission.informed for worker in admission.informed.of(key)} <= set(
         cluster.core.workers
     )
-    assert set(admission.told) <= set(admission.delegates.values())
+    assert set(admission.informed) <= set(admission.delegates.values())
 
 
 def check_waiting(cluster: Cluster) -> None:

@@ -1,4 +1,4 @@
-"""How an actor ended is remembered for those who ask late; its flight record for a while only."""
+"""Remembered deaths and flight records."""
 
 from remotely.master.state import (
     REMEMBERED_DEATHS,
@@ -12,7 +12,7 @@ def death(actor: str, record: bytes = b"", life: int = 0) -> control.Obituary:
     return control.Obituary(actor=actor, life=life, flight_record=record)
 
 
-def test_the_newest_deaths_are_remembered() -> None:
+def test_only_the_newest_deaths_are_remembered() -> None:
     table = ActorTable()
     for number in range(REMEMBERED_DEATHS + 1):
         table.remember(death(f"a{number}"))
@@ -32,7 +32,7 @@ def test_only_the_newest_flight_records_are_kept() -> None:
     assert table.deaths["a0"].actor == "a0"
 
 
-def test_the_record_of_a_later_life_is_not_dropped_with_that_of_an_earlier_one() -> None:
+def test_dropping_an_old_flight_record_keeps_that_of_a_later_life() -> None:
     table = ActorTable()
     for life in range(REMEMBERED_FLIGHT_RECORDS + 1):
         table.remember(death("a", b"%d" % life, life))
@@ -42,7 +42,7 @@ def test_the_record_of_a_later_life_is_not_dropped_with_that_of_an_earlier_one()
     assert table.deaths["a"].flight_record == b""
 
 
-def test_a_record_whose_death_is_forgotten_already_is_no_error() -> None:
+def test_dropping_the_flight_record_of_a_forgotten_death_is_no_error() -> None:
     table = ActorTable()
     table.remember(death("a", b"x"))
     del table.deaths["a"]

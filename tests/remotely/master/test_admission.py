@@ -1,4 +1,4 @@
-"""Which key may what, played by calls; test_placing.py has a master on real sockets."""
+"""Authorization, without sockets; test_placing.py tests a master on real sockets."""
 
 import msgspec
 import pytest
@@ -27,15 +27,15 @@ def hello(key: bytes, actor: str = "", role: str = "client") -> control.Hello:
     )
 
 
-def request(**wishes: object) -> control.Request:
-    fields = {"actor": "a", "name": "a", "class_name": "A", "owner": "", "job": "", **wishes}
+def request(**options: object) -> control.Request:
+    fields = {"actor": "a", "name": "a", "class_name": "A", "owner": "", "job": "", **options}
     return control.Request(python="3.11", **fields)  # type: ignore[arg-type]
 
 
 # --- ids ------------------------------------------------------------------------------------------
 
 
-def test_an_id_is_that_of_one_key_in_one_role_and_of_one_process() -> None:
+def test_an_id_depends_on_role_key_and_nonce() -> None:
     ids = {
         bound_id(role, key, nonce)
         for role in ("client", "worker")
@@ -45,22 +45,22 @@ def test_an_id_is_that_of_one_key_in_one_role_and_of_one_process() -> None:
     assert len(ids) == 8
 
 
-def test_nobody_can_use_anothers_id(admission: Admission) -> None:
-    admission.relist([CLIENT, OTHERS], [WORKER])
+def test_another_clients_id_is_refused(admission: Admission) -> None:
+    admission.set_keys([CLIENT, OTHERS], [WORKER])
     taken = hello(CLIENT)
     for liar in (
         msgspec.structs.replace(taken, nonce="guessed"),  # with the same key
         msgspec.structs.replace(hello(OTHERS), session=taken.session),
         hello(CLIENT, role="worker"),
     ):
-        with pytest.raises(NotAllowed, match="not that of its key"):
+        with pytest.raises(NotAllowed, match="does not match its key"):
             admission.vet_client(liar, OTHERS if liar.nonce == "nonce" else CLIENT)
 
 
 # --- seals ----------------------------------------------------------------------------------------
 
 
-def test_a_seal_holds_for_one_placement_on_one_worker_by_one_master(admission: Admission) -> None:
+def test_a_seal_is_valid_for_one_placement_on_one_worker(admission: Admission) -> None:
     placed = request()
     seal = admission.seals.seal("worker", placed, [0])
     is_ours = admission.seals.is_ours
@@ -76,7 +76,7 @@ def test_a_seal_holds_for_one_placement_on_one_worker_by_one_master(admission: A
 # --- delegates ------------------------------------------------------------------------------------
 
 
-def test_a_delegate_is_a_client_inside_its_actor_until_that_has_ended(admission: Admission) -> None:
+def test_a_delegate_is_a_client_inside_its_actor_until_that_ends(admission: Admission) -> None:
     assert [admission.role_of(key) for key in (CLIENT, WORKER)] == ["client", "worker"]
     assert admission.role_of(OURS) is None
     assert admission.delegate("a", OURS)
@@ -85,14 +85,14 @@ def test_a_delegate_is_a_client_inside_its_actor_until_that_has_ended(admission:
     for elsewhere in ("", "b"):
         with pytest.raises(NotAllowed, match="for that actor alone"):
             admission.vet_client(hello(OURS, elsewhere), OURS)
-    admission.note_told("near", OURS)
-    admission.note_told("far", OURS)
-    assert admission.end("a") == (OURS, ["near", "far"])
+    admission.add_informed("near", OURS)
+    admission.add_informed("far", OURS)
+    assert admission.remove_delegate("a") == (OURS, ["near", "far"])
     assert admission.role_of(OURS) is None
-    assert admission.end("a") == (b"", [])
+    assert admission.remove_delegate("a") == (b"", [])
 
 
-def test_a_listed_client_lives_in_no_actor_whatever_it_says(admission: Admission) -> None:
+def test_a_listed_client_cannot_claim_to_be_in_an_actor(admission: Admission) -> None:
     assert admission.vet_client(hello(CLIENT, "a"), CLIENT).actor == ""
 
 
@@ -101,127 +101,127 @@ def test_an_actor_has_one_delegate_and_never_a_listed_key(admission: Admission) 
     assert not admission.delegate("a", WORKER)
     assert not admission.delegate("a", b"short")
     assert admission.delegate("a", OURS)
-    assert admission.delegate("a", OURS)  # said again, after a connection that broke
+    assert admission.delegate("a", OURS)  # repeated after a lost connection
     assert not admission.delegate("a", OTHERS)
     assert admission.role_of(OTHERS) is None
 
 
-def test_naming_anothers_delegate_does_not_revoke_it(admission: Admission) -> None:
+def test_claiming_anothers_delegate_does_not_revoke_it(admission: Admission) -> None:
     admission.delegate("victim", OURS)
     admission.delegate("liar", OURS)
-    assert admission.end("liar") == (b"", [])
+    assert admission.remove_delegate("liar") == (b"", [])
     assert admission.vet_client(hello(OURS, "victim"), OURS) is not None
-    assert admission.end("victim") == (OURS, [])
+    assert admission.remove_delegate("victim") == (OURS, [])
 
 
-def test_a_viewer_is_a_client_that_lives_nowhere_and_has_nothing(admission: Admission) -> None:
-    admission.relist([CLIENT], [WORKER], [OURS])
+def test_a_viewer_has_no_actor_modules_or_arrivals(admission: Admission) -> None:
+    admission.set_keys([CLIENT], [WORKER], [OURS])
     assert admission.role_of(OURS) == "viewer"
-    with pytest.raises(NotAllowed, match="not that of its key"):
+    with pytest.raises(NotAllowed, match="does not match its key"):
         admission.vet_client(hello(OURS), OURS)
-    said = msgspec.structs.replace(
+    message = msgspec.structs.replace(
         hello(OURS, "a", role="viewer"), modules=["torch"], arrivals=["b"]
     )
-    vetted = admission.vet_client(said, OURS)
+    vetted = admission.vet_client(message, OURS)
     assert (vetted.actor, vetted.modules, vetted.arrivals) == ("", [], [])
     assert not admission.delegate("a", OURS)
     assert not admission.may_live(request(key=OURS))
 
 
-# --- at the actors' doors -------------------------------------------------------------------------
+# --- access lists of actors -----------------------------------------------------------------------
 
 
-def test_a_door_asks_about_a_key_that_is_not_listed_and_forgets_it_when_it_is_told() -> None:
+def test_an_actor_asks_about_an_unlisted_key_and_forgets_it_when_revoked() -> None:
     asked: list[bytes] = []
     access = AccessList([CLIENT], asked.append)
     assert access.admit(CLIENT) == "client"
     assert access.admit(OURS) is Unknown.ASKED
     assert asked == [OURS]
-    access.hear(control.Caller(key=OURS, admitted=True))
+    access.update(control.Caller(key=OURS, admitted=True))
     assert access.admit(OURS) == "client"
     assert not access.some_revoked
-    access.hear(control.Caller(key=OURS, admitted=False))
+    access.update(control.Caller(key=OURS, admitted=False))
     assert not access.may_call(OURS)
     assert access.some_revoked
 
 
-def test_a_key_that_never_came_in_costs_no_call_a_look() -> None:
+def test_revoking_a_key_that_never_connected_costs_calls_nothing() -> None:
     access = AccessList([CLIENT], lambda key: None)
-    access.hear(control.Caller(key=OURS, admitted=False))
+    access.update(control.Caller(key=OURS, admitted=False))
     assert not access.some_revoked
 
 
-def test_calls_are_looked_at_while_a_revoked_key_that_came_in_is_not_listed_again() -> None:
+def test_calls_are_checked_while_a_connected_key_is_revoked() -> None:
     access = AccessList([CLIENT, OURS, OTHERS], lambda key: None)
     assert access.admit(OURS) == "client"
-    access.relist([CLIENT, OURS])  # others never came
+    access.set_keys([CLIENT, OURS])  # OTHERS never connected
     assert not access.some_revoked
-    access.relist([CLIENT])
+    access.set_keys([CLIENT])
     assert access.some_revoked
-    access.relist([CLIENT, OURS])
+    access.set_keys([CLIENT, OURS])
     assert not access.some_revoked
-    access.relist([CLIENT])
+    access.set_keys([CLIENT])
     assert access.some_revoked
 
 
-def test_a_key_that_was_listed_while_its_holder_waited_at_the_door_is_one_that_came() -> None:
+def test_a_key_that_was_listed_while_its_connection_waited_counts_as_connected() -> None:
     access = AccessList([CLIENT], lambda key: None)
     assert access.admit(OURS) is Unknown.ASKED
-    access.relist([CLIENT, OURS])
-    access.hear(control.Caller(key=OURS, admitted=True))
-    access.relist([CLIENT])
+    access.set_keys([CLIENT, OURS])
+    access.update(control.Caller(key=OURS, admitted=True))
+    access.set_keys([CLIENT])
     assert access.some_revoked
 
 
 class Machine:
-    """A worker's AccessRelay, and what its master and actors hear."""
+    """A worker's AccessRelay, and the messages to its master and actors."""
 
     def __init__(self) -> None:
         self.asked: list[bytes] = []
-        self.told: list[tuple[str, bool]] = []
+        self.sent: list[tuple[str, bool]] = []
         self.access_relay = AccessRelay(
             lambda question: self.asked.append(question.key),
-            lambda actor, caller: self.told.append((actor, caller.admitted)),
+            lambda actor, caller: self.sent.append((actor, caller.admitted)),
         )
 
-    def knocks(self, actor: str) -> None:
-        self.access_relay.hear_actor(actor, control.MayCall(key=OURS))
+    def asks(self, actor: str) -> None:
+        self.access_relay.handle_question(actor, control.MayCall(key=OURS))
 
-    def hears(self, admitted: bool) -> None:
-        self.access_relay.hear_master(control.Caller(key=OURS, admitted=admitted))
+    def is_answered(self, admitted: bool) -> None:
+        self.access_relay.handle_reply(control.Caller(key=OURS, admitted=admitted))
 
 
-def test_a_worker_asks_once_for_all_its_actors_and_tells_them_of_the_end() -> None:
+def test_a_worker_asks_once_for_all_its_actors_and_forwards_the_revocation() -> None:
     machine = Machine()
-    machine.knocks("a")
-    machine.hears(True)
-    machine.knocks("b")
+    machine.asks("a")
+    machine.is_answered(True)
+    machine.asks("b")
     assert machine.asked == [OURS]
-    assert machine.told == [("a", True), ("b", True)]
-    machine.told.clear()
-    machine.hears(False)
-    assert machine.told == [("a", False), ("b", False)]
-    machine.knocks("a")  # it is asked about anew
+    assert machine.sent == [("a", True), ("b", True)]
+    machine.sent.clear()
+    machine.is_answered(False)
+    assert machine.sent == [("a", False), ("b", False)]
+    machine.asks("a")  # asked again
     assert machine.asked == [OURS, OURS]
 
 
-def test_a_worker_asks_again_when_its_master_may_have_changed_its_mind() -> None:
+def test_a_worker_asks_again_after_its_master_may_have_restarted() -> None:
     machine = Machine()
-    machine.knocks("a")
-    machine.hears(True)
+    machine.asks("a")
+    machine.is_answered(True)
     machine.access_relay.ask_again()
     assert machine.asked == [OURS, OURS]
-    machine.hears(False)
-    assert machine.told == [("a", True), ("a", False)]
+    machine.is_answered(False)
+    assert machine.sent == [("a", True), ("a", False)]
 
 
-def test_nothing_is_kept_of_keys_about_which_no_living_actor_asked() -> None:
+def test_keys_of_ended_actors_are_forgotten() -> None:
     machine = Machine()
-    machine.knocks("a")
-    machine.hears(True)
+    machine.asks("a")
+    machine.is_answered(True)
     machine.access_relay.forget("a")
     machine.access_relay.ask_again()
     assert machine.asked == [OURS]
-    machine.hears(True)  # late
-    machine.knocks("b")
+    machine.is_answered(True)  # late
+    machine.asks("b")
     assert machine.asked == [OURS, OURS]

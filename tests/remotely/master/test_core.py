@@ -1,6 +1,6 @@
-"""What the master knows stays true in any order of events, and its price does not grow with it.
+"""The core of the master: its invariants in any order of events, and the cost of events.
 
-The peers are played by calls; test_placing.py proves what they are promised on real sockets.
+The peers are simulated by calls; test_placing.py tests a master on real sockets.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,16 +21,16 @@ from tests.remotely.master.played import (
     LEASE_S,
     Cluster,
     check,
-    happen,
     held_by,
     needs_of,
+    play_event,
     request_of,
 )
 from tests.steps import steps
 
 
 class PlainWaiting(WaitingList):
-    """Tries everyone who may have room, one by one: the promise, and slow."""
+    """Retries every request for which there may be room: the slow reference."""
 
     def turns(self, may_fit: Callable[[Resources, str], bool]) -> Iterator[Waiter]:
         for waiter in list(self):
@@ -50,90 +50,88 @@ def test_indexes_match_the_records_in_any_order_of_events(
 ) -> None:
     cluster = Cluster()
     for event in events:
-        happen(cluster, *event)
+        play_event(cluster, *event)
         check(cluster)
 
 
 @hypothesis.given(events)
-def test_the_queue_serves_what_a_search_among_all_requests_would(
+def test_the_queue_places_the_same_requests_as_a_linear_search(
     events: list[tuple[str, int, int]],
 ) -> None:
     cluster, plain = Cluster(), Cluster(PlainWaiting)
     for event in events:
-        happen(cluster, *event)
-        happen(plain, *event)
-        assert cluster.said == plain.said
+        play_event(cluster, *event)
+        play_event(plain, *event)
+        assert cluster.outbox == plain.outbox
 
 
-# --- the price ------------------------------------------------------------------------------------
+# --- cost -----------------------------------------------------------------------------------------
 
 
 def cluster_of(workers: int) -> Cluster:
-    """Return one whose workers have twenty actors each, which belong to a client each."""
+    """Return a cluster whose workers have twenty actors each, of one client per worker."""
     cluster = Cluster()
     for number in range(workers):
         requests = [request_of(f"{number}.{n}", f"client-{number}") for n in range(20)]
-        cluster.houses(f"worker-{number}", requests)
+        cluster.hosts(f"worker-{number}", requests)
         cluster.joins(f"worker-{number}", cpus=21)
         cluster.hello(f"client-{number}", ["numpy"])
     for number in range(10 * workers):
         cluster.asks(f"client-{number % workers}", f"waits-{number}", cpus=15)
     assert len(cluster.state.waiting) == 10 * workers
-    cluster.said.clear()
+    cluster.outbox.clear()
     return cluster
 
 
-def _goes(cluster: Cluster) -> None:
+def _goodbye(cluster: Cluster) -> None:
     cluster.says("client-1", control.Goodbye())
     for number in range(20):
-        cluster.buries(f"1.{number}")
-    assert cluster.told(control.Farewell)
+        cluster.kills(f"1.{number}")
+    assert cluster.sent(control.Farewell)
 
 
-def _comes_back(cluster: Cluster) -> None:
+def _reconnect(cluster: Cluster) -> None:
     cluster.living["worker-1"].pop("1.7")
     cluster.joins("worker-1", cpus=21)
-    assert len(cluster.told(control.Died)) == 1
+    assert len(cluster.sent(control.Died)) == 1
 
 
-def _is_new(cluster: Cluster) -> None:
+def _new_worker(cluster: Cluster) -> None:
     requests = [request_of(f"new.{n}", "client-1") for n in range(20)]
-    cluster.houses("new", requests)
+    cluster.hosts("new", requests)
     cluster.joins("new", cpus=21)
 
 
 FLAT: dict[str, Callable[[Cluster], object]] = {
     "a placement": lambda c: c.has("client-1", "a", cpus=0.5),
-    "the end of an actor, in vain for all who wait": lambda c: c.buries("1.3"),
-    "an actor is to end": lambda c: c.says("client-1", control.End(actor="1.3", grace_s=0)),
+    "the end of an actor that helps no waiting request": lambda c: c.kills("1.3"),
+    "closing an actor": lambda c: c.says("client-1", control.End(actor="1.3", grace_s=0)),
     "a request that has to wait": lambda c: c.asks("client-1", "a", cpus=15),
-    "a request that nobody can serve": lambda c: c.asks("client-1", "a", cpus=99),
-    "a request that is taken back": lambda c: c.says(
-        "client-1", control.End(actor="waits-9", grace_s=0)
-    ),
+    "a request that can never fit": lambda c: c.asks("client-1", "a", cpus=99),
+    "a withdrawn request": lambda c: c.says("client-1", control.End(actor="waits-9", grace_s=0)),
     "a beat": lambda c: c.says("worker-1", control.Beat()),
     "a report": lambda c: c.says(
         "worker-1", control.Report(actors=[control.Figures(actor=a) for a in c.living["worker-1"]])
     ),
     "a look-up": lambda c: c.says("client-2", control.Locate(ticket=1, name="1.3")),
-    "the log of one that lives": lambda c: c.says(
+    "the log of a living actor": lambda c: c.says(
         "client-2", control.ReadLog(ticket=1, actor="1.3")
     ),
-    "a client comes": lambda c: c.hello("client-new", ["numpy"]),
-    "a client is back": lambda c: c.hello("client-1", ["numpy"]),
-    "a client goes with its actors": _goes,
-    "a client is lost": lambda c: c.loses_client("client-1"),
-    "a worker is lost with its actors": lambda c: c.loses("worker-1"),
-    "a worker is back and has lost one": _comes_back,
-    "a worker comes with its actors": _is_new,
+    "a new client": lambda c: c.hello("client-new", ["numpy"]),
+    "a client reconnects": lambda c: c.hello("client-1", ["numpy"]),
+    "a goodbye with the end of the actors": _goodbye,
+    "a lost client": lambda c: c.loses_client("client-1"),
+    "a lost worker with its actors": lambda c: c.loses("worker-1"),
+    "a worker is back without one actor": _reconnect,
+    "a new worker with actors": _new_worker,
 }
 
 
 @pytest.mark.parametrize("event", FLAT)
-def test_an_event_takes_as_many_steps_on_a_large_cluster_as_on_a_small_one(event: str) -> None:
+def test_the_cost_of_an_event_does_not_grow_with_the_cluster(event: str) -> None:
     small, large = cluster_of(5), cluster_of(50)
     for each in (small, large):
-        each.asks("client-1", "warm-up", cpus=99)  # what is computed once, for the same request
+        each.asks("client-1", "warm-up", cpus=99)  # fills caches
     steps_of_small = steps(lambda: FLAT[event](small))
     assert steps_of_small > 10
     assert steps(lambda: FLAT[event](large)) == pytest.approx(steps_of_small, rel=0.02)
@@ -147,115 +145,105 @@ def test_a_thousand_equal_requests_are_retried_as_one(
         cluster.has("client", f"a{n}", cpus=1)
     for n in range(1000):
         cluster.asks("client", f"w{n}", cpus=2)
-    tried, really_serve = [], actors.serve
+    tried, try_place = [], actors.try_place
 
     def counted(state: State, waiter: Waiter) -> bool:
         tried.append(waiter.request.actor)
-        return really_serve(state, waiter)
+        return try_place(state, waiter)
 
-    monkeypatch.setattr(actors, "serve", counted)
-    cluster.buries("a0")
+    monkeypatch.setattr(actors, "try_place", counted)
+    cluster.kills("a0")
     assert tried == []
-    cluster.buries("a1")
+    cluster.kills("a1")
     assert tried == ["w0", "w1"]
 
 
-# --- what has ended is gone -----------------------------------------------------------------------
+# --- ended lives and peers ------------------------------------------------------------------------
 
 
-def test_a_next_life_takes_the_room_of_an_unreported_last_one(cluster: Cluster) -> None:
+def test_a_next_life_replaces_its_unreported_predecessor(cluster: Cluster) -> None:
     cluster.joins("worker", cpus=2)
     cluster.has("client", "a", cpus=2)
     cluster.has("client", "a", cpus=2, life=1)
+    assert cluster.sent(control.End) == [("worker", control.End(actor="a", grace_s=0.0, kill=True))]
     assert cluster.state.workers.ledger.free("worker").cpus == 0
-    cluster.buries("a")
+    cluster.kills("a")
     assert cluster.state.workers.ledger.free("worker").cpus == 2
 
 
-def test_an_unreported_earlier_life_is_killed_when_the_next_is_asked_for(cluster: Cluster) -> None:
-    cluster.joins("one")
-    cluster.has("client", "a")
-    cluster.joins("two", cpus=4)
-    cluster.asks("client", "a", life=1)
-    assert cluster.told(control.End) == [("one", control.End(actor="a", grace_s=0.0, kill=True))]
-    assert cluster.spawns() == ["a"]
-    assert cluster.state.actors.records["a"].worker == "two"
-
-
 @pytest.mark.parametrize("how", ["asked for", "brought along"])
-def test_an_unreported_earlier_life_is_said_to_restart(cluster: Cluster, how: str) -> None:
+def test_watchers_are_notified_that_an_unreported_life_restarts(cluster: Cluster, how: str) -> None:
     cluster.joins("one", cpus=1)
     cluster.hello("borrower")
     cluster.has("client", "a", max_restarts=2, name="store", named=True)
     cluster.says("borrower", control.Locate(ticket=1, actor="a"))
-    cluster.said.clear()
+    cluster.outbox.clear()
     if how == "asked for":
         cluster.asks("client", "a", max_restarts=2, name="store", named=True, life=1)
     else:
         later = request_of("a", "client", max_restarts=2, name="store", named=True, life=1)
-        cluster.houses("two", [later])
+        cluster.hosts("two", [later])
         cluster.joins("two", cpus=1)
-    told = [(who, said) for who, said in cluster.said if isinstance(said, control.Died)]
-    assert {who for who, _ in told} == {"client", "borrower"}
-    assert all(died.obituary.restarting for _, died in told)
+    deaths = [(who, m) for who, m in cluster.outbox if isinstance(m, control.Died)]
+    assert {who for who, _ in deaths} == {"client", "borrower"}
+    assert all(died.obituary.restarting for _, died in deaths)
     cluster.says("borrower", control.Locate(ticket=2, actor="a"))
     cluster.spawns()
-    ((_, located),) = cluster.told(control.Located)
+    ((_, located),) = cluster.sent(control.Located)
     assert located.location is not None
     assert located.location.life == 1
-    assert not list(cluster.state.restarts.due_by("client"))
+    assert not list(cluster.state.restarts.pending_of("client"))
 
 
-def test_the_place_of_a_life_that_is_over_is_not_asked_for_again(cluster: Cluster) -> None:
-    """By a maker whose connection broke, and that never heard of the birth."""
+def test_a_request_for_an_ended_life_is_refused(cluster: Cluster) -> None:
     cluster.joins("worker")
     cluster.has("client", "a", max_restarts=1)
-    cluster.buries("a")
-    cluster.said.clear()
+    cluster.kills("a")
+    cluster.outbox.clear()
     cluster.asks("client", "a", max_restarts=1)
-    ((_, refused),) = cluster.told(control.NotPlaced)
+    ((_, refused),) = cluster.sent(control.NotPlaced)
     assert (refused.error, cluster.spawns()) == ("ActorDied", [])
     cluster.has("client", "a", max_restarts=1, life=1)
 
 
 @pytest.mark.parametrize("later", ["lives", "waits"])
-def test_a_life_that_is_over_is_not_placed_again(cluster: Cluster, later: str) -> None:
+def test_a_request_for_an_earlier_life_is_refused(cluster: Cluster, later: str) -> None:
     if later == "lives":
         cluster.joins("worker")
     cluster.asks("client", "a", life=2)
     cluster.spawns()
-    cluster.said.clear()
+    cluster.outbox.clear()
     ticket = cluster.asks("client", "a", life=1)
-    ((who, refusal),) = cluster.told(control.NotPlaced)
+    ((who, refusal),) = cluster.sent(control.NotPlaced)
     assert (who, refusal.ticket, refusal.error) == ("client", ticket, "ActorDied")
     if later == "waits":
         cluster.joins("worker")
         cluster.spawns()
     assert cluster.state.actors.records["a"].request.life == 2
-    assert cluster.told(control.End) == []
+    assert cluster.sent(control.End) == []
 
 
-def test_modules_are_announced_once_while_a_client_uses_them(cluster: Cluster) -> None:
-    def told() -> list[tuple[str, list[str]]]:
-        return [(who, said.modules) for who, said in cluster.told(control.Preload)]
+def test_modules_are_preloaded_once_while_a_client_uses_them(cluster: Cluster) -> None:
+    def preloads() -> list[tuple[str, list[str]]]:
+        return [(who, message.modules) for who, message in cluster.sent(control.Preload)]
 
     cluster.joins("w1")
     cluster.joins("other python", python="3.10")
     cluster.hello("c1", ["numpy"])
-    assert told() == [("w1", ["numpy"])]
+    assert preloads() == [("w1", ["numpy"])]
     cluster.hello("c2", ["numpy", "torch"])
-    assert told() == [("w1", ["torch"])]
+    assert preloads() == [("w1", ["torch"])]
     cluster.hello("c1", ["numpy", "torch"])
-    assert told() == []
+    assert preloads() == []
     cluster.joins("w2")
-    assert told() == [("w2", ["numpy", "torch"])]
+    assert preloads() == [("w2", ["numpy", "torch"])]
     cluster.loses_client("c1")
     cluster.loses_client("c2")
     cluster.joins("w3")
-    assert told() == []
+    assert preloads() == []
 
 
-def test_nothing_is_left_of_peers_that_came_and_went(cluster: Cluster) -> None:
+def test_nothing_is_left_of_peers_that_have_ended(cluster: Cluster) -> None:
     for n in range(3):
         cluster.joins(f"worker-{n}", cpus=2)
         cluster.hello(f"client-{n}", ["numpy"])
@@ -264,8 +252,8 @@ def test_nothing_is_left_of_peers_that_came_and_went(cluster: Cluster) -> None:
             f"client-{n % 3}", f"actor-{n}", name=f"name-{n}", named=True, max_restarts=n % 2
         )
     cluster.spawns()
-    cluster.buries("actor-1")
-    cluster.buries("actor-3")
+    cluster.kills("actor-1")
+    cluster.kills("actor-3")
     cluster.says("client-0", control.ReadLog(ticket=1, actor="unknown"))
     for n in range(3):
         cluster.loses_client(f"client-{n}")
@@ -286,19 +274,19 @@ def test_nothing_is_left_of_peers_that_came_and_went(cluster: Cluster) -> None:
     assert not list(state.waiting)
     assert not state.waiting.firsts()
     assert not state.workers.ledger.pythons
-    assert not state.workers.ledger.kept
+    assert not state.workers.ledger.reserved
     assert not state.workers.ledger.cpus
-    assert not state.questions.held
-    assert not state.restarts.due
+    assert not state.deferred.by_topic
+    assert not state.restarts.pending
     assert not state.restarts.begun
-    assert not state.log_queries.asks
+    assert not state.log_queries.queries
 
 
-# --- peers that lie -------------------------------------------------------------------------------
+# --- malicious peers ------------------------------------------------------------------------------
 
 
 def lies_of_a_worker(about: control.ActorStatus) -> list[msgspec.Struct]:
-    """Return what a worker may say of an actor that another worker houses."""
+    """Return messages of a worker about an actor on another worker."""
     actor = about.request.actor
     elsewhere = msgspec.structs.replace(about.location, public_key=b"a liar's")
     names = {"actor": actor, "name": about.request.name, "job": about.request.job}
@@ -332,7 +320,7 @@ A_RECORD = control.Logged(
 
 
 @hypothesis.given(st.lists(st.integers(0, 8), min_size=1, max_size=40))
-def test_a_worker_that_lies_of_anothers_actor_changes_nothing(choices: list[int]) -> None:
+def test_a_worker_cannot_report_on_another_workers_actor(choices: list[int]) -> None:
     cluster = Cluster()
     cluster.hello("client")
     cluster.joins("honest")
@@ -340,25 +328,25 @@ def test_a_worker_that_lies_of_anothers_actor_changes_nothing(choices: list[int]
     cluster.joins("liar", cpus=0)
     victim = cluster.living["honest"]["a"]
     cluster.says("client", control.ReadLog(ticket=5, actor="a"))
-    cluster.said.clear()
+    cluster.outbox.clear()
     for choice in choices:
         cluster.says("liar", lies_of_a_worker(victim)[choice])
-    assert [said for who, said in cluster.said if who != "liar"] == []
+    assert [message for who, message in cluster.outbox if who != "liar"] == []
     cluster.says("client", control.Locate(ticket=6, actor="a"))
-    ((_, located),) = cluster.told(control.Located)
+    ((_, located),) = cluster.sent(control.Located)
     assert located.location == victim.location
     cluster.says("client", control.AskStatus(ticket=7))
     for worker in ("honest", "liar"):
         cluster.says(worker, control.Report(actors=[]))
     cluster.says("client", control.Unanswered(calls={}))
-    ((_, status),) = cluster.told(control.Status)
-    assert [(told.worker, len(told.actors)) for told in status.workers] == [
+    ((_, status),) = cluster.sent(control.Status)
+    assert [(worker.worker, len(worker.actors)) for worker in status.workers] == [
         ("honest", 1),
         ("liar", 0),
     ]
 
 
-def test_a_client_that_lies_about_its_calls_spoils_no_status(cluster: Cluster) -> None:
+def test_false_call_counts_do_not_break_the_status(cluster: Cluster) -> None:
     cluster.joins("worker")
     cluster.has("client", "a")
     cluster.says("client", control.Unanswered(calls={"a": 2}))
@@ -366,17 +354,17 @@ def test_a_client_that_lies_about_its_calls_spoils_no_status(cluster: Cluster) -
         cluster.hello(liar)
         cluster.says(liar, control.Unanswered(calls={"a": control.MOST}))
     cluster.says("client", control.AskStatus(ticket=1, fresh=False))
-    ((_, status),) = cluster.told(control.Status)
+    ((_, status),) = cluster.sent(control.Status)
     ((actor,),) = [worker.actors for worker in status.workers]
     assert actor.queue == control.MOST
 
 
-def test_a_client_cannot_place_in_the_name_or_the_place_of_another(cluster: Cluster) -> None:
+def test_a_client_cannot_request_as_another_client(cluster: Cluster) -> None:
     cluster.joins("worker")
     cluster.has("client", "a")
     cluster.hello("liar")
     cluster.asks("liar", "a", life=7)
-    ((who, refused),) = cluster.told(control.NotPlaced)
+    ((who, refused),) = cluster.sent(control.NotPlaced)
     assert (who, refused.error) == ("liar", "NotAllowed")
     cluster.asks("liar", "b", owner="client", job="client", maker="client", key=b"another's")
     ((_, spawn),) = cluster.to_spawn
@@ -384,38 +372,38 @@ def test_a_client_cannot_place_in_the_name_or_the_place_of_another(cluster: Clus
     assert (placed.owner, placed.job, placed.maker, placed.key) == ("liar", "liar", "liar", KEY)
 
 
-def test_nobody_is_admitted_as_an_actor_that_is_not_born(cluster: Cluster) -> None:
+def test_no_delegate_is_admitted_for_an_actor_that_has_not_started(cluster: Cluster) -> None:
     cluster.joins("liar")
     cluster.asks("client", "a")
     cluster.says("liar", control.Delegate(actor="a", key=b"l" * 40))
     assert cluster.admission.role_of(b"l" * 40) is None
 
 
-def test_a_client_whose_key_was_revoked_is_given_no_actor(cluster: Cluster) -> None:
-    cluster.learns()
+def test_a_client_with_a_revoked_key_gets_no_actor(cluster: Cluster) -> None:
+    cluster.recovers()
     cluster.asks("client", "held", name="store", named=True)
-    cluster.do(cluster.core.list_keys([], []))
-    cluster.passes(LEASE_S)
+    cluster.execute(cluster.core.set_keys([], []))
+    cluster.advance(LEASE_S)
     cluster.asks("client", "a")
     cluster.joins("worker")
-    assert {refusal.error for _, refusal in cluster.told(control.NotPlaced)} == {"NotAllowed"}
+    assert {refusal.error for _, refusal in cluster.sent(control.NotPlaced)} == {"NotAllowed"}
     assert cluster.to_spawn == []
 
 
-def test_a_revoked_clients_delegates_are_taken_back(cluster: Cluster) -> None:
+def test_revoking_a_client_revokes_its_delegates(cluster: Cluster) -> None:
     cluster.joins("worker")
     cluster.has("client", "a")
     cluster.joins("other", cpus=0)
     cluster.says("worker", control.Delegate(actor="a", key=b"d" * 40))
     cluster.says("other", control.MayCall(key=b"d" * 40))
-    assert cluster.told(control.Caller)[-1][1].admitted
-    cluster.do(cluster.core.list_keys([], []))
+    assert cluster.sent(control.Caller)[-1][1].admitted
+    cluster.execute(cluster.core.set_keys([], []))
     taken_back = control.Caller(key=b"d" * 40, admitted=False)
-    assert cluster.told(control.Caller) == [("other", taken_back)]
+    assert cluster.sent(control.Caller) == [("other", taken_back)]
 
 
-def test_nothing_is_kept_of_workers_that_asked_about_keys_and_left(cluster: Cluster) -> None:
-    cluster.learns()
+def test_queries_of_removed_workers_are_forgotten(cluster: Cluster) -> None:
+    cluster.recovers()
     cluster.joins("worker")
     cluster.has("client", "a")
     cluster.says("worker", control.Delegate(actor="a", key=b"d" * 40))
@@ -424,33 +412,33 @@ def test_nothing_is_kept_of_workers_that_asked_about_keys_and_left(cluster: Clus
         cluster.says(f"guest-{n}", control.MayCall(key=b"d" * 40))
         cluster.says(f"guest-{n}", control.MayCall(key=b"unknown".ljust(40)))
         cluster.loses(f"guest-{n}")
-    assert held_by(cluster.admission.told) == {}
+    assert held_by(cluster.admission.informed) == {}
     assert held_by(cluster.state.delegates.askers) == {}
 
 
-def test_no_delegate_comes_back_after_its_clients_key_was_revoked(cluster: Cluster) -> None:
+def test_a_revoked_client_gets_no_delegate(cluster: Cluster) -> None:
     cluster.joins("liar")
     cluster.has("client", "a")
     cluster.says("liar", control.Delegate(actor="a", key=b"l" * 40))
     assert cluster.admission.role_of(b"l" * 40) == "client"
-    cluster.do(cluster.core.list_keys([], []))
+    cluster.execute(cluster.core.set_keys([], []))
     cluster.says("liar", control.Delegate(actor="a", key=b"l" * 40))
     assert cluster.admission.role_of(b"l" * 40) is None
 
 
-def test_a_cancellation_is_passed_on_to_the_worker_of_the_actor_alone(cluster: Cluster) -> None:
+def test_a_cancellation_is_sent_to_the_actors_worker(cluster: Cluster) -> None:
     cluster.joins("other")
     cluster.joins("worker")
     cluster.has("client", "actor", cpus=2)
     home = cluster.state.actors.records["actor"].worker
-    cluster.told(object)
+    cluster.sent(object)
     cancel = control.Cancel(actor="actor", route=b"route", call=1, answer=2)
     cluster.says("client", cancel)
     cluster.says("client", msgspec.structs.replace(cancel, actor="nobody"))
-    assert cluster.told(control.Cancel) == [(home, cancel)]
+    assert cluster.sent(control.Cancel) == [(home, cancel)]
 
 
-def test_a_status_says_what_waits_and_how_the_last_actors_ended_unasked(cluster: Cluster) -> None:
+def test_a_status_lists_waiting_requests_and_unexpected_ends(cluster: Cluster) -> None:
     cluster.joins("worker", cpus=2)
     cluster.has("client", "a", cpus=1)
     cluster.has("client", "b", cpus=1)
@@ -461,7 +449,7 @@ def test_a_status_says_what_waits_and_how_the_last_actors_ended_unasked(cluster:
     cluster.says("worker", control.Died(obituary=obituary))
     cluster.now += 2.0
     cluster.says("client", control.AskStatus(ticket=1, fresh=False))
-    ((_, status),) = cluster.told(control.Status)
+    ((_, status),) = cluster.sent(control.Status)
     ((wait,), (end,)) = status.waits, status.ends
     assert (wait.count, wait.waits_s) == (1, 7.0)
     assert "1 CPU" in wait.why
@@ -469,14 +457,14 @@ def test_a_status_says_what_waits_and_how_the_last_actors_ended_unasked(cluster:
     assert not end.restarting
 
 
-def test_a_status_says_where_the_life_was_that_ended_and_not_where_the_next_one_is(
+def test_an_unexpected_end_names_the_machine_of_the_ended_life(
     cluster: Cluster,
 ) -> None:
     cluster.joins("worker", machine="m")
     detached = request_of("a", "client", owner="", max_restarts=1)
     cluster.says("client", control.Place(ticket=1, request=detached, patience_s=60))
     cluster.spawns()
-    cluster.buries("a")  # its worker begins the next life, which has no place yet
+    cluster.kills("a")  # its worker begins the next life, which is not placed yet
     cluster.says("client", control.AskStatus(ticket=2, fresh=False))
-    ((_, status),) = cluster.told(control.Status)
+    ((_, status),) = cluster.sent(control.Status)
     assert [(end.machine, end.restarting) for end in status.ends] == [("m", True)]

@@ -1,4 +1,4 @@
-"""A group has its places whole or not at all; who names a machine or a neighbor gets that place."""
+"""Gangs are placed whole or not at all; requests may name a machine or an actor to be near."""
 
 from random import Random
 
@@ -11,73 +11,65 @@ from tests.remotely.master.played import Cluster, check, request_of
 GANG = "gang"
 
 
-def ask_all(cluster: Cluster, names: list[str], gang: str = GANG, **wishes: object) -> list[int]:
+def ask_all(cluster: Cluster, names: list[str], gang: str = GANG, **options: object) -> list[int]:
     return [
-        cluster.asks("client", name, gang=gang, together=len(names), **wishes) for name in names
+        cluster.asks("client", name, gang=gang, together=len(names), **options) for name in names
     ]
 
 
-def test_a_group_is_placed_when_all_of_it_have_asked_and_not_before(cluster: Cluster) -> None:
-    cluster.joins("w", cpus=4)
+def test_a_gang_is_placed_once_it_is_complete(cluster: Cluster) -> None:
+    cluster.joins("w", cpus=2)
+    cluster.has("client", "in the way")
     cluster.asks("client", "a", gang=GANG, together=2)
+    assert cluster.sent(control.Queued) == []  # it is incomplete
+    cluster.kills("in the way")
     assert cluster.spawns() == []
-    assert cluster.told(control.Queued) == []  # nothing to say yet
     cluster.asks("client", "b", gang=GANG, together=2)
     assert cluster.spawns() == ["a", "b"]
     check(cluster)
 
 
-def test_a_group_waits_whole_and_takes_nothing_from_others(cluster: Cluster) -> None:
+def test_a_waiting_gang_takes_nothing_from_others(cluster: Cluster) -> None:
     cluster.joins("w", cpus=4)
     cluster.has("client", "in the way", cpus=2)
     tickets = ask_all(cluster, ["a", "b", "c"])
-    told = cluster.told(control.Queued)
-    assert [(who, q.ticket) for who, q in told] == [("client", ticket) for ticket in tickets]
-    assert "3 actors of Counter, which live at once, ask for 1 CPU each" in told[0][1].why
-    cluster.has("client", "single", cpus=2)  # what the group cannot use is free for others
-    cluster.buries("single")
+    queued = cluster.sent(control.Queued)
+    assert [(who, q.ticket) for who, q in queued] == [("client", ticket) for ticket in tickets]
+    assert "3 actors of Counter, placed together, ask for 1 CPU each" in queued[0][1].why
+    cluster.has("client", "single", cpus=2)  # others may use what the gang cannot
+    cluster.kills("single")
     assert cluster.spawns() == []
-    cluster.buries("in the way")
-    told = cluster.told(control.Queued)  # there is room now
-    assert [(who, q.ticket, q.why) for who, q in told] == [("client", t, "") for t in tickets]
+    cluster.kills("in the way")
+    queued = cluster.sent(control.Queued)  # there is room now
+    assert [(who, q.ticket, q.why) for who, q in queued] == [("client", t, "") for t in tickets]
     assert cluster.spawns() == ["a", "b", "c"]
     check(cluster)
 
 
-def test_a_group_gives_up_when_its_patience_is_over(cluster: Cluster) -> None:
+def test_a_gang_is_refused_after_its_patience(cluster: Cluster) -> None:
     cluster.joins("w", cpus=2)
     cluster.has("client", "in the way")
     tickets = ask_all(cluster, ["a", "b"])
-    cluster.passes(59.0)
-    assert cluster.told(control.NotPlaced) == []
-    cluster.passes(1.0)
-    refused = cluster.told(control.NotPlaced)
+    cluster.advance(59.0)
+    assert cluster.sent(control.NotPlaced) == []
+    cluster.advance(1.0)
+    refused = cluster.sent(control.NotPlaced)
     assert [(who, r.ticket, r.error) for who, r in refused] == [
         ("client", ticket, "NoResources") for ticket in tickets
     ]
     assert "no room for 60 s: 2 actors of Counter" in refused[0][1].why
 
 
-def test_a_group_without_patience_is_gathered_nevertheless(cluster: Cluster) -> None:
+def test_a_gang_without_patience_still_waits_for_its_members(cluster: Cluster) -> None:
     cluster.joins("w", cpus=2)
     for actor in ("a", "b"):
         request = request_of(actor, "client", gang=GANG, together=2)
         cluster.says("client", control.Place(ticket=1, request=request, patience_s=0))
-        cluster.passes(0.25)
+        cluster.advance(0.25)
     assert cluster.spawns() == ["a", "b"]
 
 
-def test_an_incomplete_group_stays_in_the_queue(cluster: Cluster) -> None:
-    cluster.joins("w", cpus=2)
-    cluster.has("client", "in the way")
-    cluster.asks("client", "a", gang=GANG, together=2)
-    cluster.buries("in the way")
-    assert cluster.spawns() == []
-    cluster.asks("client", "b", gang=GANG, together=2)
-    assert cluster.spawns() == ["a", "b"]
-
-
-def test_a_member_whose_machine_cannot_be_told_waits_by_itself(cluster: Cluster) -> None:
+def test_a_member_on_an_unreachable_worker_waits_alone(cluster: Cluster) -> None:
     cluster.joins("w1", cpus=1)
     cluster.joins("w2", cpus=1)
     cluster.cut_off.add("w2")
@@ -89,68 +81,68 @@ def test_a_member_whose_machine_cannot_be_told_waits_by_itself(cluster: Cluster)
     check(cluster)
 
 
-def test_two_groups_that_each_need_most_of_it_never_wait_for_each_other(cluster: Cluster) -> None:
+def test_two_large_gangs_do_not_block_each_other(cluster: Cluster) -> None:
     cluster.joins("w1", cpus=2)
     cluster.joins("w2", cpus=2)
-    for number in range(3):  # each in turn, as two clients may
+    for number in range(3):  # interleaved, as by two clients
         for gang in "xy":
             cluster.asks("client", f"{gang}{number}", gang=gang, together=3)
     assert cluster.spawns() == ["x0", "x1", "x2"]
     for number in range(3):
-        cluster.buries(f"x{number}")
+        cluster.kills(f"x{number}")
     assert cluster.spawns() == ["y0", "y1", "y2"]
 
 
-def test_a_group_that_can_never_fit_is_refused_at_once_all_of_it(cluster: Cluster) -> None:
+def test_a_gang_that_can_never_fit_is_refused_as_a_whole(cluster: Cluster) -> None:
     cluster.joins("w1", cpus=2)
     cluster.joins("w2", cpus=3)
     cluster.has("client", "in the way", cpus=2)
-    cluster.told(object)
+    cluster.sent(object)
     tickets = ask_all(cluster, [f"a{n}" for n in range(6)])
-    refused = cluster.told(control.NotPlaced)
+    refused = cluster.sent(control.NotPlaced)
     assert [(who, r.ticket) for who, r in refused] == [("client", ticket) for ticket in tickets]
     assert {r.error for _, r in refused} == {"NoResources"}
     assert "all machines together have room for 5" in refused[0][1].why
     assert not len(cluster.state.waiting)
     ask_all(cluster, [f"b{n}" for n in range(5)])
-    assert len(cluster.told(control.Queued)) == 5
+    assert len(cluster.sent(control.Queued)) == 5
 
 
-def test_a_group_whose_members_fit_nowhere_is_refused(cluster: Cluster) -> None:
+def test_a_gang_whose_members_fit_nowhere_is_refused(cluster: Cluster) -> None:
     cluster.joins("w", cpus=2)
     ask_all(cluster, ["a", "b"], cpus=3)
-    assert "3 CPUs where the largest worker has 2" in cluster.told(control.NotPlaced)[0][1].why
+    assert "3 CPUs where the largest worker has 2" in cluster.sent(control.NotPlaced)[0][1].why
     ask_all(cluster, ["c", "d"], python="3.9")
-    assert {r.error for _, r in cluster.told(control.NotPlaced)} == {"VersionMismatch"}
+    assert {r.error for _, r in cluster.sent(control.NotPlaced)} == {"VersionMismatch"}
 
 
-def test_a_group_waits_for_machines_to_join_and_for_one_that_is_lost(cluster: Cluster) -> None:
+def test_a_gang_waits_for_new_and_for_lost_machines(cluster: Cluster) -> None:
     ask_all(cluster, ["a", "b"])
-    assert "no machine has joined" in cluster.told(control.Queued)[0][1].why
+    assert "no machine has joined" in cluster.sent(control.Queued)[0][1].why
     cluster.joins("w", cpus=2, machine="m1")
     assert cluster.spawns() == ["a", "b"]
     cluster.loses("w", may_return=True)
     cluster.joins("small", cpus=1, machine="m2")
     ask_all(cluster, ["c", "d"], gang="other")
-    assert cluster.told(control.NotPlaced) == []  # the lost one is large enough
+    assert cluster.sent(control.NotPlaced) == []  # the lost worker is large enough
     cluster.living["w"].clear()
     cluster.joins("w", cpus=2, machine="m1")
     assert cluster.spawns() == ["c", "d"]
 
 
-def test_a_group_of_which_one_is_taken_back_is_not_placed(cluster: Cluster) -> None:
+def test_a_gang_with_a_withdrawn_member_is_not_placed(cluster: Cluster) -> None:
     cluster.joins("w", cpus=2)
     cluster.has("client", "in the way")
     ask_all(cluster, ["a", "b"])
     cluster.says("client", control.End(actor="a", grace_s=0, kill=True))
-    cluster.buries("in the way")
+    cluster.kills("in the way")
     assert cluster.spawns() == []
     cluster.says("client", control.End(actor="b", grace_s=0, kill=True))
     assert not len(cluster.state.waiting)
     check(cluster)
 
 
-def test_a_member_whose_machine_is_lost_before_its_birth_is_placed_alone(cluster: Cluster) -> None:
+def test_a_member_whose_worker_is_lost_before_it_started_is_placed_alone(cluster: Cluster) -> None:
     cluster.joins("w1", cpus=1)
     cluster.joins("w2", cpus=1)
     ask_all(cluster, ["a", "b"])
@@ -162,38 +154,38 @@ def test_a_member_whose_machine_is_lost_before_its_birth_is_placed_alone(cluster
     check(cluster)
 
 
-def test_a_later_life_of_a_member_has_its_place_by_itself(cluster: Cluster) -> None:
+def test_a_later_life_of_a_member_is_placed_alone(cluster: Cluster) -> None:
     cluster.joins("w", cpus=2)
     ask_all(cluster, ["a", "b"], max_restarts=1)
     cluster.spawns()
-    cluster.buries("a")
+    cluster.kills("a")
     cluster.asks("client", "a", gang=GANG, together=2, max_restarts=1, life=1)
     assert cluster.spawns() == ["a"]
 
 
-def test_a_new_master_counts_those_that_the_one_before_has_placed(cluster: Cluster) -> None:
+def test_a_restarted_master_counts_the_placed_members(cluster: Cluster) -> None:
     cluster.joins("w", cpus=4)
     ask_all(cluster, ["a", "b", "c"])
     assert cluster.spawns(at_most=2) == ["a", "b"]
-    cluster.to_spawn.clear()  # the worker never heard of the third
+    cluster.to_spawn.clear()  # the worker never received the third
     cluster.starts_master()
     cluster.hello("client")
-    cluster.asks("client", "c", gang=GANG, together=3)  # what has no answer is asked again
+    cluster.asks("client", "c", gang=GANG, together=3)  # unanswered requests are repeated
     assert cluster.spawns() == []
     cluster.joins("w", cpus=4)
     assert cluster.spawns() == ["c"]
     check(cluster)
 
 
-def test_a_group_shares_gpus_and_resources_as_they_are_on_each_machine(cluster: Cluster) -> None:
+def test_a_gang_is_limited_by_the_gpus_and_resources_of_each_machine(cluster: Cluster) -> None:
     cluster.joins("w1", cpus=9, gpus=1, license=1)
     cluster.joins("w2", cpus=9, gpus=2, license=2)
     ask_all(cluster, [f"a{n}" for n in range(4)], gpus=0.7)
-    assert "room for 3" in cluster.told(control.NotPlaced)[0][1].why
+    assert "room for 3" in cluster.sent(control.NotPlaced)[0][1].why
     ask_all(cluster, [f"b{n}" for n in range(3)], gang="b", gpus=0.7, others={"license": 1})
     assert cluster.spawns() == ["b0", "b1", "b2"]
     cluster.asks("client", "late", others={"license": 1})
-    assert "0 license" in cluster.told(control.Queued)[0][1].why
+    assert "0 license" in cluster.sent(control.Queued)[0][1].why
 
 
 @hypothesis.given(
@@ -201,7 +193,7 @@ def test_a_group_shares_gpus_and_resources_as_they_are_on_each_machine(cluster: 
     st.lists(st.integers(1, 4), min_size=1, max_size=5),
     st.randoms(use_true_random=False),
 )
-def test_in_any_order_a_group_lives_whole_or_not_at_all(
+def test_a_gang_is_placed_whole_or_not_at_all(
     machines: list[int], sizes: list[int], random: Random
 ) -> None:
     cluster = Cluster()
@@ -217,11 +209,11 @@ def test_in_any_order_a_group_lives_whole_or_not_at_all(
         first = next(a for living in cluster.living.values() for a in living)
         gang = int(first.partition(".")[0])
         for n in range(sizes[gang]):
-            cluster.buries(f"{gang}.{n}")
+            cluster.kills(f"{gang}.{n}")
         _are_whole(cluster, sizes)
-    refused = [said for _, said in cluster.said if isinstance(said, control.NotPlaced)]
+    refused = [message for _, message in cluster.outbox if isinstance(message, control.NotPlaced)]
     assert len(refused) == sum(size for size in sizes if size > sum(machines) and size > 1)
-    assert not len(cluster.state.waiting)  # nobody waits for ever
+    assert not len(cluster.state.waiting)  # no request waits forever
 
 
 def _are_whole(cluster: Cluster, sizes: list[int]) -> None:
@@ -232,7 +224,7 @@ def _are_whole(cluster: Cluster, sizes: list[int]) -> None:
     check(cluster)
 
 
-# --- where ----------------------------------------------------------------------------------------
+# --- machines and neighbors -----------------------------------------------------------------------
 
 
 def test_a_request_for_a_machine_is_placed_there_or_waits_for_it(cluster: Cluster) -> None:
@@ -241,14 +233,14 @@ def test_a_request_for_a_machine_is_placed_there_or_waits_for_it(cluster: Cluste
     cluster.has("client", "a", machine="small")
     assert "a" in cluster.living["w1"]
     cluster.asks("client", "b", machine="small")
-    assert "It is to be on small" in cluster.told(control.Queued)[0][1].why
+    assert "It must be on small" in cluster.sent(control.Queued)[0][1].why
     cluster.has("client", "c")
     assert "c" in cluster.living["w2"]
-    cluster.buries("a")
+    cluster.kills("a")
     assert cluster.spawns() == ["b"]
     assert "b" in cluster.living["w1"]
     cluster.asks("client", "d", machine="small", cpus=2)
-    refused = cluster.told(control.NotPlaced)[0][1]
+    refused = cluster.sent(control.NotPlaced)[0][1]
     assert (refused.error, "2 CPUs where the largest worker has 1" in refused.why) == (
         "NoResources",
         True,
@@ -256,20 +248,20 @@ def test_a_request_for_a_machine_is_placed_there_or_waits_for_it(cluster: Cluste
     check(cluster)
 
 
-def test_a_machine_that_is_not_there_is_named_with_those_that_are(cluster: Cluster) -> None:
+def test_an_unknown_machine_is_refused_with_a_list_of_machines(cluster: Cluster) -> None:
     cluster.joins("w1", machine="m1")
     cluster.asks("client", "a", machine="m3")
-    why = cluster.told(control.NotPlaced)[0][1].why
+    why = cluster.sent(control.NotPlaced)[0][1].why
     assert why == "no machine of this cluster is named 'm3': there is m1"
     cluster.joins("w2", machine="m2")
     cluster.asks("client", "a", machine="m3")
-    why = cluster.told(control.NotPlaced)[0][1].why
+    why = cluster.sent(control.NotPlaced)[0][1].why
     assert why == "no machine of this cluster is named 'm3': there are m1 and m2"
     cluster.has("client", "by address", machine="m2.example")
     assert "by address" in cluster.living["w2"]
     cluster.loses("w2", may_return=True)
     cluster.asks("client", "b", machine="m2")
-    assert cluster.told(control.NotPlaced) == []  # it may come back
+    assert cluster.sent(control.NotPlaced) == []  # it may come back
     cluster.joins("w2", machine="m2")
     assert cluster.spawns() == ["b"]
 
@@ -281,17 +273,17 @@ def test_a_request_near_an_actor_is_placed_on_its_machine(cluster: Cluster) -> N
     cluster.has("client", "b", near="a")
     assert "b" in cluster.living["w1"]
     cluster.asks("client", "c", near="a")
-    assert "It is to be near another actor" in cluster.told(control.Queued)[0][1].why
-    cluster.buries("b")
+    assert "It must be near another actor" in cluster.sent(control.Queued)[0][1].why
+    cluster.kills("b")
     assert cluster.spawns() == ["c"]
     cluster.asks("client", "d", near="a", machine="m2")
-    assert "another machine than 'm2'" in cluster.told(control.NotPlaced)[0][1].why
+    assert "another machine than 'm2'" in cluster.sent(control.NotPlaced)[0][1].why
     cluster.asks("client", "e", near="nobody")
-    why = cluster.told(control.NotPlaced)[0][1].why
-    assert why == "the actor that it is to be near has ended, or has no place yet"
+    why = cluster.sent(control.NotPlaced)[0][1].why
+    assert why == "the actor that it must be near has ended, or is not placed yet"
 
 
-def test_a_group_may_be_near_an_actor_too(cluster: Cluster) -> None:
+def test_a_gang_may_be_near_an_actor(cluster: Cluster) -> None:
     cluster.joins("w1", cpus=3, machine="m1")
     cluster.joins("w2", cpus=8, machine="m2")
     cluster.has("client", "a", machine="m1")
@@ -299,40 +291,40 @@ def test_a_group_may_be_near_an_actor_too(cluster: Cluster) -> None:
     assert cluster.spawns() == ["b", "c"]
     assert {"b", "c"} < cluster.living["w1"].keys()
     ask_all(cluster, ["d", "e", "f", "g"], gang="other", near="a")
-    assert "room for 3" in cluster.told(control.NotPlaced)[0][1].why
+    assert "room for 3" in cluster.sent(control.NotPlaced)[0][1].why
     ask_all(cluster, ["h", "i"], gang="waits", near="a")
-    assert len(cluster.told(control.Queued)) == 2
+    assert len(cluster.sent(control.Queued)) == 2
     assert cluster.spawns() == []  # there is room elsewhere
-    cluster.buries("b")
+    cluster.kills("b")
     assert cluster.spawns() == []
-    cluster.buries("c")
+    cluster.kills("c")
     assert cluster.spawns() == ["h", "i"]
     ask_all(cluster, ["j", "k"], gang="large", near="a", cpus=4)
-    refused = cluster.told(control.NotPlaced)[0][1]
+    refused = cluster.sent(control.NotPlaced)[0][1]
     assert refused.why == "it asks for 4 CPUs where the largest worker has 3"
     ask_all(cluster, ["l", "m"], gang="lonely", near="nobody")
-    assert {r.error for _, r in cluster.told(control.NotPlaced)} == {"NoResources"}
+    assert {r.error for _, r in cluster.sent(control.NotPlaced)} == {"NoResources"}
 
 
 def test_a_request_near_a_restarting_actor_waits(cluster: Cluster) -> None:
     cluster.joins("w1", cpus=4, machine="m1")
     cluster.joins("w2", cpus=4, machine="m2")
     cluster.has("client", "a", machine="m1", max_restarts=1)
-    cluster.buries("a")
+    cluster.kills("a")
     cluster.asks("client", "b", near="a")
-    assert cluster.told(control.NotPlaced) == []
+    assert cluster.sent(control.NotPlaced) == []
     assert len(cluster.state.waiting) == 1
     ask_all(cluster, ["c", "d"], near="a")
-    assert cluster.told(control.NotPlaced) == []
+    assert cluster.sent(control.NotPlaced) == []
     cluster.asks("client", "a", machine="m1", max_restarts=1, life=1)
     assert cluster.spawns() == ["a"]
     assert cluster.spawns() == ["b", "c", "d"]
     check(cluster)
 
 
-def test_a_named_machine_without_the_python_is_refused_in_words(cluster: Cluster) -> None:
+def test_a_named_machine_without_the_python_is_refused(cluster: Cluster) -> None:
     cluster.joins("w1", python="3.9", machine="m1")
     cluster.joins("w2", machine="m2")
     cluster.asks("client", "a", machine="m1")
-    why = cluster.told(control.NotPlaced)[0][1].why
-    assert why == "where it is to be, no worker runs Python 3.11"
+    why = cluster.sent(control.NotPlaced)[0][1].why
+    assert why == "no worker at the requested place runs Python 3.11"

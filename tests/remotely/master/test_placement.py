@@ -1,4 +1,4 @@
-"""Actors spread, fit, and are told in words why they never will."""
+"""The choice of workers, the accounting of resources, and the reasons for refusals."""
 
 import math
 import time
@@ -6,6 +6,7 @@ import time
 import hypothesis
 import hypothesis.strategies as st
 import msgspec
+import pytest
 
 from remotely.master.ledger import Ledger, Placement
 from remotely.protocol.resources import Resources
@@ -28,22 +29,22 @@ def placed_by(ledger: Ledger, asked: Resources) -> Placement:
     return answer
 
 
-# --- where --------------------------------------------------------------------------------------
+# --- choice of the worker -----------------------------------------------------------------------
 
 
-def test_an_actor_goes_where_most_cpus_are_free() -> None:
+def test_an_actor_is_placed_where_most_cpus_are_free() -> None:
     ledger = ledger_of(small=Resources(2), large=Resources(8), middle=Resources(4))
     assert ledger.place(Resources(1), PYTHON) == Placement("large", ())
 
 
-def test_among_equals_the_first_by_id_is_taken_whatever_the_order_of_arrival() -> None:
+def test_of_equal_workers_the_first_by_id_is_chosen() -> None:
     for names in (["b", "a", "c"], ["c", "b", "a"]):
         ledger = ledger_of(**{name: Resources(4) for name in names})
         placed = [placed_by(ledger, Resources(1)) for _ in range(4)]
         assert [p.worker for p in placed] == ["a", "b", "c", "a"]
 
 
-def test_free_cpus_do_not_help_where_memory_or_gpus_are_short() -> None:
+def test_a_worker_short_of_memory_or_gpus_is_not_chosen() -> None:
     ledger = ledger_of(
         cpus=Resources(64, 0, GIB), memory=Resources(2, 0, 64 * GIB), gpu=Resources(1, 1, GIB)
     )
@@ -51,7 +52,7 @@ def test_free_cpus_do_not_help_where_memory_or_gpus_are_short() -> None:
     assert ledger.place(Resources(1, 1, GIB), PYTHON) == Placement("gpu", (0,))
 
 
-def test_each_gpu_is_given_to_one_actor_and_comes_back() -> None:
+def test_a_gpu_is_allocated_to_one_actor_until_released() -> None:
     ledger = ledger_of(a=Resources(16, 4))
     first = placed_by(ledger, Resources(1, 2))
     second = placed_by(ledger, Resources(1, 2))
@@ -61,35 +62,26 @@ def test_each_gpu_is_given_to_one_actor_and_comes_back() -> None:
     assert placed_by(ledger, Resources(1, 1)).gpu_ids == (0,)
 
 
-def test_an_actor_that_asks_for_no_cpu_fits_on_a_full_worker() -> None:
+def test_an_actor_without_cpus_fits_on_a_full_worker() -> None:
     ledger = ledger_of(a=Resources(1))
     ledger.place(Resources(1), PYTHON)
     assert ledger.place(Resources(0), PYTHON) == Placement("a", ())
 
 
-def test_ten_tenths_of_a_cpu_are_one_cpu_before_and_after() -> None:
-    ledger = ledger_of(a=Resources(1))
-    tenth = Resources(0.1)
-    for _ in range(10):
-        assert isinstance(ledger.place(tenth, PYTHON), Placement)
+@pytest.mark.parametrize("tenth", [Resources(0.1), Resources(0, 0.1)])
+def test_ten_tenths_are_exactly_one(tenth: Resources) -> None:
+    ledger = ledger_of(a=Resources(1, 1))
+    placements = [placed_by(ledger, tenth) for _ in range(10)]
     assert ledger.place(tenth, PYTHON) is None
-    for _ in range(10):
-        ledger.release("a", tenth, ())
-    assert ledger.free("a") == Resources(1)
+    for placement in placements:
+        ledger.release("a", tenth, placement.gpu_ids)
+    assert ledger.free("a") == Resources(1, 1)
 
 
-def test_only_workers_with_the_same_python_are_looked_at() -> None:
-    ledger = Ledger()
-    ledger.add_worker("old", Resources(64), "3.10")
-    ledger.add_worker("new", Resources(1), "3.11")
-    assert ledger.place(Resources(1), "3.11") == Placement("new", ())
-    assert ledger.place(Resources(1), "3.11") is None
+# --- parts of a GPU, custom resources, named machines --------------------------------------------
 
 
-# --- parts of a GPU, resources of the user's, named machines -------------------------------------
-
-
-def test_actors_share_a_gpu_and_fill_one_before_they_begin_another() -> None:
+def test_actors_fill_a_shared_gpu_before_the_next() -> None:
     ledger = ledger_of(a=Resources(16, 2))
     placed = [placed_by(ledger, Resources(1, part)) for part in (0.5, 0.25, 0.5, 0.25)]
     assert [p.gpu_ids for p in placed] == [(0,), (0,), (1,), (0,)]
@@ -100,27 +92,16 @@ def test_actors_share_a_gpu_and_fill_one_before_they_begin_another() -> None:
     assert placed_by(ledger, Resources(1, 1)).gpu_ids == (1,)
 
 
-def test_the_part_that_fits_best_is_taken_and_whole_gpus_stay_whole() -> None:
+def test_a_part_of_a_gpu_is_allocated_where_it_fits_best() -> None:
     ledger = ledger_of(a=Resources(16, 3))
-    ledger.reserve("a", Resources(1, 0.3), (0,))
-    ledger.reserve("a", Resources(1, 0.6), (1,))
+    ledger.allocate("a", Resources(1, 0.3), (0,))
+    ledger.allocate("a", Resources(1, 0.6), (1,))
     assert placed_by(ledger, Resources(1, 0.4)).gpu_ids == (1,)
     assert placed_by(ledger, Resources(1, 0.4)).gpu_ids == (0,)
     assert placed_by(ledger, Resources(1, 0.4)).gpu_ids == (2,)
 
 
-def test_ten_tenths_of_a_gpu_are_one_gpu_before_and_after() -> None:
-    ledger = ledger_of(a=Resources(1, 1))
-    tenth = Resources(0, 0.1)
-    assert {placed_by(ledger, tenth).gpu_ids for _ in range(10)} == {(0,)}
-    assert ledger.free("a") == Resources(1)
-    assert ledger.place(tenth, PYTHON) is None
-    for _ in range(10):
-        ledger.release("a", tenth, (0,))
-    assert placed_by(ledger, Resources(0, 1)).gpu_ids == (0,)
-
-
-def test_a_part_of_a_gpu_goes_to_a_worker_that_has_one() -> None:
+def test_a_part_of_a_gpu_is_placed_on_a_worker_with_gpus() -> None:
     ledger = ledger_of(cpus=Resources(64), gpu=Resources(4, 1))
     assert [placed_by(ledger, Resources(1, 0.5)).worker for _ in range(2)] == ["gpu", "gpu"]
     assert ledger.place(Resources(1, 0.5), PYTHON) is None
@@ -130,10 +111,10 @@ def test_a_part_of_a_gpu_goes_to_a_worker_that_has_one() -> None:
     )
 
 
-def test_a_gpu_that_is_held_twice_is_free_when_both_have_let_go() -> None:
+def test_an_overcommitted_gpu_is_free_when_both_holders_released_it() -> None:
     ledger = ledger_of(a=Resources(4, 1))
-    ledger.reserve("a", Resources(1, 0.5), (0,))
-    ledger.reserve("a", Resources(1, 1), (0,))
+    ledger.allocate("a", Resources(1, 0.5), (0,))
+    ledger.allocate("a", Resources(1, 1), (0,))
     assert ledger.free("a").gpus == -0.5
     ledger.release("a", Resources(1, 1), (0,))
     assert ledger.free("a").gpus == 0.5
@@ -144,7 +125,7 @@ def test_a_gpu_that_is_held_twice_is_free_when_both_have_let_go() -> None:
 LICENSE = Resources(1, others=(("license", 1.0),))
 
 
-def test_resources_of_the_users_are_taken_and_given_back() -> None:
+def test_custom_resources_are_allocated_and_released() -> None:
     ledger = ledger_of(
         plain=Resources(64), licensed=Resources(4, others=(("disk", 0.5), ("license", 2.0)))
     )
@@ -161,15 +142,15 @@ def test_resources_of_the_users_are_taken_and_given_back() -> None:
     assert ledger.most_free(Resources(1)) == Resources(64)
 
 
-def test_what_a_worker_holds_beyond_what_it_has_is_owed() -> None:
+def test_an_overcommitted_custom_resource_is_negative() -> None:
     ledger = ledger_of(a=Resources(4))
-    ledger.reserve("a", LICENSE, ())
+    ledger.allocate("a", LICENSE, ())
     assert ledger.free("a") == Resources(3, others=(("license", -1.0),))
     ledger.release("a", LICENSE, ())
     assert ledger.free("a") == Resources(4)
 
 
-def test_the_reason_names_a_resource_of_the_users_that_no_worker_has_enough_of() -> None:
+def test_the_reason_names_a_custom_resource_that_is_too_scarce() -> None:
     ledger = ledger_of(a=Resources(8, others=(("license", 1.0),)), b=Resources(2))
     why = reason(ledger, Resources(1, others=(("license", 2.0), ("robot", 1.0))))
     assert "2 license where the largest worker has 1" in why
@@ -180,7 +161,7 @@ def test_the_reason_names_a_resource_of_the_users_that_no_worker_has_enough_of()
     assert "0.001 robot" in reason(ledger, Resources(1, others=(("robot", 0.001),)))
 
 
-def test_of_named_workers_the_same_rule_chooses_and_others_do_not_count() -> None:
+def test_a_request_for_some_workers_ignores_the_others() -> None:
     ledger = ledger_of(a=Resources(1), b=Resources(2), c=Resources(64))
     ledger.add_worker("old", Resources(99), "3.10")
     some = ["a", "b", "old", "gone"]
@@ -194,10 +175,10 @@ def test_of_named_workers_the_same_rule_chooses_and_others_do_not_count() -> Non
     assert ledger.place(Resources(1), PYTHON, some) is None
 
 
-# --- how many at once ---------------------------------------------------------------------------
+# --- copies -------------------------------------------------------------------------------------
 
 
-def test_how_many_fit_is_counted_over_all_workers_by_the_scarcest_resource() -> None:
+def test_copies_are_counted_by_the_scarcest_resource() -> None:
     ledger = ledger_of(a=Resources(4, 2, 8 * GIB), b=Resources(2, 1, GIB), c=Resources(1))
     assert ledger.copies(Resources(1), PYTHON, 100) == 7
     assert ledger.copies(Resources(1), PYTHON, 5) == 5
@@ -211,9 +192,9 @@ def test_how_many_fit_is_counted_over_all_workers_by_the_scarcest_resource() -> 
     assert ledger.copies(Resources(1), PYTHON, 100, ["b", "c", "gone"]) == 3
 
 
-def test_what_is_taken_or_away_is_not_free_and_yet_there() -> None:
+def test_copies_in_all_ignore_allocations_and_absence() -> None:
     ledger = ledger_of(a=Resources(4, 1), b=Resources(2))
-    ledger.reserve("a", Resources(3, 0.5), (0,))
+    ledger.allocate("a", Resources(3, 0.5), (0,))
     ledger.suspend("b")
     assert ledger.copies(Resources(1), PYTHON, 100) == 1
     assert ledger.copies(Resources(0, 0.25), PYTHON, 100) == 2
@@ -221,14 +202,14 @@ def test_what_is_taken_or_away_is_not_free_and_yet_there() -> None:
     assert ledger.copies_in_all(Resources(0, 0.25), PYTHON, 100) == 4
     assert ledger.copies_in_all(Resources(1), PYTHON, 5) == 5
     assert ledger.copies_in_all(Resources(1), PYTHON, 100, ["b"]) == 2
-    ledger.reserve("a", Resources(9), ())
+    ledger.allocate("a", Resources(9), ())
     assert ledger.copies(Resources(1), PYTHON, 100) == 0
 
 
-# --- never --------------------------------------------------------------------------------------
+# --- requests that never fit --------------------------------------------------------------------
 
 
-def test_what_is_only_taken_now_is_waited_for() -> None:
+def test_a_request_that_fits_later_is_not_refused() -> None:
     ledger = ledger_of(a=Resources(2))
     ledger.place(Resources(2), PYTHON)
     assert ledger.place(Resources(2), PYTHON) is None
@@ -242,7 +223,7 @@ def reason(ledger: Ledger, asked: Resources, python: str = PYTHON) -> str:
     return why
 
 
-def test_the_reason_says_what_was_asked_and_what_the_largest_worker_has() -> None:
+def test_the_reason_names_the_request_and_the_largest_worker() -> None:
     ledger = ledger_of(a=Resources(2, 0, 4 * GIB), b=Resources(8, 1, 2 * GIB))
     why = reason(ledger, Resources(16, 4, 8 * GIB))
     assert "16 CPUs where the largest worker has 8" in why
@@ -250,14 +231,14 @@ def test_the_reason_says_what_was_asked_and_what_the_largest_worker_has() -> Non
     assert "8 GiB where the largest worker has 4 GiB" in why
 
 
-def test_the_reason_leaves_out_what_there_is_enough_of() -> None:
+def test_the_reason_omits_sufficient_resources() -> None:
     why = reason(ledger_of(a=Resources(2, 0, GIB)), Resources(1, 1))
     assert "1 GPU where the largest worker has 0" in why
     assert "CPU" not in why
     assert "GiB" not in why
 
 
-def test_each_resource_may_be_there_and_yet_not_on_one_worker() -> None:
+def test_the_reason_says_if_no_worker_has_everything() -> None:
     ledger = ledger_of(cpus=Resources(8), gpus=Resources(1, 2))
     why = reason(ledger, Resources(8, 2))
     assert "8 CPUs and 2 GPUs" in why
@@ -271,13 +252,13 @@ def test_the_reason_names_the_other_pythons() -> None:
     assert "no worker runs Python 3.11: they run 3.9 and 3.12" in reason(ledger, Resources(1))
 
 
-def test_the_reason_can_be_said_whatever_workers_call_their_python() -> None:
+def test_the_reason_accepts_any_python_version_of_a_worker() -> None:
     ledger = ledger_of(a=Resources(cpus=8))
     ledger.add_worker("b", Resources(cpus=8), "3.²")
     assert "they run 3.² and 3.11" in reason(ledger, Resources(cpus=2), "3.12")
 
 
-def test_the_reason_says_if_only_the_python_is_in_the_way() -> None:
+def test_the_reason_names_a_python_with_enough_resources() -> None:
     ledger = ledger_of(a=Resources(2))
     ledger.add_worker("big", Resources(64), "3.12")
     assert "Python 3.12 has it" in reason(ledger, Resources(16))
@@ -287,24 +268,20 @@ def test_without_workers_the_reason_says_so() -> None:
     assert "no machine has joined" in reason(Ledger(), Resources(1))
 
 
-# --- what happened elsewhere --------------------------------------------------------------------
+# --- adopted actors -----------------------------------------------------------------------------
 
 
-def test_what_a_new_master_learns_from_a_worker_is_taken() -> None:
+def test_an_adopted_actor_is_allocated() -> None:
     ledger = ledger_of(a=Resources(4, 4, 8 * GIB))
-    ledger.reserve("a", Resources(3, 2, GIB), (1, 3))
+    ledger.allocate("a", Resources(3, 2, GIB), (1, 3))
     assert ledger.free("a") == Resources(1, 2, 7 * GIB)
     assert placed_by(ledger, Resources(1, 2)).gpu_ids == (0, 2)
+    ledger.allocate("a", Resources(5), ())
+    assert ledger.free("a").cpus == -5
+    assert ledger.place(Resources(0.1), PYTHON) is None
 
 
-def test_more_may_be_held_than_there_is_and_then_nothing_is_placed() -> None:
-    ledger = ledger_of(a=Resources(2))
-    ledger.reserve("a", Resources(5), ())
-    assert ledger.free("a").cpus == -3
-    assert ledger.place(Resources(1), PYTHON) is None
-
-
-def test_an_actor_may_end_after_its_worker_did() -> None:
+def test_releasing_on_a_removed_worker_is_no_error() -> None:
     ledger = ledger_of(a=Resources(2), b=Resources(2))
     placed = placed_by(ledger, Resources(1))
     ledger.remove_worker("a")
@@ -334,11 +311,11 @@ requests = st.builds(
 events = st.lists(st.tuples(st.booleans(), requests, st.integers(0, 99)), max_size=50)
 
 
-Held = list[tuple[Resources, tuple[int, ...]]]  # on one worker, each with its GPUs
+Held = list[tuple[Resources, tuple[int, ...]]]  # requests on one worker, with their GPUs
 
 
 def left_of_gpus(total: Resources, held: Held) -> list[float]:
-    """Return what is free of each GPU, by the plainest count."""
+    """Return what is free of each GPU."""
     left = [1000] * int(total.gpus)
     for asked, gpu_ids in held:
         for gpu in gpu_ids:
@@ -357,7 +334,7 @@ def has_room(asked: Resources, total: Resources, held: Held) -> bool:
 
 
 def copies_by_trying(asked: Resources, total: Resources, held: Held, at_most: int) -> int:
-    """Return how many more fit, placing one after the other wherever there is room."""
+    """Return how many more fit, by placing one after the other."""
     held = list(held)
     for count in range(at_most):
         if not has_room(asked, total, held):
@@ -372,7 +349,7 @@ def copies_by_trying(asked: Resources, total: Resources, held: Held, at_most: in
 
 
 @hypothesis.given(workers, events)
-def test_no_order_of_placing_and_ending_gives_out_more_than_there_is(
+def test_the_ledger_never_allocates_more_than_there_is(
     totals: list[Resources], events: list[tuple[bool, Resources, int]]
 ) -> None:
     ledger = ledger_of(**{f"w{i}": total for i, total in enumerate(totals)})
@@ -415,14 +392,14 @@ changes = st.lists(st.one_of(requests, joins, st.integers(0, 99)), max_size=60)
 
 
 @hypothesis.given(changes)
-def test_the_choice_is_that_of_a_search_among_all_workers(
+def test_the_choice_equals_that_of_a_linear_search(
     changes: list[Resources | tuple[Resources, str] | int],
 ) -> None:
     ledger = Ledger()
     there: dict[str, tuple[Resources, str]] = {}
     placed: list[tuple[Resources, Placement]] = []
     for number, change in enumerate(changes):
-        if isinstance(change, tuple):  # few names, so that some start anew
+        if isinstance(change, tuple):  # few names, so that some workers are reset
             name = f"w{number % 7}"
             placed = [(asked, where) for asked, where in placed if where.worker != name]
             there[name] = change
@@ -461,23 +438,23 @@ def test_the_choice_is_that_of_a_search_among_all_workers(
             )
 
 
-def test_twenty_thousand_actors_on_a_thousand_workers_are_placed_as_fast_as_the_first() -> None:
+def test_placing_stays_fast_on_a_thousand_workers() -> None:
     ledger = ledger_of(**{f"{i:016x}": Resources(32, 8, 256 * GIB) for i in range(1000)})
     for i in range(1000):
-        ledger.reserve(f"{i:016x}", Resources(10, 0, 100 * GIB), ())  # twenty actors each
+        ledger.allocate(f"{i:016x}", Resources(10, 0, 100 * GIB), ())  # twenty actors each
     started = time.process_time()
     for _ in range(200):
         assert isinstance(ledger.place(Resources(0.5, 0, GIB), PYTHON), Placement)
     assert (time.process_time() - started) / 200 < 0.0003, "5 us here; sixty times that is a bug"
 
 
-def test_room_that_is_kept_for_a_group_costs_each_of_it_the_same_on_a_large_cluster() -> None:
+def test_reserving_for_a_gang_costs_the_same_per_member_on_a_large_cluster() -> None:
     def steps_to_keep(workers: int) -> int:
         ledger = ledger_of(**{f"{n:04}": Resources(2) for n in range(workers)})
         names = frozenset[str]()
         count = 2 * workers
-        found = steps(lambda: ledger.keep(Resources(1), PYTHON, count, None, names, names))
-        assert len(ledger.kept) == count
+        found = steps(lambda: ledger.reserve(Resources(1), PYTHON, count, None, names, names))
+        assert len(ledger.reserved) == count
         return found
 
     assert steps_to_keep(200) < 11 * steps_to_keep(20)

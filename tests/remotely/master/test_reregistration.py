@@ -1,4 +1,4 @@
-"""Workers and masters that were away: what is found, made, ended or given up when they are back."""
+"""Workers and masters that were away: what they reconcile when they are back."""
 
 from typing import Any
 
@@ -18,34 +18,36 @@ from tests.steps import steps
 # --- leases ---------------------------------------------------------------------------------------
 
 
-def test_a_beat_that_asks_is_told_which_beat_was_heard(cluster: Cluster) -> None:
+def test_a_tick_names_the_beat_to_which_it_replies(cluster: Cluster) -> None:
     cluster.joins("worker")
     cluster.says("worker", control.Beat())
-    assert cluster.told(control.Tick) == []
+    assert cluster.sent(control.Tick) == []
     cluster.says("worker", control.Beat(asked=12.5))
-    assert cluster.told(control.Tick) == [("worker", control.Tick(asked=12.5))]
+    assert cluster.sent(control.Tick) == [("worker", control.Tick(asked=12.5))]
 
 
-def test_a_new_master_calls_no_actor_gone_before_its_worker_may_be_back(cluster: Cluster) -> None:
+def test_a_restarted_master_reports_no_actor_gone_during_recovery(cluster: Cluster) -> None:
     cluster.joins("worker")
     cluster.has("client", "a")
     cluster.has("client", "b")
     cluster.starts_master()
-    cluster.learns()
+    cluster.recovers()
     cluster.hello("client")
     for ticket, actor in enumerate("ab"):
         cluster.says("client", control.Locate(ticket=ticket, actor=actor))
-    assert cluster.told(control.Located) == []
+    assert cluster.sent(control.Located) == []
     cluster.living["worker"].pop("b")
     cluster.joins("worker")
-    ((_, located),) = cluster.told(control.Located)
+    ((_, located),) = cluster.sent(control.Located)
     assert located.location == cluster.living["worker"]["a"].location
-    cluster.passes(LEASE_S)
-    ((_, located),) = cluster.told(control.Located)
+    cluster.advance(LEASE_S)
+    ((_, located),) = cluster.sent(control.Located)
     assert (located.ticket, located.location) == (1, None)
 
 
-def test_a_held_question_is_answered_though_an_earlier_asker_has_gone(cluster: Cluster) -> None:
+def test_a_deferred_request_is_answered_though_an_earlier_client_has_ended(
+    cluster: Cluster,
+) -> None:
     cluster.joins("worker")
     cluster.asks("client", "a")
     for who in ("goes", "stays"):
@@ -53,53 +55,53 @@ def test_a_held_question_is_answered_though_an_earlier_asker_has_gone(cluster: C
         cluster.says(who, control.Locate(ticket=1, actor="a"))
     cluster.loses_client("goes")
     cluster.spawns()
-    assert [who for who, _ in cluster.told(control.Located)] == ["stays"]
+    assert [who for who, _ in cluster.sent(control.Located)] == ["stays"]
 
 
-def test_the_death_of_an_actor_that_a_new_master_never_knew_is_ignored(cluster: Cluster) -> None:
-    cluster.learns()
+def test_the_death_of_an_unknown_actor_is_ignored(cluster: Cluster) -> None:
+    cluster.recovers()
     cluster.joins("worker")
-    cluster.said.clear()
+    cluster.outbox.clear()
     cluster.says("worker", control.Died(obituary=control.Obituary(actor="a", life=0)))
-    assert cluster.said == []
+    assert cluster.outbox == []
     assert not cluster.state.actors.deaths
 
 
-def test_leases_do_not_run_while_their_judge_is_away(cluster: Cluster) -> None:
+def test_leases_are_extended_while_the_master_is_suspended(cluster: Cluster) -> None:
     cluster.joins("worker")
     cluster.now += 3 * LEASE_S
     cluster.core.extend_leases(3 * LEASE_S)
-    assert cluster.expires() == []
+    assert cluster.expire() == []
     cluster.now += LEASE_S
-    assert "lost the worker on " in cluster.expires()
+    assert "lost the worker on " in cluster.expire()
 
 
-def test_a_worker_that_was_given_up_ends_what_it_still_has(cluster: Cluster) -> None:
+def test_a_removed_worker_that_returns_must_end_its_actors(cluster: Cluster) -> None:
     cluster.joins("worker")
     cluster.has("client", "a")
     cluster.loses("worker")
     cluster.joins("worker")
-    assert cluster.told(control.End) == [("worker", control.End(actor="a", grace_s=0.0, kill=True))]
+    assert cluster.sent(control.End) == [("worker", control.End(actor="a", grace_s=0.0, kill=True))]
     assert not cluster.state.actors.records
 
 
-def test_of_two_lives_the_older_ends_when_its_machine_is_back(cluster: Cluster) -> None:
+def test_an_older_life_is_ended_when_its_worker_is_back(cluster: Cluster) -> None:
     cluster.joins("far")
     cluster.has("client", "a")
     cluster.loses("far")
     cluster.joins("near")
     cluster.has("client", "a", life=1)
-    cluster.told(control.End)
+    cluster.sent(control.End)
     cluster.joins("far")
-    assert cluster.told(control.End) == [("far", control.End(actor="a", grace_s=0.0, kill=True))]
+    assert cluster.sent(control.End) == [("far", control.End(actor="a", grace_s=0.0, kill=True))]
     assert cluster.state.actors.records["a"].worker == "near"
     assert cluster.state.workers.ledger.free("far").cpus == 2
 
 
-# --- workers that are away ------------------------------------------------------------------------
+# --- unreachable and lost workers -----------------------------------------------------------------
 
 
-def test_nothing_is_placed_on_a_worker_that_cannot_be_reached(cluster: Cluster) -> None:
+def test_nothing_is_placed_on_an_unreachable_worker(cluster: Cluster) -> None:
     cluster.joins("large", cpus=4)
     cluster.joins("small", cpus=2)
     cluster.cut_off.add("large")
@@ -107,7 +109,7 @@ def test_nothing_is_placed_on_a_worker_that_cannot_be_reached(cluster: Cluster) 
     assert [(worker, spawn.request.actor) for worker, spawn in cluster.to_spawn] == [("small", "a")]
 
 
-def test_a_birth_on_an_unreachable_worker_moves_to_another(cluster: Cluster) -> None:
+def test_a_starting_actor_on_an_unreachable_worker_moves_to_another(cluster: Cluster) -> None:
     cluster.joins("large", cpus=4)
     ticket = cluster.asks("client", "a", cpus=1)
     ((_, spawn),) = cluster.to_spawn
@@ -115,75 +117,77 @@ def test_a_birth_on_an_unreachable_worker_moves_to_another(cluster: Cluster) -> 
     cluster.cut_off.add("large")
     cluster.loses_route("large")
     cluster.spawns()
-    ((_, placed),) = cluster.told(control.Placed)
+    ((_, placed),) = cluster.sent(control.Placed)
     assert (placed.ticket, "a" in cluster.living["small"]) == (ticket, True)
 
-    cluster.living["large"]["a"] = status_of(spawn.request, seal=spawn.seal)  # it had heard
+    cluster.living["large"]["a"] = status_of(
+        spawn.request, seal=spawn.seal
+    )  # it received the Spawn
     cluster.joins("large")
-    assert ("large", control.End(actor="a", grace_s=0.0, kill=True)) in cluster.said
-    assert ("small", control.End(actor="a", grace_s=0.0)) not in cluster.said
+    assert ("large", control.End(actor="a", grace_s=0.0, kill=True)) in cluster.outbox
+    assert ("small", control.End(actor="a", grace_s=0.0)) not in cluster.outbox
 
 
-def test_an_actor_closed_before_its_birth_is_refused_with_its_worker_gone(cluster: Cluster) -> None:
+def test_a_cancelled_actor_is_refused_when_its_worker_is_unreachable(cluster: Cluster) -> None:
     cluster.joins("worker")
     ticket = cluster.asks("client", "a")
     cluster.says("client", control.End(actor="a", grace_s=0.0))
     cluster.loses_route("worker")
-    ((_, refused),) = [(w, s) for w, s in cluster.said if isinstance(s, control.NotPlaced)]
+    ((_, refused),) = [(w, s) for w, s in cluster.outbox if isinstance(s, control.NotPlaced)]
     assert (refused.ticket, refused.error) == (ticket, "ActorDied")
-    ((who, died),) = cluster.told(control.Died)
+    ((who, died),) = cluster.sent(control.Died)
     assert (who, died.obituary.asked, died.obituary.lost) == ("client", True, False)
 
 
-@pytest.mark.parametrize("is_born", [True, False])
-def test_a_birth_goes_on_when_its_worker_is_back_if_no_other_had_room(
-    cluster: Cluster, is_born: bool
+@pytest.mark.parametrize("has_started", [True, False])
+def test_a_waiting_actor_starts_when_its_worker_is_back(
+    cluster: Cluster, has_started: bool
 ) -> None:
     cluster.joins("worker")
     ticket = cluster.asks("client", "a")
     ((_, spawn),) = cluster.to_spawn
     cluster.to_spawn.clear()
     cluster.loses_route("worker")
-    assert cluster.told(control.Queued)
+    assert cluster.sent(control.Queued)
     status = status_of(spawn.request, seal=spawn.seal)
-    if is_born:
+    if has_started:
         cluster.living["worker"]["a"] = status
     else:
         cluster.births["worker"] = [spawn]
     cluster.joins("worker")
-    if not is_born:
-        assert cluster.told(control.Placed) == []
+    if not has_started:
+        assert cluster.sent(control.Placed) == []
         cluster.says("worker", control.Spawned(location=status.location))
-    ((_, placed),) = cluster.told(control.Placed)
+    ((_, placed),) = cluster.sent(control.Placed)
     assert placed.ticket == ticket
     assert cluster.to_spawn == []
 
 
-def test_actors_go_on_if_their_worker_is_back_within_its_lease(cluster: Cluster) -> None:
+def test_actors_survive_if_their_worker_is_back_within_its_lease(cluster: Cluster) -> None:
     cluster.joins("worker")
     cluster.has("client", "a")
-    cluster.told(control.Placed)
+    cluster.sent(control.Placed)
     cluster.loses_route("worker")
     cluster.says("client", control.Locate(ticket=1, actor="a"))
-    ((_, located),) = cluster.told(control.Located)
+    ((_, located),) = cluster.sent(control.Located)
     assert located.location is not None
     cluster.joins("worker")
-    assert cluster.told(control.End) == []
+    assert cluster.sent(control.End) == []
     cluster.has("client", "b")
 
 
 def test_a_request_that_needs_a_lost_machine_waits_for_it(cluster: Cluster) -> None:
     cluster.joins("head", cpus=0)
     cluster.joins("far", cpus=2)
-    assert len(cluster.passes(LEASE_S, but=["far"])) == 1
+    assert len(cluster.advance(LEASE_S, but=["far"])) == 1
     cluster.asks("client", "a")
-    ((_, waiting),) = cluster.told(control.Queued)
+    ((_, waiting),) = cluster.sent(control.Queued)
     assert "cannot be reached now, and may come back" in waiting.why
     cluster.joins("far", cpus=2)
     assert cluster.spawns() == ["a"]
 
 
-def test_two_lost_workers_of_one_host_are_each_expected_back(cluster: Cluster) -> None:
+def test_each_lost_worker_of_a_host_is_replaced_by_one_of_its_size(cluster: Cluster) -> None:
     sizes = {"small": 1.0, "large": 4.0}
     for name, cpus in sizes.items():
         cluster.joins(name, cpus=cpus, machine="m")
@@ -195,12 +199,12 @@ def test_two_lost_workers_of_one_host_are_each_expected_back(cluster: Cluster) -
     assert not cluster.state.workers.ledger.away
 
 
-def test_a_machine_that_joins_anew_is_not_expected_back_as_well(cluster: Cluster) -> None:
+def test_a_replaced_worker_is_not_expected_back(cluster: Cluster) -> None:
     cluster.joins("far", cpus=2, machine="m")
     cluster.loses("far", may_return=True)
     cluster.joins("far's next", cpus=1, machine="m")
     cluster.asks("client", "a", cpus=2)
-    assert cluster.told(control.NotPlaced)
+    assert cluster.sent(control.NotPlaced)
 
 
 @pytest.mark.parametrize("machine", ["m", "m.example"])
@@ -211,67 +215,65 @@ def test_a_request_for_a_lost_machine_or_neighbor_waits_for_it(
     cluster.joins("worker", cpus=2, machine="m")
     cluster.has("client", "a", machine=machine, max_restarts=1)
     cluster.has("client", "b", near="a", max_restarts=1)
-    cluster.told(control.Placed)
+    cluster.sent(control.Placed)
 
     cluster.loses("worker", may_return=True)
     cluster.living["worker"].clear()
 
-    assert {told.obituary.restarting for _, told in cluster.told(control.Died)} == {True}
+    assert {died.obituary.restarting for _, died in cluster.sent(control.Died)} == {True}
     cluster.asks("client", "b", near="a", max_restarts=1, life=1)
-    ((_, near),) = cluster.told(control.Queued)
-    assert "is to be near another actor, which is between two lives" in near.why
+    ((_, near),) = cluster.sent(control.Queued)
+    assert "must be near another actor, which is being restarted" in near.why
     cluster.asks("client", "a", machine=machine, max_restarts=1, life=1)
-    ((_, queued),) = cluster.told(control.Queued)
-    assert (
-        queued.why == f"Counter is to be on {machine}. m cannot be reached now, and may come back"
-    )
+    ((_, queued),) = cluster.sent(control.Queued)
+    assert queued.why == f"Counter must be on {machine}. m cannot be reached now, and may come back"
     cluster.joins("next", cpus=2, machine="m")
     assert cluster.spawns() + cluster.spawns() == ["a", "b"]
     assert set(cluster.living["next"]) == {"a", "b"}
 
 
-def test_a_worker_replaces_its_killed_predecessors_at_once(cluster: Cluster) -> None:
+def test_a_worker_replaces_its_killed_predecessors(cluster: Cluster) -> None:
     cluster.joins("killed", cpus=1)
     cluster.has("client", "a", max_restarts=1)
-    cluster.told(control.Died)
+    cluster.sent(control.Died)
 
     cluster.joins("next", cpus=1, predecessors=["killed", "nobody"])
 
-    ((_, died),) = cluster.told(control.Died)
+    ((_, died),) = cluster.sent(control.Died)
     assert (died.obituary.lost, died.obituary.restarting) == (True, True)
     assert cluster.core.workers == ["next"]
-    assert cluster.gone == ["killed"]
+    assert cluster.forgotten == ["killed"]
     cluster.has("client", "a", max_restarts=1, life=1)
     assert set(cluster.living["next"]) == {"a"}
     cluster.now += LEASE_S / 2
-    assert cluster.expires() == []  # no lease of it is left
+    assert cluster.expire() == []  # its lease is gone
     cluster.joins("last", cpus=1, predecessors=["killed"])
     assert cluster.core.workers == ["next", "last"]
 
 
 @pytest.mark.parametrize(
-    "wishes", [{"machine": "m"}, {"machine": "m.example"}, {"gpus": 1}, {"cpus": 3}]
+    "options", [{"machine": "m"}, {"machine": "m.example"}, {"gpus": 1}, {"cpus": 3}]
 )
 @pytest.mark.parametrize("was_placed", [True, False])
-def test_a_request_that_needs_a_killed_worker_is_placed_on_the_next(
-    cluster: Cluster, wishes: dict[str, Any], was_placed: bool
+def test_a_request_that_needs_a_killed_worker_is_placed_on_its_successor(
+    cluster: Cluster, options: dict[str, Any], was_placed: bool
 ) -> None:
     cluster.joins("other", cpus=1)
     cluster.joins("killed", cpus=4, gpus=1, machine="m")
     if not was_placed:
         cluster.loses_route("killed")
-    ticket = cluster.asks("client", "a", **wishes)
-    cluster.to_spawn.clear()  # it was not born
+    ticket = cluster.asks("client", "a", **options)
+    cluster.to_spawn.clear()  # it has not started
 
     cluster.joins("next", cpus=4, gpus=1, machine="m", predecessors=["killed"])
 
     assert cluster.spawns() == ["a"]
     assert set(cluster.living["next"]) == {"a"}
-    assert [placed.ticket for _, placed in cluster.told(control.Placed)] == [ticket]
+    assert [placed.ticket for _, placed in cluster.sent(control.Placed)] == [ticket]
     assert not cluster.state.workers.ledger.away
 
 
-def test_the_next_of_a_killed_worker_takes_no_other_place_of_its_machine(cluster: Cluster) -> None:
+def test_a_successor_replaces_no_other_lost_worker(cluster: Cluster) -> None:
     for name in ("rebooting", "killed"):
         cluster.joins(name, cpus=2, machine="m")
     cluster.loses("rebooting", may_return=True)
@@ -279,12 +281,12 @@ def test_the_next_of_a_killed_worker_takes_no_other_place_of_its_machine(cluster
     assert cluster.state.workers.ledger.away == {"rebooting"}
 
 
-def test_a_lost_worker_is_not_expected_when_its_place_is_taken(cluster: Cluster) -> None:
+def test_a_lost_worker_is_not_expected_once_replaced(cluster: Cluster) -> None:
     cluster.joins("killed", cpus=2)
     cluster.loses("killed", may_return=True)
     cluster.joins("next", cpus=1, predecessors=["killed"])
     cluster.asks("client", "a", cpus=2)
-    assert cluster.told(control.NotPlaced)
+    assert cluster.sent(control.NotPlaced)
 
 
 def test_an_unreachable_worker_has_nothing_free_in_the_status(cluster: Cluster) -> None:
@@ -301,12 +303,12 @@ def test_an_unreachable_worker_has_nothing_free_in_the_status(cluster: Cluster) 
     assert [(w.away_s, w.free_cpus) for w in workers_in_status(cluster)] == [(0, 1)]
 
 
-def test_a_status_is_answered_at_the_moment_when_several_workers_are_lost(cluster: Cluster) -> None:
+def test_a_status_is_sent_when_several_workers_are_lost(cluster: Cluster) -> None:
     for worker in ("one", "two"):
         cluster.joins(worker)
     cluster.has("client", "a")
     cluster.hello("inside", actor="a")
-    cluster.says("two", control.Beat())  # so it is lost after the one with the actor
+    cluster.says("two", control.Beat())  # it is lost after the one with the actor
     for worker in ("one", "two"):
         cluster.cut_off.add(worker)
         cluster.loses_route(worker)
@@ -314,9 +316,9 @@ def test_a_status_is_answered_at_the_moment_when_several_workers_are_lost(cluste
     for who in ("client", "inside"):
         cluster.core.renew(who, cluster.now)
     cluster.says("client", control.AskStatus(ticket=1))
-    cluster.says("client", control.Unanswered(calls={}))  # only the one inside has yet to answer
-    assert len(cluster.expires()) == 2
-    assert [status.ticket for _, status in cluster.told(control.Status)] == [1]
+    cluster.says("client", control.Unanswered(calls={}))  # only the one inside has not answered
+    assert len(cluster.expire()) == 2
+    assert [status.ticket for _, status in cluster.sent(control.Status)] == [1]
 
 
 def test_a_lookup_after_a_failed_connection_waits_for_the_machine(cluster: Cluster) -> None:
@@ -325,52 +327,52 @@ def test_a_lookup_after_a_failed_connection_waits_for_the_machine(cluster: Clust
         cluster.has("client", actor)
     look = [control.Locate(ticket=i, actor=a, unreached=True) for i, a in enumerate("ab")]
     cluster.says("client", look[0])
-    ((_, located),) = cluster.told(control.Located)  # its worker can be reached: so it is there
+    ((_, located),) = cluster.sent(control.Located)  # its worker is reachable
     assert located.location is not None
 
     cluster.cut_off.add("worker")
     cluster.says("client", look[0])
-    assert cluster.told(control.Located) == []
+    assert cluster.sent(control.Located) == []
     cluster.says("client", control.Locate(ticket=7, actor="b"))
-    assert [answer.ticket for _, answer in cluster.told(control.Located)] == [7]
+    assert [answer.ticket for _, answer in cluster.sent(control.Located)] == [7]
     del cluster.living["worker"]["b"]
     cluster.joins("worker", cpus=2)
-    assert [answer.ticket for _, answer in cluster.told(control.Located)] == [0]
+    assert [answer.ticket for _, answer in cluster.sent(control.Located)] == [0]
 
     cluster.cut_off.add("worker")
     cluster.says("client", look[0])
     cluster.loses("worker", may_return=True)
-    ((_, lost),) = cluster.told(control.Located)
+    ((_, lost),) = cluster.sent(control.Located)
     assert lost.location is None
     assert lost.obituary is not None
     assert lost.obituary.lost
 
 
-def test_a_request_that_needs_a_machine_lost_for_good_is_refused(cluster: Cluster) -> None:
+def test_a_request_for_a_machine_that_does_not_return_is_refused(cluster: Cluster) -> None:
     cluster.joins("head", cpus=0)
     cluster.joins("far", cpus=2)
     cluster.loses("far", may_return=True)
     cluster.asks("client", "a")
-    assert cluster.told(control.NotPlaced) == []
-    cluster.passes(EXPECTED_S)
-    ((_, refusal),) = cluster.told(control.NotPlaced)
+    assert cluster.sent(control.NotPlaced) == []
+    cluster.advance(EXPECTED_S)
+    ((_, refusal),) = cluster.sent(control.NotPlaced)
     assert refusal.error == "NoResources"
     cluster.asks("client", "b")
-    assert cluster.told(control.NotPlaced)
+    assert cluster.sent(control.NotPlaced)
 
 
-def test_a_new_master_refuses_nothing_before_its_workers_may_be_back(cluster: Cluster) -> None:
+def test_a_restarted_master_refuses_nothing_during_recovery(cluster: Cluster) -> None:
     cluster.starts_master()
-    cluster.learns()
+    cluster.recovers()
     cluster.hello("client")
     cluster.joins("head", cpus=0)
     cluster.asks("client", "a", cpus=1)
     cluster.asks("client", "b", cpus=64)
-    assert cluster.told(control.NotPlaced) == []
+    assert cluster.sent(control.NotPlaced) == []
     cluster.joins("far", cpus=2)
     assert cluster.spawns() == ["a"]
-    cluster.passes(LEASE_S)
-    ((_, refusal),) = cluster.told(control.NotPlaced)
+    cluster.advance(LEASE_S)
+    ((_, refusal),) = cluster.sent(control.NotPlaced)
     assert refusal.error == "NoResources"
 
 
@@ -383,20 +385,20 @@ def test_a_lost_end_is_repeated_when_the_worker_is_back(cluster: Cluster, away: 
         cluster.loses_client("client")
     else:
         cluster.starts_master()
-    cluster.told(control.End)
+    cluster.sent(control.End)
     cluster.joins("worker")
-    if away == "new master":  # its owner does not come back
-        cluster.passes(LEASE_S)
-    assert [who for who, end in cluster.told(control.End) if end.actor == "a"] == ["worker"]
+    if away == "new master":  # its owner does not reconnect
+        cluster.advance(LEASE_S)
+    assert [who for who, end in cluster.sent(control.End) if end.actor == "a"] == ["worker"]
 
 
-def test_an_actor_that_vanished_while_its_end_was_under_way_is_closed(cluster: Cluster) -> None:
+def test_an_actor_that_vanished_while_ending_is_closed(cluster: Cluster) -> None:
     cluster.joins("worker")
     cluster.has("client", "a", max_restarts=3)
     cluster.says("client", control.End(actor="a", grace_s=1))
     cluster.living["worker"].clear()
     cluster.joins("worker")
-    ((_, died),) = cluster.told(control.Died)
+    ((_, died),) = cluster.sent(control.Died)
     assert (died.obituary.asked, died.obituary.lost, died.obituary.restarting) == (
         True,
         False,
@@ -404,93 +406,93 @@ def test_an_actor_that_vanished_while_its_end_was_under_way_is_closed(cluster: C
     )
 
 
-def test_an_end_asked_of_a_new_master_is_kept_until_the_worker_is_back(cluster: Cluster) -> None:
+def test_an_end_is_deferred_until_the_worker_is_back(cluster: Cluster) -> None:
     cluster.joins("worker")
     cluster.has("client", "a")
     cluster.starts_master()
-    cluster.learns()
+    cluster.recovers()
     cluster.hello("client")
     cluster.says("client", control.End(actor="a", grace_s=1))
-    assert cluster.told(control.Died) == []
+    assert cluster.sent(control.Died) == []
     cluster.joins("worker")
-    assert ("worker", control.End(actor="a", grace_s=1)) in cluster.told(control.End)
-    cluster.buries("a")
-    assert [died.obituary.actor for _, died in cluster.told(control.Died)] == ["a"]
+    assert ("worker", control.End(actor="a", grace_s=1)) in cluster.sent(control.End)
+    cluster.kills("a")
+    assert [died.obituary.actor for _, died in cluster.sent(control.Died)] == ["a"]
 
 
-def test_a_worker_that_joins_a_stopping_cluster_is_told_to_leave(cluster: Cluster) -> None:
-    cluster.do(cluster.core.close())
+def test_a_worker_that_joins_a_stopping_cluster_must_leave(cluster: Cluster) -> None:
+    cluster.execute(cluster.core.close())
     cluster.joins("late")
-    assert [who for who, _ in cluster.told(control.Leave)] == ["late"]
+    assert [who for who, _ in cluster.sent(control.Leave)] == ["late"]
 
 
-@pytest.mark.parametrize("heard", [True, False])
-def test_a_log_is_asked_for_again_when_its_worker_is_back(cluster: Cluster, heard: bool) -> None:
+@pytest.mark.parametrize("received", [True, False])
+def test_a_log_request_is_repeated_when_its_worker_is_back(
+    cluster: Cluster, received: bool
+) -> None:
     cluster.joins("worker")
     cluster.has("client", "a")
-    if not heard:
+    if not received:
         cluster.cut_off.add("worker")
     cluster.says("client", control.ReadLog(ticket=7, actor="a"))
-    assert len(cluster.told(control.ReadLog)) == heard
+    assert len(cluster.sent(control.ReadLog)) == received
     cluster.joins("worker")
-    ((_, again),) = cluster.told(control.ReadLog)
+    ((_, again),) = cluster.sent(control.ReadLog)
     piece = control.LogPiece(ticket=again.ticket, text="x", offset=1, known=True, ended=False)
-    for _ in range(2):  # it may have heard both
+    for _ in range(2):  # it may have received both requests
         cluster.says("worker", piece)
-    ((_, answer),) = cluster.told(control.LogPiece)
+    ((_, answer),) = cluster.sent(control.LogPiece)
     assert answer.ticket == 7
 
 
 @pytest.mark.parametrize("waits_for", ["room", "its name", "room for its next life"])
-def test_closing_an_actor_that_has_no_room_yet_refuses_its_request(
-    cluster: Cluster, waits_for: str
-) -> None:
+def test_closing_a_waiting_actor_refuses_its_request(cluster: Cluster, waits_for: str) -> None:
     cluster.joins("worker")
     match waits_for:
         case "room":
             cluster.has("client", "large", cpus=2)
             ticket = cluster.asks("client", "a")
         case "its name":
-            cluster.learns()
+            cluster.recovers()
             ticket = cluster.asks("client", "a", name="store", named=True)
         case _:
             cluster.has("client", "a", max_restarts=1)
             cluster.asks("client", "large", cpus=2)
-            cluster.buries("a")
+            cluster.kills("a")
             cluster.spawns()
             ticket = cluster.asks("client", "a", max_restarts=1, life=1)
     assert cluster.spawns() == []
 
     cluster.says("client", control.End(actor="a", grace_s=0.0, kill=True))
 
-    ((who, refused),) = cluster.told(control.NotPlaced)
+    ((who, refused),) = cluster.sent(control.NotPlaced)
     assert (who, refused.ticket, refused.error) == ("client", ticket, "ActorDied")
 
 
-def test_ending_an_actor_that_is_not_there_is_answered(cluster: Cluster) -> None:
+def test_ending_an_unknown_actor_gets_a_reply(cluster: Cluster) -> None:
     cluster.says("client", control.End(actor="a", grace_s=1))
-    ((who, died),) = cluster.told(control.Died)
+    ((who, died),) = cluster.sent(control.Died)
     assert (who, died.obituary.actor, died.obituary.asked) == ("client", "a", True)
 
 
-def test_an_end_that_is_asked_for_again_is_never_put_off(cluster: Cluster) -> None:
+def test_the_shortest_grace_period_counts(cluster: Cluster) -> None:
     cluster.joins("worker")
     cluster.has("client", "a")
     for grace_s in (5, 60, 1, 5):
         cluster.says("client", control.End(actor="a", grace_s=grace_s))
-    cluster.told(control.End)
-    cluster.joins("worker")  # which may not have heard
-    assert [end.grace_s for _, end in cluster.told(control.End)] == [1]
+    cluster.sent(control.End)
+    cluster.joins("worker")  # it may have missed them
+    assert [end.grace_s for _, end in cluster.sent(control.End)] == [1]
 
 
-def test_a_birth_that_nobody_knows_of_is_ended(cluster: Cluster) -> None:
+def test_an_unknown_actor_that_starts_is_killed(cluster: Cluster) -> None:
     cluster.joins("worker")
     stray = status_of(request_of("a", "client"))
     cluster.says("worker", control.Spawned(location=stray.location))
-    assert cluster.told(control.End) == [("worker", control.End(actor="a", grace_s=0.0, kill=True))]
+    assert cluster.sent(control.End) == [("worker", control.End(actor="a", grace_s=0.0, kill=True))]
 
 
-def test_a_birth_that_the_last_master_asked_for_is_adopted(cluster: Cluster) -> None:
+def test_a_start_ordered_by_the_previous_master_is_adopted(cluster: Cluster) -> None:
     cluster.joins("one")
     cluster.asks("client", "a")
     ((_, spawn),) = cluster.to_spawn
@@ -498,61 +500,61 @@ def test_a_birth_that_the_last_master_asked_for_is_adopted(cluster: Cluster) -> 
     cluster.starts_master()
     cluster.hello("client")
     cluster.joins("two")
-    ticket = cluster.asks("client", "a")  # and another worker is about to make it
-    cluster.told(control.Placed)
+    ticket = cluster.asks("client", "a")  # another worker starts it
+    cluster.sent(control.Placed)
 
     cluster.living["one"]["a"] = status_of(spawn.request, seal=spawn.seal)
     cluster.joins("one")
 
-    assert ("two", control.End(actor="a", grace_s=0.0, kill=True)) in cluster.said
-    ((_, placed),) = cluster.told(control.Placed)
+    assert ("two", control.End(actor="a", grace_s=0.0, kill=True)) in cluster.outbox
+    ((_, placed),) = cluster.sent(control.Placed)
     assert placed.ticket == ticket
     assert cluster.state.actors.records["a"].worker == "one"
 
 
-# --- names and a new master -----------------------------------------------------------------------
+# --- names and a restarted master -----------------------------------------------------------------
 
 
-def test_a_new_master_gives_no_name_away_before_its_holder_may_be_back(cluster: Cluster) -> None:
+def test_a_restarted_master_gives_no_name_away_during_recovery(cluster: Cluster) -> None:
     cluster.joins("worker")
     cluster.has("client", "a", name="store", named=True)
     cluster.starts_master()
-    cluster.learns()
+    cluster.recovers()
     cluster.hello("client")
     cluster.hello("other")
     cluster.joins("head")
-    cluster.said.clear()
+    cluster.outbox.clear()
     cluster.says("other", control.Locate(ticket=1, name="store"))
     cluster.asks("other", "b", name="store", named=True)
-    assert cluster.told(control.Located) == []
+    assert cluster.sent(control.Located) == []
     assert cluster.spawns() == []
 
     cluster.joins("worker")
 
     kinds: dict[str, Any] = {
-        type(said).__name__: said for who, said in cluster.said if who == "other"
+        type(message).__name__: message for who, message in cluster.outbox if who == "other"
     }
     assert kinds["Located"].location == cluster.living["worker"]["a"].location
     assert kinds["NotPlaced"].error == "NameTaken"
 
 
-def test_a_client_is_given_no_actor_after_its_goodbye(cluster: Cluster) -> None:
-    cluster.learns()
+def test_a_client_gets_no_actor_after_its_goodbye(cluster: Cluster) -> None:
+    cluster.recovers()
     cluster.joins("worker", cpus=4)
-    cluster.has("client", "keeps it from going")
+    cluster.has("client", "keeps the session open")
     cluster.asks("client", "a", name="store", named=True)
     cluster.says("client", control.Goodbye())
     assert "client" in cluster.state.sessions
-    cluster.passes(LEASE_S)
+    cluster.advance(LEASE_S)
     assert cluster.spawns() == []
 
 
-def test_held_questions_are_looked_at_only_when_there_is_news(cluster: Cluster) -> None:
-    """Else a thousand workers that come back would each have all who ask looked at again."""
+def test_deferred_requests_are_retried_only_for_their_topic(cluster: Cluster) -> None:
+    """Otherwise each of a thousand returning workers would retry all requests."""
 
     def steps_of_a_return(asked: int) -> int:
         cluster.starts_master()
-        cluster.learns()
+        cluster.recovers()
         cluster.hello("client")
         for n in range(asked):
             cluster.says("client", control.Locate(ticket=n, actor=f"elsewhere-{n}"))
@@ -565,30 +567,30 @@ def test_held_questions_are_looked_at_only_when_there_is_news(cluster: Cluster) 
     assert steps_of_a_return(200) == steps_of_a_return(10)
 
 
-def test_an_automatic_name_is_no_news_of_an_actor_that_was_named_so(cluster: Cluster) -> None:
-    cluster.learns()
+def test_an_automatic_name_does_not_match_a_user_name(cluster: Cluster) -> None:
+    cluster.recovers()
     cluster.hello("other")
     cluster.joins("head")
     cluster.says("other", control.Locate(ticket=1, name="store"))
     cluster.asks("other", "early", name="store", named=True)
     cluster.has("client", "automatic", name="store")
     cluster.asks("other", "late", name="store", named=True)
-    assert cluster.told(control.Located) == []
+    assert cluster.sent(control.Located) == []
     assert cluster.spawns() == []
-    cluster.houses("worker", [request_of("a", "client", name="store", named=True)])
+    cluster.hosts("worker", [request_of("a", "client", name="store", named=True)])
     cluster.joins("worker")
-    ((_, located),) = [(w, s) for w, s in cluster.said if isinstance(s, control.Located)]
+    ((_, located),) = [(w, s) for w, s in cluster.outbox if isinstance(s, control.Located)]
     assert located.location is not None
     assert located.location.actor == "a"
-    assert [said.error for _, said in cluster.told(control.NotPlaced)] == ["NameTaken"] * 2
+    assert [message.error for _, message in cluster.sent(control.NotPlaced)] == ["NameTaken"] * 2
 
 
-def test_a_name_whose_holder_does_not_come_back_is_given_away(cluster: Cluster) -> None:
-    cluster.learns()
+def test_a_name_is_free_if_its_holder_does_not_come_back(cluster: Cluster) -> None:
+    cluster.recovers()
     cluster.joins("worker")
-    cluster.asks("client", "taken back", name="store", named=True)
+    cluster.asks("client", "withdrawn", name="store", named=True)
     cluster.asks("client", "b", name="store", named=True)
-    cluster.says("client", control.End(actor="taken back", grace_s=0))
+    cluster.says("client", control.End(actor="withdrawn", grace_s=0))
     assert cluster.spawns() == []
-    cluster.passes(LEASE_S)
+    cluster.advance(LEASE_S)
     assert cluster.spawns() == ["b"]

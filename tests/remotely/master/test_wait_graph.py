@@ -1,4 +1,4 @@
-"""A cycle of waits is told once, when each of its members has waited at the same time."""
+"""Cycles of waits are reported once, if all members have waited at the same time."""
 
 from remotely.master.wait_graph import Wait, WaitGraph
 
@@ -7,73 +7,73 @@ def wait(number: int, target: str, now: float, sentence: str = "") -> Wait:
     return Wait(number, target, sentence, "a session", now, now)
 
 
-def told(graph: WaitGraph, actor: str, said: Wait) -> list[str]:
-    return [member.sentence for member in graph.hear(actor, said)]
+def record(graph: WaitGraph, actor: str, reported: Wait) -> list[str]:
+    return [member.sentence for member in graph.record(actor, reported)]
 
 
-def test_a_cycle_is_told_when_each_has_said_again_that_it_waits_and_once() -> None:
+def test_a_cycle_is_reported_once_after_each_member_has_repeated_its_wait() -> None:
     graph = WaitGraph()
-    assert told(graph, "a", wait(1, "b", 0.0, "a waits for b")) == []
-    assert told(graph, "b", wait(1, "a", 0.5, "b waits for a")) == []
-    assert told(graph, "a", wait(1, "b", 1.0)) == []
-    assert told(graph, "b", wait(1, "a", 1.5)) == ["b waits for a", "a waits for b"]
-    assert told(graph, "a", wait(1, "b", 2.0)) == []
-    assert told(graph, "b", wait(1, "a", 2.5)) == []
+    assert record(graph, "a", wait(1, "b", 0.0, "a waits for b")) == []
+    assert record(graph, "b", wait(1, "a", 0.5, "b waits for a")) == []
+    assert record(graph, "a", wait(1, "b", 1.0)) == []
+    assert record(graph, "b", wait(1, "a", 1.5)) == ["b waits for a", "a waits for b"]
+    assert record(graph, "a", wait(1, "b", 2.0)) == []
+    assert record(graph, "b", wait(1, "a", 2.5)) == []
 
 
-def test_the_first_wait_of_a_cycle_that_ends_is_told_too() -> None:
+def test_the_end_of_a_reported_cycle_is_reported_once() -> None:
     graph = WaitGraph()
     assert graph.end("a") is None
     for now in (0.0, 1.0):
-        told(graph, "a", wait(1, "b", now, "a waits for b"))
-        told(graph, "b", wait(1, "a", now + 0.5, "b waits for a"))
+        record(graph, "a", wait(1, "b", now, "a waits for b"))
+        record(graph, "b", wait(1, "a", now + 0.5, "b waits for a"))
     ended = graph.end("a")
     assert ended is not None
     assert ended.sentence == "a waits for b"
     assert graph.end("b") is None
 
 
-def test_another_wait_of_an_actor_is_the_end_of_the_one_before() -> None:
-    """The word of that end may be lost; or a signal handler waits within a wait."""
+def test_a_new_wait_of_an_actor_ends_the_previous_one() -> None:
+    """Its end may be lost, or a signal handler waits within a wait."""
     graph = WaitGraph()
     for now in (0.0, 1.0):
-        told(graph, "a", wait(1, "b", now, "a waits for b"))
-        told(graph, "b", wait(1, "a", now + 0.5))
+        record(graph, "a", wait(1, "b", now, "a waits for b"))
+        record(graph, "b", wait(1, "a", now + 0.5))
     assert graph.end("a", unless=1) is None
-    told(graph, "a", wait(2, "c", 2.0))
+    record(graph, "a", wait(2, "c", 2.0))
     assert graph.end("b") is None  # that cycle is open
 
     for now in (3.0, 4.0):
-        told(graph, "a", wait(3, "b", now, "a waits for b"))
-        told(graph, "b", wait(2, "a", now + 0.5))
+        record(graph, "a", wait(3, "b", now, "a waits for b"))
+        record(graph, "b", wait(2, "a", now + 0.5))
     ended = graph.end("a", unless=4)
     assert ended is not None
     assert ended.sentence == "a waits for b"
 
 
-def test_a_wait_that_was_answered_is_in_no_cycle() -> None:
+def test_an_ended_wait_is_in_no_cycle() -> None:
     graph = WaitGraph()
-    told(graph, "a", wait(1, "b", 0.0))
-    told(graph, "b", wait(1, "a", 0.5))
-    assert told(graph, "b", wait(1, "a", 1.5)) == []  # of a, nothing was heard again
-    told(graph, "a", wait(2, "b", 1.6))  # another wait
-    assert told(graph, "b", wait(1, "a", 2.5)) == []
+    record(graph, "a", wait(1, "b", 0.0))
+    record(graph, "b", wait(1, "a", 0.5))
+    assert record(graph, "b", wait(1, "a", 1.5)) == []  # a has not repeated its report
+    record(graph, "a", wait(2, "b", 1.6))  # another wait
+    assert record(graph, "b", wait(1, "a", 2.5)) == []
     graph.end("a")
-    assert told(graph, "b", wait(1, "a", 3.5)) == []
+    assert record(graph, "b", wait(1, "a", 3.5)) == []
 
 
 def test_a_wait_for_a_cycle_of_others_is_not_reported() -> None:
     graph = WaitGraph()
     for now in (0.0, 1.0, 2.0):
-        assert told(graph, "c", wait(1, "a", now)) == []
-        told(graph, "a", wait(1, "b", now))
-        told(graph, "b", wait(1, "a", now))
+        assert record(graph, "c", wait(1, "a", now)) == []
+        record(graph, "a", wait(1, "b", now))
+        record(graph, "b", wait(1, "a", now))
 
 
-def test_a_long_chain_of_waits_costs_what_it_is_long() -> None:
-    graph, n = WaitGraph(), 5_000  # each word about the first looks along all of it
+def test_the_cost_of_a_chain_of_waits_is_linear() -> None:
+    graph, n = WaitGraph(), 5_000  # each report of the first follows the chain
     for now in (0.0, 1.0):
-        told(graph, "0", wait(1, "1", now))
+        record(graph, "0", wait(1, "1", now))
     for i in range(1, n):
-        told(graph, str(i), wait(1, str(i + 1), 0.0))
-    assert told(graph, "0", wait(1, "1", 2.0)) == []
+        record(graph, str(i), wait(1, str(i + 1), 0.0))
+    assert record(graph, "0", wait(1, "1", 2.0)) == []

@@ -1,4 +1,4 @@
-"""The queue of placement requests: who is served, refused or told to wait, and in which order."""
+"""The queue of placement requests: which are placed, refused or kept waiting, in which order."""
 
 from typing import Any
 
@@ -10,42 +10,44 @@ from tests.remotely.master.played import (
 )
 
 
-def test_requests_that_fit_are_served_in_the_order_of_asking(cluster: Cluster) -> None:
+def test_requests_that_fit_are_placed_oldest_first(cluster: Cluster) -> None:
     cluster.joins("worker", cpus=4)
     cluster.has("client", "all", cpus=4)
     for n, cpus in enumerate([2, 1, 2, 0.5, 1]):
         cluster.asks("client", f"w{n}", cpus=cpus)
-    cluster.buries("all")
-    assert cluster.spawns() == ["w0", "w1", "w3"]  # the third finds half a CPU, and waits on
+    cluster.kills("all")
+    assert cluster.spawns() == ["w0", "w1", "w3"]  # the third finds half a CPU, and keeps waiting
 
 
-def test_a_withdrawn_request_gives_its_line_no_earlier_turn(cluster: Cluster) -> None:
+def test_withdrawing_a_request_does_not_advance_its_line(cluster: Cluster) -> None:
     cluster.joins("worker", cpus=1)
     cluster.has("client", "in the way")
     cluster.asks("client", "withdrawn")
     cluster.asks("client", "other line", memory=1)
     cluster.asks("client", "same line")
     cluster.says("client", control.End(actor="withdrawn", grace_s=0))
-    cluster.buries("in the way")
+    cluster.kills("in the way")
     assert cluster.spawns() == ["other line"]
 
 
-def test_uncounted_cpus_are_not_waited_for_and_a_crowd_is_told_once(cluster: Cluster) -> None:
+def test_uncounted_actors_do_not_wait_and_oversubscription_is_reported_once(
+    cluster: Cluster,
+) -> None:
     cluster.starts_master(counts_cpus=False)
     cluster.hello("client")
     cluster.joins("worker", cpus=2)
-    cluster.has("client", "a", cpus=2)  # who names some takes them
+    cluster.has("client", "a", cpus=2)  # named CPUs are allocated
     cluster.has("client", "b", names_cpus=False)
     cluster.has("client", "c", names_cpus=False)
-    assert cluster.told(control.Notice) == []
+    assert cluster.sent(control.Notice) == []
     cluster.has("client", "d", names_cpus=False)
-    ((who, notice),) = cluster.told(control.Notice)
+    ((who, notice),) = cluster.sent(control.Notice)
     assert (who, "cores (2), which they share" in notice.text) == ("client", True)
     cluster.has("client", "e", names_cpus=False)
-    assert cluster.told(control.Notice) == []
+    assert cluster.sent(control.Notice) == []
     cluster.asks("client", "f", cpus=1)
     assert cluster.spawns() == []
-    cluster.buries("a")
+    cluster.kills("a")
     assert cluster.spawns() == ["f"]
 
 
@@ -54,7 +56,7 @@ def test_a_request_is_refused_when_another_gets_its_name(cluster: Cluster) -> No
     cluster.has("client", "other")
     ticket = cluster.asks("client", "large", cpus=2, name="store", named=True)
     cluster.has("client", "small", cpus=1, name="store", named=True)
-    ((who, refusal),) = cluster.told(control.NotPlaced)
+    ((who, refusal),) = cluster.sent(control.NotPlaced)
     assert (who, refusal.ticket, refusal.error) == ("client", ticket, "NameTaken")
 
 
@@ -63,58 +65,58 @@ def test_a_request_for_the_name_of_an_ending_actor_waits_for_it(cluster: Cluster
     cluster.has("client", "old", name="store", named=True)
     cluster.says("client", control.End(actor="old", grace_s=60))
     cluster.says("client", control.Locate(ticket=7, name="store"))
-    assert cluster.told(control.Located) == [("client", control.Located(ticket=7))]
+    assert cluster.sent(control.Located) == [("client", control.Located(ticket=7))]
     ticket = cluster.asks("client", "new", name="store", named=True)
-    assert [said.ticket for _, said in cluster.told(control.Queued)] == [ticket]
+    assert [message.ticket for _, message in cluster.sent(control.Queued)] == [ticket]
     assert cluster.spawns() == []
-    cluster.buries("old")
+    cluster.kills("old")
     assert cluster.spawns() == ["new"]
 
 
-def test_a_request_for_a_name_overtakes_no_earlier_request_for_room(cluster: Cluster) -> None:
+def test_a_request_for_a_name_does_not_overtake_an_earlier_request(cluster: Cluster) -> None:
     cluster.joins("worker", cpus=1)
     cluster.has("client", "old", name="store", named=True)
     cluster.asks("client", "first")
     cluster.says("client", control.End(actor="old", grace_s=60))
     cluster.asks("client", "second", name="store", named=True)
-    cluster.buries("old")
+    cluster.kills("old")
     assert cluster.spawns() == ["first"]
 
 
-def test_a_request_without_patience_is_placed_or_refused_at_once(cluster: Cluster) -> None:
+def test_a_request_without_patience_is_placed_or_refused_immediately(cluster: Cluster) -> None:
     cluster.joins("worker", cpus=1)
     for ticket, actor in ((1, "first"), (2, "second")):
         request = request_of(actor, "client")
         cluster.says("client", control.Place(ticket=ticket, request=request, patience_s=0))
-    ((_, refusal),) = cluster.told(control.NotPlaced)
+    ((_, refusal),) = cluster.sent(control.NotPlaced)
     assert (refusal.ticket, refusal.error) == (2, "NoResources")
-    assert "Counter asks for 1 CPU; the most that a machine has free is 0 CPUs" in refusal.why
+    assert "Counter asks for 1 CPU; the most free on one machine is 0 CPUs" in refusal.why
     assert cluster.spawns() == ["first"]
-    cluster.buries("first")
+    cluster.kills("first")
     assert cluster.spawns() == []
 
 
-def test_a_waiting_request_is_told_who_holds_what_it_needs(cluster: Cluster) -> None:
+def test_a_waiting_request_names_the_holders_of_its_resources(cluster: Cluster) -> None:
     cluster.joins("worker", cpus=1, gpus=1, license=2)
     cluster.has("client", "none", cpus=0)
     cluster.has("client", "a cpu", cpus=1)
     cluster.has("client", "a gpu", cpus=0, gpus=1)
     cluster.has("client", "a license", cpus=0, others={"license": 1})
 
-    def said_of(**wishes: Any) -> str:
-        cluster.asks("client", f"a{len(cluster.said)}", **wishes)
-        ((_, queued),) = cluster.told(control.Queued)
+    def why_of(**options: Any) -> str:
+        cluster.asks("client", f"a{len(cluster.outbox)}", **options)
+        ((_, queued),) = cluster.sent(control.Queued)
         return queued.why
 
-    assert "0 CPUs. a cpu (1 CPU) has the rest" in said_of(cpus=1)
-    assert "0 CPUs. a gpu (0 CPUs and 1 GPU) has the rest" in said_of(cpus=0, gpus=1)
-    assert "CPUs and 1 license. a license (" in said_of(cpus=0, others={"license": 2})
+    assert "0 CPUs. a cpu (1 CPU) has the rest" in why_of(cpus=1)
+    assert "0 CPUs. a gpu (0 CPUs and 1 GPU) has the rest" in why_of(cpus=0, gpus=1)
+    assert "CPUs and 1 license. a license (" in why_of(cpus=0, others={"license": 2})
 
 
-def test_a_new_cluster_has_a_moment_to_find_a_machine(cluster: Cluster) -> None:
+def test_the_first_request_waits_for_a_machine_to_join(cluster: Cluster) -> None:
     request = request_of("a", "client")
     cluster.says("client", control.Place(ticket=1, request=request, patience_s=0))
-    cluster.passes(0.5)
+    cluster.advance(0.5)
     cluster.joins("worker", cpus=1)
     assert cluster.spawns() == ["a"]
 
@@ -125,8 +127,8 @@ def test_a_request_for_a_name_is_refused_after_its_patience(cluster: Cluster) ->
     cluster.says("client", control.End(actor="old", grace_s=600))
     wanted = request_of("new", "client", name="store", named=True)
     cluster.says("client", control.Place(ticket=99, request=wanted, patience_s=5))
-    cluster.passes(6.0)
-    ((_, refusal),) = cluster.told(control.NotPlaced)
+    cluster.advance(6.0)
+    ((_, refusal),) = cluster.sent(control.NotPlaced)
     assert (refusal.ticket, refusal.error) == (99, "NoResources")
     assert "'store' has been asked to end, and still runs" in refusal.why
 
@@ -137,11 +139,11 @@ def test_an_actor_that_is_ending_does_not_wait_for_its_own_name(cluster: Cluster
     cluster.hello("inside", actor="old")
     cluster.says("client", control.End(actor="old", grace_s=60))
     ticket = cluster.asks("inside", "new", name="store", named=True)
-    ((_, refusal),) = cluster.told(control.NotPlaced)
+    ((_, refusal),) = cluster.sent(control.NotPlaced)
     assert (refusal.ticket, refusal.error) == (ticket, "NameTaken")
 
 
-def test_an_automatic_name_of_an_actor_that_is_ending_is_free(cluster: Cluster) -> None:
+def test_the_automatic_name_of_an_ending_actor_is_free(cluster: Cluster) -> None:
     cluster.joins("worker", cpus=4)
     cluster.has("client", "Counter-1")
     cluster.says("client", control.End(actor="Counter-1", grace_s=60))
@@ -155,9 +157,9 @@ def test_a_withdrawn_request_for_a_name_does_not_get_it_later(cluster: Cluster) 
     ticket = cluster.asks("client", "new", name="store", named=True)
     cluster.asks("client", "newer", name="store", named=True)
     cluster.says("client", control.End(actor="new", grace_s=0))
-    ((who, refusal),) = cluster.told(control.NotPlaced)
+    ((who, refusal),) = cluster.sent(control.NotPlaced)
     assert (who, refusal.ticket, refusal.error) == ("client", ticket, "ActorDied")
-    cluster.buries("old")
+    cluster.kills("old")
     assert cluster.spawns() == ["newer"]
 
 
@@ -169,33 +171,33 @@ def test_a_request_is_refused_when_the_only_large_machine_leaves(cluster: Cluste
     cluster.has("client", "c", cpus=2)
     cluster.asks("client", "d", cpus=2)
     cluster.loses("large")
-    ((who, refusal),) = cluster.told(control.NotPlaced)
+    ((who, refusal),) = cluster.sent(control.NotPlaced)
     assert (who, refusal.ticket, refusal.error) == ("client", ticket, "NoResources")
-    cluster.buries("c")
+    cluster.kills("c")
     assert cluster.spawns() == ["d"]
 
 
-def test_a_client_that_says_goodbye_asks_for_nothing_any_more(cluster: Cluster) -> None:
+def test_a_goodbye_withdraws_the_requests_of_the_client(cluster: Cluster) -> None:
     cluster.joins("worker", cpus=2)
     cluster.has("client", "a", cpus=1)
     cluster.has("client", "b", cpus=1)
     cluster.asks("client", "c", cpus=1)
     cluster.says("client", control.Goodbye())
-    cluster.buries("a")
+    cluster.kills("a")
     assert cluster.spawns() == []
-    cluster.buries("b")
-    assert cluster.told(control.Farewell)
+    cluster.kills("b")
+    assert cluster.sent(control.Farewell)
 
 
-def test_an_actor_asked_for_before_its_worker_is_back_is_made_once(cluster: Cluster) -> None:
+def test_an_actor_requested_before_its_worker_is_back_is_made_once(cluster: Cluster) -> None:
     cluster.joins("worker", cpus=2)
     cluster.has("client", "a")
     cluster.starts_master()
     cluster.hello("client")
-    ticket = cluster.asks("client", "a")  # it was never told that it has it
-    assert cluster.told(control.Queued)
+    ticket = cluster.asks("client", "a")  # it never received Placed
+    assert cluster.sent(control.Queued)
     cluster.joins("worker", cpus=2)
-    ((who, placed),) = cluster.told(control.Placed)
+    ((who, placed),) = cluster.sent(control.Placed)
     assert (who, placed.ticket) == ("client", ticket)
     assert placed.location == cluster.living["worker"]["a"].location
     assert cluster.spawns() == []
@@ -208,8 +210,8 @@ def place(actor: str) -> control.Place:
     return control.Place(ticket=1, request=request, patience_s=1.0)
 
 
-def test_a_request_made_anew_during_its_turn_waits_on() -> None:
-    """An answer in the middle of a turn may cause that."""
+def test_a_request_that_is_replaced_during_its_turn_keeps_waiting() -> None:
+    """A reply during a turn may cause that."""
     waiting = WaitingList()
     waiting.add("s", place("a"), since=0.0, deadline=1.0)
 

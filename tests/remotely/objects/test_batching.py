@@ -1,4 +1,4 @@
-"""Calls that come together run as one, and each caller gets its own answer."""
+"""Batched methods: calls that arrive together run as one, and each caller gets its own result."""
 
 import asyncio
 from typing import Any
@@ -7,39 +7,39 @@ import numpy as np
 import pytest
 
 import remotely
-from remotely.objects.batching import Batching, Gathering, batched_methods
+from remotely.objects.batching import Batching, PendingBatch, batched_methods
 
 
 def rule(function: Any = lambda self: None, stack: bool = False) -> Batching:
     return Batching(function, 4, 0.001, stack)
 
 
-# --- what the method sees, what the callers get ---------------------------------------------------
+# --- arguments and results ------------------------------------------------------------------------
 
 
-def test_the_method_sees_a_list_of_each_argument() -> None:
+def test_the_method_gets_a_list_of_each_argument() -> None:
     calls = [((1, "a"), {"k": True}), ((2, "b"), {"k": False})]
-    assert rule().together(calls) == (([1, 2], ["a", "b"]), {"k": [True, False]})
+    assert rule().merge(calls) == (([1, 2], ["a", "b"]), {"k": [True, False]})
 
 
 def test_stacked_arguments_have_a_new_first_axis_in_dicts_too() -> None:
     calls: list[Any] = [((np.full(3, i), {"x": np.full(2, i)}, i), {}) for i in range(5)]
-    (array, inside, number), _ = rule(stack=True).together(calls)
+    (array, inside, number), _ = rule(stack=True).merge(calls)
     assert array.shape == (5, 3)
     assert inside["x"].shape == (5, 2)
     assert number.tolist() == [0, 1, 2, 3, 4]
 
 
-def test_stacked_tensors_are_a_tensor() -> None:
+def test_tensors_are_stacked_into_a_tensor() -> None:
     torch = pytest.importorskip("torch")
     calls: list[Any] = [((torch.full((2,), i),), {}) for i in range(5)]
-    (stacked,), _ = rule(stack=True).together(calls)
+    (stacked,), _ = rule(stack=True).merge(calls)
     assert isinstance(stacked, torch.Tensor)
     assert stacked.shape == (5, 2)
 
 
 @pytest.mark.parametrize(
-    ("value", "answers"),
+    ("value", "results"),
     [
         ([10, 20], [10, 20]),
         (np.array([1, 2]), [1, 2]),
@@ -48,38 +48,39 @@ def test_stacked_tensors_are_a_tensor() -> None:
         (None, [None, None]),
     ],
 )
-def test_each_caller_gets_its_item(value: Any, answers: list[Any]) -> None:
-    assert rule().apart(value, 2) == answers
+def test_each_caller_gets_its_item(value: Any, results: list[Any]) -> None:
+    assert rule().split(value, 2) == results
 
 
 @pytest.mark.parametrize(
     ("value", "got"), [([1, 2, 3], "3 results"), (7, "int"), (([1, 2], [3]), "1 results")]
 )
-def test_too_few_or_too_many_answers_are_named(value: Any, got: str) -> None:
+def test_a_wrong_number_of_results_raises_an_error(value: Any, got: str) -> None:
     def predict() -> None: ...
 
     with pytest.raises(ValueError, match=f"predict is batched: for 2 calls .* returned {got}"):
-        rule(predict).apart(value, 2)
+        rule(predict).split(value, 2)
 
 
-def test_calls_of_different_forms_run_apart_and_keep_their_order() -> None:
-    gathering = Gathering(rule())
-    for who, arguments in enumerate([((1,), {}), ((2,), {"k": 1}), ((3,), {}), ((4,), {"k": 2})]):
-        gathering.add(who, arguments, now=0.0)
-    assert [[who for who, _ in calls] for calls in gathering.take()] == [[0, 2], [1, 3]]
+def test_calls_with_different_parameters_form_separate_batches_in_order() -> None:
+    batch = PendingBatch(rule())
+    calls: list[Any] = [((1,), {}), ((2,), {"k": 1}), ((3,), {}), ((4,), {"k": 2})]
+    for caller, arguments in enumerate(calls):
+        batch.add(caller, arguments, now=0.0)
+    assert [[caller for caller, _ in calls] for calls in batch.take()] == [[0, 2], [1, 3]]
 
 
-def test_a_batch_is_due_when_its_first_call_has_waited_and_full_at_its_size() -> None:
-    gathering = Gathering(rule())
+def test_a_batch_is_due_wait_ms_after_its_first_call_and_full_at_max_size() -> None:
+    batch = PendingBatch(rule())
     for i in range(4):
-        assert not gathering.is_full
-        gathering.add(i, ((i,), {}), now=5.0 + i)
-    assert gathering.is_full
-    assert gathering.due == pytest.approx(5.001)
+        assert not batch.is_full
+        batch.add(i, ((i,), {}), now=5.0 + i)
+    assert batch.is_full
+    assert batch.due == pytest.approx(5.001)
 
 
 @pytest.mark.parametrize("options", [{"max_size": 0}, {"wait_ms": -1}])
-def test_options_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
+def test_invalid_options_raise_a_value_error(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="batched"):
         remotely.batched(**options)(lambda self: None)
 
@@ -91,11 +92,10 @@ def test_options_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
 class Predictor:
     def __init__(self) -> None:
         self.sizes: list[int] = []
-        self.told = ""
 
     @remotely.batched(max_size=8, wait_ms=50, stack=True)
     def predict(self, observation: Any) -> Any:
-        """Twice what was seen, and its sum."""
+        """Return twice the observation, and its sum."""
         self.sizes.append(len(observation))
         return 2 * observation, observation.sum(axis=1)
 
@@ -107,8 +107,7 @@ class Predictor:
     def too_few(self, number: Any) -> Any:
         return number[:-1]
 
-    def tell(self, what: str) -> list[int]:
-        self.told = what
+    def batch_sizes(self) -> list[int]:
         return self.sizes
 
     def predict_one(self) -> Any:
@@ -130,7 +129,7 @@ class Async:
         return [2 * n for n in number]
 
 
-def test_concurrent_calls_run_as_one_and_each_gets_its_own_answer(cluster: str) -> None:
+def test_concurrent_calls_run_as_one_and_each_gets_its_own_result(cluster: str) -> None:
     predictor = Predictor()
     futures = [predictor.predict.submit(np.full(3, float(i))) for i in range(20)]
     for i, future in enumerate(futures):
@@ -141,18 +140,18 @@ def test_concurrent_calls_run_as_one_and_each_gets_its_own_answer(cluster: str) 
     assert sum(predictor.sizes) == 20
 
 
-def test_a_lone_call_is_a_batch_of_one_after_its_wait(here: None) -> None:
+def test_a_single_call_is_a_batch_of_one_after_its_wait(here: None) -> None:
     predictor = Predictor()
     doubled, total = predictor.predict(np.ones(3))
     assert (doubled.tolist(), float(total)) == ([2.0] * 3, 3.0)
     assert predictor.sizes == [1]
 
 
-def test_a_call_that_was_made_later_runs_later(here: None) -> None:
+def test_a_later_call_of_another_method_runs_after_the_batch(here: None) -> None:
     predictor = Predictor()
     futures = [predictor.predict.submit(np.ones(3)) for _ in range(3)]
-    assert predictor.tell("after them") == [3]
-    assert all(future.done() or future.result() for future in futures)
+    assert predictor.batch_sizes() == [3]
+    assert all(future.result() for future in futures)
 
 
 def test_an_error_reaches_every_caller(here: None) -> None:
@@ -166,7 +165,7 @@ def test_an_error_reaches_every_caller(here: None) -> None:
 
 
 @pytest.mark.parametrize("cls", [OnThreads, Async])
-def test_it_works_on_threads_and_on_an_event_loop(here: None, cls: Any) -> None:
+def test_batching_works_on_threads_and_on_an_event_loop(here: None, cls: Any) -> None:
     actor = cls()
     futures = [actor.double.submit(i) for i in range(10)]
     assert [future.result() for future in futures] == [2 * i for i in range(10)]
@@ -186,8 +185,8 @@ def test_several_clients_share_a_batch(here: None) -> None:
     assert max(predictor.sizes) > 1
 
 
-def test_a_batch_of_several_clients_in_a_crowd_answers_each(here: None) -> None:
-    """Results that go back together go to one client; those of a batch may be for several."""
+def test_many_calls_of_several_clients_in_full_batches_all_get_results(here: None) -> None:
+    """Replies that are sent together go to one client; a batch may have calls of several."""
 
     @remotely.remote_class
     class Doubler:
@@ -203,19 +202,19 @@ def test_a_batch_of_several_clients_in_a_crowd_answers_each(here: None) -> None:
 
     target = Doubler()
     agent = Agent()
-    lone = target.double.submit(1000)  # is in the first batch, which another's crowd fills
+    single = target.double.submit(1000)  # in the first batch, which the agent's calls fill
     many = agent.ask_many.submit(target)
-    assert lone.result(40) == 2000
+    assert single.result(40) == 2000
     assert many.result(40) == [2 * i for i in range(164)]
 
 
-def test_on_a_plain_object_it_takes_and_returns_one(here: None) -> None:
+def test_a_call_from_within_or_on_a_plain_object_takes_and_returns_one_item(here: None) -> None:
     assert Predictor().predict_one()[1] == 2.0
     assert remotely.local(Predictor).predict(np.ones(3))[1] == 3.0
-    assert Predictor.predict.__doc__ == "Twice what was seen, and its sum."
+    assert Predictor.predict.__doc__ == "Return twice the observation, and its sum."
 
 
-def test_a_class_inherits_how_its_methods_are_batched() -> None:
+def test_a_class_inherits_batched_methods() -> None:
     class Child(Predictor):
         pass
 

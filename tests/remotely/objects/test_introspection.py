@@ -1,4 +1,4 @@
-"""What a class defines."""
+"""Introspection of classes: whether calls run one at a time."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -48,7 +48,7 @@ class Inherits(Asynchronous):
         (Inherits, False),
     ],
 )
-def test_only_plain_methods_surely_run_one_at_a_time(
+def test_only_classes_with_plain_methods_are_serial(
     cls: type, is_serial: bool, decorate: Any
 ) -> None:
     cls = decorate(type(cls.__name__, (cls,), {}))

@@ -1,4 +1,4 @@
-"""The one way to a retry: only where it was asked for."""
+"""Marks on methods: only idempotent ones are retried."""
 
 import os
 import signal
@@ -10,18 +10,12 @@ import pytest
 
 import remotely
 from remotely.errors import ActorDied
-from remotely.objects.marks import retries_of
 
 
 @pytest.mark.parametrize("retries", [0, -1, 1.5, True, "2"])
-def test_a_number_of_retries_that_is_none_is_refused(retries: Any) -> None:
-    with pytest.raises(ValueError, match="whole number from 1 up"):
+def test_an_invalid_number_of_retries_raises_a_value_error(retries: Any) -> None:
+    with pytest.raises(ValueError, match="whole number, at least 1"):
         remotely.idempotent(retries=retries)
-
-
-def test_a_method_without_the_mark_is_never_tried_again() -> None:
-    assert retries_of(Frail.die_once) == 3
-    assert retries_of(Frail.die_always) == 0
 
 
 @remotely.remote_class(max_restarts=10)
@@ -43,7 +37,9 @@ class Frail:
 
 
 @pytest.mark.parametrize("way", ["call", "submit", "callback", "wait", "group"])
-def test_an_idempotent_call_outlives_its_actor(cluster: str, tmp_path: Path, way: str) -> None:
+def test_an_idempotent_call_is_retried_after_its_actor_died(
+    cluster: str, tmp_path: Path, way: str
+) -> None:
     frail: Any = Frail(str(tmp_path))
     if way == "call":
         assert frail.die_once() == 1
@@ -59,7 +55,7 @@ def test_an_idempotent_call_outlives_its_actor(cluster: str, tmp_path: Path, way
 
 
 @pytest.mark.promise("exit_status")
-def test_a_call_without_the_mark_raises_and_its_actor_is_restarted(
+def test_an_unmarked_call_is_not_retried_and_its_actor_is_restarted(
     cluster: str, tmp_path: Path
 ) -> None:
     frail = Frail(str(tmp_path))

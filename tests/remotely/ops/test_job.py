@@ -1,4 +1,4 @@
-"""How a rank looks for rank 0; tests/remotely/test_run.py has whole jobs."""
+"""The search of a rank for rank 0; tests/remotely/test_run.py runs whole jobs."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from remotely.ops.rendezvous import Rendezvous
 PATIENCE_S = 600.0
 
 
-def test_a_rank_that_saw_rank_0_only_once_does_not_wait_for_it_when_it_is_gone(
+def test_a_rank_does_not_wait_for_a_rank_0_that_has_ended(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     first = Rendezvous(tmp_path / "job", 0)
@@ -24,7 +24,7 @@ def test_a_rank_that_saw_rank_0_only_once_does_not_wait_for_it_when_it_is_gone(
 
     def end_first(*_: Any, **__: Any) -> None:
         first.close()
-        raise MasterLost("nobody answers")
+        raise MasterLost("no reply")
 
     monkeypatch.setattr(job, "answering", lambda addresses: None)
     monkeypatch.setattr(cluster, "join", end_first)

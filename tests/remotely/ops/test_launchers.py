@@ -1,17 +1,15 @@
-"""Which rank of which job a process is, by what its launcher has set."""
+"""The rank and the job of a process, from the variables of its launcher."""
 
 import pytest
 
 from remotely.ops.launchers import (
     ALONE,
-    LAUNCHERS,
-    Launcher,
+    core_warning,
     cpus_of,
-    fit,
+    folder_name,
     gpus_of,
     names_of,
     rank_of,
-    told_of_cores,
 )
 
 SLURM = {"SLURM_PROCID": "3", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "1234", "SLURM_STEP_ID": "0"}
@@ -44,19 +42,16 @@ MPICH = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "2"}
         ({**MPICH, "PBS_JOBID": "9.head"}, 1, 2, "MPI-9.head", 2),
     ],
 )
-def test_each_launcher_says_which_rank_of_which_job(
+def test_each_launcher_sets_the_rank_and_the_job(
     environ: dict[str, str], rank: int, size: int, job: str, here: int
 ) -> None:
     found = rank_of(environ, 5)
-    assert (found.rank, found.size, found.job, found.ranks_here) == (rank, size, job, here)
+    assert (found.rank, found.size, found.job, found.local_size) == (rank, size, job, here)
 
 
-def test_without_a_launcher_this_machine_is_alone() -> None:
+def test_without_a_launcher_there_is_one_rank_and_several_are_refused() -> None:
     found = rank_of({"PATH": "/bin"}, None)
     assert (found.launcher, found.rank, found.size) == (ALONE, 0, 1)
-
-
-def test_without_a_launcher_several_ranks_are_refused() -> None:
     assert rank_of({}, 1).launcher is ALONE
     with pytest.raises(ValueError, match=r"which of the 4 ranks this is.*srun, mpirun") as error:
         rank_of({}, 4, "train")
@@ -103,12 +98,12 @@ def test_mpirun_and_torchrun_need_no_srun_in_a_job_of_slurm() -> None:
         assert rank_of({**ALLOCATION, "SLURM_NNODES": "4", **launcher}, None).size > 1
 
 
-def test_the_inner_launcher_counts() -> None:
+def test_an_inner_launcher_takes_precedence() -> None:
     assert rank_of({**SLURM, **OPEN_MPI}, None).launcher.name == "Open MPI"
     assert rank_of({**SLURM, **TORCHRUN}, None).launcher.name == "torchrun"
 
 
-def test_srun_is_the_launcher_although_it_sets_the_variables_of_mpi_too() -> None:
+def test_srun_is_the_launcher_even_if_it_sets_the_variables_of_mpi() -> None:
     pmi2 = {"PMI_RANK": "3", "PMI_SIZE": "8", "PMI_JOBID": "1234.0", "PMI_FD": "9"}
     shares = {
         "SLURM_STEP_TASKS_PER_NODE": "4(x2)",
@@ -117,18 +112,18 @@ def test_srun_is_the_launcher_although_it_sets_the_variables_of_mpi_too() -> Non
     }
     environ = {**SLURM, **pmi2, **shares}
     found = rank_of(environ, None)
-    assert (found.launcher.by, found.job, found.ranks_here) == ("srun", "Slurm-1234.0", 4)
+    assert (found.launcher.by, found.job, found.local_size) == ("srun", "Slurm-1234.0", 4)
     assert cpus_of(found, 32, environ) == 8
     assert gpus_of(found, ["0", "1", "2", "3"], environ) == ["3"]
 
 
 @pytest.mark.parametrize("rank", ["0", "1"])  # srun starts mpiexec, or its proxy on each machine
-def test_mpiexec_is_the_launcher_although_srun_has_started_it(rank: str) -> None:
+def test_mpiexec_is_the_launcher_even_if_srun_started_it(rank: str) -> None:
     inherited = {**SLURM, "SLURM_PROCID": rank, "PMI_JOBID": "1234.0"}
     assert rank_of({**inherited, **MPICH}, None).launcher.by == "mpiexec"
 
 
-def test_a_name_of_ones_own_is_that_of_the_job() -> None:
+def test_the_job_option_names_the_job() -> None:
     assert rank_of(SLURM, None, "mine").job == "Slurm-mine"
 
 
@@ -141,13 +136,13 @@ def test_two_steps_of_a_job_are_two_jobs() -> None:
     [
         (INDEXED, "--wait-for N"),
         ({**SLURM, "SLURM_PROCID": "x"}, "SLURM_PROCID is 'x'"),
-        ({**SLURM, "SLURM_PROCID": "8"}, "SLURM_PROCID is 8, which is no rank of 8"),
+        ({**SLURM, "SLURM_PROCID": "8"}, "SLURM_PROCID is 8, but the 8 ranks are numbered from 0"),
         ({**SLURM, "SLURM_NTASKS": "many"}, "SLURM_NTASKS is 'many'"),
         (MPICH, "--job"),
         ({**SLURM, "SLURM_PROCID": "0", "SLURM_STEP_ID": ""}, "srun remotely run"),
     ],
 )
-def test_what_is_missing_or_wrong_is_named(environ: dict[str, str], told: str) -> None:
+def test_a_missing_or_invalid_variable_is_named(environ: dict[str, str], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         rank_of(environ, None)
 
@@ -156,12 +151,12 @@ def test_what_is_missing_or_wrong_is_named(environ: dict[str, str], told: str) -
     ("tasks", "node", "here"),
     [("4", "0", 4), ("2(x3),1", "0", 2), ("2(x3),1", "2", 2), ("2(x3),1", "3", 1), ("?", "0", 1)],
 )
-def test_slurm_says_how_many_ranks_each_machine_has(tasks: str, node: str, here: int) -> None:
+def test_slurm_sets_the_number_of_ranks_of_each_machine(tasks: str, node: str, here: int) -> None:
     environ = {**SLURM, "SLURM_STEP_TASKS_PER_NODE": tasks, "SLURM_NODEID": node}
-    assert rank_of(environ, None).ranks_here == here
+    assert rank_of(environ, None).local_size == here
 
 
-def test_ranks_of_one_machine_share_its_cores_unless_slurm_says_what_each_has() -> None:
+def test_ranks_of_one_machine_split_its_cores_unless_slurm_assigns_them() -> None:
     assert cpus_of(rank_of(OPEN_MPI, None), 8, OPEN_MPI) == 4
     assert cpus_of(rank_of(OPEN_MPI, None), 1, OPEN_MPI) == 1
     bound = {**SLURM, "SLURM_STEP_TASKS_PER_NODE": "4", "SLURM_CPUS_PER_TASK": "6"}
@@ -171,15 +166,15 @@ def test_ranks_of_one_machine_share_its_cores_unless_slurm_says_what_each_has() 
 
 def test_a_rank_with_fewer_cores_than_requested_from_slurm_is_warned() -> None:
     environ = {**SLURM, "SLURM_CPUS_PER_TASK": "16"}
-    told = told_of_cores(rank_of(environ, None), 1, environ)
-    assert told.startswith("rank 3 may use 1 of the 16 CPUs of SLURM_CPUS_PER_TASK")
-    assert "srun --cpus-per-task=$SLURM_CPUS_PER_TASK remotely run" in told
-    assert told_of_cores(rank_of(environ, None), 16, environ) == ""
-    assert told_of_cores(rank_of(SLURM, None), 1, SLURM) == ""
-    assert told_of_cores(rank_of({}, None), 1, {}) == ""
+    warning = core_warning(rank_of(environ, None), 1, environ)
+    assert warning.startswith("rank 3 may use 1 of the 16 CPUs of SLURM_CPUS_PER_TASK")
+    assert "srun --cpus-per-task=$SLURM_CPUS_PER_TASK remotely run" in warning
+    assert core_warning(rank_of(environ, None), 16, environ) == ""
+    assert core_warning(rank_of(SLURM, None), 1, SLURM) == ""
+    assert core_warning(rank_of({}, None), 1, {}) == ""
 
 
-def test_ranks_of_one_machine_share_its_gpus_unless_slurm_shows_each_its_own() -> None:
+def test_ranks_of_one_machine_split_its_gpus_unless_slurm_assigns_them() -> None:
     seen = ["0", "1", "2"]
     for number, own in (("0", ["0", "2"]), ("1", ["1"])):
         environ = {**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_RANK": number}
@@ -195,22 +190,13 @@ def test_ranks_of_one_machine_share_its_gpus_unless_slurm_shows_each_its_own() -
     assert gpus_of(rank_of({}, None), seen, {}) == seen
 
 
-def test_every_launcher_has_what_the_messages_need() -> None:
-    for row in LAUNCHERS:
-        assert isinstance(row, Launcher)
-        assert row.name
-        assert row.rank
-        assert row.job
-        assert row.by
-
-
-def test_ranks_are_named_as_in_a_sentence() -> None:
+def test_ranks_are_listed_as_in_a_sentence() -> None:
     assert names_of([3]) == "rank 3"
     assert names_of([1, 2]) == "ranks 1 and 2"
     assert names_of([1, 2, 5]) == "ranks 1, 2 and 5"
 
 
 def test_a_job_never_leaves_its_folder() -> None:
-    assert "/" not in fit("../../etc")
-    assert fit("..") == ""
-    assert len(fit("x" * 1000)) <= 120
+    assert "/" not in folder_name("../../etc")
+    assert folder_name("..") == ""
+    assert len(folder_name("x" * 1000)) <= 120

@@ -1,4 +1,4 @@
-"""How ranks find each other in a folder."""
+"""The rendezvous of ranks in a folder."""
 
 import errno
 import os
@@ -10,23 +10,23 @@ import pytest
 
 from remotely.errors import RemotelyError
 from remotely.machine import processes, this_machine
-from remotely.ops import rendezvous
-from remotely.ops.rendezvous import Invitation, Note, Rendezvous, missing, remove
+from remotely.ops import rendezvous as module
+from remotely.ops.rendezvous import Note, Rendezvous, missing, remove
 from remotely.transport import key_files
 
 
-def test_rank_0_and_the_others_read_what_each_other_writes(tmp_path: Path) -> None:
+def test_rank_0_and_the_others_read_each_others_files(tmp_path: Path) -> None:
     first, second = (Rendezvous(tmp_path / "jobs" / "9", rank) for rank in (0, 1))
     assert second.invitation() is None
-    second.note("came")  # there is no folder yet, which is no error
+    second.note("came")  # without a folder yet, this is no error
     first.open()
     assert (first.folder.stat().st_mode & 0o777, second.invitation()) == (0o700, None)
     first.invite(["10.0.0.1:9000"])
     found = second.invitation()
     assert found is not None
     assert found.addresses == ["10.0.0.1:9000"]
-    second.note("came", "nobody answers")
-    assert first.notes()[1].why == "nobody answers"
+    second.note("came", "no reply")
+    assert first.notes()[1].why == "no reply"
     second.note("joined")
     assert first.notes()[1].state == "joined"
     assert {file.stat().st_mode & 0o077 for file in first.folder.glob("*.key")} == {0}
@@ -34,31 +34,24 @@ def test_rank_0_and_the_others_read_what_each_other_writes(tmp_path: Path) -> No
     assert second.is_open()
 
 
-def test_each_run_of_a_job_has_keys_of_its_own(tmp_path: Path) -> None:
-    meeting = Rendezvous(tmp_path / "9", 0)
-    meeting.open()
-    before = key_files.load_member(meeting.folder / "worker.key")
-    meeting.open()
-    assert key_files.load_member(meeting.folder / "worker.key") != before
+def test_each_run_of_a_job_has_its_own_keys(tmp_path: Path) -> None:
+    rendezvous = Rendezvous(tmp_path / "9", 0)
+    rendezvous.open()
+    before = key_files.load_member(rendezvous.folder / "worker.key")
+    rendezvous.open()
+    assert key_files.load_member(rendezvous.folder / "worker.key") != before
 
 
-def test_a_second_job_of_the_same_name_is_refused(tmp_path: Path) -> None:
-    meeting = Rendezvous(tmp_path / "9", 0)
-    meeting.open()
-    meeting.invite([])
-    second = Rendezvous(tmp_path / "9", 0)
-    with pytest.raises(RemotelyError, match=f"that of pid {os.getpid()}.*--job"):
-        second.check()
-    assert {file.name for file in tmp_path.iterdir()} == {"9"}
-
-
-def test_a_second_job_of_the_same_name_on_another_machine_is_refused(
+def test_a_second_job_of_the_same_name_is_refused_on_this_machine_and_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = Rendezvous(tmp_path / "9", 0)
     first.open()
+    with pytest.raises(RemotelyError, match=f"belongs to pid {os.getpid()}.*--job"):
+        Rendezvous(tmp_path / "9", 0).check()
+    assert {file.name for file in tmp_path.iterdir()} == {"9"}
     monkeypatch.setattr(this_machine, "machine_name", lambda: "node2")
-    monkeypatch.setattr(rendezvous, "ANSWER_S", 0.2)
+    monkeypatch.setattr(module, "ANSWER_S", 0.2)
     second = Rendezvous(tmp_path / "9", 0)
     with pytest.raises(RemotelyError, match="runs already"):
         second.check()  # the first is about to start its master
@@ -66,10 +59,10 @@ def test_a_second_job_of_the_same_name_on_another_machine_is_refused(
         first.invite([f"127.0.0.1:{master.getsockname()[1]}"])
         with pytest.raises(RemotelyError, match=r"runs already.*--job"):
             second.check()
-    second.check()  # nobody answers any more: its machine was lost
+    second.check()  # its address no longer answers: its machine was lost
 
 
-def test_one_of_two_jobs_that_start_at_once_is_refused(
+def test_one_of_two_jobs_that_start_at_the_same_time_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = Rendezvous(tmp_path / "9", 0)
@@ -90,9 +83,7 @@ def test_one_of_two_jobs_that_start_at_once_is_refused(
     assert {file.name for file in tmp_path.iterdir()} == {"9"}
 
 
-def test_a_run_removes_its_own_folder_and_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_only_removes_its_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = Rendezvous(tmp_path / "9", 0)
     first.open()
     monkeypatch.setattr(os, "getpid", lambda: 1)
@@ -107,53 +98,52 @@ def test_a_run_removes_its_own_folder_and_no_other(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_cannot_be_taken_away_is_no_error_at_the_end(
+def test_a_folder_that_cannot_be_renamed_is_still_removed_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def is_stale(self: Path, to: Path) -> None:
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(self))
 
-    meeting = Rendezvous(tmp_path / "9", 0)
-    meeting.open()
+    rendezvous = Rendezvous(tmp_path / "9", 0)
+    rendezvous.open()
     monkeypatch.setattr(Path, "rename", is_stale)
-    meeting.close()
+    rendezvous.close()
     assert not list(tmp_path.glob("*/*.key"))
 
 
-def test_what_a_killed_run_of_a_job_has_left_is_replaced(
+def test_the_folder_of_a_killed_run_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    meeting = Rendezvous(tmp_path / "9", 0)
-    meeting.open()
-    meeting.invite([])
+    rendezvous = Rendezvous(tmp_path / "9", 0)
+    rendezvous.open()
+    rendezvous.invite([])
     Rendezvous(tmp_path / "9", 3).note("joined")
     monkeypatch.setattr(processes, "is_alive", lambda pid, started: False)
-    meeting.check()
-    meeting.open()
-    assert (meeting.invitation(), meeting.notes()) == (None, {})
+    rendezvous.check()
+    rendezvous.open()
+    assert (rendezvous.invitation(), rendezvous.notes()) == (None, {})
 
 
-def test_half_a_file_is_no_file(tmp_path: Path) -> None:
-    meeting = Rendezvous(tmp_path, 0)
+def test_a_truncated_file_is_ignored(tmp_path: Path) -> None:
+    rendezvous = Rendezvous(tmp_path, 0)
     (tmp_path / "address.json").write_text('{"addresses": ["10.')
     (tmp_path / "rank-1.json").write_text("{")
-    assert (meeting.invitation(), meeting.notes()) == (None, {})
-    assert Invitation.__struct_fields__
+    assert (rendezvous.invitation(), rendezvous.notes()) == (None, {})
 
 
-def test_missing_ranks_are_named_with_what_is_known_of_each() -> None:
+def test_missing_ranks_are_named_with_the_known_reasons() -> None:
     notes = {
         1: Note(rank=1, machine="node1", state="joined"),
         2: Note(rank=2, machine="node2", state="came", why="a firewall drops it"),
         4: Note(rank=4, machine="node4", state="came", why=""),
     }
     told = missing(6, notes, Path("/shared/jobs/9"), 60, "srun")
-    assert told.startswith("ranks 2, 3, 4 and 5 of 6 did not come within 60 s")
-    assert "nothing was heard of ranks 3 and 5: srun has not started them" in told
+    assert told.startswith("ranks 2, 3, 4 and 5 of 6 did not join within 60 s")
+    assert "ranks 3 and 5 left no note: srun has not started them" in told
     assert "/shared/jobs is not on a disk that their machines share" in told
     assert "rank 2 is on node2, but a firewall drops it" in told
     assert told.endswith("rank 4 is on node4")
-    assert "nothing was heard" not in missing(3, notes, Path("/shared/jobs/9"), 60, "srun")
+    assert "no note" not in missing(3, notes, Path("/shared/jobs/9"), 60, "srun")
 
 
 def test_ranks_that_cannot_join_are_named_before_missing_ones() -> None:
@@ -162,7 +152,7 @@ def test_ranks_that_cannot_join_are_named_before_missing_ones() -> None:
         2: Note(rank=2, machine="node2", state="failed", why="its ports are taken"),
     }
     assert missing(4, notes, Path("/shared/jobs/9"), 60, "srun") == (
-        "rank 2 of 4 could not join; nothing was heard of rank 3 so far; rank 1 is on node1; "
+        "rank 2 of 4 could not join; rank 3 left no note so far; rank 1 is on node1; "
         "rank 2 is on node2, but its ports are taken"
     )
 

@@ -1,4 +1,4 @@
-"""Addresses as people write them, and what is said when nobody answers there."""
+"""Parsing of addresses, and the errors if there is no connection to one."""
 
 import errno
 
@@ -7,7 +7,7 @@ import pytest
 from remotely.protocol.address import (
     RUNS_ALREADY,
     join_address,
-    nobody,
+    no_master,
     parse_address,
     split_address,
     unreachable,
@@ -27,7 +27,7 @@ from remotely.protocol.address import (
         ("tcp://[::1]:9000", "::1", 9000),
     ],
 )
-def test_a_host_may_have_a_port_and_an_ipv6_address_brackets(
+def test_addresses_with_and_without_port_and_brackets_are_parsed(
     text: str, host: str, port: int | None
 ) -> None:
     assert split_address(text) == (host, port)
@@ -39,18 +39,18 @@ def test_a_host_may_have_a_port_and_an_ipv6_address_brackets(
     ["node1:", "node1:x", ":8010", "a:b:c", "[::1", "[::1]9000",
      "[::1]:", "[node1]:9000", "[]:1", "node1:8010:8011"],
 )  # fmt: skip
-def test_what_is_no_address_is_told_as_such(text: str) -> None:
-    with pytest.raises(ValueError, match="is no address; write it as host:8010"):
+def test_an_invalid_address_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not an address; write it as host:8010"):
         split_address(text)
 
 
 @pytest.mark.parametrize("text", ["node1:0", "node1:99999", "[fd00::2]:65536", "tcp://node1:0"])
-def test_a_port_that_cannot_be_is_told_as_such(text: str) -> None:
-    with pytest.raises(ValueError, match="they go from 1 to 65535"):
+def test_a_port_out_of_range_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="ports go from 1 to 65535"):
         split_address(text)
 
 
-def test_an_ipv6_address_is_put_into_brackets_before_its_port() -> None:
+def test_an_ipv6_address_is_joined_in_brackets() -> None:
     assert join_address("node1", 9000) == "node1:9000"
     assert join_address("fd00::2", "*") == "[fd00::2]:*"
     assert parse_address(join_address("fd00::2", 9000)) == ("fd00::2", 9000)
@@ -62,17 +62,17 @@ def test_an_ipv6_address_is_put_into_brackets_before_its_port() -> None:
         (errno.ECONNREFUSED, "nothing listens"),
         (errno.ETIMEDOUT, "a firewall drops"),
         (errno.EINPROGRESS, "a firewall drops"),
-        (errno.EHOSTUNREACH, "no way"),
-        (errno.ENETUNREACH, "no way"),
+        (errno.EHOSTUNREACH, "no route"),
+        (errno.ENETUNREACH, "no route"),
         (0, "answers"),
     ],
 )
-def test_why_there_is_no_connection_names_both_ends_and_the_port(code: int, word: str) -> None:
-    told = unreachable("10.0.0.1", "10.0.0.2", 9001, code)
-    assert all(part in told for part in ("10.0.0.1", "10.0.0.2", "port 9001", word))
+def test_the_reason_for_no_connection_names_both_ends_and_the_port(code: int, word: str) -> None:
+    error = unreachable("10.0.0.1", "10.0.0.2", 9001, code)
+    assert all(part in error for part in ("10.0.0.1", "10.0.0.2", "port 9001", word))
 
 
-def test_a_failure_of_another_kind_is_told_in_the_words_of_the_system() -> None:
+def test_another_failure_is_reported_with_the_message_of_the_system() -> None:
     assert unreachable("a", "b", 1, errno.EMFILE, "Too many open files") == "Too many open files"
     assert unreachable("a", "b", 1, None) == "there is no connection from a to port 1 of b"
 
@@ -81,9 +81,9 @@ def test_a_failure_of_another_kind_is_told_in_the_words_of_the_system() -> None:
     ("address", "host", "port"),
     [("tcp://node0:8011", "node0", "8011"), ("[fd00::2]:8012", "fd00::2", "8012")],
 )
-def test_where_nobody_is_master_it_is_said_how_to_start_one(
+def test_without_a_master_the_error_says_how_to_start_one(
     address: str, host: str, port: str
 ) -> None:
-    told = nobody(address, "silent", RUNS_ALREADY)
-    assert f"'remotely start --host {host} --port {port}'" in told
-    assert told.endswith("of its own machine alone")
+    error = no_master(address, "silent", RUNS_ALREADY)
+    assert f"'remotely start --host {host} --port {port}'" in error
+    assert error.endswith("may admit its own machine only")

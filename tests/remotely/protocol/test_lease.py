@@ -1,4 +1,4 @@
-"""Leases end in order, once, and only by the time that is handed in."""
+"""Leases, and the table of times."""
 
 import hypothesis
 import hypothesis.strategies as st
@@ -8,19 +8,12 @@ from remotely.protocol import lease
 from remotely.protocol.lease import Leases
 
 
-def test_a_lease_ends_when_its_time_is_up_and_not_before() -> None:
+def test_a_lease_expires_at_its_deadline() -> None:
     leases = Leases(10)
     leases.renew("worker", now=5)
     assert leases.expired(14.9) == []
     assert leases.expired(15) == ["worker"]
     assert "worker" not in leases
-
-
-def test_an_ended_lease_is_told_once() -> None:
-    leases = Leases(10)
-    leases.renew("worker", now=0)
-    assert leases.expired(100) == ["worker"]
-    assert leases.expired(100) == []
 
 
 def test_a_renewed_lease_lasts_from_its_renewal() -> None:
@@ -31,20 +24,6 @@ def test_a_renewed_lease_lasts_from_its_renewal() -> None:
     assert leases.expired(10.9) == []
     assert leases.expired(14) == ["late"]
     assert leases.expired(15) == ["early"]
-
-
-def test_ending_a_lease_early_is_not_told_and_may_be_done_twice() -> None:
-    leases = Leases(10)
-    leases.renew("client", now=0)
-    leases.end("client")
-    leases.end("client")
-    assert leases.expired(100) == []
-    assert len(leases) == 0
-
-
-def test_a_lease_that_never_began_never_ends() -> None:
-    assert Leases().expired(1e9) == []
-    assert len(Leases()) == 0
 
 
 steps = st.lists(
@@ -58,7 +37,7 @@ steps = st.lists(
 
 
 @hypothesis.given(steps)
-def test_any_order_of_events_gives_what_a_plain_table_of_deadlines_gives(
+def test_leases_behave_like_a_table_of_deadlines(
     steps: list[tuple[str, str, int]],
 ) -> None:
     leases, now = Leases(10), 0
@@ -84,7 +63,7 @@ def test_any_order_of_events_gives_what_a_plain_table_of_deadlines_gives(
 
 
 @pytest.mark.parametrize("time", lease.TIMES, ids=lambda time: time.name)
-def test_every_time_of_the_table_is_the_constant_of_that_name_and_has_a_reason(
+def test_every_row_of_the_table_is_a_constant_with_a_reason(
     time: lease.Time,
 ) -> None:
     assert getattr(lease, time.name) == time.seconds > 0
@@ -96,14 +75,14 @@ def test_the_table_names_every_constant() -> None:
     assert constants == {time.name for time in lease.TIMES}
 
 
-def test_the_times_fit_each_other() -> None:
+def test_the_times_are_consistent() -> None:
     assert 4 * lease.BEAT_EVERY_S < lease.LEASE_S, "four beats may be lost"
     assert lease.HEARTBEAT_IVL_S * 2 < lease.HEARTBEAT_TIMEOUT_S < lease.LEASE_S
     assert lease.TICK_EVERY_S <= lease.BEAT_EVERY_S
     assert lease.HEARTBEAT_TIMEOUT_S < 65, "libzmq keeps it as a 16-bit number of tenths"
 
 
-def test_leases_that_are_extended_end_as_much_later_each() -> None:
+def test_extended_leases_expire_later_by_that_time() -> None:
     leases = Leases(10.0)
     leases.renew("first", now=0.0)
     leases.renew("second", now=1.0)

@@ -1,4 +1,4 @@
-"""Amounts of CPUs, GPUs and memory: how they are read, added up and written."""
+"""Parsing, arithmetic and formatting of resources."""
 
 from typing import Any
 
@@ -25,29 +25,29 @@ GIB = 1 << 30
         (" 64kB ", 64_000),
     ],
 )
-def test_memory_is_written_in_bytes_or_with_a_unit(text: Any, size: int) -> None:
+def test_memory_is_parsed_with_or_without_a_unit(text: Any, size: int) -> None:
     assert parse_memory(text) == size
 
 
 @pytest.mark.parametrize(
     "text", ["", "GiB", "-1", -1, "2 Gigs", "1e9", "0x10", "2GiB 3MiB", True, None, 1.5, "²GiB"]
 )
-def test_other_amounts_are_refused_with_an_example(text: Any) -> None:
+def test_an_invalid_amount_is_refused_with_an_example(text: Any) -> None:
     with pytest.raises(ValueError, match="512MB"):
         parse_memory(text)
 
 
-def test_resources_are_written_as_people_say_them() -> None:
+def test_resources_are_formatted_for_people() -> None:
     assert str(Resources(1, 1, 2 * GIB)) == "1 CPU, 1 GPU and 2 GiB"
     assert str(Resources(0.5)) == "0.5 CPUs"
 
 
-def test_the_largest_amount_is_what_a_message_carries() -> None:
+def test_the_largest_amount_fits_into_a_message() -> None:
     assert parse_memory(1 << 62) == 1 << 62
     assert parse_memory(f"{1 << 22}TiB") == 1 << 62
-    with pytest.raises(ValueError, match="no amount"):
+    with pytest.raises(ValueError, match="not an amount"):
         parse_memory((1 << 62) + 1)
-    with pytest.raises(ValueError, match="no amount"):
+    with pytest.raises(ValueError, match="not an amount"):
         parse_memory(f"{(1 << 22) + 1}TiB")
 
 
@@ -63,5 +63,5 @@ def test_the_largest_amount_is_what_a_message_carries() -> None:
         (3 << 40, "3 TiB"),
     ],
 )
-def test_bytes_are_written_in_the_largest_unit_that_fits(size: int, text: str) -> None:
+def test_bytes_are_formatted_in_the_largest_unit_that_fits(size: int, text: str) -> None:
     assert format_bytes(size) == text

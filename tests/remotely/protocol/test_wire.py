@@ -1,4 +1,4 @@
-"""What a client and an actor may say to each other survives its way; anything else is refused."""
+"""Messages between a client and an actor: encoding, limits, and hostile input."""
 
 import mmap
 import struct
@@ -26,7 +26,7 @@ def frames_of(
     version: int = wire.VERSION,
     name_length: int | None = None,
 ) -> list[bytes]:
-    """Return frames as `encode` would not make them."""
+    """Return frames that `encode` would not produce."""
     length = len(name) if name_length is None else name_length
     head = struct.pack(">BBHIQ", version, kind, length, 0, 1)
     return [head + name + payload, *[b"b"] * buffers]
@@ -66,26 +66,19 @@ def accepts(frames: list[bytes], sender: str) -> bool:
     return outcome(frames, sender) is not None
 
 
-# --- what is sent arrives -------------------------------------------------------------------------
+# --- encoding -------------------------------------------------------------------------------------
 
 
 @given(messages())
-def test_a_message_arrives_as_it_was_sent(sent: tuple[str, Message]) -> None:
+def test_a_message_is_decoded_as_it_was_encoded(sent: tuple[str, Message]) -> None:
     sender, message = sent
-    decoded = wire.decode(encoded(message), sender)
-    assert decoded._replace(payload=bytes(decoded.payload)) == message
+    for frames in (encoded(message), [memoryview(frame) for frame in encoded(message)]):
+        decoded = wire.decode(frames, sender)
+        buffers = [bytes(buffer) for buffer in decoded.buffers]
+        assert decoded._replace(payload=bytes(decoded.payload), buffers=buffers) == message
 
 
-@given(messages())
-def test_a_message_may_come_from_the_frames_of_a_socket(sent: tuple[str, Message]) -> None:
-    sender, message = sent
-    decoded = wire.decode([memoryview(frame) for frame in encoded(message)], sender)
-    assert [decoded.kind, decoded.call_id, decoded.name] == list(message[:3])
-    assert bytes(decoded.payload) == message.payload
-    assert [bytes(buffer) for buffer in decoded.buffers] == message.buffers
-
-
-def test_large_payloads_and_buffers_are_not_copied_as_they_arrive() -> None:
+def test_large_payloads_and_buffers_are_decoded_without_a_copy() -> None:
     frames = wire.encode(Kind.CALL, 1, "add", [b"p" * 100], [b"b" * 100])
     decoded = wire.decode(frames, "client")
     assert isinstance(decoded.payload, memoryview)
@@ -101,13 +94,13 @@ def test_every_kind_has_a_row() -> None:
 
 
 @pytest.mark.parametrize(("kind", "shape"), ROWS)
-def test_a_kind_is_taken_from_its_sender_alone(kind: Kind, shape: Shape) -> None:
+def test_a_kind_is_accepted_only_from_its_sender(kind: Kind, shape: Shape) -> None:
     frames = frames_of(kind, b"n" if shape.named else b"", buffers=shape.min_buffers)
     assert {sender for sender in SENDERS if accepts(frames, sender)} == {shape.sender}
 
 
 @pytest.mark.parametrize(("kind", "shape"), ROWS)
-def test_a_kind_has_a_name_just_when_the_table_says_so(kind: Kind, shape: Shape) -> None:
+def test_a_kind_has_a_name_only_if_the_table_says_so(kind: Kind, shape: Shape) -> None:
     taken = {
         bool(name)
         for name in (b"", b"n")
@@ -128,7 +121,7 @@ def test_a_kind_has_as_many_buffers_as_the_table_allows(kind: Kind, shape: Shape
     assert taken == {count for count in {0, least, most} if least <= count <= most}
 
 
-def test_what_is_lent_has_no_buffers_beside_it_and_only_where_there_might_be_some() -> None:
+def test_a_loan_replaces_buffers() -> None:
     lent = wire.encode(Kind.CALL, 1, "add", loan=b"loan")
     assert wire.decode(lent, "client").loan == b"loan"
     for refused in ([*lent, b"buffer"], wire.encode(Kind.GET, 1, "rate", loan=b"loan")):
@@ -139,25 +132,22 @@ def test_what_is_lent_has_no_buffers_beside_it_and_only_where_there_might_be_som
 # --- limits ---------------------------------------------------------------------------------------
 
 
-def test_the_longest_name_passes_and_a_longer_one_is_refused_before_it_is_sent() -> None:
+def test_a_name_that_is_too_long_cannot_be_encoded() -> None:
     longest = "n" * wire.MAX_NAME_BYTES
     assert wire.decode(wire.encode(Kind.GET, 1, longest), "client").name == longest
     with pytest.raises(WireError, match="65536 bytes"):
         wire.encode(Kind.GET, 1, longest + "n")
-
-
-def test_the_length_of_a_name_is_that_of_its_bytes() -> None:
-    with pytest.raises(WireError):
+    with pytest.raises(WireError, match="80000 bytes"):
         wire.encode(Kind.GET, 1, "é" * 40_000)
 
 
-def test_too_many_buffers_are_refused_before_they_are_sent() -> None:
+def test_too_many_buffers_cannot_be_encoded() -> None:
     wire.encode(Kind.RESULT, 1, buffers=[b""] * wire.MAX_FRAMES)
     with pytest.raises(WireError, match="4097 buffers"):
         wire.encode(Kind.RESULT, 1, buffers=[b""] * (wire.MAX_FRAMES + 1))
 
 
-def test_too_many_bytes_are_refused_before_they_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_bytes_cannot_be_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "MAX_FRAME_BYTES", 1000)
     monkeypatch.setattr(wire, "MAX_MESSAGE_BYTES", 2500)
     wire.encode(Kind.RESULT, 1, buffers=[b"x" * 1000] * 2)
@@ -169,7 +159,7 @@ def test_too_many_bytes_are_refused_before_they_are_sent(monkeypatch: pytest.Mon
         wire.encode(Kind.RESULT, 1, payload=[b"x" * 600, b"x" * 600])
 
 
-# --- what must be refused -------------------------------------------------------------------------
+# --- invalid messages -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -185,18 +175,18 @@ def test_too_many_bytes_are_refused_before_they_are_sent(monkeypatch: pytest.Mon
         (frames_of(name=b"\xff\xfe"), "not text"),
     ],
 )
-def test_what_breaks_the_rules_is_named(frames: list[bytes], words: str) -> None:
+def test_a_malformed_message_is_described(frames: list[bytes], words: str) -> None:
     with pytest.raises(WireError, match=words):
         wire.decode(frames, "client")
 
 
 @given(st.lists(st.binary(max_size=64), max_size=4), st.sampled_from(SENDERS))
-def test_any_bytes_at_all_are_a_message_or_a_wire_error(frames: list[bytes], sender: str) -> None:
+def test_any_frames_decode_to_a_message_or_a_wire_error(frames: list[bytes], sender: str) -> None:
     outcome(frames, sender)
 
 
 @given(messages(), st.sampled_from(SENDERS), st.data())
-def test_a_damaged_message_is_a_message_or_a_wire_error(
+def test_a_damaged_message_decodes_or_raises_a_wire_error(
     sent: tuple[str, Message], sender: str, data: st.DataObject
 ) -> None:
     frames = [bytearray(frame) for frame in encoded(sent[1])]
@@ -211,7 +201,7 @@ def test_a_damaged_message_is_a_message_or_a_wire_error(
             case _ if place < len(frame):
                 frame[place] = data.draw(st.integers(0, 255), "changed to")
     decoded = outcome([bytes(frame) for frame in frames], sender)
-    if decoded is not None:  # then it keeps the table's rules
+    if decoded is not None:  # then it conforms to the table
         shape = SHAPES[decoded.kind]
         assert shape.sender == sender
         assert bool(decoded.name) == shape.named
@@ -219,7 +209,7 @@ def test_a_damaged_message_is_a_message_or_a_wire_error(
         assert len(decoded.buffers) <= shape.max_buffers
 
 
-# --- several as one -------------------------------------------------------------------------------
+# --- batches --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -227,38 +217,39 @@ def test_a_damaged_message_is_a_message_or_a_wire_error(
     [(Kind.CALLS, Kind.CALL, "client"), (Kind.RESULTS, Kind.RESULT, "actor")],
 )
 @pytest.mark.parametrize("count", [1, 2, 40])
-def test_several_arrive_as_if_each_had_come_alone(
+def test_a_batch_is_decoded_like_single_messages(
     carrier: Kind, carried: Kind, sender: str, count: int
 ) -> None:
     name = "add" if carried is Kind.CALL else ""
     alone = [wire.encode(carried, i, name, [b"p" * i])[0] for i in range(count)]
-    (frame,) = wire.together(carrier, alone)
-    arrived = wire.each(wire.decode([frame], sender))
+    (frame,) = wire.batch(carrier, alone)
+    assert count == 1 or wire.call_id_of(frame) == 0
+    arrived = wire.unbatch(wire.decode([frame], sender))
     assert [(m.kind, m.call_id, m.name, bytes(m.payload)) for m in arrived] == [
         (carried, i, name, b"p" * i) for i in range(count)
     ]
 
 
 @given(st.binary(max_size=80), st.sampled_from([Kind.CALLS, Kind.RESULTS]))
-def test_any_payload_at_all_is_several_or_a_wire_error(payload: bytes, kind: Kind) -> None:
+def test_any_batch_payload_decodes_or_raises_a_wire_error(payload: bytes, kind: Kind) -> None:
     message = wire.decode(wire.encode(kind, 0, payload=[payload]), SHAPES[kind].sender)
     try:
-        assert all(one.kind in (Kind.CALL, Kind.RESULT) for one in wire.each(message))
+        assert all(one.kind in (Kind.CALL, Kind.RESULT) for one in wire.unbatch(message))
     except WireError:
         pass
 
 
-def test_only_calls_travel_among_calls() -> None:
+def test_a_batch_of_calls_has_only_calls() -> None:
     end = wire.encode(Kind.END, 1)[0]
     call = wire.encode(Kind.CALL, 1, "add")[0]
     lent = wire.encode(Kind.CALL, 1, "add", loan=b"loan")[0]
     for other in (end, lent):
-        message = wire.decode(wire.together(Kind.CALLS, [call, other]), "client")
+        message = wire.decode(wire.batch(Kind.CALLS, [call, other]), "client")
         with pytest.raises(WireError, match="among them"):
-            wire.each(message)
+            wire.unbatch(message)
 
 
-def test_a_value_of_the_largest_size_passes_and_one_byte_more_names_size_and_limits(
+def test_one_byte_over_the_limit_is_refused_with_size_and_limits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     head = len(wire.encode(Kind.RESULT, 1)[0])
@@ -274,19 +265,14 @@ def test_a_value_of_the_largest_size_passes_and_one_byte_more_names_size_and_lim
     )
 
 
-def test_several_have_no_id_of_their_own() -> None:
-    several = wire.together(Kind.RESULTS, [wire.encode(Kind.RESULT, n)[0] for n in (7, 8)])
-    assert wire.decode(several, "actor").call_id == 0
-
-
-def test_the_last_of_several_may_be_empty_and_is_named_when_it_is_cut_short() -> None:
+def test_a_truncated_batch_is_described() -> None:
     one = wire.encode(Kind.RESULT, 7)[0]
-    whole = wire.decode(wire.together(Kind.RESULTS, [one, one]), "actor")
+    whole = wire.decode(wire.batch(Kind.RESULTS, [one, one]), "actor")
     payload = bytes(whole.payload)
     cut = whole._replace(payload=payload[: -len(one) - 1])
     with pytest.raises(WireError, match="RESULTS that end within a length"):
-        wire.each(cut)
+        wire.unbatch(cut)
     with pytest.raises(WireError, match="a message without a head"):
-        wire.each(whole._replace(payload=payload[: -len(one) - 4] + bytes(4)))
+        wire.unbatch(whole._replace(payload=payload[: -len(one) - 4] + bytes(4)))
     with pytest.raises(WireError, match="RESULTS that end within one of them"):
-        wire.each(whole._replace(payload=payload[:-1]))
+        wire.unbatch(whole._replace(payload=payload[:-1]))

@@ -1,4 +1,4 @@
-"""What a status tells people, of clusters that a test makes up."""
+"""The tables of a status, for made-up clusters."""
 
 from remotely.protocol import control
 from remotely.protocol.resources import Resources
@@ -23,14 +23,14 @@ def worker(name: str, host: str, free_memory: int, away_s: float = 0) -> control
     )
 
 
-def test_two_workers_of_one_machine_have_its_memory_once() -> None:
+def test_the_memory_of_a_machine_with_two_workers_counts_once() -> None:
     workers = [worker("a", "h1", 7 * GIB), worker("b", "h1", 6 * GIB), worker("c", "h2", 8 * GIB)]
     found = control.Status(ticket=1, workers=workers, clients=[], waiting=0)
     head, *_ = tables(status_facts(found, "here"), now=0).splitlines()
     assert head.endswith("free: 3 of 6 CPUs, 0 of 0 GPUs, 13 GiB of 16 GiB")
 
 
-def test_an_unreachable_machine_is_shown_with_how_long() -> None:
+def test_an_unreachable_machine_is_shown_with_its_time_away() -> None:
     workers = [worker("a", "h1", 8 * GIB), worker("b", "h2", 0, away_s=6.4)]
     facts = status_facts(control.Status(ticket=1, workers=workers, clients=[], waiting=0), "here")
     head, _, _, there, away = tables(facts, now=0).splitlines()

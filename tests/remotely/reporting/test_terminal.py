@@ -1,4 +1,4 @@
-"""What actors print appears with their names, whole, and cannot give orders to the terminal."""
+"""Output of actors appears complete, with their names, and cannot control the terminal."""
 
 import re
 
@@ -23,11 +23,11 @@ def test_a_line_stays_open_until_its_actor_ends_it() -> None:
     ]
 
 
-def test_another_actor_begins_a_line_of_its_own() -> None:
+def test_another_actor_starts_a_line_of_its_own() -> None:
     screen = Screen()
     assert screen.add("A", "half") == "[A] half"
     assert screen.add("B", "whole\n") == "\n[B] whole\n"
-    assert screen.add("A", "\n") == ""  # its line has been ended for it
+    assert screen.add("A", "\n") == ""  # B has ended its line
     assert screen.add("A", "\n") == "[A] \n"
 
 
@@ -40,7 +40,7 @@ def test_a_progress_bar_stays_on_its_line(clears: bool) -> None:
     assert screen.add("A", "\r100%\n") == f"\r[A] 100%{rest}\n"
 
 
-def test_lines_of_windows_are_lines() -> None:
+def test_windows_newlines_end_lines() -> None:
     assert Screen().add("A", "one\r\ntwo\r\n") == "[A] one\n[A] two\n"
 
 
@@ -61,14 +61,14 @@ def test_an_open_line_is_ended_when_the_client_ends() -> None:
         ("file\u202egnp.exe", "file\\u202egnp.exe"),
     ],
 )
-def test_orders_to_the_terminal_are_shown_and_colours_pass(text: str, seen: str) -> None:
+def test_control_sequences_are_escaped_and_colours_pass(text: str, seen: str) -> None:
     assert shown(text) == seen
 
 
 @given(
     st.lists(st.tuples(st.sampled_from("AB"), st.text(alphabet="a\r\n\x1b[0m\x07é", max_size=9)))
 )
-def test_whatever_is_printed_no_control_character_but_these_is_sent(
+def test_no_output_sends_any_other_control_character(
     said: list[tuple[str, str]],
 ) -> None:
     screen = Screen(clears=True)

@@ -1,4 +1,4 @@
-"""A flood of the same complaint is a line a minute."""
+"""A repeated warning is logged once a minute."""
 
 from remotely.reporting.throttled_log import EVERY_S, MAX_SOURCES, ThrottledLog
 

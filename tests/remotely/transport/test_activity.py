@@ -1,4 +1,4 @@
-"""The page says which calls have begun, and never too few, whenever its process is killed."""
+"""The activity page: no begun call is missing, whenever the process is killed."""
 
 import mmap
 import sys
@@ -33,7 +33,7 @@ def test_the_last_call_of_each_connection_is_listed(page: mmap.mmap) -> None:
     assert [writer.last_of(route(n)) for n in (1, 2, 3)] == [3, 9, 0]
 
 
-def test_a_connection_without_a_slot_takes_the_oldest_and_its_loser_gets_another(
+def test_a_new_connection_takes_the_oldest_slot(
     page: mmap.mmap,
 ) -> None:
     writer = Begun(page)
@@ -42,14 +42,14 @@ def test_a_connection_without_a_slot_takes_the_oldest_and_its_loser_gets_another
     table, is_all = begun(page)
     assert (table, is_all) == ({route(n): 5 for n in range(1, SLOTS + 1)}, False)
     assert writer.last_of(route(0)) == 5
-    writer.note(route(0), 4)  # on another thread, and late
+    writer.note(route(0), 4)  # late, on another thread
     table, _ = begun(page)
     assert table[route(0)] == 5
     assert route(1) not in table
     assert writer.last_of(route(1)) == 5
 
 
-def test_a_client_with_another_kind_of_route_is_not_listed_and_known_nevertheless(
+def test_a_route_of_another_size_is_known_but_not_listed(
     page: mmap.mmap,
 ) -> None:
     writer = Begun(page)
@@ -60,8 +60,8 @@ def test_a_client_with_another_kind_of_route_is_not_listed_and_known_nevertheles
     assert writer.last_of(route(1)) == 0
 
 
-def test_wherever_the_process_is_killed_no_call_that_runs_is_missed(page: mmap.mmap) -> None:
-    """The page is read before each line that writes it, as if that had never run."""
+def test_a_running_call_is_never_missed_wherever_the_process_is_killed(page: mmap.mmap) -> None:
+    """The page is read before each line that writes to it, as if the line had never run."""
     writer = Begun(page)
     noted: dict[bytes, int] = {}
     looks = 0

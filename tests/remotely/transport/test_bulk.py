@@ -1,4 +1,4 @@
-"""Connections for large values: to one known process, and to nobody else."""
+"""Transfers of large values, to one known process only."""
 
 import socket
 import ssl
@@ -103,14 +103,14 @@ def test_a_value_that_is_gone_says_why(serve: Serve) -> None:
     connection.close()
 
 
-def test_a_process_with_another_certificate_gets_nothing(serve: Serve) -> None:
+def test_a_process_with_another_certificate_is_refused(serve: Serve) -> None:
     server = serve(own=certificate.make())
-    with pytest.raises(OSError, match="another certificate"):
+    with pytest.raises(OSError, match="certificate is not"):
         bulk.connect(server.address)
     assert server.requests == []
 
 
-def test_nothing_older_than_tls_1_3_is_spoken(serve: Serve) -> None:
+def test_tls_before_1_3_is_refused(serve: Serve) -> None:
     server = serve()
     context = certificate.client_context()
     context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -121,7 +121,7 @@ def test_nothing_older_than_tls_1_3_is_spoken(serve: Serve) -> None:
         context.wrap_socket(raw)
 
 
-def test_what_is_no_request_ends_the_connection(serve: Serve) -> None:
+def test_an_invalid_request_ends_the_connection(serve: Serve) -> None:
     server = serve()
     connection = bulk.connect(server.address)
     connection.send(bulk.REQUEST.pack(bulk.PUSH, NAME, 0, 1, bulk.MAX_ONWARD_BYTES + 1))
@@ -141,7 +141,7 @@ def test_stripes_cover_a_value_without_overlap(nbytes: int) -> None:
     assert end == nbytes
 
 
-def test_all_stripes_move_though_one_fails_and_its_error_is_raised() -> None:
+def test_an_error_of_one_stripe_is_raised_after_all_have_moved() -> None:
     ran: list[int] = []
 
     def move(start: int, nbytes: int) -> None:
@@ -154,7 +154,7 @@ def test_all_stripes_move_though_one_fails_and_its_error_is_raised() -> None:
     assert sum(ran) == bulk.STRIPE_FROM_BYTES
 
 
-def test_a_large_stripe_is_sent_in_pieces_each_with_the_whole_time() -> None:
+def test_each_piece_of_a_stripe_has_its_own_timeout() -> None:
     """A slow receiver that keeps reading is not given up."""
     sent: list[int] = []
 

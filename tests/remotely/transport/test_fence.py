@@ -1,4 +1,4 @@
-"""An actor whose worker is cut off from its master serves nobody any more, and ends."""
+"""Fences: actors stop serving and end when their worker is cut off from its master."""
 
 import socket
 import time
@@ -18,22 +18,22 @@ def fence(tmp_path: Path) -> Fence:
     return Fence(tmp_path, make=True)
 
 
-def test_without_a_lease_it_never_passes(fence: Fence) -> None:
+def test_a_fence_without_a_lease_never_passes(fence: Fence) -> None:
     assert not fence.has_passed
     assert not fence.look()
 
 
-def test_an_actor_sees_at_once_what_its_worker_writes(fence: Fence, tmp_path: Path) -> None:
+def test_an_actor_sees_a_move_of_its_workers_fence(fence: Fence, tmp_path: Path) -> None:
     of_the_actor = Fence(tmp_path)
     at = now()
     fence.move(at - 1)
     assert of_the_actor.has_passed
     fence.move(at + 60)
-    assert of_the_actor.moment == at + 60
+    assert of_the_actor.deadline == at + 60
     assert not of_the_actor.has_passed
 
 
-def test_one_look_after_it_passed_ends_nobody_since_a_machine_may_have_been_paused(
+def test_a_fence_must_have_passed_at_two_checks(
     fence: Fence,
 ) -> None:
     fence.move(0.0)
@@ -45,7 +45,7 @@ def test_one_look_after_it_passed_ends_nobody_since_a_machine_may_have_been_paus
     assert fence.look()
 
 
-def test_nobody_looks_before_it_is_due_or_without_a_lease(fence: Fence, tmp_path: Path) -> None:
+def test_a_fence_is_checked_when_it_is_due(fence: Fence, tmp_path: Path) -> None:
     assert fence.until_look_s() == float("inf")
     fence.move(now() + 3.0)
     assert 2.0 < fence.until_look_s() <= 3.0
@@ -54,13 +54,13 @@ def test_nobody_looks_before_it_is_due_or_without_a_lease(fence: Fence, tmp_path
     worker = tmp_path / "worker"
     worker.mkdir()
     of_the_worker = WorkerFence(worker, "tcp://127.0.0.1:9")
-    assert of_the_worker.until_look_s() <= FENCE_S  # it has not registered yet
+    assert of_the_worker.until_look_s() <= FENCE_S  # not registered yet
     of_the_worker.renew(now())
     assert of_the_worker.until_look_s() <= FENCE_S - PROBE_BEFORE_S
 
 
-@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="no clock here counts suspends")
-def test_the_time_of_a_suspend_counts(fence: Fence, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="no clock counts suspended time")
+def test_the_clock_counts_suspended_time(fence: Fence, monkeypatch: pytest.MonkeyPatch) -> None:
     clocks = {time.CLOCK_MONOTONIC: 100.0, time.CLOCK_BOOTTIME: 100.0}
     monkeypatch.setattr(fence_module, "time", SimpleNamespace(clock_gettime=clocks.get))
     fence.move(now() + FENCE_S)
@@ -69,47 +69,47 @@ def test_the_time_of_a_suspend_counts(fence: Fence, monkeypatch: pytest.MonkeyPa
     assert fence.has_passed
 
 
-def test_two_workers_never_share_one(fence: Fence, tmp_path: Path) -> None:
+def test_two_workers_cannot_share_a_fence(fence: Fence, tmp_path: Path) -> None:
     with pytest.raises(FileExistsError):
         Fence(tmp_path, make=True)
 
 
-# --- the worker's ---------------------------------------------------------------------------------
+# --- the fence of a worker -----------------------------------------------------------------------
 
 
-def test_the_worker_may_serve_for_so_long_after_it_asked_and_no_answer_takes_that_back(
+def test_the_fence_moves_from_the_time_of_the_request_and_never_back(
     tmp_path: Path,
 ) -> None:
     fence = WorkerFence(tmp_path, "tcp://127.0.0.1:9")
     fence.renew(100.0)
-    assert fence.moment == 100.0 + FENCE_S
+    assert fence.deadline == 100.0 + FENCE_S
     fence.renew(104.0)
-    assert fence.moment == 104.0 + FENCE_S
+    assert fence.deadline == 104.0 + FENCE_S
     fence.renew(102.0)
-    assert fence.moment == 104.0 + FENCE_S
+    assert fence.deadline == 104.0 + FENCE_S
 
 
-def test_the_worker_of_an_embedded_cluster_has_no_lease_to_lose(tmp_path: Path) -> None:
+def test_an_embedded_worker_has_no_lease(tmp_path: Path) -> None:
     fence = WorkerFence(tmp_path, "ipc:///tmp/somewhere")
     fence.renew(100.0)
-    assert fence.moment == float("inf")
+    assert fence.deadline == float("inf")
 
 
-def test_where_there_is_no_master_any_more_the_actors_of_a_worker_go_on(tmp_path: Path) -> None:
+def test_the_fence_moves_while_the_master_refuses_connections(tmp_path: Path) -> None:
     fence = WorkerFence(tmp_path, f"tcp://127.0.0.1:{free_port()}")
     begun = now()
     for _ in range(3):
         fence.move(begun + PROBE_BEFORE_S / 2)
-        assert not fence.look()  # asks
-        assert not fence.look()  # hears
-        assert fence.moment >= begun + FENCE_S
+        assert not fence.look()  # starts a probe
+        assert not fence.look()  # reads its outcome
+        assert fence.deadline >= begun + FENCE_S
 
 
-def test_where_a_master_may_be_and_is_silent_the_actors_of_a_worker_end(tmp_path: Path) -> None:
+def test_the_fence_passes_while_the_master_is_silent(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as master:
         fence = WorkerFence(tmp_path, f"tcp://127.0.0.1:{master.getsockname()[1]}")
-        moment = now() - 0.1
-        fence.move(moment)
+        deadline = now() - 0.1
+        fence.move(deadline)
         assert not fence.look()
         assert fence.look()
-        assert fence.moment == moment
+        assert fence.deadline == deadline

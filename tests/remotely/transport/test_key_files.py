@@ -1,4 +1,4 @@
-"""Keys make themselves, once, and nobody but their owner ever reads one."""
+"""Key files: created once, private to their owner, and refused if they are not safe."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from remotely.machine import folders
 from remotely.transport import key_files, keys
 from remotely.transport.keys import MasterKey, MemberKey
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="keys are made where the master runs")
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="the master runs on POSIX only")
 
 
 @pytest.fixture
@@ -33,10 +33,10 @@ def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-# --- making ---------------------------------------------------------------------------------------
+# --- creation -------------------------------------------------------------------------------------
 
 
-def test_the_first_start_makes_keys_that_fit_each_other(folder: Path) -> None:
+def test_the_first_start_creates_matching_keys(folder: Path) -> None:
     master = key_files.load_master(folder / "master.key")
     client = key_files.load_member(folder / "client.key", "client")
     worker = key_files.load_member(folder / "worker.key", "worker")
@@ -45,15 +45,11 @@ def test_the_first_start_makes_keys_that_fit_each_other(folder: Path) -> None:
     assert {member.master_public for member in members} == {master.pair.public}
     roles = [master.role_of(member.pair.public) for member in members]
     assert roles == ["client", "worker", "viewer"]
+    assert master.role_of(keys.fresh_pair().public) is master.role_of(b"") is None
     pairs = [master.pair, *(member.pair for member in members)]
     assert len({pair.secret for pair in pairs}) == 4
     for pair in pairs:
         assert zmq.curve_public(pair.secret) == pair.public
-
-
-def test_a_stranger_has_no_role(folder: Path) -> None:
-    assert key_files.load_master(folder / "master.key").role_of(keys.fresh_pair().public) is None
-    assert key_files.load_master(folder / "master.key").role_of(b"") is None
 
 
 def test_the_second_start_changes_nothing(folder: Path) -> None:
@@ -63,9 +59,7 @@ def test_the_second_start_changes_nothing(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o777])
-def test_whatever_the_umask_the_files_are_0600_in_a_folder_of_0700(
-    tmp_path: Path, umask: int
-) -> None:
+def test_key_files_are_private_whatever_the_umask(tmp_path: Path, umask: int) -> None:
     folder = tmp_path / "home" / "keys"
     old = os.umask(umask)
     try:
@@ -76,7 +70,7 @@ def test_whatever_the_umask_the_files_are_0600_in_a_folder_of_0700(
     assert {mode_of(folder / f"{name}.key") for name in ("master", "client", "worker")} == {0o600}
 
 
-def test_of_several_starters_one_makes_the_keys(tmp_path: Path) -> None:
+def test_concurrent_starts_create_one_set_of_keys(tmp_path: Path) -> None:
     def start(_: int) -> tuple[MasterKey, MemberKey, MemberKey]:
         key_files.make_keys(tmp_path / "keys")
         return (
@@ -92,7 +86,7 @@ def test_of_several_starters_one_makes_the_keys(tmp_path: Path) -> None:
     assert names == {".lock", "master.key", "client.key", "worker.key", "viewer.key"}
 
 
-def test_a_start_that_was_cut_off_is_finished_by_the_next(folder: Path) -> None:
+def test_the_next_start_completes_an_interrupted_one(folder: Path) -> None:
     master = key_files.load_master(folder / "master.key")
     (folder / "worker.key").unlink()
     key_files.make_keys(folder)
@@ -134,7 +128,7 @@ def test_the_key_of_another_cluster_is_not_overwritten(tmp_path: Path) -> None:
     assert not (ours / "master.key").exists()
 
 
-def test_a_key_that_was_taken_off_the_list_stays_off(folder: Path) -> None:
+def test_a_start_does_not_relist_a_revoked_key(folder: Path) -> None:
     file = folder / "master.key"
     values = json.loads(file.read_text())
     values["clients"] = []
@@ -144,7 +138,7 @@ def test_a_key_that_was_taken_off_the_list_stays_off(folder: Path) -> None:
     assert key_files.load_master(file).role_of(client.pair.public) is None
 
 
-def test_a_folder_that_an_older_version_made_gets_the_key_that_it_lacks(folder: Path) -> None:
+def test_a_start_adds_a_key_that_an_older_version_did_not_create(folder: Path) -> None:
     file = folder / "master.key"
     values = json.loads(file.read_text())
     del values["viewers"]
@@ -157,9 +151,7 @@ def test_a_folder_that_an_older_version_made_gets_the_key_that_it_lacks(folder: 
     assert {name: (folder / name).read_bytes() for name in others} == others
 
 
-def test_the_folder_is_that_of_remotely_home(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_remotely_home_sets_the_key_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("REMOTELY_HOME", str(tmp_path))
     assert folders.key_folder() == tmp_path / "keys"
     monkeypatch.delenv("REMOTELY_HOME")
@@ -167,12 +159,12 @@ def test_the_folder_is_that_of_remotely_home(
     assert folders.key_folder() == tmp_path / "me" / ".remotely" / "keys"
 
 
-# --- refusing -------------------------------------------------------------------------------------
+# --- refusal --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o666, 0o610])
 @pytest.mark.parametrize("name", ["master", "client"])
-def test_a_key_that_others_may_touch_is_refused_with_the_command_that_mends_it(
+def test_a_key_open_to_others_is_refused_with_the_command_that_fixes_it(
     folder: Path, name: str, mode: int
 ) -> None:
     file = folder / f"{name}.key"
@@ -211,20 +203,20 @@ def test_a_key_of_another_user_is_refused(folder: Path, monkeypatch: pytest.Monk
         key_files.make_keys(folder)
 
 
-def test_a_folder_that_others_may_write_to_is_refused(folder: Path) -> None:
+def test_a_folder_that_others_can_write_to_is_refused(folder: Path) -> None:
     folder.chmod(0o777)
     with pytest.raises(NotAllowed, match="chmod 700"):
         key_files.make_keys(folder)
 
 
-def test_a_missing_key_says_where_keys_come_from(tmp_path: Path) -> None:
+def test_a_missing_key_error_says_where_keys_come_from(tmp_path: Path) -> None:
     with pytest.raises(NotAllowed) as refused:
         key_files.load_member(tmp_path / "client.key", "client")
     assert "`remotely start` makes" in str(refused.value)
     assert "copy client.key" in str(refused.value)
 
 
-def test_a_key_of_the_wrong_role_is_refused_by_name(folder: Path) -> None:
+def test_a_key_of_the_wrong_role_is_refused(folder: Path) -> None:
     with pytest.raises(NotAllowed, match=r"worker's key; a client needs client\.key"):
         key_files.load_member(folder / "worker.key", "client")
     with pytest.raises(NotAllowed, match=r"client's key; a worker needs worker\.key"):
@@ -235,7 +227,7 @@ def test_a_key_of_the_wrong_role_is_refused_by_name(folder: Path) -> None:
         key_files.load_master(folder / "client.key")
 
 
-def test_what_is_no_file_is_refused_without_waiting_for_it(tmp_path: Path) -> None:
+def test_a_path_that_is_no_file_is_refused_without_blocking(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe", 0o600)
     for name in ("folder", "pipe"):
@@ -267,7 +259,7 @@ def other(text: str) -> str:
         lambda values: json.dumps({**values, "role": "king"}).encode(),
     ],
 )
-def test_a_damaged_key_is_refused_in_words_that_hold_no_secret(
+def test_a_damaged_key_is_refused_without_showing_the_secret(
     folder: Path, damage: Callable[[dict[str, Any]], bytes]
 ) -> None:
     file = folder / "client.key"
@@ -275,18 +267,18 @@ def test_a_damaged_key_is_refused_in_words_that_hold_no_secret(
     file.write_bytes(damage(values))
     with pytest.raises(NotAllowed, match="is damaged") as refused:
         key_files.load_member(file)
-    told = "".join(traceback.format_exception(refused.value))
-    assert values["secret"][:-1] not in told
+    text = "".join(traceback.format_exception(refused.value))
+    assert values["secret"][:-1] not in text
 
 
-def test_importing_keys_makes_none(tmp_path: Path) -> None:
+def test_importing_keys_creates_none(tmp_path: Path) -> None:
     script = "import remotely.transport.key_files"
     environ = {**os.environ, "REMOTELY_HOME": str(tmp_path / "home")}
     subprocess.run([sys.executable, "-c", script], check=True, env=environ)
     assert not (tmp_path / "home").exists()
 
 
-def test_a_key_that_is_on_no_list_cannot_be_revoked_nor_a_file_overwritten(folder: Path) -> None:
+def test_an_unlisted_key_cannot_be_revoked_nor_a_file_overwritten(folder: Path) -> None:
     with pytest.raises(NotAllowed, match="`remotely keys list` shows"):
         key_files.revoke_key(folder, keys.fresh_pair().public)
     with pytest.raises(NotAllowed, match="exists and is not overwritten"):

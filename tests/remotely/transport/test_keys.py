@@ -1,4 +1,4 @@
-"""Keys in memory: who holds which, and that no text shows a secret."""
+"""Keys in memory."""
 
 import json
 import pickle
@@ -7,7 +7,7 @@ from remotely.transport import keys
 from remotely.transport.keys import KeyPair, MasterKey, MemberKey
 
 
-def test_no_text_made_of_a_key_shows_its_secret() -> None:
+def test_the_repr_of_a_key_hides_its_secret() -> None:
     master, client, _ = keys.fresh_keys()
     for holder, pair in ((master, master.pair), (client, client.pair), (client.pair, client.pair)):
         for text in (repr(holder), str(holder), f"{holder}"):
@@ -15,7 +15,7 @@ def test_no_text_made_of_a_key_shows_its_secret() -> None:
             assert pair.public.decode() in text
 
 
-def test_fresh_keys_fit_each_other_and_differ_each_time() -> None:
+def test_fresh_keys_match_and_differ_each_time() -> None:
     master, client, worker = keys.fresh_keys()
     assert master.role_of(client.pair.public) == "client" == client.role
     assert master.role_of(worker.pair.public) == "worker" == worker.role

@@ -1,4 +1,4 @@
-"""A port to listen at, and an address to connect to."""
+"""Binding of ports, and the choice of an address to connect to."""
 
 import errno
 import socket
@@ -56,7 +56,7 @@ def test_sockets_share_a_range_until_it_is_full(
         listen(new_server(), listening)
 
 
-def test_a_socket_listens_at_an_ipv6_address(
+def test_a_socket_listens_on_an_ipv6_address(
     new_server: Callable[[], "zmq.Socket[bytes]"],
 ) -> None:
     endpoint = listen(new_server(), Listening(host="::1"))
@@ -64,7 +64,7 @@ def test_a_socket_listens_at_an_ipv6_address(
     socket.create_connection(("::1", port)).close()
 
 
-def test_any_bind_chooses_from_a_range(low: int) -> None:
+def test_bind_within_tries_the_ports_of_a_range(low: int) -> None:
     with socket.create_server(("127.0.0.1", low)) as taken, socket.socket() as mine:
 
         def bind(port: int) -> int:
@@ -77,7 +77,7 @@ def test_any_bind_chooses_from_a_range(low: int) -> None:
         assert bind_within(ANY_PORT, bind) > 0
 
 
-def test_a_failure_that_another_port_does_not_mend_is_raised() -> None:
+def test_an_error_that_another_port_does_not_fix_is_raised() -> None:
     def bind(port: int) -> int:
         raise OSError(errno.EADDRNOTAVAIL, "no such address")
 
@@ -85,7 +85,7 @@ def test_a_failure_that_another_port_does_not_mend_is_raised() -> None:
         bind_within(Ports(9000, 9100), bind)
 
 
-def test_of_several_addresses_the_one_on_a_network_of_ours_is_taken(
+def test_the_endpoint_on_our_network_is_chosen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
@@ -94,7 +94,7 @@ def test_of_several_addresses_the_one_on_a_network_of_ours_is_taken(
         lambda: [(*interfaces._number_of(ip), mask) for ip, mask in NETWORKS],
     )
     far, near = "tcp://203.0.113.7:9", "tcp://10.1.2.3:9"
-    docker = "tcp://172.17.0.1:9"  # of another machine, though this one has the same
+    docker = "tcp://172.17.0.1:9"  # of another machine; this one has the same address
     assert nearest(far) == far
     assert nearest(f"{far} {near}") == near
     assert nearest(f"{docker} {far} {near}") == near
@@ -117,7 +117,7 @@ def test_the_networks_of_this_machine_are_known() -> None:
     assert not interfaces.is_near("a.name")
 
 
-def test_a_name_of_one_address_stays_a_name() -> None:
+def test_a_name_with_one_address_stays_a_name() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         assert reach("127.0.0.1", port, "") == f"127.0.0.1:{port}"
@@ -127,7 +127,7 @@ def test_a_name_of_one_address_stays_a_name() -> None:
         assert reach("::1", port, "") == f"[::1]:{port}"
 
 
-def test_a_name_of_several_addresses_becomes_the_one_that_answers(
+def test_a_name_with_several_addresses_becomes_the_one_that_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     known = socket.getaddrinfo
@@ -141,37 +141,37 @@ def test_a_name_of_several_addresses_becomes_the_one_that_answers(
         assert reach("node0", port, "") == f"127.0.0.1:{port}"
 
 
-def test_a_patient_client_is_told_and_waits_until_somebody_listens(
+def test_a_patient_client_waits_for_a_listener_with_a_notice(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(module, "LOOK_AGAIN_S", 0.001)
-    monkeypatch.setattr(module, "TELL_AFTER_S", 0.0)
-    port, told = free_port(), ""
+    monkeypatch.setattr(module, "RETRY_EVERY_S", 0.001)
+    monkeypatch.setattr(module, "NOTICE_AFTER_S", 0.0)
+    port, text = free_port(), ""
     with ThreadPoolExecutor() as script:
         found = script.submit(reach, "127.0.0.1", port, "", 20.0)
 
-        def is_told() -> bool:
-            nonlocal told
-            told += capsys.readouterr().err
-            return told.endswith("(giving up after 20 s)\n")
+        def is_printed() -> bool:
+            nonlocal text
+            text += capsys.readouterr().err
+            return text.endswith("(giving up after 20 s)\n")
 
-        wait_until(is_told, "the line")
+        wait_until(is_printed, "the line")
         with socket.create_server(("127.0.0.1", port)):
             assert found.result(40) == f"127.0.0.1:{port}"
-    told += capsys.readouterr().err
-    assert told.count("remotely: waiting for a cluster: no master at 127.0.0.1") == 1
+    text += capsys.readouterr().err
+    assert text.count("remotely: waiting for a cluster: no master at 127.0.0.1") == 1
     with pytest.raises(MasterLost, match=r"waited for it for 0\.01 s"):
         reach("127.0.0.1", port, "", 0.01)
 
 
-def test_where_nothing_answers_it_is_said_from_where_and_what_to_do() -> None:
+def test_an_unreachable_master_is_reported_with_advice() -> None:
     port = free_port()
     with pytest.raises(MasterLost) as lost:
         reach("127.0.0.1", port, "; or else")
-    told = str(lost.value)
-    assert f"nothing listens at port {port} of 127.0.0.1" in told
-    assert "what 127.0.0.1 sends there" in told
-    assert f"remotely start --host 127.0.0.1 --port {port}" in told
-    assert told.endswith("; or else")
-    with pytest.raises(MasterLost, match=r"no machine 'no\.such\.invalid'"):
+    text = str(lost.value)
+    assert f"nothing listens at port {port} of 127.0.0.1" in text
+    assert "rejects packets from 127.0.0.1" in text
+    assert f"remotely start --host 127.0.0.1 --port {port}" in text
+    assert text.endswith("; or else")
+    with pytest.raises(MasterLost, match=r"cannot resolve the machine name 'no\.such\.invalid'"):
         reach("no.such.invalid", port, "")

@@ -1,4 +1,4 @@
-"""The loop that every shell runs: what is due is done in order, and nobody harms the others."""
+"""The event loop: timers, descriptors, sockets, other threads, and errors in handlers."""
 
 import os
 import threading
@@ -57,7 +57,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 def turn_until(loop: Loop, fact: Callable[[], bool]) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while not fact():
-        assert time.monotonic() < deadline, "it did not come true in time"
+        assert time.monotonic() < deadline, "timed out"
         loop.turn(0.05)
 
 
@@ -68,7 +68,7 @@ def words(frames: list[zmq.Frame]) -> str:
 # --- timers ---------------------------------------------------------------------------------------
 
 
-def test_timers_run_in_the_order_in_which_they_are_due(loop: Loop) -> None:
+def test_timers_run_in_the_order_of_their_deadlines(loop: Loop) -> None:
     seen: list[str] = []
     loop.after(0.03, lambda: seen.append("last"))
     loop.after(0.01, lambda: seen.append("first"))
@@ -77,7 +77,7 @@ def test_timers_run_in_the_order_in_which_they_are_due(loop: Loop) -> None:
     assert seen == ["first", "second", "last"]
 
 
-def test_timers_due_at_one_moment_run_in_the_order_in_which_they_were_set(
+def test_timers_with_the_same_deadline_run_in_the_order_of_creation(
     loop: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop_module.time, "monotonic", lambda: 5.0)
@@ -109,10 +109,10 @@ def test_a_repeating_timer_runs_until_it_is_cancelled(loop: Loop) -> None:
     assert len(ran) == count
 
 
-def test_a_timer_that_is_cancelled_keeps_nothing_until_its_time_would_have_come(
+def test_a_cancelled_timer_releases_its_action_immediately(
     loop: Loop,
 ) -> None:
-    """Else a worker holds all that has ended in the last seconds, as each end has such timers."""
+    """Otherwise a worker would keep all actors that ended in the last seconds, by their timers."""
 
     class Held:
         def act(self) -> None:
@@ -127,7 +127,7 @@ def test_a_timer_that_is_cancelled_keeps_nothing_until_its_time_would_have_come(
     assert is_held() is None
 
 
-def test_a_timer_may_cancel_itself_and_one_that_is_due_with_it(loop: Loop) -> None:
+def test_a_timer_may_cancel_itself_and_another_due_timer(loop: Loop) -> None:
     seen: list[str] = []
 
     def first() -> None:
@@ -142,14 +142,12 @@ def test_a_timer_may_cancel_itself_and_one_that_is_due_with_it(loop: Loop) -> No
     assert seen == ["first"]
 
 
-def test_a_timer_that_repeats_at_once_leaves_the_others_their_turn(
-    loop: Loop, pipe: tuple[int, int]
-) -> None:
+def test_a_timer_without_delay_does_not_starve_others(loop: Loop, pipe: tuple[int, int]) -> None:
     loop.every(0.0, lambda: None)
-    heard: list[bytes] = []
-    loop.watch(pipe[0], lambda: heard.append(os.read(pipe[0], 10)))
+    seen: list[bytes] = []
+    loop.watch(pipe[0], lambda: seen.append(os.read(pipe[0], 10)))
     os.write(pipe[1], b"x")
-    turn_until(loop, lambda: bool(heard))
+    turn_until(loop, lambda: bool(seen))
 
 
 # --- descriptors ----------------------------------------------------------------------------------
@@ -157,58 +155,56 @@ def test_a_timer_that_repeats_at_once_leaves_the_others_their_turn(
 
 def test_a_descriptor_is_reported_while_it_is_readable_and_at_its_end(loop: Loop) -> None:
     reading, writing = os.pipe()
-    heard: list[bytes] = []
-    loop.watch(reading, lambda: heard.append(os.read(reading, 1)))
+    seen: list[bytes] = []
+    loop.watch(reading, lambda: seen.append(os.read(reading, 1)))
     os.write(writing, b"ab")
     os.close(writing)
-    turn_until(loop, lambda: len(heard) == 3)
-    assert heard == [b"a", b"b", b""]
+    turn_until(loop, lambda: len(seen) == 3)
+    assert seen == [b"a", b"b", b""]
     loop.unwatch(reading)
     os.close(reading)
 
 
-def test_a_descriptor_is_silent_once_it_is_no_longer_watched(
-    loop: Loop, pipe: tuple[int, int]
-) -> None:
-    heard: list[None] = []
-    loop.watch(pipe[0], lambda: heard.append(None))
+def test_an_unwatched_descriptor_is_not_reported(loop: Loop, pipe: tuple[int, int]) -> None:
+    seen: list[None] = []
+    loop.watch(pipe[0], lambda: seen.append(None))
     os.write(pipe[1], b"x")
     loop.unwatch(pipe[0])
-    loop.unwatch(pipe[0])  # again is no error
+    loop.unwatch(pipe[0])  # idempotent
     loop.turn(0.0)
-    assert not heard
+    assert not seen
 
 
-def test_one_handler_may_silence_another_that_is_ready_with_it(loop: Loop) -> None:
+def test_a_handler_may_unwatch_another_ready_descriptor(loop: Loop) -> None:
     pipes = [os.pipe(), os.pipe()]
-    heard: list[int] = []
+    seen: list[int] = []
 
-    def hear(fd: int) -> None:
-        heard.append(fd)
+    def handle(fd: int) -> None:
+        seen.append(fd)
         for reading, _ in pipes:
             loop.unwatch(reading)
 
     for reading, writing in pipes:
-        loop.watch(reading, partial(hear, reading))
+        loop.watch(reading, partial(handle, reading))
         os.write(writing, b"x")
     loop.turn(0.0)
     loop.turn(0.0)
-    assert len(heard) == 1
+    assert len(seen) == 1
     for ends in pipes:
         for end in ends:
             os.close(end)
 
 
 def test_an_edge_is_reported_once(loop: Loop, pipe: tuple[int, int]) -> None:
-    heard: list[None] = []
-    loop.watch(pipe[0], lambda: heard.append(None), edge=True)
+    seen: list[None] = []
+    loop.watch(pipe[0], lambda: seen.append(None), edge=True)
     os.write(pipe[1], b"x")
     for _ in range(3):
         loop.turn(0.0)
-    assert len(heard) == 1
+    assert len(seen) == 1
     os.write(pipe[1], b"y")
     loop.turn(0.0)
-    assert len(heard) == 2
+    assert len(seen) == 2
 
 
 # --- sockets --------------------------------------------------------------------------------------
@@ -225,7 +221,7 @@ def test_every_message_of_a_socket_arrives_in_order(loop: Loop, pair: Callable[[
     assert seen == [str(number) for number in range(count)]
 
 
-def test_a_busy_socket_leaves_timers_and_other_sockets_their_turn(
+def test_a_busy_socket_does_not_starve_timers_and_other_sockets(
     loop: Loop, pair: Callable[[], Pair]
 ) -> None:
     busy, feeder = pair()
@@ -247,10 +243,10 @@ def test_a_busy_socket_leaves_timers_and_other_sockets_their_turn(
     assert order.index("timer") <= 2 * loop_module.MESSAGES_A_TURN + 1
 
 
-def test_a_message_is_not_overlooked_when_another_handler_uses_its_socket(
+def test_a_message_is_not_missed_when_another_handler_uses_its_socket(
     loop: Loop, pair: Callable[[], Pair]
 ) -> None:
-    """ZeroMQ's descriptor tells of a change once, and any use of the socket takes that word."""
+    """ZeroMQ's descriptor reports a change once, and any use of the socket consumes the report."""
     first, to_first = pair()
     second, to_second = pair()
     seen: list[str] = []
@@ -270,34 +266,20 @@ def test_a_message_is_not_overlooked_when_another_handler_uses_its_socket(
     assert time.monotonic() - begun < 50.0
 
 
-def test_a_socket_is_silent_once_it_is_no_longer_watched(
-    loop: Loop, pair: Callable[[], Pair]
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_handler_may_unwatch_and_close_its_own_socket(
+    loop: Loop, pair: Callable[[], Pair], closes: bool
 ) -> None:
     ours, theirs = pair()
     seen: list[str] = []
 
-    def hear(frames: list[zmq.Frame]) -> None:
+    def handle(frames: list[zmq.Frame]) -> None:
         seen.append(words(frames))
         loop.unwatch_socket(ours)
+        if closes:
+            ours.close(linger=0)
 
-    loop.watch_socket(ours, hear)
-    theirs.send(b"first")
-    theirs.send(b"second")
-    loop.turn(0.0)
-    loop.turn(0.0)
-    assert seen == ["first"]
-
-
-def test_a_handler_may_close_its_own_socket(loop: Loop, pair: Callable[[], Pair]) -> None:
-    ours, theirs = pair()
-    seen: list[str] = []
-
-    def hear(frames: list[zmq.Frame]) -> None:
-        seen.append(words(frames))
-        loop.unwatch_socket(ours)
-        ours.close(linger=0)
-
-    loop.watch_socket(ours, hear)
+    loop.watch_socket(ours, handle)
     theirs.send(b"first")
     theirs.send(b"second")
     loop.turn(0.0)
@@ -308,28 +290,25 @@ def test_a_handler_may_close_its_own_socket(loop: Loop, pair: Callable[[], Pair]
 # --- other threads --------------------------------------------------------------------------------
 
 
-def test_another_thread_may_have_something_run_here(loop: Loop) -> None:
-    ran_on: list[int] = []
-    asker = threading.Thread(target=lambda: loop.call(lambda: ran_on.append(threading.get_ident())))
-    asker.start()
-    turn_until(loop, lambda: bool(ran_on))
-    asker.join()
-    assert ran_on == [threading.get_ident()]
-
-
-def test_what_threads_ask_for_runs_once_each_and_in_their_order(loop: Loop) -> None:
+def test_calls_of_threads_run_once_and_in_order_on_the_loops_thread(loop: Loop) -> None:
     seen: list[tuple[int, int]] = []
+    ran_on: set[int] = set()
 
-    def ask(thread: int) -> None:
+    def run(thread: int, number: int) -> None:
+        ran_on.add(threading.get_ident())
+        seen.append((thread, number))
+
+    def call(thread: int) -> None:
         for number in range(200):
-            loop.call(partial(seen.append, (thread, number)))
+            loop.call(partial(run, thread, number))
 
-    askers = [threading.Thread(target=ask, args=(thread,)) for thread in range(3)]
-    for asker in askers:
-        asker.start()
+    callers = [threading.Thread(target=call, args=(thread,)) for thread in range(3)]
+    for caller in callers:
+        caller.start()
     turn_until(loop, lambda: len(seen) == 600)
-    for asker in askers:
-        asker.join()
+    for caller in callers:
+        caller.join()
+    assert ran_on == {threading.get_ident()}
     for thread in range(3):
         assert [n for t, n in seen if t == thread] == list(range(200))
 
@@ -344,10 +323,10 @@ def test_another_thread_may_stop_a_sleeping_loop() -> None:
     loop.close()
 
 
-# --- bad handlers ---------------------------------------------------------------------------------
+# --- errors in handlers ---------------------------------------------------------------------------
 
 
-def test_a_handler_that_raises_harms_nobody_and_is_told(
+def test_an_error_in_a_handler_is_logged_and_does_not_end_the_loop(
     loop: Loop, pipe: tuple[int, int], caplog: pytest.LogCaptureFixture
 ) -> None:
     seen: list[str] = []
@@ -367,7 +346,7 @@ def test_a_handler_that_raises_harms_nobody_and_is_told(
     assert "KeyError: 'timer'" in caplog.text
 
 
-def test_a_bad_message_harms_only_itself(
+def test_an_error_in_a_message_handler_does_not_affect_others(
     loop: Loop,
     pair: Callable[[], Pair],
     caplog: pytest.LogCaptureFixture,
@@ -375,21 +354,21 @@ def test_a_bad_message_harms_only_itself(
     ours, theirs = pair()
     seen: list[str] = []
 
-    def hear(frames: list[zmq.Frame]) -> None:
+    def handle(frames: list[zmq.Frame]) -> None:
         if words(frames) == "bad":
             raise WireError("no message of kind 99")
         seen.append(words(frames))
 
-    loop.watch_socket(ours, hear)
+    loop.watch_socket(ours, handle)
     for word in (b"one", b"bad", b"two"):
         theirs.send(word)
     turn_until(loop, lambda: len(seen) == 2)
     assert seen == ["one", "two"]
     assert "no message of kind 99" in caplog.text
-    assert "Traceback" not in caplog.text  # a peer's fault is one line, not a page
+    assert "Traceback" not in caplog.text  # a peer's error is one line
 
 
-def test_a_repeating_timer_that_raises_goes_on_and_is_told_of_once_a_minute(
+def test_a_repeating_timer_that_raises_continues_and_is_logged_once_a_minute(
     loop: Loop, caplog: pytest.LogCaptureFixture
 ) -> None:
     ran: list[None] = []
@@ -403,7 +382,7 @@ def test_a_repeating_timer_that_raises_goes_on_and_is_told_of_once_a_minute(
     assert caplog.text.count("ValueError: again") == 1
 
 
-def test_a_call_after_the_end_does_nothing_and_writes_into_nobodys_file(tmp_path: Path) -> None:
+def test_a_call_after_close_does_nothing(tmp_path: Path) -> None:
     ended = Loop()
     number = ended._wake_fd
     ended.close()
@@ -421,7 +400,7 @@ def test_a_call_after_the_end_does_nothing_and_writes_into_nobodys_file(tmp_path
     assert not ended._calls
 
 
-def test_a_loop_that_is_closed_while_others_call_writes_into_nobodys_file(tmp_path: Path) -> None:
+def test_closing_a_loop_during_calls_is_safe(tmp_path: Path) -> None:
     (tmp_path / "users").write_text("")
     for _ in range(50):
         ended = Loop()

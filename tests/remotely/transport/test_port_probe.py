@@ -1,4 +1,4 @@
-"""What a machine says about a port, asked without waiting."""
+"""Probes of ports, without blocking."""
 
 import errno
 import resource
@@ -10,18 +10,18 @@ from remotely.transport.port_probe import UNKNOWN, PortProbe
 from tests.clusters import free_port, wait_until
 
 
-def test_where_nobody_listens_a_machine_of_ours_refuses() -> None:
+def test_a_port_without_a_listener_refuses() -> None:
     assert PortProbe("127.0.0.1", free_port()).refused()
 
 
-def test_a_listener_or_a_silent_port_has_not_refused() -> None:
+def test_a_listener_or_a_silent_port_does_not_refuse() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         assert not PortProbe(*listening.getsockname()).refused()
     with (
         socket.create_server(("127.0.0.1", 0), backlog=0) as silent,
-        socket.create_connection(silent.getsockname()),  # the one that it has room for
+        socket.create_connection(silent.getsockname()),  # fills the backlog
     ):
-        assert not PortProbe(*silent.getsockname()).refused()
+        assert PortProbe(*silent.getsockname()).code() == errno.EINPROGRESS
     assert not PortProbe("no.such.machine.invalid", 9).refused()
 
 
@@ -30,18 +30,10 @@ def test_a_listener_is_found_on_either_family(family: int) -> None:
     host = "::1" if family == socket.AF_INET6 else "127.0.0.1"
     with socket.create_server((host, 0), family=family) as listening:
         port = listening.getsockname()[1]
-        wait_until(lambda: PortProbe(host, port).code() == 0, "it answers")
+        wait_until(lambda: PortProbe(host, port).code() == 0, "the listener answers")
 
 
-def test_a_machine_that_says_nothing_is_still_being_tried() -> None:
-    with (
-        socket.create_server(("127.0.0.1", 0), backlog=0) as silent,
-        socket.create_connection(silent.getsockname()),
-    ):
-        assert PortProbe(*silent.getsockname()).code() == errno.EINPROGRESS
-
-
-def test_a_process_without_a_free_descriptor_learns_nothing_and_goes_on() -> None:
+def test_a_probe_without_a_free_descriptor_is_unknown() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
     try:
@@ -50,6 +42,6 @@ def test_a_process_without_a_free_descriptor_learns_nothing_and_goes_on() -> Non
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_an_outcome_that_was_read_stays_what_it_was() -> None:
+def test_an_outcome_does_not_change_once_read() -> None:
     probe = PortProbe("127.0.0.1", free_port())
     assert probe.code() == probe.code() == errno.ECONNREFUSED

@@ -1,4 +1,4 @@
-"""The relay of a worker, a guest's end of it, and what is spliced, on sockets and one loop."""
+"""The relay of a worker, a guest's side of it, and splices, on sockets and loops."""
 
 import contextlib
 import errno
@@ -31,16 +31,16 @@ from remotely.transport.relay import (
 from tests.clusters import free_port
 
 TURNS = 5_000
-ASKS = bytes(TICKET_BYTES)
-LARGE = bytes(range(256)) * (40 * PIECE_BYTES // 256)  # more than the kernel keeps for a connection
+ASK = bytes(TICKET_BYTES)
+LARGE = bytes(range(256)) * (40 * PIECE_BYTES // 256)  # more than the kernel buffers
 
 
 class Ends:
-    """A relay, a guest that has dialled in, and the socket at which its object takes calls."""
+    """A relay, an admitted guest, and the socket on which its object receives calls."""
 
     def __init__(self, folder: Path) -> None:
         self.loop, self.guests_loop = Loop(), Loop()
-        self.running = [self.loop, self.guests_loop]  # the loops of those who are not stopped
+        self.running = [self.loop, self.guests_loop]  # loops of processes that are not stopped
         self.left: list[None] = []
         self.lost: list[str] = []
         self.relay = Relay(self.loop, Listening(host="127.0.0.1"), lambda: self.left.append(None))
@@ -49,13 +49,13 @@ class Ends:
         self.served.listen(2 * MOST_STRANGERS)
         self.served.setblocking(False)
         self.open: list[socket.socket] = [self.served]
-        self.home = self.dials(str(folder / "calls"))
+        self.home = self.connect_guest(str(folder / "calls"))
 
-    def dials(self, path: str) -> Home:
-        """Connect while the relay answers, as each has a process of its own."""
+    def connect_guest(self, path: str) -> Home:
+        """Connect a guest on a thread, while the relay answers."""
         made: list[Home] = []
-        told = self.guests_loop, self.relay.address, self.relay.token, path, self.lost.append
-        thread = threading.Thread(target=lambda: made.append(Home(*told)))
+        given = self.guests_loop, self.relay.address, self.relay.token, path, self.lost.append
+        thread = threading.Thread(target=lambda: made.append(Home(*given)))
         self.running.remove(self.guests_loop)
         thread.start()
         self.turn_until(lambda: made)
@@ -68,7 +68,7 @@ class Ends:
             if fact():
                 return
             self.turn()
-        raise AssertionError("it did not come about")
+        raise AssertionError("timed out")
 
     def turn(self) -> None:
         for loop in self.running:
@@ -82,19 +82,19 @@ class Ends:
         return caller
 
     def show(self, shown: bytes) -> socket.socket:
-        """Return a connection to the relay itself, as guests make it, after that was sent."""
+        """Return a connection to the relay's own port on which `shown` was sent."""
         end = socket.create_connection(parse_address(self.relay.address))
         self.open.append(end)
         end.setblocking(False)
         end.sendall(shown)
         return end
 
-    def hear(self, end: socket.socket, size: int) -> bytes:
+    def receive(self, end: socket.socket, size: int) -> bytes:
         self.turn_until(lambda: (data := peek(end)) and len(data) >= size)
         return end.recv(size)
 
     def accept(self) -> socket.socket:
-        """Return the other end of a caller's connection, where the object takes calls."""
+        """Return the object's end of a caller's connection."""
         found: list[socket.socket] = []
 
         def look() -> bool:
@@ -109,8 +109,8 @@ class Ends:
         self.open += found
         return found[0]
 
-    def passes(self, data: bytes, source: socket.socket, target: socket.socket) -> None:
-        """Send all of it, and see it arrive."""
+    def forward(self, data: bytes, source: socket.socket, target: socket.socket) -> None:
+        """Send all data, and check that it arrives."""
         sent, received = 0, bytearray()
 
         def move() -> bool:
@@ -135,7 +135,7 @@ class Ends:
 
 
 def read(end: socket.socket) -> bytes | None:
-    """Return what has arrived, nothing at the end, and None if there is nothing yet."""
+    """Return what has arrived; empty at the end, None if there is nothing yet."""
     try:
         return end.recv(PIECE_BYTES)
     except BlockingIOError:
@@ -145,7 +145,7 @@ def read(end: socket.socket) -> bytes | None:
 
 
 def is_cut_off(end: socket.socket) -> bool:
-    """Send a byte; return whether the other end is not only shut for writing, but closed."""
+    """Send a byte; return whether the other end is closed, not only shut for writing."""
     try:
         end.send(b"x")
     except BlockingIOError:
@@ -169,16 +169,16 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ends]:
         made.close()
 
 
-def test_bytes_pass_both_ways_and_so_does_the_end(ends: Ends) -> None:
+def test_bytes_and_the_end_are_forwarded_both_ways(ends: Ends) -> None:
     caller = ends.connect()
     served = ends.accept()
-    ends.passes(LARGE, caller, served)
-    ends.passes(LARGE, served, caller)
+    ends.forward(LARGE, caller, served)
+    ends.forward(LARGE, served, caller)
     caller.close()
     ends.turn_until(lambda: read(served) == b"")
 
 
-def test_a_caller_that_does_not_read_holds_up_no_other(ends: Ends) -> None:
+def test_a_caller_that_does_not_read_blocks_no_other(ends: Ends) -> None:
     ends.connect()
     to_slow = ends.accept()
     quick = ends.connect()
@@ -195,14 +195,14 @@ def test_a_caller_that_does_not_read_holds_up_no_other(ends: Ends) -> None:
         return blocked == 20
 
     ends.turn_until(is_full)
-    ends.passes(b"quick", quick, to_quick)
+    ends.forward(b"quick", quick, to_quick)
 
 
-def test_what_an_object_has_sent_arrives_although_it_has_closed(ends: Ends) -> None:
+def test_data_sent_before_an_object_closes_arrives(ends: Ends) -> None:
     caller = ends.connect()
     served = ends.accept()
     served.sendall(b"the last reply")
-    caller.sendall(b"one more call")  # that nobody will read
+    caller.sendall(b"one more call")  # never read
     served.close()
     received = bytearray()
 
@@ -215,32 +215,30 @@ def test_what_an_object_has_sent_arrives_although_it_has_closed(ends: Ends) -> N
     assert received == b"the last reply"
 
 
-def test_the_end_of_a_guest_closes_its_port_and_not_what_is_spliced(ends: Ends) -> None:
+def test_the_end_of_a_guest_closes_its_port_but_not_its_splices(ends: Ends) -> None:
     ends.home.close()
     ends.turn_until(lambda: ends.left)
-    home = ends.show(ASKS)
-    home.sendall(prove(ends.relay.token, ends.hear(home, TICKET_BYTES)))
-    ends.home.endpoints = ends.hear(home, int.from_bytes(ends.hear(home, 2))).decode()
+    home = ends.show(ASK)
+    home.sendall(prove(ends.relay.token, ends.receive(home, TICKET_BYTES)))
+    ends.home.endpoints = ends.receive(home, int.from_bytes(ends.receive(home, 2))).decode()
     caller = ends.connect()
-    while (ticket := ends.hear(home, TICKET_BYTES)) == bytes(TICKET_BYTES):  # the relay is there
+    while (ticket := ends.receive(home, TICKET_BYTES)) == bytes(TICKET_BYTES):  # a beat
         pass
     ours = ends.show(ticket)
-    ends.passes(b"begun", ours, caller)
+    ends.forward(b"begun", ours, caller)
     home.close()
     ends.turn_until(lambda: len(ends.left) == 2)
-    ends.passes(LARGE, ours, caller)
+    ends.forward(LARGE, ours, caller)
     with pytest.raises(ConnectionRefusedError):
         ends.connect()
 
 
-def test_a_relay_that_is_silent_is_lost_and_one_that_beats_is_not(
-    ends: Ends, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_relay_is_lost(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay_module, "BEAT_EVERY_S", 0.02)
     monkeypatch.setattr(relay_module, "LEASE_S", 1.0)
     ends.home.close()
     ends.turn_until(lambda: ends.left)
-    ends.home = ends.dials("")
+    ends.home = ends.connect_guest("")
     begun = time.monotonic()
     ends.turn_until(lambda: time.monotonic() > begun + 1.1)
     assert ends.lost == []
@@ -254,61 +252,57 @@ def test_a_connection_without_proof_or_ticket_is_closed(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relay_module, "HANDSHAKE_S", 0.05)
-    for shown in (b"GET / HTTP/1.0\r\n\r\n", ends.relay.token, b"x", b""):  # the last says nothing
+    for shown in (b"GET / HTTP/1.0\r\n\r\n", ends.relay.token, b"x", b""):
         stranger = ends.show(shown)
         ends.turn_until(lambda end=stranger: read(end) == b"")  # type: ignore[misc]
-    silent = ends.show(ASKS)
-    ends.hear(silent, TICKET_BYTES)
+    silent = ends.show(ASK)
+    ends.receive(silent, TICKET_BYTES)
     ends.turn_until(lambda: read(silent) == b"")
 
 
-def test_who_has_seen_a_guest_answer_has_no_answer_to_the_next_challenge(ends: Ends) -> None:
-    guest = ends.show(ASKS)
-    answer = prove(ends.relay.token, ends.hear(guest, TICKET_BYTES))
+def test_an_answer_cannot_be_replayed(ends: Ends) -> None:
+    guest = ends.show(ASK)
+    answer = prove(ends.relay.token, ends.receive(guest, TICKET_BYTES))
     guest.sendall(answer)
     assert ends.relay.token not in answer
-    assert ends.hear(guest, 2) != b""  # it is let in
+    assert ends.receive(guest, 2) != b""  # it is admitted
     for shown in (answer, ends.relay.token * 2, bytes(PROOF_BYTES)):
-        stranger = ends.show(ASKS)
-        ends.hear(stranger, TICKET_BYTES)
+        stranger = ends.show(ASK)
+        ends.receive(stranger, TICKET_BYTES)
         stranger.sendall(shown)
         ends.turn_until(lambda end=stranger: read(end) == b"")  # type: ignore[misc]
 
 
-def test_what_is_spliced_for_one_guest_is_limited(
-    ends: Ends, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_splices_of_one_guest_are_limited(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay_module, "MOST_OF_A_GUEST", 2)
     callers = [ends.connect() for _ in range(2)]
     for served in [ends.accept() for _ in callers]:
         served.sendall(bytes(BEFORE_KEY_BYTES + 1))
     for caller in callers:
-        ends.hear(caller, BEFORE_KEY_BYTES + 1)  # the object knows both
+        ends.receive(caller, BEFORE_KEY_BYTES + 1)  # the object has admitted both
     further = ends.connect()
     ends.turn_until(lambda: read(further) == b"")
-    other = ends.show(ASKS)
-    other.sendall(prove(ends.relay.token, ends.hear(other, TICKET_BYTES)))
-    ends.home.endpoints = ends.hear(other, int.from_bytes(ends.hear(other, 2))).decode()
+    other = ends.show(ASK)
+    other.sendall(prove(ends.relay.token, ends.receive(other, TICKET_BYTES)))
+    ends.home.endpoints = ends.receive(other, int.from_bytes(ends.receive(other, 2))).decode()
     of_other = ends.connect()
-    while not any(ends.hear(other, TICKET_BYTES)):  # the relay is there
+    while not any(ends.receive(other, TICKET_BYTES)):  # a beat
         pass
     assert read(of_other) is None
 
 
-def test_of_those_who_show_nothing_the_oldest_are_cut_off(
-    ends: Ends, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unidentified_connections_are_limited(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay_module, "HANDSHAKE_S", 60.0)
     monkeypatch.setattr(relay_module, "MOST_UNKNOWN", 3)
     strangers = [ends.show(b"") for _ in range(5)]
     ends.turn_until(lambda: [read(end) for end in strangers] == [b"", b"", None, None, None])
     caller = ends.connect()  # the guest connects with a ticket
-    ends.passes(b"a call", caller, ends.accept())
+    ends.forward(b"a call", caller, ends.accept())
     assert [read(end) for end in strangers] == [b"", b"", b"", None, None]
 
 
 @pytest.mark.parametrize("port", ["of the relay", "of callers"])
-def test_without_descriptors_it_accepts_again_after_a_while_and_does_not_spin(
+def test_without_descriptors_the_relay_pauses_accepting(
     ends: Ends, monkeypatch: pytest.MonkeyPatch, port: str
 ) -> None:
     def fail(listener: socket.socket) -> None:
@@ -326,13 +320,13 @@ def test_without_descriptors_it_accepts_again_after_a_while_and_does_not_spin(
         assert time.monotonic() - begun >= 2 * relay_module.AGAIN_S
     end.setblocking(False)
     if port == "of callers":
-        ends.passes(b"a call", end, ends.accept())
+        ends.forward(b"a call", end, ends.accept())
     else:
         end.sendall(b"x" * TICKET_BYTES)
         ends.turn_until(lambda: read(end) == b"")
 
 
-def test_a_listener_never_holds_up_the_loop(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accepting_never_blocks_the_loop(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     ports: list[socket.socket] = []
 
     def listen(listening: Listening) -> tuple[socket.socket, str]:
@@ -344,15 +338,15 @@ def test_a_listener_never_holds_up_the_loop(ends: Ends, monkeypatch: pytest.Monk
     ends.home.close()
     ends.relay.close()
     ends.relay = Relay(ends.loop, Listening(host="127.0.0.1"), print)
-    ends.home = ends.dials("")
+    ends.home = ends.connect_guest("")
     assert [port.getblocking() for port in ports] == [False, False]
 
 
-def test_callers_that_a_guest_does_not_fetch_are_limited(
+def test_callers_waiting_for_a_guest_are_limited(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relay_module, "HANDSHAKE_S", 60.0)
-    ends.running.remove(ends.guests_loop)  # it is stopped
+    ends.running.remove(ends.guests_loop)  # the guest is stopped
     callers = [ends.connect() for _ in range(MOST_STRANGERS + 10)]
     ends.turn_until(lambda: sum(read(caller) == b"" for caller in callers) == 10)
     ends.running.append(ends.guests_loop)
@@ -361,7 +355,7 @@ def test_callers_that_a_guest_does_not_fetch_are_limited(
 
 
 @pytest.mark.parametrize("closes", ["the object", "the caller"])
-def test_when_one_way_has_ended_the_other_has_a_while_although_it_is_busy(
+def test_a_splice_is_closed_some_time_after_one_direction_ended(
     ends: Ends, monkeypatch: pytest.MonkeyPatch, closes: str
 ) -> None:
     monkeypatch.setattr(relay_module, "DRAIN_S", 0.05)
@@ -374,24 +368,24 @@ def test_when_one_way_has_ended_the_other_has_a_while_although_it_is_busy(
     ends.turn_until(lambda: not len(ends.home))
 
 
-def test_callers_that_the_object_has_not_let_in_are_limited(
+def test_callers_that_the_object_has_not_admitted_are_limited(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One more, and the oldest is closed: those that do nothing keep nobody out."""
+    """The oldest is closed if there are more, so idle strangers keep nobody out."""
     monkeypatch.setattr(relay_module, "MOST_STRANGERS", 2)
     known, to_known = ends.connect(), ends.accept()
-    ends.passes(bytes(BEFORE_KEY_BYTES), to_known, known)
-    ends.passes(b"x", to_known, known)  # the object knows its key
+    ends.forward(bytes(BEFORE_KEY_BYTES), to_known, known)
+    ends.forward(b"x", to_known, known)  # the object has admitted it
     idle, to_idle = ends.connect(), ends.accept()
-    ends.passes(bytes(BEFORE_KEY_BYTES), to_idle, idle)
+    ends.forward(bytes(BEFORE_KEY_BYTES), to_idle, idle)
     other, to_other = ends.connect(), ends.accept()
     late, to_late = ends.connect(), ends.accept()
     ends.turn_until(lambda: read(idle) == b"" and is_cut_off(to_idle))
     for caller, served in ((known, to_known), (other, to_other), (late, to_late)):
-        ends.passes(b"a call", caller, served)
+        ends.forward(b"a call", caller, served)
 
 
-def test_a_caller_that_a_guest_does_not_fetch_in_time_is_cut_off(
+def test_a_caller_that_a_guest_does_not_fetch_in_time_is_closed(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relay_module, "HANDSHAKE_S", 0.05)
@@ -400,6 +394,6 @@ def test_a_caller_that_a_guest_does_not_fetch_in_time_is_cut_off(
     ends.turn_until(lambda: read(caller) == b"")
 
 
-def test_where_nobody_listens_no_worker_relays(ends: Ends) -> None:
+def test_an_unreachable_relay_raises_worker_lost(ends: Ends) -> None:
     with pytest.raises(WorkerLost, match="no worker relays at tcp://127"):
         Home(ends.guests_loop, f"tcp://127.0.0.1:{free_port()}", b"", "", print)

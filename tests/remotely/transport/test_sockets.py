@@ -1,7 +1,7 @@
-"""The lock on every socket: without the right key not one byte arrives, on ipc or on TCP.
+"""Authentication on every socket: without the right key no byte arrives, on ipc or on TCP.
 
-Each refusal is proved by what comes first: the intruder sends, then a peer with a key does, and
-the first message that the server sees is the peer's.
+Each refusal is proved by the order of messages: the intruder sends first, then a peer with a key,
+and the first message that the server receives is the peer's.
 """
 
 import os
@@ -36,7 +36,7 @@ REFUSED = (
 
 
 class Server:
-    """A ROUTER as the master and actors have it, and what arrived there."""
+    """A ROUTER as in the master and actors, and the messages that arrived."""
 
     def __init__(self, address: str, pair: KeyPair, roles: dict[bytes, str], zap: bool) -> None:
         self.loop = Loop()
@@ -53,13 +53,13 @@ class Server:
         self.socket = sockets.server(self.context, pair)
         sockets.bind(self.socket, address)
         self.address = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        self.loop.watch_socket(self.socket, self._hear)
+        self.loop.watch_socket(self.socket, self._receive)
 
     def _admit(self, key: bytes) -> str | None:
         self.asked.append(key)
         return self._roles.get(key)
 
-    def _hear(self, frames: list[zmq.Frame]) -> None:
+    def _receive(self, frames: list[zmq.Frame]) -> None:
         self.routes.append(frames[0].bytes)
         self.arrived.append((sockets.sender_of(frames[-1])[0], frames[-1].bytes))
 
@@ -72,7 +72,7 @@ class Server:
 
 
 class Peer:
-    """A socket of somebody else's process, with a monitor."""
+    """A client socket with a monitor."""
 
     def __init__(self, context: Context, socket: Socket, address: str) -> None:
         self.socket = socket
@@ -98,7 +98,7 @@ class Peer:
 
 
 class World:
-    """One server, its keys, and whoever knocks."""
+    """One server, its keys, and its peers."""
 
     def __init__(self, address: str) -> None:
         self.pair, self.client, self.worker = fresh_pair(), fresh_pair(), fresh_pair()
@@ -112,8 +112,8 @@ class World:
         self.servers.append(Server(at or self._bind_to, pair or self.pair, self.roles, zap))
         return self.servers[-1]
 
-    def knock(self, server: Server, options: Callable[[Socket], None], kind: int) -> Peer:
-        """Connect a socket that somebody made by hand."""
+    def connect(self, server: Server, options: Callable[[Socket], None], kind: int) -> Peer:
+        """Connect a socket with arbitrary options."""
         socket = self._context.socket(kind)
         options(socket)
         return self._keep(Peer(self._context, socket, server.address))
@@ -125,7 +125,7 @@ class World:
         server_public: bytes | None = None,
         reconnect: Reconnect = Reconnect.NEVER,
     ) -> Peer:
-        """Connect a socket as remotely makes it."""
+        """Connect a socket as remotely creates it."""
         public = server_public or self.pair.public
         socket = sockets.client(self._context, pair, public, reconnect)
         return self._keep(Peer(self._context, socket, server.address))
@@ -135,10 +135,10 @@ class World:
         return peer
 
     def until(self, fact: Callable[[], bool]) -> None:
-        """Let all servers run until something has come true."""
+        """Run all servers until `fact` is true."""
         deadline = time.monotonic() + DEADLINE_S
         while not fact():
-            assert time.monotonic() < deadline, "it did not come true in time"
+            assert time.monotonic() < deadline, "timed out"
             for server in self.servers:
                 server.loop.turn(0.01)
 
@@ -161,19 +161,10 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     made.close()
 
 
-# --- who may come in ------------------------------------------------------------------------------
+# --- admitted peers -------------------------------------------------------------------------------
 
 
-def test_a_holder_of_a_key_is_admitted_with_its_role(world: World) -> None:
-    server = world.serve()
-    world.enter(server, world.client).socket.send(b"from a client")
-    world.until(lambda: len(server.arrived) == 1)
-    world.enter(server, world.worker).socket.send(b"from a worker")
-    world.until(lambda: len(server.arrived) == 2)
-    assert server.arrived == [("client", b"from a client"), ("worker", b"from a worker")]
-
-
-def test_the_role_comes_with_every_message(world: World) -> None:
+def test_every_message_has_the_role_of_its_sender(world: World) -> None:
     server = world.serve()
     for peer in (world.enter(server, world.client), world.enter(server, world.worker)):
         for _ in range(10):
@@ -195,7 +186,7 @@ def test_a_peer_cannot_choose_its_role(world: World) -> None:
     assert {role for role, _ in server.arrived} == {"worker"}
 
 
-# --- who may not ----------------------------------------------------------------------------------
+# --- refused peers --------------------------------------------------------------------------------
 
 
 def without_anything(socket: Socket) -> None:
@@ -214,13 +205,13 @@ def as_a_plain_server(socket: Socket) -> None:
 KINDS = {"DEALER": zmq.DEALER, "REQ": zmq.REQ, "PUSH": zmq.PUSH, "ROUTER": zmq.ROUTER}
 
 
-def nothing_of(world: World, server: Server, intruder: Peer, words: bytes = b"let me in") -> None:
-    """Send as the intruder, see it refused, and see that a peer's message is the first of all."""
+def nothing_of(world: World, server: Server, intruder: Peer, words: bytes = b"intruder") -> None:
+    """Check that an intruder is refused, and that a peer's message is the first to arrive."""
     intruder.socket.setsockopt(zmq.SNDTIMEO, 0)
     try:
         intruder.socket.send(words)
     except zmq.Again:
-        pass  # libzmq takes no message for a peer that is not there yet
+        pass  # libzmq accepts no message for a peer that is not connected yet
     world.until(lambda: intruder.has_seen(REFUSED))
     assert not intruder.has_seen(zmq.EVENT_HANDSHAKE_SUCCEEDED)
     world.enter(server, world.client).socket.send(b"legitimate")
@@ -231,24 +222,23 @@ def nothing_of(world: World, server: Server, intruder: Peer, words: bytes = b"le
 @pytest.mark.parametrize("kind", ["DEALER", "REQ", "PUSH"])
 def test_without_encryption_nothing_arrives(world: World, kind: str) -> None:
     server = world.serve()
-    nothing_of(world, server, world.knock(server, without_anything, KINDS[kind]))
+    nothing_of(world, server, world.connect(server, without_anything, KINDS[kind]))
 
 
 @pytest.mark.parametrize("options", [with_a_password, as_a_plain_server])
 def test_with_a_password_nothing_arrives(world: World, options: Callable[[Socket], None]) -> None:
     server = world.serve()
-    nothing_of(world, server, world.knock(server, options, zmq.DEALER))
+    nothing_of(world, server, world.connect(server, options, zmq.DEALER))
 
 
-def test_with_a_key_that_nobody_knows_nothing_arrives(world: World) -> None:
+def test_with_an_unknown_key_nothing_arrives(world: World) -> None:
     server = world.serve()
     stranger = fresh_pair()
     nothing_of(world, server, world.enter(server, stranger))
     assert stranger.public in server.asked
-    assert server.zap is not None
 
 
-def test_a_public_key_without_its_secret_opens_nothing(world: World) -> None:
+def test_a_public_key_without_its_secret_is_refused(world: World) -> None:
     server = world.serve()
 
     def pretend(socket: Socket) -> None:
@@ -256,24 +246,28 @@ def test_a_public_key_without_its_secret_opens_nothing(world: World) -> None:
         socket.curve_secretkey = fresh_pair().secret
         socket.curve_serverkey = world.pair.public
 
-    nothing_of(world, server, world.knock(server, pretend, zmq.DEALER))
+    nothing_of(world, server, world.connect(server, pretend, zmq.DEALER))
 
 
-def test_with_a_right_key_to_another_server_nothing_arrives(world: World) -> None:
+def test_with_a_key_for_another_server_nothing_arrives(world: World) -> None:
     server = world.serve()
     nothing_of(world, server, world.enter(server, world.client, fresh_pair().public))
 
 
-def test_nobody_can_pose_as_the_server(world: World) -> None:
-    impostor = world.serve(pair=fresh_pair())
-    peer = world.enter(impostor, world.client)
-    peer.socket.send(b"my secret arguments")
+def admits_nobody(world: World, server: Server) -> None:
+    """Check that even a peer with a listed key is refused."""
+    peer = world.enter(server, world.client)
+    peer.socket.send(b"secret arguments")
     world.until(lambda: peer.has_seen(REFUSED))
     assert not peer.has_seen(zmq.EVENT_HANDSHAKE_SUCCEEDED)
-    assert not impostor.arrived
+    assert not server.arrived
 
 
-def test_a_key_that_is_taken_off_the_list_opens_nothing_any_more(world: World) -> None:
+def test_the_server_cannot_be_impersonated(world: World) -> None:
+    admits_nobody(world, world.serve(pair=fresh_pair()))
+
+
+def test_a_revoked_key_is_refused(world: World) -> None:
     server = world.serve()
     world.enter(server, world.worker).socket.send(b"before")
     world.until(lambda: len(server.arrived) == 1)
@@ -282,45 +276,36 @@ def test_a_key_that_is_taken_off_the_list_opens_nothing_any_more(world: World) -
     nothing_of(world, server, world.enter(server, world.worker))
 
 
-def test_a_refusal_is_told_once_a_minute_with_its_address(world: World) -> None:
+def test_a_refusal_is_logged_once_a_minute_with_its_address(world: World) -> None:
     server = world.serve()
     for _ in range(3):
         peer = world.enter(server, fresh_pair())
         world.until(lambda peer=peer: peer.has_seen(REFUSED))  # type: ignore[misc]
     friend = world.enter(server, world.client)
     world.until(lambda: friend.has_seen(zmq.EVENT_HANDSHAKE_SUCCEEDED))
-    (told,) = server.throttled
-    assert told.startswith("refused a connection from ")
+    (line,) = server.throttled
+    assert line.startswith("refused a connection from ")
     if server.address.startswith("tcp"):
-        assert told == "refused a connection from 127.0.0.1: unknown key"
+        assert line == "refused a connection from 127.0.0.1: unknown key"
 
 
 # --- failing closed -------------------------------------------------------------------------------
 
 
-def test_without_a_zap_handler_nobody_is_admitted(world: World) -> None:
-    """libzmq alone would let in whoever knows the server's public key."""
-    server = world.serve(zap=False)
-    peer = world.enter(server, world.client)
-    peer.socket.send(b"let me in")
-    world.until(lambda: peer.has_seen(REFUSED))
-    assert not peer.has_seen(zmq.EVENT_HANDSHAKE_SUCCEEDED)
-    assert not server.arrived
+def test_a_server_without_a_zap_handler_admits_nobody(world: World) -> None:
+    """libzmq alone would admit every peer that knows the server's public key."""
+    admits_nobody(world, world.serve(zap=False))
 
 
-def test_when_the_zap_handler_is_gone_nobody_is_admitted(world: World) -> None:
+def test_a_closed_zap_handler_admits_nobody(world: World) -> None:
     server = world.serve()
     assert server.zap is not None
     server.loop.unwatch_socket(server.zap.socket)
     server.zap.socket.close(linger=0)
-    peer = world.enter(server, world.client)
-    peer.socket.send(b"let me in")
-    world.until(lambda: peer.has_seen(REFUSED))
-    assert not peer.has_seen(zmq.EVENT_HANDSHAKE_SUCCEEDED)
-    assert not server.arrived
+    admits_nobody(world, server)
 
 
-def test_while_the_zap_handler_does_not_answer_nobody_is_admitted(
+def test_a_zap_handler_that_does_not_answer_admits_nobody(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quick = [
@@ -331,22 +316,18 @@ def test_while_the_zap_handler_does_not_answer_nobody_is_admitted(
     server = world.serve()
     assert server.zap is not None
     server.loop.unwatch_socket(server.zap.socket)
-    peer = world.enter(server, world.client)
-    peer.socket.send(b"let me in")
-    world.until(lambda: peer.has_seen(REFUSED))
-    assert not peer.has_seen(zmq.EVENT_HANDSHAKE_SUCCEEDED)
-    assert not server.arrived
+    admits_nobody(world, server)
 
 
 # --- limits ---------------------------------------------------------------------------------------
 
 
-def test_what_may_be_encoded_may_be_sent() -> None:
+def test_the_largest_encodable_frame_can_be_sent() -> None:
     limit = next(value for option, value, _ in sockets.OPTIONS if option == zmq.MAXMSGSIZE)
     assert limit == wire.MAX_FRAME_BYTES + sockets.CURVE_BYTES
 
 
-def test_a_frame_over_the_limit_cuts_its_sender_off_and_nobody_else(
+def test_a_frame_over_the_limit_disconnects_only_its_sender(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = [
@@ -367,8 +348,8 @@ def test_a_frame_over_the_limit_cuts_its_sender_off_and_nobody_else(
     assert server.arrived == [("client", b"after")]
 
 
-def test_half_an_hour_of_silence_costs_the_server_five_seconds_at_most() -> None:
-    """A peer that connects and says nothing is cut; the default would keep it for 30 s."""
+def test_a_silent_peer_is_disconnected_after_five_seconds() -> None:
+    """The default would keep it for 30 s."""
     options = {option: value for option, value, _ in sockets.OPTIONS}
     assert 0 < options[zmq.HANDSHAKE_IVL] <= 5000
 
@@ -391,7 +372,7 @@ def test_a_call_socket_never_reconnects(world: World) -> None:
     assert peer.see().count(zmq.EVENT_CONNECTED) == 1
 
 
-def test_a_control_socket_comes_back(world: World) -> None:
+def test_a_control_socket_reconnects(world: World) -> None:
     first = world.serve()
     peer = world.enter(first, world.client, reconnect=Reconnect.BACKING_OFF)
     peer.socket.send(b"to the first")
@@ -404,14 +385,14 @@ def test_a_control_socket_comes_back(world: World) -> None:
     assert second.arrived == [("client", b"to the second")]
 
 
-def test_a_reply_to_a_peer_that_is_gone_is_an_error_and_not_silence(world: World) -> None:
+def test_a_reply_to_a_peer_that_is_gone_raises(world: World) -> None:
     server = world.serve()
     with pytest.raises(zmq.ZMQError) as error:
         server.socket.send_multipart([b"nobody", b"hello"], zmq.NOBLOCK)
     assert error.value.errno == zmq.EHOSTUNREACH
 
 
-def test_no_socket_waits_for_ever_when_it_is_closed(world: World) -> None:
+def test_closing_a_socket_never_blocks(world: World) -> None:
     server = world.serve()
     peer = world.enter(server, world.client)
     assert server.socket.getsockopt(zmq.LINGER) == 0
@@ -419,7 +400,7 @@ def test_no_socket_waits_for_ever_when_it_is_closed(world: World) -> None:
 
 
 def test_contexts_are_private(world: World) -> None:
-    """A user's own ZAP handler would lie on the shared one."""
+    """A user's own ZAP handler would be on the shared one."""
     first, second = sockets.new_context(), sockets.new_context()
     assert first is not second
     assert first is not zmq.Context.instance()
@@ -427,8 +408,8 @@ def test_contexts_are_private(world: World) -> None:
         context.term()
 
 
-def test_an_ipc_socket_lies_in_a_folder_of_ours(tmp_path: Path) -> None:
-    """libzmq leaves the mode of the file to the umask; the folder's is what counts."""
+def test_an_ipc_socket_is_in_a_private_folder(tmp_path: Path) -> None:
+    """libzmq leaves the mode of the file to the umask, so the mode of the folder matters."""
     from remotely.machine.gpus import Offer
     from remotely.ops.embedded import EmbeddedCluster
 
@@ -440,8 +421,8 @@ def test_an_ipc_socket_lies_in_a_folder_of_ours(tmp_path: Path) -> None:
         cluster.close()
 
 
-def test_what_arrived_before_a_connection_broke_can_still_be_read(world: World) -> None:
-    """An actor that ends answers first; its last replies must not go with its connection."""
+def test_messages_that_arrived_before_a_break_can_be_read(world: World) -> None:
+    """An actor replies before it ends; its last replies must survive its connection."""
     server = world.serve()
     peer = world.enter(server, world.client, reconnect=Reconnect.NEVER)
     peer.socket.send(b"question")
@@ -461,7 +442,7 @@ from remotely.reporting.throttled_log import ThrottledLog
 from remotely.transport import sockets
 from remotely.transport.keys import fresh_pair
 
-sockets.REMOTE_OPTIONS.append((zmq.HEARTBEAT_IVL, 50, "a test has not two seconds"))
+sockets.REMOTE_OPTIONS.append((zmq.HEARTBEAT_IVL, 50, "two seconds are too long for a test"))
 context = sockets.new_context()
 zap = sockets.ZapHandler(context, lambda key: "client", ThrottledLog(print))
 
@@ -479,8 +460,8 @@ for _ in range(3000):
     peer.send(b"x" * 100)
 assert server.poll(5000)
 peer.close(linger=1000)
-flooding.term()  # it has all left, and the connection is broken
-assert not threading.Event().wait(0.5)  # ten pings into it
+flooding.term()  # everything is sent, and the connection is closed
+assert not threading.Event().wait(0.5)  # ten pings
 heard = 0
 while server.poll(500):
     server.recv_multipart()
@@ -490,8 +471,8 @@ context.destroy(linger=0)
 """
 
 
-def test_a_flood_that_is_cut_off_does_not_harm_a_server_that_does_not_read() -> None:
-    """With a bound on what waits, libzmq aborts the process: "Assertion failed: !_io_error"."""
+def test_a_disconnected_flood_does_not_abort_a_server_that_does_not_read() -> None:
+    """With a receive limit, libzmq aborts the process: "Assertion failed: !_io_error"."""
     done = subprocess.run(
         [sys.executable, "-c", FLOOD], capture_output=True, text=True, timeout=60, check=False
     )

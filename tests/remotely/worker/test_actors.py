@@ -1,8 +1,9 @@
-"""The actors of a worker: what is asked for while it ends, keys, and what the dead have said.
+"""The worker's table of actors: a new life during a kill, keys, and the socket of a dead actor.
 
-The zygote is played: each actor is a socket that a test speaks into, and has no process.
+The zygote is a fake: an actor is a socket into which the test writes, without a process.
 """
 
+import contextlib
 import os
 import socket
 from collections.abc import Iterator
@@ -17,13 +18,13 @@ from remotely.protocol import control
 from remotely.protocol.listening import Listening
 from remotely.transport.loop import Loop
 from remotely.worker.actors import Actors
-from remotely.worker.spawner import Home
+from remotely.worker.spawner import WorkerInfo
 
 OLD, NEW = b"old".ljust(40), b"new".ljust(40)
 
 
 class NoZygote:
-    """Is asked for forks, and makes none; it keeps the actor's end of each socket."""
+    """Accepts requests for forks without forking; keeps the actor's end of each socket."""
 
     ends: dict[str, socket.socket]
 
@@ -46,13 +47,13 @@ class NoZygote:
 
 
 class Played:
-    """Actors whose loop turns when a test says so, and the master, which takes notes."""
+    """Actors with a loop that the test turns, and a master that records its messages."""
 
     def __init__(self, folder: Path) -> None:
-        self.said: list[msgspec.Struct] = []
+        self.sent: list[msgspec.Struct] = []
         self.loop = Loop()
-        home = Home("w", folder, "", b"", Listening(), [], "host", "machine", True)
-        self.actors = Actors(self.loop, home, self.said.append, lambda: None, None)
+        info = WorkerInfo("w", folder, "", b"", Listening(), [], "host", "machine", True)
+        self.actors = Actors(self.loop, info, self.sent.append, lambda: None, None)
         self.ends = NoZygote.ends
 
     def spawn(self, actor: str, life: int = 0) -> None:
@@ -67,8 +68,8 @@ class Played:
         self.ends[actor].send(control.encode(message))
         self.loop.turn(0)
 
-    def told(self, kind: type[msgspec.Struct]) -> list[Any]:
-        return [message for message in self.said if isinstance(message, kind)]
+    def sent_of(self, kind: type[msgspec.Struct]) -> list[Any]:
+        return [message for message in self.sent if isinstance(message, kind)]
 
     def close(self) -> None:
         for child in list(self.actors.children):
@@ -86,23 +87,21 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
     made.close()
 
 
-def test_keys_that_actors_asked_about_are_asked_about_again_when_the_list_has_changed(
-    played: Played,
-) -> None:
-    """One that was admitted as a listed one is no delegate: its end would be told to nobody."""
+def test_a_changed_list_of_keys_repeats_the_questions_of_actors(played: Played) -> None:
+    """The master would not report the end of a key that it admitted because it was listed."""
     played.actors.list_keys([OLD, NEW])
     played.spawn("a")
     played.says("a", control.MayCall(key=NEW))
-    played.actors.hear_of(control.Caller(key=NEW, admitted=True))
-    played.said.clear()
+    played.actors.update_caller(control.Caller(key=NEW, admitted=True))
+    played.sent.clear()
     played.actors.list_keys([OLD, NEW])
-    assert not played.told(control.MayCall)
+    assert not played.sent_of(control.MayCall)
     played.actors.list_keys([OLD])
-    assert [question.key for question in played.told(control.MayCall)] == [NEW]
+    assert [question.key for question in played.sent_of(control.MayCall)] == [NEW]
 
 
 @pytest.mark.parametrize("life", [0, 1])
-def test_an_actor_that_is_asked_for_while_its_last_process_is_being_killed_is_made_after_that(
+def test_an_actor_requested_while_its_last_process_is_being_killed_starts_after_that(
     played: Played, life: int
 ) -> None:
     played.spawn("a")
@@ -117,11 +116,11 @@ def test_an_actor_that_is_asked_for_while_its_last_process_is_being_killed_is_ma
 
     (after,) = played.actors.children
     assert after is not before
-    # Of one that is asked for again the master knows that it has ended.
-    assert len(played.told(control.Died)) == life
+    # If the master requests the same life again, it knows that the last process has ended.
+    assert len(played.sent_of(control.Died)) == life
 
 
-def test_a_dead_actor_is_reaped_with_all_it_has_said_though_what_it_started_holds_its_socket(
+def test_the_full_socket_of_a_dead_actor_is_drained_although_another_process_holds_it(
     played: Played,
 ) -> None:
     played.spawn("a")
@@ -132,17 +131,15 @@ def test_a_dead_actor_is_reaped_with_all_it_has_said_though_what_it_started_hold
     os.pwrite(memory, b"the memory", 0)
     socket.send_fds(end, [control.encode(control.FlightRecorder())], [memory])
     os.close(memory)
-    words = 1
-    try:
+    messages = 1
+    with contextlib.suppress(BlockingIOError):
         while True:  # as many as a socket holds
             end.send(control.encode(control.Count(calls=1)))
-            words += 1
-    except BlockingIOError:
-        pass
-    assert words >= 278
+            messages += 1
+    assert messages >= 278
 
     played.actors.spawn_failed(child.request, "it was killed")
 
-    (died,) = played.told(control.Died)
+    (died,) = played.sent_of(control.Died)
     assert died.obituary.flight_record.startswith(b"the memory")
     assert not list(played.actors.children)

@@ -1,6 +1,7 @@
-"""What counts against an actor's memory is its own: not what others lend it."""
+"""Only memory of its own counts against the limit of an actor, not what others lend it."""
 
 import os
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ class Reader:
         self.kept: list[object] = []
 
     def sizes(self) -> tuple[int, int]:
-        """Return what is resident and what is its own, in MiB."""
+        """Return the resident memory and the memory of its own, in MiB."""
         return resident(os.getpid()) // MIB, own(os.getpid()) // MIB
 
     def keep(self, value: "np.ndarray[tuple[int], np.dtype[np.uint8]]") -> int:
@@ -48,7 +49,7 @@ class Reader:
 
 
 def partner() -> Reader:
-    """Return a reader that has opened our memory; what it is sent before comes by socket."""
+    """Return a reader that has opened this process's memory; earlier values are copied to it."""
     reader = Reader()
     before = reader.sizes()
     while reader.keep(array()) and growth(reader, before)[1] > HALF:
@@ -61,7 +62,7 @@ def growth(reader: Reader, before: tuple[int, int]) -> tuple[int, int]:
     return now[0] - before[0], now[1] - before[1]
 
 
-def test_what_is_borrowed_is_the_lenders(here: None) -> None:
+def test_borrowed_memory_does_not_count(here: None) -> None:
     reader = partner()
     before = reader.sizes()
     reader.keep(array())
@@ -69,7 +70,7 @@ def test_what_is_borrowed_is_the_lenders(here: None) -> None:
     assert all_of_it > HALF > own_part
 
 
-def test_what_is_borrowed_and_written_to_is_its_own(here: None) -> None:
+def test_borrowed_memory_that_is_written_to_counts(here: None) -> None:
     reader, value = partner(), remotely.put(array())
     reader.kept = []
     before = reader.sizes()
@@ -79,7 +80,7 @@ def test_what_is_borrowed_and_written_to_is_its_own(here: None) -> None:
     assert growth(reader, before)[1] > HALF
 
 
-def test_what_it_makes_and_what_it_lends_is_its_own(here: None) -> None:
+def test_allocated_and_lent_memory_counts(here: None) -> None:
     reader = Reader()
     before = reader.sizes()
     reader.make()
@@ -90,15 +91,13 @@ def test_what_it_makes_and_what_it_lends_is_its_own(here: None) -> None:
     assert growth(reader, before)[1] > HALF
 
 
-@pytest.mark.parametrize("pid", [1 << 22])
-def test_of_a_process_that_is_gone_nothing_can_be_said(pid: int) -> None:
+@pytest.mark.parametrize("measure", [resident, own])
+def test_measuring_a_process_that_is_gone_raises(measure: Callable[[int], int]) -> None:
     with pytest.raises(OSError):
-        resident(pid)
-    with pytest.raises(OSError):
-        own(pid)
+        measure(1 << 22)
 
 
-def test_a_reader_of_more_than_its_memory_lives_and_is_ended_for_its_own(here: None) -> None:
+def test_an_actor_may_borrow_more_than_its_limit_but_not_allocate_it(here: None) -> None:
     reader = remotely.options(Reader, memory=f"{3 * ALL}MiB")()
     for _ in range(4):
         assert reader.keep(array()) > 0

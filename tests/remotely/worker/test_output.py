@@ -1,11 +1,11 @@
-"""What actors print: the file, what the client is shown, and the files of those that have ended."""
+"""The output of actors: the log file, the lines for the client, and the files of ended actors."""
 
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from remotely.machine import this_machine
@@ -15,7 +15,7 @@ from remotely.worker.output import LogFiles, Output, read_piece
 
 
 class Clock:
-    """A clock that moves when a test says so."""
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -25,7 +25,7 @@ class Clock:
 
 
 class Stream:
-    """An Output with the pipes that an actor would print to."""
+    """An Output and the pipes to which an actor prints."""
 
     def __init__(self, file: Path, stays: bool = True) -> None:
         self.told: list[tuple[bool, str]] = []
@@ -48,7 +48,7 @@ class Stream:
         self.pipes[is_error] = (reading, -1)
         assert not self.output.read(reading, is_error)
 
-    def while_passes(self) -> None:
+    def pass_time(self) -> None:
         """Let the time pass after which an unfinished line is passed on."""
         due, self.due = self.due, []
         for action in due:
@@ -102,21 +102,21 @@ def test_the_client_gets_whole_lines(stream: Stream) -> None:
     assert stream.told == [(False, "one\n"), (False, "two\n")]
 
 
-def test_a_line_that_does_not_end_is_told_after_a_while(stream: Stream) -> None:
+def test_an_unfinished_line_is_passed_on_after_a_while(stream: Stream) -> None:
     stream.prints(b"working")
     stream.prints(b" ...")
     assert not stream.told
-    stream.while_passes()
+    stream.pass_time()
     stream.prints(b" done\n")
     assert stream.told == [(False, "working ..."), (False, " done\n")]
 
 
-def test_half_a_letter_waits_for_its_other_half(stream: Stream) -> None:
+def test_an_incomplete_character_waits_for_the_rest(stream: Stream) -> None:
     first, second = "é".encode()[:1], "é".encode()[1:]
     stream.prints(b"caf" + first)
-    stream.while_passes()
+    stream.pass_time()
     stream.prints(second)
-    stream.while_passes()
+    stream.pass_time()
     assert stream.told == [(False, "caf"), (False, "é")]
 
 
@@ -127,20 +127,16 @@ def test_the_two_streams_do_not_mix_within_a_line(stream: Stream) -> None:
     assert stream.told == [(True, "error\n"), (False, "to stdout\n")]
 
 
-def test_a_last_line_without_its_end_is_told_when_the_stream_ends(stream: Stream) -> None:
-    stream.prints(b"dying wor")
-    stream.ends()
-    assert stream.told == [(False, "dying wor")]
-
-
-def test_what_a_dead_process_left_in_its_pipe_is_told(stream: Stream) -> None:
+def test_the_pipe_of_a_dead_process_is_drained_although_another_process_holds_it(
+    stream: Stream,
+) -> None:
     left = b"x" * 9 + b"\n"
     os.write(stream.pipes[True][1], left * 5000 + b"the end")
-    stream.output.drain(stream.pipes[True][0], True)  # its other end is still held by somebody
+    stream.output.drain(stream.pipes[True][0], True)
     assert stream.text(is_error=True) == (left * 5000).decode() + "the end"
 
 
-def test_a_line_that_never_ends_is_told_in_pieces(stream: Stream) -> None:
+def test_a_line_that_never_ends_is_passed_on_in_pieces(stream: Stream) -> None:
     for _ in range(40):
         stream.prints(b"." * 4096)
     assert len(stream.text()) >= 40 * 4096 - 2 * output.READ_BYTES
@@ -148,26 +144,16 @@ def test_a_line_that_never_ends_is_told_in_pieces(stream: Stream) -> None:
     assert stream.text() == "." * 40 * 4096
 
 
-def test_bytes_that_are_no_text_are_shown_as_such(stream: Stream) -> None:
-    stream.prints(b"caf\xe9\n")
-    assert stream.told == [(False, "caf�\n")]
-
-
-def test_a_letter_that_arrives_in_two_halves_is_whole(stream: Stream) -> None:
-    first, second = "é".encode()[:1], "é".encode()[1:]
-    stream.prints(b"caf" + first)
-    stream.prints(second + b"\n")
-    assert stream.text() == "café\n"
-
-
-def test_nothing_to_read_now_is_not_the_end(stream: Stream) -> None:
+def test_an_empty_pipe_has_not_ended_and_does_not_block(stream: Stream) -> None:
     assert stream.output.read(stream.pipes[False][0], False)
+    stream.output.drain(stream.pipes[False][0], False)
     assert not stream.told
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(st.lists(st.binary(max_size=12)))
-def test_however_it_is_cut_nothing_is_lost_or_doubled(
+@example([b"caf\xc3", b"\xa9\ncaf\xe9\n"])
+def test_output_in_any_pieces_is_neither_lost_nor_repeated(
     opened: Callable[[Path], Stream], tmp_path: Path, pieces: list[bytes]
 ) -> None:
     file = tmp_path / "cut.log"
@@ -190,50 +176,36 @@ def flood(stream: Stream, count: int) -> None:
         stream.prints(b"." * 4095 + b"\n")
 
 
-def test_an_actor_that_floods_is_hushed_once_and_told_where_the_rest_is(
-    stream: Stream, file: Path
+def test_a_flood_is_cut_with_one_note_that_names_the_file(
+    stream: Stream, file: Path, clock: Clock
 ) -> None:
+    clock.now += 3600.0  # a quiet hour gives no credit
     flood(stream, 100)
     assert len(stream.text()) <= output.BYTES_A_SECOND
-    hushed = [text for is_error, text in stream.told if is_error]
-    assert len(hushed) == 1
-    assert str(file) in hushed[0]
+    (note,) = [text for is_error, text in stream.told if is_error]
+    assert str(file) in note
     assert file.stat().st_size == 100 * 4096
-
-
-def test_after_a_quiet_second_it_is_heard_again(stream: Stream, clock: Clock) -> None:
-    flood(stream, 100)
     clock.now += 1.0
     stream.prints(b"calm again\n")
     assert stream.told[-1] == (False, "calm again\n")
 
 
-def test_floods_are_told_of_once_a_minute_with_how_much_was_left_out(
-    stream: Stream, clock: Clock
-) -> None:
+def test_a_note_once_a_minute_says_how_much_was_left_out(stream: Stream, clock: Clock) -> None:
     for _ in range(65):
         flood(stream, 100)
         clock.now += 1.0
     notes = [text for is_error, text in stream.told if is_error]
     assert len(notes) == 2
-    hidden_a_second = 100 * 4096 - output.BYTES_A_SECOND
-    assert f"too fast: {60 * hidden_a_second:,} bytes" in notes[1]
+    left_out_a_second = 100 * 4096 - output.BYTES_A_SECOND
+    assert f"too fast: {60 * left_out_a_second:,} bytes" in notes[1]
 
 
-def test_a_file_that_goes_with_the_script_is_not_named(
-    clock: Clock, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_does_not_outlive_the_script_is_not_named(clock: Clock, file: Path) -> None:
     stream = Stream(file, stays=False)
     flood(stream, 100)
     stream.close()
     (note,) = [text for is_error, text in stream.told if is_error]
     assert str(file) not in note
-
-
-def test_a_long_quiet_time_is_no_credit_for_a_flood(stream: Stream, clock: Clock) -> None:
-    clock.now += 3600.0
-    flood(stream, 100)
-    assert len(stream.text()) <= output.BYTES_A_SECOND
 
 
 # --- the file -------------------------------------------------------------------------------------
@@ -249,7 +221,7 @@ def test_the_file_gets_both_streams_in_the_order_of_their_arrival(
     assert file.read_bytes() == b"one\ntwo\nthree\n"
 
 
-def test_the_file_does_not_grow_for_ever(
+def test_a_full_file_is_renamed_and_replaces_the_one_before(
     stream: Stream, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(output, "KEEP_BYTES", 1000)
@@ -264,7 +236,7 @@ def test_the_file_does_not_grow_for_ever(
     assert [line[5:8] for line in lines] == [f"{n:03}" for n in range(100 - len(lines), 100)]
 
 
-def test_a_name_with_dots_is_rotated_to_its_own_name(
+def test_a_full_file_whose_name_has_dots_keeps_them(
     opened: Callable[[Path], Stream], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(output, "KEEP_BYTES", 10)
@@ -273,38 +245,29 @@ def test_a_name_with_dots_is_rotated_to_its_own_name(
     assert [path.name for path in tmp_path.iterdir()] == ["lr-0.001-seed.7-abcd.log.1"]
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-def test_a_full_disk_is_told_of_once_and_costs_the_file_and_not_the_client(
-    opened: Callable[[Path], Stream], clock: Clock
+@pytest.mark.parametrize(
+    ("file", "why"),
+    [("/dev/full", "No space left on device"), ("/gone/C.log", "No such file or directory")],
+)
+def test_output_that_cannot_be_written_is_reported_once_and_still_passed_on(
+    opened: Callable[[Path], Stream], clock: Clock, file: str, why: str
 ) -> None:
-    stream = opened(Path("/dev/full"))
-    stream.prints(b"still heard\n")
+    stream = opened(Path(file))
+    stream.prints(b"a line\n")
     stream.prints(b"last words", is_error=True)
     stream.ends(is_error=True)
     assert stream.told == [
-        (True, "(what it prints is not kept: /dev/full: No space left on device)\n"),
-        (False, "still heard\n"),
+        (True, f"(its output is not saved: {file}: {why})\n"),
+        (False, "a line\n"),
         (True, "last words"),
     ]
     assert stream.output.last_words(by_signal=False) == "last words"
 
 
-def test_a_folder_that_is_gone_costs_the_file_and_not_the_client(
-    opened: Callable[[Path], Stream], tmp_path: Path
-) -> None:
-    file = tmp_path / "gone" / "Actor.log"
-    stream = opened(file)
-    stream.prints(b"still heard\n")
-    assert stream.told == [
-        (True, f"(what it prints is not kept: {file}: No such file or directory)\n"),
-        (False, "still heard\n"),
-    ]
-
-
 # --- last words -----------------------------------------------------------------------------------
 
 
-def test_the_last_of_stderr_is_kept_for_the_obituary(stream: Stream) -> None:
+def test_the_end_of_stderr_is_kept_for_the_obituary(stream: Stream) -> None:
     stream.prints(b"out\n")
     for number in range(3):
         stream.prints(b"%d" % number * 2000, is_error=True)
@@ -313,17 +276,17 @@ def test_the_last_of_stderr_is_kept_for_the_obituary(stream: Stream) -> None:
         assert stream.output.last_words(by_signal) == last
 
 
-def test_of_a_crash_the_reason_is_kept_and_what_was_said_before(stream: Stream) -> None:
-    """Python tells the reason first, and then stacks and modules without end."""
+def test_the_reason_of_a_crash_is_kept_with_the_output_before_it(stream: Stream) -> None:
+    """Python prints the reason first, and then many stacks and modules."""
     for text in ("0" * 9000, "loading the model\n", "Fatal Python error: Aborted\n", "1" * 9000):
         stream.prints(text.encode(), is_error=True)
     words = stream.output.last_words(by_signal=True)
     assert len(words) == output.LAST_WORDS_BYTES
     assert "0loading the model\nFatal Python error: Aborted\n1" in words
-    assert stream.output.last_words(by_signal=False) == "1" * output.LAST_WORDS_BYTES, "another's"
+    assert stream.output.last_words(by_signal=False) == "1" * output.LAST_WORDS_BYTES
 
 
-# --- reading it again -----------------------------------------------------------------------------
+# --- reading a log --------------------------------------------------------------------------------
 
 
 def test_a_log_is_read_piece_by_piece_to_its_end(file: Path) -> None:
@@ -340,7 +303,7 @@ def test_a_log_is_read_piece_by_piece_to_its_end(file: Path) -> None:
     assert offset == len(written)
 
 
-def test_a_log_is_read_from_its_last_kilobytes_when_no_place_is_named(file: Path) -> None:
+def test_without_an_offset_the_last_16_kib_of_a_log_are_read(file: Path) -> None:
     file.write_text("." * 50_000 + "the end\n")
     text, offset = read_piece(file, -1)
     assert len(text) == 16_384
@@ -348,34 +311,24 @@ def test_a_log_is_read_from_its_last_kilobytes_when_no_place_is_named(file: Path
     assert offset == 50_008
 
 
-def test_a_log_that_was_rotated_meanwhile_is_read_from_its_last_kilobytes(file: Path) -> None:
-    file.write_text("new\n")
-    assert read_piece(file, 1_000_000) == ("new\n", 4)
-
-
-def test_a_log_grows_while_it_is_followed(file: Path) -> None:
+def test_a_log_is_followed_while_it_grows_and_after_its_rotation(file: Path) -> None:
+    assert read_piece(file, -1) == ("", 0)  # not there yet
     file.write_text("one\n")
-    _, offset = read_piece(file, -1)
-    assert read_piece(file, offset) == ("", 4)
+    assert read_piece(file, -1) == ("one\n", 4)
+    assert read_piece(file, 4) == ("", 4)
     with file.open("a") as growing:
         growing.write("two\n")
-    assert read_piece(file, offset) == ("two\n", 8)
+    assert read_piece(file, 4) == ("two\n", 8)
+    file.write_text("new\n")
+    assert read_piece(file, 8) == ("new\n", 4)
 
 
-def test_a_log_that_is_not_there_is_empty(file: Path) -> None:
-    assert read_piece(file, -1) == ("", 0)
-
-
-def test_a_letter_on_the_edge_of_a_piece_is_whole(file: Path) -> None:
+def test_a_character_on_the_edge_of_a_piece_is_whole(file: Path) -> None:
     written = "." * (output.READ_BYTES - 1) + "é and more\n"
     file.write_text(written, encoding="utf-8")
     first, offset = read_piece(file, 0)
     second, _ = read_piece(file, offset)
     assert first + second == written
-
-
-def test_reading_waits_for_nobody(stream: Stream) -> None:
-    stream.output.drain(stream.pipes[False][0], False)  # which returns
 
 
 def request(number: int, name: str = "") -> control.Request:
@@ -389,7 +342,7 @@ def request(number: int, name: str = "") -> control.Request:
     )
 
 
-def test_of_actors_that_ended_the_last_logs_are_kept(
+def test_only_the_logs_of_the_actors_that_ended_last_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(output, "KEEP_ENDED", 2)
@@ -408,9 +361,7 @@ def test_of_actors_that_ended_the_last_logs_are_kept(
     assert logs.find("C-3") == (request(3).actor, files[3])
 
 
-def test_an_actor_that_lives_again_keeps_its_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_restarted_actor_keeps_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logs = LogFiles(tmp_path)
     logs.begin(request(1, "same"))
     monkeypatch.setattr(output, "KEEP_ENDED", 1)

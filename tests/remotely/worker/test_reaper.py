@@ -1,4 +1,4 @@
-"""Deaths: what the dead left is found without a look at the machine's other processes."""
+"""The end of actors: deadlines, flight recorders, and the processes that they leave behind."""
 
 import mmap
 import os
@@ -22,7 +22,7 @@ from remotely.worker.output import LogRelay, Output
 from remotely.worker.reaper import Child, Reaper, Stage
 from tests.clusters import wait_until
 
-NO_PIDS_FROM = 1 << 22  # the kernel gives none from here on
+NO_PIDS_FROM = 1 << 22  # above the kernel's largest pid
 
 
 @pytest.fixture
@@ -72,32 +72,39 @@ def child_of(loop: Loop, number: int, folder: Path) -> Child:
     )
 
 
-def test_one_look_for_strays_serves_five_hundred_that_die_together(
-    loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looked: list[int] = []
+@pytest.fixture
+def checked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list of the processes whose children were checked for strays."""
+
+    pids: list[int] = []
 
     def children_of(pid: int) -> list[int]:
-        looked.append(pid)
+        pids.append(pid)
         return []
 
     def all_processes(*_: object) -> Iterator[psutil.Process]:
-        raise AssertionError("it looks at every process of the machine")
+        raise AssertionError("it checks every process of the machine")
 
     monkeypatch.setattr(processes, "children_of", children_of)
     monkeypatch.setattr(psutil, "process_iter", all_processes)
-    told: list[control.Obituary] = []
+    return pids
+
+
+def test_one_check_for_strays_serves_five_hundred_actors_that_die_together(
+    loop: Loop, tmp_path: Path, checked: list[int]
+) -> None:
+    obituaries: list[control.Obituary] = []
     children = {
         child.request.actor: child for child in (child_of(loop, n, tmp_path) for n in range(500))
     }
-    reaper = Reaper(loop, "w", children, lambda _: None, lambda _, obituary: told.append(obituary))
+    reaper = Reaper(loop, "w", children, lambda _: None, lambda _, told: obituaries.append(told))
     for child in list(children.values()):
         reaper.reap(child)
     loop.turn(0)
 
-    assert len(told) == 500
+    assert len(obituaries) == 500
     assert not children
-    assert looked == [os.getpid()]
+    assert checked == [os.getpid()]
 
 
 @pytest.fixture
@@ -110,7 +117,7 @@ def reaper(loop: Loop, child: Child) -> Reaper:
     return Reaper(loop, "w", {"C-1": child}, lambda _: None, lambda *_: None)
 
 
-def test_an_end_that_is_asked_for_again_is_moved_forward_alone(
+def test_a_repeated_request_to_end_may_only_shorten_the_wait(
     child: Child, reaper: Reaper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
@@ -126,7 +133,7 @@ def test_an_end_that_is_asked_for_again_is_moved_forward_alone(
     reaper.reap(child)
 
 
-def test_an_actor_that_says_again_that_it_ends_has_no_more_time_for_it(
+def test_an_actor_gains_time_once_for_each_stage_of_its_end(
     child: Child, reaper: Reaper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
@@ -134,20 +141,20 @@ def test_an_actor_that_says_again_that_it_ends_has_no_more_time_for_it(
     reaper.end(child, 1)
     ends_at = []
     for stage in (Stage.ENDS, Stage.ENDS, Stage.EXITS, Stage.EXITS, Stage.ENDS):
-        reaper.leave_time(child, stage)
+        reaper.extend_deadline(child, stage)
         ends_at.append(child.term_at)
         now += 1
     assert ends_at == [105, 105, 107, 107, 107]
     reaper.reap(child)
 
 
-def test_a_descriptor_that_is_no_memory_is_not_read_and_the_first_memory_stays(
+def test_the_first_memory_file_is_the_flight_recorder_and_other_descriptors_are_ignored(
     child: Child, reaper: Reaper
 ) -> None:
     read, write = os.pipe()
     os.close(write)
     child.keep_recorder(None)
-    child.keep_recorder(OwnedFd(read))  # reading it would wait, or be an error
+    child.keep_recorder(OwnedFd(read))
     assert child.recorder is None
     for text in (b"first", b"second"):
         memory = memory_file.create("remotely-test", 8)
@@ -158,38 +165,31 @@ def test_a_descriptor_that_is_no_memory_is_not_read_and_the_first_memory_stays(
     reaper.reap(child)
 
 
-def test_more_than_a_flight_record_may_have_is_cut_off(child: Child, reaper: Reaper) -> None:
+def test_a_flight_record_is_cut_at_its_maximum_size(child: Child, reaper: Reaper) -> None:
     child.keep_recorder(OwnedFd(memory_file.create("remotely-test", 2 * MOST_FLIGHT_RECORD)))
     assert len(child.take_flight_record()) == MOST_FLIGHT_RECORD
     reaper.reap(child)
 
 
-def test_the_end_of_a_stray_is_followed_by_a_look_and_not_kept(
-    loop: Loop, monkeypatch: pytest.MonkeyPatch
+def test_the_ends_of_strays_are_followed_by_one_check_and_not_kept(
+    loop: Loop, checked: list[int]
 ) -> None:
-    looked: list[int] = []
-
-    def children_of(pid: int) -> list[int]:
-        looked.append(pid)
-        return []
-
-    monkeypatch.setattr(processes, "children_of", children_of)
     reaper = Reaper(loop, "w", {}, lambda _: None, lambda *_: None)
-    before = {name: repr(value) for name, value in vars(reaper).items() if name != "_looks"}
+    before = {name: repr(value) for name, value in vars(reaper).items() if name != "_checks_left"}
     for pid in range(NO_PIDS_FROM, NO_PIDS_FROM + 100):
         reaper.exited(pid, 0)
     loop.turn(0)
-    assert looked == [os.getpid()]
+    assert checked == [os.getpid()]
     assert before.items() <= {n: repr(value) for n, value in vars(reaper).items()}.items()
 
 
-def test_children_and_their_tags_are_found_without_those_of_others() -> None:
+def test_the_children_of_a_process_and_their_tags_are_found() -> None:
     environment = {**os.environ, processes.TAG: "w:actor"}
     command = [sys.executable, "-c", "import sys; sys.stdin.read()"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, env=environment) as tagged:
         assert tagged.pid in processes.children_of(os.getpid())
         assert processes.children_of(tagged.pid) == []
-        wait_until(lambda: processes.tag_of(tagged.pid) == "w:actor", "it runs its program")
+        wait_until(lambda: processes.tag_of(tagged.pid) == "w:actor", "the exec")
         assert processes.tag_of(os.getpid()) == os.environ.get(processes.TAG, "")
         processes.kill_tree(tagged.pid)
     assert processes.tag_of(NO_PIDS_FROM) == ""
@@ -199,7 +199,7 @@ def test_children_and_their_tags_are_found_without_those_of_others() -> None:
 @remotely.remote_class
 class Leaver:
     def leave(self, depth: int) -> int:
-        """Start a process in a session of its own, which does so again; return the first's pid."""
+        """Start a chain of processes, each in a session of its own; return the pid of the first."""
         program = (
             "import subprocess, sys, time\n"
             "depth = int(sys.argv[1])\n"
@@ -212,7 +212,7 @@ class Leaver:
         return subprocess.Popen(command, start_new_session=True).pid
 
     def fork_away(self) -> int:
-        """Fork, with no program, a daemon in a session of its own; return its pid."""
+        """Fork a daemon in a session of its own, without exec; return its pid."""
         read, write = os.pipe()
         if (between := os.fork()) == 0:
             os.setsid()
@@ -229,32 +229,19 @@ class Leaver:
 
 
 @pytest.mark.promise("own_process")
-@pytest.mark.parametrize("env", [{}, {"A": "1"}])
-def test_what_an_actor_forked_into_a_session_of_its_own_goes_with_the_actor(
-    cluster: str, env: dict[str, str]
+@pytest.mark.parametrize(("env", "depth"), [({}, 0), ({"A": "1"}, 0), ({}, 2)])
+def test_the_daemons_of_an_actor_end_with_it_and_others_stay(
+    cluster: str, env: dict[str, str], depth: int
 ) -> None:
     dies, lives = remotely.options(Leaver, env=env)(), Leaver()
-    left, kept = psutil.Process(dies.fork_away()), psutil.Process(lives.fork_away())
-
-    remotely.close(dies)
-
-    wait_until(lambda: not is_running(left), "the end of its daemon")
-    assert is_running(kept)
-    remotely.close(lives)
-    wait_until(lambda: not is_running(kept), "the end of the other")
-
-
-@pytest.mark.promise("own_process")
-def test_daemons_of_a_dead_actor_go_and_those_of_the_living_stay(cluster: str) -> None:
-    dies, lives = Leaver(), Leaver()
-    left = psutil.Process(dies.leave(2))
-    kept = psutil.Process(lives.leave(0))
-    wait_until(lambda: len(left.children(recursive=True)) == 2, "a chain of three")
+    left = psutil.Process(dies.leave(depth) if depth else dies.fork_away())
+    kept = psutil.Process(lives.fork_away())
+    wait_until(lambda: len(left.children(recursive=True)) == depth, "the whole chain")
     chain = [left, *left.children(recursive=True)]
 
     remotely.close(dies)
 
-    wait_until(lambda: not any(map(is_running, chain)), "the end of the chain")
+    wait_until(lambda: not any(map(is_running, chain)), "the end of its daemons")
     assert is_running(kept)
     remotely.close(lives)
     wait_until(lambda: not is_running(kept), "the end of the other")

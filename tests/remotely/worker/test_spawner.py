@@ -1,4 +1,4 @@
-"""Births: a burst of them keeps nobody waiting, and one that fails is told and leaves nothing."""
+"""The start of actor processes: a burst does not block the worker; failures leave nothing."""
 
 import errno
 import gc
@@ -16,39 +16,30 @@ from remotely.reporting.throttled_log import ThrottledLog
 from remotely.transport.loop import Loop
 from remotely.worker.output import LogFiles
 from remotely.worker.reaper import Child
-from remotely.worker.spawner import FORKS_AT_ONCE, Home, Spawner
+from remotely.worker.spawner import FORKS_AT_ONCE, Spawner, WorkerInfo
 from tests.clusters import wait_until
 
 
 class Family:
-    """A parent that only takes notes, and its spawner."""
+    """A parent that records the reports of its spawner."""
 
     def __init__(self, folder: Path) -> None:
-        self.prepared_ones: list[Child] = []
-        self.started_ones: list[Child] = []
+        self.all_prepared: list[Child] = []
+        self.all_started: list[Child] = []
         self.lost: list[Child] = []
         self.failures: dict[str, str] = {}
         self.loop = Loop()
-        home = Home(
-            "a worker",
-            folder,
-            f"ipc://{folder}/master",
-            b"",
-            Listening(),
-            [],
-            "host",
-            "machine",
-            True,
-        )
+        master = f"ipc://{folder}/master"
+        info = WorkerInfo("a worker", folder, master, b"", Listening(), [], "host", "machine", True)
         before = set(processes.children_of(os.getpid()))
-        self.spawner = Spawner(self.loop, home, LogFiles(folder), self, ThrottledLog(print))
+        self.spawner = Spawner(self.loop, info, LogFiles(folder), self, ThrottledLog(print))
         (self.zygote,) = set(processes.children_of(os.getpid())) - before
 
     def prepared(self, child: Child) -> None:
-        self.prepared_ones.append(child)
+        self.all_prepared.append(child)
 
     def started(self, child: Child) -> None:
-        self.started_ones.append(child)
+        self.all_started.append(child)
 
     def spawn_lost(self, child: Child) -> None:
         self.lost.append(child)
@@ -59,7 +50,7 @@ class Family:
     def exited(self, pid: int, status: int) -> None:
         pass
 
-    def said(self, request: control.Request, is_error: bool, text: str) -> None:
+    def printed(self, request: control.Request, is_error: bool, text: str) -> None:
         pass
 
     def logged(self, request: control.Request, logged: control.Logged) -> None:
@@ -67,29 +58,24 @@ class Family:
 
     def asks(self, actor: str, env: dict[str, str] | None = None) -> None:
         request = control.Request(
-            actor=actor,
-            name=actor,
-            class_name="C",
-            owner="o",
-            job="j",
-            python=this_machine.PYTHON,
-            env=env or {},
-        )
+            actor=actor, name=actor, class_name="C", owner="o", job="j",
+            python=this_machine.PYTHON, env=env or {},
+        )  # fmt: skip
         self.spawner.ask(control.Spawn(request=request, gpu_ids=[]))
 
     def turns_until(self, fact: Callable[[], object], what: str) -> None:
-        def look() -> bool:
+        def turn() -> bool:
             self.loop.turn(0)
             return bool(fact())
 
-        wait_until(look, what)
+        wait_until(turn, what)
 
     def close(self) -> None:
         self.spawner.stop()
-        for child in self.started_ones:
+        for child in self.all_started:
             child.kill()
             os.close(child.pidfd)
-        for child in self.prepared_ones:
+        for child in self.all_prepared:
             child.socket.close()
             for fd in child.pipes:
                 os.close(fd)
@@ -104,7 +90,7 @@ def family(tmp_path: Path) -> Iterator[Family]:
     made.close()
 
 
-def test_a_thousand_started_ones_wait_for_a_zygote_that_is_busy_and_keep_nobody_waiting(
+def test_a_thousand_requests_wait_for_a_busy_zygote_without_blocking_the_worker(
     family: Family,
 ) -> None:
     os.kill(family.zygote, signal.SIGSTOP)
@@ -112,9 +98,9 @@ def test_a_thousand_started_ones_wait_for_a_zygote_that_is_busy_and_keep_nobody_
         family.asks(f"{number}")
 
     rest = 1000 - FORKS_AT_ONCE
-    family.turns_until(lambda: len(family.spawner.waiting) == rest, "as many were asked as may be")
+    family.turns_until(lambda: len(family.spawner.waiting) == rest, "all allowed forks are pending")
 
-    assert [child.request.actor for child in family.prepared_ones] == [
+    assert [child.request.actor for child in family.all_prepared] == [
         f"{number}" for number in range(FORKS_AT_ONCE)
     ]
     for spawn in family.spawner.waiting[10:]:
@@ -122,25 +108,25 @@ def test_a_thousand_started_ones_wait_for_a_zygote_that_is_busy_and_keep_nobody_
     assert family.spawner.withdraw("999") is None
     os.kill(family.zygote, signal.SIGCONT)
     family.turns_until(
-        lambda: len(family.started_ones) == FORKS_AT_ONCE + 10, "the rest has started"
+        lambda: len(family.all_started) == FORKS_AT_ONCE + 10, "the rest has started"
     )
-    assert [child.request.actor for child in family.started_ones] == [
+    assert [child.request.actor for child in family.all_started] == [
         f"{number}" for number in range(FORKS_AT_ONCE + 10)
     ]
 
 
-def test_an_interpreter_of_its_own_need_not_wait_for_the_zygote(family: Family) -> None:
+def test_a_new_interpreter_does_not_wait_for_the_zygote(family: Family) -> None:
     os.kill(family.zygote, signal.SIGSTOP)
     for number in range(FORKS_AT_ONCE + 1):
         family.asks(f"{number}")
     family.asks("own", {"A": "1"})
-    family.turns_until(lambda: family.started_ones, "it has started")
-    assert [child.request.actor for child in family.started_ones] == ["own"]
+    family.turns_until(lambda: family.all_started, "it has started")
+    assert [child.request.actor for child in family.all_started] == ["own"]
     os.kill(family.zygote, signal.SIGCONT)
 
 
 def descriptors() -> int:
-    gc.collect()  # the files of what earlier tests printed
+    gc.collect()  # files of earlier tests
     return len(os.listdir("/proc/self/fd"))
 
 
@@ -148,29 +134,31 @@ def descriptors() -> int:
     ("env", "why"),
     [({"A": "x" * 300_000}, "Message too long"), ({"A": "\ud800"}, "UnicodeEncodeError")],
 )
-def test_a_child_that_cannot_be_told_who_it_is_leaves_no_descriptor(
+def test_a_birth_that_cannot_be_sent_is_reported_and_leaks_no_descriptor(
     family: Family, env: dict[str, str], why: str
 ) -> None:
     before = descriptors()
     family.asks("a", env)
-    family.turns_until(lambda: family.failures, "the failure is told")
+    family.turns_until(lambda: family.failures, "the failure is reported")
     assert why in family.failures["a"]
-    assert not family.prepared_ones
+    assert not family.all_prepared
     assert descriptors() == before
 
 
 @pytest.mark.parametrize("env", [{"A=B": "1"}, {"A": "\0"}])
-def test_a_child_that_cannot_be_executed_is_told_of(family: Family, env: dict[str, str]) -> None:
+def test_a_failed_exec_is_reported_and_the_next_request_runs(
+    family: Family, env: dict[str, str]
+) -> None:
     before = descriptors()
     family.asks("a", env)
     family.asks("b")
-    family.turns_until(lambda: family.started_ones and family.failures, "one has started")
+    family.turns_until(lambda: family.all_started and family.failures, "one has started")
     assert family.failures["a"].startswith("ValueError: ")
-    ours = 4  # of each, a socket, two pipes and a page
-    assert descriptors() - before == 2 * ours + 1
+    per_child = 4  # a socket, two pipes and a page
+    assert descriptors() - before == 2 * per_child + 1  # and a pidfd
 
 
-def test_a_child_whose_end_could_not_be_seen_is_ended(
+def test_a_process_without_a_pidfd_is_killed(
     family: Family, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[int] = []
@@ -181,24 +169,24 @@ def test_a_child_whose_end_could_not_be_seen_is_ended(
 
     monkeypatch.setattr(os, "pidfd_open", no_room)
     family.asks("a", {"A": "1"})
-    family.turns_until(lambda: family.failures, "the failure is told")
+    family.turns_until(lambda: family.failures, "the failure is reported")
     assert family.failures["a"] == "Too many open files"
     assert os.waitstatus_to_exitcode(os.waitpid(begun[0], 0)[1]) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("leaving", [False, True])
-def test_started_ones_that_a_zygote_took_along_need_no_zygote_the_next_time(
+def test_requests_that_a_zygote_lost_get_new_interpreters_unless_the_worker_is_leaving(
     family: Family, leaving: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What they import may be what ended it."""
+    """Their imports may have ended the zygote."""
     monkeypatch.setattr("remotely.worker.spawner.FORKS_AT_ONCE", 3)
     zygote = family.zygote
     os.kill(zygote, signal.SIGSTOP)
     for number in range(4):
         family.asks(f"{number}")
-    family.turns_until(lambda: len(family.prepared_ones) == 3, "as many were asked as may be")
-    family.prepared_ones[1].asked = True  # to end, meanwhile
-    if leaving:  # a zygote that hangs in an import is not waited for
+    family.turns_until(lambda: len(family.all_prepared) == 3, "all allowed forks are pending")
+    family.all_prepared[1].asked = True  # to end
+    if leaving:  # the spawner does not wait for a zygote that hangs in an import
         family.spawner.withdraw("3")
         family.spawner.stop()
     else:
@@ -206,13 +194,13 @@ def test_started_ones_that_a_zygote_took_along_need_no_zygote_the_next_time(
     os.waitpid(zygote, 0)
 
     if leaving:
-        family.turns_until(lambda: len(family.failures) == 3, "those are told")
-        assert not family.started_ones
+        family.turns_until(lambda: len(family.failures) == 3, "the failures are reported")
+        assert not family.all_started
     else:
-        family.turns_until(lambda: len(family.started_ones) == 3, "the others have started")
-        assert {child.request.actor for child in family.started_ones} == {"0", "2", "3"}
+        family.turns_until(lambda: len(family.all_started) == 3, "the others have started")
+        assert {child.request.actor for child in family.all_started} == {"0", "2", "3"}
         assert {child.request.actor for child in family.lost} == {"0", "2"}
-        # What was forked before the zygote could say so is not in the way of the next.
-        assert len({child.location.ipc for child in family.prepared_ones}) == 6
+        # A process that the zygote forked before its end does not use the socket of the next.
+        assert len({child.location.ipc for child in family.all_prepared}) == 6
         assert set(family.failures) == {"1"}
     assert set(family.failures.values()) == {"the zygote that was to fork it ended"}

@@ -1,4 +1,4 @@
-"""When a worker starts the store of its machine; the store is a process that ends at once."""
+"""The starts of a store by its worker; here the store is a process that ends at once."""
 
 import logging
 import os
@@ -19,7 +19,7 @@ from tests.clusters import DEADLINE_S
 
 
 class Played:
-    """A worker's end of the line, and how often a store was started and has ended."""
+    """A worker's StoreLine, and the number of stores that were started and have ended."""
 
     def __init__(self) -> None:
         self.started = 0
@@ -36,7 +36,7 @@ class Played:
         self.ended += 1
 
     def knock(self) -> None:
-        """Connect as a client, until a store was started for that."""
+        """Connect as a client, and wait until a store was started."""
         before = self.started
         with socket.create_connection(parse_address(self.line.address.tcp)):
             self.turn_until(lambda: self.started > before)
@@ -64,18 +64,18 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
             os.waitpid(child.pid, 0)
 
 
-def test_a_store_that_ends_is_started_again_for_the_next_that_connects(played: Played) -> None:
+def test_a_store_that_has_ended_is_started_again_for_the_next_client(played: Played) -> None:
     for number in range(1, 4):
         played.knock()
         played.see_end(number)
 
 
-def test_a_port_whose_store_ends_while_it_rests_is_watched_once(
+def test_a_store_that_ends_during_the_pause_has_its_port_watched_once(
     played: Played, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_line, "AGAIN_S", 0.2)
     with caplog.at_level(logging.WARNING):
-        for number in (1, 2):  # an actor asks for one before the pause is over
+        for number in (1, 2):  # an actor asks for a store during the pause
             if line := played.line.meet():
                 line.close()
             played.see_end(number)

@@ -1,4 +1,4 @@
-"""What the tests of sampling share."""
+"""Fixtures of the tests of sampling."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Actors that finish when the test says so."""
+"""Fake actors, whose calls finish when the test says so."""
 
 import contextlib
 import threading
@@ -18,22 +18,22 @@ from remotely_rl.supervision import CrashReport
 
 
 class Sample(NamedTuple):
-    """What a fake sampled."""
+    """A rollout of a fake."""
 
-    who: int
+    ident: int
     number: int
     version: int
     steps: int = 1
-    episodes: list[Episode] = []  # noqa: RUF012 - nobody writes into it
+    episodes: list[Episode] = []  # noqa: RUF012 - never modified
     crashes: tuple[CrashReport, ...] = ()
     actor: int = 0
 
 
 class Fake:
-    """Does its calls in their order, each sample when the test says so."""
+    """Runs its calls in order, each `sample` at `finish`."""
 
-    def __init__(self, who: int, at_once: bool = False):
-        self.who = who
+    def __init__(self, ident: int, at_once: bool = False):
+        self.ident = ident
         self.at_once = at_once
         self.version = -1
         self.count = 0
@@ -43,7 +43,7 @@ class Fake:
     def set_param(self, params: Parameters) -> None: ...
     def sample(self) -> Sample: ...  # type: ignore[empty-body]
 
-    def told(self, *args: Any) -> Future[Any]:
+    def submit(self, *args: Any) -> Future[Any]:
         future: Future[Any] = Future()
         self.calls.append((future, args[0] if args else None))
         if self.at_once:
@@ -55,18 +55,18 @@ class Fake:
         return sum(params is None for _, params in self.calls)
 
     def finish(self, steps: int = 1) -> None:
-        """Does all up to the end of the next sample."""
+        """Run all calls up to the next `sample`, inclusive."""
         while self.calls:
             future, params = self.calls.popleft()
             if params is None:
                 self.count += 1
-                future.set_result(Sample(self.who, self.count, self.version, steps))
+                future.set_result(Sample(self.ident, self.count, self.version, steps))
                 return
             self.version = params.version
             future.set_result(None)
 
     def die(self) -> None:
-        self.fail(remotely.ActorDied(f"{self.who} was killed", exit="SIGKILL"))
+        self.fail(remotely.ActorDied(f"{self.ident} was killed", exit="SIGKILL"))
 
     def fail(self, error: Exception) -> None:
         for future, _ in self.calls:
@@ -76,10 +76,10 @@ class Fake:
 
 @contextlib.contextmanager
 def faked() -> Iterator[None]:
-    """Calls of fakes go to the fakes; parameters are sent as they are."""
+    """Let remotely call the fakes, and pass parameters as they are."""
 
     def submit(method: Any, *args: Any) -> Future[Any]:
-        return method.__self__.told(*args)  # type: ignore[no-any-return]
+        return method.__self__.submit(*args)  # type: ignore[no-any-return]
 
     def close(actor: Fake) -> None:
         actor.closed = True
@@ -87,7 +87,7 @@ def faked() -> Iterator[None]:
     with mock.patch.multiple(remotely, submit=submit, close=close, put=lambda value: value):
         yield
         for thread in threading.enumerate():
-            if "_make_one" in thread.name:  # it may still end a fake that came too late
+            if "_make_one" in thread.name:  # it may still close a fake that came too late
                 thread.join(40)
 
 

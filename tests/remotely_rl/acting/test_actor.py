@@ -1,4 +1,4 @@
-"""Who samples, without a cluster."""
+"""Tests of Actor in this process."""
 
 import dataclasses
 import math
@@ -26,7 +26,7 @@ COUNTING = dataclasses.replace(CONFIG, env=toys.Counting)
 
 
 def remembering(outputs: int = 2) -> networks.RecurrentMLP:
-    """A memory whose heads say something: at first they are close to zero."""
+    """Return a recurrent model whose heads are not close to zero, as they are initially."""
     torch.manual_seed(0)
     model = networks.RecurrentMLP((2,), outputs, units=5)
     for head in (model.policy, model.value):
@@ -40,18 +40,20 @@ def assert_same(one: Trajectory, other: Trajectory) -> None:
         assert (a == b).all(), field.name
 
 
-def test_a_rollout_goes_on_where_the_last_one_ended() -> None:
+def test_a_rollout_continues_where_the_last_one_ended() -> None:
     sampler = toys.actor(COUNTING, toys.network(1))
     first, second = sampler.sample().trajectory, sampler.sample().trajectory
     assert first.obs[:, 0, 0].tolist() == [0, 1, 2, 3, 0, 1, 2]  # episodes of 3, and a reset row
     assert first.valid[:, 0].tolist() == [True, True, True, False, True, True]
     assert first.begins[:, 0].tolist() == [True, False, False, False, True, False, False]
+    assert first.reward[:, 0].tolist() == [10, 20, 30, 0, 10, 20]  # raw
+    assert first.state.shape == (4, 0)  # not recurrent
     assert second.obs[:, 0, 0].tolist() == [2, 3, 0, 1, 2, 3, 0]
     assert second.valid[:, 0].tolist() == [True, False, True, True, True, False]
     assert second.begins[:, 0].tolist() == [False, False, True, False, False, False, True]
 
 
-def test_with_resets_in_the_pause_an_environment_waits_for_the_next_rollout() -> None:
+def test_with_resets_in_pause_an_ended_environment_waits_for_the_next_rollout() -> None:
     config = ppo.Config(env=toys.Counting, envs_per_actor=4, rollout_steps=6, resets="in_pause")
     sampler = toys.actor(config, toys.network(1))
     first, second = sampler.sample(), sampler.sample()
@@ -65,7 +67,7 @@ def test_with_resets_in_the_pause_an_environment_waits_for_the_next_rollout() ->
     assert second.trajectory.begins[:, 0].tolist() == [True] + [False] * 6
 
 
-def test_what_cannot_wait_for_the_pause_is_refused(tmp_path: Path) -> None:
+def test_environments_that_cannot_wait_for_the_pause_are_refused(tmp_path: Path) -> None:
     for env in ("ALE/Pong-v5", toys.counting_vector):
         with pytest.raises(TrainingError, match="cannot wait for the pause: set resets=at_once"):
             ppo.train(ppo.Config(env=env, resets="in_pause"), run=tmp_path / "run")
@@ -74,7 +76,7 @@ def test_what_cannot_wait_for_the_pause_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_a_rollout_tells_its_games_its_seconds_and_the_version_it_was_sampled_with() -> None:
+def test_a_rollout_has_its_episodes_its_seconds_and_the_version_of_the_parameters() -> None:
     model = toys.network(1)
     sampler = toys.actor(COUNTING, model)
     sampler.set_param(Parameters(7, networks.state_of(model)))
@@ -86,12 +88,7 @@ def test_a_rollout_tells_its_games_its_seconds_and_the_version_it_was_sampled_wi
     assert all(spent >= 0 for spent in rollout.seconds.values())
 
 
-def test_rewards_stay_as_they_are() -> None:
-    played = toys.actor(COUNTING, toys.network(1)).sample().trajectory
-    assert played.reward[:, 0].tolist() == [10, 20, 30, 0, 10, 20]
-
-
-def test_the_log_probability_is_that_of_the_policy_that_chose() -> None:
+def test_log_probabilities_are_those_of_the_acting_policy() -> None:
     model = toys.network()
     with torch.no_grad():
         model.policy.bias.copy_(torch.tensor([0.0, math.log(3.0)]))
@@ -103,7 +100,7 @@ def test_the_log_probability_is_that_of_the_policy_that_chose() -> None:
 
 
 @torch.no_grad()
-def test_the_value_is_what_the_model_says_of_every_observation_the_last_included() -> None:
+def test_values_are_those_of_all_observations_including_the_last() -> None:
     model = toys.network(1)
     played = toys.actor(COUNTING, model).sample().trajectory
     _, value = model(torch.from_numpy(played.obs).flatten(0, 1))
@@ -112,7 +109,7 @@ def test_the_value_is_what_the_model_says_of_every_observation_the_last_included
 
 
 @torch.no_grad()
-def test_a_truncated_step_is_followed_by_the_value_of_its_own_episodes_last_observation() -> None:
+def test_a_truncated_step_is_followed_by_the_value_of_its_last_observation() -> None:
     model = toys.network(1)
     env = lambda: toys.Counting(length=2, truncates=True)
     played = toys.actor(CONFIG, model, env=env).sample().trajectory
@@ -121,25 +118,18 @@ def test_a_truncated_step_is_followed_by_the_value_of_its_own_episodes_last_obse
     assert played.value[2, 0] == played.value[5, 0] == pytest.approx(of_two)
 
 
-def test_the_same_seed_samples_the_same_and_another_does_not() -> None:
+def test_the_seed_determines_the_samples() -> None:
     model = toys.network()
     one, same, other = (toys.actor(CONFIG, model, seed) for seed in (5, 5, 6))
     assert_same(one.sample().trajectory, same.sample().trajectory)
     assert (one.sample().trajectory.action != other.sample().trajectory.action).any()
 
 
-def test_an_actor_does_not_act_by_the_learners_own_weights_when_they_share_a_process() -> None:
-    model = toys.network()
-    sampler = toys.actor(CONFIG, model)
-    assert sampler.model is not model
-    nn.init.ones_(model.policy.bias)
-    assert sampler.model.state_dict()["policy.bias"].tolist() == [0, 0]
-
-
-def test_new_parameters_hold_from_the_next_rollout_on() -> None:
+def test_parameters_apply_from_the_next_rollout_once_they_are_sent() -> None:
     model = toys.network()
     sampler = toys.actor(CONFIG, model)
     nn.init.constant_(model.value.bias, 50.0)
+    assert sampler.sample().trajectory.value.max() < 40  # the actor has its own copy
     sampler.set_param(Parameters(1, networks.state_of(model)))
     assert sampler.sample().trajectory.value.min() > 40
 
@@ -150,7 +140,7 @@ def test_the_parameters_of_another_model_are_refused() -> None:
         sampler.set_param(Parameters(1, networks.state_of(remembering())))
 
 
-def test_a_random_start_sets_the_environments_of_an_actor_apart() -> None:
+def test_a_random_start_decorrelates_the_environments_of_an_actor() -> None:
     long = lambda: toys.Counting(length=50)
     played = toys.actor(CONFIG, toys.network(1), env=long, random_start=30).sample()
     assert len(set(played.trajectory.obs[0, :, 0])) > 1
@@ -165,7 +155,7 @@ def test_a_random_start_sets_the_environments_of_an_actor_apart() -> None:
     ],
     ids=str,
 )
-def test_actions_are_kept_as_the_policy_drew_them(
+def test_trajectories_have_actions_as_the_policy_drew_them(
     space: gymnasium.Space[Any], dtype: type[np.generic]
 ) -> None:
     env = lambda: toys.Echo(space)
@@ -175,13 +165,13 @@ def test_actions_are_kept_as_the_policy_drew_them(
     played = sampler.sample().trajectory
     assert played.action.shape == (6, 4, 2)
     assert played.action.dtype == dtype
-    # What the toy observes is the last action, as its own space has it.
+    # The toy observes its last action.
     want = player.envs.actions.to_environment(played.action[0])
     np.testing.assert_allclose(played.obs[1], want.reshape(4, 2), rtol=1e-6)
 
 
 @torch.no_grad()
-def test_a_memory_is_stored_as_it_was_before_the_first_observation() -> None:
+def test_a_trajectory_has_the_recurrent_state_before_its_first_observation() -> None:
     model = remembering()
     sampler = toys.actor(CONFIG, model)
     first, second = sampler.sample().trajectory, sampler.sample().trajectory
@@ -193,7 +183,7 @@ def test_a_memory_is_stored_as_it_was_before_the_first_observation() -> None:
 
 
 @torch.no_grad()
-def test_whoever_learns_finds_the_log_probabilities_and_values_that_the_actor_found() -> None:
+def test_a_learner_recomputes_the_log_probabilities_and_values_of_the_actor() -> None:
     model = remembering()
     sampler = toys.actor(CONFIG, model)
     for _ in range(3):
@@ -206,24 +196,22 @@ def test_whoever_learns_finds_the_log_probabilities_and_values_that_the_actor_fo
         torch.testing.assert_close(torch.from_numpy(played.value), value)
 
 
-def test_an_actor_without_a_memory_stores_an_empty_one() -> None:
-    assert toys.actor(CONFIG, toys.network()).sample().trajectory.state.shape == (4, 0)
-
-
 @pytest.mark.parametrize("model", [toys.network(), remembering()], ids=["plain", "recurrent"])
-def test_an_actor_that_was_paused_goes_on_to_the_same_bit(model: nn.Module) -> None:
+def test_pausing_changes_nothing_and_a_resumed_actor_continues_exactly(model: nn.Module) -> None:
     straight, paused = toys.actor(CONFIG, model), toys.actor(CONFIG, model)
     for one in (straight, paused):
         one.sample()
     kept = paused.pause()
-    afterwards = toys.actor(CONFIG, model, seed=77)
-    afterwards.sample()
-    assert afterwards.resume(kept)
+    resumed = toys.actor(CONFIG, model, seed=77)
+    resumed.sample()
+    assert resumed.resume(kept)
     for _ in range(3):
-        assert_same(straight.sample().trajectory, afterwards.sample().trajectory)
+        want = straight.sample().trajectory
+        assert_same(want, paused.sample().trajectory)
+        assert_same(want, resumed.sample().trajectory)
 
 
-def test_what_was_paused_goes_on_in_pieces_as_long_as_are_asked_for_by_then() -> None:
+def test_a_resumed_actor_may_have_another_rollout_length() -> None:
     model = toys.network(1)
     first = toys.actor(COUNTING, model, rollout_steps=2)
     first.sample()
@@ -232,31 +220,17 @@ def test_what_was_paused_goes_on_in_pieces_as_long_as_are_asked_for_by_then() ->
     assert longer.sample().trajectory.obs[:, 0, 0].tolist() == [2, 3, 0, 1, 2, 3]
 
 
-def test_what_does_not_fit_or_cannot_be_read_is_begun_anew() -> None:
+def test_a_state_that_does_not_fit_or_cannot_be_read_leaves_the_actor_unchanged() -> None:
     model = toys.network()
-    sampler, fresh = (toys.actor(CONFIG, model, seed=3) for _ in range(2))
+    other_version, sampler, fresh = (toys.actor(CONFIG, model, seed=3) for _ in range(3))
     assert not sampler.resume(toys.actor(CONFIG, model, envs_per_actor=3).pause())
     assert not sampler.resume(sampler.pause()[:100])
+    del other_version.envs.agents
+    assert not sampler.resume(other_version.pause())
     assert_same(sampler.sample().trajectory, fresh.sample().trajectory)
 
 
-def test_what_a_version_without_some_attribute_has_paused_is_begun_anew() -> None:
-    model = toys.network()
-    earlier, sampler, fresh = (toys.actor(CONFIG, model, seed=3) for _ in range(3))
-    del earlier.envs.agents
-    assert not sampler.resume(earlier.pause())
-    assert_same(sampler.sample().trajectory, fresh.sample().trajectory)
-
-
-def test_pausing_changes_nothing() -> None:
-    model = toys.network()
-    straight, paused = toys.actor(CONFIG, model), toys.actor(CONFIG, model)
-    for _ in range(3):
-        paused.pause()
-        assert_same(straight.sample().trajectory, paused.sample().trajectory)
-
-
-def test_games_that_were_under_way_at_a_pause_are_counted_whole(
+def test_games_that_span_a_pause_are_counted_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = toys.network(1)
@@ -264,16 +238,16 @@ def test_games_that_were_under_way_at_a_pause_are_counted_whole(
     sampler = toys.actor(CONFIG, model, env=long)
     sampler.sample()
     kept = sampler.pause()
-    later = time.perf_counter() + 5000
-    monkeypatch.setattr(time, "perf_counter", lambda: later)  # a machine that was off meanwhile
+    later = time.perf_counter() + 5000  # as if the machine had been off
+    monkeypatch.setattr(time, "perf_counter", lambda: later)
     sampler.resume(kept)
     rollout = sampler.sample()
     assert rollout.episodes == [Episode(450.0, 9)] * 4
-    assert rollout.seconds["idle"] < 100  # the pause is nobody's idleness
+    assert rollout.seconds["idle"] < 100  # the pause does not count
 
 
 @pytest.mark.parametrize("env", [toys.Unsaveable, "ALE/Pong-v5"], ids=["own", "Atari"])
-def test_environments_that_cannot_be_saved_leave_nothing_to_go_on_from(env: Any) -> None:
+def test_environments_that_cannot_be_pickled_have_an_empty_state(env: Any) -> None:
     class Blind(networks.MLP):
         def forward(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             return torch.zeros(len(obs), 6), torch.zeros(len(obs))

@@ -1,4 +1,4 @@
-"""Runs whose actors dial in."""
+"""Tests of runs whose actors dial in."""
 
 import contextlib
 import os
@@ -54,7 +54,7 @@ def start(cluster: Here) -> "subprocess.Popen[str]":
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_runs_train_with_actors_that_dial_in_one_after_the_other(
+def test_successive_runs_train_with_the_same_actors_that_dial_in(
     cluster: Here, tmp_path: Path
 ) -> None:
     remotely.connect(cluster.address, key=cluster.key)
@@ -82,7 +82,7 @@ def test_runs_train_with_actors_that_dial_in_one_after_the_other(
         assert out.endswith("the cluster was stopped\n")
 
 
-def test_a_run_for_arrivals_needs_a_cluster_that_others_can_reach(tmp_path: Path) -> None:
+def test_a_run_with_arrivals_needs_a_cluster_that_others_can_reach(tmp_path: Path) -> None:
     with pytest.raises((remotely.NotConnected, TrainingError), match="remotely start"):
         ppo.train(ppo.Config(env="CartPole-v1", arrivals=True), run=tmp_path / "run")
     remotely.shutdown()

@@ -1,4 +1,4 @@
-"""Rounds: all sample, and are waited for."""
+"""Tests of Rounds."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from tests.remotely_rl.acting.fakes import Fake, Sample, crew_of, params, wait_f
 pytestmark = pytest.mark.usefixtures("fakes")
 
 
-def test_a_round_comes_in_the_order_of_the_actors_whoever_is_first() -> None:
+def test_a_round_is_in_the_order_of_the_actors() -> None:
     rounds = Rounds(crew_of(3))
     assert rounds.idle
     rounds.begin(params(4))
@@ -19,11 +19,11 @@ def test_a_round_comes_in_the_order_of_the_actors_whoever_is_first() -> None:
     for actor in reversed(rounds.crew.actors):
         actor.finish()
     taken: list[Any] = list(rounds.take(0))
-    assert taken == [Sample(who, 1, 4, actor=who) for who in range(3)]
+    assert taken == [Sample(ident, 1, 4, actor=ident) for ident in range(3)]
     assert rounds.idle
 
 
-def test_all_of_a_round_sample_once_and_with_the_same_parameters() -> None:
+def test_all_actors_of_a_round_sample_once_with_the_same_parameters() -> None:
     rounds = Rounds(crew_of(3))
     for version in (1, 2, 5):
         rounds.begin(params(version))
@@ -33,7 +33,7 @@ def test_all_of_a_round_sample_once_and_with_the_same_parameters() -> None:
         assert {sample.version for sample in rounds.take(0)} == {version}
 
 
-def test_who_dies_in_a_round_is_missing_and_replaced_in_its_place_by_the_next() -> None:
+def test_an_actor_that_dies_in_a_round_is_left_out_and_its_index_reused() -> None:
     said: list[str] = []
     rounds = Rounds(crew_of(3, said=said))
     rounds.begin(params(1))
@@ -41,7 +41,7 @@ def test_who_dies_in_a_round_is_missing_and_replaced_in_its_place_by_the_next() 
     one.finish()
     two.die()
     three.finish()
-    assert [sample.who for sample in rounds.take(0)] == [0, 2]
+    assert [sample.ident for sample in rounds.take(0)] == [0, 2]
     assert said == ["actor 1 died: 1 was killed; it is replaced"]
     wait_for_newcomer(rounds.crew)
     rounds.begin(params(2))
@@ -51,7 +51,7 @@ def test_who_dies_in_a_round_is_missing_and_replaced_in_its_place_by_the_next() 
     assert second == [Sample(0, 2, 2), Sample(2, 2, 2, actor=2), Sample(3, 1, 2, actor=1)]
 
 
-def test_a_round_that_is_not_over_can_be_asked_for_again() -> None:
+def test_take_can_be_repeated_until_the_round_is_over() -> None:
     rounds = Rounds(crew_of(2))
     rounds.begin(params(1))
     one, two = rounds.crew.actors
@@ -63,8 +63,8 @@ def test_a_round_that_is_not_over_can_be_asked_for_again() -> None:
     assert taken == [Sample(0, 1, 1), Sample(1, 1, 1, actor=1)]
 
 
-def test_after_a_round_that_all_died_in_their_replacements_are_waited_for() -> None:
-    rounds = Rounds(crew_of(2, lambda who: Fake(who, at_once=who >= 2)))
+def test_after_a_round_in_which_all_actors_died_take_waits_for_replacements() -> None:
+    rounds = Rounds(crew_of(2, lambda ident: Fake(ident, at_once=ident >= 2)))
     rounds.begin(params(3))
     for actor in rounds.crew.actors:
         actor.die()
@@ -74,11 +74,11 @@ def test_after_a_round_that_all_died_in_their_replacements_are_waited_for() -> N
     while not rollouts:
         rounds.begin(params(3))
         rollouts = list(rounds.take(timeout_s=10))
-    assert {sample.who for sample in rollouts} <= {2, 3}
+    assert {sample.ident for sample in rollouts} <= {2, 3}
     assert {sample.version for sample in rollouts} == {3}
 
 
-def test_an_actor_that_raises_in_a_round_is_replaced_and_ended() -> None:
+def test_an_actor_that_raises_in_a_round_is_closed_and_replaced() -> None:
     said: list[str] = []
     rounds = Rounds(crew_of(2, said=said))
     rounds.begin(params(1))
@@ -90,10 +90,10 @@ def test_an_actor_that_raises_in_a_round_is_replaced_and_ended() -> None:
     assert said[0].startswith("actor 0 raised: ZeroDivisionError: in the environment; it is")
     wait_for_newcomer(rounds.crew)
     assert one.closed
-    assert [actor.who for actor in rounds.crew.actors] == [1, 2]
+    assert [actor.ident for actor in rounds.crew.actors] == [1, 2]
 
 
-def test_what_no_other_actor_could_do_better_ends_a_round() -> None:
+def test_an_error_that_a_replacement_would_not_fix_is_raised_by_take() -> None:
     rounds = Rounds(crew_of(1))
     rounds.begin(params(1))
     rounds.crew.actors[0].fail(TrainingError("n_step_q needs actions that are numbered"))

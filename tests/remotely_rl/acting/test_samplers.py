@@ -1,4 +1,4 @@
-"""A crew that samples with the newest parameters."""
+"""Tests of Samplers: when parameters are sent."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from tests.remotely_rl.acting.fakes import Fake, crew_of, params
 
 
 @pytest.mark.usefixtures("fakes")
-def test_parameters_are_sent_once_and_just_before_the_next_call() -> None:
+def test_parameters_are_sent_once_and_just_before_the_next_sample() -> None:
     crew = crew_of(1)
     (actor,) = crew.actors
     assert not actor.calls
@@ -22,7 +22,7 @@ def test_parameters_are_sent_once_and_just_before_the_next_call() -> None:
 
 
 @pytest.mark.usefixtures("fakes")
-def test_actors_that_need_no_parameters_are_sent_none() -> None:
+def test_a_crew_without_parameters_sends_none() -> None:
     crew: Samplers[Any] = Samplers(Fake, 1, None, say=lambda text: None)
     crew.request(crew.actors[0])
     assert len(crew.actors[0].calls) == 1

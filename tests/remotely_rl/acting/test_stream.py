@@ -1,4 +1,4 @@
-"""A stream: by rules, with actors that do what the test says, and in processes."""
+"""Tests of Stream, with fakes and with processes."""
 
 import os
 import signal
@@ -18,9 +18,7 @@ from tests.remotely_rl.acting.fakes import Fake, Sample, crew_of, faked, params
 
 
 @pytest.mark.usefixtures("fakes")
-def test_each_actor_has_so_many_calls_ahead_of_it_and_is_asked_again_for_each_that_is_taken() -> (
-    None
-):
+def test_each_actor_has_up_to_ahead_pending_calls() -> None:
     stream = Stream(crew_of(3), ahead=2)
     assert [actor.pending for actor in stream.crew.actors] == [2, 2, 2]
     stream.crew.actors[1].finish()
@@ -30,29 +28,29 @@ def test_each_actor_has_so_many_calls_ahead_of_it_and_is_asked_again_for_each_th
 
 
 @pytest.mark.usefixtures("fakes")
-def test_running_free_whatever_comes_first_is_taken_first() -> None:
+def test_without_a_staleness_limit_rollouts_are_taken_as_they_arrive() -> None:
     stream = Stream(crew_of(3), ahead=1)
-    for who in (2, 0, 2, 1):
-        stream.crew.actors[who].finish()
+    for ident in (2, 0, 2, 1):
+        stream.crew.actors[ident].finish()
         taken = stream.take(0)
         assert taken is not None
-        assert taken.who == who
+        assert taken.ident == ident
 
 
 @pytest.mark.usefixtures("fakes")
-def test_within_a_bound_of_staleness_rollouts_are_taken_in_the_order_of_asking() -> None:
+def test_with_a_staleness_limit_rollouts_are_taken_in_the_order_of_requests() -> None:
     stream = Stream(crew_of(3), ahead=1, batch=3, max_staleness=1)
     one, two, three = stream.crew.actors
     three.finish()
     two.finish()
-    assert stream.take(0) is None  # the first is still at it
+    assert stream.take(0) is None  # the first has not finished
     one.finish()
     taken = [stream.take(0) for _ in range(3)]
-    assert [sample.who for sample in taken if sample] == [0, 1, 2]
+    assert [sample.ident for sample in taken if sample] == [0, 1, 2]
 
 
 @pytest.mark.usefixtures("fakes")
-def test_without_any_staleness_a_stream_is_rounds() -> None:
+def test_with_staleness_0_a_stream_samples_in_rounds() -> None:
     stream = Stream(crew_of(2), ahead=2, batch=2, max_staleness=0)
     one, two = stream.crew.actors
     for version in range(3):
@@ -75,7 +73,7 @@ def test_without_any_staleness_a_stream_is_rounds() -> None:
     empty=st.integers(0, 2),
     random=st.randoms(use_true_random=False),
 )
-def test_no_rollout_is_learnt_from_that_is_further_behind_than_allowed(
+def test_no_rollout_is_staler_than_the_limit(
     actors: int, ahead: int, batch: int, bound: int, speeds: list[int], empty: int, random: Any
 ) -> None:
     with faked():
@@ -84,9 +82,9 @@ def test_no_rollout_is_learnt_from_that_is_further_behind_than_allowed(
         while version < 8:
             busy = [actor for actor in stream.crew.actors if actor.pending]
             assert busy, "all wait for each other"
-            weights = [speeds[actor.who] for actor in busy]
+            weights = [speeds[actor.ident] for actor in busy]
             (actor,) = random.choices(busy, weights)
-            actor.finish(steps=int(random.randrange(5) >= empty))  # some hold no experience
+            actor.finish(steps=int(random.randrange(5) >= empty))  # some have no experience
             while sample := stream.take(0):
                 gathered.append(sample)
                 if len(gathered) == batch:
@@ -100,7 +98,7 @@ def test_no_rollout_is_learnt_from_that_is_further_behind_than_allowed(
 
 
 @pytest.mark.usefixtures("fakes")
-def test_a_bound_of_staleness_is_used_and_not_only_kept() -> None:
+def test_a_stream_uses_all_of_its_staleness_limit() -> None:
     stream = Stream(crew_of(2), ahead=2, batch=2, max_staleness=1)
     behind = []
     for version in range(6):
@@ -110,11 +108,11 @@ def test_a_bound_of_staleness_is_used_and_not_only_kept() -> None:
         behind += [version - sample.version for sample in taken if sample]
         stream.publish(params(version + 1))
     assert len(behind) == 12
-    assert behind[-4:] == [1, 1, 1, 1]  # each samples on while the other batch is learnt from
+    assert behind[-4:] == [1, 1, 1, 1]  # actors sample during each update
 
 
 @pytest.mark.usefixtures("fakes")
-def test_rollouts_that_hold_neither_steps_nor_games_are_passed_over() -> None:
+def test_rollouts_without_steps_and_episodes_are_skipped() -> None:
     stream = Stream(crew_of(1), ahead=1)
     stream.crew.actors[0].finish(steps=0)
     assert stream.take(0) is None
@@ -124,7 +122,7 @@ def test_rollouts_that_hold_neither_steps_nor_games_are_passed_over() -> None:
 
 @pytest.mark.usefixtures("fakes")
 @pytest.mark.parametrize("bound", [None, 2])
-def test_the_calls_of_one_that_died_are_dropped_and_the_stream_goes_on(bound: int | None) -> None:
+def test_the_calls_of_a_dead_actor_are_dropped_and_the_stream_goes_on(bound: int | None) -> None:
     stream = Stream(crew_of(2), ahead=2, batch=2, max_staleness=bound)
     one, two = stream.crew.actors
     one.die()
@@ -139,11 +137,11 @@ def test_the_calls_of_one_that_died_are_dropped_and_the_stream_goes_on(bound: in
         if len(taken) % 2 == 0:
             stream.publish(params(1))
     assert one not in stream.crew.actors
-    assert 0 not in {sample.who for sample in taken}
+    assert 0 not in {sample.ident for sample in taken}
 
 
 @pytest.mark.usefixtures("fakes")
-def test_who_is_let_go_finishes_what_it_is_at() -> None:
+def test_an_actor_that_leaves_finishes_its_calls_first() -> None:
     stream = Stream(crew_of(3), ahead=2)
     one, two, three = stream.crew.actors
     stream.resize(1)
@@ -159,7 +157,7 @@ def test_who_is_let_go_finishes_what_it_is_at() -> None:
 
 
 @pytest.mark.usefixtures("fakes")
-def test_more_are_hired_and_given_work() -> None:
+def test_added_actors_are_made_and_used() -> None:
     stream = Stream(crew_of(1), ahead=1)
     stream.resize(3)
     while len(stream.crew.actors) < 3:
@@ -169,19 +167,19 @@ def test_more_are_hired_and_given_work() -> None:
 
 @pytest.mark.usefixtures("fakes")
 @pytest.mark.parametrize("counts", [(4, 3), (4, 1), (2, 2), (4, 2, 3), (3, 1, 4)], ids=str)
-def test_in_the_end_there_are_as_many_as_were_asked_for_last(counts: tuple[int, ...]) -> None:
+def test_the_last_resize_determines_the_number_of_actors(counts: tuple[int, ...]) -> None:
     may_come = threading.Event()
 
-    def make(who: int) -> Fake:
-        if who >= 2:
+    def make(ident: int) -> Fake:
+        if ident >= 2:
             may_come.wait(40)
-        return Fake(who)
+        return Fake(ident)
 
     stream = Stream(crew_of(2, make), ahead=1)
-    for count in counts:  # before the first of them has come
+    for count in counts:  # before any of them is made
         stream.resize(count)
     may_come.set()
-    for _ in range(10):  # turns after the last has come
+    for _ in range(10):  # turns after the last one is made
         while stream.crew.starting:
             stream.crew.actors[0].finish()
             stream.take(timeout_s=0.1)
@@ -194,7 +192,7 @@ def test_in_the_end_there_are_as_many_as_were_asked_for_last(counts: tuple[int, 
 
 
 class Rollout(NamedTuple):
-    """What a Toy returns."""
+    """A rollout of a Toy."""
 
     version: int
     pid: int
@@ -205,7 +203,7 @@ class Rollout(NamedTuple):
 
 @remotely.remote_class
 class Toy:
-    """Samples nothing, but says who it is, what it was sent and how often it was called."""
+    """Returns its number, the version that it was sent, and the number of its calls."""
 
     def __init__(self, number: int, dies: bool = False):
         self.number = number
@@ -231,39 +229,37 @@ def take(stream: Stream[Any]) -> Rollout:
             return rollout  # type: ignore[no-any-return]
 
 
-def who(rollout: Rollout) -> int:
+def number_of(rollout: Rollout) -> int:
     return int(rollout.episodes[0].score)
 
 
 @pytest.mark.usefixtures("here")
-def test_every_actor_is_heard_and_one_that_is_killed_is_replaced_with_the_newest_parameters() -> (
-    None
-):
+def test_a_killed_actor_is_replaced_with_the_newest_parameters() -> None:
     said: list[str] = []
     stream = Stream(crew_of(3, Toy, said), ahead=2)
     heard: list[Rollout] = []
-    while {who(rollout) for rollout in heard} != {0, 1, 2}:
+    while {number_of(rollout) for rollout in heard} != {0, 1, 2}:
         heard.append(take(stream))
     for number in range(3):
-        calls = [r.episodes[0].length for r in heard if who(r) == number]
+        calls = [r.episodes[0].length for r in heard if number_of(r) == number]
         assert calls == list(range(1, len(calls) + 1))
 
     stream.publish(params(4))
     victim = take(stream)
     os.kill(victim.pid, signal.SIGKILL)
-    while who(newcomers := take(stream)) < 3:
+    while number_of(newcomer := take(stream)) < 3:
         pass
-    assert newcomers.version == 4
+    assert newcomer.version == 4
     assert len(said) == 1
     assert "SIGKILL" in said[0]
-    assert who(victim) not in {who(take(stream)) for _ in range(9)}
+    assert number_of(victim) not in {number_of(take(stream)) for _ in range(9)}
     stream.close()
 
 
 @pytest.mark.usefixtures("local")
-def test_new_parameters_hold_from_the_next_call_on() -> None:
+def test_new_parameters_apply_from_the_next_requested_call() -> None:
     stream = Stream(crew_of(1, Toy), ahead=1)
-    first = take(stream)  # the call after it is on its way already
+    first = take(stream)  # the next call is already submitted
     stream.publish(params(1))
     versions = [first.version, *(take(stream).version for _ in range(3))]
     stream.close()
@@ -271,7 +267,7 @@ def test_new_parameters_hold_from_the_next_call_on() -> None:
 
 
 @pytest.mark.usefixtures("local")
-def test_parameters_that_do_not_fit_are_an_error_and_not_old_parameters_for_ever() -> None:
+def test_parameters_that_do_not_fit_raise_an_error() -> None:
     stream = Stream(crew_of(1, Toy), ahead=1)
     stream.publish(params(1, width=3))
     take(stream)  # sampled before they were sent

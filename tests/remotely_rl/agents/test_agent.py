@@ -1,4 +1,4 @@
-"""Agents that act and are exported: shapes, masks, memory; and graphs beside the model."""
+"""Tests of Agent and its export: shapes, masks, recurrent state, and graphs."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from remotely_rl.runs import training
 
 
 class Camera(gymnasium.Env[Any, Any]):
-    """A picture, channels last, and a speed; the last of three actions is illegal."""
+    """Observes a picture, channels last, and a speed; the last of three actions is illegal."""
 
     observation_space = spaces.Dict(
         {
@@ -65,7 +65,7 @@ def test_one_observation_gives_an_action_of_the_environment(cart: Agent) -> None
     assert cart.action_space.contains(cart.act(samples(cart, 1)[0]))
 
 
-def test_a_batch_gives_the_actions_of_its_observations_one_by_one() -> None:
+def test_a_batch_has_the_actions_of_its_single_observations() -> None:
     agent = agent_of(sac, "Pendulum-v1")
     several = samples(agent, 5)
     together = agent.act(np.stack(several))
@@ -73,13 +73,13 @@ def test_a_batch_gives_the_actions_of_its_observations_one_by_one() -> None:
     np.testing.assert_allclose(together, np.stack(alone), rtol=1e-5)
 
 
-def test_actions_that_are_drawn_differ_and_those_that_are_not_are_the_same(cart: Agent) -> None:
+def test_deterministic_actions_are_equal_and_sampled_ones_differ(cart: Agent) -> None:
     obs = np.stack([samples(cart, 1)[0]] * 64)
     assert len(set(cart.act(obs).tolist())) == 1
     assert len(set(cart.act(obs, deterministic=False).tolist())) == 2
 
 
-def test_a_mask_forbids_an_action_whether_one_acts_or_many(camera: Agent) -> None:
+def test_a_mask_applies_to_single_observations_and_batches(camera: Agent) -> None:
     obs = samples(camera, 1)[0]
     for legal in range(3):
         mask = np.eye(3, dtype=np.int8)[legal]
@@ -88,31 +88,29 @@ def test_a_mask_forbids_an_action_whether_one_acts_or_many(camera: Agent) -> Non
         assert camera.act(many, mask=np.stack([mask] * 4)).tolist() == [legal - 1] * 4
 
 
-def test_an_agent_of_masked_actions_asks_for_its_mask(camera: Agent) -> None:
+def test_a_missing_mask_is_refused(camera: Agent) -> None:
     with pytest.raises(TrainingError, match=r'pass mask=info\["action_mask"\]'):
         camera.act(samples(camera, 1)[0])
 
 
-def test_a_mask_is_refused_by_an_agent_that_was_trained_without(cart: Agent) -> None:
-    with pytest.raises(TrainingError, match="trained without masks"):
+def test_an_agent_trained_without_masks_refuses_a_mask(cart: Agent) -> None:
+    with pytest.raises(TrainingError, match="trained without action masks"):
         cart.act(samples(cart, 1)[0], mask=np.ones(2))
 
 
 @pytest.mark.parametrize("bad", [np.zeros(3), np.zeros((2, 5)), np.zeros(())])
-def test_an_observation_of_another_shape_is_refused_with_the_shapes_that_fit(
-    cart: Agent, bad: Any
-) -> None:
+def test_an_observation_of_another_shape_is_refused(cart: Agent, bad: Any) -> None:
     with pytest.raises(TrainingError, match=r"has \[4\], and a batch of N has \[N, 4"):
         cart.act(bad)
 
 
-def test_a_part_that_is_missing_is_named(camera: Agent) -> None:
+def test_a_missing_part_of_an_observation_is_named(camera: Agent) -> None:
     with pytest.raises(TrainingError, match="obs has no 'speed'"):
         camera.act({"picture": np.zeros((36, 40, 3), np.uint8)}, mask=np.ones(3))
 
 
 def policies(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
-    """The policies by which the agent acts from now on."""
+    """Return a list that collects the policies of the agent from now on."""
     seen: list[torch.Tensor] = []
     best = type(agent.config).best
 
@@ -124,7 +122,7 @@ def policies(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor
     return seen
 
 
-def test_a_memory_lasts_from_call_to_call_until_an_episode_begins(
+def test_the_recurrent_state_lasts_until_an_episode_begins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     agent = agent_of(ppo, "CartPole-v1", lstm=8)
@@ -142,7 +140,7 @@ def test_a_memory_lasts_from_call_to_call_until_an_episode_begins(
     assert not torch.equal(first, second)
 
 
-def test_each_row_of_a_batch_has_a_memory_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_row_of_a_batch_has_its_own_recurrent_state(monkeypatch: pytest.MonkeyPatch) -> None:
     agent = agent_of(ppo, "CartPole-v1", lstm=8)
     obs, seen = np.stack(samples(agent, 2)), policies(agent, monkeypatch)
     agent.act(obs)
@@ -152,7 +150,7 @@ def test_each_row_of_a_batch_has_a_memory_of_its_own(monkeypatch: pytest.MonkeyP
 
 
 def graph_and_results(agent: Agent, rows: int) -> tuple[list[str], Any, Any]:
-    """Names and values of inputs, and what the agent's graph returns for them in torch."""
+    """Return names and values of inputs, and the outputs of the agent's graph in torch."""
     graph = export.Graph(agent).eval()
     examples, names = export.example_of(agent, graph)
     generator = torch.Generator().manual_seed(5)
@@ -174,7 +172,7 @@ def graph_and_results(agent: Agent, rows: int) -> tuple[list[str], Any, Any]:
         pytest.param(dqn, "ALE/Pong-v5", {}, marks=pytest.mark.slow),
     ],
 )
-def test_an_onnx_file_computes_what_the_agent_computes_for_any_number_of_rows(
+def test_an_onnx_file_computes_the_same_for_any_batch_size(
     kind: Any, env: Any, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     agent = agent_of(kind, env, **settings)
@@ -187,9 +185,7 @@ def test_an_onnx_file_computes_what_the_agent_computes_for_any_number_of_rows(
 
 
 @pytest.mark.parametrize("kind", [sac, td3])
-def test_an_exported_program_chooses_the_action_that_the_agent_chooses(
-    kind: Any, tmp_path: Path
-) -> None:
+def test_an_exported_program_chooses_the_agents_actions(kind: Any, tmp_path: Path) -> None:
     agent = agent_of(kind, "Pendulum-v1")
     program = torch.export.load(agent.export(tmp_path / "agent.pt2")).module()
     obs = np.stack(samples(agent, 5))
@@ -204,15 +200,13 @@ def test_masks_and_nested_observations_are_inputs_of_the_graph(camera: Agent) ->
     assert results[0].shape == (3,)
 
 
-def test_an_export_of_another_suffix_is_refused_with_those_that_there_are(
-    cart: Agent, tmp_path: Path
-) -> None:
-    with pytest.raises(TrainingError, match=r"is to end in \.onnx or \.pt2"):
+def test_an_export_with_an_unknown_suffix_is_refused(cart: Agent, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=r"must end in \.onnx or \.pt2"):
         cart.export(tmp_path / "agent.tflite")
 
 
 class Unpredictable(torch.nn.Module):
-    """What it computes depends on the numbers that it sees."""
+    """Has data-dependent control flow."""
 
     def __init__(self, shape: tuple[int, ...], outputs: int):
         super().__init__()
@@ -224,7 +218,7 @@ class Unpredictable(torch.nn.Module):
         return self.policy(obs), obs[:, 0]
 
 
-def test_a_model_that_cannot_be_exported_is_named(tmp_path: Path) -> None:
+def test_an_error_names_a_model_that_cannot_be_exported(tmp_path: Path) -> None:
     config = ppo.Config(env="CartPole-v1", device="cpu")
     trained = Trained(config, training.make_learner(config, model=Unpredictable).model.eval())
     envs = trained.environments(1)

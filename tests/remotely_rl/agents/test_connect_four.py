@@ -1,4 +1,4 @@
-"""The game of the example, and the minimax player that it is to beat."""
+"""Tests of the Connect Four example: the game and its minimax player."""
 
 import functools
 from typing import Any
@@ -15,21 +15,21 @@ THEIRS: Any = functools.partial(pettingzoo.make, "aec", "classic/connect_four-v3
 
 
 def position(text: str) -> Any:
-    """What the player of x sees of a board: the lowest rows, the last one at the bottom."""
+    """Return the observation of player x; `text` has the lowest rows, the bottom one last."""
     rows = text.split()
     board = ["." * COLUMNS] * (ROWS - len(rows)) + rows
-    planes = [[[cell == who for who in "xo"] for cell in row] for row in board]
+    planes = [[[cell == stone for stone in "xo"] for cell in row] for row in board]
     mask = [cell == "." for cell in board[0]]
     return {"observation": np.array(planes, np.int8), "action_mask": np.array(mask, np.int8)}
 
 
 def chosen(text: str) -> set[int]:
-    """The columns that minimax takes there, in several tries."""
+    """Return the columns that minimax chooses in several tries."""
     seen, random = position(text), np.random.default_rng(1)
     return {minimax(seen, seen["action_mask"], random) for _ in range(5)}
 
 
-def test_the_game_is_pettingzoos_move_by_move() -> None:
+def test_the_game_equals_pettingzoos_move_by_move() -> None:
     random, ours, theirs = np.random.default_rng(1), ConnectFour(), THEIRS()
     for agent in ours.possible_agents:
         assert ours.observation_space(agent) == theirs.observation_space(agent)
@@ -50,7 +50,7 @@ def test_the_game_is_pettingzoos_move_by_move() -> None:
             theirs.step(move)
 
 
-def test_the_game_of_pettingzoo_is_played_the_same_way() -> None:
+def test_pettingzoos_game_can_be_played_too() -> None:
     envs = SelfPlay(THEIRS)(num_envs=3)
     obs, _ = envs.reset(seed=1)
     for _ in range(60):
@@ -65,16 +65,16 @@ def test_the_game_of_pettingzoo_is_played_the_same_way() -> None:
     [
         ("xxx....", {3}),  # wins
         ("x...... x...... x......", {0}),
-        ("ooo.... ", {3}),  # does not let the other win
+        ("ooo.... ", {3}),  # prevents a win
         ("..ooo.. ..xxx..", {1, 5}),  # wins on one side or the other
-        ("o...... o...... oxx.xxx", {3}),  # wins rather than defends
+        ("o...... o...... oxx.xxx", {3}),  # wins instead of defending
     ],
 )
-def test_minimax_takes_the_move_that_decides(board: str, columns: set[int]) -> None:
+def test_minimax_takes_the_decisive_move(board: str, columns: set[int]) -> None:
     assert chosen(board) <= columns
 
 
-def test_four_in_a_line_are_found_in_each_direction_and_not_around_the_edge() -> None:
+def test_has_four_finds_lines_in_each_direction_but_not_across_the_edge() -> None:
     stones = {
         name: sum(1 << (column * 7 + row) for column, row in places)
         for name, places in {
@@ -90,7 +90,7 @@ def test_four_in_a_line_are_found_in_each_direction_and_not_around_the_edge() ->
     assert found == {"upright", "level", "rising", "falling"}
 
 
-def test_openings_are_random_positions_that_nobody_has_won_and_a_seed_repeats_them() -> None:
+def test_openings_are_random_undecided_positions_determined_by_the_seed() -> None:
     boards = []
     for seed in range(50):
         game, again = ConnectFour(opening=10), ConnectFour(opening=10)
@@ -102,7 +102,7 @@ def test_openings_are_random_positions_that_nobody_has_won_and_a_seed_repeats_th
     assert len(set(boards)) > 30
 
 
-def test_a_full_board_is_a_draw_whose_last_observation_can_be_acted_on() -> None:
+def test_a_full_board_is_a_draw_with_a_legal_mask() -> None:
     full = ConnectFour()
     full.reset()
     for column in (0, 1, 0, 1, 1, 0, 1, 0, 0, 1, 0, 1, 2, 3, 2, 3, 3, 2, 3, 2, 2, 3, 2, 3,

@@ -1,4 +1,4 @@
-"""An evaluation: whole games, drawn fairly, and a mean that says how sure it is."""
+"""Tests of evaluation: which games count, how the agent acts, and the numbers."""
 
 import dataclasses
 import itertools
@@ -16,14 +16,14 @@ import torch
 from click.testing import CliRunner, Result
 from torch import nn
 
-from remotely_rl import a2c, environments, networks, user_code
+from remotely_rl import a2c, networks, user_code
 from remotely_rl.acting.evaluation import (
     STUDENT_T,
     Evaluation,
     half_interval,
     measure,
     quotas,
-    telling,
+    with_progress,
 )
 from remotely_rl.acting.policy import Policy, Trained, one_thread
 from remotely_rl.agents import load
@@ -55,7 +55,7 @@ def trained_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(trained_once: Path, tmp_path: Path) -> Path:
-    """A run folder for a test to harm."""
+    """A copy of a run folder, for a test to modify."""
     return shutil.copytree(trained_once, tmp_path / "run")
 
 
@@ -71,9 +71,9 @@ def untrained(env: Any, **more: Any) -> Trained:
 # --- which games count ----------------------------------------------------------------------------
 
 
-def test_every_environment_has_its_quota_so_that_short_games_do_not_crowd_out_long_ones() -> None:
+def test_every_environment_plays_its_quota_of_games() -> None:
     agent = untrained(toys.Counting)
-    lengths = itertools.cycle([2, 30])  # in the time of one long game, fifteen short ones end
+    lengths = itertools.cycle([2, 30])  # fifteen short games end during a long one
     config = a2c.Config(env=lambda: toys.Counting(next(lengths)))
     done = measure(agent._replace(config=config), episodes=5, greedy=False, envs=2)
     assert done.lengths == [2, 2, 2, 30, 30]
@@ -92,7 +92,7 @@ def test_no_more_environments_are_made_than_there_are_games() -> None:
     assert len(made) == 3
 
 
-def test_scores_are_raw_whatever_the_learner_clips(tmp_path: Path) -> None:
+def test_scores_are_not_clipped(tmp_path: Path) -> None:
     run = train(tmp_path / "run", toys.Counting, reward_clip=1.0)
     done = evaluate(run, 4, env=toys.Counting)
     assert done.scores == [60.0] * 4
@@ -100,11 +100,11 @@ def test_scores_are_raw_whatever_the_learner_clips(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", [toys.Guess, toys.guess_in_pairs])
-def test_games_are_told_apart_whenever_the_next_one_begins(source: Any) -> None:
+def test_games_are_separated_in_every_kind_of_environment(source: Any) -> None:
     assert measure(untrained(source), 9, greedy=True, envs=2).lengths == [1] * 9
 
 
-def test_environments_that_crash_now_and_then_are_left_out_and_too_many_end_it() -> None:
+def test_crashed_episodes_do_not_count_and_too_many_crashes_raise() -> None:
     class Breaks(toys.Guess):
         chance = 0.02
 
@@ -120,7 +120,7 @@ def test_environments_that_crash_now_and_then_are_left_out_and_too_many_end_it()
         measure(agent, 9, greedy=True, envs=2)
 
 
-def test_a_lost_life_ends_no_game_even_if_it_did_in_training() -> None:
+def test_a_lost_life_does_not_end_a_game_even_if_it_did_in_training() -> None:
     agent = untrained("ALE/Breakout-v5", life_loss_is_terminal=True)
     envs = agent.environments(1)
     with one_thread():
@@ -136,7 +136,7 @@ def test_a_lost_life_ends_no_game_even_if_it_did_in_training() -> None:
 # --- how the agent acts ---------------------------------------------------------------------------
 
 
-def test_the_same_arguments_give_the_same_games_and_another_seed_gives_others(run: Path) -> None:
+def test_the_seed_determines_the_games(run: Path) -> None:
     threads = torch.get_num_threads()
     first = evaluate(run, 6, seed=1)
     assert evaluate(run, 6, seed=1) == first
@@ -144,11 +144,11 @@ def test_the_same_arguments_give_the_same_games_and_another_seed_gives_others(ru
     assert torch.get_num_threads() == threads
 
 
-def test_greedy_takes_the_likeliest_action_and_sampled_draws_by_the_policy() -> None:
+def test_greedy_takes_the_most_likely_action_and_sampled_follows_the_policy() -> None:
     model = toys.network()
     with torch.no_grad():
         model.policy.weight.zero_()
-        model.policy.bias.copy_(torch.tensor([0.0, math.log(3)]))  # 1 in three cases of four
+        model.policy.bias.copy_(torch.tensor([0.0, math.log(3)]))  # 1 with a probability of 3 / 4
     obs, begins = np.zeros((4000, 2), np.float32), np.zeros(4000, np.bool_)
     two = action_spaces.Discrete(2)
     assert Policy(Common(), model, two, 4000, greedy=True, seed=0).act(obs, begins).mean() == 1
@@ -156,7 +156,7 @@ def test_greedy_takes_the_likeliest_action_and_sampled_draws_by_the_policy() -> 
     assert drawn == pytest.approx(0.75, abs=0.03)
 
 
-def test_memory_is_carried_and_starts_anew_where_an_episode_does() -> None:
+def test_the_recurrent_state_is_reset_where_an_episode_begins() -> None:
     policy = Policy(Common(), toys.CountsSteps(), action_spaces.Discrete(4), 2, greedy=True, seed=0)
     obs = np.zeros((2, 1), np.float32)
     begins = [[True, True], [False, False], [True, False], [False, False]]
@@ -164,10 +164,10 @@ def test_memory_is_carried_and_starts_anew_where_an_episode_does() -> None:
     assert acted == [[0, 0], [1, 1], [0, 2], [1, 3]]
 
 
-# --- which agent ----------------------------------------------------------------------------------
+# --- loading --------------------------------------------------------------------------------------
 
 
-def test_the_last_checkpoint_or_the_best_is_taken(run: Path) -> None:
+def test_the_last_or_the_best_checkpoint_is_loaded(run: Path) -> None:
     last = toys.weights(load.load(run).model)
     content = torch.load(run / "checkpoint.pt", weights_only=True)
     content["learner"]["model"]["policy.bias"] += 1
@@ -176,7 +176,7 @@ def test_the_last_checkpoint_or_the_best_is_taken(run: Path) -> None:
     assert not torch.equal(toys.weights(load.load(run, "best").model), last)
 
 
-def test_what_a_checkpoint_holds_of_the_actors_is_not_unpickled(
+def test_evaluation_does_not_unpickle_the_actors_state(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = torch.load(run / "checkpoint.pt", weights_only=True)
@@ -186,7 +186,7 @@ def test_what_a_checkpoint_holds_of_the_actors_is_not_unpickled(
     evaluate(run, 1)
 
 
-def test_a_model_of_the_users_own_is_to_be_given(tmp_path: Path) -> None:
+def test_the_users_own_model_must_be_passed(tmp_path: Path) -> None:
     def wide(shape: tuple[int, ...], outputs: int) -> nn.Module:
         return networks.RecurrentMLP(shape, outputs, 8)
 
@@ -198,7 +198,7 @@ def test_a_model_of_the_users_own_is_to_be_given(tmp_path: Path) -> None:
         evaluate(run, 2)
 
 
-def test_another_environment_of_the_same_spaces_is_played_by_its_id(
+def test_another_environment_with_the_same_spaces_can_be_played(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     short = dataclasses.replace(gymnasium.spec("CartPole-v1"), max_episode_steps=5)
@@ -212,14 +212,14 @@ def test_another_environment_of_the_same_spaces_is_played_by_its_id(
 
 
 class Endless(toys.Counting):
-    """Each step is worth 10."""
+    """Never ends; the reward of each step is 10."""
 
     def step(self, action: int) -> Any:
         obs, _, _, _, info = super().step(action)
         return obs, 10.0, False, False, info
 
 
-def test_an_evaluation_stops_after_so_many_steps_with_the_games_that_have_ended() -> None:
+def test_an_evaluation_stops_after_steps_with_the_games_that_have_ended() -> None:
     agent = untrained(toys.Counting)
     lengths = itertools.cycle([2, 30])
     config = a2c.Config(env=lambda: toys.Counting(next(lengths)))
@@ -230,9 +230,9 @@ def test_an_evaluation_stops_after_so_many_steps_with_the_games_that_have_ended(
         measure(agent._replace(config=a2c.Config(env=Endless)), 5, greedy=True, envs=2, steps=9)
 
 
-def test_how_far_it_is_is_told_every_ten_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_printed_every_ten_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     now = itertools.count(0, 4)  # seconds
-    turns = telling(iter("abcdefg"), lambda turn: f"{turn} turns", lambda: next(now))
+    turns = with_progress(iter("abcdefg"), lambda turn: f"{turn} turns", lambda: next(now))
     assert "".join(turns) == "abcdefg"
     assert capsys.readouterr().err.splitlines() == ["3 turns", "6 turns"]
 
@@ -240,21 +240,21 @@ def test_how_far_it_is_is_told_every_ten_seconds(capsys: pytest.CaptureFixture[s
 # --- numbers --------------------------------------------------------------------------------------
 
 
-def test_the_interval_is_students_t_by_hand() -> None:
-    # Deviation 1, two degrees of freedom: 4.303 / sqrt(3).
+def test_the_interval_is_that_of_students_t() -> None:
+    # Standard deviation 1, two degrees of freedom: 4.303 / sqrt(3).
     assert half_interval([1.0, 2.0, 3.0]) == pytest.approx(2.4843, abs=1e-3)
     assert math.isnan(half_interval([1.0]))
     assert half_interval([5.0, 5.0]) == 0
 
 
-def test_nineteen_intervals_of_twenty_hold_the_true_mean() -> None:
+def test_95_percent_of_the_intervals_contain_the_true_mean() -> None:
     rng = np.random.default_rng(1)
     games = rng.normal(3.0, 2.0, (4000, 8))
     hits = [abs(np.mean(row) - 3.0) <= half_interval(list(row)) for row in games]
     assert np.mean(hits) == pytest.approx(0.95, abs=0.012)
 
 
-def test_an_interval_is_rather_too_wide_than_too_narrow() -> None:
+def test_the_table_of_students_t_is_monotonic() -> None:
     values = [t for _, t in sorted(STUDENT_T.items())]
     assert values == sorted(values, reverse=True)
     assert min(values) > 1.96
@@ -274,14 +274,14 @@ def test_an_interval_is_rather_too_wide_than_too_narrow() -> None:
 def test_an_evaluation_is_one_line(scores: list[float], said: str) -> None:
     evaluated = Evaluation(False, scores, [1742] * len(scores))
     assert str(evaluated) == f"{said}, 1,742 steps each"
-    alone = Evaluation(True, [-21.0], [1742])  # tells no interval
+    alone = Evaluation(True, [-21.0], [1742])  # no interval
     assert str(alone) == "greedy   -21.0, 1 episode, 1,742 steps"
 
 
 # --- the command ----------------------------------------------------------------------------------
 
 
-def test_both_modes_are_printed_unless_one_is_asked_for(run: Path) -> None:
+def test_evaluate_prints_both_modes_or_the_chosen_one(run: Path) -> None:
     done = invoke("evaluate", str(run), "--episodes", "3")
     assert done.exit_code == 0, done.output
     assert [line.split()[0] for line in done.output.splitlines()] == ["sampled", "greedy"]
@@ -290,7 +290,7 @@ def test_both_modes_are_printed_unless_one_is_asked_for(run: Path) -> None:
     assert "3 episodes, from" in done.output
 
 
-def test_programs_get_all_numbers(run: Path) -> None:
+def test_evaluate_prints_json(run: Path) -> None:
     done = invoke("evaluate", str(run), "--episodes", "1", "--json")
     numbers = json.loads(done.output)
     assert numbers.keys() == {"sampled", "greedy"}
@@ -298,7 +298,7 @@ def test_programs_get_all_numbers(run: Path) -> None:
     assert numbers["greedy"]["interval_95"] is None
 
 
-def test_environment_and_model_of_a_users_own_file_are_taken(tmp_path: Path) -> None:
+def test_evaluate_takes_environment_and_model_from_files(tmp_path: Path) -> None:
     file = tmp_path / "my_own_game.py"
     file.write_text(
         "from remotely_rl import networks\n"
@@ -313,7 +313,7 @@ def test_environment_and_model_of_a_users_own_file_are_taken(tmp_path: Path) -> 
     assert "60.0 ± 0.0" in done.output
 
 
-def test_environments_that_only_the_script_has_are_passed_again(tmp_path: Path) -> None:
+def test_an_environment_defined_in_a_script_must_be_passed_again(tmp_path: Path) -> None:
     class Own(toys.Counting):
         pass
 
@@ -333,13 +333,36 @@ def test_a_run_folder_names_the_file_of_its_environments(tmp_path: Path) -> None
     moved = file.rename(run / file.name)
     done = invoke(*command)
     assert done.exit_code == 2
-    assert "was trained on Game, and the environment needs FILE.py:NAME with a file" in done.output
+    assert "/another_own_game.py:Game, and the environment needs FILE.py:NAME" in done.output
 
     config = json.loads((run / "config.json").read_text())
     (run / "config.json").write_text(json.dumps({**config, "env_source": f"{moved}:Game"}))
     done = invoke(*command)
     assert done.exit_code == 2
     assert "code in the folder of a run is not executed: pass it" in done.output
+
+
+def test_a_run_folder_names_the_file_of_its_model(tmp_path: Path) -> None:
+    file = tmp_path / "my_own_net.py"
+    file.write_text(
+        "from torch import nn\n"
+        "from remotely_rl import networks\n"
+        "class Net(networks.MLP):\n"
+        "    def __init__(self, shape, outputs):\n"
+        "        super().__init__(shape, outputs)\n"
+        "        self.extra = nn.Linear(1, 1)\n"
+    )
+    net = user_code.named_in("--model", f"{file}:Net")
+    run = train(tmp_path / "run", model=net)
+    begun = a2c.Config(env="CartPole-v1", **TINY)  # type: ignore[arg-type]
+    a2c.train(begun, run=tmp_path / "second", initial=run)
+    a2c.train(dataclasses.replace(begun, total_steps=16), resume=tmp_path / "second")
+
+    assert isinstance(load.load(run).model, net)
+    assert isinstance(load.load(tmp_path / "second").model, net)
+    file.unlink()
+    with pytest.raises(TrainingError, match=r"with the model .*pass it, model= or --model FILE"):
+        load.load(run)
 
 
 @pytest.mark.parametrize(
@@ -359,7 +382,9 @@ def test_a_run_folder_names_the_file_of_its_environments(tmp_path: Path) -> None
         (["--steps", "0"], "steps must be at least 1, not 0"),
     ],
 )
-def test_a_mistake_is_answered_in_a_sentence(run: Path, options: list[str], said: str) -> None:
+def test_mistakes_on_the_command_line_are_reported(
+    run: Path, options: list[str], said: str
+) -> None:
     done = invoke("evaluate", str(run), *options)
     assert done.exit_code == 2
     assert said in done.output
@@ -387,7 +412,7 @@ def config(algorithm: str, **fields: Any) -> Callable[[Path], object]:
         (write("config.json", "{"), "config.json cannot be read"),
         (write("config.json", "[1]"), "does not name the algorithm and the environment"),
         (write("config.json", '{"algorithm": "a2c", "config": {"env": 7}}'), "does not name"),
-        (config("a2d"), "was trained by a2d, which is neither remotely_rl's nor of a file"),
+        (config("a2d"), "was trained by a2d, which is not in remotely_rl or in a known file"),
         (config("a2c", gama=1), "'gama', did you mean 'gamma'"),
         (config("a2c", gamma="high"), "gamma must be a number, not 'high'"),
         (config("a2c", env="CartPole-v9"), "was trained on CartPole-v9, which Gymnasium"),
@@ -400,18 +425,10 @@ def config(algorithm: str, **fields: Any) -> Callable[[Path], object]:
         ),
     ],
 )
-def test_a_folder_that_is_not_whole_says_what_is_wrong(
+def test_an_incomplete_folder_raises_an_error_that_says_why(
     run: Path, harm: Callable[[Path], object], said: str
 ) -> None:
     harm(run)
     with pytest.raises(TrainingError) as refused:
         evaluate(run)
     assert said in str(refused.value)
-
-
-def test_episodes_are_told_by_their_environment() -> None:
-    envs = environments.make(toys.Guess, 2)
-    envs.reset(1)
-    envs.step(np.zeros(2, np.int64))
-    assert [number for number, _ in envs.pop_episodes_by_environment()] == [0, 1]
-    assert envs.pop_episodes() == []

@@ -1,4 +1,4 @@
-"""Runs that play former selves."""
+"""Tests of SelfPlay."""
 
 import dataclasses
 import functools
@@ -42,7 +42,7 @@ def turns(count: int) -> list[Turn]:
 
 
 class Always(nn.Module):
-    """Takes one action, whatever it sees."""
+    """Always takes one action."""
 
     def __init__(self, action: int):
         super().__init__()
@@ -54,7 +54,7 @@ class Always(nn.Module):
 
 
 def playing(folder: Path, *actions: int) -> FormerSelves:
-    """Opponents of which each always takes one of these actions."""
+    """Return opponents that each always take one of these actions."""
     folder.mkdir()
     former = FormerSelves(BOX, DISCRETE, Run(folder, config_of(), Always(0)))
     for number, action in enumerate(actions):
@@ -62,7 +62,7 @@ def playing(folder: Path, *actions: int) -> FormerSelves:
     return former
 
 
-def test_each_game_has_an_opponent_for_itself_until_it_ends(tmp_path: Path) -> None:
+def test_each_game_has_its_own_opponent_until_it_ends(tmp_path: Path) -> None:
     former, random = playing(tmp_path / "pool", 0, 1, 2), np.random.default_rng(1)
     for game in range(30):
         former.begin(game, random)
@@ -73,7 +73,7 @@ def test_each_game_has_an_opponent_for_itself_until_it_ends(tmp_path: Path) -> N
     assert list(former.act(range(1, 30), turns(29), random)) == taken[0][1:]
 
 
-def test_each_network_is_asked_once_for_all_its_games(
+def test_each_network_runs_once_for_all_its_games(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passes: list[int] = []
@@ -92,11 +92,11 @@ def test_each_network_is_asked_once_for_all_its_games(
     assert sum(passes) == 20
 
 
-def test_an_opponent_with_a_memory_remembers_its_own_game_and_begins_the_next_without(
+def test_a_recurrent_opponent_has_a_state_per_game(
     tmp_path: Path,
 ) -> None:
     class Counts(nn.Module):
-        """The action is how many turns it has had in this game."""
+        """The action is the number of its earlier turns in the game."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -126,19 +126,19 @@ def test_an_opponent_with_a_memory_remembers_its_own_game_and_begins_the_next_wi
 def test_without_a_run_opponents_play_legal_moves_at_random() -> None:
     former, random = FormerSelves(BOX, DISCRETE), np.random.default_rng(1)
     former.begin(0, random)
-    told = [Turn(np.array([9], np.float32), np.array([0, 1, 1], np.int8)) for _ in range(40)]
-    assert set(former.act([0] * 40, told, random)) == {1, 2}
+    states = [Turn(np.array([9], np.float32), np.array([0, 1, 1], np.int8)) for _ in range(40)]
+    assert set(former.act([0] * 40, states, random)) == {1, 2}
 
 
-def test_an_actor_that_does_not_see_the_runs_folder_says_so(tmp_path: Path) -> None:
+def test_an_actor_without_the_runs_folder_raises(tmp_path: Path) -> None:
     former = playing(tmp_path / "pool")
     for _ in range(2):
         with pytest.raises(TrainingError, match="no opponents: actors on other machines need the"):
             former.begin(0, np.random.default_rng(1))
-        shutil.rmtree(tmp_path / "pool", ignore_errors=True)  # as it is on a machine without it
+        shutil.rmtree(tmp_path / "pool", ignore_errors=True)  # as on a machine without it
 
 
-def test_a_run_keeps_its_last_snapshots_and_its_first_is_what_it_begins_with(
+def test_a_run_keeps_its_last_snapshots_and_the_first_is_the_initial_model(
     tmp_path: Path,
 ) -> None:
     env = SelfPlay(Race, every=48, keep=3)
@@ -154,23 +154,23 @@ def test_a_run_keeps_its_last_snapshots_and_its_first_is_what_it_begins_with(
     assert last.keys() == remotely_rl.load(tmp_path / "run", env=env).model.state_dict().keys()
 
 
-def test_a_seed_repeats_a_run_that_plays_itself(tmp_path: Path) -> None:
+def test_a_seed_determines_a_self_play_run(tmp_path: Path) -> None:
     for name in ("one", "other"):
         ppo.train(config_of(SelfPlay(Race, every=64)), run=tmp_path / name)
     toys.assert_same_bits(tmp_path / "one", tmp_path / "other")
 
 
-def test_an_env_outlives_the_run_that_played_itself_in_it(tmp_path: Path) -> None:
+def test_an_env_can_be_used_in_several_runs(tmp_path: Path) -> None:
     env = SelfPlay(Race, every=64)
     for name, seed in (("one", 1), ("other", 2)):
         ppo.train(config_of(env, seed=seed), run=tmp_path / name)
         evaluation.evaluate(tmp_path / name, 2, env=env)
-        (tmp_path / name / FOLDER).rename(tmp_path / f"former selves of {name}")
+        (tmp_path / name / FOLDER).rename(tmp_path / f"snapshots of {name}")
     ppo.train(config_of(SelfPlay(Race, every=64), seed=2), run=tmp_path / "fresh")
     toys.assert_same_bits(tmp_path / "fresh", tmp_path / "other")
 
 
-def test_a_run_that_is_resumed_plays_its_former_selves(tmp_path: Path) -> None:
+def test_a_resumed_run_keeps_its_snapshots(tmp_path: Path) -> None:
     ppo.train(config_of(total_steps=160), run=tmp_path / "run")
     before = snapshots(tmp_path / "run" / FOLDER)
     ppo.train(config_of(total_steps=240), resume=tmp_path / "run")
@@ -179,7 +179,7 @@ def test_a_run_that_is_resumed_plays_its_former_selves(tmp_path: Path) -> None:
     assert len(after) > len(before)
 
 
-def test_a_run_whose_folder_has_moved_is_resumed_with_new_games(tmp_path: Path) -> None:
+def test_a_run_whose_folder_has_moved_can_be_resumed(tmp_path: Path) -> None:
     ppo.train(config_of(total_steps=160), run=tmp_path / "run")
     moved = (tmp_path / "run").rename(tmp_path / "moved")
     result = ppo.train(config_of(total_steps=240), resume=moved)
@@ -188,8 +188,8 @@ def test_a_run_whose_folder_has_moved_is_resumed_with_new_games(tmp_path: Path) 
 
 @pytest.mark.slow
 @pytest.mark.timeout(360)
-def test_a_player_learns_the_winning_moves(tmp_path: Path) -> None:
-    # Who leaves four to the other has won.
+def test_self_play_learns_the_winning_moves(tmp_path: Path) -> None:
+    # Leaving four to the opponent wins.
     game = functools.partial(Race, length=5)
     config = config_of(SelfPlay(game, every=1_000), total_steps=6_000, batch_rows=128)
     result = ppo.train(config, run=tmp_path / "run")
@@ -208,7 +208,7 @@ def test_a_player_learns_the_winning_moves(tmp_path: Path) -> None:
     ],
     ids=["dqn", "a3c"],
 )
-def test_other_algorithms_play_themselves_too(algorithm: Any, tmp_path: Path) -> None:
+def test_other_algorithms_can_use_self_play(algorithm: Any, tmp_path: Path) -> None:
     module, more = algorithm
     config = module.Config(
         env=SelfPlay(Race, every=64), actors=1, envs_per_actor=4, total_steps=300, probe_steps=8,
@@ -222,7 +222,7 @@ def test_other_algorithms_play_themselves_too(algorithm: Any, tmp_path: Path) ->
     assert any((one[name] != other[name]).any() for name in one)
 
 
-def test_a_run_is_evaluated_against_any_player(tmp_path: Path) -> None:
+def test_a_run_can_be_evaluated_against_any_opponent(tmp_path: Path) -> None:
     ppo.train(config_of(), run=tmp_path / "run")
 
     def loses(obs: Any, mask: Any, random: Any) -> int:
@@ -234,7 +234,7 @@ def test_a_run_is_evaluated_against_any_player(tmp_path: Path) -> None:
     assert set(found.scores) <= {1.0, -1.0}
 
 
-def test_a_run_is_named_for_the_game() -> None:
+def test_the_name_of_a_self_play_env_is_that_of_the_game() -> None:
     assert name_of(SelfPlay(Race)) == "race_v0"
 
 
@@ -242,17 +242,17 @@ def test_a_run_is_named_for_the_game() -> None:
     ("make", "more", "says"),
     [
         (Party, {}, "lets all agents act at once.*there is MultiAgent"),
-        (toys.Guess, {}, "has one agent: SelfPlay takes games in turns"),
+        (toys.Guess, {}, "has one agent: SelfPlay takes turn-based games"),
         (functools.partial(Race, players=1), {}, "self-play needs two or more"),
         (Race, {"keep": 0}, "keep must be at least 1, not 0"),
         (Race, {"every": 0}, "every must be at least 1, not 0"),
     ],
 )
-def test_what_cannot_be_played_in_turns_is_refused(make: Any, more: Any, says: str) -> None:
+def test_self_play_refuses_games_that_are_not_turn_based(make: Any, more: Any, says: str) -> None:
     with pytest.raises(TrainingError, match=says):
         SelfPlay(make, **more)
 
 
-def test_configs_of_a_run_that_plays_itself_can_be_changed() -> None:
+def test_a_config_with_self_play_can_be_replaced() -> None:
     config = config_of()
     assert dataclasses.replace(config, seed=2).env is config.env

@@ -1,4 +1,4 @@
-"""An agent at play: its scores, and a video of what it did."""
+"""Tests of playing: scores and videos."""
 
 import re
 import subprocess
@@ -47,7 +47,7 @@ def pong(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def of_torch_one_thread() -> Iterator[None]:
+def one_torch_thread() -> Iterator[None]:
     with one_thread():
         yield
 
@@ -59,7 +59,7 @@ def counting(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A run in an environment that draws itself, known by its id."""
+    """A run in an environment that renders itself, known by its id."""
     gymnasium.register("Drawn-v0", f"{toys.__name__}:Drawn")
     yield trained_once("Drawn-v0", tmp_path_factory.mktemp("drawn"))
     del gymnasium.registry["Drawn-v0"]
@@ -70,7 +70,7 @@ def invoke(*command: str) -> Result:
 
 
 def pictures_of(video: Path) -> tuple[dict[str, Any], list[NDArray[np.uint8]]]:
-    """What a video says of itself, and its pictures."""
+    """Return the metadata of a video, and its pictures."""
     ffmpeg = imageio_ffmpeg.get_ffmpeg_exe()
     command = [ffmpeg, "-i", str(video), "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
     done = subprocess.run(command, check=True, capture_output=True)
@@ -81,11 +81,11 @@ def pictures_of(video: Path) -> tuple[dict[str, Any], list[NDArray[np.uint8]]]:
     return {"size": (width, height), "fps": fps}, list(pictures)
 
 
-# --- what is seen ---------------------------------------------------------------------------------
+# --- pictures -------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_a_game_of_atari_is_filmed_in_colour_at_its_own_pace(pong: Path, tmp_path: Path) -> None:
+def test_an_atari_game_is_filmed_in_colour_at_its_own_rate(pong: Path, tmp_path: Path) -> None:
     video = tmp_path / "pong.mp4"
     played = play(pong, video, steps=12)
     about, pictures = pictures_of(video)
@@ -95,7 +95,7 @@ def test_a_game_of_atari_is_filmed_in_colour_at_its_own_pace(pong: Path, tmp_pat
     assert np.allclose(pictures[-1][200, 160], (144, 72, 17), atol=12)  # Pong's brown
 
 
-def test_the_picture_is_that_of_the_game_which_the_agent_plays(pong: Path) -> None:
+def test_the_picture_is_that_of_the_agents_game(pong: Path) -> None:
     agent = load.load(pong)
     envs, screen = watched(agent)
     obs = envs.reset(5)
@@ -104,7 +104,7 @@ def test_the_picture_is_that_of_the_game_which_the_agent_plays(pong: Path) -> No
         picture = screen.step(action, step)
         if turn == 40:
             break
-    # The agent's newest frame, and ours made gray and small by the mean of whole blocks.
+    # The agent's newest frame, and the picture in gray, reduced by averaging whole blocks.
     seen = step.obs[0, -1].astype(float)
     gray = picture @ [0.299, 0.587, 0.114]
     small = np.stack([gray[:, np.r_[i : 160 : 160 / 42].astype(int)] for i in (0, 1, 2)]).mean(0)
@@ -114,18 +114,18 @@ def test_the_picture_is_that_of_the_game_which_the_agent_plays(pong: Path) -> No
     envs.close()
 
 
-def test_copies_that_part_are_noticed_at_once(pong: Path) -> None:
+def test_copies_that_diverge_raise(pong: Path) -> None:
     agent = load.load(pong)
     envs, screen = watched(agent)
     assert isinstance(screen, SecondCopy)
     _, (action, step) = screen.reset(1), next(agent.play(envs, envs.reset(1), False, 1))
-    with pytest.raises(TrainingError, match="diverged from the one that the agent plays"):
+    with pytest.raises(TrainingError, match="diverged from the agent's: the video"):
         screen.step(action, step._replace(reward=step.reward + 1))
     screen.close()
     envs.close()
 
 
-def test_copies_stay_together_with_sticky_actions_and_over_games(pong: Path) -> None:
+def test_copies_do_not_diverge_with_sticky_actions_or_in_later_games(pong: Path) -> None:
     agent = load.load(pong)
     agent = agent._replace(
         config=a2c.Config(env="ALE/Breakout-v5", sticky_actions=0.25, image_size=42)
@@ -136,13 +136,13 @@ def test_copies_stay_together_with_sticky_actions_and_over_games(pong: Path) -> 
     random, games = np.random.default_rng(2), 0
     while games < 2:
         action = random.integers(0, 4, 1)
-        screen.step(action, envs.step(action))  # raises if they part
+        screen.step(action, envs.step(action))  # raises if they diverge
         games += len(envs.pop_episodes())
     screen.close()
     envs.close()
 
 
-def test_every_other_environment_draws_itself(drawn: Path, tmp_path: Path) -> None:
+def test_other_environments_render_themselves(drawn: Path, tmp_path: Path) -> None:
     played = play(drawn, tmp_path / "drawn.mp4", episodes=2)
     assert played.episodes == [Episode(60.0, 3)] * 2
     about, pictures = pictures_of(tmp_path / "drawn.mp4")
@@ -152,12 +152,12 @@ def test_every_other_environment_draws_itself(drawn: Path, tmp_path: Path) -> No
     assert np.allclose(red, [0, 60, 120, 180] * 2, atol=8)
 
 
-def test_a_callable_that_draws_is_filmed_too(counting: Path, tmp_path: Path) -> None:
+def test_an_environment_from_a_callable_is_filmed(counting: Path, tmp_path: Path) -> None:
     played = play(counting, tmp_path / "drawn.mkv", env=lambda: toys.Drawn("rgb_array"))
     assert played.pictures == 4
 
 
-def test_a_picture_is_enlarged_in_whole_pixels_to_even_sides() -> None:
+def test_a_picture_is_enlarged_by_whole_pixels_to_even_sides() -> None:
     picture = np.arange(210 * 160 * 3).astype(np.uint8).reshape(210, 160, 3)
     big = enlarged(picture)
     assert big.shape == (420, 320, 3)
@@ -168,7 +168,7 @@ def test_a_picture_is_enlarged_in_whole_pixels_to_even_sides() -> None:
     assert enlarged(np.zeros((400, 600, 3), np.uint8)).shape == (400, 600, 3)
 
 
-# --- what is told ---------------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -179,16 +179,16 @@ def test_a_picture_is_enlarged_in_whole_pixels_to_even_sides() -> None:
             ["--episodes", "2", "--steps", "5"],
             [
                 "episode 1: 60 in 3 steps",
-                "stopped in the middle of an episode, after 5 steps in all",
+                "stopped during an episode, after 5 steps in total",
             ],
         ),
         (
             ["--video", "{video}", "--greedy"],
-            ["episode 1: 60 in 3 steps", "{video}: 4 pictures, 0 s"],
+            ["episode 1: 60 in 3 steps", "{video}: 4 frames, 0 s"],
         ),
     ],
 )
-def test_scores_are_told_and_the_length_of_a_video(
+def test_play_prints_scores_and_the_length_of_the_video(
     options: list[str], said: list[str], drawn: Path, tmp_path: Path
 ) -> None:
     video = tmp_path / "out.mp4"
@@ -208,20 +208,20 @@ def test_the_same_seed_gives_the_same_game(pong: Path) -> None:
     envs.close()
 
 
-# --- what goes wrong ------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
-def test_without_an_encoder_it_is_said_how_to_have_one(
+def test_without_an_encoder_the_error_says_how_to_install_one(
     counting: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     with pytest.raises(TrainingError, match=r"pip install 'remotely-actors\[video\]'"):
         play(counting, tmp_path / "out.mp4", env=toys.Drawn)
-    play(counting, env=toys.Counting)  # scores need none
+    play(counting, env=toys.Counting)  # without a video none is needed
 
 
 @pytest.mark.parametrize("env", [toys.Counting, toys.Drawn, toys.counting_vector])
-def test_an_environment_that_draws_nothing_says_what_it_would_have_to(
+def test_an_environment_without_pictures_is_refused(
     env: Any, counting: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(TrainingError, match=r"renders no pictures: its render\(\) must"):
@@ -230,7 +230,9 @@ def test_an_environment_that_draws_nothing_says_what_it_would_have_to(
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_a_video_that_cannot_be_written_says_why(pong: Path, tmp_path: Path) -> None:
+def test_a_video_that_cannot_be_written_raises_an_error_that_says_why(
+    pong: Path, tmp_path: Path
+) -> None:
     (tmp_path / "folder.mp4").mkdir()
     with pytest.raises(TrainingError, match=r"folder\.mp4 could not be written: .*directory"):
         play(pong, tmp_path / "folder.mp4", steps=3)
@@ -246,7 +248,9 @@ def test_a_video_that_cannot_be_written_says_why(pong: Path, tmp_path: Path) -> 
         (["--checkpoint", "best"], "has no best.pt"),
     ],
 )
-def test_a_mistake_is_answered_in_a_sentence(pong: Path, options: list[str], said: str) -> None:
+def test_mistakes_on_the_command_line_are_reported(
+    pong: Path, options: list[str], said: str
+) -> None:
     done = invoke("play", str(pong), *options)
     assert done.exit_code == 2
     assert said in done.output

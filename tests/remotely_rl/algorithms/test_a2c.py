@@ -1,4 +1,4 @@
-"""A2C: its losses by hand, its update, and that a resumed run is the same to the bit."""
+"""A2C: hand-worked losses, the update, scaled learning rates, and resuming bit for bit."""
 
 import dataclasses
 import math
@@ -34,7 +34,7 @@ def rows(
     return Transitions(*column)
 
 
-def test_the_losses_and_their_gradients_are_those_worked_by_hand() -> None:
+def test_losses_and_gradients_match_hand_worked_numbers() -> None:
     # pi = (1/4, 3/4), a = 0, A = 2; V = 3, R = 1.
     policy = torch.tensor([[0.0, math.log(3.0)]], requires_grad=True)
     value = torch.tensor([3.0], requires_grad=True)
@@ -51,7 +51,7 @@ def test_the_losses_and_their_gradients_are_those_worked_by_hand() -> None:
     assert of_value.item() == pytest.approx(0.25 * 2.0)
 
 
-def test_the_entropy_pulls_towards_the_middle() -> None:
+def test_the_entropy_bonus_favours_rarer_actions() -> None:
     # dH / d logit_i = -pi_i (log pi_i + H)
     policy = torch.tensor([[0.0, math.log(3.0)]], requires_grad=True)
     learnt = rows([0], [0.0], [0.0], [0.0])
@@ -60,19 +60,10 @@ def test_the_entropy_pulls_towards_the_middle() -> None:
     entropy = 0.25 * math.log(4) + 0.75 * math.log(4 / 3)
     by_hand = 0.1 * 0.25 * (math.log(0.25) + entropy)
     assert grad[0].tolist() == pytest.approx([by_hand, -by_hand])
-    assert by_hand < 0  # a step against the gradient makes the rarer action likelier
+    assert by_hand < 0  # gradient descent makes the rarer action likelier
 
 
-def test_losses_are_means_over_rows() -> None:
-    policy, value = torch.randn(6, 2), torch.randn(6)
-    learnt = rows([0, 1, 1, 0, 1, 0], [1.0] * 6, [2.0] * 6, [-0.7] * 6)
-    twice = Transitions(*(part.repeat(2) for part in learnt))
-    once = a2c.compute_losses(policy, value, learnt, CONFIG, 0.01, COIN)
-    again = a2c.compute_losses(policy.repeat(2, 1), value.repeat(2), twice, CONFIG, 0.01, COIN)
-    torch.testing.assert_close(once, again)
-
-
-def test_an_update_learns_from_n_step_returns_by_the_values_that_acted() -> None:
+def test_targets_are_n_step_returns_from_the_actors_values() -> None:
     # With lambda 1 the target is the sum of rewards up to V of the last observation.
     model = toys.network(1)
     learner = Learner(
@@ -83,9 +74,9 @@ def test_an_update_learns_from_n_step_returns_by_the_values_that_acted() -> None
 
     def spy(*given: Any) -> Any:
         seen.append(given[2])
-        return losses_before(*given)
+        return compute_losses(*given)
 
-    losses_before = a2c.compute_losses
+    compute_losses = a2c.compute_losses
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(a2c, "compute_losses", spy)
         a2c.update(learner, trajectory.trajectory, 0)
@@ -102,34 +93,29 @@ def test_an_update_learns_from_n_step_returns_by_the_values_that_acted() -> None
     ("environments", "rate"),
     [(16, 7e-4), (32, 9.90e-4), (64, 1.40e-3), (128, 1.98e-3), (256, 2.80e-3), (512, 3.96e-3)],
 )
-def test_the_rate_grows_with_the_square_root_of_the_environments(
+def test_the_learning_rate_grows_with_the_square_root_of_the_environments(
     environments: int, rate: float
 ) -> None:
     config = a2c.Config(actors=2, envs_per_actor=environments // 2, learning_rate=7e-4)
     assert LearningRate.of(config).start == pytest.approx(rate, rel=2e-3)
     assert LearningRate.of(config).end == pytest.approx(rate / 7, rel=2e-3)
-    as_it_is = dataclasses.replace(config, rate_rule="none")
-    assert (LearningRate.of(as_it_is).start, LearningRate.of(as_it_is).end) == (7e-4, 1e-4)
+    unscaled = LearningRate.of(dataclasses.replace(config, rate_rule="none"))
+    assert (unscaled.start, unscaled.end) == (7e-4, 1e-4)
 
 
 @pytest.mark.usefixtures("local")
-def test_the_run_folder_keeps_the_rate_that_was_asked_for_so_that_it_is_scaled_but_once(
-    tmp_path: Path,
-) -> None:
-    config = dataclasses.replace(
-        CONFIG, actors=16, envs_per_actor=4, rate_rule="sqrt", total_steps=1
-    )
+def test_the_run_folder_keeps_the_unscaled_learning_rate(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, actors=16, rate_rule="sqrt", total_steps=1)
     run = tmp_path / "run"
     a2c.train(config, run=run)
     assert run_folder.read(run).config["learning_rate"] == 0.01
-    assert run_folder.load_checkpoint(run / "checkpoint.pt")["learner"]["rate"] == pytest.approx(
-        0.02
-    )
+    state = run_folder.load_checkpoint(run / "checkpoint.pt")["learner"]
+    assert state["rate"] == pytest.approx(0.02)
 
 
 @pytest.mark.usefixtures("local")
 @pytest.mark.parametrize(("env", "lstm"), [("CartPole-v1", 0), (toys.Guess, 4)], ids=str)
-def test_a_run_that_was_resumed_has_learnt_the_same_to_the_bit_as_one_that_never_stopped(
+def test_a_resumed_run_repeats_an_uninterrupted_one_bit_for_bit(
     tmp_path: Path, env: Any, lstm: int
 ) -> None:
     config = dataclasses.replace(CONFIG, env=env, lstm=lstm)

@@ -1,4 +1,4 @@
-"""A3C: it learns under rules of every kind, and in step it repeats itself."""
+"""A3C: learning under each kind of sync rule, and repeated synchronous runs."""
 
 import dataclasses
 import functools
@@ -19,7 +19,7 @@ CONFIG = a3c.Config(
     optimizer="adam", learning_rate=0.01, learning_rate_end=0.01, log_interval_s=1e6,
     checkpoint_interval_s=1e6, target=0.95, total_steps=30_000,
 )  # fmt: skip
-# One of each kind of push, of waiting and of optimizer; by a clip, in epochs; with a memory.
+# Each kind of push, wait and optimizer; clipped losses in epochs; an LSTM.
 LEARNT: list[dict[str, Any]] = [
     {"sync": "synchronous"},
     {"sync": "semi_async:n=2"},
@@ -33,13 +33,13 @@ LEARNT: list[dict[str, Any]] = [
 
 @pytest.mark.usefixtures("local")
 @pytest.mark.parametrize("changes", LEARNT, ids=lambda changes: next(iter(changes.values())))
-def test_a_small_problem_is_learnt_in_seconds(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_small_problems_are_learnt_in_seconds(changes: dict[str, Any], tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, **changes)
     assert "is reached" in a3c.train(config, run=tmp_path / "run").ended
 
 
 class Together(toys.Guess):
-    """Goes on after a first contribution when each worker has made one, all at version 0."""
+    """Waits, after a worker's first contribution, until each worker has made one at version 0."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -48,19 +48,20 @@ class Together(toys.Guess):
     def step(self, action: int) -> Any:
         if self.left == 0:
             (self.folder / str(os.getpid())).touch()
-            everybody = CONFIG.actors
-            wait_until(lambda: len(os.listdir(self.folder)) >= everybody, "all have made theirs")
+            wait_until(
+                lambda: len(os.listdir(self.folder)) >= CONFIG.actors, "all have contributed"
+            )
         self.left -= 1
         return super().step(action)
 
 
 @pytest.mark.usefixtures("here")
-def test_processes_learn_and_in_step_they_repeat_a_run(tmp_path: Path) -> None:
+def test_workers_in_processes_learn_and_synchronous_ones_repeat_a_run(tmp_path: Path) -> None:
     (tmp_path / "together").mkdir()
     free = dataclasses.replace(
         CONFIG,
         env=functools.partial(Together, tmp_path / "together"),
-        probe_steps=CONFIG.rollout_steps,  # one process plays alone then
+        probe_steps=CONFIG.rollout_steps,  # the probe is a single process
     )
     assert "is reached" in a3c.train(free, run=tmp_path / "free").ended
     assert toys.staleness(tmp_path / "free") >= 1
@@ -74,12 +75,10 @@ def test_processes_learn_and_in_step_they_repeat_a_run(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("local")
 @pytest.mark.parametrize(("word", "says"), [("sasgd:rate=0.1", True), ("sasgd", False)])
-def test_a_rule_with_a_rate_of_its_own_says_that_the_learner_s_is_not_used(
+def test_a_rule_with_its_own_rate_warns_that_the_learning_rate_is_unused(
     word: str, says: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     a3c.train(dataclasses.replace(CONFIG, sync=word, total_steps=50), run=tmp_path / "run")
 
-    said = "learning_rate_end and optimizer are not used" in " ".join(
-        capsys.readouterr().out.split()
-    )
-    assert said == says
+    out = " ".join(capsys.readouterr().out.split())
+    assert ("learning_rate_end and optimizer are not used" in out) == says

@@ -1,4 +1,4 @@
-"""APPO: one ratio for both corrections."""
+"""APPO: one ratio corrects for stale actors and for epochs."""
 
 import dataclasses
 import math
@@ -25,14 +25,9 @@ CONFIG = appo.Config(
     learner_threads=1, log_interval_s=1e6, checkpoint_interval_s=1e6,
 )  # fmt: skip
 ONCE = dataclasses.replace(
-    CONFIG,
-    epochs=1,
-    minibatches=1,
-    normalize_advantage=False,
-    gae_lambda=1.0,
-    target_kl=0.0,
+    CONFIG, epochs=1, minibatches=1, normalize_advantage=False, gae_lambda=1.0, target_kl=0.0,
     normalize_values=False,
-)
+)  # fmt: skip
 COIN = Discrete(2)
 
 
@@ -43,13 +38,13 @@ def played(of: Learner[Any], **changes: Any) -> Trajectory:
 def seen_by_the_loss(
     learner: Learner[Any], trajectory: Trajectory
 ) -> tuple[Tensor, Tensor, Transitions]:
-    """What the first step of an update is computed from: policy, value, rows."""
+    """The first three arguments of the loss in the first step: policy, value, rows."""
     seen: list[Any] = []
-    before = ppo.compute_losses
+    compute_losses = ppo.compute_losses
 
     def spy(*given: Any) -> Any:
         seen.append(given[:3])
-        return before(*given)
+        return compute_losses(*given)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ppo, "compute_losses", spy)
@@ -60,24 +55,15 @@ def seen_by_the_loss(
 
 @pytest.mark.parametrize("gae_lambda", [1.0, 0.9])
 @pytest.mark.parametrize("normalize_advantage", [False, True])
-def test_on_its_own_policy_the_update_is_that_of_ppo(
-    gae_lambda: float, normalize_advantage: bool
-) -> None:
+def test_on_policy_the_update_is_that_of_ppo(gae_lambda: float, normalize_advantage: bool) -> None:
     config = dataclasses.replace(
-        CONFIG,
-        env=toys.Counting,
-        minibatches=1,
-        gae_lambda=gae_lambda,
+        CONFIG, env=toys.Counting, minibatches=1, gae_lambda=gae_lambda,
         normalize_advantage=normalize_advantage,
-    )
-    both = {f.name for f in dataclasses.fields(config)} & {
-        f.name for f in dataclasses.fields(ppo.Config)
-    }
-    fields = {name: getattr(config, name) for name in both}
+    )  # fmt: skip
     ours = Learner(config, toys.network(1), COIN)
-    theirs = Learner(ppo.Config(**fields), toys.network(1), COIN)
+    theirs = Learner(toys.converted(config, ppo.Config), toys.network(1), COIN)
     for group in (*ours.optimizer.param_groups, *theirs.optimizer.param_groups):
-        group["eps"] = 0.01  # Adam makes much of the rounding of a gradient that is next to nothing
+        group["eps"] = 0.01  # or Adam magnifies the rounding of tiny gradients
     trajectory = played(ours)
     torch.manual_seed(1)
     numbers = appo.update(ours, trajectory, 0)
@@ -88,7 +74,7 @@ def test_on_its_own_policy_the_update_is_that_of_ppo(
     )
 
 
-def test_the_ratio_is_to_the_policy_that_acted_and_advantages_have_no_rho() -> None:
+def test_the_ratio_is_to_the_behaviour_policy_and_advantages_have_no_rho() -> None:
     acted = Learner(ONCE, toys.network(), COIN)
     learner = Learner(ONCE, toys.network(seed=9), COIN)
     trajectory = played(acted)
@@ -97,15 +83,15 @@ def test_the_ratio_is_to_the_policy_that_acted_and_advantages_have_no_rho() -> N
     valid = torch.from_numpy(trajectory.valid)
     assert torch.equal(rows.old_log_prob, torch.from_numpy(trajectory.log_prob)[valid])
     ratio = (COIN.log_prob(policy, rows.action) - rows.old_log_prob).exp()
-    assert ratio.min() > 2  # e, about: the new policy is hardly another
+    assert ratio.min() > 2  # about e: the new policy is almost the same
     assert torch.equal(rows.start_log_prob, COIN.log_prob(policy, rows.action).detach())
-    # In a game of one step the advantage is r - V, by the newest V; rho is cut off at 1.
+    # In a one-step episode the advantage is r - V, with the current V; rho is truncated at 1.
     reward = torch.from_numpy(trajectory.reward)[valid]
     torch.testing.assert_close(rows.advantage, reward - value)
     torch.testing.assert_close(rows.value_target, reward)
 
 
-def test_without_v_trace_the_baseline_is_what_the_acting_policy_found_and_nobody_is_asked() -> None:
+def test_without_v_trace_the_actors_values_are_used_without_a_forward_pass() -> None:
     config = dataclasses.replace(ONCE, v_trace=False)
     acted = Learner(config, toys.network(), COIN)
     learner = Learner(config, toys.network(seed=9), COIN)
@@ -119,7 +105,7 @@ def test_without_v_trace_the_baseline_is_what_the_acting_policy_found_and_nobody
     torch.testing.assert_close(rows.advantage, reward - value)
 
 
-def test_an_action_that_has_become_rarer_moves_the_value_less() -> None:
+def test_v_trace_truncates_the_value_target_of_a_rarer_action() -> None:
     learner = Learner(ONCE, toys.network(), COIN)
     trajectory = played(learner)
     rarer = dataclasses.replace(trajectory, log_prob=trajectory.log_prob + np.float32(math.log(4)))
@@ -129,6 +115,6 @@ def test_an_action_that_has_become_rarer_moves_the_value_less() -> None:
     torch.testing.assert_close(rows.advantage, reward - value)
 
 
-def test_what_only_rounds_can_do_is_no_field_of_a_stream() -> None:
+def test_appo_has_no_overlap_field() -> None:
     with pytest.raises(TrainingError, match="there is no field 'overlap'"):
         appo.Config(overlap=True)  # type: ignore[call-arg]

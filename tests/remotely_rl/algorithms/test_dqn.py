@@ -1,4 +1,4 @@
-"""DQN and its family: targets worked by hand, what they refuse, and that they learn and resume."""
+"""DQN and its variants: hand-worked targets, refused settings, learning and resuming."""
 
 import dataclasses
 import shutil
@@ -13,7 +13,7 @@ import remotely
 from remotely_rl import dqn, networks
 from remotely_rl.agents import load
 from remotely_rl.algorithms.dqn import QActor, QLearner
-from remotely_rl.environments.action_spaces import Actions, Discrete, MultiDiscrete
+from remotely_rl.environments.action_spaces import Discrete, MultiDiscrete
 from remotely_rl.environments.observations import Leaf
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs import replaying
@@ -54,8 +54,8 @@ def learner(seed: int = 0, **changes: Any) -> QLearner:
     return QLearner(config, config.make_model(None, SPEC, Discrete(3)), Discrete(3))
 
 
-def say(network: networks.QNetwork, *values: float) -> None:
-    """Make a network without dueling return these values, whatever it sees."""
+def make_constant(network: networks.QNetwork, *values: float) -> None:
+    """Make a network without dueling heads return these values for every observation."""
     model = network.model
     assert isinstance(model, networks.MLP)
     with torch.no_grad():
@@ -77,34 +77,28 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(("double", "value"), [(True, 0.5), (False, 5.0)])
-def test_double_targets_take_the_value_of_the_action_that_the_online_network_prefers(
+def test_double_q_learning_bootstraps_from_the_online_networks_best_action(
     double: bool, value: float
 ) -> None:
     ours = learner(double=double, dueling=False)
-    say(ours.model, 1.0, 3.0, 2.0)
-    say(ours.target, 5.0, 0.5, 4.0)
+    make_constant(ours.model, 1.0, 3.0, 2.0)
+    make_constant(ours.target, 5.0, 0.5, 4.0)
 
     target = dqn.compute_targets(ours, steps(reward=2.0, discount=0.5))
 
     assert target.tolist() == pytest.approx([2.0 + 0.5 * value] * 2)
 
 
-def test_double_targets_are_plain_ones_while_both_networks_are_the_same() -> None:
-    double, plain = learner(double=True), learner(double=False)
-
-    assert torch.equal(dqn.compute_targets(double, steps()), dqn.compute_targets(plain, steps()))
-
-
-def test_a_terminated_step_bootstraps_from_nothing() -> None:
-    ours = learner(atoms=51, value_bound=10.0)
-
-    target = dqn.compute_targets(ours, steps(reward=5.23, discount=0.0))
-
-    for row in target:
+def test_the_target_of_a_terminated_step_is_its_reward() -> None:
+    atoms = learner(atoms=51, value_bound=10.0)
+    for row in dqn.compute_targets(atoms, steps(reward=5.23, discount=0.0)):
         assert row[[38, 39]].tolist() == pytest.approx([0.925, 0.075], abs=1e-4)
 
+    target = dqn.compute_targets(learner(quantiles=3), steps(reward=5.0, discount=0.0))
+    assert target.tolist() == [[5.0] * 3] * 2
 
-def test_errors_of_values_count_by_their_size_and_are_clipped_in_the_gradient_alone() -> None:
+
+def test_priorities_are_absolute_errors_and_only_the_gradient_is_clipped() -> None:
     heads = torch.tensor([0.5, 4.0], requires_grad=True)
 
     loss, priority = dqn.compute_errors(learner().model, heads, torch.tensor([0.0, 1.0]))
@@ -116,21 +110,16 @@ def test_errors_of_values_count_by_their_size_and_are_clipped_in_the_gradient_al
     assert heads.grad.tolist() == pytest.approx([0.5, 1.0])
 
 
-def test_quantiles_are_moved_by_the_reward_and_drawn_together_by_the_discount() -> None:
+def test_quantile_targets_are_the_reward_plus_discounted_quantiles() -> None:
     ours = learner(quantiles=2, dueling=False, double=False)
-    say(ours.target, 0.0, 1.0, 4.0, 6.0, -3.0, 9.0)  # means of 0.5, 5 and 3
+    make_constant(ours.target, 0.0, 1.0, 4.0, 6.0, -3.0, 9.0)  # means of 0.5, 5 and 3
 
     target = dqn.compute_targets(ours, steps(reward=2.0, discount=0.5))
 
     assert target.tolist() == [[4.0, 5.0]] * 2
 
 
-def test_a_terminated_step_gives_all_quantiles_its_reward() -> None:
-    target = dqn.compute_targets(learner(quantiles=3), steps(reward=5.0, discount=0.0))
-    assert target.tolist() == [[5.0] * 3] * 2
-
-
-def test_quantiles_cost_their_huber_loss_and_surprise_by_their_distance() -> None:
+def test_quantiles_have_a_huber_loss_and_wasserstein_priorities() -> None:
     model = learner(quantiles=2).model
     heads, target = torch.tensor([[0.0, 4.0]]), torch.tensor([[2.0, 2.0]])
 
@@ -160,7 +149,7 @@ def test_an_update_moves_the_values_of_the_actions_taken_towards_their_targets()
 
 
 @pytest.mark.parametrize("quantiles", [1, 5])
-def test_what_is_learnt_does_not_depend_on_the_unit_of_rewards(quantiles: int) -> None:
+def test_learning_does_not_depend_on_the_scale_of_rewards(quantiles: int) -> None:
     weights = []
     for unit in (1.0, 1e-6, 1e6):
         ours = learner(quantiles=quantiles)
@@ -171,7 +160,7 @@ def test_what_is_learnt_does_not_depend_on_the_unit_of_rewards(quantiles: int) -
         torch.testing.assert_close(other, weights[0], rtol=1e-4, atol=1e-5)
 
 
-def test_a_step_of_no_weight_changes_nothing() -> None:
+def test_a_transition_of_weight_zero_changes_nothing() -> None:
     ours = learner()
     before = toys.weights(ours.model)
 
@@ -180,7 +169,7 @@ def test_a_step_of_no_weight_changes_nothing() -> None:
     torch.testing.assert_close(toys.weights(ours.model), before)
 
 
-def test_the_target_network_is_renewed_when_so_many_steps_are_done() -> None:
+def test_the_target_network_is_updated_once_per_interval() -> None:
     ours = learner(target_update_interval=100)
     dqn.update(ours, steps(), env_steps=99, progress=0)
     before = toys.weights(ours.model)
@@ -191,7 +180,7 @@ def test_the_target_network_is_renewed_when_so_many_steps_are_done() -> None:
     assert torch.equal(toys.weights(ours.target), before)
 
 
-def test_a_reset_gives_back_the_first_weights_and_half_of_convolutions() -> None:
+def test_a_reset_restores_initial_weights_and_half_of_the_convolutions() -> None:
     torch.manual_seed(0)
     began = networks.SmallCNN((4, 42, 42), 6)
     torch.manual_seed(1)
@@ -207,7 +196,7 @@ def test_a_reset_gives_back_the_first_weights_and_half_of_convolutions() -> None
     assert torch.equal(model.body[1].weight, began.body[1].weight)  # type: ignore[index]
 
 
-def test_both_networks_are_reset_after_so_many_updates_and_the_optimizer_forgets() -> None:
+def test_a_reset_restores_both_networks_and_clears_the_optimizer() -> None:
     ours = learner(reset_interval=2, target_update_interval=10**9)
     began = toys.weights(ours.model)
 
@@ -221,7 +210,7 @@ def test_both_networks_are_reset_after_so_many_updates_and_the_optimizer_forgets
     assert not ours.optimizer.state
 
 
-def test_n_and_the_horizon_are_annealed_after_each_reset() -> None:
+def test_n_step_and_gamma_are_annealed_after_each_reset() -> None:
     config = dataclasses.replace(
         CONFIG, n_step=3, n_step_start=10, gamma=0.997, gamma_start=0.97, reset_interval=1000,
         recovery_updates=500,
@@ -235,7 +224,7 @@ def test_n_and_the_horizon_are_annealed_after_each_reset() -> None:
 
 
 @pytest.mark.usefixtures("local")
-def test_a_run_draws_by_the_n_and_the_gamma_of_its_updates(
+def test_a_run_draws_with_the_annealed_n_step_and_gamma(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[tuple[int, float]] = []
@@ -264,60 +253,53 @@ def actor(env_steps: int, **changes: Any) -> QActor:
     return made
 
 
-def test_play_is_random_until_learning_begins_and_greedy_in_the_end() -> None:
+def chosen(player: QActor) -> Any:
+    """The actions for the current observations."""
+    return player.act(player.players[0], player.players[0].obs, last=False).action
+
+
+def test_actors_play_randomly_until_learning_starts_and_greedily_at_the_end() -> None:
     early, late = actor(0, epsilon=0.0), actor(10_000, epsilon=0.0)
-
-    def shares(player: QActor) -> float:
-        drawn = np.concatenate(
-            [
-                player.act(player.players[0], player.players[0].obs, last=False).action
-                for _ in range(100)
-            ]
-        )
-        return float(drawn.mean())
-
-    assert shares(early) == pytest.approx(0.5, abs=0.1)
-    obs = torch.from_numpy(late.players[0].obs)
-    best = late.model(obs)[0].argmax(-1).numpy()
+    drawn = [chosen(early) for _ in range(100)]
+    assert np.mean(drawn) == pytest.approx(0.5, abs=0.1)
+    best = late.model(torch.from_numpy(late.players[0].obs))[0].argmax(-1).numpy()
     for _ in range(10):
-        assert np.array_equal(
-            late.act(late.players[0], late.players[0].obs, last=False).action, best
-        )
+        assert np.array_equal(chosen(late), best)
 
 
-def test_noisy_play_draws_its_weights_anew_and_no_random_action() -> None:
+def test_noisy_layers_are_resampled_at_each_step_and_epsilon_is_zero() -> None:
     config = dataclasses.replace(CONFIG, noisy=True, epsilon=0.5)
     assert config.epsilons_at(10_000).tolist() == [0.0] * 4
 
     player = actor(10_000, noisy=True)
-    player.act(player.players[0], player.players[0].obs, last=False)
+    chosen(player)
     first = player.model(torch.zeros(1, 2))[0]
-    player.act(player.players[0], player.players[0].obs, last=False)
+    chosen(player)
     assert not torch.equal(first, player.model(torch.zeros(1, 2))[0])
 
 
-def test_games_of_the_environment_that_explores_least_are_reported() -> None:
+def test_only_episodes_of_the_environment_with_the_lowest_epsilon_are_reported() -> None:
     player = actor(10_000, epsilon=0.4, epsilon_spread=7.0, rollout_steps=4)
 
-    assert len(player.sample().episodes) == 2  # of eight: every other step begins a game
+    assert len(player.sample().episodes) == 2  # of eight: an episode ends every other step
 
 
 @pytest.mark.usefixtures("local")
 @pytest.mark.parametrize("changes", FAMILY.values(), ids=FAMILY)
-def test_a_game_of_one_step_is_learnt_in_seconds(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_every_variant_learns_a_one_step_game(changes: dict[str, Any], tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, **changes)
 
     assert "is reached" in dqn.train(config, run=tmp_path / "run").ended
 
 
 @pytest.mark.usefixtures("here")
-def test_processes_learn_it_too(tmp_path: Path) -> None:
+def test_actors_in_processes_learn_it_too(tmp_path: Path) -> None:
     assert "is reached" in dqn.train(CONFIG, run=tmp_path / "run").ended
 
 
 @pytest.mark.usefixtures("local")
-def test_the_values_of_a_known_chain_are_learnt(tmp_path: Path) -> None:
-    # Three steps of reward 1 once they are clipped, whatever is done, then the end.
+def test_the_action_values_of_a_known_chain_are_learnt(tmp_path: Path) -> None:
+    # Three steps of (clipped) reward 1 for any action, then the end.
     config = dataclasses.replace(
         CONFIG, env=toys.Counting, reward_clip=1.0, gamma=0.5, n_step=2, epsilon=1.0, target=None,
         total_steps=4_000, learning_rate_end=1e-4, anneal_steps=3_500,
@@ -333,9 +315,7 @@ def test_the_values_of_a_known_chain_are_learnt(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("local")
-def test_a_run_that_was_resumed_has_learnt_the_same_to_the_bit_as_one_that_never_stopped(
-    tmp_path: Path,
-) -> None:
+def test_a_resumed_run_repeats_an_uninterrupted_one_bit_for_bit(tmp_path: Path) -> None:
     config = dataclasses.replace(
         CONFIG, target=None, n_step=3, anneal_steps=1000, prioritized_alpha=0.5, noisy=True
     )
@@ -344,7 +324,7 @@ def test_a_run_that_was_resumed_has_learnt_the_same_to_the_bit_as_one_that_never
 
 @pytest.mark.usefixtures("local")
 @pytest.mark.parametrize("is_saved", [False, True])
-def test_a_run_resumed_without_its_replay_fills_it_anew_and_owes_nothing(
+def test_a_run_resumed_without_its_replay_refills_it_before_it_learns(
     is_saved: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = dataclasses.replace(CONFIG, target=None, save_replay=is_saved, total_steps=500)
@@ -364,19 +344,19 @@ def test_a_run_resumed_without_its_replay_fills_it_anew_and_owes_nothing(
 
 
 @pytest.mark.usefixtures("local")
-def test_a_replay_that_does_not_fit_is_told_before_anything_is_written(tmp_path: Path) -> None:
+def test_a_replay_that_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     run, config = tmp_path / "run", dataclasses.replace(CONFIG, target=None, total_steps=300)
     dqn.train(config, run=run)
     before = contents(run)
     longer = dataclasses.replace(config, total_steps=350)
-    refused: dict[str, dict[str, Any]] = {
+    errors: dict[str, dict[str, Any]] = {
         "environments is 8, but this one's is 12: resume with the actors, envs_": {"actors": 3},
         "environments is 8, but this one's is 16": {"envs_per_actor": 8},
         f"rows is 2000, but this one's is 3000: .* or delete {run}/replay": {"replay_rows": 3000},
         "alpha is 0.0, but this one's is 0.5": {"prioritized_alpha": 0.5},
     }
-    for said, change in refused.items():
-        with pytest.raises(TrainingError, match=said):
+    for message, change in errors.items():
+        with pytest.raises(TrainingError, match=message):
             dqn.train(dataclasses.replace(longer, **change), resume=run)
 
     assert contents(run) == before
@@ -384,7 +364,7 @@ def test_a_replay_that_does_not_fit_is_told_before_anything_is_written(tmp_path:
 
 
 @pytest.mark.usefixtures("local")
-def test_another_ratio_at_resume_acts_on_the_steps_from_then_on(tmp_path: Path) -> None:
+def test_a_new_replay_ratio_at_resume_applies_to_new_steps(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, target=None, total_steps=500)
     first = dqn.train(config, run=tmp_path / "run")
 
@@ -396,18 +376,18 @@ def test_another_ratio_at_resume_acts_on_the_steps_from_then_on(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("local")
-def test_a_round_of_resets_alone_teaches_nothing_and_breaks_nothing(tmp_path: Path) -> None:
+def test_a_round_of_resets_only_is_skipped(tmp_path: Path) -> None:
     config = dataclasses.replace(
         CONFIG, env=toys.Counting, target=None, total_steps=200, rollout_steps=1, random_start=0
     )
 
-    done = dqn.train(config, run=tmp_path / "run")  # its episodes end in step
+    done = dqn.train(config, run=tmp_path / "run")  # episodes of all environments end together
 
     assert done.env_steps >= 200
 
 
 @pytest.mark.usefixtures("local")
-def test_each_step_is_learnt_from_as_often_as_the_ratio_says(tmp_path: Path) -> None:
+def test_the_number_of_updates_follows_the_replay_ratio(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, target=None, total_steps=2_000)
 
     for overlap in (False, True):
@@ -431,47 +411,32 @@ def test_each_step_is_learnt_from_as_often_as_the_ratio_says(tmp_path: Path) -> 
         ),
         ({"atoms": 51, "value_bound": 0.0}, "value_bound must be more than 0"),
         ({"atoms": 51, "quantiles": 9}, r"atoms \(51\) and quantiles \(9\) are two forms"),
+        ({"replay_ratio": 0.0}, "replay_ratio must be more than 0"),
+        ({"rate_rule": "squrt"}, "rate_rule must be none, .*'squrt', did you mean 'sqrt'"),
     ],
 )
-def test_what_it_cannot_learn_is_refused(
+def test_invalid_settings_environments_and_models_are_refused(
     changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    config = dataclasses.replace(CONFIG, **changes)
     with pytest.raises(TrainingError, match=message):
-        dqn.train(config, run=tmp_path / "run")
+        dqn.train(dataclasses.replace(CONFIG, **changes), run=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.usefixtures("local")
 def test_a_model_with_a_memory_is_refused_with_what_would_train_it(tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match="no recurrent state; to train a model with a memory"):
+    with pytest.raises(TrainingError, match="no recurrent state; train a recurrent model"):
         dqn.train(CONFIG, toys.with_a_memory, run=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("actions", [MultiDiscrete((2, 3), (0, 0))])
-def test_several_choices_at_once_are_refused(actions: Actions) -> None:
+def test_several_choices_at_once_are_refused() -> None:
     with pytest.raises(TrainingError, match="for several choices at once use ppo"):
-        CONFIG.make_model(None, SPEC, actions)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"replay_ratio": 0.0}, "replay_ratio must be more than 0"),
-        (
-            {"rate_rule": "squrt"},
-            "rate_rule must be none, sqrt, linear, not 'squrt', did you mean 'sqrt'",
-        ),
-    ],
-)
-def test_fields_out_of_bounds_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(TrainingError, match=message):
-        dataclasses.replace(CONFIG, **changes)
+        CONFIG.make_model(None, SPEC, MultiDiscrete((2, 3), (0, 0)))
 
 
 @pytest.mark.usefixtures("local")
-def test_rewards_that_no_atom_reaches_are_told_of_once(
+def test_a_reward_beyond_value_bound_is_warned_about_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = dataclasses.replace(
@@ -484,7 +449,7 @@ def test_rewards_that_no_atom_reaches_are_told_of_once(
 
 
 @pytest.mark.parametrize(("rule", "factor"), [("none", 1.0), ("sqrt", 2.0), ("linear", 4.0)])
-def test_the_learning_rate_follows_the_batch_by_the_rule(rule: str, factor: float) -> None:
+def test_rate_rule_scales_the_learning_rate_with_the_batch_size(rule: str, factor: float) -> None:
     ours = learner(
         batch_size=512, rate_rule=rule, learning_rate=6e-4, learning_rate_end=2e-4
     ).learning_rate

@@ -1,4 +1,4 @@
-"""GA3C: agents, predictors and trainers, each by itself, and that together they learn."""
+"""GA3C: losses, agents, the server, and learning with all of them together."""
 
 import dataclasses
 import math
@@ -42,13 +42,13 @@ def some_rows() -> tuple[torch.Tensor, torch.Tensor, Transitions]:
     return policy, value, Transitions(torch.randint(0, 2, (9,)), *numbers)
 
 
-def test_above_the_floor_its_losses_without_a_clip_are_those_of_a2c() -> None:
+def test_without_a_clip_losses_above_the_floor_are_those_of_a2c() -> None:
     some = some_rows()
     ours = ga3c.compute_losses(*some, CONFIG, 0.01, COIN)
     torch.testing.assert_close(ours, a2c.compute_losses(*some, a2c.Config(), 0.01, COIN))
 
 
-def test_with_a_clip_its_losses_are_those_of_ppo() -> None:
+def test_with_a_clip_losses_are_those_of_ppo() -> None:
     some = some_rows()
     ours = ga3c.compute_losses(*some, dataclasses.replace(CONFIG, clip_range=0.3), 0.01, COIN)
     torch.testing.assert_close(
@@ -57,7 +57,7 @@ def test_with_a_clip_its_losses_are_those_of_ppo() -> None:
 
 
 def one_in_a_hundred() -> tuple[torch.Tensor, Transitions]:
-    """A policy that has given up the action that it once took, pi = (1/100, 99/100); A = 2."""
+    """An action that the policy has since abandoned: pi = (1/100, 99/100); A = 2."""
     policy = torch.tensor([[0.0, math.log(99.0)]], requires_grad=True)
     half = torch.tensor([math.log(0.5)])
     return policy, Transitions(torch.tensor([0]), half, torch.tensor([2.0]), torch.zeros(1), half)
@@ -71,7 +71,7 @@ def one_in_a_hundred() -> tuple[torch.Tensor, Transitions]:
         (0.1, 2 * math.log(10), 0.0),
     ],
 )
-def test_an_action_that_was_given_up_meanwhile_counts_as_no_rarer_than_the_floor(
+def test_the_log_probability_of_an_abandoned_action_is_floored(
     floor: float, loss: float, pull: float
 ) -> None:
     policy, rows = one_in_a_hundred()
@@ -86,12 +86,12 @@ def test_an_action_that_was_given_up_meanwhile_counts_as_no_rarer_than_the_floor
 
 
 class StubServer:
-    """In place of a server: answers by a model, and keeps the trajectories."""
+    """A stand-in for the server that answers with a model, and keeps the trajectories."""
 
     def __init__(self, model: torch.nn.Module):
         self.model = model
         self.requests = 0
-        self.told: list[Trajectory] = []
+        self.received: list[Trajectory] = []
 
     @torch.no_grad()
     def predict(self, obs: NDArray[Any]) -> Prediction:
@@ -100,33 +100,35 @@ class StubServer:
         return Prediction(policy.numpy(), value.numpy(), version=self.requests)
 
     def train_on(self, trajectory: Trajectory) -> None:
-        self.told.append(trajectory)
+        self.received.append(trajectory)
 
 
-def test_an_agent_plays_as_an_actor_with_the_servers_model_would() -> None:
+def test_an_agent_plays_like_an_actor_with_the_servers_model() -> None:
     model = toys.network()
     server: Any = StubServer(model)
     agent = remotely.local(ga3c.Agent, CONFIG, server, 5)
     actor = toys.actor(CONFIG, model, seed=5)
     names = {field.name for field in dataclasses.fields(Trajectory)} - {"version"}
     for _ in range(3):
-        told, want = agent.sample(), actor.sample()
-        assert (told.steps, told.episodes) == (want.steps, want.episodes)
+        found, want = agent.sample(), actor.sample()
+        assert (found.steps, found.episodes) == (want.steps, want.episodes)
         for name in names:
-            assert (getattr(server.told[-1], name) == getattr(want.trajectory, name)).all(), name
+            received = getattr(server.received[-1], name)
+            assert (received == getattr(want.trajectory, name)).all(), name
 
 
-def test_an_agent_asks_once_for_each_observation_and_says_how_old_the_oldest_answer_is() -> None:
+def test_an_agent_queries_each_observation_once_and_records_the_oldest_version() -> None:
     server: Any = StubServer(toys.network())
     agent = remotely.local(ga3c.Agent, CONFIG, server, 5)
     for _ in range(3):
         agent.sample()
-    assert server.requests == 9 + 8 + 8  # the last answer says what to do next, too
-    # Answers are numbered here: 1 to 9, of which the ninth is used again, and so on.
-    assert [told.version.tolist() for told in server.told] == [[1] * 4, [9] * 4, [17] * 4]
+    assert server.requests == 9 + 8 + 8  # the last prediction is the next trajectory's first
+    # The stub numbers its answers: 1 to 9, of which the ninth is used again, and so on.
+    versions = [trajectory.version.tolist() for trajectory in server.received]
+    assert versions == [[1] * 4, [9] * 4, [17] * 4]
 
 
-def test_an_agent_whose_server_refuses_its_experience_says_so() -> None:
+def test_an_agent_raises_the_error_of_its_server() -> None:
     class Refusing(StubServer):
         def train_on(self, trajectory: Trajectory) -> None:
             raise RuntimeError("the queue is gone")
@@ -137,11 +139,11 @@ def test_an_agent_whose_server_refuses_its_experience_says_so() -> None:
         agent.sample()
 
 
-# --- all together ---------------------------------------------------------------------------------
+# --- runs -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("local")
-def test_a_game_of_one_step_is_learnt_in_seconds(tmp_path: Path) -> None:
+def test_a_one_step_game_is_learnt_and_resumed(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, target=0.97, total_steps=30_000)
     result = ga3c.train(config, run=tmp_path / "run")
     assert "is reached" in result.ended
@@ -156,7 +158,7 @@ def test_a_game_of_one_step_is_learnt_in_seconds(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("local")
-def test_a_server_that_dies_ends_the_run_and_the_last_checkpoint_is_kept(
+def test_a_dead_server_ends_the_run_and_the_last_checkpoint_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
@@ -177,7 +179,7 @@ def test_a_server_that_dies_ends_the_run_and_the_last_checkpoint_is_kept(
 
 
 @pytest.mark.usefixtures("local")
-def test_a_memory_is_refused_with_what_would_take_one(tmp_path: Path) -> None:
+def test_a_recurrent_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         TrainingError, match="agents keep no recurrent state; to train an LSTM use a2c, ppo"
     ):
@@ -186,7 +188,7 @@ def test_a_memory_is_refused_with_what_would_take_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_in_processes_every_request_gets_its_own_answer_from_however_many_predictors() -> None:
+def test_in_processes_every_request_gets_its_own_answer() -> None:
     config = dataclasses.replace(CONFIG, predict_requests=4, train_rows=10**6)
     server: Any = ga3c.make_server(config, toys.network(), COIN)
     random = np.random.default_rng(0)
@@ -204,12 +206,12 @@ def test_in_processes_every_request_gets_its_own_answer_from_however_many_predic
             np.testing.assert_allclose(answer.value, value.numpy(), rtol=1e-5, atol=1e-6)
     report = server.report(0)
     assert report.requests == 60
-    assert report.batches < 60  # many are answered together
+    assert report.batches < 60  # some are answered together
     remotely.close(server)
 
 
 @pytest.mark.usefixtures("here")
-def test_in_processes_it_learns_while_the_numbers_of_each_are_tried_out(
+def test_in_processes_it_learns_while_the_tuner_tries_other_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(ga3c, "WARM_UP_S", 0.0)
@@ -219,10 +221,10 @@ def test_in_processes_it_learns_while_the_numbers_of_each_are_tried_out(
     result = ga3c.train(config, run=tmp_path / "run")
     assert result.return_mean > 0.9
     assert capsys.readouterr().out.count("updates a second; now {'agents': ") >= 2
-    assert toys.staleness(tmp_path / "run") > 0  # nobody waits for anybody
+    assert toys.staleness(tmp_path / "run") > 0
 
 
-def test_a_run_has_room_for_the_server_beside_all_agents() -> None:
+def test_processes_include_the_server_and_the_maximum_of_agents() -> None:
     assert dataclasses.replace(CONFIG, actors=64).processes == 65
     tried = dataclasses.replace(CONFIG, actors=4, most_agents=100, adjust_s=1.0)
     assert tried.processes == 101

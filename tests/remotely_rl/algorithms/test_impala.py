@@ -1,4 +1,4 @@
-"""IMPALA: its update against the paper's, and that it learns, in rounds and free."""
+"""IMPALA: the update against the paper's, replay, and learning with and without staleness."""
 
 import dataclasses
 import math
@@ -32,7 +32,7 @@ PAPER = dataclasses.replace(
 COIN = Discrete(2)
 
 
-def learner(config: impala.Config = CONFIG, observations: int = 2) -> Learner[impala.Config]:
+def make_learner(config: impala.Config = CONFIG, observations: int = 2) -> Learner[impala.Config]:
     return Learner(config, toys.network(observations), COIN)
 
 
@@ -40,30 +40,30 @@ def played(of: Learner[Any], seed: int = 5, **changes: Any) -> Trajectory:
     return toys.actor(of.config, of.model, seed, **changes).sample().trajectory
 
 
-def v_trace_batch(learns: Learner[impala.Config], trajectory: Trajectory) -> Batch:
-    """What V-trace makes of it by the learner's own parameters."""
-    rollout = to_device(learns, trajectory)
+def v_trace_batch(learner: Learner[impala.Config], trajectory: Trajectory) -> Batch:
+    """The learner's V-trace batch of a trajectory."""
+    rollout = to_device(learner, trajectory)
     with torch.no_grad():
-        policy, value = learns.unroll(rollout)
-    return impala.v_trace_batch(learns, rollout, policy, value)
+        policy, value = learner.unroll(rollout)
+    return impala.v_trace_batch(learner, rollout, policy, value)
 
 
 def stale(trajectory: Trajectory, by: float = 0.5) -> Trajectory:
-    """As if another policy had acted: mu is not pi."""
+    """The trajectory as if sampled by another policy: mu is not pi."""
     return dataclasses.replace(trajectory, log_prob=trajectory.log_prob + np.float32(by))
 
 
 @pytest.mark.parametrize("clip", [0.0, 0.9], ids=["the paper's", "within the bound"])
-def test_the_first_step_follows_the_gradient_of_the_paper(clip: float) -> None:
+def test_the_first_step_follows_the_papers_gradient(clip: float) -> None:
     config = dataclasses.replace(PAPER, clip_range=clip)
-    learns = learner(config)
-    trajectory = stale(played(learns))
-    batch = v_trace_batch(learns, trajectory)
-    policy, value, rows = batch.forward(learns.model)
+    learner = make_learner(config)
+    trajectory = stale(played(learner))
+    batch = v_trace_batch(learner, trajectory)
+    policy, value, rows = batch.forward(learner.model)
     parts = impala.compute_losses(policy, value, rows, config, 0.0, COIN)
 
     # Section 4.2, written out: rho_s grad log pi(a_s) (r_s + gamma v_{s+1} - V_s), with rho < 1.
-    logits, baseline = learns.model(torch.from_numpy(trajectory.obs).flatten(0, 1))
+    logits, baseline = learner.model(torch.from_numpy(trajectory.obs).flatten(0, 1))
     log_prob = logits.log_softmax(-1).view(7, 4, 2)[:-1]
     log_prob = log_prob.gather(-1, torch.from_numpy(trajectory.action)[..., None])[..., 0]
     target = returns.v_trace(
@@ -76,7 +76,7 @@ def test_the_first_step_follows_the_gradient_of_the_paper(clip: float) -> None:
     valid = torch.from_numpy(trajectory.valid)
     by_hand = -(log_prob * target.advantage)[valid].mean()
     error = 0.5 * (baseline.view(7, 4)[:-1] - target.value)[valid].square().mean()
-    weights = list(learns.model.parameters())
+    weights = list(learner.model.parameters())
     for ours, theirs in ((parts.policy, by_hand), (parts.value, error)):
         mine = torch.autograd.grad(ours, weights, allow_unused=True, retain_graph=True)
         other = torch.autograd.grad(theirs, weights, allow_unused=True, retain_graph=True)
@@ -85,8 +85,8 @@ def test_the_first_step_follows_the_gradient_of_the_paper(clip: float) -> None:
     assert parts.kl.item() == pytest.approx(0, abs=1e-6)
 
 
-def test_its_losses_have_the_numbers_worked_by_hand_with_a_bound_and_without() -> None:
-    # pi(a) = 1/2, three times what it was before the update; rho A = 2.
+def test_losses_with_and_without_a_clip_match_hand_worked_numbers() -> None:
+    # pi(a) = 1/2, three times its value before the update; rho A = 2.
     policy = torch.zeros(1, 2, requires_grad=True)
     before = torch.tensor([math.log(1 / 6)])
     rows = Transitions(torch.tensor([0]), before, torch.tensor([2.0]), torch.zeros(1), before)
@@ -100,13 +100,13 @@ def test_its_losses_have_the_numbers_worked_by_hand_with_a_bound_and_without() -
     assert grad.abs().max() == 0
 
 
-def test_targets_are_those_of_the_newest_parameters_and_not_of_those_that_acted() -> None:
-    acted, learns = learner(PAPER), Learner(PAPER, toys.network(seed=9), COIN)
+def test_v_trace_targets_are_those_of_the_current_network() -> None:
+    acted, learner = make_learner(PAPER), Learner(PAPER, toys.network(seed=9), COIN)
     trajectory = played(acted)
-    batch = v_trace_batch(learns, trajectory)
+    batch = v_trace_batch(learner, trajectory)
     with torch.no_grad():
-        policy, value = learns.model(batch.obs)
-    # In a game of one step the target is rho (r - V) + V, by the newest V.
+        policy, value = learner.model(batch.obs)
+    # In a one-step episode the target is rho (r - V) + V, with the current V.
     valid = torch.from_numpy(trajectory.valid)
     reward = torch.from_numpy(trajectory.reward)[valid]
     before = torch.from_numpy(trajectory.log_prob)[valid]
@@ -119,76 +119,54 @@ def test_targets_are_those_of_the_newest_parameters_and_not_of_those_that_acted(
 
 
 @pytest.mark.parametrize("gae_lambda", [1.0, 0.9])
-def test_on_its_own_policy_and_once_over_the_update_is_that_of_a2c(gae_lambda: float) -> None:
-    ours = Learner(
-        dataclasses.replace(PAPER, gae_lambda=gae_lambda, env=toys.Counting),
-        toys.network(1),
-        COIN,
-    )
-    fields = {
-        field.name: getattr(ours.config, field.name)
-        for field in dataclasses.fields(a2c.Config)
-        if hasattr(ours.config, field.name)
-    }
-    theirs = Learner(a2c.Config(rate_rule="none", **fields), toys.network(1), COIN)
-    actor = toys.actor(ours.config, ours.model)
+def test_on_policy_one_epoch_is_the_update_of_a2c(gae_lambda: float) -> None:
+    config = dataclasses.replace(PAPER, gae_lambda=gae_lambda, env=toys.Counting)
+    ours = Learner(config, toys.network(1), COIN)
+    as_a2c = toys.converted(config, a2c.Config, rate_rule="none")
+    theirs = Learner(as_a2c, toys.network(1), COIN)
+    actor = toys.actor(config, ours.model)
     buffer = impala.ReplayBuffer(PAPER)
     for progress in (0, 0.1, 0.2):
         trajectory = actor.sample().trajectory
         numbers = impala.update(ours, buffer, trajectory, progress)
         of_a2c = a2c.update(theirs, trajectory, progress)
-        for name in of_a2c.keys() - {"train/policy_loss"}:  # the same gradient, of another number
+        for name in of_a2c.keys() - {"train/policy_loss"}:  # it differs, but not its gradient
             assert of_a2c[name] == pytest.approx(numbers[name], abs=1e-5)
-        # V is that of the actor here and the learner's own there: the same, up to rounding.
+        # IMPALA uses the learner's V and A2C the actor's: the same, up to rounding.
         torch.testing.assert_close(
             toys.weights(ours.model), toys.weights(theirs.model), atol=1e-5, rtol=1e-4
         )
         actor.set_param(ours.parameters())
 
 
-@pytest.mark.usefixtures("local")
-def test_one_actor_that_may_not_be_behind_trains_as_a2c_does(tmp_path: Path) -> None:
-    config = dataclasses.replace(
-        PAPER, actors=1, batch_trajectories=1, max_staleness=0, total_steps=150, env=toys.Guess
-    )
-    fields = {
-        field.name: getattr(config, field.name)
-        for field in dataclasses.fields(a2c.Config)
-        if hasattr(config, field.name)
-    }
-    impala.train(config, run=tmp_path / "impala")
-    a2c.train(a2c.Config(**fields, rate_rule="none"), run=tmp_path / "a2c")
-    pairs = list(zip(toys.kept(tmp_path / "impala"), toys.kept(tmp_path / "a2c"), strict=True))
-    for ours, theirs in pairs:
-        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-3)
-    assert int(pairs[0][0]) >= 10  # updates
-
-
-def test_earlier_batches_are_met_again_and_the_oldest_are_forgotten() -> None:
+def test_the_buffer_replays_earlier_batches_and_drops_the_oldest() -> None:
     config = dataclasses.replace(CONFIG, replay_batches=2, replays=5)
-    learns = learner(config)
+    learner = make_learner(config)
     buffer = impala.ReplayBuffer(config)
-    batches = [to_device(learns, played(learns, seed)) for seed in range(4)]
-    met = [buffer.with_replays(batch, torch.Generator()) for batch in batches]
-    assert [len(some) for some in met] == [1, 2, 3, 3]
-    for now, some in enumerate(met):
+    batches = [to_device(learner, played(learner, seed)) for seed in range(4)]
+    drawn = [buffer.with_replays(batch, torch.Generator()) for batch in batches]
+    assert [len(some) for some in drawn] == [1, 2, 3, 3]
+    for now, some in enumerate(drawn):
         assert some[0] is batches[now]  # the new one first
         earlier = {id(batch) for batch in some[1:]}
         assert earlier == {id(batch) for batch in batches[max(0, now - 2) : now]}
 
+    without = impala.ReplayBuffer(CONFIG)
+    assert [len(without.with_replays(batch, torch.Generator())) for batch in batches] == [1] * 4
 
-def test_no_more_are_met_again_than_was_asked_for_and_none_twice() -> None:
+
+def test_the_buffer_replays_at_most_replays_batches_and_none_twice() -> None:
     config = dataclasses.replace(CONFIG, replay_batches=8, replays=3)
-    learns = learner(config)
+    learner = make_learner(config)
     buffer = impala.ReplayBuffer(config)
     for seed in range(10):
-        some = buffer.with_replays(to_device(learns, played(learns, seed)), learns.generator)
+        some = buffer.with_replays(to_device(learner, played(learner, seed)), learner.generator)
     assert len({id(batch) for batch in some}) == len(some) == 4
 
 
-def test_an_update_with_replays_learns_from_all_of_them_in_parts_of_the_same_size() -> None:
+def test_minibatches_of_replayed_updates_have_the_same_size() -> None:
     config = dataclasses.replace(CONFIG, replay_batches=1, epochs=1)
-    learns = learner(config)
+    learner = make_learner(config)
     buffer = impala.ReplayBuffer(config)
     sizes: list[int] = []
     before = impala.compute_losses
@@ -200,46 +178,37 @@ def test_an_update_with_replays_learns_from_all_of_them_in_parts_of_the_same_siz
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(impala, "compute_losses", spy)
         for seed in range(2):
-            impala.update(learns, buffer, played(learns, seed), 0)
+            impala.update(learner, buffer, played(learner, seed), 0)
     assert sizes == [6, 6, 6, 6, 6, 6]  # 12 rows in 2 parts, then 24 in 4
 
 
-def test_batches_that_are_met_again_are_not_counted_into_the_statistics_again() -> None:
+def test_replayed_batches_are_counted_into_the_statistics_once() -> None:
     config = dataclasses.replace(CONFIG, replay_batches=3, replays=2, epochs=2, minibatches=2)
-    learns = learner(config)
+    learner = make_learner(config)
     buffer = impala.ReplayBuffer(config)
     counts = [0.0]
     for seed in range(4):
-        impala.update(learns, buffer, played(learns, seed), 0)
-        counts.append(float(learns.model.state_dict()["normalizer.count"]))
+        impala.update(learner, buffer, played(learner, seed), 0)
+        counts.append(float(learner.model.state_dict()["normalizer.count"]))
 
     assert np.diff(counts).tolist() == [2.0] * 4  # one in seven of 12 rows
 
 
-def test_without_a_buffer_nothing_is_met_again() -> None:
-    learns = learner()
-    buffer = impala.ReplayBuffer(CONFIG)
-    assert [
-        len(buffer.with_replays(to_device(learns, played(learns)), learns.generator))
-        for _ in range(3)
-    ] == [1, 1, 1]
-
-
-def test_a_game_of_one_step_is_learnt_in_seconds_in_the_form_of_the_paper() -> None:
-    learns = learner(PAPER)
-    actor = toys.actor(PAPER, learns.model, rollout_steps=16)
+def test_the_papers_settings_learn_a_one_step_game() -> None:
+    learner = make_learner(PAPER)
+    actor = toys.actor(PAPER, learner.model, rollout_steps=16)
     buffer = impala.ReplayBuffer(PAPER)
     scores: list[float] = []
     for _ in range(60):
         rollout = actor.sample()
         scores = [game.score for game in rollout.episodes]
-        impala.update(learns, buffer, rollout.trajectory, 0)
-        actor.set_param(learns.parameters())
+        impala.update(learner, buffer, rollout.trajectory, 0)
+        actor.set_param(learner.parameters())
     assert np.mean(scores) > 0.9
 
 
 @pytest.mark.usefixtures("local")
-def test_a_memory_is_learnt_with_replays_in_seconds(tmp_path: Path) -> None:
+def test_an_lstm_learns_with_replays_in_seconds(tmp_path: Path) -> None:
     config = dataclasses.replace(
         CONFIG, env=toys.Remember, lstm=8, replay_batches=4, target=0.9, total_steps=20_000
     )
@@ -247,9 +216,7 @@ def test_a_memory_is_learnt_with_replays_in_seconds(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_processes_that_run_free_are_behind_and_in_rounds_they_repeat_a_run(
-    tmp_path: Path,
-) -> None:
+def test_asynchronous_actors_are_stale_and_synchronous_ones_repeat_a_run(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, ahead=2, target=0.97, total_steps=20_000)
     result = impala.train(config, run=tmp_path / "free")
     assert "is reached" in result.ended

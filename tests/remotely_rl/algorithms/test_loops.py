@@ -1,4 +1,4 @@
-"""What the loops of all algorithms have in common."""
+"""Promises of the training loops of all algorithms."""
 
 import dataclasses
 import math
@@ -17,7 +17,7 @@ from tests.remotely_rl import toys
 OF_POLICY = {"policy_loss", "value_loss", "entropy"}
 OF_ROUNDS = {*OF_POLICY, "approx_kl", "explained_variance"}
 OF_VALUES = {"value_loss", "q_mean", "td_error", "epsilon"}
-# What each has to tell of its learning.
+# The learning metrics of each algorithm.
 HAS = {
     "a2c": OF_ROUNDS,
     **{key: {*OF_ROUNDS, "clip_fraction"} for key in ("ppo", "impala", "appo", "ga3c")},
@@ -33,7 +33,7 @@ OF_ALL = {"learning_rate", "grad_norm", "staleness_min", "staleness_mean", "stal
 
 @pytest.mark.usefixtures("local", "no_curve")
 @pytest.mark.parametrize("name", algorithms.ALGORITHMS)
-def test_a_run_goes_through_its_schedule_also_when_resumed_and_tells_what_its_algorithm_has(
+def test_a_run_follows_its_schedule_and_has_the_metrics_of_its_algorithm(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passed: list[float] = []
@@ -42,7 +42,7 @@ def test_a_run_goes_through_its_schedule_also_when_resumed_and_tells_what_its_al
     called = getattr(owner, method)
 
     def spy(its: Any, progress: float) -> Any:
-        if threading.current_thread() is here:  # not a trainer of GA3C's that is at its last
+        if threading.current_thread() is here:  # not a trainer thread of GA3C
             passed.append(progress)
         return called(its, progress)
 
@@ -67,16 +67,16 @@ def test_a_run_goes_through_its_schedule_also_when_resumed_and_tells_what_its_al
         assert part == sorted(part)
         assert begins <= part[0] < begins + 0.4
         assert 0.7 < part[-1] <= 1
-    told = {
+    columns = {
         column
         for row in metrics.read(tmp_path / "run" / "metrics.csv")
         for column, number in row.items()
         if not math.isnan(number)
     }
-    of_learning = {column[6:] for column in told if column.startswith("train/")}
+    of_learning = {column[6:] for column in columns if column.startswith("train/")}
     assert of_learning - OF_ALL == HAS[name]
     assert "learning_rate" in of_learning
-    of_episodes = {column for column in told if column.startswith("episode/")}
+    of_episodes = {column for column in columns if column.startswith("episode/")}
     assert of_episodes == {"episode/reward" if name in ("sac", "td3") else "episode/success"}
-    assert "evaluation/return_mean" in told
-    assert ("rollout/replay_fill" in told) == hasattr(algorithm.Config, "replay_rows")
+    assert "evaluation/return_mean" in columns
+    assert ("rollout/replay_fill" in columns) == hasattr(algorithm.Config, "replay_rows")

@@ -1,4 +1,4 @@
-"""Asynchronous Q-learning: its targets worked by hand, its exploration, and that it learns."""
+"""Asynchronous n-step Q-learning: hand-worked targets, exploration, and learning."""
 
 import dataclasses
 from pathlib import Path
@@ -46,22 +46,22 @@ def actor(**changes: object) -> QActor:
 @pytest.mark.parametrize(
     ("gae_lambda", "targets"),
     [
-        # Rewards 10, 20 and 30, clipped to none; the episode ends: no bootstrap at its end.
+        # Unclipped rewards 10, 20 and 30; the episode ends, so there is no bootstrap.
         (1.0, [10 + 0.5 * 20 + 0.25 * 30, 20 + 0.5 * 30, 30.0]),
         (0.0, None),
     ],
 )
-def test_targets_are_n_step_returns_or_of_one_step(
+def test_targets_are_n_step_or_one_step_returns(
     gae_lambda: float, targets: list[float] | None
 ) -> None:
     config = dataclasses.replace(
         CONFIG, env=toys.Counting, rollout_steps=3, gamma=0.5, reward_clip=0.0,
         gae_lambda=gae_lambda,
     )  # fmt: skip
-    works = n_step_q.make_work(config, toys.network(1), 5)
-    trajectory = works.actor.sample().trajectory
-    batch = gae_batch(works.learner, trajectory, normalize_advantage=False)
-    got = works.learner.value_scale.denormalize(batch.transitions.value_target).view(3, -1)[:, 0]
+    work = n_step_q.make_work(config, toys.network(1), 5)
+    trajectory = work.actor.sample().trajectory
+    batch = gae_batch(work.learner, trajectory, normalize_advantage=False)
+    got = work.learner.value_scale.denormalize(batch.transitions.value_target).view(3, -1)[:, 0]
 
     if targets is None:
         best = trajectory.value[:, 0]  # by the target network, of each observation
@@ -69,7 +69,7 @@ def test_targets_are_n_step_returns_or_of_one_step(
     assert got.tolist() == pytest.approx(targets)
 
 
-def test_an_observation_is_worth_what_the_target_network_says_of_the_best_action() -> None:
+def test_values_are_the_target_networks_best_or_taken_action() -> None:
     player = actor(dueling=False)
     with torch.no_grad():
         for part in player.target.parameters():
@@ -77,16 +77,15 @@ def test_an_observation_is_worth_what_the_target_network_says_of_the_best_action
         assert isinstance(player.target, networks.MLP)
         player.target.policy.bias.copy_(torch.tensor([3.0, 7.0]))
 
-    assert (
-        player.act(player.players[0], player.players[0].obs, last=False).value.tolist() == [7.0] * 4
-    )
+    out = player.act(player.players[0], player.players[0].obs, last=False)
+    assert out.value.tolist() == [7.0] * 4
 
     player.config = dataclasses.replace(player.config, on_policy=True)
-    look = player.act(player.players[0], player.players[0].obs, last=False)
-    assert look.value.tolist() == [[3.0, 7.0][action] for action in look.action]
+    out = player.act(player.players[0], player.players[0].obs, last=False)
+    assert out.value.tolist() == [[3.0, 7.0][action] for action in out.action]
 
 
-def test_the_target_network_is_renewed_when_so_many_steps_are_done() -> None:
+def test_the_target_network_is_updated_once_per_interval() -> None:
     player = actor(target_every=100)
     with torch.no_grad():
         for part in player.model.parameters():
@@ -101,13 +100,13 @@ def test_the_target_network_is_renewed_when_so_many_steps_are_done() -> None:
     assert torch.equal(toys.weights(player.target), toys.weights(player.model))
 
 
-def test_exploration_falls_to_what_is_drawn_in_the_shares_of_the_paper() -> None:
+def test_final_epsilons_are_in_the_papers_proportions() -> None:
     final = n_step_q.finals(10, seed=1)
 
     assert sorted(final.tolist()) == pytest.approx([0.01] * 3 + [0.1] * 4 + [0.5] * 3)
 
 
-def test_single_workers_draw_their_exploration_in_those_shares() -> None:
+def test_single_environments_draw_final_epsilons_in_the_papers_proportions() -> None:
     drawn = [float(n_step_q.finals(1, seed)) for seed in range(2000)]
 
     for value, share in n_step_q.EPSILONS:
@@ -121,16 +120,14 @@ def test_single_workers_draw_their_exploration_in_those_shares() -> None:
     [{"gae_lambda": 0.0, "on_policy": True}, {"dueling": False}],
     ids=["SARSA", "one head"],
 )
-def test_a_game_of_one_step_is_learnt_in_seconds(
-    changes: dict[str, object], tmp_path: Path
-) -> None:
+def test_a_one_step_game_is_learnt_in_seconds(changes: dict[str, object], tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, **changes)  # type: ignore[arg-type]
 
     assert "is reached" in n_step_q.train(config, run=tmp_path / "run").ended
 
 
 @pytest.mark.usefixtures("here")
-def test_processes_learn_it_by_a_rule_of_choice(tmp_path: Path) -> None:
+def test_workers_in_processes_learn_it_with_another_rule(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, sync="semi_async:n=2")
 
     assert "is reached" in n_step_q.train(config, run=tmp_path / "run").ended
@@ -144,7 +141,7 @@ def test_processes_learn_it_by_a_rule_of_choice(tmp_path: Path) -> None:
         (toys.Guess, toys.with_a_memory, "keeps no recurrent state; to train an LSTM use a2c"),
     ],
 )
-def test_what_it_cannot_learn_is_refused(
+def test_invalid_settings_environments_and_models_are_refused(
     env: Any, model: Any, message: str, tmp_path: Path
 ) -> None:
     config = dataclasses.replace(CONFIG, env=env)

@@ -1,4 +1,4 @@
-"""PPO: its losses by hand, its update, and that it learns and repeats itself."""
+"""PPO: hand-worked losses, the update, learning and repeated runs."""
 
 import dataclasses
 import math
@@ -26,7 +26,7 @@ COIN = Discrete(2)
 
 
 def one_row(ratio: float, advantage: float) -> tuple[Tensor, Transitions]:
-    """A policy that takes its one action with `ratio` times the probability of before."""
+    """A policy whose action has `ratio` times its old probability."""
     policy = torch.tensor([[0.0, 0.0]], requires_grad=True)  # pi = (1/2, 1/2)
     before = torch.tensor([math.log(0.5 / ratio)])
     advantages, targets = torch.tensor([advantage]), torch.tensor([0.0])
@@ -37,22 +37,20 @@ def one_row(ratio: float, advantage: float) -> tuple[Tensor, Transitions]:
 
 @pytest.mark.parametrize(
     ("actors", "steps", "rows"),
-    # As many rows whatever the number of actors, to half a step of each environment.
+    # The same number of rows for any number of actors, to half a step of each environment.
     [(1, 128, 2048), (2, 64, 2048), (4, 32, 2048), (8, 16, 2048), (15, 9, 2160), (256, 1, 4096)],
 )
-def test_more_actors_make_a_round_shorter_and_not_larger(
-    actors: int, steps: int, rows: int
-) -> None:
+def test_more_actors_make_rounds_shorter_not_larger(actors: int, steps: int, rows: int) -> None:
     config = ppo.Config(env=toys.Guess, actors=actors)
     reward = toys.actor(config, toys.network()).sample().trajectory.reward
     assert (reward.shape, actors * reward.size) == ((steps, 16), rows)
     assert f"a round has {rows:,} rows: {steps:,} steps of {16 * actors:,} " in config.remarks()[0]
 
 
-def test_the_steps_of_a_round_that_are_given_hold_whatever_its_rows() -> None:
+def test_given_rollout_steps_override_batch_rows() -> None:
     config = ppo.Config(env=toys.Guess, actors=8, rollout_steps=64, batch_rows=1000)
     assert len(toys.actor(config, toys.network()).sample().trajectory.reward) == 64
-    said = "batch_rows=1000 does nothing: rollout_steps is given"
+    said = "batch_rows=1000 has no effect: rollout_steps is given"
     assert said in config.remarks()
     assert said not in dataclasses.replace(config, rollout_steps=None).remarks()
 
@@ -67,7 +65,7 @@ def test_the_steps_of_a_round_that_are_given_hold_whatever_its_rows() -> None:
         (1.0, 2.0, 2.0, 1.0),
     ],
 )
-def test_the_losses_and_their_gradients_are_those_worked_by_hand(
+def test_losses_and_gradients_match_hand_worked_numbers(
     ratio: float, advantage: float, gain: float, pull: float
 ) -> None:
     policy, rows = one_row(ratio, advantage)
@@ -88,7 +86,7 @@ def test_the_losses_and_their_gradients_are_those_worked_by_hand(
     "actions", [COIN, MultiDiscrete((2, 3), (0, 0)), Continuous((-1.0,) * 2, (1.0,) * 2, (2,))],
     ids=["Discrete", "MultiDiscrete", "Continuous"],
 )  # fmt: skip
-def test_where_nothing_has_moved_its_gradient_is_that_of_a2c(actions: Actions) -> None:
+def test_at_ratio_one_the_gradient_is_that_of_a2c(actions: Actions) -> None:
     torch.manual_seed(0)
     policy = torch.randn(50, actions.outputs, requires_grad=True)
     value = torch.randn(50, requires_grad=True)
@@ -103,7 +101,7 @@ def test_where_nothing_has_moved_its_gradient_is_that_of_a2c(actions: Actions) -
     )
 
 
-def test_one_pass_over_a_whole_round_is_the_update_of_a2c() -> None:
+def test_one_epoch_of_one_minibatch_is_the_update_of_a2c() -> None:
     same: dict[str, Any] = {
         "env": toys.Guess, "envs_per_actor": 4, "rollout_steps": 8, "normalize_advantage": False,
         "gae_lambda": 0.9, "learning_rate": 0.01,
@@ -120,18 +118,13 @@ def test_one_pass_over_a_whole_round_is_the_update_of_a2c() -> None:
     )
 
 
-def test_no_update_goes_far_from_where_it_began_however_often_it_goes_over_its_round() -> None:
-    # Not the bound itself, which holds row by row and only for the loss; but its effect.
+def test_the_clip_limits_how_far_many_epochs_move_the_policy() -> None:
+    # The clip bounds the objective of each row; this is its effect.
     def moved(clip: float) -> float:
         config = dataclasses.replace(
-            CONFIG,
-            epochs=60,
-            minibatches=1,
-            clip_range=clip,
-            target_kl=0.0,
-            normalize_advantage=False,
-            normalize_values=False,
-        )
+            CONFIG, epochs=60, minibatches=1, clip_range=clip, target_kl=0.0,
+            normalize_advantage=False, normalize_values=False,
+        )  # fmt: skip
         learner = Learner(config, toys.network(), COIN)
         trajectory = toys.actor(config, learner.model, rollout_steps=40).sample().trajectory
         return ppo.update(learner, trajectory, 0)["train/approx_kl"]
@@ -140,9 +133,7 @@ def test_no_update_goes_far_from_where_it_began_however_often_it_goes_over_its_r
     assert moved(1000.0) > 5 * moved(0.1)
 
 
-def test_an_update_goes_over_its_round_epochs_times_in_minibatches(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_update_takes_all_minibatches_of_all_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     learner = Learner(dataclasses.replace(CONFIG, epochs=3, minibatches=2), toys.network(), COIN)
     trajectory = toys.actor(CONFIG, learner.model, rollout_steps=5).sample().trajectory
     sizes: list[int] = []
@@ -160,9 +151,7 @@ def test_an_update_goes_over_its_round_epochs_times_in_minibatches(
     assert learner.version == 1  # one update, of six steps
 
 
-def test_the_distance_that_an_update_moved_is_that_of_its_last_epoch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_approx_kl_is_that_of_the_last_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     learner = Learner(dataclasses.replace(CONFIG, epochs=2, minibatches=3), toys.network(), COIN)
     kl = iter([8.0, 8.0, 8.0, 1.0, 2.0, 3.0])
     compute_losses = ppo.compute_losses
@@ -175,7 +164,7 @@ def test_the_distance_that_an_update_moved_is_that_of_its_last_epoch(
     assert ppo.update(learner, trajectory, 0)["train/approx_kl"] == 2.0
 
 
-def test_overlapping_the_clip_is_around_the_policy_before_the_update_and_rho_weights_advantages(
+def test_with_overlap_the_clip_is_around_the_current_policy_and_rho_weights_advantages(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config = dataclasses.replace(CONFIG, minibatches=1, normalize_advantage=False)
@@ -188,7 +177,7 @@ def test_overlapping_the_clip_is_around_the_policy_before_the_update_and_rho_wei
         return compute_losses(policy, value, rows, *rest)
 
     monkeypatch.setattr(ppo, "compute_losses", spy)
-    for version in (0, 1):  # at 1, what acted is of version 0, and another network
+    for version in (0, 1):  # at 1, the trajectory is of version 0, from another network
         learner = Learner(config, toys.network(seed=9), COIN)
         learner.version = version
         ppo.update(learner, trajectory, 0)
@@ -205,7 +194,7 @@ def test_overlapping_the_clip_is_around_the_policy_before_the_update_and_rho_wei
     torch.testing.assert_close(behind.advantage, fresh.advantage * rho)
 
 
-def test_the_rate_that_is_steered_is_told_in_the_row() -> None:
+def test_the_steered_learning_rate_is_a_metric() -> None:
     learner = Learner(dataclasses.replace(CONFIG, target_kl=1e-9), toys.network(), COIN)
     actor = toys.actor(CONFIG, learner.model)
     rates = [
@@ -215,9 +204,7 @@ def test_the_rate_that_is_steered_is_told_in_the_row() -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_in_processes_too_and_overlapping_a_seed_repeats_its_run_one_update_behind(
-    tmp_path: Path,
-) -> None:
+def test_with_overlap_in_processes_a_seed_repeats_its_run_one_update_behind(tmp_path: Path) -> None:
     config = dataclasses.replace(
         CONFIG, overlap=True, target=0.97, total_steps=8000, log_interval_s=0.1
     )
@@ -230,7 +217,7 @@ def test_in_processes_too_and_overlapping_a_seed_repeats_its_run_one_update_behi
 
 
 @pytest.mark.usefixtures("local")
-def test_a_round_that_holds_no_experience_is_no_update(tmp_path: Path) -> None:
+def test_a_round_of_resets_only_is_no_update(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, rollout_steps=1, total_steps=80, overlap=True)
     assert ppo.train(config, run=tmp_path / "run").updates == 10
 
@@ -244,14 +231,12 @@ def test_a_round_that_holds_no_experience_is_no_update(tmp_path: Path) -> None:
     ],
     ids=["a vector", "a memory"],
 )
-def test_a_small_problem_is_learnt_in_seconds(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_small_problems_are_learnt_in_seconds(tmp_path: Path, changes: dict[str, Any]) -> None:
     config = dataclasses.replace(CONFIG, total_steps=20_000, **changes)
     assert "is reached" in ppo.train(config, run=tmp_path / "run").ended
 
 
 @pytest.mark.usefixtures("local")
-def test_a_run_that_was_resumed_has_learnt_the_same_to_the_bit_as_one_that_never_stopped(
-    tmp_path: Path,
-) -> None:
+def test_a_resumed_run_repeats_an_uninterrupted_one_bit_for_bit(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, env="CartPole-v1", normalize_values=True, anneal_steps=320)
     toys.assert_resumed_to_the_bit(ppo.train, config, (160, 320), tmp_path)

@@ -1,29 +1,24 @@
-"""SAC: targets and losses by hand, gradients that do not meet, bounds, and that it learns."""
+"""SAC: hand-worked targets and losses, separate gradients, action bounds, and learning."""
 
 import dataclasses
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from tests.remotely_rl.algorithms.continuous import BOX, VECTOR, batch
 from torch import Tensor
 
-import remotely
 from remotely_rl import sac
-from remotely_rl.acting.continuous import ContinuousActor
 from remotely_rl.agents import evaluation, load
 from remotely_rl.algorithms.sac import SoftLearner
-from remotely_rl.environments.action_spaces import Actions, of
-from remotely_rl.environments.observations import Leaf
 from remotely_rl.errors import TrainingError
 from remotely_rl.functions.distributions import squashed_sample
 from remotely_rl.networks import Critics, SoftActorCritic
 from remotely_rl.networks.policy_and_critics import StackedLinear
 from remotely_rl.runs import metrics
-from remotely_rl.runs.replaying import Steps
 from tests.remotely_rl import toys
 from tests.remotely_rl.space_toys import LENGTH, Toy
 
@@ -35,35 +30,17 @@ CONFIG = sac.Config(
     hidden="32,32", device="cpu", learner_threads=1, log_interval_s=1e6,
     checkpoint_interval_s=1e6, target=0.8, total_steps=2_500,
 )  # fmt: skip
-VECTOR = Leaf((3,), np.dtype(np.float32))
-BOX = of(spaces.Box(-1, 1, (2,), np.float32))
 
 
-def learner(actions: Actions = BOX, **changes: Any) -> SoftLearner:
+def learner(**changes: Any) -> SoftLearner:
     config = dataclasses.replace(CONFIG, **changes)
     torch.manual_seed(0)
-    return SoftLearner(config, config.make_model(None, VECTOR, actions), actions)
-
-
-def batch(rows: int = 6) -> Steps:
-    generator = torch.Generator().manual_seed(1)
-
-    def drawn(*shape: int) -> Tensor:
-        return torch.rand(*shape, generator=generator)
-
-    return Steps(
-        obs=drawn(rows, 3),
-        action=2 * drawn(rows, 2) - 1,
-        reward=drawn(rows),
-        discount=torch.full((rows,), 0.9),
-        next_obs=drawn(rows, 3),
-        weight=torch.ones(rows),
-    )
+    return SoftLearner(config, config.make_model(None, VECTOR, BOX), BOX)
 
 
 @torch.no_grad()
 def make_constant(critics: Critics, *values: float) -> None:
-    """Makes each critic give every action the same value."""
+    """Make each critic return a constant value."""
     for parameter in critics.parameters():
         parameter.zero_()
     head = critics.layers[-1]
@@ -71,9 +48,7 @@ def make_constant(critics: Critics, *values: float) -> None:
     head.bias.copy_(torch.tensor(values).view(-1, 1, 1))
 
 
-def test_targets_are_the_lower_value_and_the_entropy_from_which_terminated_steps_have_none() -> (
-    None
-):
+def test_targets_are_soft_values_of_the_lower_critic() -> None:
     made = learner(initial_temperature=0.5)
     make_constant(made.target, 3.0, 5.0)
     steps = batch(2)._replace(reward=torch.tensor([1.0, 2.0]), discount=torch.tensor([0.9, 0.0]))
@@ -86,20 +61,20 @@ def test_targets_are_the_lower_value_and_the_entropy_from_which_terminated_steps
     assert found.tolist() == pytest.approx([1 + 0.9 * (3 - 0.5 * log_prob[0].item()), 2.0])
 
 
-def test_the_critics_loss_is_half_the_squared_error_by_weight_and_says_what_surprised() -> None:
+def test_the_critic_loss_is_weighted_and_priorities_are_mean_absolute_errors() -> None:
     made, steps = learner(), batch(2)
     steps = steps._replace(discount=torch.zeros(2), reward=torch.tensor([1.0, -1.0]),
                            weight=torch.tensor([1.0, 0.5]))  # fmt: skip
     make_constant(made.model.critics, 2.0, 4.0)
 
-    parts, surprise = sac.compute_losses(made, steps)
+    parts, priority = sac.compute_losses(made, steps)
 
     # Errors of 1 and 3 in the first row; of 3 and 5, with half the weight, in the second.
     assert parts.value.item() == pytest.approx((1 + 9 + 0.5 * (9 + 25)) / 4 / 2)
-    assert surprise.tolist() == pytest.approx([2.0, 4.0])
+    assert priority.tolist() == pytest.approx([2.0, 4.0])
 
 
-def test_the_gradients_of_the_losses_do_not_meet() -> None:
+def test_each_network_gets_gradients_of_its_own_loss_only() -> None:
     made = learner(initial_temperature=0.5, target_entropy=-3.0)
     model = made.model
     critics, policy = list(model.critics.parameters()), list(model.policy.parameters())
@@ -120,7 +95,7 @@ def test_the_gradients_of_the_losses_do_not_meet() -> None:
     assert total[-1].item() == pytest.approx(0.5 * (parts.entropy.item() + 3.0), rel=1e-5)
 
 
-def test_an_update_lowers_the_critics_error_and_moves_the_targets_a_little() -> None:
+def test_updates_lower_the_critics_error_and_move_the_targets() -> None:
     made, steps = learner(tau=0.1, learning_rate=3e-3), batch()._replace(discount=torch.zeros(6))
     before = toys.weights(made.target)
     errors = [float(np.mean(sac.update(made, steps, 0).priority)) for _ in range(40)]
@@ -129,7 +104,7 @@ def test_an_update_lowers_the_critics_error_and_moves_the_targets_a_little() -> 
     assert made.version == 40
 
 
-def test_the_target_of_the_entropy_is_minus_one_for_each_coordinate_or_as_given() -> None:
+def test_target_entropy_defaults_to_minus_the_number_of_coordinates() -> None:
     assert learner(target_entropy=None).target_entropy == -2.0
     assert learner(target_entropy=1.5).target_entropy == 1.5
 
@@ -144,7 +119,7 @@ def test_the_target_of_the_entropy_is_minus_one_for_each_coordinate_or_as_given(
     ],
     ids=str,
 )
-def test_the_learning_rate_stays_unless_an_end_is_given(
+def test_the_learning_rate_is_constant_unless_an_end_is_given(
     fields: dict[str, Any], first: float, last: float
 ) -> None:
     made = learner(**fields)
@@ -154,52 +129,8 @@ def test_the_learning_rate_stays_unless_an_end_is_given(
     assert rates == pytest.approx([first, last])
 
 
-# --- actions --------------------------------------------------------------------------------------
-
-
-def sent(space: gymnasium.Space[Any], action: Tensor) -> Any:
-    return of(space).to_environment(action.numpy())
-
-
-def test_actions_reach_the_bounds_of_each_coordinate_and_not_beyond() -> None:
-    space = spaces.Box(np.array([-2, 0], np.float32), np.array([2, 10], np.float32))
-    corners = torch.tensor([[-1.0, -1.0], [1.0, 1.0], [0.0, 0.5]])
-    assert sent(space, corners).tolist() == [[-2, 0], [2, 10], [0, 7.5]]
-
-    policy = 30 * torch.randn(500, 4, generator=torch.Generator().manual_seed(0))
-    for action in (
-        CONFIG.best(of(space), policy),
-        CONFIG.draw(of(space), policy, torch.Generator().manual_seed(1)),
-    ):
-        assert all(space.contains(one) for one in sent(space, action))
-
-
-def actor(env: Any, **changes: Any) -> ContinuousActor:
-    config = dataclasses.replace(CONFIG, env=env, envs_per_actor=2, **changes)
-    with_envs = config.make_environments(1)
-    model = config.make_model(None, with_envs.spec, with_envs.actions)
-    made: ContinuousActor = remotely.local(ContinuousActor, config, model, 5)
-    return made
-
-
-def test_an_actor_plays_uniformly_at_random_until_there_is_experience_to_learn_from() -> None:
-    player = actor(toys.Aim, rollout_steps=400)
-    with torch.no_grad():
-        for parameter in player.model.parameters():
-            parameter.zero_()
-        assert isinstance(player.model, SoftActorCritic)
-        player.model.policy.policy.bias.copy_(torch.tensor([9.0, -9.0]))  # type: ignore[union-attr, operator]
-
-    player.env_steps = CONFIG.learn_from - 1
-    drawn = player.sample().trajectory.action
-    assert np.histogram(drawn, 4, (-1, 1))[0] == pytest.approx(200, rel=0.25)
-
-    player.env_steps = CONFIG.learn_from
-    assert player.sample().trajectory.action.min() > 0.99
-
-
 class Reach(Toy):
-    """Two joints with bounds of their own, which are to be where a dict of two things says."""
+    """Two joints with different bounds, whose goals a dict of two values gives."""
 
     observation_space = spaces.Dict(
         {"side": spaces.Discrete(2), "far": spaces.Box(0, 1, (1,), np.float32)}
@@ -227,7 +158,7 @@ class Reach(Toy):
 
 
 @pytest.mark.usefixtures("local")
-def test_a_vector_is_learnt_in_seconds_and_played_by_its_mean(tmp_path: Path) -> None:
+def test_a_vector_action_is_learnt_in_seconds_and_played_by_its_mean(tmp_path: Path) -> None:
     result = sac.train(CONFIG, run=tmp_path / "run")
     assert "is reached" in result.ended, result
 
@@ -242,7 +173,7 @@ def test_a_vector_is_learnt_in_seconds_and_played_by_its_mean(tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("local")
-def test_so_are_nested_actions_on_nested_observations(tmp_path: Path) -> None:
+def test_nested_actions_on_nested_observations_are_learnt(tmp_path: Path) -> None:
     config = dataclasses.replace(
         CONFIG, env=Reach, gamma=0.5, target=0.8 * LENGTH, target_entropy=None
     )
@@ -251,16 +182,14 @@ def test_so_are_nested_actions_on_nested_observations(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_actors_in_processes_of_their_own_sample_while_it_learns(tmp_path: Path) -> None:
+def test_actors_in_processes_sample_while_the_learner_learns(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, actors=2, envs_per_actor=2, overlap=True)
     result = sac.train(config, run=tmp_path / "run")
     assert "is reached" in result.ended, result
 
 
 @pytest.mark.usefixtures("local")
-def test_a_run_that_was_resumed_has_learnt_the_same_to_the_bit_as_one_that_never_stopped(
-    tmp_path: Path,
-) -> None:
+def test_a_resumed_run_repeats_an_uninterrupted_one_bit_for_bit(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, target=None, anneal_steps=320, prioritized_alpha=0.6)
     resumed = toys.assert_resumed_to_the_bit(sac.train, config, (192, 320), tmp_path)
     assert resumed.updates == (320 - CONFIG.learn_from) // 4  # of four times as many rows
@@ -284,11 +213,11 @@ class WithAButton(toys.Aim):
         ({"env": toys.Guess}, None, r"for Discrete\(n\) use dqn or ppo"),
         ({"env": WithAButton}, None, "for discrete and continuous actions together ppo"),
         ({"env": Unbounded}, None, r"from \[-2.0\] to \[inf\]: give the Box .* finite bounds"),
-        ({}, toys.with_a_memory, "no recurrent state; to train a model with a memory use a2c"),
+        ({}, toys.with_a_memory, "no recurrent state; train a recurrent model with a2c"),
         ({"initial_temperature": 0.0}, None, "initial_temperature must be more than 0"),
     ],
 )
-def test_what_it_cannot_learn_is_refused(
+def test_invalid_settings_environments_and_models_are_refused(
     changes: dict[str, Any], model: Any, message: str, tmp_path: Path
 ) -> None:
     config = dataclasses.replace(CONFIG, **changes)

@@ -1,4 +1,4 @@
-"""TD3: targets and losses by hand, the delay, what explores, and that it learns and resumes."""
+"""TD3: hand-worked targets and losses, the delay, exploration noise, learning and resuming."""
 
 import dataclasses
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
+from tests.remotely_rl.algorithms.continuous import BOX, VECTOR, batch
 from torch import Tensor
 
 import remotely
@@ -15,12 +15,9 @@ from remotely_rl import td3
 from remotely_rl.acting.continuous import ContinuousActor
 from remotely_rl.agents import evaluation, load
 from remotely_rl.algorithms.td3 import DelayedLearner
-from remotely_rl.environments.action_spaces import of
-from remotely_rl.environments.observations import Leaf
 from remotely_rl.errors import TrainingError
 from remotely_rl.networks import Critics, PolicyAndCritics, PolicyNetwork
 from remotely_rl.networks.policy_and_critics import StackedLinear
-from remotely_rl.runs.replaying import Steps
 from tests.remotely_rl import toys
 
 pytestmark = pytest.mark.usefixtures("no_curve")
@@ -30,8 +27,6 @@ CONFIG = td3.Config(
     replay_ratio=16.0, learning_rate=0.01, hidden="32,32", device="cpu", learner_threads=1,
     log_interval_s=1e6, checkpoint_interval_s=1e6, target=0.8, total_steps=2_500,
 )  # fmt: skip
-VECTOR = Leaf((3,), np.dtype(np.float32))
-BOX = of(spaces.Box(-1, 1, (2,), np.float32))
 
 
 def learner(**changes: Any) -> DelayedLearner:
@@ -40,25 +35,9 @@ def learner(**changes: Any) -> DelayedLearner:
     return DelayedLearner(config, config.make_model(None, VECTOR, BOX), BOX)
 
 
-def batch(rows: int = 6) -> Steps:
-    generator = torch.Generator().manual_seed(1)
-
-    def drawn(*shape: int) -> Tensor:
-        return torch.rand(*shape, generator=generator)
-
-    return Steps(
-        obs=drawn(rows, 3),
-        action=2 * drawn(rows, 2) - 1,
-        reward=drawn(rows),
-        discount=torch.full((rows,), 0.9),
-        next_obs=drawn(rows, 3),
-        weight=torch.ones(rows),
-    )
-
-
 @torch.no_grad()
 def make_linear(critics: Critics, *slopes: float) -> None:
-    """Makes each critic value an action by its first coordinate, plus 1, times a slope."""
+    """Make each critic return a slope times (the action's first coordinate + 1)."""
     for parameter in critics.parameters():
         parameter.zero_()
     first, _, second, _, last = critics.layers
@@ -73,13 +52,13 @@ def make_linear(critics: Critics, *slopes: float) -> None:
 
 @torch.no_grad()
 def make_constant(policy: Any, *means: float) -> None:
-    """Makes a policy return these numbers, whatever it sees."""
+    """Make a policy return constants."""
     assert isinstance(policy, PolicyNetwork)
     policy.policy.weight.zero_()
     policy.policy.bias.copy_(torch.tensor(means))
 
 
-def test_targets_are_the_lower_value_of_the_target_policys_action() -> None:
+def test_targets_use_the_lower_value_of_the_target_policys_action() -> None:
     made = learner(target_noise=0.0)
     make_constant(made.target.policy, 0.5, 0.0)
     make_linear(made.target.critics, 3.0, 2.0)
@@ -90,7 +69,7 @@ def test_targets_are_the_lower_value_of_the_target_policys_action() -> None:
     assert found.tolist() == pytest.approx([1 + 0.9 * 2 * (1 + np.tanh(0.5)), 2.0])
 
 
-def test_noise_moves_that_action_by_no_more_than_its_clip() -> None:
+def test_target_noise_is_clipped() -> None:
     made = learner(target_noise=10.0, target_noise_clip=0.25)
     make_constant(made.target.policy, 0.0, 0.0)
     make_linear(made.target.critics, 1.0, 2.0)
@@ -102,7 +81,7 @@ def test_noise_moves_that_action_by_no_more_than_its_clip() -> None:
     assert not torch.equal(found, td3.compute_targets(made, steps))
 
 
-def test_the_critics_loss_is_half_the_squared_error_by_weight_and_says_what_surprised() -> None:
+def test_the_critic_loss_is_weighted_and_priorities_are_mean_absolute_errors() -> None:
     made = learner()
     make_linear(made.model.critics, 2.0, 4.0)
     steps = batch(2)._replace(
@@ -112,15 +91,15 @@ def test_the_critics_loss_is_half_the_squared_error_by_weight_and_says_what_surp
         weight=torch.tensor([1.0, 0.5]),
     )
 
-    parts, q, surprise = td3.compute_losses(made, steps)
+    parts, q, priority = td3.compute_losses(made, steps)
 
     # Errors of 1 and 3 in the first row; of 3 and 5, with half the weight, in the second.
     assert parts.value.item() == pytest.approx((1 + 9 + 0.5 * (9 + 25)) / 4 / 2)
     assert q.tolist() == [[2.0, 2.0], [4.0, 4.0]]
-    assert surprise.tolist() == pytest.approx([2.0, 4.0])
+    assert priority.tolist() == pytest.approx([2.0, 4.0])
 
 
-def test_the_policy_follows_the_first_critic_and_its_gradient_meets_no_other() -> None:
+def test_the_policy_follows_the_first_critic_and_losses_share_no_gradients() -> None:
     made = learner(policy_delay=1)
     make_constant(made.model.policy, 0.5, 0.0)
     make_linear(made.model.critics, 2.0, -7.0)
@@ -147,7 +126,7 @@ def test_the_policy_follows_the_first_critic_and_its_gradient_meets_no_other() -
     assert bias.tolist() == pytest.approx([-2 * (1 - np.tanh(0.5) ** 2), 0.0])
 
 
-def test_policy_and_targets_move_once_in_so_many_updates_and_the_critics_in_each() -> None:
+def test_policy_and_targets_move_every_policy_delay_updates() -> None:
     made, steps = learner(policy_delay=3, tau=0.1), batch()
     moved = []
     for _ in range(6):
@@ -160,7 +139,7 @@ def test_policy_and_targets_move_once_in_so_many_updates_and_the_critics_in_each
     assert moved == [[True, False, False], [True, False, False], [True, True, True]] * 2
 
 
-def test_targets_move_by_tau_of_their_distance() -> None:
+def test_targets_move_by_tau_towards_the_networks() -> None:
     made = learner(policy_delay=1, tau=0.25)
     before = toys.weights(made.target)
     td3.update(made, batch(), 0.0)
@@ -168,14 +147,14 @@ def test_targets_move_by_tau_of_their_distance() -> None:
     torch.testing.assert_close(toys.weights(made.target), expected)
 
 
-def test_an_update_lowers_the_critics_error() -> None:
+def test_updates_lower_the_critics_error() -> None:
     made, steps = learner(learning_rate=3e-3), batch()._replace(discount=torch.zeros(6))
     errors = [float(np.mean(td3.update(made, steps, 0.0).priority)) for _ in range(40)]
     assert errors[-1] < 0.5 * errors[0]
     assert made.version == 40
 
 
-def test_a_trained_agent_is_greedy_without_noise_and_explores_with_it() -> None:
+def test_greedy_actions_have_no_noise_and_drawn_ones_have() -> None:
     policy = torch.tensor([[0.5, 9.0]]).repeat(4_000, 1)
     best = CONFIG.best(BOX, policy)
     drawn = CONFIG.draw(BOX, policy, torch.Generator().manual_seed(1))
@@ -185,7 +164,7 @@ def test_a_trained_agent_is_greedy_without_noise_and_explores_with_it() -> None:
     assert drawn.abs().max().item() <= 1.0
 
 
-def test_an_actor_plays_uniformly_at_random_until_there_is_experience_to_learn_from() -> None:
+def test_actors_play_uniformly_at_random_until_learn_from() -> None:
     config = dataclasses.replace(CONFIG, envs_per_actor=2, rollout_steps=400)
     with_envs = config.make_environments(1)
     model = config.make_model(None, with_envs.spec, with_envs.actions)
@@ -206,7 +185,7 @@ def test_an_actor_plays_uniformly_at_random_until_there_is_experience_to_learn_f
 
 
 @pytest.mark.usefixtures("local")
-def test_a_vector_is_learnt_in_seconds_and_played_by_its_best_action(tmp_path: Path) -> None:
+def test_a_vector_action_is_learnt_in_seconds_and_played_greedily(tmp_path: Path) -> None:
     result = td3.train(CONFIG, run=tmp_path / "run")
     assert "is reached" in result.ended, result
 
@@ -219,16 +198,14 @@ def test_a_vector_is_learnt_in_seconds_and_played_by_its_best_action(tmp_path: P
 
 
 @pytest.mark.usefixtures("here")
-def test_actors_in_processes_of_their_own_sample_while_it_learns(tmp_path: Path) -> None:
+def test_actors_in_processes_sample_while_the_learner_learns(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, actors=2, envs_per_actor=2, overlap=True, n_step=2)
     result = td3.train(config, run=tmp_path / "run")
     assert "is reached" in result.ended, result
 
 
 @pytest.mark.usefixtures("local")
-def test_a_run_that_was_resumed_has_learnt_the_same_to_the_bit_as_one_that_never_stopped(
-    tmp_path: Path,
-) -> None:
+def test_a_resumed_run_repeats_an_uninterrupted_one_bit_for_bit(tmp_path: Path) -> None:
     config = dataclasses.replace(
         CONFIG, target=None, anneal_steps=320, prioritized_alpha=0.6, policy_delay=3
     )
@@ -241,11 +218,11 @@ def test_a_run_that_was_resumed_has_learnt_the_same_to_the_bit_as_one_that_never
     ("changes", "model", "message"),
     [
         ({"env": toys.Guess}, None, r"td3 needs continuous actions.* for Discrete\(n\) use dqn"),
-        ({}, toys.with_a_memory, "no recurrent state; to train a model with a memory use a2c"),
+        ({}, toys.with_a_memory, "no recurrent state; train a recurrent model with a2c"),
         ({}, toys.network(1, 2), r"expected \(policy \[2, 1\], .* \(1 is the width of an action\)"),
     ],
 )
-def test_what_it_cannot_learn_is_refused(
+def test_invalid_settings_environments_and_models_are_refused(
     changes: dict[str, Any], model: Any, message: str, tmp_path: Path
 ) -> None:
     config = dataclasses.replace(CONFIG, **changes)
@@ -255,9 +232,7 @@ def test_what_it_cannot_learn_is_refused(
 
 
 @pytest.mark.usefixtures("local")
-def test_a_model_of_your_own_is_the_policy_and_returns_a_number_for_each_coordinate(
-    tmp_path: Path,
-) -> None:
+def test_a_model_of_your_own_is_the_policy(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, target=None, total_steps=192)
     td3.train(config, toys.network(1, 1), run=tmp_path / "run")
     agent = load.load(tmp_path / "run", model=toys.network(1, 1), env=toys.Aim)

@@ -1,4 +1,4 @@
-"""Counts that are tried out, by rates that are made up."""
+"""GA3C's tuner and rate windows, with synthetic rates."""
 
 from collections.abc import Mapping
 
@@ -15,11 +15,11 @@ BEST = dict(zip(NAMES, (9, 3, 2), strict=True))
 
 
 def throughput(counts: Mapping[str, int]) -> float:
-    """Best with 9 agents, 3 predictors and 2 trainers; less with each step away from there."""
+    """A rate with its maximum at BEST."""
     return 100.0 - sum((counts[name] - BEST[name]) ** 2 for name in NAMES)
 
 
-def test_the_counts_climb_to_where_the_rate_is_best_and_stay_about_there() -> None:
+def test_counts_climb_to_the_best_rate_and_stay_near_it() -> None:
     tuner = Tuner(START, LIMITS)
     counts, accepted = dict(START), []
     for _ in range(400):
@@ -30,23 +30,23 @@ def test_the_counts_climb_to_where_the_rate_is_best_and_stay_about_there() -> No
     assert max(sum(abs(c[n] - BEST[n]) for n in NAMES) for c in at_the_end) <= 3  # one move away
 
 
-def test_a_move_that_lowers_the_rate_is_taken_back() -> None:
+def test_a_move_that_lowers_the_rate_is_undone() -> None:
     tuner = Tuner(START, LIMITS)
     moved = tuner.judge(10.0)
     assert moved != START
     assert tuner.judge(9.0) == START == tuner.counts
     again = tuner.judge(10.0)
     assert again != START
-    assert tuner.judge(10.0) != START  # as good as before is no reason to go back
+    assert tuner.judge(10.0) != START  # an equal rate is accepted
 
 
-def test_a_rate_is_compared_with_that_of_now_and_not_with_a_lucky_one_of_long_ago() -> None:
+def test_a_rate_is_compared_with_a_recent_one_not_with_the_best_ever() -> None:
     tuner = Tuner(START, LIMITS)
     tuner.judge(10.0)
     assert tuner.judge(9.0) == START
-    moved = tuner.judge(5.0)  # the counts of the start give less now than they did
+    moved = tuner.judge(5.0)  # the start counts are slower now
     tuner.judge(6.0)
-    assert tuner.judge(0.0) == moved  # 6 was enough
+    assert tuner.judge(0.0) == moved  # 6 is accepted, although it is below 10
 
 
 @hypothesis.given(
@@ -54,7 +54,7 @@ def test_a_rate_is_compared_with_that_of_now_and_not_with_a_lucky_one_of_long_ag
     limits=st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4)),
     rates=st.lists(st.floats(0, 100), min_size=1, max_size=40),
 )
-def test_counts_are_never_below_one_nor_above_their_limits(
+def test_counts_stay_between_one_and_their_limits(
     seed: int, limits: tuple[int, ...], rates: list[float]
 ) -> None:
     allowed = dict(zip(NAMES, limits, strict=True))
@@ -68,11 +68,9 @@ def test_counts_are_never_below_one_nor_above_their_limits(
 
 
 @hypothesis.given(seed=st.integers(0, 1000), bumps=st.lists(st.integers(0, 9), min_size=64))
-def test_what_is_accepted_never_has_a_lower_rate_than_what_was_accepted_before(
-    seed: int, bumps: list[int]
-) -> None:
+def test_accepted_counts_never_have_a_lower_rate(seed: int, bumps: list[int]) -> None:
     def rate(counts: Mapping[str, int]) -> float:
-        """Any landscape, as long as it does not change."""
+        """An arbitrary, but fixed, rate for each combination of counts."""
         agents, predictors, trainers = (counts[name] for name in NAMES)
         return float(bumps[(16 * agents + 4 * predictors + trainers) % len(bumps)])
 
@@ -86,10 +84,10 @@ def test_what_is_accepted_never_has_a_lower_rate_than_what_was_accepted_before(
             assert counts == kept
         else:
             kept, kept_rate = tried, tried_rate
-            assert counts != tried  # and on to the next
+            assert counts != tried
 
 
-def test_the_same_seed_tries_the_same() -> None:
+def test_a_seed_repeats_its_trials() -> None:
     def tried(seed: int) -> list[dict[str, int]]:
         tuner = Tuner(START, LIMITS, seed)
         return [tuner.judge(rate) for rate in range(20)]
@@ -97,7 +95,7 @@ def test_the_same_seed_tries_the_same() -> None:
     assert tried(1) == tried(1) != tried(2)
 
 
-def test_what_it_returns_and_was_given_is_not_what_it_holds() -> None:
+def test_the_tuner_shares_no_dict_with_its_caller() -> None:
     given = dict(START)
     tuner = Tuner(given, LIMITS)
     tuner.judge(1.0)["agents"] = 99
@@ -106,13 +104,13 @@ def test_what_it_returns_and_was_given_is_not_what_it_holds() -> None:
 
 
 @pytest.mark.timeout(10)
-def test_where_there_is_nothing_to_try_the_counts_stay() -> None:
+def test_limits_of_one_leave_nothing_to_try() -> None:
     ones = dict.fromkeys(NAMES, 1)
     tuner = Tuner(ones, ones)
     assert [tuner.judge(rate) for rate in (1.0, 2.0, 0.5)] == [ones] * 3
 
 
-def test_a_window_tells_the_rate_of_what_came_in_it() -> None:
+def test_a_window_returns_the_rate_of_its_updates() -> None:
     window = RateWindow(begins=10.0, length=5.0)
     assert window.add(100, now=9.0) is None  # before it begins
     assert window.add(10, now=12.0) is None

@@ -1,4 +1,4 @@
-"""Run folders that a test makes up."""
+"""Run folders that tests write."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the training panels answer, and that they never lead out of the folder of the runs."""
+"""The training panels: their answers, all from inside the folder of the runs."""
 
 import os
 import subprocess
@@ -54,7 +54,7 @@ def browser(runs: Path) -> Browser:
     return Browser(runs)
 
 
-def test_runs_are_listed_with_their_last_rows_also_those_in_folders_below(
+def test_runs_are_listed_with_their_last_rows_also_in_subfolders(
     browser: Browser,
 ) -> None:
     page = browser.get("/api/runs", sort="name")
@@ -73,7 +73,7 @@ def test_a_run_whose_last_row_is_old_has_ended(browser: Browser, runs: Path) -> 
     assert (row["state"], row["updated"]) == ("ended", 1_000_000)
 
 
-def test_a_row_that_is_added_is_seen(browser: Browser, runs: Path) -> None:
+def test_an_added_row_is_shown(browser: Browser, runs: Path) -> None:
     before = browser.get("/api/runs/one/metrics")
     with (runs / "one" / "metrics.csv").open("a") as file:
         file.write("5,500,100,5,55,66,0.5\r\n")
@@ -82,7 +82,7 @@ def test_a_row_that_is_added_is_seen(browser: Browser, runs: Path) -> None:
     assert browser.get("/api/runs/one")["return_mean"] == 55
 
 
-def test_a_run_is_told_with_its_settings_and_videos(browser: Browser, runs: Path) -> None:
+def test_a_run_has_its_settings_and_videos(browser: Browser, runs: Path) -> None:
     (runs / "sweep" / "a2c" / "play.mp4").write_bytes(b"a film")
     run = browser.get("/api/runs/sweep/a2c")
     assert run["config"]["env"] == "CartPole-v1"
@@ -104,9 +104,7 @@ def test_runs_that_differ_by_seed_become_one_line_with_a_band(browser: Browser) 
     assert alone["band"] is None
 
 
-def test_groups_are_told_apart_by_the_settings_in_which_they_differ(
-    browser: Browser, runs: Path
-) -> None:
+def test_groups_are_labelled_by_differing_settings(browser: Browser, runs: Path) -> None:
     make_run(runs / "three", seed=1, gamma=0.5)
     found = browser.get("/api/compare", run=["one", "three"])
     assert [group["label"] for group in found["groups"]] == [
@@ -115,11 +113,11 @@ def test_groups_are_told_apart_by_the_settings_in_which_they_differ(
     ]
 
 
-def test_what_cannot_be_compared_is_refused_in_a_sentence(browser: Browser) -> None:
+def test_invalid_comparisons_are_rejected(browser: Browser) -> None:
     status, why = browser.refused("/api/compare", run="one", over="rollout/return_mean")
     assert (status, why[:10]) == (400, "the x axis")
     status, why = browser.refused("/api/compare", run=[f"r{n}" for n in range(51)])
-    assert (status, why) == (400, "51 runs are too many for one picture; choose 50 at most")
+    assert (status, why) == (400, "51 runs are too many for one chart; choose 50 at most")
 
 
 # --- hostile folders and names --------------------------------------------------------------------
@@ -132,7 +130,9 @@ NAMES = (
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_name_that_leads_elsewhere_is_refused(runs: Path, tmp_path: Path, name: str) -> None:
+def test_a_name_that_leads_out_of_the_root_is_rejected(
+    runs: Path, tmp_path: Path, name: str
+) -> None:
     make_run(tmp_path / "secret")
     (runs / "linked").symlink_to(tmp_path / "secret")
     with pytest.raises(NoRun):
@@ -140,7 +140,7 @@ def test_a_name_that_leads_elsewhere_is_refused(runs: Path, tmp_path: Path, name
 
 
 @pytest.mark.parametrize("name", ["%2e%2e/secret", "..%2fsecret", "linked", "%00", "%2fetc"])
-def test_a_url_that_leads_elsewhere_is_not_found(
+def test_a_url_that_leads_out_of_the_root_is_not_found(
     browser: Browser, runs: Path, tmp_path: Path, name: str
 ) -> None:
     make_run(tmp_path / "secret")
@@ -162,7 +162,7 @@ def test_a_run_folder_that_is_a_symlink_out_is_neither_listed_nor_compared(
 
 
 @pytest.mark.parametrize("file", ["metrics.csv", "config.json", "play.mp4"])
-def test_a_file_of_a_run_that_is_a_symlink_or_no_file_is_refused(
+def test_a_file_of_a_run_that_is_a_symlink_or_irregular_is_rejected(
     browser: Browser, runs: Path, tmp_path: Path, file: str
 ) -> None:
     secret = tmp_path / "secret"
@@ -180,7 +180,7 @@ def test_a_file_of_a_run_that_is_a_symlink_or_no_file_is_refused(
 
 
 @pytest.mark.parametrize("content", ["", "not json", "[]", '{"algorithm": 1}', "\x00"])
-def test_a_folder_with_another_config_json_is_left_out_of_the_list(
+def test_a_folder_with_a_foreign_config_json_is_not_listed(
     browser: Browser, runs: Path, content: str
 ) -> None:
     (runs / "other").mkdir()
@@ -189,7 +189,7 @@ def test_a_folder_with_another_config_json_is_left_out_of_the_list(
     assert browser.refused("/api/runs/other")[0] == 409
 
 
-def test_markup_in_a_run_is_told_as_text_of_json(browser: Browser, runs: Path) -> None:
+def test_markup_in_a_run_is_json_text(browser: Browser, runs: Path) -> None:
     make_run(runs / "<b>run", env=EVIL)
     (row,) = browser.get("/api/runs", q="<b>")["rows"]
     assert (row["name"], row["env"]) == ("<b>run", EVIL)
@@ -214,7 +214,7 @@ def test_the_root_may_be_a_run_itself(runs: Path) -> None:
         ([".", "--address", "127.0.0.1:1"], "127.0.0.1:1"),
     ],
 )
-def test_what_cannot_be_shown_is_told_in_a_sentence(words: list[str], why: str) -> None:
+def test_errors_are_one_sentence(words: list[str], why: str) -> None:
     done = CliRunner().invoke(main, ["dashboard", *words])
     assert done.exit_code == 2
     assert why in done.output

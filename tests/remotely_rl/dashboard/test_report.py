@@ -1,4 +1,4 @@
-"""The report: one page, inert whatever the runs hold, with every run in it."""
+"""The report: one page of every run, in which no text of a run takes effect."""
 
 import math
 import re
@@ -59,7 +59,7 @@ def test_a_run_without_rows_is_reported_with_its_settings(tmp_path: Path) -> Non
     assert "log_interval_s" in page
 
 
-def test_what_is_no_run_and_a_place_that_cannot_be_written_are_told(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_run_and_an_unwritable_file_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"is not a run folder: it has no config\.json"):
         report.write([tmp_path], tmp_path / "report.html")
     with pytest.raises(TrainingError, match="there is no run folder"):

@@ -1,4 +1,4 @@
-"""Every screen in a real browser: opened, and one thing done on it.
+"""Tests of every screen in a real browser.
 
 Needs Playwright (`pip install 'remotely-actors[browser]'`) and a Chromium on PATH (on Debian,
 `apt install chromium`); without them these tests are skipped.
@@ -30,7 +30,7 @@ EVIL = '<img src=x onerror="document.title=1">'
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    """A page of a dashboard with 450 actors and four runs, past its link."""
+    """Yield the page of a dashboard with 450 actors and four runs, opened by its link."""
     runs = tmp_path_factory.mktemp("runs")
     make_run(runs / "ppo-1", rows=50, seed=1)
     make_run(runs / "ppo-2", rows=60, seed=2, scale=2.0)
@@ -62,9 +62,9 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 @pytest.fixture(autouse=True)
 def nothing_goes_wrong(page: Page) -> Iterator[list[str]]:
-    """No error in the page, no request to elsewhere, and no markup of a name that took effect.
+    """Check for no error in the page, no request to another host and no markup from a name.
 
-    A test that makes something go wrong clears the list.
+    A test that causes one of these clears the list.
     """
     wrong: list[str] = []
     home = page.url.partition("/#")[0].rstrip("/")
@@ -128,10 +128,10 @@ def test_an_actor_shows_what_it_prints(page: Page) -> None:
     expect(head(page)).to_have_text("Player-44")
     expect(page.get_by_role("log")).to_contain_text("loss 0.25")
     page.get_by_label("follow").uncheck()
-    expect(page.get_by_text("No flame: flames are of actors on the machine")).to_be_visible()
+    expect(page.get_by_text("Not sampled: only actors on the")).to_be_visible()
 
 
-def test_runs_are_chosen_and_compared(page: Page) -> None:
+def test_selected_runs_are_compared(page: Page) -> None:
     page.goto("/#/runs")
     expect(page.locator("tbody tr")).to_have_count(4)
     page.get_by_label("Compare ppo-1").check()
@@ -170,7 +170,7 @@ def test_the_theme_changes_and_stays(page: Page) -> None:
 
 
 def show(page: Page, is_seen: bool) -> None:
-    """Let the page take itself for seen, or for one behind another."""
+    """Report the page to itself as visible or hidden."""
     page.evaluate(
         """hidden => {
             Object.defineProperty(document, "hidden", {value: hidden, configurable: true});
@@ -180,7 +180,7 @@ def show(page: Page, is_seen: bool) -> None:
     )
 
 
-def test_a_page_that_nobody_sees_asks_nothing_until_it_is_seen_again(page: Page) -> None:
+def test_a_hidden_page_sends_no_requests(page: Page) -> None:
     asked: list[str] = []
     page.clock.install()
     page.goto("/#/runs")
@@ -188,7 +188,7 @@ def test_a_page_that_nobody_sees_asks_nothing_until_it_is_seen_again(page: Page)
     expect(page.locator("tbody tr")).to_have_count(4)
     expect(page.get_by_text("9 machines, 450 actors")).to_be_visible()
     with page.expect_event("requestfailed", lambda request: "/api/events" in request.url):
-        show(page, is_seen=False)  # which leaves the stream of the overview
+        show(page, is_seen=False)  # it leaves the stream of the overview
     listener = lambda request: asked.append(request.url)
     page.on("request", listener)
     page.clock.run_for(60_000)
@@ -199,7 +199,7 @@ def test_a_page_that_nobody_sees_asks_nothing_until_it_is_seen_again(page: Page)
     page.clock.resume()
 
 
-def test_a_page_says_that_the_dashboard_is_gone_and_finds_it_again(
+def test_a_page_reports_a_lost_dashboard_and_reconnects(
     page: Page, nothing_goes_wrong: list[str]
 ) -> None:
     page.route("**/api/events", lambda route: route.abort())
@@ -211,7 +211,7 @@ def test_a_page_says_that_the_dashboard_is_gone_and_finds_it_again(
     nothing_goes_wrong.clear()
 
 
-def test_a_page_whose_dashboard_was_started_anew_says_how_to_open_it(
+def test_a_page_of_a_restarted_dashboard_says_how_to_open_it(
     page: Page, nothing_goes_wrong: list[str]
 ) -> None:
     page.goto("/#/overview")
@@ -220,7 +220,7 @@ def test_a_page_whose_dashboard_was_started_anew_says_how_to_open_it(
     page.context.clear_cookies()
     show(page, is_seen=False)
     show(page, is_seen=True)
-    expect(page.get_by_text("Open the link that the dashboard has printed")).to_be_visible()
+    expect(page.get_by_text("Open the link that the dashboard printed")).to_be_visible()
     page.context.add_cookies(cookies)
     expect(page.get_by_text("9 machines, 450 actors")).to_be_visible()
     nothing_goes_wrong.clear()

@@ -1,4 +1,4 @@
-"""Rows of a metrics.csv as series: against a reader that holds all of it, and while it grows."""
+"""Series of a metrics.csv: compared with a reader of the whole file, and while it grows."""
 
 import csv
 import math
@@ -34,7 +34,7 @@ def metrics(tmp_path: Path) -> Path:
     return tmp_path / "metrics.csv"
 
 
-def test_few_rows_are_given_as_they_are(metrics: Path) -> None:
+def test_few_rows_are_not_downsampled(metrics: Path) -> None:
     written(metrics, 20)
     with metrics.open("rb") as file:
         piece = series.read(file, points=100)
@@ -44,13 +44,13 @@ def test_few_rows_are_given_as_they_are(metrics: Path) -> None:
         assert piece.series[column] == slowly(metrics, column)
 
 
-def test_many_rows_are_thinned_to_the_lowest_and_highest_of_each_bucket_in_their_order(
+def test_many_rows_are_reduced_to_the_extremes_of_each_bucket_in_order(
     metrics: Path,
 ) -> None:
     written(metrics, 1000)
     with metrics.open("rb") as file:
         piece = series.read(file, points=100)
-    width = 20  # rows of a bucket, which leaves two values
+    width = 20  # rows in a bucket, which keeps two values
     losses, steps = slowly(metrics, LOSS), slowly(metrics, STEPS)
     expected: list[float | None] = []
     for at in range(0, 1000, width):
@@ -61,18 +61,7 @@ def test_many_rows_are_thinned_to_the_lowest_and_highest_of_each_bucket_in_their
     assert piece.series[STEPS][:4] == [steps[0], steps[19], steps[20], steps[39]]
 
 
-def test_a_peak_of_one_row_is_never_lost(metrics: Path) -> None:
-    written(metrics, 5000)
-    lines = metrics.read_text().splitlines()
-    lines[3333] = "33320,5,99"
-    metrics.write_text("\r\n".join(lines) + "\r\n")
-    with metrics.open("rb") as file:
-        thinned = series.read(file, [LOSS], points=50).series[LOSS]
-    assert 99.0 in thinned
-    assert len(thinned) <= 50
-
-
-def test_reading_goes_on_where_it_stopped_and_leaves_a_row_that_is_being_written(
+def test_reading_continues_where_it_stopped_and_leaves_an_incomplete_row(
     metrics: Path,
 ) -> None:
     written(metrics, 10)
@@ -92,7 +81,7 @@ def test_reading_goes_on_where_it_stopped_and_leaves_a_row_that_is_being_written
     assert third.series == {STEPS: [130], RETURN: [7], LOSS: [None]}
 
 
-def test_a_file_that_was_written_anew_is_read_from_its_first_row(metrics: Path) -> None:
+def test_a_replaced_file_is_read_from_its_first_row(metrics: Path) -> None:
     written(metrics, 10)
     with metrics.open("rb") as file:
         first = series.read(file)
@@ -103,35 +92,19 @@ def test_a_file_that_was_written_anew_is_read_from_its_first_row(metrics: Path) 
     assert (again.is_whole, again.rows) == (True, 4)
 
 
-def test_a_live_tick_is_small(metrics: Path) -> None:
-    columns = [f"train/metric_number_{n}" for n in range(25)]
-    row = ",".join("123456.789" for _ in columns)
-    metrics.write_text(",".join(columns) + "\n" + f"{row}\n" * 1000)
-    with metrics.open("rb") as file:
-        first = series.read(file)
-    with metrics.open("a") as growing:
-        growing.write(f"{row}\n{row}\n")
-    with metrics.open("rb") as file:
-        tick = series.read(file, known_file=first.file, from_byte=first.next_byte)
-    assert tick.rows == 2
-    assert len(str(tick._asdict())) < 5000
-
-
 @pytest.mark.parametrize(
     ("content", "rows"),
     [
         ("", 0),
         ("no line end", 0),
         (HEAD, 0),
-        (HEAD + "1,2\r\n3,4,5\r\n", 1),  # a line cut short by a crash
+        (HEAD + "1,2\r\n3,4,5\r\n", 1),  # a line cut off by a crash
         (HEAD + "1,x,\x00\r\n", 1),
         (HEAD + "1,inf,nan\r\n", 1),
         ("\xff\xfe,b\n1,2\n", 1),
     ],
 )
-def test_a_damaged_file_gives_the_rows_that_are_whole(
-    metrics: Path, content: str, rows: int
-) -> None:
+def test_a_damaged_file_yields_its_complete_rows(metrics: Path, content: str, rows: int) -> None:
     metrics.write_bytes(content.encode("latin-1"))
     with metrics.open("rb") as file:
         piece = series.read(file)
@@ -165,7 +138,7 @@ def test_memory_does_not_grow_with_the_rows(metrics: Path) -> None:
     assert peaks[1] < peaks[0] + series.CHUNK
 
 
-def test_any_thinning_keeps_the_range_of_a_column(metrics: Path) -> None:
+def test_downsampling_keeps_the_range_of_a_column(metrics: Path) -> None:
     generator = random.Random(1)
     numbers = [generator.uniform(-5, 5) for _ in range(777)]
     metrics.write_text(f"{LOSS}\n" + "".join(f"{number:.17g}\n" for number in numbers))

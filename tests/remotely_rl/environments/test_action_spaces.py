@@ -1,4 +1,4 @@
-"""Policies against torch's distributions and against numbers worked by hand."""
+"""Policies: the same as torch's distributions and as numbers computed by hand."""
 
 import math
 from collections.abc import Callable
@@ -31,7 +31,7 @@ NESTED = action_spaces.of(BOTH)
 ALL = [DISCRETE, MULTI, VECTOR, NESTED]
 NAMES = ["Discrete", "MultiDiscrete", "Continuous", "Dict"]
 
-# Of a coin that shows 1 three times in four.
+# A coin that shows 1 with probability 3/4.
 LOADED = torch.tensor([0.0, math.log(3.0)])
 ITS_ENTROPY = 0.25 * math.log(4) + 0.75 * math.log(4 / 3)
 
@@ -42,7 +42,7 @@ def policy(of: Actions, *shape: int) -> Tensor:
 
 
 def draws(of: Actions, policy: Tensor, count: int, seed: int = 0) -> Tensor:
-    """`count` actions of one policy."""
+    """Return `count` actions of one policy."""
     generator = torch.Generator().manual_seed(seed)
     return of.sample(policy.expand(count, -1), generator)
 
@@ -93,20 +93,14 @@ def test_probabilities_and_entropies_are_those_of_torch_in_any_batch(
     torch.testing.assert_close(of.entropy(numbers), entropy)
 
 
-def test_a_loaded_coin_has_the_numbers_worked_by_hand() -> None:
+def test_a_biased_coin_matches_hand_computed_values() -> None:
     coin = Discrete(2)
     assert coin.log_prob(LOADED, torch.tensor(1)).exp().item() == pytest.approx(0.75)
     assert coin.entropy(LOADED).item() == pytest.approx(ITS_ENTROPY)
     assert coin.mode(LOADED).item() == 1
 
 
-def test_the_entropy_is_greatest_where_all_actions_are_as_likely() -> None:
-    entropy = Discrete(3).entropy(torch.tensor([[0.0, 0.0, 0.0], [9.0, 0.0, 0.0]]))
-    assert entropy[0].item() == pytest.approx(math.log(3))
-    assert entropy[1] < 0.01
-
-
-def test_two_coins_at_once_have_the_product_of_their_probabilities() -> None:
+def test_probabilities_of_independent_choices_multiply() -> None:
     coins = MultiDiscrete((2, 2), (0, 0))
     both = torch.cat([LOADED, torch.zeros(2)])
     assert coins.log_prob(both, torch.tensor([1, 0])).exp().item() == pytest.approx(0.75 * 0.5)
@@ -114,7 +108,7 @@ def test_two_coins_at_once_have_the_product_of_their_probabilities() -> None:
     assert coins.mode(torch.cat([LOADED, -LOADED])).tolist() == [1, 0]
 
 
-def test_a_gaussian_has_the_numbers_worked_by_hand() -> None:
+def test_a_gaussian_matches_hand_computed_values() -> None:
     one = Continuous((-1.0,), (1.0,), (1,))
     at_zero = torch.tensor([0.0, 1.0])  # mean 0, deviation 1
     half_log_2_pi = 0.5 * math.log(2 * math.pi)
@@ -133,7 +127,7 @@ def test_the_gradient_of_a_log_probability_is_one_hot_less_probability() -> None
     assert grad.tolist() == pytest.approx([0.75, -0.75])
 
 
-def test_a_deviation_has_bounds_beyond_which_no_gradient_pulls() -> None:
+def test_the_log_std_is_bounded_without_gradient_beyond() -> None:
     one = Continuous((-1.0,), (1.0,), (1,))
     wide = torch.tensor([0.0, 9.0], requires_grad=True)
     entropy = one.entropy(wide)
@@ -145,7 +139,7 @@ def test_a_deviation_has_bounds_beyond_which_no_gradient_pulls() -> None:
     assert narrow.item() == pytest.approx(distributions.MIN_LOG_STD + 1.4189385)
 
 
-def test_a_gaussian_is_computed_in_float32_whatever_the_network_computes_in() -> None:
+def test_a_gaussian_is_computed_in_float32() -> None:
     numbers = policy(VECTOR, 3)
     rough = numbers.bfloat16()
     action = VECTOR.sample(rough, torch.Generator().manual_seed(0))
@@ -153,14 +147,14 @@ def test_a_gaussian_is_computed_in_float32_whatever_the_network_computes_in() ->
     torch.testing.assert_close(VECTOR.entropy(rough), VECTOR.entropy(rough.float()))
 
 
-def test_actions_come_as_often_as_their_probability_says() -> None:
+def test_actions_are_drawn_with_their_probabilities() -> None:
     numbers = policy(DISCRETE, 1)[0]
     often = draws(DISCRETE, numbers, 40_000).bincount(minlength=4) / 40_000
-    # Five standard errors, at the most: 5 * sqrt(1/4 / 40,000).
+    # At most five standard errors: 5 * sqrt(1/4 / 40,000).
     torch.testing.assert_close(often, numbers.softmax(-1), atol=0.0125, rtol=0)
 
 
-def test_choices_are_drawn_apart_from_each_other() -> None:
+def test_choices_are_drawn_independently() -> None:
     numbers = torch.cat([LOADED, torch.tensor([0.0, 0.0, math.log(2.0)])])
     action = draws(MULTI, numbers, 40_000)
     pairs = (action[:, 0] * 3 + action[:, 1]).bincount(minlength=6) / 40_000
@@ -168,20 +162,20 @@ def test_choices_are_drawn_apart_from_each_other() -> None:
     torch.testing.assert_close(pairs, want, atol=0.0125, rtol=0)
 
 
-def test_vectors_are_drawn_with_the_mean_and_deviation_that_the_policy_names() -> None:
+def test_vectors_are_drawn_with_the_policys_mean_and_deviation() -> None:
     numbers = torch.tensor([1.0, -2.0, 1.0, 1 + math.log(0.1)])
     action = draws(VECTOR, numbers, 40_000)
     torch.testing.assert_close(action.mean(0), torch.tensor([1.0, -2.0]), atol=0.025, rtol=0)
     torch.testing.assert_close(action.std(0), torch.tensor([1.0, 0.1]), atol=0, rtol=0.02)
 
 
-def test_an_action_of_no_probability_is_never_drawn() -> None:
+def test_an_action_with_probability_0_is_never_drawn() -> None:
     numbers = torch.tensor([-math.inf, 0.0, -math.inf, -9.0])
     assert set(draws(DISCRETE, numbers, 5000).tolist()) == {1, 3}
 
 
 @pytest.mark.parametrize("of", ALL, ids=NAMES)
-def test_the_same_seed_draws_the_same_and_another_does_not(of: Actions) -> None:
+def test_draws_are_reproducible_by_seed(of: Actions) -> None:
     numbers = policy(of, 1)[0]
     one, same, other = (draws(of, numbers, 50, seed) for seed in (3, 3, 4))
     assert torch.equal(one, same)
@@ -189,7 +183,7 @@ def test_the_same_seed_draws_the_same_and_another_does_not(of: Actions) -> None:
 
 
 @pytest.mark.parametrize("of", ALL, ids=NAMES)
-def test_no_action_is_likelier_than_the_mode(of: Actions) -> None:
+def test_the_mode_is_the_most_likely_action(of: Actions) -> None:
     numbers = policy(of, 1)[0]
     best = of.log_prob(numbers, of.mode(numbers))
     assert (of.log_prob(numbers.expand(500, -1), draws(of, numbers, 500)) <= best).all()
@@ -206,7 +200,7 @@ def test_no_action_is_likelier_than_the_mode(of: Actions) -> None:
     ],
     ids=str,
 )
-def test_a_space_says_how_many_numbers_a_policy_needs_and_what_an_action_is(
+def test_a_space_defines_the_outputs_and_the_shape_of_an_action(
     space: gymnasium.Space[object], outputs: int, shape: tuple[int, ...], dtype: type[np.generic]
 ) -> None:
     of = action_spaces.of(space)
@@ -225,7 +219,7 @@ def test_a_space_says_how_many_numbers_a_policy_needs_and_what_an_action_is(
     ],
     ids=str,
 )
-def test_whatever_is_drawn_lies_in_the_environments_own_space(
+def test_drawn_actions_lie_in_the_environments_space(
     space: gymnasium.Space[object],
 ) -> None:
     of = action_spaces.of(space)
@@ -235,7 +229,7 @@ def test_whatever_is_drawn_lies_in_the_environments_own_space(
 
 
 def bounds(dtype: np.dtype[Any], count: int, random: np.random.Generator) -> NDArray[Any]:
-    """Pairs of a lower and an upper bound [count, 2]: round, of any size, missing, extreme."""
+    """Return pairs of bounds [count, 2]: round, of any size, infinite and extreme."""
     if dtype.kind == "b":
         return np.sort(random.integers(0, 2, (count, 2)).astype(np.bool_), 1)
     of_dtype: Any = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
@@ -255,7 +249,7 @@ def bounds(dtype: np.dtype[Any], count: int, random: np.random.Generator) -> NDA
 @pytest.mark.parametrize(
     "name", ["float16", "float32", "float64", "longdouble", "int8", "uint8", "int64", "uint64", "?"]
 )
-def test_no_action_of_any_template_lies_outside_a_box_whatever_its_bounds_and_dtype(
+def test_no_action_lies_outside_a_box_whatever_its_bounds_and_dtype(
     name: str,
 ) -> None:
     random, dtype = np.random.default_rng(1), np.dtype(name)
@@ -276,14 +270,14 @@ def test_no_action_of_any_template_lies_outside_a_box_whatever_its_bounds_and_dt
         assert space.contains(arrived[0])
 
 
-def test_an_environment_that_counts_from_five_is_given_five_for_zero() -> None:
+def test_discrete_actions_are_offset_by_start() -> None:
     five = action_spaces.of(spaces.Discrete(2, start=5))
     assert five.to_environment(np.array([0, 1])).tolist() == [5, 6]
     several = action_spaces.of(spaces.MultiDiscrete([2, 3], start=[1, 5]))
     assert several.to_environment(np.array([[0, 0], [1, 2]])).tolist() == [[1, 5], [2, 7]]
 
 
-def test_a_box_is_stretched_to_its_bounds_and_clipped_there() -> None:
+def test_actions_are_clipped_and_scaled_to_the_bounds_of_a_box() -> None:
     box = action_spaces.of(
         spaces.Box(np.array([0.0, -2.0]), np.array([10.0, 2.0]), dtype=np.float64)
     )
@@ -291,15 +285,13 @@ def test_a_box_is_stretched_to_its_bounds_and_clipped_there() -> None:
     assert box.to_environment(acted).tolist() == [[0, 2], [5, 0], [7.5, -1], [10, -2]]
 
 
-def test_each_of_a_boxs_integers_has_an_equal_part_of_what_a_policy_says() -> None:
+def test_each_integer_of_a_box_has_an_equal_part_of_the_range() -> None:
     box = action_spaces.of(spaces.Box(2, 5, (1,), np.int16))
     acted = np.array([[-9], [-1], [-0.51], [-0.49], [-0.01], [0], [0.51], [1], [9]], np.float32)
     assert box.to_environment(acted)[:, 0].tolist() == [2, 2, 2, 3, 3, 4, 5, 5, 5]
 
 
-def test_a_coordinate_without_bounds_is_left_as_it_is_and_one_with_a_single_bound_is_clipped() -> (
-    None
-):
+def test_unbounded_coordinates_are_unchanged_and_single_bounds_clip() -> None:
     low = np.array([-np.inf, 0.0, -1.0], np.float32)
     high = np.array([np.inf, np.inf, 1.0], np.float32)
     box = action_spaces.of(spaces.Box(low, high))
@@ -307,7 +299,7 @@ def test_a_coordinate_without_bounds_is_left_as_it_is_and_one_with_a_single_boun
     assert box.to_environment(acted).tolist() == [[9, 9, 1], [-9, 0, -1]]
 
 
-def test_a_box_gets_its_vector_back_in_its_own_shape() -> None:
+def test_actions_have_the_shape_of_the_box() -> None:
     box = action_spaces.of(spaces.Box(-1, 1, (2, 3), np.float32))
     row = np.array([[-1.0, -0.5, 0.0, 0.25, 0.5, 1.0]], np.float32)
     assert box.to_environment(row).tolist() == [[[-1.0, -0.5, 0.0], [0.25, 0.5, 1.0]]]
@@ -323,7 +315,7 @@ def test_a_box_gets_its_vector_back_in_its_own_shape() -> None:
     ],
     ids=str,
 )
-def test_a_space_that_no_policy_fits_is_refused_by_what_would_fit(
+def test_an_unsupported_space_is_rejected_with_the_supported_ones(
     space: gymnasium.Space[object],
 ) -> None:
     said = r"is .*; supported are Discrete, MultiDiscrete and MultiBinary of one axis, a Box of f"
@@ -337,8 +329,8 @@ def test_a_space_that_no_policy_fits_is_refused_by_what_would_fit(
 @pytest.mark.parametrize(
     "space", [spaces.Tuple([]), spaces.Box(0, 1, (2, 0)), spaces.MultiDiscrete([])], ids=str
 )
-def test_a_space_with_nothing_in_it_is_named(space: gymnasium.Space[object]) -> None:
-    said = r" is .*, which has no number in it: leave it out"
+def test_an_empty_space_is_rejected(space: gymnasium.Space[object]) -> None:
+    said = r" is .*, which is empty: leave it out"
     with pytest.raises(TrainingError, match=f"this environment's action space{said}"):
         action_spaces.of(space)
     with pytest.raises(TrainingError, match=rf"action\['arm'\]{said}"):
@@ -347,7 +339,7 @@ def test_a_space_with_nothing_in_it_is_named(space: gymnasium.Space[object]) -> 
         observations.spec_of(spaces.Tuple([spaces.Discrete(2), space]))
 
 
-def test_a_nested_action_reaches_the_environment_nested_as_its_space_is() -> None:
+def test_a_nested_action_is_nested_like_its_space() -> None:
     assert (NESTED.outputs, NESTED.choices, NESTED.shape) == (13, (4, 2, 3), (5,))
     action = NESTED.to_environment(np.array([[0.5, -9, 3, 0, 2], [0, 0, 1, 1, 0]], np.float32))
     assert list(action) == ["arm", "legs"]
@@ -358,7 +350,7 @@ def test_a_nested_action_reaches_the_environment_nested_as_its_space_is() -> Non
         assert BOTH.contains(row)
 
 
-def test_messages_say_which_outputs_are_for_which_part() -> None:
+def test_outputs_are_described_by_part() -> None:
     assert action_spaces.described(NESTED) == (
         "4 for action['arm'][0], 4 for action['arm'][1], 5 for action['legs']"
     )
@@ -366,7 +358,7 @@ def test_messages_say_which_outputs_are_for_which_part() -> None:
 
 
 @pytest.mark.parametrize("of", [DISCRETE, MULTI, NESTED], ids=["Discrete", "MultiDiscrete", "Dict"])
-def test_an_illegal_action_is_never_drawn_and_has_no_part_in_entropy_or_gradient(
+def test_an_illegal_action_is_never_drawn_and_contributes_no_entropy_or_gradient(
     of: Actions,
 ) -> None:
     legal = policy(of, 200)
@@ -387,12 +379,12 @@ def test_an_illegal_action_is_never_drawn_and_has_no_part_in_entropy_or_gradient
     assert (numbers.grad[:, illegal] == 0).all()
 
 
-def test_the_entropy_over_legal_actions_is_that_of_a_policy_that_has_no_others() -> None:
+def test_the_entropy_is_that_of_the_legal_actions_alone() -> None:
     masked = torch.tensor([0.0, distributions.ILLEGAL, math.log(3.0)])
     assert Discrete(3).entropy(masked).item() == pytest.approx(ITS_ENTROPY)
 
 
-def test_a_policy_begins_with_the_deviation_asked_for_wherever_a_box_is_in_its_space() -> None:
+def test_the_initial_deviation_applies_to_every_box_of_a_space() -> None:
     box = spaces.Box(-1.0, 1.0, (2,), np.float32)
     nested = action_spaces.of(spaces.Tuple((spaces.Discrete(3), box)))
     start = action_spaces.policy_start(nested, -2.5)

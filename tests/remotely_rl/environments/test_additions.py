@@ -1,4 +1,4 @@
-"""Arguments and wrappers of environments: checked, copied, and kept as text."""
+"""Arguments and wrappers of environments: their checks, copies and stored text."""
 
 import functools
 import json
@@ -22,7 +22,7 @@ TIME_AWARE = "gymnasium.wrappers:TimeAwareObservation"
 
 
 class Mutable(toys.Counting):
-    """Changes the list that it is given."""
+    """An environment that changes the list it receives."""
 
     def __init__(self, parts: Any = (), *, length: int = 3):
         super().__init__(length)
@@ -31,7 +31,7 @@ class Mutable(toys.Counting):
             parts.append("changed")
 
 
-def test_arguments_reach_environments_of_every_origin() -> None:
+def test_arguments_reach_environments_from_every_source() -> None:
     with_length = environments.make("CartPole-v1", 1, kwargs={"max_episode_steps": 7})
     assert with_length.vector.envs[0].spec.max_episode_steps == 7
     assert environments.make(Mutable, 1, kwargs={"length": 9}).vector.envs[0].length == 9
@@ -40,7 +40,7 @@ def test_arguments_reach_environments_of_every_origin() -> None:
     assert environments.make(toys.counting_vector, 2).num_envs == 2
 
 
-def test_each_environment_has_a_copy_of_its_arguments_and_so_has_a_config() -> None:
+def test_environments_and_configs_copy_the_arguments() -> None:
     parts = ["one"]
     config = ppo.Config(env=Mutable, env_kwargs={"parts": parts})
     parts.append("later")
@@ -58,14 +58,14 @@ def test_each_environment_has_a_copy_of_its_arguments_and_so_has_a_config() -> N
         (toys.counting_vector, {"size": 3}, "counting_vector takes no argument 'size'"),
     ],
 )  # fmt: skip
-def test_an_argument_that_an_environment_does_not_take_is_named_beside_those_it_takes(
+def test_an_unknown_argument_is_rejected_with_the_known_ones(
     env: Any, given: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(TrainingError, match=said):
         ppo.Config(env=env, env_kwargs=given).check_run()
 
 
-def test_wrappers_are_around_each_environment_the_first_one_innermost() -> None:
+def test_wrappers_are_applied_to_each_environment_the_first_innermost() -> None:
     config = ppo.Config(env="CartPole-v1", wrappers=[Half, TIME_AWARE])
     made = config.make_environments(2)
     for env in made.vector.envs:
@@ -77,8 +77,8 @@ def test_wrappers_are_around_each_environment_the_first_one_innermost() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ([wrapping_toys.needs_more], ("the wrapper needs_more is called with an environment alone,"
-                                     " and is missing a required argument: 'size'")),
+        ([wrapping_toys.needs_more], ("the wrapper needs_more is called with only an environment:"
+                                     " missing a required argument: 'size'")),
         ([3], "a wrapper is a class or a function of an environment, not a int"),
         (Half, "wrappers must be a list of wrappers"),
         ("gymnasium.wrappers:TimeLimit", "wrappers must be a list"),
@@ -89,7 +89,7 @@ def test_wrappers_are_around_each_environment_the_first_one_innermost() -> None:
         ([f"{HERE}:Half(0.25)"], "arguments of a wrapper are NAME=VALUE, with Python literals"),
     ],
 )  # fmt: skip
-def test_a_wrapper_that_is_none_is_refused_before_a_run(given: Any, said: str) -> None:
+def test_an_invalid_wrapper_is_rejected_before_a_run(given: Any, said: str) -> None:
     with pytest.raises(TrainingError, match=said):
         ppo.Config(wrappers=given)
 
@@ -101,8 +101,8 @@ def test_a_wrapper_that_returns_no_environment_is_named() -> None:
 
 
 @pytest.mark.parametrize("env", ["ALE/Pong-v5", toys.counting_vector])
-def test_environments_that_step_as_one_are_not_wrapped_and_say_where_to(env: Any) -> None:
-    with pytest.raises(TrainingError, match=r"wrap (it|them) there"):
+def test_environments_that_step_as_one_reject_wrappers(env: Any) -> None:
+    with pytest.raises(TrainingError, match=r"makes and wraps|wrap them there"):
         ppo.Config(env=env, wrappers=[Half]).check_run()
 
 
@@ -112,7 +112,7 @@ def test_environments_that_step_as_one_are_not_wrapped_and_say_where_to(env: Any
      ("50", "'50'"), ((0.2, 1.0), "(0.2, 1.0)"), ([1], "[1]"), ({"a": (1,)}, "{'a': (1,)}"),
      (np.zeros(2), None), (Half, None)],
 )  # fmt: skip
-def test_an_argument_is_kept_as_the_text_that_the_command_line_takes(value: Any, text: Any) -> None:
+def test_an_argument_is_stored_in_the_syntax_of_the_command_line(value: Any, text: Any) -> None:
     assert settings.text_of(value) == text
     if text is not None:
         assert repr(settings.literal(text)) == repr(value)
@@ -130,18 +130,18 @@ def test_an_argument_is_kept_as_the_text_that_the_command_line_takes(value: Any,
         (lambda env: env, None),
     ],
 )  # fmt: skip
-def test_a_wrapper_is_kept_by_the_text_that_names_it(wrapper: Any, word: str | None) -> None:
-    assert additions.word_of(wrapper) == word
+def test_a_wrapper_is_stored_as_a_reference(wrapper: Any, word: str | None) -> None:
+    assert additions.reference_to(wrapper) == word
     if word is not None:
-        found = additions.named(word)
-        assert additions.word_of(found) == word
+        found = additions.resolve(word)
+        assert additions.reference_to(found) == word
 
 
-def test_a_wrapper_of_a_users_file_is_kept_by_its_file(tmp_path: Path) -> None:
+def test_a_wrapper_in_a_users_file_is_stored_by_file(tmp_path: Path) -> None:
     file = tmp_path / "wrap_by_file.py"
     file.write_text(HERE.read_text())
-    wrapper = additions.named(f"{file}:Half(part=0.25)")
-    assert additions.word_of(wrapper) == f"{file}:Half(part=0.25)"
+    wrapper = additions.resolve(f"{file}:Half(part=0.25)")
+    assert additions.reference_to(wrapper) == f"{file}:Half(part=0.25)"
     assert wrapper(gymnasium.make("CartPole-v1")).part == 0.25
 
 
@@ -150,7 +150,7 @@ def kept(config: Any, folder: Path, given: dict[str, Any] | None = None) -> Any:
     return training.config_of(ppo.Config, "ppo", folder, given)
 
 
-def test_a_run_folder_keeps_both_for_those_who_come_later(tmp_path: Path) -> None:
+def test_a_run_folder_stores_arguments_and_wrappers(tmp_path: Path) -> None:
     arguments = {"size": 3, "name": "50", "range": (0.2, 1.0), "deep": {"a": [1.5, None]}}
     wrappers = (Half, functools.partial(TimeLimit, max_episode_steps=5))
     config = kept(ppo.Config(env_kwargs=arguments, wrappers=wrappers), tmp_path)
@@ -161,14 +161,14 @@ def test_a_run_folder_keeps_both_for_those_who_come_later(tmp_path: Path) -> Non
     )  # fmt: skip
 
 
-def test_arguments_that_are_given_later_are_beside_those_of_the_run(tmp_path: Path) -> None:
+def test_arguments_given_later_are_added_to_those_of_the_run(tmp_path: Path) -> None:
     config = ppo.Config(env_kwargs={"a": 1, "b": 2}, wrappers=[Half])
     later = kept(config, tmp_path, {"env_kwargs": {"b": 3, "c": 4}, "wrappers": [TIME_AWARE]})
     assert later.env_kwargs == {"a": 1, "b": 3, "c": 4}
     assert later.wrappers == (TimeAwareObservation,)
 
 
-def test_what_a_folder_cannot_keep_is_said_and_asked_for(tmp_path: Path) -> None:
+def test_what_a_folder_cannot_store_is_reported_and_required_on_resume(tmp_path: Path) -> None:
     config = ppo.Config(env_kwargs={"start": np.zeros(2), "b": 2}, wrappers=[lambda env: env])
     assert any("cannot keep start=array" in said for said in run_folder.remarks(config))
     with pytest.raises(TrainingError, match=r"trained with env_kwargs that .* pass them again"):

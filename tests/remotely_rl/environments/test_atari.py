@@ -1,14 +1,10 @@
-"""Atari games, with the preprocessing that is asked for."""
+"""Atari games and their preprocessing."""
 
 import numpy as np
 
 from remotely_rl import environments
-from remotely_rl.environments import Atari, Environments, Episode
-
-
-def play(envs: Environments, steps: int) -> list[environments.Step]:
-    """`steps` steps of no-ops.  The observation of row t is that of step t - 1."""
-    return [envs.step(np.zeros(envs.num_envs, np.int64)) for _ in range(steps)]
+from remotely_rl.environments import Atari, Episode
+from tests.remotely_rl.toys import play
 
 
 def test_the_same_seed_and_actions_give_the_same_observations() -> None:
@@ -23,7 +19,7 @@ def test_the_same_seed_and_actions_give_the_same_observations() -> None:
         assert (one == other).all()
 
 
-def test_atari_games_that_wait_for_fire_are_started_at_reset() -> None:
+def test_atari_games_that_need_fire_are_started_at_reset() -> None:
     envs = environments.make("ALE/Breakout-v5", 1)
     before = envs.reset(3)
     after = envs.step(np.zeros(1, np.int64)).obs  # a no-op: the ball moves by itself
@@ -31,7 +27,7 @@ def test_atari_games_that_wait_for_fire_are_started_at_reset() -> None:
     assert (before[:, -1] != after[:, -1]).any()
 
 
-def test_atari_games_are_set_apart_too_and_those_with_lives() -> None:
+def test_atari_games_are_decorrelated_with_and_without_lives() -> None:
     for lives in (False, True):
         envs = environments.make("ALE/Breakout-v5", 2, Atari(42, life_loss_is_terminal=lives))
         envs.reset(3)
@@ -44,7 +40,7 @@ def test_atari_games_are_set_apart_too_and_those_with_lives() -> None:
         envs.close()
 
 
-def test_an_atari_game_has_true_scores_and_lengths_and_one_reset_row() -> None:
+def test_an_atari_game_has_correct_scores_and_lengths_and_one_reset_row() -> None:
     envs = environments.make("ALE/Breakout-v5", 1, Atari(image_size=42))
     assert envs.spec.shape == (4, 42, 42)
     envs.reset(3)
@@ -59,7 +55,7 @@ def test_an_atari_game_has_true_scores_and_lengths_and_one_reset_row() -> None:
     envs.close()
 
 
-def test_a_lost_life_ends_nothing_but_the_learners_episode() -> None:
+def test_a_lost_life_ends_only_the_learners_episode() -> None:
     envs = environments.make("ALE/Breakout-v5", 1, Atari(42, life_loss_is_terminal=True))
     envs.reset(3)
     rng = np.random.default_rng(3)
@@ -71,6 +67,6 @@ def test_a_lost_life_ends_nothing_but_the_learners_episode() -> None:
         after_end = row.terminated.item()
         ends += after_end
     assert ends == 5
-    assert lost == [True] * 4 + [False]  # the game goes on after a life, and starts anew after 5
+    assert lost == [True] * 4 + [False]  # a lost life continues the game; the fifth resets it
     assert len(games) == 1
     envs.close()

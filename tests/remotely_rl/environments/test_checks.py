@@ -1,4 +1,4 @@
-"""The check of an environment before a run: what it refuses, finds odd, or lets pass."""
+"""The check of an environment before a run: its errors and warnings."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ class ShortMask(space_toys.Masked):
 @pytest.mark.parametrize(
     ("env", "words"),
     [
-        (FourValues, r"environment 0 .* in step 1, .*`step` returned a tuple of 4: let it return"),
+        (FourValues, r"environment 0 .* in step 1, .*`step` returned a tuple of 4: it must return"),
         (Wide, r"returned an observation .* in step 1, .* has shape \(3,\); its space has \(2,\)"),
         (ShortMask, r"has an action_mask of shape \(5,\); its actions need 8 numbers"),
         (lambda: toys.Blank(spaces.Text(5)), "observation space is Text"),
@@ -42,13 +42,13 @@ class ShortMask(space_toys.Masked):
         ("CartPole-v7", "no environment is called"),
     ],
 )
-def test_what_no_run_could_train_in_is_refused_in_a_sentence(env: Any, words: str) -> None:
+def test_an_environment_unfit_for_training_is_rejected_with_a_hint(env: Any, words: str) -> None:
     with pytest.raises(TrainingError, match=words):
         remotely_rl.check(env, steps=20)
 
 
 class Beyond(toys.Guess):
-    """Observes a number outside its space, as it is reset."""
+    """An environment whose first observation is outside its space."""
 
     observation_space = spaces.Dict({"x": spaces.Box(-1, 1, (2, 2), np.float64)})  # type: ignore[assignment]
 
@@ -56,13 +56,15 @@ class Beyond(toys.Guess):
         return {"x": np.array([[0, 1.5], [0, 0]])}
 
 
-def test_a_number_outside_its_box_is_told_once_with_its_place_and_its_bounds() -> None:
+def test_a_value_outside_its_box_is_reported_once_with_its_index_and_bounds() -> None:
     (odd,) = remotely_rl.check(Beyond, steps=9)
     assert odd.startswith("the observation['x'] has 1.5 at [0, 1]; its space has -1.0 to 1.0: ")
 
 
 @pytest.mark.usefixtures("local")
-def test_a_run_tells_of_it_at_its_start(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_prints_the_warnings_at_its_start(
+    tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = a2c.Config(env=Beyond, probe_steps=2)
     with begin("a2c", a2c.Config, config, run=tmp_path / "run"):
         pass
@@ -72,7 +74,7 @@ def test_a_run_tells_of_it_at_its_start(tmp_path: Any, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     "env", ["CartPole-v1", toys.Guess, toys.Guess(), toys.counting_vector, space_toys.Masked]
 )
-def test_where_nothing_is_odd_nothing_is_told(env: Any) -> None:
+def test_a_correct_environment_has_no_warnings(env: Any) -> None:
     assert remotely_rl.check(env, steps=20) == []
 
 
@@ -85,16 +87,16 @@ class Steps(toys.Guess):
 
 
 @pytest.mark.usefixtures("local")
-def test_a_run_checks_with_as_many_steps_as_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_checks_with_probe_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Steps, "taken", 0)
     seen = training.probe(a2c.Config(env=Steps, probe_steps=10))
     assert len(seen.obs) == 10
-    assert Steps.taken in range(4, 6)  # of an episode of one step, each second row resets
+    assert Steps.taken in range(4, 6)  # episodes of one step: every other row resets
     with pytest.raises(TrainingError, match="probe_steps must be at least 2, not 1"):
         a2c.Config(probe_steps=1)
 
 
-def test_what_was_made_for_it_is_closed_and_nothing_else() -> None:
+def test_check_closes_only_what_it_has_made() -> None:
     closed: list[bool] = []
 
     class Closes(gymnasium.Wrapper[Any, Any, Any, Any]):

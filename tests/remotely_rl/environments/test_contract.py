@@ -1,4 +1,4 @@
-"""One contract, whatever the environments come from."""
+"""The contract of environments from every source."""
 
 from typing import Any
 
@@ -12,15 +12,11 @@ from remotely_rl import environments
 from remotely_rl.environments import Environments, Episode
 from remotely_rl.errors import TrainingError
 from tests.remotely_rl import space_toys, toys
-
-
-def play(envs: Environments, steps: int) -> list[environments.Step]:
-    """`steps` steps of no-ops.  The observation of row t is that of step t - 1."""
-    return [envs.step(np.zeros(envs.num_envs, np.int64)) for _ in range(steps)]
+from tests.remotely_rl.toys import play
 
 
 @pytest.mark.parametrize("truncates", [False, True])
-def test_the_row_that_resets_is_no_experience_and_belongs_to_no_episode(truncates: bool) -> None:
+def test_a_reset_row_is_not_experience(truncates: bool) -> None:
     envs = Environments(toys.vector(toys.Counting, 1, AutoresetMode.NEXT_STEP, truncates=truncates))
     assert envs.reset(1).tolist() == [[0.0]]
     rows = play(envs, 8)
@@ -35,7 +31,7 @@ def test_the_row_that_resets_is_no_experience_and_belongs_to_no_episode(truncate
 
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
 @pytest.mark.parametrize("truncates", [False, True])
-def test_where_the_last_observation_is_lost_only_a_truncated_row_is_given_up(
+def test_with_same_step_resets_only_truncated_rows_are_invalid(
     mode: AutoresetMode, truncates: bool
 ) -> None:
     envs = Environments(toys.vector(toys.Counting, 1, mode, truncates=truncates))
@@ -59,13 +55,7 @@ def test_a_row_that_is_both_terminated_and_truncated_keeps_its_last_reward(
     assert last.valid.item()
 
 
-def test_rewards_are_raw() -> None:
-    envs = Environments(toys.vector(toys.Counting, 1, AutoresetMode.NEXT_STEP))
-    envs.reset(1)
-    assert [row.reward.item() for row in play(envs, 3)] == [10.0, 20.0, 30.0]
-
-
-def test_a_vector_environment_with_a_column_of_rewards_is_refused_by_its_shape() -> None:
+def test_rewards_of_a_wrong_shape_are_rejected() -> None:
     class Column(SyncVectorEnv):
         def step(self, actions: Any) -> Any:
             obs, reward, *rest = super().step(actions)
@@ -75,12 +65,6 @@ def test_a_vector_environment_with_a_column_of_rewards_is_refused_by_its_shape()
     envs.reset(1)
     with pytest.raises(TrainingError, match=r"3 environments has rewards of shape \(3, 1\) and en"):
         play(envs, 1)
-
-
-def test_actions_count_from_zero_whatever_the_environment_calls_them() -> None:
-    envs = environments.make(toys.FromFive, 2)
-    envs.reset(1)
-    envs.step(np.array([0, 1]))  # the toy asserts that it got 5 and 6
 
 
 @pytest.mark.parametrize(
@@ -97,40 +81,40 @@ def test_actions_count_from_zero_whatever_the_environment_calls_them() -> None:
     ],
     ids=str,
 )
-def test_actions_of_every_kind_arrive_at_their_own_environment(
+def test_each_environment_receives_its_own_action(
     space: gymnasium.Space[object], action: list[list[float]], arrives: list[list[float]]
 ) -> None:
     envs = environments.make(lambda: toys.Echo(space), 2)
     envs.reset(1)
-    row = envs.step(np.array(action, envs.actions.dtype))  # the toy asserts that it fits its space
+    row = envs.step(np.array(action, envs.actions.dtype))  # the toy checks its action
     assert row.obs.tolist() == arrives
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_environments_that_are_set_apart_are_at_different_moments(mode: AutoresetMode) -> None:
+def test_decorrelated_environments_are_at_different_steps(mode: AutoresetMode) -> None:
     envs = Environments(toys.vector(toys.Counting, 12, mode, length=9))
     together = envs.reset(1)
     assert len(set(together[:, 0])) == 1
     obs = envs.decorrelate(20, [np.random.default_rng(3)])
     assert len(set(obs[:, 0])) >= 5
-    step = envs.step(np.zeros(12, np.int64)).obs  # it goes on from there
+    step = envs.step(np.zeros(12, np.int64)).obs  # one step later
     goes_on = (step == obs + 1) | (step == 0)
     assert goes_on.all()
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_what_is_played_to_set_them_apart_is_nobodys_score(mode: AutoresetMode) -> None:
+def test_decorrelation_does_not_count_as_episodes(mode: AutoresetMode) -> None:
     envs = Environments(toys.vector(toys.Counting, 12, mode, length=9))
     envs.reset(1)
-    envs.decorrelate(30, [np.random.default_rng(3)])  # several games end meanwhile
+    envs.decorrelate(30, [np.random.default_rng(3)])  # several games end
     assert envs.pop_episodes() == []
     play(envs, 10)
     games = envs.pop_episodes()
     assert len(games) >= 12
-    assert games == [Episode(450.0, 9)] * len(games)  # 10 + 20 + ... + 90, though begun before
+    assert games == [Episode(450.0, 9)] * len(games)  # 10 + 20 + ... + 90: the whole game
 
 
-def test_the_same_lots_set_them_apart_in_the_same_way() -> None:
+def test_decorrelation_is_reproducible() -> None:
     def moments(seed: int) -> list[float]:
         envs = environments.make(lambda: toys.Counting(9), 12)
         envs.reset(1)
@@ -139,7 +123,7 @@ def test_the_same_lots_set_them_apart_in_the_same_way() -> None:
     assert moments(3) == moments(3) != moments(4)
 
 
-def test_environments_that_only_begin_all_together_cannot_be_set_apart() -> None:
+def test_decorrelation_needs_resets_of_single_environments() -> None:
     class Together(SyncVectorEnv):
         def reset(self, *, seed: object = None, options: object = None) -> Any:
             if options is not None:
@@ -158,7 +142,7 @@ def masked(mode: AutoresetMode, kind: type[space_toys.Masked] = space_toys.Maske
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 @pytest.mark.parametrize("kind", [space_toys.Masked, space_toys.MaskObserved])
-def test_a_mask_is_that_of_the_observation_that_is_acted_on(
+def test_a_mask_belongs_to_the_observation_that_is_acted_on(
     mode: AutoresetMode, kind: type[space_toys.Masked]
 ) -> None:
     envs = masked(mode, kind)
@@ -171,7 +155,7 @@ def test_a_mask_is_that_of_the_observation_that_is_acted_on(
                 assert mask.all()
             else:
                 assert mask.tolist() == state.mask.tolist()
-        # One loses now and then: episodes do not end together.
+        # One loses every fifth turn, so episodes do not end together.
         action = np.array([mask.argmax() for mask in obs["action_mask"]])
         if turn % 5 == 4:
             action[turn % 3] = obs["action_mask"][turn % 3].argmin()
@@ -195,7 +179,7 @@ def test_random_play_and_staggered_starts_take_legal_actions_only() -> None:
 
 
 class OneAtATime(toys.Counting):
-    """Action `now % 3` is the only legal one, and the episode ends after two steps."""
+    """Episodes of two steps in which only the action `now % 3` is legal."""
 
     action_space = spaces.Discrete(3)
 
@@ -217,14 +201,14 @@ class OneAtATime(toys.Counting):
 @pytest.mark.parametrize(
     ("tells", "truncates", "mask"),
     [
-        ("a mask", True, [0, 0, 1]),  # it is bootstrapped from
+        ("a mask", True, [0, 0, 1]),  # its value is bootstrapped
         ("a mask", False, [1, 1, 1]),
         ("zeros", True, [1, 1, 1]),
         ("zeros", False, [1, 1, 1]),
         ("nothing", True, [1, 1, 1]),
     ],
 )
-def test_the_last_observation_of_a_truncated_episode_keeps_its_mask_if_it_has_one(
+def test_the_last_observation_of_a_truncated_episode_keeps_its_mask(
     tells: str, truncates: bool, mask: list[int]
 ) -> None:
     envs = environments.make(lambda: OneAtATime(tells, truncates), 2)
@@ -235,7 +219,7 @@ def test_the_last_observation_of_a_truncated_episode_keeps_its_mask_if_it_has_on
 
 
 class Breaks(toys.Counting):
-    """Raises in the second step of its first episode."""
+    """An environment that raises in the second step of its first episode."""
 
     broken = False
 
@@ -246,7 +230,7 @@ class Breaks(toys.Counting):
         return super().step(action)
 
 
-def test_the_row_of_a_crash_is_no_experience_and_its_episode_is_not_counted(
+def test_a_crash_row_is_not_experience_and_its_episode_is_not_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Breaks, "broken", False)

@@ -1,7 +1,4 @@
-"""EnvPool's environments under the contract of all others.
-
-A stand-in has what of EnvPool is used, as EnvPool does it, where EnvPool is not installed.
-"""
+"""EnvPool's environments; a stand-in imitates EnvPool where it is not installed."""
 
 import importlib.util
 import itertools
@@ -18,12 +15,13 @@ from remotely_rl import environments
 from remotely_rl.config import presets
 from remotely_rl.environments.images import Images
 from remotely_rl.errors import TrainingError
+from tests.remotely_rl.toys import play
 
 LENGTH = 4
 
 
 class Pool:
-    """Environments that observe their seed, their episodes, and the steps of this one."""
+    """Environments that observe their seed, their episode count and its steps."""
 
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -70,15 +68,10 @@ def pool(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
         pytest.skip("EnvPool is not installed: pip install 'remotely-actors[envpool]'")
 
 
-def played(envs: environments.Environments, steps: int) -> list[environments.Step]:
-    zeros = np.zeros(envs.num_envs, np.int64)
-    return [envs.step(zeros) for _ in range(steps)]
-
-
-def test_its_episodes_follow_each_other_as_those_of_gymnasium() -> None:
+def test_envpool_episodes_follow_next_step_autoreset() -> None:
     envs = environments.make("envpool:CartPole-v1", 3)
     envs.reset(1)
-    rows = played(envs, 30)
+    rows = play(envs, 30)
     for before, row in itertools.pairwise(rows):
         assert (row.valid == ~before.terminated).all()
         assert (row.begins == before.terminated).all()
@@ -95,7 +88,7 @@ def test_a_seed_determines_the_episodes_and_each_environment_has_its_own() -> No
     envs.close()
 
 
-def test_without_a_seed_no_two_are_alike() -> None:
+def test_without_a_seed_all_environments_differ() -> None:
     made = [environments.make("envpool:CartPole-v1", 1) for _ in range(2)]
     one, two = (np.array(envs.reset()) for envs in made)
     assert one[0, 0] != two[0, 0]
@@ -103,13 +96,13 @@ def test_without_a_seed_no_two_are_alike() -> None:
         envs.close()
 
 
-def test_some_are_reset_and_the_others_stay_where_they_are() -> None:
+def test_a_partial_reset_leaves_the_other_environments() -> None:
     envs = environments.make("envpool:CartPole-v1", 3)
     envs.reset(1)
-    before = np.array(played(envs, 2)[-1].obs)
+    before = np.array(play(envs, 2)[-1].obs)
     after, _ = envs.vector.reset(options={"reset_mask": np.array([True, False, False])})
     assert (after[1:] == before[1:]).all()
-    after[:] = np.nan  # it is the caller's
+    after[:] = np.nan  # the caller may write to it
     again, _ = envs.vector.reset(options={"reset_mask": np.array([True, False, False])})
     assert (again[1:] == before[1:]).all()
     assert (after[0] != before[0]).any()
@@ -131,7 +124,9 @@ def test_some_are_reset_and_the_others_stay_where_they_are() -> None:
         ),
     ],
 )
-def test_what_it_cannot_do_is_said(env_id: str, given: dict[str, Any], said: str) -> None:
+def test_unsupported_options_of_envpool_are_rejected(
+    env_id: str, given: dict[str, Any], said: str
+) -> None:
     with pytest.raises(TrainingError, match=said):
         environments.make(env_id, 1, **given)
 
@@ -144,5 +139,5 @@ def test_without_envpool_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         environments.make("envpool:CartPole-v1", 1)
 
 
-def test_a_preset_holds_for_the_same_environment_of_envpool() -> None:
+def test_a_preset_applies_to_the_same_environment_of_envpool() -> None:
     assert presets.find("ppo", "envpool:CartPole-v1") is presets.find("ppo", "CartPole-v1")

@@ -1,4 +1,4 @@
-"""What an environment tells of its episodes in `info`, in the forms in which it arrives."""
+"""What an environment reports of its episodes in `info`, in every form."""
 
 import math
 from typing import Any
@@ -16,7 +16,7 @@ from tests.remotely_rl import toys
 
 
 class Tells(toys.Counting):
-    """Tells in each step what it knows; its episodes have 1, 2, 3, ... steps."""
+    """An environment that reports in each step; its episodes have 1, 2, 3, ... steps."""
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -51,12 +51,12 @@ def test_the_metrics_of_an_episode_are_those_of_its_last_step(mode: AutoresetMod
         assert episode.metrics.keys() == {"of_steps", "success", "name", "rest"}
 
 
-def test_environments_that_wait_tell_too() -> None:
+def test_waiting_environments_report_metrics_too() -> None:
     envs = environments.make(Tells, 2, waits=True)
     assert [episode.metrics["of_steps"] for episode in played(envs, 3)] == [1, 1]
 
 
-def test_gymnasiums_wrappers_are_understood_of_one_environment_and_of_many() -> None:
+def test_metrics_of_gymnasiums_wrappers_are_read() -> None:
     one = environments.make(lambda: gymnasium.wrappers.RecordEpisodeStatistics(toys.Counting()), 2)
     many = Environments(RecordEpisodeStatistics(SyncVectorEnv([toys.Counting] * 2)))
     for envs in (one, many):
@@ -80,13 +80,13 @@ def test_gymnasiums_wrappers_are_understood_of_one_environment_and_of_many() -> 
         ({"a": 1}, math.nan),
     ],
 )
-def test_what_is_no_finite_number_is_nan(value: Any, number: float) -> None:
+def test_a_metric_that_is_not_a_finite_number_becomes_nan(value: Any, number: float) -> None:
     infos = {"success": np.array([0, value, 0], object), "_success": np.array([0, 1, 0], bool)}
     assert metrics_of(infos, 1) == {"success": pytest.approx(number, nan_ok=True)}
     assert metrics_of(infos, 0) == {}
 
 
-def test_a_mean_is_of_the_episodes_that_have_the_metric() -> None:
+def test_a_mean_covers_the_episodes_that_have_the_metric() -> None:
     episodes = [
         Episode(1.0, 1, {"success": 1.0}),
         Episode(1.0, 1),

@@ -1,4 +1,4 @@
-"""Images of any environment: stacked, gray and scaled."""
+"""Images of environments: stacked, gray and scaled."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from tests.remotely_rl import toys
 
 
 class Screen(toys.Counting):
-    """Red, the more so the longer its episode lasts."""
+    """An environment whose image is redder at each step."""
 
     observation_space = spaces.Box(0, 255, (30, 24, 3), np.uint8)
 
@@ -34,7 +34,7 @@ class Screen(toys.Counting):
         (Images(size=20, gray=True, frame_stack=4), (4, 20, 20)),
     ],
 )
-def test_images_become_what_is_asked_for(images: Images, shape: tuple[int, ...]) -> None:
+def test_images_are_preprocessed(images: Images, shape: tuple[int, ...]) -> None:
     if images.size:
         pytest.importorskip("cv2")
     envs = environments.make(Screen, 2, images=images)
@@ -56,8 +56,8 @@ def test_the_channels_of_a_stack_are_the_last_frames_the_newest_last() -> None:
 @pytest.mark.parametrize(
     ("shape", "stacked"),
     [
-        ((3, 16, 12), (12, 16, 12)),  # the channels came first
-        ((7, 7, 3), (12, 7, 7)),  # more channels than rows, then
+        ((3, 16, 12), (12, 16, 12)),  # channels first
+        ((7, 7, 3), (12, 7, 7)),  # the stack has more channels than rows
         ((16, 12, 6), (24, 16, 12)),
         ((16, 12), (4, 16, 12)),
     ],
@@ -79,10 +79,10 @@ def test_a_stack_is_one_image_whatever_its_layout_and_size(
         (toys.Counting, Images(gray=True), "gray needs an environment whose observation is one im"),
         (toys.Counting, Images(size=42), "image_size needs an environment whose observation is o"),
         (toys.Counting, Images(frame_stack=4), "frame_stack needs an environment whose observatio"),
-        (toys.counting_vector, Images(gray=True), "makes a vector environment, which gray cannot"),
+        (toys.counting_vector, Images(gray=True), "makes a vector environment, to which gray cann"),
     ],
 )  # fmt: skip
-def test_images_of_what_has_none_are_refused(env: Any, images: Images, said: str) -> None:
+def test_preprocessing_without_images_is_rejected(env: Any, images: Images, said: str) -> None:
     with pytest.raises(TrainingError, match=said):
         environments.make(env, 1, images=images)
 

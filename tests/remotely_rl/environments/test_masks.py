@@ -1,4 +1,4 @@
-"""Masks in each form that environments give them."""
+"""Masks in every form that environments return."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ PAIR = action_spaces.of(spaces.Tuple([VECTOR, spaces.Discrete(2), spaces.MultiDi
 
 
 def objects(*rows: Any) -> Any:
-    """An array of objects, as vector environments batch what is no array."""
+    """Return an array of objects: vector environments batch what is not an array so."""
     array = np.full(len(rows), None, dtype=object)
     for i, row in enumerate(rows):
         array[i] = row
@@ -40,7 +40,7 @@ def objects(*rows: Any) -> Any:
         (NESTED, {"go": np.array([[1, 0], [0, 1]])}, ["1011", "0111"]),
         (NESTED, np.array([[1, 0], [0, 1]]), ["1011", "0111"]),
         (
-            NESTED,  # as Gymnasium batches infos of which the second has no mask of `go`
+            NESTED,  # Gymnasium's batch if the second info has no mask of `go`
             {"go": np.array([[1, 0], [0, 0]]), "_go": np.array([True, False])},
             ["1011", "1111"],
         ),
@@ -51,21 +51,21 @@ def objects(*rows: Any) -> Any:
         ),
     ],
 )  # fmt: skip
-def test_a_mask_says_for_each_output_whether_it_is_legal(
+def test_a_mask_has_an_entry_for_each_output(
     actions: action_spaces.Actions, raw: Any, masks: list[str]
 ) -> None:
     found = Masks(actions, 2).of(raw)
     assert ["".join(map(str, row.astype(int))) for row in found] == masks
 
 
-def test_where_no_mask_is_needed_everything_is_legal() -> None:
+def test_without_a_mask_all_actions_are_legal() -> None:
     raw = np.array([[0, 0, 0], [0, 1, 0]])
     found = Masks(DISCRETE, 2).of(raw, np.array([False, True]))
     assert found.tolist() == [[True] * 3, [False, True, False]]
-    assert raw.tolist() == [[0, 0, 0], [0, 1, 0]]  # the environment's own is left alone
+    assert raw.tolist() == [[0, 0, 0], [0, 1, 0]]  # the environment's array is unchanged
 
 
-def test_where_nobody_acts_a_mask_holds_unless_a_choice_has_nothing_legal() -> None:
+def test_an_empty_mask_is_allowed_if_no_action_follows() -> None:
     raw = np.array([[1, 0, 0, 1, 1], [1, 0, 0, 0, 0]])
     found = Masks(MULTI, 2).of(raw, acts=np.array([False, False]))
     assert found.tolist() == [[True, False, False, True, True], [True] * 5]
@@ -93,16 +93,16 @@ def test_an_environment_without_a_legal_action_is_named(
         (NESTED, objects((1, 1), (1, 1)), "of a tuple of 2; its actions need 2 numbers"),
         (NESTED, np.ones((2, 3)), r"of shape \(3,\); its actions need 2 numbers"),
         (NESTED, {"goo": np.ones((2, 2))}, "environment 0 has an action_mask for 'goo', which"),
-        (PAIR, objects((None, [0, 1], None, [1]), None), "an action_mask for 3, which is no part"),
+        (PAIR, objects((None, [0, 1], None, [1]), None), "an action_mask for 3, which is not a p"),
     ],
 )  # fmt: skip
-def test_a_mask_of_another_form_is_refused_by_what_was_expected(
+def test_a_mask_of_a_wrong_shape_is_rejected(
     actions: action_spaces.Actions, raw: Any, said: str
 ) -> None:
     with pytest.raises(TrainingError, match=said):
         Masks(actions, 2).of(raw)
 
 
-def test_masks_of_continuous_actions_are_refused() -> None:
+def test_masks_of_continuous_actions_are_rejected() -> None:
     with pytest.raises(TrainingError, match="its actions are continuous: only Discrete, Multi"):
         Masks(action_spaces.of(VECTOR), 1)

@@ -16,7 +16,7 @@ from tests.remotely_rl.agent_toys import Party, Race
 
 
 def playing(script: str, count: int = 1, **more: Any) -> Environments:
-    """So many games with this script, just begun."""
+    """Return `count` games of this script after a reset."""
     separate = more.pop("separate", False)
     make = functools.partial(Party, script, **more)
     envs = environments.make(MultiAgent(make, separate=separate), count)
@@ -35,11 +35,11 @@ def play(envs: Environments, steps: int) -> list[environments.Step]:
 
 
 def bits(rows: list[environments.Step], field: str) -> list[str]:
-    """A word for each step, a digit for each agent."""
+    """Return a word for each step, with a digit for each agent."""
     return ["".join(str(int(bit)) for bit in getattr(row, field)) for row in rows]
 
 
-def test_each_agent_is_a_row_with_its_own_observation_action_and_reward() -> None:
+def test_each_agent_has_its_own_row() -> None:
     envs = playing("abc abc ABC", count=2)
     assert envs.num_envs == 6
     first, last = play(envs, 2)
@@ -50,14 +50,14 @@ def test_each_agent_is_a_row_with_its_own_observation_action_and_reward() -> Non
     assert [game.taken for game in games_of(envs)] == [[{"a": 0, "b": 1, "c": 2}] * 2] * 2
 
 
-def test_when_the_last_agent_has_ended_the_next_step_begins_another_game_for_all() -> None:
+def test_the_step_after_the_last_agent_ended_resets_the_game() -> None:
     rows = play(playing("abc abc ABC"), 6)
     assert bits(rows, "valid") == ["111", "111", "000"] * 2
     assert bits(rows, "begins") == ["000", "000", "111"] * 2
     assert [row.obs[0, 0] for row in rows] == [1, 2, 0] * 2
 
 
-def test_an_agent_that_is_dead_has_no_experience_until_the_next_game() -> None:
+def test_a_dead_agent_has_no_experience_until_the_next_game() -> None:
     envs = playing("abc aBc ac AC")
     rows = play(envs, 5)
     assert bits(rows, "terminated")[:3] == ["010", "010", "111"]
@@ -66,7 +66,7 @@ def test_an_agent_that_is_dead_has_no_experience_until_the_next_game() -> None:
     assert games_of(envs)[0].taken[1].keys() == {"a", "c"}
 
 
-def test_an_agent_that_appears_begins_with_what_it_sees_first() -> None:
+def test_an_agent_that_appears_starts_an_episode() -> None:
     rows = play(playing("ab abc abc ABC"), 3)
     assert bits(rows, "valid") == ["110", "111", "111"]
     assert rows[0].begins.tolist() == [False, False, True]
@@ -79,7 +79,7 @@ def test_an_agent_may_come_back() -> None:
     assert bits(rows, "valid") == ["110", "010", "010", "110", "000"]
 
 
-def test_an_agent_that_is_gone_without_a_word_is_cut_off_where_it_was_seen_last() -> None:
+def test_an_agent_that_disappears_is_truncated() -> None:
     rows = play(playing("abc ac AC"), 2)
     assert bits(rows, "truncated") == ["010", "000"]
     assert bits(rows, "valid") == ["111", "101"]
@@ -89,13 +89,13 @@ def test_an_agent_that_is_gone_without_a_word_is_cut_off_where_it_was_seen_last(
 def test_an_episode_is_a_game_whose_score_is_the_mean_of_its_agents() -> None:
     envs = playing("ab aBc ac AC", count=2)
     play(envs, 8)
-    # c is not seen before the first step
+    # c joins at the first step
     returns = {"return_a": 1 + 2 + 3, "return_b": 101, "return_c": 2 + 3}
     episode = Episode(float(np.mean(list(returns.values()))), 3, returns)
     assert envs.pop_episodes_by_environment() == [(0, episode), (1, episode)] * 2
 
 
-def test_what_agents_tell_of_a_game_at_its_end_is_a_metric_of_it_by_its_mean() -> None:
+def test_metrics_of_a_game_are_averaged_over_its_agents() -> None:
     class Tells(Party):
         def step(self, actions: Any) -> Any:
             *row, infos = super().step(actions)
@@ -111,31 +111,24 @@ def test_what_agents_tell_of_a_game_at_its_end_is_a_metric_of_it_by_its_mean() -
 
 
 @pytest.mark.parametrize("separate", [False, True])
-def test_masks_are_those_of_agents_that_act(separate: bool) -> None:
+def test_only_acting_agents_have_masks(separate: bool) -> None:
     envs = playing("ab abc ABC", masked=True, separate=separate)
     (row, _) = play(envs, 2)
     assert row.obs["action_mask"].astype(int).tolist() == np.eye(3).tolist()
     seen = row.obs["observation"]
     assert ("agent_index" in seen) == separate
     mask = games_of(envs)[0].observe("a")["action_mask"]
-    mask[:] = 0  # what was seen is not a view
+    mask[:] = 0  # the observation is not a view
     assert row.obs["action_mask"].any(1).all()
 
 
-def test_where_agents_are_separate_each_observation_says_whose_it_is() -> None:
+def test_with_separate_each_observation_has_the_agents_index() -> None:
     (row,) = play(playing("abc ABC", count=2, separate=True), 1)
     assert row.obs["agent_index"].tolist() == [0, 1, 2] * 2
     assert row.obs["observation"].tolist() == [[1, 0], [1, 1], [1, 2]] * 2
 
 
-def test_what_a_row_was_is_not_changed_by_the_next_step() -> None:
-    first, second = play(playing("abc abc ABC"), 2)
-    assert first.obs[0, 0] == 1
-    assert second.obs[0, 0] == 2
-    assert first.terminated.tolist() == [False] * 3
-
-
-def test_each_episode_of_a_game_has_a_seed_of_its_own_and_the_same_the_next_time() -> None:
+def test_each_episode_has_its_own_reproducible_seed() -> None:
     seeds = []
     for _ in range(2):
         envs = playing("abc ABC", count=2)
@@ -146,17 +139,17 @@ def test_each_episode_of_a_game_has_a_seed_of_its_own_and_the_same_the_next_time
     assert len({seed for of_game in seeds[0] for seed in of_game}) == 6
 
 
-def test_games_that_are_to_differ_are_reset_whole() -> None:
+def test_a_reset_mask_must_cover_whole_games() -> None:
     envs = playing("abc abc abc ABC", count=3)
     envs.decorrelate(3, [np.random.default_rng(3)])
     ages = [game.now for game in games_of(envs)]
     assert len(set(ages)) > 1
     half = np.array([True, False, False] * 3)
-    with pytest.raises(ValueError, match="the agents of a game begin together"):
+    with pytest.raises(ValueError, match="the agents of a game start together"):
         envs.vector.reset(options={"reset_mask": half})
 
 
-def test_games_are_pictures_and_are_closed() -> None:
+def test_games_are_rendered_and_closed() -> None:
     envs = playing("abc abc ABC", count=2)
     play(envs, 1)
     pictures: Any = envs.vector.render()
@@ -167,7 +160,7 @@ def test_games_are_pictures_and_are_closed() -> None:
     assert all(game.is_closed for game in games)
 
 
-def test_games_go_on_where_they_were_pickled() -> None:
+def test_pickled_games_continue_where_they_were() -> None:
     envs = playing("abc aBc ac AC")
     play(envs, 1)
     copy = cloudpickle.loads(cloudpickle.dumps(envs))
@@ -199,32 +192,30 @@ class Longer(Party):
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (Unnamed, "has no possible_agents: let that be a list of all agents"),
+        (Unnamed, "has no possible_agents, which must list all agents"),
         (Mixed, r"the actions of agent 'c' are Discrete\(4\), and those of 'a' Discrete\(3\)"),
         (Race, r"take turns \(an AECEnv\).*use its parallel_env, or pettingzoo.utils.aec_to_para"),
         (Lone, "is a gymnasium.Env, which has one agent"),
     ],
 )
-def test_what_is_no_parallel_environment_is_refused_with_what_to_do(make: Any, says: str) -> None:
+def test_anything_but_a_parallel_environment_is_rejected_with_a_hint(make: Any, says: str) -> None:
     with pytest.raises(TrainingError, match=says):
         MultiAgent(make)
 
 
-def test_an_observation_that_is_not_of_its_space_is_refused_by_the_name_of_the_agent() -> None:
+def test_an_observation_outside_its_space_is_rejected_with_the_agents_name() -> None:
     envs = environments.make(MultiAgent(Longer), 1)
     with pytest.raises(TrainingError, match=r"agent 'a': the observation has shape \(3,\)"):
         envs.reset(1)
 
 
 @pytest.mark.parametrize(("make", "how"), [(Party, "MultiAgent"), (Race, "SelfPlay")])
-def test_several_agents_in_place_of_one_are_refused_with_how_to_pass_them(
-    make: Any, how: str
-) -> None:
+def test_a_multi_agent_environment_as_env_is_rejected_with_a_hint(make: Any, how: str) -> None:
     with pytest.raises(TrainingError, match=rf"several agents.*env=remotely_rl.{how}\(...\)"):
         environments.make(make, 1)
 
 
-def test_a_run_is_named_for_the_game() -> None:
+def test_a_run_is_named_after_the_game() -> None:
     def parallel_env(players: int = 3) -> Party:
         game = Party()
         game.metadata = {"name": "party_v2"}

@@ -1,4 +1,4 @@
-"""Observations of any space, as the trees that models take."""
+"""Observations of any space as trees of arrays."""
 
 from typing import Any
 
@@ -9,18 +9,13 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
 from remotely_rl import environments, trees
-from remotely_rl.environments import Environments
 from remotely_rl.environments.observations import Leaf, Observations
 from remotely_rl.errors import TrainingError
 from tests.remotely_rl import toys
+from tests.remotely_rl.toys import play
 
 
-def play(envs: Environments, steps: int) -> list[environments.Step]:
-    """`steps` steps of no-ops.  The observation of row t is that of step t - 1."""
-    return [envs.step(np.zeros(envs.num_envs, np.int64)) for _ in range(steps)]
-
-
-def test_images_come_with_their_channels_first_and_as_bytes() -> None:
+def test_images_are_channels_first_bytes() -> None:
     envs = environments.make(toys.Picture, 2)
     assert envs.spec == Leaf((3, 8, 9), np.dtype(np.uint8))
     envs.reset(1)
@@ -39,10 +34,10 @@ def test_images_come_with_their_channels_first_and_as_bytes() -> None:
         ((12, 84, 84), (12, 84, 84)),
         ((210, 160, 3), (3, 210, 160)),
         ((4, 84, 84), (4, 84, 84)),
-        ((8, 20, 8), (8, 20, 8)),  # either: taken as they are
+        ((8, 20, 8), (8, 20, 8)),  # ambiguous: unchanged
     ],
 )
-def test_the_smaller_of_the_first_and_the_last_axis_of_an_image_are_its_channels(
+def test_the_smaller_of_the_first_and_last_axis_is_the_channels(
     space: tuple[int, int, int], shape: tuple[int, int, int], dtype: type[np.generic]
 ) -> None:
     envs = environments.make(lambda: toys.Blank(gymnasium.spaces.Box(0, 1, space, dtype)), 2)
@@ -73,33 +68,22 @@ SPACES: list[tuple[gymnasium.Space[Any], Any]] = [
 
 
 @pytest.mark.parametrize(("space", "spec"), SPACES)
-def test_an_observation_is_a_tree_nested_like_its_space(
+def test_an_observation_is_a_tree_nested_like_its_space_with_the_same_values(
     space: gymnasium.Space[Any], spec: Any
 ) -> None:
     observations = Observations(space)
     assert observations.spec == spec
-
-    batch = observations.of(batch_space(space, 5).sample())
-
+    raw = batch_space(space, 5).sample()
+    batch = observations.of(raw)
     for path, leaf in trees.items(spec):
-        array = trees.at(batch, path)
-        assert (array.shape, array.dtype) == ((5, *leaf.shape), leaf.dtype)
-
-
-@pytest.mark.parametrize(("space", "spec"), SPACES)
-def test_an_observation_holds_what_the_environment_gave(
-    space: gymnasium.Space[Any], spec: Any
-) -> None:
-    raw = batch_space(space, 3).sample()
-    batch = Observations(space).of(raw)
-    for path, _ in trees.items(spec):
         ours, theirs = trees.at(batch, path), trees.at(raw, path)
+        assert (ours.shape, ours.dtype) == ((5, *leaf.shape), leaf.dtype)
         if ours.shape != theirs.shape:
             theirs = np.moveaxis(theirs, -1, 1) if theirs.ndim > 1 else theirs[:, None]
         np.testing.assert_array_equal(ours, theirs.astype(ours.dtype))
 
 
-def test_a_stack_of_images_in_colour_is_one_image_whose_channels_are_those_of_all_frames() -> None:
+def test_a_stack_of_colour_images_becomes_one_image() -> None:
     space = spaces.Box(0, 255, (4, 12, 10, 3), np.uint8)
     raw = np.arange(2 * 4 * 12 * 10 * 3).reshape(2, 4, 12, 10, 3).astype(np.uint8)
     observations = Observations(space)
@@ -115,6 +99,6 @@ def test_a_stack_of_images_in_colour_is_one_image_whose_channels_are_those_of_al
         (spaces.Dict(a=spaces.Dict(b=spaces.Text(5))), r"observation\['a'\]\['b'\]"),
     ],
 )
-def test_a_space_that_no_model_takes_is_named(space: gymnasium.Space[Any], where: str) -> None:
+def test_an_unsupported_space_is_named(space: gymnasium.Space[Any], where: str) -> None:
     with pytest.raises(TrainingError, match=rf"{where} is Text.*supported are Box, Discrete"):
         Observations(space)

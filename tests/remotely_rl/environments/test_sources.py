@@ -1,4 +1,4 @@
-"""What environments are made from, and what is said of something else."""
+"""Sources of environments, and the errors of invalid ones."""
 
 import functools
 from typing import Any
@@ -11,7 +11,7 @@ from remotely_rl.errors import TrainingError
 from tests.remotely_rl import toys
 
 
-def test_the_users_own_vector_environment_is_taken_as_it_is() -> None:
+def test_a_users_vector_environment_is_used_as_it_is() -> None:
     envs = environments.make(toys.counting_vector, 3)
     assert envs.num_envs == 3
     assert envs.reset(1).shape == (3, 1)
@@ -22,14 +22,14 @@ def test_the_users_own_vector_environment_is_taken_as_it_is() -> None:
     [("pong", "ALE/Pong-v5"), ("ALE/Ponk-v5", "ALE/Pong-v5"), ("CartPole-v2", "CartPole-v1"),
      ("cartpole", "CartPole-v1")],
 )  # fmt: skip
-def test_an_unknown_id_is_answered_with_the_nearest_known(wrong: str, right: str) -> None:
+def test_an_unknown_id_suggests_the_nearest(wrong: str, right: str) -> None:
     with pytest.raises(TrainingError, match=f"no environment is called '{wrong}', did you mean"):
         environments.make(wrong, 1)
     with pytest.raises(TrainingError, match=right):
         environments.make(wrong, 1)
 
 
-def test_actions_that_no_policy_fits_are_refused_by_what_would() -> None:
+def test_unsupported_action_spaces_are_rejected() -> None:
     class Both(toys.Counting):
         action_space = spaces.Tuple([spaces.Discrete(2), spaces.Text(5)])
 
@@ -37,7 +37,7 @@ def test_actions_that_no_policy_fits_are_refused_by_what_would() -> None:
         environments.make(Both, 1)
 
 
-def test_an_environment_that_lacks_a_package_says_which() -> None:
+def test_a_missing_package_of_an_environment_is_named() -> None:
     with pytest.raises(TrainingError, match="cannot make 'no_such_module:Env-v0'"):
         environments.make("no_such_module:Env-v0", 1)
 
@@ -47,7 +47,7 @@ class Sized(toys.Counting):
         super().__init__(size)
 
 
-def test_a_name_has_the_arguments_that_tell_one_environment_from_another() -> None:
+def test_the_name_of_a_partial_has_its_arguments() -> None:
     assert environments.name_of(Sized) == "Sized"
     given = functools.partial(functools.partial(Sized, 5), kind=toys.Counting)
     assert environments.name_of(given) == "Sized(5, kind=Counting)"
@@ -55,15 +55,15 @@ def test_a_name_has_the_arguments_that_tell_one_environment_from_another() -> No
     assert environments.name_of(again) == environments.name_of(functools.partial(Sized, object()))
 
 
-def test_what_cannot_be_called_without_arguments_is_refused_by_what_to_pass() -> None:
-    with pytest.raises(TrainingError, match=r"missing a required argument: 'size': pass functool"):
+def test_a_source_that_needs_arguments_is_rejected_with_a_hint() -> None:
+    with pytest.raises(TrainingError, match=r"missing a required argument: 'size'; pass functool"):
         environments.make(Sized, 1)
     assert environments.make(functools.partial(Sized, 5), 1).num_envs == 1
     with pytest.raises(TrainingError, match="env is a Counting: pass an id, or a class or funct"):
         environments.make(toys.Counting(), 1)  # type: ignore[arg-type]
 
 
-def test_a_callable_that_makes_no_environment_is_told_so() -> None:
+def test_a_callable_that_returns_no_environment_is_rejected() -> None:
     with pytest.raises(TrainingError, match=r"dict returned a dict; expected a gymnasium\.Env"):
         environments.make(dict, 1)
     with pytest.raises(TrainingError, match=r"expected a gymnasium\.vector\.VectorEnv"):

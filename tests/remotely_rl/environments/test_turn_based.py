@@ -1,4 +1,4 @@
-"""Turn-based games as environments of one of their players."""
+"""Turn-based games as environments of one player."""
 
 import functools
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from tests.remotely_rl.agent_toys import Race
 
 
 class Diary:
-    """An opponent that always takes one step, and writes down what it was asked."""
+    """An opponent that always takes one step and records its observations."""
 
     def __init__(self) -> None:
         self.begun: list[int] = []
@@ -40,19 +40,21 @@ def begun(opponent: Any, count: int = 1, **race: Any) -> Environments:
 
 
 def left(row: Any) -> list[float]:
-    """How far each game is from its end, as its row has it."""
+    """Return the remaining distance of each game."""
     numbers: list[float] = row["observation"]["observation"][:, 0].tolist()
     return numbers
 
 
-def test_a_step_is_ones_own_move_and_those_of_the_others_until_the_next_turn() -> None:
+def test_a_step_is_the_learners_move_and_the_others_moves_until_its_next_turn() -> None:
     envs = begun(Diary(), length=7)
-    assert left(envs.step(np.array([1])).obs) == [4.0]  # two steps, and one of the other
+    assert left(envs.step(np.array([1])).obs) == [
+        4.0
+    ]  # two steps of the learner and one of the opponent
     envs = begun(Diary(), length=9, players=3)
     assert left(envs.step(np.array([1])).obs) == [5.0]
 
 
-def test_the_seat_is_another_one_in_the_next_game_and_in_the_game_beside_it() -> None:
+def test_the_learners_seat_changes_with_each_game() -> None:
     envs = begun(Diary(), count=2, length=3)
     vector: Any = envs.vector
     games = vector.games
@@ -60,15 +62,15 @@ def test_the_seat_is_another_one_in_the_next_game_and_in_the_game_beside_it() ->
         envs.step(np.array([0, 0]))
     seats = [[who for who, _ in game.moves] for game in games]
     assert seats[0][:3] == seats[1][:3] == ["player_0", "player_1", "player_0"]
-    # Who wins is who began, whoever that is; the learner begins in every second game.
+    # The player who begins wins; the learner begins every second game.
     scores = [[episode.score for g, episode in envs.pop_episodes_by_environment() if g == which]
               for which in (0, 1)]  # fmt: skip
     assert not scores[1] or scores[0] != scores[1]
 
 
-def test_a_win_is_the_reward_of_the_last_step_and_so_is_a_loss() -> None:
+def test_the_reward_of_the_last_step_is_the_result_of_the_game() -> None:
     envs = begun(Diary(), count=2, length=3)
-    # In the second game the other has begun: 2 are left, and both win at once.
+    # The opponent began the second game: 2 are left, and both win at once.
     assert left(envs.reset(1)) == [3.0, 2.0]
     row = envs.step(np.array([2, 1]))
     assert row.reward.tolist() == [1.0, 1.0]
@@ -79,16 +81,16 @@ def test_a_win_is_the_reward_of_the_last_step_and_so_is_a_loss() -> None:
     assert envs.pop_episodes() == [Episode(-1.0, 1)]
 
 
-def test_the_step_after_the_end_begins_another_game_and_is_no_experience() -> None:
+def test_the_step_after_the_end_is_a_reset() -> None:
     envs = begun(Diary(), length=2)
     rows = [envs.step(np.array([0])) for _ in range(3)]
     assert [row.valid.item() for row in rows] == [True, False, True]
     assert [row.begins.item() for row in rows] == [False, True, False]
-    assert left(rows[1].obs) == [1.0]  # the other one has begun
+    assert left(rows[1].obs) == [1.0]  # the opponent begins
 
 
 @pytest.mark.parametrize("masks_in_info", [False, True])
-def test_masks_are_told_to_the_learner_and_to_the_others(masks_in_info: bool) -> None:
+def test_the_learner_and_the_opponent_receive_masks(masks_in_info: bool) -> None:
     diary = Diary()
     envs = begun(diary, length=4, masks_in_info=masks_in_info)
     row = envs.step(np.array([0]))
@@ -96,24 +98,24 @@ def test_masks_are_told_to_the_learner_and_to_the_others(masks_in_info: bool) ->
     assert [turn.mask.tolist() for turn in diary.turns] == [[1, 1, 1]]
 
 
-def test_the_others_are_asked_together_in_all_games_where_it_is_their_turn() -> None:
+def test_the_opponent_acts_in_one_batch_for_all_games() -> None:
     diary = Diary()
     envs = begun(diary, count=3, length=9)
     assert sorted(diary.begun) == [0, 1, 2]
-    assert diary.asked == [[1]]  # which begins there
+    assert diary.asked == [[1]]  # it begins there
     envs.step(np.zeros(3, np.int64))
     assert diary.asked[1] == [0, 1, 2]
 
 
-def test_a_game_that_ends_before_the_first_turn_is_no_episode() -> None:
-    envs = begun(Diary(), count=2, length=1)  # who begins has won
+def test_a_game_that_ends_before_the_learners_turn_is_not_an_episode() -> None:
+    envs = begun(Diary(), count=2, length=1)  # the player who begins wins
     rows = [envs.step(np.zeros(2, np.int64)) for _ in range(5)]
     assert [row.valid[0].item() for row in rows] == [True, False, False, True, False]
     assert [row.valid[1].item() for row in rows] == [False, True, False, False, True]
     assert envs.pop_episodes() == [Episode(1.0, 1)] * 4
 
 
-def test_an_opponent_is_any_function_of_what_a_player_sees() -> None:
+def test_an_opponent_may_be_a_function_of_the_observation() -> None:
     def whole(obs: Any, mask: Any, random: np.random.Generator) -> int:
         assert obs["action_mask"] is mask
         return int(np.flatnonzero(mask)[-1])
@@ -122,7 +124,7 @@ def test_an_opponent_is_any_function_of_what_a_player_sees() -> None:
     assert left(envs.step(np.array([0])).obs) == [3.0]
 
 
-def test_games_go_on_where_they_were_pickled() -> None:
+def test_pickled_games_continue_where_they_were() -> None:
     envs = begun(Choice(lambda obs, mask, random: random.integers(mask.sum())), count=4, length=30)
     copy = cloudpickle.loads(cloudpickle.dumps(envs))
     for _ in range(20):
@@ -130,7 +132,7 @@ def test_games_go_on_where_they_were_pickled() -> None:
         assert left(one.obs) == left(other.obs)
 
 
-def test_an_observation_that_is_not_of_its_space_is_refused_by_the_name_of_the_player() -> None:
+def test_an_observation_outside_its_space_is_rejected_with_the_players_name() -> None:
     class Longer(Race):
         def last(self) -> Any:
             obs, *rest = super().last()

@@ -1,4 +1,4 @@
-"""Batches: cut into minibatches, put together, and run through a model."""
+"""Tests of Batch: minibatches, concatenation, and running a model."""
 
 import pytest
 import torch
@@ -8,14 +8,14 @@ from remotely_rl.experience.batch import Batch, RecurrentInput, Transitions, con
 
 
 def numbered(rows: int) -> Batch:
-    """Transitions that say which they are."""
+    """Return transitions whose columns are their numbers."""
     number = torch.arange(rows)
     column = number.float()
     return Batch(column[:, None], Transitions(number, column, column, column, column))
 
 
 def numbered_pieces(steps: int, width: int) -> Batch:
-    """Transitions that say which they are, 100 * step + environment, with a memory."""
+    """Return recurrent transitions numbered 100 * step + environment."""
     number = 100 * torch.arange(steps)[:, None] + torch.arange(width)
     column = number.float()
     memory = RecurrentInput(torch.arange(width).float()[:, None], number % 3 == 0, number % 5 > 0)
@@ -23,22 +23,20 @@ def numbered_pieces(steps: int, width: int) -> Batch:
 
 
 @pytest.mark.parametrize(("rows", "count"), [(8, 4), (10, 4), (9, 4), (7, 7), (3, 8), (1, 1)])
-def test_minibatches_hold_every_row_once(rows: int, count: int) -> None:
+def test_minibatches_have_every_row_once(rows: int, count: int) -> None:
     parts = list(numbered(rows).minibatches(count, torch.Generator()))
     met = torch.cat([part.transitions.action for part in parts])
     assert sorted(met.tolist()) == list(range(rows))
     sizes = [len(part.obs) for part in parts]
     assert len(sizes) == min(rows, count)
     assert max(sizes) - min(sizes) <= 1
-    for part in parts:  # what is learnt of an observation stays with it
+    for part in parts:  # columns stay with their observation
         assert torch.equal(part.obs[:, 0], part.transitions.action.float())
         assert all(torch.equal(part.obs[:, 0], column) for column in part.transitions[1:])
 
 
 @pytest.mark.parametrize(("width", "count"), [(8, 4), (10, 4), (9, 4), (3, 8)])
-def test_minibatches_for_a_recurrent_model_hold_every_environment_whole(
-    width: int, count: int
-) -> None:
+def test_recurrent_minibatches_have_whole_sequences(width: int, count: int) -> None:
     parts = list(numbered_pieces(5, width).minibatches(count, torch.Generator()))
     met = torch.cat([part.transitions.action[0] for part in parts])
     assert sorted(met.tolist()) == list(range(width))
@@ -50,13 +48,13 @@ def test_minibatches_for_a_recurrent_model_hold_every_environment_whole(
     for part in parts:
         which = part.transitions.action[0]
         assert part.recurrent is not None
-        assert torch.equal(part.obs, whole.obs[:, which])  # time is never shuffled
+        assert torch.equal(part.obs, whole.obs[:, which])  # time is not shuffled
         assert torch.equal(part.recurrent.state, whole.recurrent.state[which])
         assert torch.equal(part.recurrent.begins, whole.recurrent.begins[:, which])
         assert torch.equal(part.recurrent.valid, whole.recurrent.valid[:, which])
 
 
-def test_minibatches_are_drawn_anew_each_time() -> None:
+def test_minibatches_differ_each_time() -> None:
     random = torch.Generator()
     one, other = (
         next(iter(numbered(100).minibatches(2, random))).transitions.action for _ in range(2)
@@ -64,7 +62,7 @@ def test_minibatches_are_drawn_anew_each_time() -> None:
     assert not torch.equal(one, other)
 
 
-def test_concatenated_batches_hold_the_rows_of_all() -> None:
+def test_concatenated_batches_have_the_rows_of_all() -> None:
     both = concatenate([numbered(3), numbered(4)])
     assert both.transitions.action.tolist() == [0, 1, 2, 0, 1, 2, 3]
     assert both.obs.shape == (7, 1)
@@ -73,7 +71,7 @@ def test_concatenated_batches_hold_the_rows_of_all() -> None:
     assert concatenate([alone]) is alone
 
 
-def test_concatenated_recurrent_batches_stand_side_by_side() -> None:
+def test_recurrent_batches_are_concatenated_along_the_environments() -> None:
     both = concatenate([numbered_pieces(5, 2), numbered_pieces(5, 3)])
     assert both.obs.shape == (5, 5, 1)
     assert both.transitions.action[1].tolist() == [100, 101, 100, 101, 102]
@@ -82,7 +80,7 @@ def test_concatenated_recurrent_batches_stand_side_by_side() -> None:
     assert both.recurrent.begins.shape == both.recurrent.valid.shape == (5, 5)
 
 
-def test_a_recurrent_model_runs_over_sequences_and_learns_from_the_experience_in_them() -> None:
+def test_a_recurrent_model_runs_over_sequences_and_returns_valid_rows() -> None:
     batch = numbered_pieces(4, 3)
     seen: list[tuple[Tensor, ...]] = []
 

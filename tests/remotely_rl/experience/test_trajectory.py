@@ -1,4 +1,4 @@
-"""Trajectories keep their shapes, and their environments in order."""
+"""Tests of Trajectory: shapes, and stacking."""
 
 import dataclasses
 
@@ -25,7 +25,7 @@ def trajectory(steps: int, width: int, fill: int = 0) -> Trajectory:
     )
 
 
-def test_stacking_puts_environments_side_by_side_and_leaves_time_alone() -> None:
+def test_trajectories_are_stacked_along_the_environments() -> None:
     both = stack([trajectory(5, 2, fill=1), trajectory(5, 3, fill=2)])
     assert (both.steps, both.width) == (5, 5)
     assert both.obs.shape == (6, 5, 3)
@@ -33,9 +33,6 @@ def test_stacking_puts_environments_side_by_side_and_leaves_time_alone() -> None
     assert both.value[-1].tolist() == [1, 1, 2, 2, 2]
     assert both.version.tolist() == [1, 1, 2, 2, 2]
     assert both.state[:, 0].tolist() == [1, 1, 2, 2, 2]
-
-
-def test_one_trajectory_is_its_own_stack() -> None:
     one = trajectory(4, 2)
     assert stack([one]) is one
 
@@ -46,20 +43,20 @@ def test_trajectories_of_different_lengths_do_not_stack() -> None:
 
 
 @pytest.mark.parametrize("name", ["obs", "value", "begins"])
-def test_there_is_one_observation_more_than_there_are_steps(name: str) -> None:
+def test_there_must_be_one_observation_more_than_steps(name: str) -> None:
     good = trajectory(4, 2)
     with pytest.raises(ValueError, match=rf"{name} has shape \(4, 2\); expected \(5, 2\) for 4"):
         Trajectory(**{**vars(good), name: getattr(good, name)[:-1]})
 
 
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Trajectory)][2:])
-def test_no_array_is_of_another_width_than_the_rest(name: str) -> None:
+def test_all_arrays_must_have_the_same_width(name: str) -> None:
     good = trajectory(4, 2)
     with pytest.raises(ValueError, match=f"{name} has shape"):
         Trajectory(**{**vars(good), name: getattr(trajectory(4, 3), name)})
 
 
-def test_actions_may_have_an_axis_of_their_own() -> None:
+def test_actions_may_have_more_axes() -> None:
     good = trajectory(4, 2)
     vector = dataclasses.replace(good, action=np.zeros((4, 2, 6), np.float32))
     both = stack([vector, vector])

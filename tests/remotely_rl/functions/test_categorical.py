@@ -1,4 +1,4 @@
-"""Distributions of returns: projections worked by hand, a slow oracle, and what is conserved."""
+"""Categorical distributions of returns: hand-worked projections, a slow oracle, conserved mass."""
 
 import pytest
 import torch
@@ -34,7 +34,7 @@ def test_atoms_are_equally_spaced_between_the_bounds() -> None:
     ],
     ids=["between two", "terminated", "n steps", "beyond the top", "beyond the bottom"],
 )
-def test_a_projection_worked_by_hand(
+def test_projections_match_hand_worked_numbers(
     probability: Tensor, reward: float, discount: float, expected: dict[int, float]
 ) -> None:
     projected = project(probability, reward, discount)
@@ -52,15 +52,15 @@ def test_uniform_distributions_project_to_known_numbers() -> None:
     assert float((moved * ATOMS).sum()) == pytest.approx(0.970353, abs=1e-5)
 
 
-def test_a_return_that_is_exactly_an_atom_loses_no_mass() -> None:
+def test_a_return_that_equals_an_atom_loses_no_mass() -> None:
     for atom in range(51):
         projected = project(all_on(25), float(ATOMS[atom]), 1.0)
         assert float(projected[atom]) == pytest.approx(1.0, abs=1e-4)
         assert float(projected.sum()) == pytest.approx(1.0)
 
 
-def test_no_bound_makes_mass_negative() -> None:
-    for bound in range(1, 1001):  # in float32 the last atom is above its place for 58 of these
+def test_projected_mass_is_never_negative() -> None:
+    for bound in range(1, 1001):  # in float32 the place of the last atom is rounded up for 58
         atoms = categorical.atoms_within(float(bound), 51)
         beyond = torch.tensor([2.0 * bound, -2.0 * bound]), torch.ones(2)
         projected = categorical.project(all_on(50).repeat(2, 1), *beyond, atoms)
@@ -68,7 +68,7 @@ def test_no_bound_makes_mass_negative() -> None:
         assert projected.sum(-1).tolist() == [1, 1]
 
 
-def test_projections_agree_with_the_sum_over_all_pairs_of_atoms() -> None:
+def test_projections_match_the_sum_over_all_pairs_of_atoms() -> None:
     torch.manual_seed(0)
     probability = torch.randn(64, 51).softmax(-1)
     reward, discount = 8 * torch.randn(64), torch.rand(64)
@@ -84,14 +84,14 @@ def test_projections_agree_with_the_sum_over_all_pairs_of_atoms() -> None:
     assert bool((projected >= 0).all())
 
 
-def test_the_mean_is_that_of_the_distribution() -> None:
+def test_expected_returns_the_mean() -> None:
     logits = torch.full((1, 51), -1e9)
     logits[0, [20, 30]] = 0.0
 
     assert float(categorical.expected(logits, ATOMS)) == pytest.approx(0.0, abs=1e-5)
 
 
-def test_the_divergence_is_zero_where_the_distributions_agree_and_positive_elsewhere() -> None:
+def test_kl_is_zero_for_equal_distributions_and_positive_otherwise() -> None:
     torch.manual_seed(1)
     logits, other = torch.randn(5, 51), torch.randn(5, 51)
 
@@ -102,7 +102,7 @@ def test_the_divergence_is_zero_where_the_distributions_agree_and_positive_elsew
     assert float(on_one) == pytest.approx(3.931826, abs=1e-5)  # log 51
 
 
-def test_the_gradient_of_the_cross_entropy_is_the_difference_of_the_distributions() -> None:
+def test_the_cross_entropy_gradient_is_the_difference_of_the_distributions() -> None:
     torch.manual_seed(2)
     logits, target = torch.randn(3, 51, requires_grad=True), torch.randn(3, 51).softmax(-1)
 

@@ -1,4 +1,4 @@
-"""Losses and their gradients against numbers worked by hand."""
+"""Losses and their gradients against hand-worked numbers."""
 
 import math
 
@@ -14,26 +14,17 @@ def gradient(loss: Tensor, of: Tensor) -> list[float]:
     return [float(x) for x in grad.flatten()]
 
 
-LOADED = torch.tensor([[0.0, math.log(3.0)]])  # pi = (1/4, 3/4)
+def test_the_policy_gradient_is_advantage_times_one_hot_minus_probability() -> None:
+    # d(-A log pi(a)) / d logits = -A (1[a] - pi); here a = 0.
+    for advantage in (2.0, -2.0):
+        logits = torch.tensor([[0.0, math.log(3.0)]], requires_grad=True)  # pi = (1/4, 3/4)
+        log_prob = logits.log_softmax(-1)[:, 0]
+        loss = losses.policy_gradient(log_prob, torch.tensor([advantage]))
+        assert loss.item() == pytest.approx(-advantage * math.log(0.25))
+        assert gradient(loss, of=logits) == pytest.approx([-0.75 * advantage, 0.75 * advantage])
 
 
-def test_the_policy_gradient_is_advantage_times_one_hot_less_probability() -> None:
-    # d(-A log pi(a)) / d logits = -A (1[a] - pi); here a = 0, A = 2.
-    logits = LOADED.clone().requires_grad_()
-    log_prob = logits.log_softmax(-1)[:, 0]
-    loss = losses.policy_gradient(log_prob, torch.tensor([2.0]))
-    assert loss.item() == pytest.approx(-2.0 * math.log(0.25))
-    assert gradient(loss, of=logits) == pytest.approx([-1.5, 1.5])
-
-
-def test_a_bad_action_becomes_less_probable() -> None:
-    logits = LOADED.clone().requires_grad_()
-    log_prob = logits.log_softmax(-1)[:, 0]
-    loss = losses.policy_gradient(log_prob, torch.tensor([-2.0]))
-    assert gradient(loss, of=logits) == pytest.approx([1.5, -1.5])
-
-
-def test_where_nothing_has_moved_the_clipped_gradient_is_the_policy_gradient() -> None:
+def test_at_ratio_one_the_clipped_gradient_is_the_policy_gradient() -> None:
     torch.manual_seed(0)
     logits = torch.randn(9, 4, requires_grad=True)
     log_prob = logits.log_softmax(-1)[:, 1]
@@ -44,7 +35,7 @@ def test_where_nothing_has_moved_the_clipped_gradient_is_the_policy_gradient() -
     torch.testing.assert_close(ours, torch.autograd.grad(plain, logits))
 
 
-def test_losses_are_means_so_that_their_size_does_not_hang_on_the_number_of_rows() -> None:
+def test_losses_are_means_over_rows() -> None:
     one, advantage = torch.randn(5), torch.randn(5)
     for of in (
         losses.policy_gradient,
@@ -56,7 +47,7 @@ def test_losses_are_means_so_that_their_size_does_not_hang_on_the_number_of_rows
         torch.testing.assert_close(of(one, advantage), twice)
 
 
-def test_the_value_gradient_is_the_distance_to_the_target() -> None:
+def test_the_value_gradient_is_the_error() -> None:
     value = torch.tensor([3.0], requires_grad=True)
     assert gradient(losses.squared_error(value, torch.tensor([1.0])), of=value) == [2.0]
 
@@ -65,7 +56,7 @@ def test_the_value_gradient_is_the_distance_to_the_target() -> None:
     ("ratio", "advantage", "gain"),
     [(1.5, 1.0, 1.2), (0.5, 1.0, 0.5), (1.5, -1.0, -1.5), (0.5, -1.0, -0.8)],
 )
-def test_the_clipped_surrogate_gives_the_numbers_worked_by_hand(
+def test_the_clipped_surrogate_matches_hand_worked_numbers(
     ratio: float, advantage: float, gain: float
 ) -> None:
     log_ratio = torch.tensor([math.log(ratio)])
@@ -73,24 +64,19 @@ def test_the_clipped_surrogate_gives_the_numbers_worked_by_hand(
     assert -loss.item() == pytest.approx(gain)
 
 
-def test_the_clipped_share_is_of_ratios_beyond_the_clip_on_either_side() -> None:
+def test_clip_fraction_counts_ratios_beyond_the_clip_on_either_side() -> None:
     ratios = torch.tensor([0.7, 0.85, 1.0, 1.15, 1.3, 5.0])
     assert losses.clip_fraction(ratios.log(), clip=0.2).item() == 0.5
 
 
-def test_past_the_clip_a_winning_row_stops_pulling() -> None:
-    log_ratio = torch.tensor([0.5], requires_grad=True)  # e**0.5 = 1.65, beyond 1.2
-    loss = losses.clipped_surrogate(log_ratio, torch.ones(1), clip=0.2)
-    assert gradient(loss, of=log_ratio) == [0.0]
+def test_beyond_the_clip_only_a_bad_action_has_a_gradient() -> None:
+    for advantage, expected in ((1.0, 0.0), (-1.0, math.exp(0.5))):
+        log_ratio = torch.tensor([0.5], requires_grad=True)  # e**0.5 = 1.65, beyond 1.2
+        loss = losses.clipped_surrogate(log_ratio, torch.tensor([advantage]), clip=0.2)
+        assert gradient(loss, of=log_ratio) == pytest.approx([expected])
 
 
-def test_past_the_clip_a_losing_row_is_still_pulled_back() -> None:
-    log_ratio = torch.tensor([0.5], requires_grad=True)
-    loss = losses.clipped_surrogate(log_ratio, -torch.ones(1), clip=0.2)
-    assert gradient(loss, of=log_ratio) == pytest.approx([math.exp(0.5)])
-
-
-def test_the_distance_from_a_policy_to_itself_is_zero_and_from_any_other_more() -> None:
+def test_the_kl_estimate_is_zero_for_equal_policies_and_positive_otherwise() -> None:
     assert losses.kl_estimate(torch.zeros(3)).item() == 0.0
     for log_ratio in (0.3, -0.3):
         want = math.exp(log_ratio) - 1 - log_ratio
@@ -106,16 +92,11 @@ def test_the_deterministic_policy_gradient_raises_the_values_of_actions() -> Non
     assert gradient(loss, of=q) == [-0.5, -0.5]
 
 
-def test_a_soft_value_is_the_least_of_the_critics_values_and_the_entropys_part() -> None:
-    q = torch.tensor([[3.0, -1.0], [2.0, 5.0]])
+def test_the_soft_value_is_the_lower_critic_plus_the_entropy_term() -> None:
+    q = torch.tensor([[3.0, -1.0], [2.0, 5.0]], requires_grad=True)
     value = losses.soft_value(q, torch.tensor([-0.5, 2.0]), torch.tensor(0.2))
     assert value.tolist() == pytest.approx([2.0 + 0.1, -1.0 - 0.4])
-
-
-def test_the_gradient_of_a_soft_value_goes_to_the_critic_that_is_believed() -> None:
-    q = torch.tensor([[3.0, -1.0], [2.0, 5.0]], requires_grad=True)
-    value = losses.soft_value(q, torch.zeros(2), torch.tensor(0.2)).sum()
-    assert gradient(value, of=q) == [0.0, 1.0, 1.0, 0.0]
+    assert gradient(value.sum(), of=q) == [0.0, 1.0, 1.0, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +107,7 @@ def test_the_gradient_of_a_soft_value_goes_to_the_critic_that_is_believed() -> N
         (0.0, 0.0),
     ],
 )
-def test_the_temperature_rises_while_the_entropy_is_below_its_target(
+def test_the_temperature_rises_if_entropy_is_below_target_else_falls(
     log_prob: float, slope: float
 ) -> None:
     # d/d log t of t (H - target) is t (H - target); here t = 2 and the target is 0.
@@ -139,7 +120,7 @@ def test_the_temperature_rises_while_the_entropy_is_below_its_target(
     assert loss.item() == pytest.approx(slope)
 
 
-def test_the_gradient_of_the_temperature_is_that_of_finite_differences() -> None:
+def test_the_temperature_gradient_matches_finite_differences() -> None:
     log_temperature = torch.tensor(-0.3, dtype=torch.float64, requires_grad=True)
     log_prob = torch.tensor([0.4, -1.2, 2.0], dtype=torch.float64)
     assert torch.autograd.gradcheck(

@@ -1,4 +1,4 @@
-"""Action values: numbers worked by hand, exploration, and what is illegal."""
+"""Action values: hand-worked numbers, exploration, and illegal actions."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from remotely_rl.functions import q_learning
 from remotely_rl.functions.distributions import ILLEGAL
 
 
-def test_dueling_values_have_the_value_for_their_mean() -> None:
+def test_dueling_values_have_the_state_value_as_mean() -> None:
     policy, value = torch.tensor([[1.0, -1.0, 3.0]]), torch.tensor([2.0])
 
     q = q_learning.q_values(policy, value, is_dueling=True)
@@ -25,13 +25,13 @@ def test_the_dueling_mean_is_over_legal_actions() -> None:
     assert q.tolist() == [[9, ILLEGAL, 11], [ILLEGAL, ILLEGAL, 7]]
 
 
-def test_an_observation_without_a_legal_action_makes_no_nan() -> None:
+def test_no_legal_action_gives_no_nan() -> None:
     advantage, none = torch.ones(1, 2), torch.zeros(1, 2, dtype=torch.bool)
 
     assert q_learning.dueling(torch.ones(1, 1), advantage, none).tolist() == [[2.0, 2.0]]
 
 
-def test_dueling_takes_distributions_atom_by_atom() -> None:
+def test_dueling_applies_to_each_atom() -> None:
     value = torch.tensor([[[1.0, 10.0]]])
     advantage = torch.tensor([[[2.0, 4.0], [0.0, 8.0], [9.0, 9.0]]])
     legal = torch.tensor([[[True], [True], [False]]])
@@ -41,7 +41,7 @@ def test_dueling_takes_distributions_atom_by_atom() -> None:
     assert logits[0, :2].tolist() == [[2.0, 8.0], [0.0, 12.0]]
 
 
-def test_a_target_is_the_return_of_n_steps_and_what_it_bootstraps_from() -> None:
+def test_an_n_step_target_is_the_reward_plus_the_discounted_bootstrap() -> None:
     reward, discount = torch.tensor([5.23, 2.8]), torch.tensor([0.729, 0.0])
 
     target = q_learning.n_step_target(reward, discount, torch.tensor([10.0, 1e9]))
@@ -49,14 +49,14 @@ def test_a_target_is_the_return_of_n_steps_and_what_it_bootstraps_from() -> None
     assert target.tolist() == pytest.approx([12.52, 2.8])
 
 
-def test_taken_picks_the_action_of_each_row() -> None:
+def test_taken_selects_the_action_of_each_row() -> None:
     values = torch.arange(12.0).view(2, 3, 2)
 
     assert q_learning.taken(values[..., 0], torch.tensor([2, 0])).tolist() == [4.0, 6.0]
     assert q_learning.taken(values, torch.tensor([2, 0])).tolist() == [[4.0, 5.0], [6.0, 7.0]]
 
 
-def test_the_best_action_is_taken_but_for_the_chance_of_any() -> None:
+def test_epsilon_greedy_explores_with_probability_epsilon() -> None:
     q = torch.tensor([[0.0, 1.0, 0.5]]).repeat(30_000, 1)
     random = torch.Generator().manual_seed(0)
 
@@ -68,7 +68,7 @@ def test_the_best_action_is_taken_but_for_the_chance_of_any() -> None:
     assert bool((never == 1).all())
 
 
-def test_an_illegal_action_is_never_chosen() -> None:
+def test_epsilon_greedy_never_chooses_an_illegal_action() -> None:
     q = torch.tensor([[9.0, ILLEGAL, 11.0], [ILLEGAL, ILLEGAL, -7.0]])
     generator = torch.Generator().manual_seed(0)
 
@@ -82,7 +82,7 @@ def test_an_illegal_action_is_never_chosen() -> None:
     assert {tuple(drawn.tolist()) for drawn in greedy} == {(2, 2)}
 
 
-def test_exploration_falls_from_one_and_stays_at_its_end() -> None:
+def test_epsilon_falls_from_one_and_stays_at_its_final_value() -> None:
     final = torch.tensor([0.01, 0.5])
 
     for before in (-100, 0):
@@ -91,7 +91,7 @@ def test_exploration_falls_from_one_and_stays_at_its_end() -> None:
     torch.testing.assert_close(q_learning.epsilon(final, 1000, 100), final)
 
 
-def test_epsilons_are_spread_as_those_of_ape_x() -> None:
+def test_epsilons_are_spread_as_in_ape_x() -> None:
     ends = q_learning.spread(0.4, 7.0, 8).tolist()
 
     assert ends[0] == pytest.approx(0.4)

@@ -1,4 +1,4 @@
-"""Quantiles of returns: losses worked by hand, a slow oracle, and what minimizes them."""
+"""Quantiles of returns: hand-worked losses, a slow oracle, and the minimum."""
 
 import itertools
 
@@ -10,7 +10,7 @@ from remotely_rl.functions import quantiles
 
 
 def slow_loss(q: list[float], target: list[float], kappa: float) -> float:
-    """The loss of a row, pair by pair, as algorithm 1 has it."""
+    """The loss of a row, pair by pair, as in algorithm 1."""
     total = 0.0
     for i, estimate in enumerate(q):
         tau = (2 * i + 1) / (2 * len(q))
@@ -25,7 +25,7 @@ def loss_of(q: list[float], target: list[float], kappa: float = 1.0) -> float:
     return float(quantiles.quantile_huber(torch.tensor([q]), torch.tensor([target]), kappa))
 
 
-def test_quantiles_are_learnt_at_the_middle_of_equal_parts() -> None:
+def test_quantile_levels_are_midpoints() -> None:
     assert quantiles.midpoints(4).tolist() == [0.125, 0.375, 0.625, 0.875]
     assert quantiles.midpoints(1).tolist() == [0.5]
 
@@ -39,13 +39,13 @@ def test_quantiles_are_learnt_at_the_middle_of_equal_parts() -> None:
         ([0.0], [3.0], 2.0, 0.5 * 4.0),
         ([1.0], [1.0], 1.0, 0.0),
         ([0.0], [0.5, -3.0], 1.0, 0.5 * (0.125 + 2.5) / 2),
-        # Quantiles at 1/4 and 3/4 that are too low: the second costs thrice as much.
+        # Levels 1/4 and 3/4, both quantiles too low: the second costs three times as much.
         ([0.0, 0.0], [2.0], 1.0, 0.25 * 1.5 + 0.75 * 1.5),
         ([0.0, 4.0], [2.0], 1.0, 0.25 * 1.5 + 0.25 * 1.5),
         ([4.0, 0.0], [2.0], 1.0, 0.75 * 1.5 + 0.75 * 1.5),
     ],
 )
-def test_a_loss_worked_by_hand(
+def test_losses_match_hand_worked_numbers(
     q: list[float], target: list[float], kappa: float, expected: float
 ) -> None:
     assert loss_of(q, target, kappa) == pytest.approx(expected, abs=1e-7)
@@ -53,7 +53,7 @@ def test_a_loss_worked_by_hand(
 
 
 @pytest.mark.parametrize("kappa", [0.5, 1.0, 3.0])
-def test_losses_are_those_of_all_pairs(kappa: float) -> None:
+def test_losses_match_the_sum_over_all_pairs(kappa: float) -> None:
     generator = torch.Generator().manual_seed(0)
     for scale, (count, targets) in itertools.product((0.1, 1.0, 50.0), ((1, 7), (7, 1), (9, 12))):
         q = scale * torch.randn(4, count, generator=generator, dtype=torch.float64)
@@ -63,7 +63,7 @@ def test_losses_are_those_of_all_pairs(kappa: float) -> None:
         assert found.tolist() == pytest.approx([slow_loss(*row, kappa) for row in pairs])
 
 
-def test_there_may_be_several_rows_of_rows() -> None:
+def test_leading_dimensions_are_independent() -> None:
     generator = torch.Generator().manual_seed(0)
     q = torch.randn(2, 3, 5, generator=generator)
     target, other = torch.randn(2, 3, 4, generator=generator), q.flip(0)
@@ -76,12 +76,12 @@ def test_there_may_be_several_rows_of_rows() -> None:
         torch.testing.assert_close(one, alone.view(2, 3))
 
 
-def test_quantiles_that_are_their_targets_are_at_the_edges_of_the_slices() -> None:
+def test_targets_equal_to_quantiles_are_counted_once() -> None:
     for q, target in (([0.0, 1.0, 2.0], [0.0, 1.0, 2.0]), ([1.0, 1.0], [0.0, 1.0, 2.0, 2.0])):
         assert loss_of(q, target) == pytest.approx(slow_loss(q, target, 1.0))
 
 
-def test_large_returns_that_hardly_differ_keep_their_loss() -> None:
+def test_close_large_returns_keep_their_precision() -> None:
     near = torch.tensor([[1000.0, 1000.25]])
     found = quantiles.quantile_huber(near, near + 0.25)
     expected = slow_loss(near[0].tolist(), (near[0] + 0.25).tolist(), 1.0)
@@ -89,27 +89,20 @@ def test_large_returns_that_hardly_differ_keep_their_loss() -> None:
     assert found.dtype == torch.float32
 
 
-def test_the_gradient_is_that_of_finite_differences() -> None:
+def test_the_gradient_matches_finite_differences() -> None:
     generator = torch.Generator().manual_seed(1)
     q = torch.randn(3, 5, generator=generator, dtype=torch.float64, requires_grad=True)
     target = 2 * torch.randn(3, 8, generator=generator, dtype=torch.float64)
     assert torch.autograd.gradcheck(lambda x: quantiles.quantile_huber(x, target), (q,))
 
 
-def test_a_quantile_beyond_all_targets_is_pulled_by_its_probability_alone() -> None:
+def test_the_gradient_of_a_distant_quantile_is_its_level() -> None:
     q = torch.tensor([[-50.0, 50.0]], requires_grad=True)
     (gradient,) = torch.autograd.grad(quantiles.quantile_huber(q, torch.randn(1, 9)).sum(), q)
     assert gradient[0].tolist() == pytest.approx([-0.25, 0.25])
 
 
-def test_targets_get_no_gradient_from_their_order() -> None:
-    rows = torch.tensor([[3.0, 1.0, 2.0]])
-    q = torch.tensor([[0.0, 2.5]])
-    other = rows[:, [2, 0, 1]]
-    assert torch.equal(quantiles.quantile_huber(q, rows), quantiles.quantile_huber(q, other))
-
-
-def test_what_minimizes_the_loss_are_the_quantiles_of_the_targets() -> None:
+def test_the_quantiles_of_the_targets_minimize_the_loss() -> None:
     target = torch.arange(1.0, 101.0).expand(1, 100)  # the quantile at tau is 100 tau
     q = torch.full((1, 4), 30.0, requires_grad=True)
     optimizer = torch.optim.SGD([q], lr=20.0)
@@ -128,7 +121,7 @@ def test_what_minimizes_the_loss_are_the_quantiles_of_the_targets() -> None:
         ([5.0, 1.0], [0.0, 4.0], 1.0),
     ],
 )
-def test_distributions_are_as_far_apart_as_mass_has_to_be_moved(
+def test_the_wasserstein_distance_matches_hand_worked_numbers(
     one: list[float], other: list[float], distance: float
 ) -> None:
     def row(numbers: list[float]) -> Tensor:

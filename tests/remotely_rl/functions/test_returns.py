@@ -1,7 +1,9 @@
 """V-trace and GAE against hand-worked numbers, a slow oracle, and each other."""
 
+import functools
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -31,7 +33,7 @@ def slow_v_trace(
     c_bar: float,
     gae_lambda: float,
 ) -> Tensor:
-    """Equation 1 as it is written: a sum for every s, a product for every term."""
+    """Equation 1 as written: a sum for every s, a product for every term."""
     steps, width = reward.shape
     result = value[:-1].clone()
     for s, b in itertools.product(range(steps), range(width)):
@@ -55,7 +57,7 @@ def slow_v_trace(
         (0.95, 1, [0.545, -1.0, 2.3], [1.045, 0.0, 3.8]),
     ],
 )
-def test_gae_gives_the_numbers_worked_by_hand(
+def test_gae_matches_hand_worked_numbers(
     gae_lambda: float, ended_at: int | None, advantage: list[float], target: list[float]
 ) -> None:
     out = returns.gae(column(REWARD), discount(ended_at), column(VALUE), gae_lambda=gae_lambda)
@@ -71,7 +73,7 @@ def test_gae_gives_the_numbers_worked_by_hand(
         ([0.5, 2.0, 1.5], 1, [0.75, 0.0, 3.8], [0.25, -1.0, 2.3]),
     ],
 )
-def test_v_trace_gives_the_numbers_worked_by_hand(
+def test_v_trace_matches_hand_worked_numbers(
     ratio: list[float], ended_at: int | None, target: list[float], advantage: list[float]
 ) -> None:
     log_rho = column(ratio).log()
@@ -80,7 +82,7 @@ def test_v_trace_gives_the_numbers_worked_by_hand(
     torch.testing.assert_close(out.advantage, column(advantage))
 
 
-def test_v_trace_gives_the_numbers_that_deepmind_and_parl_test_theirs_with() -> None:
+def test_v_trace_matches_the_test_numbers_of_deepmind_and_parl() -> None:
     log_rho = column([-2.5, -1.5, -0.5, 0.5, 1.5])
     numbers = column([0.0, 1.0, 2.0, 3.0, 4.0])
     out = returns.v_trace(
@@ -99,7 +101,7 @@ def test_v_trace_gives_the_numbers_that_deepmind_and_parl_test_theirs_with() -> 
 
 @pytest.mark.parametrize("clips", [(1.0, 1.0), (3.7, 1.0), (2.0, 1.5), (math.inf, math.inf)])
 @pytest.mark.parametrize("gae_lambda", [1.0, 0.7])
-def test_v_trace_equals_the_sum_of_products_it_abbreviates(
+def test_v_trace_equals_the_explicit_sum_of_products(
     clips: tuple[float, float], gae_lambda: float
 ) -> None:
     torch.manual_seed(0)
@@ -117,7 +119,7 @@ def test_v_trace_equals_the_sum_of_products_it_abbreviates(
 
 
 @pytest.mark.parametrize("gae_lambda", [1.0, 0.95, 0.0])
-def test_on_its_own_policy_v_trace_is_gae(gae_lambda: float) -> None:
+def test_on_policy_v_trace_is_gae(gae_lambda: float) -> None:
     torch.manual_seed(1)
     reward, value = torch.randn(9, 4), torch.randn(10, 4)
     gamma = GAMMA * (torch.rand(9, 4) > 0.2)
@@ -129,7 +131,7 @@ def test_on_its_own_policy_v_trace_is_gae(gae_lambda: float) -> None:
     torch.testing.assert_close(ours.advantage[valid], gae.advantage[valid])
 
 
-def test_without_clips_and_with_certain_rewards_v_trace_is_the_importance_sampled_return() -> None:
+def test_without_clips_v_trace_is_the_importance_sampled_return() -> None:
     # One path, V = 0: v_0 = rho_0 (r_0 + g rho_1 (r_1 + g rho_2 r_2)).
     ratio, reward = [0.5, 3.0, 2.0], [1.0, -1.0, 4.0]
     out = returns.v_trace(
@@ -144,34 +146,45 @@ def test_without_clips_and_with_certain_rewards_v_trace_is_the_importance_sample
     assert out.value[0, 0].item() == pytest.approx(by_hand)
 
 
-def test_an_action_that_the_policy_would_never_take_teaches_nothing() -> None:
+def test_an_action_of_probability_zero_changes_nothing() -> None:
     log_rho = column([0.0, -math.inf, 0.0])
     out = returns.v_trace(log_rho, column(REWARD), discount(), column(VALUE))
     assert out.value[1].item() == VALUE[1]
     assert out.advantage[1].item() == 0.0
 
 
-def test_one_step_bootstraps_from_the_observation_after_it() -> None:
-    # The off-by-one test: with one step there is one right answer.
+def test_one_step_bootstraps_from_the_next_observation() -> None:
+    # Detects off-by-one errors.
     out = returns.v_trace(column([0.0]), column([1.0]), column([0.5]), column([10.0, 4.0]))
     assert out.value.item() == 1.0 + 0.5 * 4.0
     assert out.advantage.item() == 1.0 + 0.5 * 4.0 - 10.0
 
 
-def test_a_terminated_step_does_not_bootstrap_and_a_truncated_one_does() -> None:
-    # Step 0 ends its episode; row 1 is the reset, whose reward and value must not matter.
-    log_rho, reward = column([0.0, 0.0, 0.0]), column([1.0, 77.0, 2.0])
-    value = column([0.5, 3.0, 1.5, 2.0])
+ON_POLICY = column([0.0, 0.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        returns.gae,
+        functools.partial(returns.v_trace, ON_POLICY),
+        functools.partial(returns.v_trace, ON_POLICY, rho_bar_pg=None),
+    ],
+    ids=["GAE", "V-trace", "V-trace without rho"],
+)
+def test_truncated_steps_bootstrap_and_terminated_ones_do_not(compute: Any) -> None:
+    # Step 0 ends its episode; row 1 is the reset, whose reward must not matter.
+    reward, value = column([1.0, 77.0, 2.0]), column([0.5, 3.0, 1.5, 2.0])
     valid = torch.tensor([[True], [False], [True]])
-    terminated = returns.v_trace(log_rho, reward, column([0.0, 0.9, 0.9]), value, valid=valid)
-    truncated = returns.v_trace(log_rho, reward, column([0.9, 0.9, 0.9]), value, valid=valid)
+    terminated = compute(reward, column([0.0, 0.9, 0.9]), value, valid=valid)
+    truncated = compute(reward, column([0.9, 0.9, 0.9]), value, valid=valid)
     assert terminated.value[0].item() == pytest.approx(1.0)
     assert truncated.value[0].item() == pytest.approx(1.0 + 0.9 * 3.0)  # V of the last observation
     assert truncated.value[1].item() == 3.0
     assert truncated.advantage[1].item() == 0.0
 
 
-def test_what_a_row_that_is_no_experience_holds_changes_nothing() -> None:
+def test_the_contents_of_an_invalid_row_do_not_matter() -> None:
     torch.manual_seed(2)
     log_rho, reward = torch.randn(6, 2), torch.randn(6, 2)
     value, valid = torch.randn(7, 2), torch.ones(6, 2, dtype=torch.bool)
@@ -184,11 +197,11 @@ def test_what_a_row_that_is_no_experience_holds_changes_nothing() -> None:
     torch.testing.assert_close(one.advantage, other.advantage, atol=0, rtol=0)
 
 
-def test_no_gradient_goes_through_targets() -> None:
-    value = torch.ones(4, 1, requires_grad=True)
-    log_rho = torch.zeros(3, 1, requires_grad=True)
-    out = returns.v_trace(log_rho, torch.ones(3, 1), torch.ones(3, 1), value)
-    assert not any(part.requires_grad for part in out)
+def test_targets_have_no_gradient() -> None:
+    value, log_rho = torch.ones(4, 1, requires_grad=True), torch.zeros(3, 1, requires_grad=True)
+    ones = torch.ones(3, 1)
+    for out in (returns.v_trace(log_rho, ones, ones, value), returns.gae(ones, ones, value)):
+        assert not any(part.requires_grad for part in out)
 
 
 def test_a_rho_clip_below_the_c_clip_is_refused() -> None:
@@ -198,7 +211,7 @@ def test_a_rho_clip_below_the_c_clip_is_refused() -> None:
         )
 
 
-def test_a_loss_with_a_ratio_of_its_own_gets_advantages_without_rho() -> None:
+def test_rho_bar_pg_none_leaves_rho_out_of_advantages() -> None:
     log_rho = column([0.5, 2.0, 1.5]).log()
     with_rho = returns.v_trace(log_rho, column(REWARD), discount(), column(VALUE))
     without = returns.v_trace(log_rho, column(REWARD), discount(), column(VALUE), rho_bar_pg=None)
@@ -208,62 +221,26 @@ def test_a_loss_with_a_ratio_of_its_own_gets_advantages_without_rho() -> None:
     torch.testing.assert_close(with_rho.advantage, column([0.5 * 3.578, 2.42, 2.3]))
 
 
-def test_without_rho_an_autoreset_row_still_has_no_advantage() -> None:
-    valid = torch.tensor([[True], [False], [True]])
-    out = returns.v_trace(
-        column([0.0, 0.0, 0.0]), column(REWARD), discount(), column(VALUE),
-        valid=valid, rho_bar_pg=None,
-    )  # fmt: skip
-    assert out.advantage[1].item() == 0.0
-
-
-def test_gae_bootstraps_from_a_truncated_step_and_not_from_a_terminated_one() -> None:
-    reward, value = column([1.0, 77.0, 2.0]), column([0.5, 3.0, 1.5, 2.0])
-    valid = torch.tensor([[True], [False], [True]])
-    terminated = returns.gae(reward, column([0.0, 0.9, 0.9]), value, valid=valid)
-    truncated = returns.gae(reward, column([0.9, 0.9, 0.9]), value, valid=valid)
-    assert terminated.value[0].item() == pytest.approx(1.0)
-    assert truncated.value[0].item() == pytest.approx(1.0 + 0.9 * 3.0)
-    assert truncated.advantage[1].item() == 0.0
-
-
-def test_gae_with_lambda_1_is_the_return_of_all_steps_to_the_end_of_the_piece() -> None:
-    out = returns.gae(column(REWARD), discount(), column(VALUE), gae_lambda=1.0)
-    by_hand = 1.0 + GAMMA * 0.0 + GAMMA**2 * 2.0 + GAMMA**3 * 2.0
-    assert out.value[0].item() == pytest.approx(by_hand)
-
-
-def test_no_gradient_goes_through_gae() -> None:
-    value = torch.ones(4, 1, requires_grad=True)
-    out = returns.gae(torch.ones(3, 1), torch.ones(3, 1), value)
-    assert not any(part.requires_grad for part in out)
-
-
 @pytest.mark.parametrize("gae_lambda", [0.0, 0.7, 1.0])
-def test_before_the_row_of_a_crash_is_what_a_rollout_that_ended_there_would_give(
-    gae_lambda: float,
-) -> None:
-    """Row 3 crashed: it repeats the observation that was seen last, and row 4 resets."""
+def test_a_crash_splits_a_rollout_into_independent_parts(gae_lambda: float) -> None:
+    """Row 3 crashed and repeats the last observation; row 4 is the reset."""
     torch.manual_seed(1)
     reward, value, log_rho = torch.randn(8, 1), torch.randn(9, 1), 0.3 * torch.randn(8, 1)
     gamma = torch.full((8, 1), GAMMA)
     value[4] = value[3]
     valid = torch.ones(8, 1, dtype=torch.bool)
     valid[3] = valid[4] = False
-    given = {"valid": valid, "gae_lambda": gae_lambda}
-    short = {"gae_lambda": gae_lambda}
-    for whole, before, after in (
-        (
-            returns.gae(reward, gamma, value, **given),  # type: ignore[arg-type]
-            returns.gae(reward[:3], gamma[:3], value[:4], **short),  # type: ignore[arg-type]
-            returns.gae(reward[5:], gamma[5:], value[5:], **short),  # type: ignore[arg-type]
-        ),
-        (
-            returns.v_trace(log_rho, reward, gamma, value, **given),  # type: ignore[arg-type]
-            returns.v_trace(log_rho[:3], reward[:3], gamma[:3], value[:4], **short),  # type: ignore[arg-type]
-            returns.v_trace(log_rho[5:], reward[5:], gamma[5:], value[5:], **short),  # type: ignore[arg-type]
-        ),
-    ):
+
+    def gae(start: int, end: int, valid: Tensor | None = None) -> returns.Targets:
+        rows = reward[start:end], gamma[start:end], value[start : end + 1]
+        return returns.gae(*rows, valid=valid, gae_lambda=gae_lambda)
+
+    def v_trace(start: int, end: int, valid: Tensor | None = None) -> returns.Targets:
+        rows = log_rho[start:end], reward[start:end], gamma[start:end], value[start : end + 1]
+        return returns.v_trace(*rows, valid=valid, gae_lambda=gae_lambda)
+
+    for compute in (gae, v_trace):
+        whole, before, after = compute(0, 8, valid), compute(0, 3), compute(5, 8)
         for of_whole, of_before, of_after in zip(whole, before, after, strict=True):
             assert torch.allclose(of_whole[:3], of_before)
             assert torch.allclose(of_whole[5:], of_after)

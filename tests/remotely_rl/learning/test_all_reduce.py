@@ -1,4 +1,4 @@
-"""Learners that average what they learn: groups in threads, which have connections of their own."""
+"""All-reduce between learners: groups of threads, each with its own connections."""
 
 import dataclasses
 import math
@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor, distributed, nn
 
-import remotely
 from remotely_rl import a2c, dqn, networks, ppo, rainbow
 from remotely_rl.algorithms.dqn import QLearner
 from remotely_rl.environments.action_spaces import Discrete
@@ -34,7 +33,7 @@ TINY = 1e-12
 
 
 def together(folder: Path, size: int, act: Callable[[AllReduce], T]) -> list[T]:
-    """What each rank of a group returns; raises what one of them raises."""
+    """Call `act` on each rank of a group; return the results, or raise an error of a rank."""
     done: dict[int, Any] = {}
 
     def run(rank: int) -> None:
@@ -67,9 +66,7 @@ def double() -> Iterator[None]:
 # --- the group ------------------------------------------------------------------------------------
 
 
-def test_a_mean_counts_each_row_of_all_ranks_once_and_is_the_same_bits_everywhere(
-    tmp_path: Path,
-) -> None:
+def test_means_weight_all_rows_equally_and_are_the_same_on_every_rank(tmp_path: Path) -> None:
     random = torch.Generator().manual_seed(0)
     rows = [torch.randn(count, 5, generator=random) for count in (3, 1, 4)]
 
@@ -85,18 +82,18 @@ def test_a_mean_counts_each_row_of_all_ranks_once_and_is_the_same_bits_everywher
     assert all(torch.equal(mean, other) for _, other, _ in others)
 
 
-def test_a_rank_without_rows_does_not_count_whatever_its_mean_is(tmp_path: Path) -> None:
+def test_a_rank_without_rows_does_not_count(tmp_path: Path) -> None:
     def act(group: AllReduce) -> tuple[float, float]:
         own = torch.tensor([math.nan if group.rank else 7.0])
         total, (mean,) = group.means(0 if group.rank else 2, [own])
-        nothing, (of_nobody,) = group.means(0, [torch.tensor([math.nan])])
-        assert (float(nothing), float(of_nobody)) == (0, 0)
+        rows, (empty,) = group.means(0, [torch.tensor([math.nan])])
+        assert (float(rows), float(empty)) == (0, 0)
         return float(total), float(mean)
 
     assert together(tmp_path, 2, act) == [(2.0, 7.0)] * 2
 
 
-def test_moments_are_those_of_all_numbers_together(tmp_path: Path) -> None:
+def test_moments_are_those_of_all_ranks_together(tmp_path: Path) -> None:
     numbers = [torch.tensor([1e6, 1e6 + 1, 1e6 + 5]), torch.tensor([]), torch.tensor([1e6 - 3])]
     numbers = [part.double() for part in numbers]
     joined = torch.cat(numbers)
@@ -106,7 +103,7 @@ def test_moments_are_those_of_all_numbers_together(tmp_path: Path) -> None:
         assert moments.variance == pytest.approx(joined.var(correction=0).item(), rel=TINY)
 
 
-def test_bytes_of_any_length_reach_every_rank(tmp_path: Path) -> None:
+def test_exchange_sends_bytes_of_any_length_to_every_rank(tmp_path: Path) -> None:
     short = [b"", b"one", b"\0two\0"]
     long = [b"", b"x" * all_reduce.ROOM, b"\0" * (all_reduce.ROOM + 1)]
 
@@ -116,7 +113,7 @@ def test_bytes_of_any_length_reach_every_rank(tmp_path: Path) -> None:
     assert together(tmp_path, 3, act) == [[short, long, short]] * 3
 
 
-def test_one_bit_that_differs_is_found_on_every_rank(tmp_path: Path) -> None:
+def test_same_everywhere_detects_a_single_bit(tmp_path: Path) -> None:
     def act(group: AllReduce) -> tuple[bool, bool]:
         same, other = torch.ones(3, 2), torch.ones(4)
         if group.rank:
@@ -126,7 +123,7 @@ def test_one_bit_that_differs_is_found_on_every_rank(tmp_path: Path) -> None:
     assert together(tmp_path, 2, act) == [(True, False)] * 2
 
 
-def test_who_waits_for_a_rank_that_left_is_told(tmp_path: Path) -> None:
+def test_waiting_for_a_closed_rank_raises(tmp_path: Path) -> None:
     def act(group: AllReduce) -> None:
         if group.rank == 0:
             group.close()
@@ -137,7 +134,7 @@ def test_who_waits_for_a_rank_that_left_is_told(tmp_path: Path) -> None:
     together(tmp_path, 3, act)
 
 
-def test_who_waits_looks_around_and_may_give_up(tmp_path: Path) -> None:
+def test_a_waiting_rank_calls_look_and_may_give_up(tmp_path: Path) -> None:
     leaving = threading.Event()
 
     def act(group: AllReduce) -> None:
@@ -152,7 +149,7 @@ def test_who_waits_looks_around_and_may_give_up(tmp_path: Path) -> None:
     together(tmp_path, 2, act)
 
 
-def test_who_meets_the_others_looks_around_too(tmp_path: Path) -> None:
+def test_the_rendezvous_calls_look(tmp_path: Path) -> None:
     def look() -> None:
         raise LearnerLost("learner 1 is lost")
 
@@ -160,7 +157,7 @@ def test_who_meets_the_others_looks_around_too(tmp_path: Path) -> None:
         AllReduce(tmp_path, 0, 2, CPU, look)
 
 
-def test_ranks_listen_on_loopback_alone(tmp_path: Path) -> None:
+def test_ranks_listen_on_loopback_only(tmp_path: Path) -> None:
     def listening() -> list[str]:
         found = psutil.Process().net_connections("inet")
         return [one.laddr.ip for one in found if one.status == psutil.CONN_LISTEN]
@@ -176,7 +173,7 @@ def test_ranks_listen_on_loopback_alone(tmp_path: Path) -> None:
     assert set(during) == {"127.0.0.1"}
 
 
-def test_a_torch_without_the_backend_is_told_of_before_a_run(
+def test_a_torch_without_the_backend_is_refused_before_a_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     all_reduce.check_available(CPU)
@@ -193,7 +190,7 @@ def test_a_torch_without_the_backend_is_told_of_before_a_run(
 
 
 class Model(nn.Module):
-    """Policy and value of what it sees, in the type of its parameters."""
+    """A policy and value network that computes in the dtype of its parameters."""
 
     def __init__(self, shape: tuple[int] = (2,), outputs: int = 2):
         super().__init__()
@@ -206,7 +203,7 @@ class Model(nn.Module):
 
 
 def played(seed: int, width: int, steps: int = 4, gaps: bool = False) -> Trajectory:
-    """A trajectory of random numbers, in float64; with gaps, some rows are no experience."""
+    """A random trajectory in float64; with gaps, some rows are invalid."""
     random: Any = np.random.default_rng(seed)
     rows = (steps, width)
     terminated = random.random(rows) < 0.2
@@ -235,7 +232,7 @@ OF_ROUNDS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 def learns(name: str, others: AllReduce | None, rounds: list[Trajectory]) -> tuple[Any, ...]:
-    """All that a learner has become after these rounds."""
+    """Weights, learning rate, moments and metrics of a learner after these rounds."""
     algorithm, changes = OF_ROUNDS[name]
     config = algorithm.Config(env=toys.Guess, device="cpu", reward_clip=0.0, **changes)
     with MODEL_LOCK:  # the ranks are threads
@@ -245,7 +242,7 @@ def learns(name: str, others: AllReduce | None, rounds: list[Trajectory]) -> tup
     metrics: dict[str, float] = {}
     for number, trajectory in enumerate(rounds):
         metrics = algorithm.update(learner, trajectory, number / 10)
-    metrics.pop("train/explained_variance")  # of its own batch
+    metrics.pop("train/explained_variance")  # it is of the learner's own batch
     moments = learner.value_scale.moments
     return toys.weights(learner.model), learner.learning_rate.value, moments, metrics
 
@@ -253,10 +250,10 @@ def learns(name: str, others: AllReduce | None, rounds: list[Trajectory]) -> tup
 @pytest.mark.usefixtures("double")
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("name", OF_ROUNDS)
-def test_learners_of_a_batch_each_learn_what_one_of_all_their_batches_does(
+def test_several_learners_match_one_learner_with_all_their_batches(
     name: str, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Minibatches in the order of time: those of one learner are then all learners' side by side.
+    # Unshuffled minibatches: those of one learner are then the others' side by side.
     monkeypatch.setattr(torch, "randperm", lambda n, generator: torch.arange(n))
     gaps = "gaps" in name
     rounds = [
@@ -274,47 +271,9 @@ def test_learners_of_a_batch_each_learn_what_one_of_all_their_batches_does(
         assert torch.equal(of_rank[0], found[0][0])
 
 
-@remotely.remote_class
-class Process:
-    """A rank in a process of its own."""
-
-    def learns(
-        self, name: str, folder: Path, rank: int, size: int, rounds: list[Trajectory]
-    ) -> tuple[Any, ...]:
-        torch.set_default_dtype(torch.float64)
-        torch.set_num_threads(1)
-        weights, *rest = learns(name, AllReduce(folder, rank, size, CPU), rounds)
-        return weights.numpy(), *rest
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("double")
-@pytest.mark.parametrize(("name", "size"), [("A2C with gaps", 3), ("PPO with gaps", 2)])
-def test_learners_in_processes_do_so_too(name: str, size: int, tmp_path: Path) -> None:
-    rounds = [
-        [played(10 * number + rank, 3 + rank, gaps=True) for number in range(3)]
-        for rank in range(size)
-    ]
-    joined = [stack(each) for each in zip(*rounds, strict=True)]
-    weights, rate, moments, _ = learns(name, None, joined)
-    ranks = [Process() for _ in range(size)]
-    calls = [
-        remotely.submit(process.learns, name, tmp_path, rank, size, rounds[rank])
-        for rank, process in enumerate(ranks)
-    ]
-    found = [call.result() for call in calls]
-    for process in ranks:
-        remotely.close(process)
-    for of_rank in found:
-        torch.testing.assert_close(torch.from_numpy(of_rank[0]), weights, rtol=0, atol=TINY)
-        assert of_rank[1] == pytest.approx(rate, rel=TINY)
-        assert of_rank[2] == pytest.approx(moments, rel=TINY)
-        assert (of_rank[0] == found[0][0]).all()
-
-
 @pytest.mark.usefixtures("double")
 @pytest.mark.parametrize("kind", [dqn, rainbow])
-def test_learners_with_a_replay_each_learn_what_one_of_all_their_draws_does(
+def test_several_learners_with_a_replay_match_one_with_all_their_draws(
     kind: Any, tmp_path: Path
 ) -> None:
     config = kind.Config(env=toys.Guess, device="cpu", value_bound=2.0, reset_interval=2)
@@ -346,14 +305,14 @@ def test_learners_with_a_replay_each_learn_what_one_of_all_their_draws_does(
         torch.testing.assert_close(of_rank, weights, rtol=0, atol=TINY)
 
 
-def test_the_statistics_of_the_input_are_of_what_all_learners_have_seen(tmp_path: Path) -> None:
+def test_observation_statistics_are_those_of_all_learners(tmp_path: Path) -> None:
     seen = [torch.randint(256, (count, 1, 2, 2), dtype=torch.uint8) for count in (14, 7, 0)]
 
     def act(group: AllReduce) -> Tensor:
         normalizer = Normalizer((1, 2, 2))
         for part in (seen[group.rank], seen[-1 - group.rank]):
             networks.update_normalizers(normalizer, part, means=group.means)
-        networks.update_normalizers(normalizer, seen[-1], means=group.means)  # nobody has any
+        networks.update_normalizers(normalizer, seen[-1], means=group.means)  # no rank has rows
         return toys.weights(normalizer)
 
     alone = Normalizer((1, 2, 2))
@@ -364,7 +323,7 @@ def test_the_statistics_of_the_input_are_of_what_all_learners_have_seen(tmp_path
     assert all(torch.equal(first, other) for other in rest)
 
 
-def test_learners_that_have_drifted_apart_stop_at_the_next_comparison(
+def test_learners_with_different_parameters_stop_at_the_next_comparison(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("remotely_rl.learning.learner.COMPARE_EVERY", 2)

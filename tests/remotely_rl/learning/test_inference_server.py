@@ -1,4 +1,4 @@
-"""The inference server: predictors and trainers, each by itself."""
+"""The inference server: predictors and trainers."""
 
 import dataclasses
 import threading
@@ -37,7 +37,7 @@ COIN = Discrete(2)
 
 
 class Servers:
-    """Makes servers in this process, and ends their trainers after the test."""
+    """Creates servers in this process, and ends their trainers after the test."""
 
     def __init__(self) -> None:
         self.made: list[Any] = []
@@ -75,22 +75,22 @@ def played(model: torch.nn.Module | None = None, **changes: Any) -> Trajectory:
 
 
 def updates(server: Any, count: int) -> list[tuple[dict[str, float], list[int]]]:
-    """The next so many updates, waited for."""
+    """Wait for the next `count` updates."""
     found: list[tuple[dict[str, float], list[int]]] = []
 
-    def come() -> bool:
+    def arrived() -> bool:
         found.extend(server.report(0).updates)
         return len(found) >= count
 
-    wait_until(come, f"{count} updates")
+    wait_until(arrived, f"{count} updates")
     return found
 
 
-def synchronous_config(kind: type[Any], config: ga3c.Config) -> Any:
-    """Another algorithm's config with the fields that both have."""
-    names = [field.name for field in dataclasses.fields(kind) if hasattr(config, field.name)]
-    as_given = {"rate_rule": "none"} if kind is a2c.Config else {}
-    return kind(**as_given, **{name: getattr(config, name) for name in names})
+def learnt(server: Any, trajectory: Trajectory) -> torch.Tensor:
+    """The weights after an update on a trajectory."""
+    server.train_on(trajectory)
+    updates(server, 1)
+    return toys.weights(server.learner.model)
 
 
 SEVERAL = dataclasses.replace(
@@ -99,26 +99,26 @@ SEVERAL = dataclasses.replace(
 
 
 @pytest.mark.parametrize(("like", "config"), [(a2c, CONFIG), (ppo, SEVERAL)], ids=["a2c", "ppo"])
-def test_learning_one_by_one_its_updates_are_those_of_a2c_or_with_several_epochs_of_ppo(
+def test_one_trainer_makes_the_updates_of_a2c_or_ppo(
     servers: Servers, like: Any, config: ga3c.Config
 ) -> None:
     server = servers(config)
-    synchronous = Learner(synchronous_config(like.Config, config), toys.network(), COIN)
+    unscaled = {"rate_rule": "none"} if like is a2c else {}
+    as_other = toys.converted(config, like.Config, **unscaled)
+    synchronous = Learner(as_other, toys.network(), COIN)
     for number in range(3):
         trajectory = played(synchronous.model, seed=number)
         want = like.update(synchronous, trajectory, 0)
         server.train_on(trajectory)
         ((numbers, staleness),) = updates(server, 1)
         assert numbers == pytest.approx(want)
-        assert staleness == [number] * 4  # of the parameters of the beginning
+        assert staleness == [number] * 4  # the trajectories are of version 0
         torch.testing.assert_close(
             toys.weights(server.learner.model), toys.weights(synchronous.model)
         )
 
 
-def test_each_minibatch_of_each_epoch_is_a_step_and_all_of_them_are_one_update(
-    servers: Servers,
-) -> None:
+def test_each_minibatch_is_a_step_and_all_epochs_are_one_update(servers: Servers) -> None:
     server = servers(dataclasses.replace(SEVERAL, minibatches=2))
     server.train_on(played())
     updates(server, 1)
@@ -128,19 +128,13 @@ def test_each_minibatch_of_each_epoch_is_a_step_and_all_of_them_are_one_update(
 
 def test_the_reward_of_an_episodes_last_step_counts(servers: Servers) -> None:
     trajectory = played()
-    assert (trajectory.terminated == trajectory.valid).all()  # all steps are last ones
+    assert (trajectory.terminated == trajectory.valid).all()  # every step is a last one
     without = dataclasses.replace(trajectory, reward=np.zeros_like(trajectory.reward))
     assert (trajectory.reward != without.reward).any()
-    results = []
-    for told in (trajectory, without):
-        server = servers()
-        server.train_on(told)
-        updates(server, 1)
-        results.append(toys.weights(server.learner.model))
-    assert not torch.equal(*results)
+    assert not torch.equal(learnt(servers(), trajectory), learnt(servers(), without))
 
 
-def test_what_an_autoreset_row_holds_never_changes_an_update(servers: Servers) -> None:
+def test_the_contents_of_reset_rows_never_change_an_update(servers: Servers) -> None:
     trajectory = played(rollout_steps=7)
     reset = ~trajectory.valid
     spoilt = dataclasses.replace(
@@ -149,38 +143,29 @@ def test_what_an_autoreset_row_holds_never_changes_an_update(servers: Servers) -
         reward=np.where(reset, 1e6, trajectory.reward).astype(np.float32),
         log_prob=np.where(reset, -9.0, trajectory.log_prob).astype(np.float32),
     )
-    results = []
-    for told in (trajectory, spoilt):
-        server = servers()
-        server.train_on(told)
-        updates(server, 1)
-        results.append(toys.weights(server.learner.model))
-    assert torch.equal(*results)
+    assert torch.equal(learnt(servers(), trajectory), learnt(servers(), spoilt))
 
 
-def test_a_trainer_waits_for_so_many_rows_and_learns_from_all_of_them_at_once(
-    servers: Servers,
-) -> None:
+def test_a_trainer_waits_for_train_rows_and_learns_from_all_of_them(servers: Servers) -> None:
     server = servers(dataclasses.replace(CONFIG, train_rows=40))  # a trajectory holds 16
     for number in range(6):
         server.train_on(played(seed=number))
     assert [len(staleness) for _, staleness in updates(server, 2)] == [12, 12]
 
 
-def test_several_trainers_learn_all_that_they_are_told_and_their_lag_is_counted(
+def test_several_trainers_learn_from_every_trajectory_and_record_staleness(
     servers: Servers,
 ) -> None:
     server = servers(dataclasses.replace(CONFIG, trainers=3))
-    told = [played(seed=number) for number in range(20)]
-    for trajectory in told:
+    for trajectory in [played(seed=number) for number in range(20)]:
         server.train_on(trajectory)
     found = updates(server, 20)
     assert len(found) == server.learner.version == 20
     assert [staleness for _, staleness in found] == [[n] * 4 for n in range(20)]
 
 
-def test_trainers_come_and_go_at_run_time_and_learning_goes_on(servers: Servers) -> None:
-    wait_until(lambda: trainers() == 0, "those of the test before have left")
+def test_the_number_of_trainers_changes_while_learning(servers: Servers) -> None:
+    wait_until(lambda: trainers() == 0, "trainers of the previous test have left")
     server = servers()
     for count in (3, 1, 2):
         server.resize(predictors=2, trainers=count)
@@ -190,39 +175,39 @@ def test_trainers_come_and_go_at_run_time_and_learning_goes_on(servers: Servers)
         wait_until(partial(equal, trainers, count), f"there are {count} trainers")
 
 
-def test_agents_wait_where_trainers_are_slower(servers: Servers) -> None:
+def test_train_on_blocks_while_the_queue_is_full(servers: Servers) -> None:
     server = servers()
     server.resize(1, 0)
-    wait_until(lambda: trainers() == 0, "its trainer has left, and takes nothing more")
+    wait_until(lambda: trainers() == 0, "its trainer has left")
     trajectory = played()
-    taken: list[int] = []
+    accepted: list[int] = []
 
-    def tell() -> None:
+    def send() -> None:
         for number in range(QUEUED + 4):
             server.train_on(trajectory)
-            taken.append(number)
+            accepted.append(number)
 
-    told = threading.Thread(target=tell, daemon=True)
-    told.start()
-    wait_until(lambda: len(taken) == QUEUED, "the queue is full")
-    assert told.is_alive()
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
+    wait_until(lambda: len(accepted) == QUEUED, "the queue is full")
+    assert sender.is_alive()
     server.resize(1, 1)
-    told.join(40)
-    assert not told.is_alive()
+    sender.join(40)
+    assert not sender.is_alive()
     assert len(updates(server, QUEUED)) >= QUEUED
 
 
-def test_a_trainer_that_fails_is_heard_of_and_nobody_waits_for_it(servers: Servers) -> None:
+def test_the_error_of_a_trainer_is_reported_and_unblocks_agents(servers: Servers) -> None:
     server = servers()
     poison = played(env=toys.poisoned)
     server.train_on(poison)
     with pytest.raises(LearnerLost, match="NaN or infinite at update 1"):
         updates(server, 1)
     for _ in range(2 * QUEUED):
-        server.train_on(poison)  # returns, though there is no room
+        server.train_on(poison)  # returns, although the queue is full
 
 
-def test_an_answer_is_what_the_newest_parameters_say(servers: Servers) -> None:
+def test_predictions_use_the_newest_parameters(servers: Servers) -> None:
     server = servers()
     obs = np.random.default_rng(0).normal(size=(5, 2)).astype(np.float32)
     first = server.predict(obs)
@@ -237,7 +222,7 @@ def test_an_answer_is_what_the_newest_parameters_say(servers: Servers) -> None:
     assert (first.policy != second.policy).any()
 
 
-def test_requests_that_are_answered_together_get_each_its_own_answer(servers: Servers) -> None:
+def test_batched_requests_get_their_own_answers(servers: Servers) -> None:
     server = servers()
     random = np.random.default_rng(0)
     sizes = (1, 5, 2)
@@ -252,7 +237,7 @@ def test_requests_that_are_answered_together_get_each_its_own_answer(servers: Se
     assert (report.requests, report.batches) == (6, 4)
 
 
-def test_a_report_tells_of_what_was_since_the_one_before(servers: Servers) -> None:
+def test_a_report_covers_the_time_since_the_last_one(servers: Servers) -> None:
     server = servers()
     server.predict(np.zeros((1, 2), np.float32))
     server.train_on(played())
@@ -261,7 +246,7 @@ def test_a_report_tells_of_what_was_since_the_one_before(servers: Servers) -> No
     assert (report.updates, report.requests) == ([], 0)
 
 
-def test_the_schedule_is_where_it_is_reported_to_be(servers: Servers) -> None:
+def test_report_sets_the_progress_of_the_schedule(servers: Servers) -> None:
     server = servers(dataclasses.replace(CONFIG, learning_rate_end=0.0))
     server.report(0.5)
     server.train_on(played())
@@ -270,25 +255,22 @@ def test_the_schedule_is_where_it_is_reported_to_be(servers: Servers) -> None:
     assert numbers["train/learning_rate"] == pytest.approx(0.005)
 
 
-def test_a_server_that_is_restored_goes_on_to_the_same_bit(servers: Servers) -> None:
+def test_a_restored_server_continues_bit_for_bit(servers: Servers) -> None:
     one, other = servers(), servers()
-    one.train_on(played())
-    updates(one, 1)
+    learnt(one, played())
     other.load(one.state())
-    for server in (one, other):
-        server.train_on(played(seed=9))
-        updates(server, 1)
+    weights = [learnt(server, played(seed=9)) for server in (one, other)]
     assert other.learner.version == 2
-    assert torch.equal(toys.weights(one.learner.model), toys.weights(other.learner.model))
-    assert torch.equal(toys.weights(other.learner.model), toys.weights(other.acting))
+    assert torch.equal(*weights)
+    assert torch.equal(weights[1], toys.weights(other.acting))
 
 
-def test_so_many_are_let_in_at_a_time_and_the_number_can_be_raised_and_lowered() -> None:
+def test_a_resizable_semaphore_can_grow_and_shrink() -> None:
     semaphore = ResizableSemaphore(1)
     inside, most = [0], [0]
     counting, leave = threading.Lock(), threading.Semaphore(0)
 
-    def go_in() -> None:
+    def enter() -> None:
         with semaphore:
             with counting:
                 inside[0] += 1
@@ -297,14 +279,14 @@ def test_so_many_are_let_in_at_a_time_and_the_number_can_be_raised_and_lowered()
             with counting:
                 inside[0] -= 1
 
-    crowd = [threading.Thread(target=go_in, daemon=True) for _ in range(8)]
+    crowd = [threading.Thread(target=enter, daemon=True) for _ in range(8)]
     for one in crowd:
         one.start()
     for width in (1, 3):
         semaphore.resize(width)
         wait_until(partial(eq, inside, [width]), f"{width} are inside")
         assert most[0] == width
-    semaphore.resize(2)  # one leaves, and nobody comes in its place
+    semaphore.resize(2)  # one leaves, and none takes its place
     leave.release()
     wait_until(lambda: inside[0] == 2, "two are inside")
     for _ in crowd:

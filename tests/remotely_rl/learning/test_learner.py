@@ -1,4 +1,4 @@
-"""The learner, without a cluster: batches, steps, rates, units, and what a checkpoint keeps."""
+"""The learner, without a cluster: batches, steps, learning rates, value scales, checkpoints."""
 
 import copy
 import dataclasses
@@ -40,11 +40,11 @@ CONFIG = a2c.Config(
 ACTIONS = Discrete(2)
 
 
-def learner(config: Common = CONFIG, model: nn.Module | None = None) -> Learner[Any]:
+def make_learner(config: Common = CONFIG, model: nn.Module | None = None) -> Learner[Any]:
     return Learner(config, model or toys.network(), ACTIONS)
 
 
-def remembering() -> nn.Module:
+def recurrent() -> nn.Module:
     torch.manual_seed(0)
     return networks.RecurrentMLP((2,), 2, units=5)
 
@@ -53,16 +53,16 @@ def played(config: Common = CONFIG, model: nn.Module | None = None, **changes: A
     return toys.actor(config, model or toys.network(), **changes).sample().trajectory
 
 
-def update_impala(learns: Learner[Any], trajectory: Trajectory, progress: float) -> Any:
-    return impala.update(learns, impala.ReplayBuffer(learns.config), trajectory, progress)
+def update_impala(learner: Learner[Any], trajectory: Trajectory, progress: float) -> Any:
+    return impala.update(learner, impala.ReplayBuffer(learner.config), trajectory, progress)
 
 
-@pytest.mark.parametrize("make", [lambda: toys.network(2), remembering], ids=["rows", "memory"])
+@pytest.mark.parametrize("make", [lambda: toys.network(2), recurrent], ids=["rows", "memory"])
 @pytest.mark.parametrize("normalize_advantage", [False, True], ids=["plain", "normalized"])
 @pytest.mark.parametrize(
     ("module", "update"), [(ppo, ppo.update), (impala, update_impala), (appo, appo.update)]
 )
-def test_what_an_autoreset_row_holds_never_changes_an_update(
+def test_the_contents_of_reset_rows_never_change_an_update(
     make: Any, normalize_advantage: bool, module: Any, update: Any
 ) -> None:
     config = module.Config(
@@ -80,15 +80,15 @@ def test_what_an_autoreset_row_holds_never_changes_an_update(
     )
     results = []
     for fed in (trajectory, spoilt):
-        learns = learner(config, make())
+        learner = make_learner(config, make())
         torch.manual_seed(1)
-        update(learns, fed, 0)
-        results.append(toys.weights(learns.model))
+        update(learner, fed, 0)
+        results.append(toys.weights(learner.model))
     assert torch.equal(*results)
     assert not torch.equal(results[0], toys.weights(make()))
 
 
-def test_the_share_that_is_clipped_is_of_the_rewards_that_are_experience() -> None:
+def test_clipped_share_counts_valid_rewards_only() -> None:
     reward = np.array([[1.0, -10.0], [20.0, 0.5], [-1.0, 9.0]], np.float32)
     valid = np.array([[True, True], [True, True], [True, False]])
     assert clipped_share(reward, valid, 1.0) == pytest.approx(2 / 5)
@@ -96,23 +96,23 @@ def test_the_share_that_is_clipped_is_of_the_rewards_that_are_experience() -> No
     assert clipped_share(reward, np.zeros_like(valid), 1.0) == 0.0
 
 
-def test_an_update_says_which_part_of_the_rewards_was_clipped() -> None:
-    # Episodes of three steps give 10, 20 and 30; the row after is no experience.
+def test_the_fraction_of_clipped_rewards_is_a_metric() -> None:
+    # Episodes of three steps have rewards of 10, 20 and 30; the row after them is a reset.
     config = dataclasses.replace(CONFIG, env=toys.Counting, reward_clip=10.0)
-    learns = learner(config, toys.network(1))
-    metrics = a2c.update(learns, played(config, toys.network(1), rollout_steps=8), 0)
+    learner = make_learner(config, toys.network(1))
+    metrics = a2c.update(learner, played(config, toys.network(1), rollout_steps=8), 0)
     assert metrics["train/rewards_clipped"] == pytest.approx(2 / 3)
-    unclipped = learner(dataclasses.replace(config, reward_clip=0.0), toys.network(1))
+    unclipped = make_learner(dataclasses.replace(config, reward_clip=0.0), toys.network(1))
     assert "train/rewards_clipped" not in a2c.update(unclipped, played(config, toys.network(1)), 0)
 
 
 @torch.no_grad()
-def test_the_newest_parameters_say_what_they_would_have_done() -> None:
+def test_unroll_returns_the_current_policy_and_values() -> None:
     trajectory = played()
-    learns = learner(model=toys.network(seed=9))
-    said, value = learns.unroll(to_device(learns, trajectory))
-    log_prob = ACTIONS.log_prob(said[:-1], torch.from_numpy(trajectory.action))
-    policy, want = learns.model(torch.from_numpy(trajectory.obs).flatten(0, 1))
+    learner = make_learner(model=toys.network(seed=9))
+    unrolled, value = learner.unroll(to_device(learner, trajectory))
+    log_prob = ACTIONS.log_prob(unrolled[:-1], torch.from_numpy(trajectory.action))
+    policy, want = learner.model(torch.from_numpy(trajectory.obs).flatten(0, 1))
     torch.testing.assert_close(value, want.view(7, 4))
     taken = policy.log_softmax(-1).view(7, 4, 2)[:-1]
     taken = taken.gather(-1, torch.from_numpy(trajectory.action)[..., None])[..., 0]
@@ -122,15 +122,15 @@ def test_the_newest_parameters_say_what_they_would_have_done() -> None:
 # --- updates --------------------------------------------------------------------------------------
 
 
-def test_an_update_is_one_step_of_adam_on_the_losses_written_out() -> None:
+def test_an_update_is_one_adam_step_on_the_explicit_losses() -> None:
     config = dataclasses.replace(CONFIG, max_grad_norm=0.1, learning_rate=0.01)
-    learns = learner(config)
-    networks.update_normalizers(learns.model, torch.randn(50, 2))
-    learns.version = 5  # not the first
+    learner = make_learner(config)
+    networks.update_normalizers(learner.model, torch.randn(50, 2))
+    learner.version = 5  # not the first
     trajectory = played()
-    batch = gae_batch(learns, trajectory, normalize_advantage=False)
+    batch = gae_batch(learner, trajectory, normalize_advantage=False)
 
-    by_hand = copy.deepcopy(learns.model)
+    by_hand = copy.deepcopy(learner.model)
     policy, value = by_hand(batch.obs)
     probability = policy.softmax(-1)
     chosen = probability.gather(-1, batch.transitions.action[:, None])[:, 0]
@@ -147,24 +147,24 @@ def test_an_update_is_one_step_of_adam_on_the_losses_written_out() -> None:
         with torch.no_grad():  # Adam's first step: m / (1 - b1) is g, v / (1 - b2) is g^2
             parameter.sub_(0.01 * clipped / (clipped.abs() + 1e-5))
 
-    policy, value, rows = learns.forward(batch)
+    policy, value, rows = learner.forward(batch)
     losses = a2c.compute_losses(policy, value, rows, config, config.entropy_coef, ACTIONS)
-    metrics = learns.end_update([learns.step(losses)], batch)
-    for ours, theirs in zip(learns.model.parameters(), by_hand.parameters(), strict=True):
+    metrics = learner.end_update([learner.step(losses)], batch)
+    for ours, theirs in zip(learner.model.parameters(), by_hand.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
     assert metrics["train/grad_norm"] == pytest.approx(norm, rel=1e-4)
-    assert learns.version == 6
+    assert learner.version == 6
 
 
-def test_observations_are_counted_in_once_and_never_between_acting_and_learning(
+def test_observations_enter_the_statistics_once_and_only_after_the_update(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    learns = learner()
+    learner = make_learner()
     counts: list[float] = []
     compute_losses = a2c.compute_losses
 
     def spy(*given: Any) -> Any:
-        counts.append(learns.model.state_dict()["normalizer.count"].item())
+        counts.append(learner.model.state_dict()["normalizer.count"].item())
         return compute_losses(*given)
 
     monkeypatch.setattr(a2c, "compute_losses", spy)
@@ -172,15 +172,15 @@ def test_observations_are_counted_in_once_and_never_between_acting_and_learning(
     for _ in range(3):
         trajectory = played(rollout_steps=8)
         sizes.append(len(range(0, int(trajectory.valid.sum()), 7)))
-        a2c.update(learns, trajectory, 0)
+        a2c.update(learner, trajectory, 0)
     one, two, three = itertools.accumulate(sizes)
     assert counts == [0, one, two]
-    assert learns.model.state_dict()["normalizer.count"].item() == three
+    assert learner.model.state_dict()["normalizer.count"].item() == three
 
 
-def test_a_step_by_gradients_of_a_copy_is_the_same_step() -> None:
+def test_step_with_the_gradients_of_a_copy_is_the_same_step() -> None:
     trajectory = played()
-    here, there = learner(), learner()
+    here, there = make_learner(), make_learner()
     for _ in range(3):
         metrics = a2c.update(here, trajectory, 0)
         copied = copy.deepcopy(there.model)
@@ -193,43 +193,43 @@ def test_a_step_by_gradients_of_a_copy_is_the_same_step() -> None:
     assert here.version == there.version == 3
 
 
-def test_what_actors_are_sent_is_a_copy_and_says_its_version() -> None:
-    learns = learner()
-    sent = learns.parameters()
+def test_parameters_for_actors_are_a_copy_with_a_version() -> None:
+    learner = make_learner()
+    sent = learner.parameters()
     assert sent.version == 0
     before = sent.state["policy.weight"].copy()
-    a2c.update(learns, played(), 0)
+    a2c.update(learner, played(), 0)
     assert (sent.state["policy.weight"] == before).all()
-    assert learns.parameters().version == 1
+    assert learner.parameters().version == 1
 
 
-def test_a_reward_that_is_no_number_loses_the_learner_and_the_update_is_named() -> None:
-    learns = learner()
-    a2c.update(learns, played(), 0)
+def test_a_nan_reward_raises_learner_lost_with_the_update() -> None:
+    learner = make_learner()
+    a2c.update(learner, played(), 0)
     with pytest.raises(LearnerLost, match=r"infinite at update 2: .* look for NaN in rewards or"):
-        a2c.update(learns, played(env=toys.poisoned), 0)
+        a2c.update(learner, played(env=toys.poisoned), 0)
 
 
-def test_a_learner_that_is_restored_goes_on_to_the_same_bit() -> None:
+def test_a_restored_learner_continues_bit_for_bit() -> None:
     config = ppo.Config(env=toys.Guess, envs_per_actor=4, rollout_steps=6, normalize_values=True)
-    learns = learner(config)
-    ppo.update(learns, played(config), 0)
-    again = learner(config, toys.network(seed=3))
-    again.load(learns.state())
-    for one in (learns, again):
+    learner = make_learner(config)
+    ppo.update(learner, played(config), 0)
+    again = make_learner(config, toys.network(seed=3))
+    again.load(learner.state())
+    for one in (learner, again):
         torch.manual_seed(3)
         ppo.update(one, played(config), 0.5)
-    assert torch.equal(toys.weights(learns.model), toys.weights(again.model))
-    assert again.version == learns.version == 2
-    assert again.learning_rate.value == learns.learning_rate.value
-    assert again.value_scale.moments == learns.value_scale.moments
+    assert torch.equal(toys.weights(learner.model), toys.weights(again.model))
+    assert again.version == learner.version == 2
+    assert again.learning_rate.value == learner.learning_rate.value
+    assert again.value_scale.moments == learner.value_scale.moments
 
 
-def test_a_learner_that_is_restored_shares_nothing_with_what_it_was_restored_from() -> None:
-    learns = learner()
-    a2c.update(learns, played(), 0)
-    kept = copy.deepcopy(learns.state())
-    again = learner()
+def test_a_restored_learner_shares_no_tensors_with_the_state() -> None:
+    learner = make_learner()
+    a2c.update(learner, played(), 0)
+    kept = copy.deepcopy(learner.state())
+    again = make_learner()
     given = copy.deepcopy(kept)
     again.load(given)
     a2c.update(again, played(), 0)
@@ -243,9 +243,9 @@ def test_a_learner_that_is_restored_shares_nothing_with_what_it_was_restored_fro
 # --- random numbers -------------------------------------------------------------------------------
 
 
-def test_a_learner_draws_from_a_stream_of_its_own_which_goes_on_after_a_resume() -> None:
+def test_a_learner_has_its_own_random_stream_which_is_resumed() -> None:
     config = ppo.Config(env=toys.Guess, minibatches=4)
-    one, other = learner(config), learner(config)
+    one, other = make_learner(config), make_learner(config)
     rows = torch.arange(100.0)
     batch = Batch(rows[:, None], Transitions(rows, rows, rows, rows, rows))
     torch.manual_seed(1)
@@ -260,76 +260,64 @@ def test_a_learner_draws_from_a_stream_of_its_own_which_goes_on_after_a_resume()
     assert all(map(torch.equal, second, again))
 
 
-def test_the_random_numbers_of_a_gpu_are_saved_with_its_learner(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_random_state_of_the_gpu_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = {"state": torch.tensor([7], dtype=torch.uint8)}
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: stream["state"])
     monkeypatch.setattr(
         torch.cuda, "set_rng_state", lambda state, device: stream.update(state=state)
     )
-    learns = learner()
-    assert learns.state()["cuda_random"] is None
-    learns.device = torch.device("cuda")
-    state = learns.state()
+    learner = make_learner()
+    assert learner.state()["cuda_random"] is None
+    learner.device = torch.device("cuda")
+    state = learner.state()
     stream["state"] = torch.tensor([8], dtype=torch.uint8)
-    learns.load(state)
+    learner.load(state)
     assert stream["state"].item() == 7
 
 
-# --- rates and units ------------------------------------------------------------------------------
+# --- learning rates and value scales --------------------------------------------------------------
 
 
-def test_a_steered_rate_follows_no_schedule_and_holds_from_the_next_update_on() -> None:
-    learns = learner(ppo.Config(target_kl=1000.0))  # nothing moves so far
-    first = ppo.update(learns, played(), 0.5)
-    second = ppo.update(learns, played(), 0.5)
+def test_a_steered_rate_ignores_the_schedule_and_changes_with_the_next_update() -> None:
+    learner = make_learner(ppo.Config(target_kl=1000.0))  # no update moves so far
+    first = ppo.update(learner, played(), 0.5)
+    second = ppo.update(learner, played(), 0.5)
     assert first["train/learning_rate"] == 1e-3
     assert second["train/learning_rate"] == pytest.approx(1e-3 * 1.5)
-    assert learns.optimizer.param_groups[0]["lr"] == second["train/learning_rate"]
+    assert learner.optimizer.param_groups[0]["lr"] == second["train/learning_rate"]
 
 
 def test_a_steered_rate_is_resumed_unless_another_is_given() -> None:
-    learns = learner(ppo.Config(target_kl=1000.0))
-    ppo.update(learns, played(), 0)
+    learner = make_learner(ppo.Config(target_kl=1000.0))
+    ppo.update(learner, played(), 0)
     for given, goes_on_at in ((1e-3, 1.5e-3), (1e-5, 1e-5)):
-        again = learner(ppo.Config(target_kl=1000.0, learning_rate=given))
-        again.load(learns.state())
+        again = make_learner(ppo.Config(target_kl=1000.0, learning_rate=given))
+        again.load(learner.state())
         assert again.learning_rate.value == pytest.approx(goes_on_at)
 
 
-@pytest.mark.parametrize("name", ["a2c", "a3c", "n_step_q"])
-def test_where_an_update_is_one_step_there_is_no_rate_to_steer(name: str) -> None:
-    with pytest.raises(TrainingError, match="there is no field 'target_kl'"):
-        algorithms.named(name).Config(target_kl=0.01)
+def test_target_kl_is_refused_if_an_update_is_one_step() -> None:
+    for name in ("a2c", "a3c", "n_step_q"):
+        with pytest.raises(TrainingError, match="there is no field 'target_kl'"):
+            algorithms.named(name).Config(target_kl=0.01)
+    for name in ("ppo", "impala", "appo", "ga3c"):
+        with pytest.raises(TrainingError, match="set target_kl to 0"):
+            algorithms.named(name).Config(target_kl=0.01, epochs=1, minibatches=1)
 
 
-@pytest.mark.parametrize(
-    ("name", "given"),
-    [
-        ("ppo", {"epochs": 1, "minibatches": 1}),
-        ("impala", {"epochs": 1, "minibatches": 1}),
-        ("ga3c", {"epochs": 1, "minibatches": 1}),
-    ],
-)
-def test_no_rate_is_steered_where_an_update_is_one_step(name: str, given: dict[str, int]) -> None:
-    with pytest.raises(TrainingError, match="target_kl must be 0"):
-        algorithms.named(name).Config(target_kl=0.01, **given)
-
-
-def test_rows_that_are_no_experience_are_left_out_of_a_batch() -> None:
-    learns = learner(model=toys.network(1))
-    trajectory = played(model=learns.model, env=toys.Counting)
-    batch = gae_batch(learns, trajectory, normalize_advantage=False)
+def test_a_batch_has_valid_rows_only() -> None:
+    learner = make_learner(model=toys.network(1))
+    trajectory = played(model=learner.model, env=toys.Counting)
+    batch = gae_batch(learner, trajectory, normalize_advantage=False)
     assert len(batch.obs) == trajectory.valid.sum() < trajectory.valid.size
-    assert 3.0 not in batch.obs  # the observation that a Counting episode ends with
+    assert 3.0 not in batch.obs  # the last observation of a Counting episode
     assert all(len(part) == len(batch.obs) for part in batch.transitions)
 
 
-def test_advantages_are_normalized_by_what_is_experience_alone() -> None:
-    learns = learner(model=toys.network(1))
-    trajectory = played(model=learns.model, env=toys.Counting)
-    batch = gae_batch(learns, trajectory, normalize_advantage=True)
+def test_advantages_are_normalized_over_valid_rows() -> None:
+    learner = make_learner(model=toys.network(1))
+    trajectory = played(model=learner.model, env=toys.Counting)
+    batch = gae_batch(learner, trajectory, normalize_advantage=True)
     torch.testing.assert_close(
         batch.transitions.advantage.mean(), torch.tensor(0.0), atol=1e-6, rtol=0
     )
@@ -337,21 +325,19 @@ def test_advantages_are_normalized_by_what_is_experience_alone() -> None:
     torch.testing.assert_close(deviation, torch.tensor(1.0), atol=1e-4, rtol=0)
 
 
-def test_rewards_are_clipped_in_the_learner_alone() -> None:
+def test_rewards_are_clipped_in_the_learner() -> None:
     trajectory = played(model=toys.network(1), env=toys.Counting)
     assert trajectory.reward.max() == 30.0
     by_one = dataclasses.replace(CONFIG, reward_clip=1.0)
     unclipped = dataclasses.replace(CONFIG, reward_clip=0.0)
-    clipped = to_device(learner(by_one, toys.network(1)), trajectory)
-    raw = to_device(learner(unclipped, toys.network(1)), trajectory)
+    clipped = to_device(make_learner(by_one, toys.network(1)), trajectory)
+    raw = to_device(make_learner(unclipped, toys.network(1)), trajectory)
     assert clipped.reward.max() == 1.0
     assert raw.reward.max() == 30.0
 
 
 @pytest.mark.parametrize(("env", "bound"), [("ALE/Pong-v5", 1.0), ("CartPole-v1", 0.0)])
-def test_by_default_rewards_are_clipped_in_atari_alone_and_values_normalized_where_they_are_not(
-    env: str, bound: float
-) -> None:
+def test_by_default_atari_clips_rewards_and_others_normalize_values(env: str, bound: float) -> None:
     config = dataclasses.replace(CONFIG, env=env)
     assert config.clips_rewards_at == bound
     assert normalizes_values(config) == (bound == 0.0)
@@ -363,64 +349,64 @@ def test_only_a_terminated_step_has_no_discount() -> None:
     for truncates in (False, True):
         env = lambda truncates=truncates: toys.Counting(2, truncates)
         trajectory = played(model=toys.network(1), env=env)
-        batch = to_device(learner(model=toys.network(1)), trajectory)
+        batch = to_device(make_learner(model=toys.network(1)), trajectory)
         gamma = CONFIG.gamma
         want = [gamma, gamma if truncates else 0.0, gamma] * 2
         assert batch.discount[:, 0].tolist() == pytest.approx(want)
 
 
-def test_values_are_taken_as_the_actor_found_them_unless_they_are_normalized() -> None:
-    trajectory, plain = played(), learner(dataclasses.replace(CONFIG, normalize_values=False))
+def test_without_normalization_values_are_the_actors() -> None:
+    trajectory, plain = played(), make_learner(dataclasses.replace(CONFIG, normalize_values=False))
     assert torch.equal(to_device(plain, trajectory).value, torch.from_numpy(trajectory.value))
 
 
-def test_normalized_values_are_learnt_in_their_own_units_and_used_in_those_of_rewards() -> None:
+def test_normalized_values_are_denormalized_for_returns() -> None:
     config = dataclasses.replace(CONFIG, normalize_values=True, reward_clip=0.0)
-    learns = learner(config, toys.network(1))
+    learner = make_learner(config, toys.network(1))
     trajectory = played(config, toys.network(1), env=toys.Counting)
-    batch = gae_batch(learns, trajectory, normalize_advantage=False)
+    batch = gae_batch(learner, trajectory, normalize_advantage=False)
     target = batch.transitions.value_target
     torch.testing.assert_close(target.mean(), torch.tensor(0.0), atol=1e-5, rtol=0)
     torch.testing.assert_close(target.std(correction=0), torch.tensor(1.0), atol=1e-2, rtol=0)
-    mean, deviation = learns.value_scale.mean, learns.value_scale.std
+    mean, deviation = learner.value_scale.mean, learner.value_scale.std
     assert mean > 10  # rewards are 10, 20, 30
-    rollout = to_device(learns, trajectory)
+    rollout = to_device(learner, trajectory)
     want = torch.from_numpy(trajectory.value) * deviation + mean
     torch.testing.assert_close(rollout.value, want)
     with torch.no_grad():
-        _, value = learns.unroll(rollout)
-    torch.testing.assert_close(learns.value_scale.denormalize(value), want)
+        _, value = learner.unroll(rollout)
+    torch.testing.assert_close(learner.value_scale.denormalize(value), want)
 
 
-def update(template: Any, learns: Learner[Any], trajectory: Trajectory) -> dict[str, float]:
-    """An algorithm's update at the beginning of its schedule; returns its metrics."""
+def update(template: Any, learner: Learner[Any], trajectory: Trajectory) -> dict[str, float]:
+    """Call an algorithm's update at the beginning of its schedule; return its metrics."""
     if template is impala:
-        return impala.update(learns, impala.ReplayBuffer(learns.config), trajectory, 0)
+        return impala.update(learner, impala.ReplayBuffer(learner.config), trajectory, 0)
     if template is not ga3c:
-        updated: dict[str, float] = template.update(learns, trajectory, 0)
+        updated: dict[str, float] = template.update(learner, trajectory, 0)
         return updated
     metrics: dict[str, float] = {}
     lock, record = threading.Lock(), lambda found, staleness: metrics.update(found)
-    ga3c.update(learns, toys.network(), lock, trajectory, 0, record)
+    ga3c.update(learner, toys.network(), lock, trajectory, 0, record)
     return metrics
 
 
 @pytest.mark.parametrize("template", [a2c, ppo, impala, appo, ga3c])
-def test_what_is_learnt_does_not_depend_on_the_unit_of_rewards(template: Any) -> None:
+def test_learning_does_not_depend_on_the_scale_of_rewards(template: Any) -> None:
     config = template.Config(env=toys.Guess, envs_per_actor=4, random_start=0, rollout_steps=8)
     updated = []
     for unit in (1.0, 1e-9, 1e6):
-        learns = learner(config)
+        learner = make_learner(config)
         for _ in range(2):
-            trajectory = played(config, learns.model)
+            trajectory = played(config, learner.model)
             scaled = dataclasses.replace(trajectory, reward=trajectory.reward * np.float32(unit))
-            update(template, learns, scaled)
-        updated.append(toys.weights(learns.model))
+            update(template, learner, scaled)
+        updated.append(toys.weights(learner.model))
     for other in updated[1:]:
         torch.testing.assert_close(other, updated[0], rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("is_asked_for", [False, True])
+@pytest.mark.parametrize("normalizes", [False, True])
 @pytest.mark.parametrize(
     ("template", "fields"),
     [
@@ -433,66 +419,66 @@ def test_what_is_learnt_does_not_depend_on_the_unit_of_rewards(template: Any) ->
         (ga3c, {"minibatches": 2, "epochs": 1}),
     ],
 )
-def test_every_algorithm_normalizes_advantages_as_its_config_says(
-    template: Any, fields: dict[str, Any], is_asked_for: bool, monkeypatch: pytest.MonkeyPatch
+def test_every_algorithm_normalizes_advantages_if_asked_to(
+    template: Any, fields: dict[str, Any], normalizes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     advantages: list[torch.Tensor] = []
     forward = Learner.forward
 
-    def spy(learns: Learner[Any], batch: Batch, *rest: Any) -> Any:
+    def spy(learner: Learner[Any], batch: Batch, *rest: Any) -> Any:
         advantages.append(batch.valid_transitions.advantage)
-        return forward(learns, batch, *rest)
+        return forward(learner, batch, *rest)
 
     monkeypatch.setattr(Learner, "forward", spy)
     config = template.Config(
-        env=toys.Guess, envs_per_actor=4, random_start=0, normalize_advantage=is_asked_for, **fields
+        env=toys.Guess, envs_per_actor=4, random_start=0, normalize_advantage=normalizes, **fields
     )
     if template is a3c:
-        works = a3c.make_work(config, toys.network(), 5)
-        works.gradient(works.flat.vector, None)
+        work = a3c.make_work(config, toys.network(), 5)
+        work.gradient(work.flat.vector, None)
     else:
-        update(template, learner(config), played(config))
+        update(template, make_learner(config), played(config))
 
     deviation, mean = torch.std_mean(torch.cat(advantages), correction=0)
     moments = [deviation.item(), mean.item()]
-    assert (moments == pytest.approx([1, 0], abs=1e-4)) == is_asked_for
+    assert (moments == pytest.approx([1, 0], abs=1e-4)) == normalizes
 
 
 @pytest.mark.parametrize(
     ("template", "fields"),
     [(ppo, {}), (impala, {}), (appo, {}), (appo, {"v_trace": False}), (ga3c, {})],
 )
-def test_the_rate_is_steered_by_the_update_alone_however_old_its_experience_is(
+def test_staleness_does_not_affect_the_kl_that_steers_the_rate(
     template: Any, fields: dict[str, Any]
 ) -> None:
     config = template.Config(
         env=toys.Guess, envs_per_actor=4, learning_rate=0.0, target_kl=0.01, **fields
     )
-    learns = learner(config, toys.network(seed=9))
-    learns.version = 1  # what acted is of version 0, and another network
-    nn.init.normal_(learns.model.get_parameter("policy.weight"))
+    learner = make_learner(config, toys.network(seed=9))
+    learner.version = 1  # the trajectory is of version 0, from another network
+    nn.init.normal_(learner.model.get_parameter("policy.weight"))
     trajectory = played(config)
-    rows = gae_batch(learns, trajectory, normalize_advantage=False).transitions
+    rows = gae_batch(learner, trajectory, normalize_advantage=False).transitions
     assert (rows.start_log_prob - rows.old_log_prob).abs().max() > 0.1
 
-    assert update(template, learns, trajectory)["train/approx_kl"] == pytest.approx(0, abs=1e-6)
+    assert update(template, learner, trajectory)["train/approx_kl"] == pytest.approx(0, abs=1e-6)
 
 
-def test_explained_variance_is_what_is_left_of_that_of_the_targets_once_values_are_known() -> None:
-    learns, rollout = learner(), to_device(learner(), played())
+def test_explained_variance_compares_values_with_targets() -> None:
+    learner, rollout = make_learner(), to_device(make_learner(), played())
     target = torch.zeros_like(rollout.reward)
     target[rollout.valid] = torch.arange(float(rollout.valid.sum()))
     rollout = rollout._replace(value=torch.zeros_like(rollout.value))
     shares = []
-    for known in (target + 5, target / 2):  # all but a constant, and half of each
-        rollout.value[:-1] = known
-        make_batch(learns, rollout, Targets(target, target))
-        shares.append(learns.explained_variance)
-        learns.explained_variance = None
+    for value in (target + 5, target / 2):  # wrong by a constant, and by half
+        rollout.value[:-1] = value
+        make_batch(learner, rollout, Targets(target, target))
+        shares.append(learner.explained_variance)
+        learner.explained_variance = None
     assert shares == pytest.approx([1, 0.75])
 
 
-def test_rate_and_coefficients_go_to_their_ends_as_the_schedule_does() -> None:
+def test_rate_and_coefficients_are_annealed_linearly() -> None:
     rate = LearningRate(7e-4)
     rates = []
     for progress in (0.0, 0.5, 1.0):
@@ -504,7 +490,7 @@ def test_rate_and_coefficients_go_to_their_ends_as_the_schedule_does() -> None:
 
 
 @pytest.mark.parametrize("progress", [-0.1, 1.1, 4096, math.nan])
-def test_what_is_no_progress_is_refused(progress: float) -> None:
+def test_progress_outside_0_to_1_is_refused(progress: float) -> None:
     with pytest.raises(ValueError, match="progress is from 0 to 1, not"):
         LearningRate(7e-4).anneal(progress)
 
@@ -512,7 +498,7 @@ def test_what_is_no_progress_is_refused(progress: float) -> None:
 @pytest.mark.parametrize(
     ("start", "given", "end"), [(7e-4, None, 1e-4), (1e-6, None, 1e-6), (7e-4, 3e-3, 3e-3)]
 )
-def test_a_schedule_never_goes_up_unless_that_is_asked_for(
+def test_the_end_rate_never_exceeds_the_start_unless_given(
     start: float, given: float | None, end: float
 ) -> None:
     rate = LearningRate(start, given)
@@ -524,9 +510,9 @@ def test_a_schedule_never_goes_up_unless_that_is_asked_for(
     ("moved", "value"),
     [(0.001, 4.5e-4), (0.005, 3e-4), (0.01, 3e-4), (0.02, 3e-4), (0.03, 2e-4), (math.inf, 2e-4)],
 )
-def test_the_rate_is_steered_to_how_far_an_update_is_to_move(moved: float, value: float) -> None:
+def test_the_rate_is_steered_towards_target_kl(moved: float, value: float) -> None:
     rate = LearningRate(3e-4, 1e-4, target_kl=0.01)
-    rate.anneal(1.0)  # is for a rate that is not steered
+    rate.anneal(1.0)  # has no effect on a steered rate
     rate.steer(moved)
     assert rate.value == pytest.approx(value)
 
@@ -543,7 +529,7 @@ def test_the_steered_rate_has_bounds() -> None:
 
 @pytest.mark.parametrize("name", ["ppo", "impala", "appo", "ga3c"])
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "text"),
     [
         ({}, "0.001, steered by target_kl=0.01, from 1e-05 to 0.004"),
         ({"learning_rate": 1e-4}, "0.0001"),
@@ -554,24 +540,24 @@ def test_the_steered_rate_has_bounds() -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_a_rate_that_is_given_is_not_steered_unless_that_is_given_too(
-    name: str, given: dict[str, Any], told: str
+def test_a_given_rate_is_steered_only_with_a_given_target_kl(
+    name: str, given: dict[str, Any], text: str
 ) -> None:
     rate = LearningRate.of(algorithms.named(name).Config(**given))
-    assert str(rate) == told
+    assert str(rate) == text
     rate.steer(0.0)
-    assert (rate.value > rate.start) == ("steered" in told)
+    assert (rate.value > rate.start) == ("steered" in text)
 
 
 @pytest.mark.parametrize("name", ["dqn", "c51", "rainbow", "a2c", "a3c", "n_step_q", "sac", "td3"])
-def test_a_low_rate_that_is_given_does_not_rise(name: str) -> None:
-    # 16 environments, for which rates are given.
+def test_a_low_given_rate_does_not_rise(name: str) -> None:
+    # With 16 environments, a2c does not scale its rate.
     rate = LearningRate.of(algorithms.named(name).Config(learning_rate=1e-5, actors=1))
     assert rate.end == rate.start == 1e-5
 
 
 @pytest.mark.parametrize("unit", [1.0, 1e-9, 1e9])
-def test_the_scale_is_the_mean_and_deviation_of_all_targets_together(unit: float) -> None:
+def test_the_value_scale_has_the_mean_and_deviation_of_all_targets(unit: float) -> None:
     torch.manual_seed(0)
     targets = unit * (30 + 7 * torch.randn(400))
     scale = ValueScale()
@@ -588,24 +574,24 @@ def test_old_targets_fade_once_the_horizon_is_reached() -> None:
     assert scale.mean == pytest.approx(0.5)
 
 
-def test_equal_targets_leave_a_scale_to_divide_by() -> None:
+def test_equal_targets_give_a_positive_deviation() -> None:
     scale = ValueScale()
     scale.update(torch.full((10,), 5.0))
     assert 0 < scale.std < 0.01
 
 
-def test_action_values_are_in_units_of_the_rewards_that_are_not_0() -> None:
+def test_the_reward_scale_is_the_rms_of_nonzero_rewards() -> None:
     scale = RewardScale()
     assert (scale.mean, scale.std) == (0, 1)
     for rewards in ([0.0, 0.0], [3.0, 0.0], [-4.0]):
         reward = torch.tensor(rewards)
-        scale.update(scale.seen(torch.full_like(reward, 100.0), reward))
+        scale.update(scale.samples(torch.full_like(reward, 100.0), reward))
     assert scale.mean == 0
     assert scale.std == pytest.approx(math.sqrt((9 + 16) / 2))
 
 
 @pytest.mark.parametrize("fresh", [ValueScale(), RewardScale()])
-def test_a_scale_goes_on_where_a_checkpoint_ended(fresh: ValueScale) -> None:
+def test_a_scale_is_restored_from_its_moments(fresh: ValueScale) -> None:
     saved = type(fresh)()
     saved.update(torch.tensor([3.0, -4.0]))
     assert type(fresh)(*saved.moments).moments == saved.moments

@@ -1,4 +1,4 @@
-"""The parameter server, on a cluster of processes: it is the simulator, but for who comes when."""
+"""The parameter server on a cluster of processes, compared with the simulator."""
 
 import contextlib
 import copy
@@ -26,7 +26,7 @@ CLIENTS = 3
 
 
 class Regression:
-    """A small network that learns a function of noise; each worker has noise of its own."""
+    """A small network that learns a function of noise; each worker has its own noise."""
 
     def __init__(self, number: int):
         torch.manual_seed(0)
@@ -47,7 +47,7 @@ class Regression:
 
 
 class Poisoned(Regression):
-    """The second one of these pushes no numbers, now and then or always."""
+    """The second worker pushes NaN, once or always."""
 
     def __init__(self, number: int, always: bool = False):
         super().__init__(number)
@@ -68,8 +68,8 @@ class Dying(Regression):
         os._exit(1)
 
 
-class Looking:
-    """The gradient of what a network, that it was sent, says of pictures."""
+class Images:
+    """The gradient of a given network's values of images."""
 
     def __init__(self, network: nn.Module, number: int):
         self.flat = Flat(network)
@@ -79,8 +79,7 @@ class Looking:
         obs = torch.randint(0, 255, (4, 4, 42, 42), generator=self.random, dtype=torch.uint8)
         return self.flat.gradient_at(parameters, lambda: self.flat.module(obs)[1].sum())
 
-    def report(self) -> None:
-        """Nothing."""
+    def report(self) -> None: ...
 
 
 def rule_of(word: str) -> sync.Rule:
@@ -105,8 +104,8 @@ def serve(server: ParameterServer, pushes: int) -> list[Any]:
     return seen
 
 
-def heard(server: ParameterServer) -> set[int]:
-    """Serve until every client has pushed; their processes."""
+def pids_of_workers(server: ParameterServer) -> set[int]:
+    """Serve until every client has pushed; return their process ids."""
     processes: set[int] = set()
     while len(processes) < CLIENTS:
         processes.add(serve(server, 1)[0].report)
@@ -123,7 +122,7 @@ def heard(server: ParameterServer) -> set[int]:
         )),
     ],
 )  # fmt: skip
-def test_a_live_run_replays_in_the_simulator_to_the_same_bits(word: str) -> None:
+def test_a_live_run_replays_bit_for_bit_in_the_simulator(word: str) -> None:
     live = rule_of(word)
     with serving(live) as server:
         serve(server, 40)
@@ -142,7 +141,7 @@ def test_a_live_run_replays_in_the_simulator_to_the_same_bits(word: str) -> None
 
 
 @pytest.mark.usefixtures("local")
-def test_a_worker_that_takes_steps_of_its_own_takes_them_at_the_rate_of_the_schedule() -> None:
+def test_local_steps_use_the_learning_rate_of_the_schedule() -> None:
     live, simulated, unscheduled = (rule_of("local_sgd:steps=2") for _ in range(3))
     for rule in (live, simulated):
         rule.set_rate(0.01)
@@ -161,21 +160,23 @@ def test_a_worker_that_takes_steps_of_its_own_takes_them_at_the_rate_of_the_sche
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("word", ["synchronous", "semi_async:n=2"])
-def test_a_dead_worker_holds_up_nobody_and_its_place_is_taken_again(word: str) -> None:
+def test_a_dead_worker_blocks_no_other_and_is_replaced(word: str) -> None:
     said: list[str] = []
     with serving(rule_of(word), say=said.append) as server:
-        before = heard(server)
+        before = pids_of_workers(server)
         os.kill(min(before), signal.SIGKILL)
         while EventKind.JOIN not in {event.kind for event in server.arrivals}:
             serve(server, 1)
-        after = heard(server)
+        after = pids_of_workers(server)
 
     assert len(before & after) == CLIENTS - 1
     assert any("ended with SIGKILL; it is replaced" in text for text in said)
 
 
 @pytest.mark.usefixtures("here")
-def test_a_worker_that_dies_as_the_run_ends_is_no_error(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_worker_that_dies_at_the_end_of_a_run_is_no_error(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     def end_when_all_have_died() -> None:
         with serving(rule_of("synchronous"), Dying):
             wait_until(lambda: not remotely.actors(), "they have died")
@@ -186,7 +187,7 @@ def test_a_worker_that_dies_as_the_run_ends_is_no_error(capfd: pytest.CaptureFix
 
 
 @pytest.mark.usefixtures("local")
-def test_numbers_that_are_none_are_refused_by_name_and_the_run_goes_on() -> None:
+def test_a_push_of_nan_is_refused_and_the_run_continues() -> None:
     said: list[str] = []
     with serving(rule_of("synchronous"), Poisoned, say=said.append) as server:
         serve(server, 30)
@@ -200,7 +201,7 @@ def test_numbers_that_are_none_are_refused_by_name_and_the_run_goes_on() -> None
 
 
 @pytest.mark.usefixtures("local")
-def test_a_run_in_which_everything_is_refused_ends_and_says_so() -> None:
+def test_a_run_whose_pushes_are_all_refused_ends() -> None:
     def always(number: int) -> Poisoned:
         return Poisoned(1, always=True)
 
@@ -212,7 +213,7 @@ def test_a_run_in_which_everything_is_refused_ends_and_says_so() -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_work_that_always_raises_ends_training_and_is_named() -> None:
+def test_work_that_always_raises_ends_training() -> None:
     class Broken(Regression):
         def gradient(self, parameters: Tensor, broadcast: Any = None) -> Tensor:
             raise ZeroDivisionError("no")
@@ -226,29 +227,29 @@ def test_work_that_always_raises_ends_training_and_is_named() -> None:
 
 
 @pytest.mark.usefixtures("local")
-def test_workers_are_told_what_the_server_tells_from_the_first_call_on() -> None:
+def test_workers_get_the_servers_broadcast_with_every_call() -> None:
     class Listening(Regression):
-        heard: list[Any] = []  # noqa: RUF012
+        received: list[Any] = []  # noqa: RUF012
 
         def gradient(self, parameters: Tensor, broadcast: Any = None) -> Tensor:
-            self.heard.append(broadcast)
+            self.received.append(broadcast)
             return super().gradient(parameters)
 
     with serving(rule_of("asynchronous"), Listening, broadcast="first") as server:
         for broadcast in range(5):
             server.take(1.0, broadcast)
 
-    assert Listening.heard == ["first", "first", "first", 0, 1, 2, 3, 4]
+    assert Listening.received == ["first", "first", "first", 0, 1, 2, 3, 4]
 
 
 @pytest.mark.usefixtures("here")
-def test_a_worker_s_network_is_the_one_whose_parameters_it_is_given() -> None:
-    network = networks.SmallCNN((4, 42, 42), 6)  # its weights lie channels last; sent, they do not
-    twin = Looking(copy.deepcopy(network), 0)
+def test_a_workers_network_uses_the_given_parameters() -> None:
+    network = networks.SmallCNN((4, 42, 42), 6)  # pickling changes its weights' memory layout
+    twin = Images(copy.deepcopy(network), 0)
     rule = sync.make("synchronous", twin.flat.vector.clone(), 1, sync.sgd(0.05))
     before = rule.parameters.clone()
 
-    with serving(rule, functools.partial(Looking, network)) as server:
+    with serving(rule, functools.partial(Images, network)) as server:
         serve(server, 1)
 
     expected = before - 0.05 * twin.gradient(before)

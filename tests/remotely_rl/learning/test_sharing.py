@@ -1,4 +1,4 @@
-"""Workers that share parameters: their gradients, and what is kept of the shared ones."""
+"""Workers that share parameters: gradients, reports, statistics and checkpoints."""
 
 import dataclasses
 import subprocess
@@ -29,30 +29,31 @@ CONFIG = a3c.Config(
 )  # fmt: skip
 
 
-def work(config: a3c.Config = CONFIG, seed: int = 5) -> sharing.SegmentWork:
+def make_work(config: a3c.Config = CONFIG, seed: int = 5) -> sharing.SegmentWork:
     return a3c.make_work(config, toys.network(2), seed)
 
 
 def statistics(mean: float, count: float = 50.0) -> networks.State:
     """Statistics of a normalizer of two coordinates."""
-    said = (np.full(2, mean, np.float32), np.ones(2, np.float32), np.array(count, np.float32))
-    return dict(
-        zip(("normalizer.mean", "normalizer.variance", "normalizer.count"), said, strict=True)
-    )
+    return {
+        "normalizer.mean": np.full(2, mean, np.float32),
+        "normalizer.variance": np.ones(2, np.float32),
+        "normalizer.count": np.array(count, np.float32),
+    }
 
 
 def pushed(client: int, version: int, obs: float) -> PushResult:
-    """One who saw four rows of the same."""
+    """A push with four equal rows of observations."""
     report = sharing.Report(np.full((4, 2), obs, np.float32), 4, [], {}, {})
     return PushResult(client, Reply(Accepted.COUNTED, version, 0), report)
 
 
-def test_a_worker_computes_without_the_slow_imports_of_drawing_and_stepping() -> None:
+def test_a_worker_does_not_import_slow_modules() -> None:
     code = """
 import sys
 from tests.remotely_rl.learning import test_sharing
-works = test_sharing.work()
-works.gradient(works.flat.vector, None)
+work = test_sharing.make_work()
+work.gradient(work.flat.vector, None)
 slow = {"matplotlib", "torch.utils.tensorboard", "torch._dynamo"}
 sys.exit(", ".join(slow & set(sys.modules)) or 0)
 """
@@ -60,24 +61,20 @@ sys.exit(", ".join(slow & set(sys.modules)) or 0)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_segment_s_gradient_is_that_of_a2c_s_losses() -> None:
-    works = work()
-    start = works.flat.vector.clone()
+def test_the_gradient_of_a_segment_is_that_of_a2c() -> None:
+    work = make_work()
+    start = work.flat.vector.clone()
 
-    gradient = works.gradient(start, None)
+    gradient = work.gradient(start, None)
 
     model = toys.network(2)
-    fields = {
-        field.name: getattr(CONFIG, field.name)
-        for field in dataclasses.fields(a2c.Config)
-        if hasattr(CONFIG, field.name)
-    }
-    learner = Learner(a2c.Config(**fields), model, works.learner.actions)
+    config = toys.converted(CONFIG, a2c.Config)
+    learner = Learner(config, model, work.learner.actions)
     trajectory = remotely.local(Actor, CONFIG, model, 5).sample().trajectory
     batch = gae_batch(learner, trajectory, normalize_advantage=False)
     policy, value, rows = learner.forward(batch)
-    coef = learner.config.entropy_coef
-    losses = a2c.compute_losses(policy, value, rows, learner.config, coef, learner.actions)
+    coef = config.entropy_coef
+    losses = a2c.compute_losses(policy, value, rows, config, coef, learner.actions)
     losses.total.backward()  # type: ignore[no-untyped-call]
     expected = torch.cat(
         [part.grad.reshape(-1) for part in model.parameters() if part.grad is not None]
@@ -85,41 +82,41 @@ def test_a_segment_s_gradient_is_that_of_a2c_s_losses() -> None:
     torch.testing.assert_close(gradient, expected)
 
 
-def test_a_worker_acts_by_the_parameters_that_it_is_given() -> None:
-    works = work()
-    start = works.flat.vector.clone()
-    works.gradient(start, None)
+def test_a_worker_acts_with_the_given_parameters() -> None:
+    work = make_work()
+    start = work.flat.vector.clone()
+    work.gradient(start, None)
 
-    works.gradient(torch.zeros_like(start), None)
+    work.gradient(torch.zeros_like(start), None)
 
-    assert not any(bool(part.any()) for part in works.actor.model.parameters())
+    assert not any(bool(part.any()) for part in work.actor.model.parameters())
 
 
-def test_with_epochs_and_minibatches_a_segment_is_played_once_and_gone_through_in_parts() -> None:
-    works = work(dataclasses.replace(CONFIG, epochs=2, minibatches=3, clip_range=0.2))
-    start = works.flat.vector.clone()
+def test_all_minibatches_of_all_epochs_come_from_one_segment() -> None:
+    work = make_work(dataclasses.replace(CONFIG, epochs=2, minibatches=3, clip_range=0.2))
+    start = work.flat.vector.clone()
 
     steps = []
     for _ in range(12):
-        works.gradient(start, None)
-        steps.append(works.report().steps)
+        work.gradient(start, None)
+        steps.append(work.report().steps)
 
     assert [at for at, count in enumerate(steps) if count] == [0, 6]
 
 
-def test_a_report_tells_what_was_played_since_the_one_before() -> None:
-    works = work()
-    works.gradient(works.flat.vector.clone(), None)
+def test_a_workers_report_covers_the_time_since_the_last_one() -> None:
+    work = make_work()
+    work.gradient(work.flat.vector.clone(), None)
 
-    report = works.report()
+    report = work.report()
 
     assert report.steps > 0
     assert report.seconds.keys() >= {"environment", "inference", "learning"}
     assert report.metrics.keys() == {"train/policy_loss", "train/value_loss", "train/entropy"}
-    assert works.report() == sharing.Report(None, 0, [], {}, {})
+    assert work.report() == sharing.Report(None, 0, [], {}, {})
 
 
-def test_the_entropy_coefficient_follows_the_schedule_of_all(
+def test_the_entropy_coefficient_follows_the_broadcast_progress(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen: list[float] = []
@@ -130,14 +127,14 @@ def test_the_entropy_coefficient_follows_the_schedule_of_all(
         return compute_losses(*given)
 
     monkeypatch.setattr(a3c, "compute_losses", spy)
-    works = work(dataclasses.replace(CONFIG, entropy_coef=1.0, entropy_coef_end=0.0))
+    work = make_work(dataclasses.replace(CONFIG, entropy_coef=1.0, entropy_coef_end=0.0))
 
-    works.gradient(works.flat.vector.clone(), sharing.Broadcast(7, 0.75, statistics(0.0)))
+    work.gradient(work.flat.vector.clone(), sharing.Broadcast(7, 0.75, statistics(0.0)))
 
     assert seen == [pytest.approx(0.25)]
 
 
-def test_what_is_kept_brings_back_model_optimizer_and_version() -> None:
+def test_a_checkpoint_restores_model_optimizer_and_version() -> None:
     config = dataclasses.replace(CONFIG, optimizer="rmsprop")
     before = sharing.SharedLearner(config, toys.network(2))
     ones = torch.ones_like(before.flat.vector)
@@ -152,46 +149,29 @@ def test_what_is_kept_brings_back_model_optimizer_and_version() -> None:
     assert after.rule.version == 2
 
 
-def test_the_rate_follows_the_schedule_of_all() -> None:
-    config = dataclasses.replace(
-        CONFIG, learning_rate=1.0, learning_rate_end=0.0, max_grad_norm=0.0
-    )
-    learner = sharing.SharedLearner(config, toys.network(2))
-    before = learner.rule.parameters
-
-    assert learner.broadcast(7, 0.75)[:2] == (7, 0.75)
-
-    learner.rule.push(0, torch.ones_like(before), 0)
-    np.testing.assert_allclose(before - learner.rule.parameters, 0.25, rtol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"optimizer": "adm"}, "optimizer must be rmsprop, adam, sgd, not 'adm', did you mean"),
         ({"sync": "semiasync"}, "no rule is called 'semiasync', did you mean 'semi_async'"),
-        ({"target_kl": 0.01}, "there is no field 'target_kl'"),
     ],
 )
-def test_what_cannot_be_shared_so_is_refused(changes: dict[str, object], message: str) -> None:
-    def make() -> None:
-        config = dataclasses.replace(CONFIG, **changes)  # type: ignore[arg-type]
-        sharing.SharedLearner(config, toys.network(2))
-
+def test_unknown_rules_and_optimizers_are_refused(changes: dict[str, object], message: str) -> None:
+    config = dataclasses.replace(CONFIG, **changes)  # type: ignore[arg-type]
     with pytest.raises(TrainingError, match=message):
-        make()
+        sharing.SharedLearner(config, toys.network(2))
 
 
 @pytest.mark.parametrize(
     ("word", "moved"),
     [
         ("asynchronous", 0.25),
-        ("asynchronous:rate=0.5", 0.5),  # a word with a rate has said so
-        ("local_sgd", 1.0),  # outer rates are not the learner's
+        ("asynchronous:rate=0.5", 0.5),
+        ("local_sgd", 1.0),  # its outer rate is not the learner's
         ("elastic_averaging:moving_rate=0.5", None),
     ],
 )
-def test_a_schedule_moves_the_shared_rate_of_rules_that_have_none_of_their_own(
+def test_the_schedule_applies_only_to_rules_without_their_own_rate(
     word: str, moved: float | None
 ) -> None:
     config = dataclasses.replace(
@@ -199,7 +179,7 @@ def test_a_schedule_moves_the_shared_rate_of_rules_that_have_none_of_their_own(
     )
     learner = sharing.SharedLearner(config, toys.network(2))
     before = learner.rule.parameters
-    learner.broadcast(7, 0.75)
+    assert learner.broadcast(7, 0.75)[:2] == (7, 0.75)
 
     pushed = torch.ones_like(before) if moved else before - 1.0
     learner.rule.push(0, pushed, 0)
@@ -208,43 +188,39 @@ def test_a_schedule_moves_the_shared_rate_of_rules_that_have_none_of_their_own(
     np.testing.assert_allclose(way, 0.5 if moved is None else moved, rtol=1e-4)
 
 
-def test_workers_see_by_the_statistics_that_they_are_told_where_a_segment_begins() -> None:
-    works = work(dataclasses.replace(CONFIG, epochs=2, clip_range=0.2))
+def test_new_statistics_take_effect_with_the_next_segment() -> None:
+    work = make_work(dataclasses.replace(CONFIG, epochs=2, clip_range=0.2))
     means = []
     for mean in (1.0, 2.0, 3.0):
-        works.gradient(works.flat.vector.clone(), sharing.Broadcast(0, 0.0, statistics(mean)))
-        means.append(float(works.actor.model.state_dict()["normalizer.mean"][0]))
+        work.gradient(work.flat.vector.clone(), sharing.Broadcast(0, 0.0, statistics(mean)))
+        means.append(float(work.actor.model.state_dict()["normalizer.mean"][0]))
 
     assert means == [1.0, 1.0, 3.0]
 
 
-def test_workers_learn_values_by_the_scale_that_they_are_told_and_report_them() -> None:
-    works = work(dataclasses.replace(CONFIG, normalize_values=True))
-    broadcast = sharing.Broadcast(
-        0, 0.0, statistics(0.0), scale=(5.0, 4.0, 1e6)
-    )  # 5, give or take 2
+def test_workers_use_the_broadcast_value_scale_and_report_targets() -> None:
+    work = make_work(dataclasses.replace(CONFIG, normalize_values=True))
+    scale = (5.0, 4.0, 1e6)  # mean 5, standard deviation 2
+    broadcast = sharing.Broadcast(0, 0.0, statistics(0.0), scale)
 
-    works.gradient(works.flat.vector.clone(), broadcast)
-    values = works.report().values
+    work.gradient(work.flat.vector.clone(), broadcast)
+    values = work.report().values
 
-    assert works.learner.value_scale.mean == pytest.approx(5.0, abs=1e-3)
-    assert works.learner.value_scale.denormalize(torch.ones(1)).item() == pytest.approx(
-        7.0, abs=1e-2
-    )
+    found = work.learner.value_scale
+    assert found.mean == pytest.approx(5.0, abs=1e-3)
+    assert found.denormalize(torch.ones(1)).item() == pytest.approx(7.0, abs=1e-2)
     assert values is not None
     assert len(values) > 0
-    # A new network says 0 of everything, which stands for 5; Guess gives 0 or 1 at most.
+    # A new network predicts 0, which stands for 5; Guess has rewards of 0 or 1.
     assert 0.0 <= values.min() <= values.max() <= 7.0
-    assert works.report().values is None
+    assert work.report().values is None
+
+    work = make_work(dataclasses.replace(CONFIG, normalize_values=False))
+    work.gradient(work.flat.vector.clone(), None)
+    assert work.report().values is None
 
 
-def test_workers_whose_values_have_no_scale_report_none() -> None:
-    works = work(dataclasses.replace(CONFIG, normalize_values=False))
-    works.gradient(works.flat.vector.clone(), None)
-    assert works.report().values is None
-
-
-def test_the_scale_counts_the_values_of_all_when_the_parameters_are_stepped() -> None:
+def test_the_shared_value_scale_counts_the_targets_of_all_workers() -> None:
     learner = sharing.SharedLearner(CONFIG, toys.network(2))
     ones = torch.ones_like(learner.flat.vector)
     for client, values in enumerate(([1.0, 3.0], [5.0, 7.0])):
@@ -258,27 +234,27 @@ def test_the_scale_counts_the_values_of_all_when_the_parameters_are_stepped() ->
     assert again.broadcast(0, 0.0).scale == learner.broadcast(0, 0.0).scale
 
 
-def test_a_report_holds_one_in_seven_of_the_observations_that_were_learnt_from() -> None:
-    works = work(dataclasses.replace(CONFIG, env=toys.guess_in_pairs))  # all rows are experience
+def test_a_report_has_one_in_seven_of_the_observations() -> None:
+    work = make_work(dataclasses.replace(CONFIG, env=toys.guess_in_pairs))  # all rows are valid
     for _ in range(2):
-        works.gradient(works.flat.vector.clone(), None)
-    report = works.report()
+        work.gradient(work.flat.vector.clone(), None)
+    report = work.report()
 
     assert report.steps == 2 * 24
     assert report.obs is not None
     assert report.obs.shape == (2 * 4, 2)
     assert set(report.obs.flatten().tolist()) == {0.0, 1.0}
-    assert works.report().obs is None
+    assert work.report().obs is None
 
 
-def test_a_model_that_does_not_normalise_has_nothing_reported() -> None:
-    works = a3c.make_work(CONFIG, WithDropout(), 5)
-    works.gradient(works.flat.vector.clone(), sharing.Broadcast(0, 0.0, {}))
+def test_a_model_without_a_normalizer_reports_no_observations() -> None:
+    work = a3c.make_work(CONFIG, WithDropout(), 5)
+    work.gradient(work.flat.vector.clone(), sharing.Broadcast(0, 0.0, {}))
 
-    assert works.report().obs is None
+    assert work.report().obs is None
 
 
-def test_what_workers_saw_is_counted_when_the_parameters_are_stepped_in_their_order() -> None:
+def test_reports_are_counted_after_a_step_in_the_order_of_clients() -> None:
     def learnt(order: list[int]) -> networks.State:
         config = dataclasses.replace(CONFIG, sync="synchronous")
         learner = sharing.SharedLearner(config, toys.network(2))
@@ -288,7 +264,7 @@ def test_what_workers_saw_is_counted_when_the_parameters_are_stepped_in_their_or
             learner.rule.push(client, ones, 0)
             learner.record(pushed(client, learner.rule.version, 0.1 + client))
             if at == 0:
-                assert learner.broadcast(0, 0.0).statistics is before  # not amid a round
+                assert learner.broadcast(0, 0.0).statistics is before  # not yet stepped
         return learner.broadcast(0, 0.0).statistics
 
     one, other = learnt([0, 1]), learnt([1, 0])
@@ -301,7 +277,7 @@ def test_what_workers_saw_is_counted_when_the_parameters_are_stepped_in_their_or
 
 @pytest.mark.usefixtures("local", "no_curve")
 @pytest.mark.parametrize("template", [a3c, n_step_q])
-def test_statistics_of_the_input_go_on_and_are_resumed(template: Any, tmp_path: Path) -> None:
+def test_observation_statistics_are_saved_and_resumed(template: Any, tmp_path: Path) -> None:
     config = template.Config(
         env=toys.Counting, actors=2, envs_per_actor=4, rollout_steps=6, random_start=0,
         total_steps=400, log_interval_s=1e6, checkpoint_interval_s=1e6,
@@ -318,24 +294,24 @@ def test_statistics_of_the_input_go_on_and_are_resumed(template: Any, tmp_path: 
 
 
 class WithDropout(nn.Module):
-    """Notes in which mode it is asked for actions, and in which for gradients."""
+    """Records whether gradients are enabled, and dropout, in each call."""
 
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(2, 3)
-        self.asked: set[tuple[bool, bool]] = set()
+        self.modes: set[tuple[bool, bool]] = set()
 
     def forward(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        self.asked.add((torch.is_grad_enabled(), self.training))
+        self.modes.add((torch.is_grad_enabled(), self.training))
         out = nn.functional.dropout(self.layer(obs), 0.5, self.training)
         return out[:, :2], out[:, 2]
 
 
 @pytest.mark.parametrize("template", [a3c, n_step_q])
-def test_dropout_is_off_where_a_worker_plays_and_on_where_it_learns(template: Any) -> None:
+def test_dropout_is_off_while_acting_and_on_while_learning(template: Any) -> None:
     config = template.Config(env=toys.Guess, envs_per_actor=4, rollout_steps=6)
-    works = template.make_work(config, WithDropout(), 5)
+    work = template.make_work(config, WithDropout(), 5)
     for _ in range(2):
-        works.gradient(works.flat.vector.clone(), None)
+        work.gradient(work.flat.vector.clone(), None)
 
-    assert works.actor.model.asked == {(False, False), (True, True)}
+    assert work.actor.model.modes == {(False, False), (True, True)}

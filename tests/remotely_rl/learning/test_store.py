@@ -1,4 +1,4 @@
-"""A store of parameters: its layout and rules by hand, and that no chunk is ever torn."""
+"""The parameter store: its layout, its optimizer, and chunks that are never torn."""
 
 import math
 import os
@@ -54,29 +54,28 @@ def again(opened: list[Store], store: Store) -> Store:
     return opened[-1]
 
 
-# --- layout and turns -----------------------------------------------------------------------------
+# --- layout and locks -----------------------------------------------------------------------------
 
 
-def test_chunks_cover_all_parameters_once_and_places_do_not_overlap() -> None:
-    # floor(100 / 3) + 1 = 34 each.  The first cut is 4 into the second parameter, so at its begin;
-    # the second 38 into it, so at 32.
+def test_chunks_cover_all_parameters_and_slots_do_not_overlap() -> None:
+    # floor(100 / 3) + 1 = 34 each.  Cuts 4 and 38 into the second parameter become 0 and 32.
     layout = Layout.of([30, 70], 2, counters=4)
     assert layout.slices == [slice(0, 30), slice(30, 62), slice(62, 100)]
     assert [layout.length(chunk) for chunk in range(3)] == [90, 96, 114]
-    # 7 words of counters and indices; then two places of 360 bytes, of 384 and of 456.
-    assert [layout.place(chunk, 0) for chunk in range(3)] == [56, 776, 1544]
-    assert layout.place(2, 1) == 2000
+    # 7 words of counters and indices; then two slots each of 360, 384 and 456 bytes.
+    assert [layout.offset(chunk, 0) for chunk in range(3)] == [56, 776, 1544]
+    assert layout.offset(2, 1) == 2000
     assert layout.nbytes == 2456
 
 
-def test_fewer_parameters_than_chunks_leave_some_empty(opened: list[Store]) -> None:
+def test_fewer_parameters_than_chunks_leave_chunks_empty(opened: list[Store]) -> None:
     store = new(opened, 1)
     assert sorted(store.layout.length(chunk) for chunk in range(3)) == [0, 0, 3]
     store.write_all(torch.ones(3, 1))
     assert store.read().tolist() == [[1.0]] * 3
 
 
-def test_chunks_that_are_taken_wait_while_others_are_stepped() -> None:
+def test_a_locked_chunk_is_retried_after_the_others() -> None:
     now, tries = [0.0], []
 
     def sleep(seconds: float) -> None:
@@ -84,28 +83,28 @@ def test_chunks_that_are_taken_wait_while_others_are_stepped() -> None:
 
     def try_lock(chunk: int) -> bool:
         tries.append(chunk)
-        return chunk != 0 or now[0] > 1.5e-3  # the first is another's, for a millisecond and a half
+        return chunk != 0 or now[0] > 1.5e-3  # the first is locked for 1.5 ms
 
     got = list(in_turn(range(3), try_lock, clock=lambda: now[0], sleep=sleep))
     assert got == [1, 2, 0]
-    assert 1e-3 < now[0] < 2e-3  # a millisecond for the first, nothing for the others, the rest
+    assert 1e-3 < now[0] < 2e-3  # 1 ms for the first, none for the others, then the rest
     assert tries.count(1) == tries.count(2) == 1
 
 
-def test_a_lock_keeps_others_out_readers_let_each_other_in(opened: list[Store]) -> None:
+def test_exclusive_locks_exclude_others_and_readers_share(opened: list[Store]) -> None:
     one = new(opened, 9)
     other = again(opened, one)
     assert one.try_lock(0)
     assert not other.try_lock(0)
-    assert not other.try_lock(0, alone=False)
+    assert not other.try_lock(0, exclusive=False)
     assert other.try_lock(1)
     one.unlock(0)
-    assert other.try_lock(0, alone=False)
-    assert one.try_lock(0, alone=False)
+    assert other.try_lock(0, exclusive=False)
+    assert one.try_lock(0, exclusive=False)
     assert not one.try_lock(0)
 
 
-# --- rules ----------------------------------------------------------------------------------------
+# --- optimizers -----------------------------------------------------------------------------------
 
 
 def vector_of(model: nn.Module) -> Tensor:
@@ -113,7 +112,7 @@ def vector_of(model: nn.Module) -> Tensor:
 
 
 def filled(opened: list[Store], model: nn.Module, moments: int) -> Store:
-    """A store as it is before the first step."""
+    """A store before the first step of a model."""
     vector = vector_of(model)
     store = Store(Layout.of([part.numel() for part in model.parameters()], moments, counters=4))
     opened.append(store)
@@ -128,7 +127,9 @@ def loss_of(model: nn.Module, seed: int) -> Any:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_learner_on_a_store_is_plain_bit_by_bit(kind: str, opened: list[Store]) -> None:
+def test_one_learner_on_a_store_matches_the_plain_optimizer_bit_for_bit(
+    kind: str, opened: list[Store]
+) -> None:
     plain, shared = toys.network(), toys.network()
     store = filled(opened, shared, moments=1 if kind == "RMSProp" else 2)
     optimizers: list[Any] = [
@@ -148,7 +149,7 @@ def test_one_learner_on_a_store_is_plain_bit_by_bit(kind: str, opened: list[Stor
 
 
 @pytest.mark.parametrize("every", [2, 3, 4])
-def test_steps_told_k_at_a_time_are_those_of_plain_adam(every: int, opened: list[Store]) -> None:
+def test_pushing_every_k_steps_matches_plain_adam(every: int, opened: list[Store]) -> None:
     plain, shared = toys.network().double(), toys.network()
     store = filled(opened, shared, 2)
     optimizers: list[Any] = [
@@ -167,29 +168,27 @@ def test_steps_told_k_at_a_time_are_those_of_plain_adam(every: int, opened: list
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
-def test_accumulated_steps_of_adam_are_those_worked_by_hand(k: int) -> None:
-    # Gradients 1, -0.5 and 2 from p = 1, lr 0.1; their Adam adds its epsilon of 1e-5 to the root
-    # of the second moment as it is, and corrects both moments' bias in the rate.
+def test_accumulated_adam_steps_match_hand_worked_numbers(k: int) -> None:
+    # Gradients 1, -0.5 and 2 from p = 1, lr 0.1; this Adam adds its epsilon of 1e-5 to the root of
+    # the uncorrected second moment, and corrects both moments' bias in the rate.
     p, m, v = 1.0, 0.0, 0.0
-    centre = [torch.tensor([x], dtype=torch.float64) for x in (p, m, v)]
-    told = Accumulated(0.9, 0.999)
+    shared = [torch.tensor([x], dtype=torch.float64) for x in (p, m, v)]
+    local = Accumulated(0.9, 0.999)
     for t, gradient in enumerate((1.0, -0.5, 2.0), 1):
         m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
         rate = 0.1 * math.sqrt(1 - 0.999**t) / (1 - 0.9**t)
         step = -rate * m / (math.sqrt(v) + 1e-5)
         p += step
-        told.add(*(torch.tensor([x], dtype=torch.float64) for x in (step, gradient)))
+        local.add(*(torch.tensor([x], dtype=torch.float64) for x in (step, gradient)))
         if t % k == 0 or t == 3:
-            centre, told = told.merged(*centre), told.cleared()
-    assert [float(x) for x in centre] == pytest.approx([p, m, v], abs=1e-15)
-    parameter, mean, square = (float(part) for part in centre)
-    assert parameter == pytest.approx(0.8076033663, abs=1e-9)
-    assert mean == pytest.approx(0.236, abs=1e-12)
-    assert square == pytest.approx(0.00524775100, abs=1e-12)
+            shared, local = local.merged(*shared), local.cleared()
+    found = [float(x) for x in shared]
+    assert found == pytest.approx([p, m, v], abs=1e-15)
+    assert found == pytest.approx([0.8076033663, 0.236, 0.00524775100], abs=1e-9)
 
 
 def test_the_steps_of_two_learners_add_up(opened: list[Store]) -> None:
-    # Without moments to speak of, a step of SGD: RMSProp with decay 0 moves by lr each time.
+    # RMSProp with decay 0 moves by lr each time.
     store = new(opened, 6, moments=1)
     models = [nn.Linear(5, 1) for _ in range(2)]
     store.write_all(torch.zeros(2, 6))
@@ -203,12 +202,12 @@ def test_the_steps_of_two_learners_add_up(opened: list[Store]) -> None:
             parameter.grad = torch.full_like(parameter, 3.0)
         learners[number].step()
     assert store.read()[0].tolist() == pytest.approx([-0.3] * 6)
-    assert vector_of(models[1]).tolist() == pytest.approx([-0.2] * 6)  # what it has written itself
+    assert vector_of(models[1]).tolist() == pytest.approx([-0.2] * 6)  # its own last write
     learners[1].pull()
     assert vector_of(models[1]).tolist() == pytest.approx([-0.3] * 6)
 
 
-def test_learners_count_into_the_same_statistics_and_scale(opened: list[Store]) -> None:
+def test_learners_share_statistics_and_value_scale(opened: list[Store]) -> None:
     config = a2c.Config(env=toys.Guess, device="cpu", reward_clip=0.0)
     alone, *both = [Learner(config, toys.network(), Discrete(2)) for _ in range(3)]
     counted = Statistics.of(alone)
@@ -222,7 +221,7 @@ def test_learners_count_into_the_same_statistics_and_scale(opened: list[Store]) 
         for one in (learner, alone):
             one.count_observations(obs)
             one.count_values(targets, targets)
-    assert torch.equal(Statistics.of(both[1]), Statistics.of(alone))  # who counted last
+    assert torch.equal(Statistics.of(both[1]), Statistics.of(alone))  # it counted last
     assert torch.equal(opened[0].value(0)[0], Statistics.of(alone))
     assert not torch.equal(Statistics.of(both[0]), Statistics.of(alone))
 
@@ -231,7 +230,7 @@ def test_learners_count_into_the_same_statistics_and_scale(opened: list[Store]) 
 
 
 def push_constants(address: stores.Address, number: int, pushes: int) -> None:
-    """Write vectors of one number over and over; count pushes, and chunks found torn."""
+    """Write constant vectors repeatedly; count pushes and torn chunks."""
     store = Store.opened(address)
     done = 0
     while done < pushes or not pushes:
@@ -246,7 +245,7 @@ def push_constants(address: stores.Address, number: int, pushes: int) -> None:
 
 @remotely.remote_class
 class Pusher:
-    """A learner that only pushes, in a process of its own."""
+    """A process that only pushes."""
 
     def pid(self) -> int:
         return os.getpid()
@@ -259,7 +258,7 @@ class Pusher:
 @pytest.mark.parametrize(
     "pushes", [100, pytest.param(50_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
 )
-def test_no_chunk_is_torn_by_learners_that_push_at_once(pushes: int, opened: list[Store]) -> None:
+def test_concurrent_pushes_never_tear_a_chunk(pushes: int, opened: list[Store]) -> None:
     store = new(opened, 3_000, moments=1)
     pushers = [Pusher(), Pusher()]
     calls = [
@@ -269,7 +268,7 @@ def test_no_chunk_is_torn_by_learners_that_push_at_once(pushes: int, opened: lis
     over = False
     while not over:
         over = all(call.done() for call in calls)
-        for chunk in store.each(alone=False):
+        for chunk in store.each(exclusive=False):
             seen = store.value(chunk)
             assert bool((seen == seen[0, 0]).all())
     for call in calls:
@@ -279,12 +278,10 @@ def test_no_chunk_is_torn_by_learners_that_push_at_once(pushes: int, opened: lis
 
 @pytest.mark.usefixtures("own_cluster")
 @pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.chaos)])
-def test_a_learner_that_is_killed_under_a_lock_stops_no_other(
-    kills: int, opened: list[Store]
-) -> None:
+def test_a_learner_killed_under_a_lock_blocks_no_other(kills: int, opened: list[Store]) -> None:
     store = new(opened, 3_000, moments=1)
     survivor = Pusher()
-    going_on = remotely.submit(survivor.push, store.address, 0, 0)
+    pushing = remotely.submit(survivor.push, store.address, 0, 0)
     random = torch.Generator().manual_seed(kills)
     try:
         for _ in range(kills):
@@ -294,28 +291,28 @@ def test_a_learner_that_is_killed_under_a_lock_stops_no_other(
             before = int(store.counters[1])
             wait_until(lambda: store.counters[1] != before, "it pushes")  # noqa: B023
             time.sleep(float(torch.rand(1, generator=random)) * 1e-3)
-            os.kill(pid, signal.SIGKILL)  # nearly always under a lock: it does nothing else
+            os.kill(pid, signal.SIGKILL)  # almost always while it holds a lock
             with pytest.raises(remotely.ActorDied):
                 call.result()
             after = int(store.counters[0])
-            wait_until(lambda: store.counters[0] >= after + 3, "the other goes on")  # noqa: B023
+            wait_until(lambda: store.counters[0] >= after + 3, "the other continues")  # noqa: B023
         assert store.counters[3] == 0
     finally:
         remotely.kill(survivor)
-        assert going_on.exception() is not None
+        assert pushing.exception() is not None
     for chunk in store.each():
         seen = store.value(chunk)
         assert bool((seen == seen[0, 0]).all())
 
 
-def test_threads_that_wait_for_a_chunk_get_it_when_it_is_free(opened: list[Store]) -> None:
+def test_a_waiting_thread_gets_the_chunk_when_it_is_unlocked(opened: list[Store]) -> None:
     one = new(opened, 30)
     other = again(opened, one)
     assert one.try_lock(1)
     got: list[int] = []
     waiting = threading.Thread(target=lambda: got.extend(other.each()))
     waiting.start()
-    wait_until(lambda: len(got) == 2, "the chunks that are free are got")
+    wait_until(lambda: len(got) == 2, "it has the unlocked chunks")
     one.unlock(1)
     waiting.join()
     assert got == [0, 2, 1]

@@ -1,4 +1,4 @@
-"""Target networks: copied at intervals, or moved a little in each update."""
+"""Target networks: copied at intervals, or Polyak-averaged in each update."""
 
 import torch
 
@@ -20,7 +20,7 @@ def shift(of: TargetLearner[dqn.Config], by: float) -> None:
             tensor.add_(by)
 
 
-def test_a_target_moves_by_tau_of_its_distance_and_takes_the_statistics_whole() -> None:
+def test_polyak_averaging_moves_parameters_by_tau_and_copies_statistics() -> None:
     made = learner()
     before = {name: tensor.clone() for name, tensor in made.target.state_dict().items()}
     statistics = {name for name, _ in made.target.named_buffers()}
@@ -35,7 +35,7 @@ def test_a_target_moves_by_tau_of_its_distance_and_takes_the_statistics_whole() 
         torch.testing.assert_close(tensor, before[name] + moved)
 
 
-def test_a_target_is_copied_when_the_steps_pass_a_multiple_of_the_interval() -> None:
+def test_the_target_is_copied_when_steps_pass_a_multiple_of_the_interval() -> None:
     made = learner()
     shift(made, 1.0)
     made.renew_target(99, 100)
@@ -47,7 +47,7 @@ def test_a_target_is_copied_when_the_steps_pass_a_multiple_of_the_interval() -> 
     assert not torch.equal(toys.weights(made.target), toys.weights(made.model))
 
 
-def test_a_target_gets_no_gradient_and_is_saved_with_its_learner() -> None:
+def test_the_target_has_no_gradient_and_is_saved() -> None:
     made, other = learner(), learner()
     assert not any(parameter.requires_grad for parameter in made.target.parameters())
     shift(made, 1.0)

@@ -1,4 +1,4 @@
-"""What networks are made of: layers, activations, convolutions, and the input."""
+"""Architectures: layers, activations, convolutions, and the input layer."""
 
 from typing import Any
 
@@ -59,7 +59,7 @@ def test_hidden_layers_come_before_the_heads_of_every_network(
 
 @pytest.mark.parametrize("spec", [VECTOR, IMAGE, NESTED], ids=["vector", "image", "nested"])
 @pytest.mark.parametrize("name", ["ppo", "dqn", "sac"])
-def test_an_activation_is_that_of_all_layers(name: str, spec: Any) -> None:
+def test_the_activation_applies_to_all_layers(name: str, spec: Any) -> None:
     config = algorithms.named(name).Config(activation="silu", hidden="8,8")
     model = config.make_model(None, spec, BOX if name == "sac" else Discrete(3))
     kinds = {type(part) for part in model.modules()}
@@ -68,7 +68,7 @@ def test_an_activation_is_that_of_all_layers(name: str, spec: Any) -> None:
 
 
 @pytest.mark.parametrize("name", CNNS)
-def test_a_network_for_images_is_asked_for_by_name_whatever_their_size(name: str) -> None:
+def test_a_network_by_name_is_used_for_images_of_any_size(name: str) -> None:
     assert type(networks.build(None, IMAGE, 6, Architecture(network=name))) is CNNS[name]
     nested = networks.build(None, NESTED, 6, Architecture(network=name))
     of_name = CNNS[name].convolutions(3).state_dict()
@@ -76,19 +76,19 @@ def test_a_network_for_images_is_asked_for_by_name_whatever_their_size(name: str
     assert kernels == [value.shape for value in of_name.values() if value.dim() == 4]
 
 
-def test_every_network_by_name_is_one_that_can_be_asked_for() -> None:
+def test_every_cnn_is_a_choice_of_network() -> None:
     assert set(NETWORKS) == {"auto", "mlp", *CNNS}
 
 
 @pytest.mark.parametrize(
     ("spec", "network", "said"),
     [
-        (VECTOR, "resnet", "network=resnet is for images, and there are none"),
+        (VECTOR, "resnet", "network=resnet is for images, and the observations have none"),
         (Leaf((3, 20, 40), BYTES), "nature", "sides of at least 36, and these have 20x40"),
     ],
 )
 @pytest.mark.parametrize("name", ["ppo", "dqn", "sac"])
-def test_a_network_that_does_not_fit_is_refused_with_what_would(
+def test_a_network_that_does_not_fit_the_observations_is_refused(
     name: str, spec: Any, network: str, said: str
 ) -> None:
     config = algorithms.named(name).Config(network=network)
@@ -100,7 +100,7 @@ def test_a_network_that_does_not_fit_is_refused_with_what_would(
     ("256,128", "256,128"), (" 64, 64 ", "64,64"), ((8, 4), "8,4"), ([8, 4], "8,4"), (32, "32"),
     ("", ""), (None, None),
 ])  # fmt: skip
-def test_hidden_layers_are_kept_as_the_text_that_says_them(hidden: Any, units: Any) -> None:
+def test_hidden_is_normalized_to_a_string(hidden: Any, units: Any) -> None:
     assert ppo.Config(hidden=hidden).hidden == units
 
 
@@ -118,14 +118,14 @@ def test_hidden_layers_are_kept_as_the_text_that_says_them(hidden: Any, units: A
         ({"log_std_start": 3.0}, "log_std_start must be from -5 to 2, not 3"),
     ],
 )  # fmt: skip
-def test_what_no_network_is_made_of_is_refused(given: dict[str, Any], said: str) -> None:
+def test_invalid_architectures_are_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(TrainingError, match=said):
         ppo.Config(**given)
 
 
 @pytest.mark.parametrize("spec", [VECTOR, IMAGE, NESTED], ids=["vector", "image", "nested"])
 @pytest.mark.parametrize("given", [{}, {"lstm": 4}], ids=str)
-def test_without_normalizing_the_input_is_as_it_is_and_bytes_are_parts_of_255(
+def test_without_normalization_inputs_are_unchanged_and_bytes_divided_by_255(
     spec: Any, given: dict[str, Any]
 ) -> None:
     model = networks.build(None, spec, 6, Architecture(normalizes=False, **given))
@@ -140,9 +140,7 @@ def test_without_normalizing_the_input_is_as_it_is_and_bytes_are_parts_of_255(
 
 @pytest.mark.parametrize("name", ["a2c", "ppo", "impala", "appo", "ga3c", "a3c", "sac"])
 @pytest.mark.parametrize("log_std", [-2.0, -1.0, 0.5])
-def test_a_continuous_policy_begins_with_the_deviation_that_is_asked_for(
-    name: str, log_std: float
-) -> None:
+def test_a_continuous_policy_starts_at_log_std_start(name: str, log_std: float) -> None:
     kind = algorithms.named(name).Config
     memories = ({}, {"lstm": 4}) if hasattr(kind, "lstm") else ({},)
     for memory in memories:
@@ -153,13 +151,13 @@ def test_a_continuous_policy_begins_with_the_deviation_that_is_asked_for(
         torch.testing.assert_close(mean, torch.zeros(3, 2), atol=0.05, rtol=0)
 
 
-def test_a_network_of_ones_own_leaves_nothing_for_these_settings_to_do() -> None:
+def test_architecture_settings_have_no_effect_on_your_own_model() -> None:
     given = {"hidden": "8", "activation": "elu", "log_std_start": -2.0}
     said = ppo.Config(**given).remarks(is_own_model=True)  # type: ignore[arg-type]
     assert [
-        f"{name}={value} does nothing: the model is your own" for name, value in given.items()
-    ] == [line for line in said if "does nothing" in line]
+        f"{name}={value} has no effect: the model is your own" for name, value in given.items()
+    ] == [line for line in said if "has no effect" in line]
     said = sac.Config(**given).remarks(is_own_model=True)  # type: ignore[arg-type]
-    assert [line for line in said if "does nothing" in line] == [
-        "log_std_start=-2.0 does nothing: the model is your own"
-    ]  # the critics have the others
+    assert [line for line in said if "has no effect" in line] == [
+        "log_std_start=-2.0 has no effect: the model is your own"
+    ]  # the others apply to the critics

@@ -12,18 +12,18 @@ BYTES = np.dtype(np.uint8)
 
 
 @pytest.mark.parametrize("shape", [(4, 42, 42), (1, 20, 31)])
-def test_the_residual_network_takes_images_of_any_size(shape: tuple[int, ...]) -> None:
+def test_the_resnet_takes_images_of_any_size(shape: tuple[int, ...]) -> None:
     model = networks.build(networks.ResNet, Leaf(shape, BYTES), 6)
     policy, value = model(torch.zeros(3, *shape, dtype=torch.uint8))
     assert (policy.shape, value.shape) == ((3, 6), (3,))
 
 
-def test_the_residual_network_has_the_fifteen_convolutions_of_the_paper() -> None:
+def test_the_resnet_has_the_papers_fifteen_convolutions() -> None:
     model = networks.ResNet((4, 42, 42), 6)
     convolutions = [part for part in model.modules() if isinstance(part, nn.Conv2d)]
     assert len(convolutions) == 15
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    # A stage: one convolution from what comes in, four of its own width.
+    # A stage: one convolution from n channels to m, then four of m channels.
     stages = [(4, 16), (16, 32), (32, 32)]
     each = [(n * 9 + 1) * m + 4 * (m * 9 + 1) * m for n, m in stages]
     assert parameters == sum(each) + (32 * 6 * 6 + 1) * 256 + 257 * (6 + 1)

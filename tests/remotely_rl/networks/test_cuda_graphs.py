@@ -1,4 +1,4 @@
-"""CUDA graphs: what is recorded; and on a machine with a GPU, that a recording changes nothing."""
+"""CUDA graphs: which models are recorded, and, on a GPU, that recording does not change results."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 class Own(nn.Module):
-    """A user's model: what its Python does is not known."""
+    """A user's model, whose Python code may do anything."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,6 +23,13 @@ class Own(nn.Module):
     def forward(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         policy, value = self.inner(obs)
         return policy, value
+
+
+def with_dropout() -> nn.Module:
+    model = networks.NatureCNN(SHAPE, 6)
+    body: Any = model.body
+    body.append(nn.Dropout())
+    return model
 
 
 def images(rows: int) -> torch.Tensor:
@@ -37,26 +44,18 @@ def images(rows: int) -> torch.Tensor:
         (networks.NatureCNN(SHAPE, 6), "cpu", False),
         (networks.RecurrentMLP((4,), 2), "cuda", False),
         (Own(), "cuda", False),
+        (with_dropout(), "cuda", False),
     ],
 )
-def test_networks_of_this_package_are_recorded_and_those_of_users_are_not(
+def test_only_deterministic_networks_of_this_package_are_recorded(
     model: nn.Module, device: str, is_recorded: bool
 ) -> None:
     assert cuda_graphs.can_record(model, torch.device(device)) is is_recorded
 
 
-def test_a_model_with_dropout_is_not_recorded() -> None:
-    model = networks.NatureCNN(SHAPE, 6)
-    body: Any = model.body
-    body.append(nn.Dropout())
-    assert not cuda_graphs.can_record(model, torch.device("cuda"))
-
-
 @on_gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_inference_by_a_recording_is_that_of_the_model_whatever_its_parameters_become(
-    dtype: torch.dtype,
-) -> None:
+def test_recorded_inference_follows_the_current_parameters(dtype: torch.dtype) -> None:
     model = networks.NatureCNN(SHAPE, 6).cuda()
     recorded = cuda_graphs.Inference(model, dtype)
     with torch.inference_mode():

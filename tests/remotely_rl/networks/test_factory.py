@@ -1,4 +1,4 @@
-"""The default networks, your own, and what is said of one that does not fit."""
+"""Default networks, your own models, and errors for models that do not fit."""
 
 import itertools
 from typing import Any
@@ -27,7 +27,7 @@ BYTES, FLOATS = np.dtype(np.uint8), np.dtype(np.float32)
         ((3, 4, 4), BYTES, networks.MLP),
     ],
 )
-def test_the_network_that_fits_the_observations_is_chosen(
+def test_the_default_network_fits_the_observations(
     shape: tuple[int, ...], dtype: np.dtype[Any], kind: type[nn.Module]
 ) -> None:
     model = networks.build(None, Leaf(shape, dtype), 6)
@@ -37,7 +37,7 @@ def test_the_network_that_fits_the_observations_is_chosen(
     assert value.shape == (5,)
 
 
-def test_a_module_that_is_given_made_is_copied() -> None:
+def test_a_module_instance_is_copied() -> None:
     mine = networks.MLP((4,), 2)
     assert networks.build(mine, Leaf((4,), FLOATS), 2) is not mine
 
@@ -50,7 +50,7 @@ def test_a_module_that_is_given_made_is_copied() -> None:
         ((5,), FLOATS, networks.RecurrentMLP, 32),
     ],
 )
-def test_the_network_that_fits_gets_a_memory_before_its_heads(
+def test_lstm_adds_an_lstm_before_the_heads(
     shape: tuple[int, ...], dtype: np.dtype[Any], kind: type[nn.Module], width: int
 ) -> None:
     model = networks.build(None, Leaf(shape, dtype), 6, networks.Architecture(lstm=8))
@@ -92,7 +92,7 @@ class OtherInput(WideValue):
 
 
 class Forgetful(NoValue):
-    """Says that it has a memory, and gives none back."""
+    """Claims to be recurrent, but returns no state."""
 
     def initial_state(self, count: int) -> Tensor:
         return torch.zeros(count, 7)
@@ -110,7 +110,7 @@ class OneStepOnly(Forgetful):
         return self.layer(obs)[0], self.layer(obs)[0, :, 0], state
 
 
-class NoPieces(Forgetful):
+class NoSequences(Forgetful):
     def forward(self, obs: Tensor) -> Tensor:  # type: ignore[override]
         return obs
 
@@ -125,25 +125,25 @@ class NoPieces(Forgetful):
         (WideValue, r"\(policy \[2, 3\], value \[2, 1\]\); expected .*value \[2\]\)"),
         (TooFewActions, r"\(policy \[2, 2\], value \[2\]\); expected \(policy \[2, 3\]"),
         (OtherInput, r"OtherInput fails on observations of shape \[2, 4\] \(float32\)"),
-        (lambda shape, outputs: "a model", "made a str; expected a torch.nn.Module"),
+        (lambda shape, outputs: "a model", "made a str, not a torch.nn.Module"),
         (
             Forgetful,
             r"to \(policy \[1, 2, 3\], value \[1, 2\]\); expected \(.*, state \[2, 7\]\)",
         ),
         (OneStepOnly, r"to \(policy \[2, 3\], value \[2\], state \[2, 7\]\); expected"),
-        (NoPieces, r"NoPieces fails on observations .* takes 2 positional arguments"),
+        (NoSequences, r"NoSequences fails on observations .* takes 2 positional arguments"),
     ],
 )
-def test_a_model_that_does_not_fit_is_told_what_was_expected_and_what_it_gave(
+def test_a_model_that_does_not_fit_is_refused_with_expected_and_actual_shapes(
     model: Any, said: str
 ) -> None:
     with pytest.raises(TrainingError, match=said):
         networks.build(model, Leaf((4,), FLOATS), 3)
 
 
-@pytest.mark.parametrize("own", [networks.MLP, networks.MLP((4,), 3)], ids=["class", "made"])
-def test_a_model_of_ones_own_brings_its_memory_itself(own: networks.ModelSource) -> None:
-    with pytest.raises(TrainingError, match=r"a model of your own brings its own .* lstm at 0"):
+@pytest.mark.parametrize("own", [networks.MLP, networks.MLP((4,), 3)], ids=["class", "instance"])
+def test_lstm_with_your_own_model_is_refused(own: networks.ModelSource) -> None:
+    with pytest.raises(TrainingError, match=r"a model of your own has its own .* lstm at 0"):
         networks.build(own, Leaf((4,), FLOATS), 3, networks.Architecture(lstm=64))
 
 
@@ -159,7 +159,7 @@ NESTED = {
 
 
 def observed(spec: Any, rows: int) -> Any:
-    """Observations of a spec, all of them legal."""
+    """Random observations within a spec."""
 
     def of(one: Leaf) -> Tensor:
         if not one.counts:
@@ -171,9 +171,7 @@ def observed(spec: Any, rows: int) -> Any:
 
 
 @pytest.mark.parametrize("units", [0, 8])
-def test_a_nested_observation_has_an_encoder_for_each_leaf_all_of_which_the_policy_hears(
-    units: int,
-) -> None:
+def test_the_policy_depends_on_every_leaf_of_a_nested_observation(units: int) -> None:
     torch.manual_seed(1)
     model = networks.build(None, NESTED, 6, networks.Architecture(lstm=units))
     obs = observed(NESTED, 7)
@@ -195,7 +193,7 @@ def test_a_nested_observation_has_an_encoder_for_each_leaf_all_of_which_the_poli
         assert not torch.equal(policy(trees.map_tree(lambda x: x[None], other)), plain), changed
 
 
-def test_a_module_of_ones_own_is_given_the_shapes_and_the_observation_as_they_are_nested() -> None:
+def test_your_own_module_gets_nested_shapes_and_observations() -> None:
     class Mine(nn.Module):
         def __init__(self, shape: Any, outputs: int):
             super().__init__()
@@ -214,14 +212,14 @@ def test_a_module_of_ones_own_is_given_the_shapes_and_the_observation_as_they_ar
     torch.testing.assert_close(model.normalizer.mean, obs["parts"][0].mean(0))
 
 
-def test_a_normalizer_that_does_not_say_which_observation_is_its_is_named() -> None:
+def test_a_normalizer_of_nested_observations_needs_of() -> None:
     model = nn.ModuleDict({"eyes": networks.Normalizer((2,))})
     with pytest.raises(TrainingError, match=r"'eyes' must say .* of=KEY, one of \['camera'\]"):
         networks.update_normalizers(model, observed(NESTED, 2))
 
 
 @pytest.mark.parametrize("units", [0, 4])
-def test_a_masked_policy_is_the_models_own_but_for_illegal_actions(units: int) -> None:
+def test_a_masked_policy_changes_only_illegal_actions(units: int) -> None:
     spec = {"observation": leaf(4), "action_mask": leaf(3, dtype=np.dtype(np.bool_))}
     model = networks.build(None, spec, 3, networks.Architecture(lstm=units))
     assert networks.is_recurrent(model) == bool(units)
@@ -236,6 +234,6 @@ def test_a_masked_policy_is_the_models_own_but_for_illegal_actions(units: int) -
     assert torch.equal(value, same)
 
 
-def test_what_the_outputs_are_for_is_told_where_they_are_too_few() -> None:
+def test_the_error_for_too_few_outputs_says_what_they_are() -> None:
     with pytest.raises(TrainingError, match=r"expected \(policy \[2, 3\].*\(3 is 1 for a, 2 for b"):
         networks.build(TooFewActions, leaf(4), 3, outputs_are="1 for a, 2 for b")

@@ -1,4 +1,4 @@
-"""A model for each agent, as one model."""
+"""PerAgent: a separate model for each agent in one module."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def observed(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, 2, generator=torch.Generator().manual_seed(2))
 
 
-def test_each_row_gets_what_the_model_of_its_agent_says() -> None:
+def test_each_row_gets_the_outputs_of_its_agents_model() -> None:
     model, obs = built(), observed(4)
     assert isinstance(model, PerAgent)
     policy, value = model({"observation": obs, "agent_index": ROWS})
@@ -35,12 +35,12 @@ def test_each_row_gets_what_the_model_of_its_agent_says() -> None:
         assert torch.allclose(value[i], own_value[0])
 
 
-def test_the_models_begin_with_different_weights() -> None:
+def test_the_models_of_agents_start_with_different_weights() -> None:
     first, *others = (torch.cat([p.flatten() for p in one.parameters()]) for one in built().models)
     assert all(not torch.equal(first, other) for other in others)
 
 
-def test_a_row_moves_the_parameters_of_its_own_agent_alone() -> None:
+def test_gradients_reach_only_the_models_of_the_rows_agents() -> None:
     model = built()
     obs = {"observation": observed(2), "agent_index": torch.tensor([1, 1])}
     sum(part.sum() for part in model(obs)).backward()
@@ -50,21 +50,21 @@ def test_a_row_moves_the_parameters_of_its_own_agent_alone() -> None:
     assert moved == [False, True, False]
 
 
-def test_models_with_a_memory_keep_that_of_their_agent() -> None:
+def test_recurrent_models_keep_the_state_of_their_agent() -> None:
     model, obs = built(units=4), observed(5, 4)
     begins = torch.zeros(5, 4, dtype=torch.bool)
     begins[0], begins[3, 1] = True, True
     state = networks.initial_state(model, 4)
     agent = ROWS.expand(5, 4)
     policy, value, after = model({"observation": obs, "agent_index": agent}, state, begins)
-    for i, who in enumerate(ROWS):
+    for i, index in enumerate(ROWS):
         one = slice(i, i + 1)
-        own = model.models[who](obs[:, one], state[one], begins[:, one])
+        own = model.models[index](obs[:, one], state[one], begins[:, one])
         for found, expected in zip((policy[:, one], value[:, one], after[one]), own, strict=True):
             assert torch.allclose(found, expected)
 
 
-def test_the_statistics_of_each_model_are_of_what_agents_see() -> None:
+def test_all_models_have_the_same_observation_statistics() -> None:
     model = built()
     obs = {"observation": 5 + observed(100), "agent_index": torch.zeros(100, dtype=torch.int64)}
     networks.update_normalizers(model, obs, every=1)
@@ -73,7 +73,7 @@ def test_the_statistics_of_each_model_are_of_what_agents_see() -> None:
     assert all(torch.allclose(mean, obs["observation"].mean(0)) for mean in means)
 
 
-def test_masks_are_applied_around_it() -> None:
+def test_masks_apply_to_per_agent_models() -> None:
     mask = Leaf((4,), np.dtype(np.bool_))
     model = built(spec={"observation": SPEC, "action_mask": mask})
     legal = torch.tensor([[True, False, True, True]] * 4)
@@ -84,6 +84,6 @@ def test_masks_are_applied_around_it() -> None:
 
 
 @pytest.mark.parametrize("key", ["agent", "target"])
-def test_any_other_dict_is_seen_by_one_model(key: str) -> None:
+def test_other_dict_observations_have_a_single_model(key: str) -> None:
     model = build(None, {"observation": VECTOR, key: SPEC["agent_index"]}, 4)
     assert not isinstance(model, PerAgent)

@@ -19,7 +19,7 @@ CASE = gymnasium.spaces.Dict(
 )
 
 
-def test_a_stack_of_layers_computes_what_each_of_them_does() -> None:
+def test_a_stacked_layer_computes_each_member() -> None:
     stack, x = StackedLinear(2, 3, 4), torch.randn(2, 5, 3)
     for member in range(2):
         single = nn.Linear(3, 4)
@@ -29,7 +29,7 @@ def test_a_stack_of_layers_computes_what_each_of_them_does() -> None:
         torch.testing.assert_close(stack(x)[member], single(x[member]))
 
 
-def test_a_layer_of_a_stack_begins_as_a_single_one_does() -> None:
+def test_a_stacked_layer_is_initialized_like_single_ones() -> None:
     torch.manual_seed(0)
     stack, single = StackedLinear(2, 100, 400), nn.Linear(100, 400)
     torch.testing.assert_close(stack.weight.std(), single.weight.std(), rtol=0.02, atol=0)
@@ -51,11 +51,9 @@ def test_the_critics_are_independent_functions_of_observation_and_action() -> No
     assert not torch.equal(critics(obs, action + 1)[0], before[0])
 
 
-def test_frozen_critics_pass_gradients_to_the_action_alone_and_thaw_again() -> None:
-    critics, action = (
-        Critics(VECTOR, 2, Architecture((8, 8))),
-        torch.randn(6, 2, requires_grad=True),
-    )
+def test_frozen_critics_pass_gradients_only_to_the_action() -> None:
+    critics = Critics(VECTOR, 2, Architecture((8, 8)))
+    action = torch.randn(6, 2, requires_grad=True)
     with frozen(list(critics.parameters())):
         value = critics(torch.randn(6, 3), action).sum()
     value.backward()
@@ -66,7 +64,7 @@ def test_frozen_critics_pass_gradients_to_the_action_alone_and_thaw_again() -> N
     assert all(parameter.grad is not None for parameter in critics.parameters())
 
 
-def test_nested_observations_with_images_and_numbers_are_encoded() -> None:
+def test_policy_and_critics_encode_nested_observations() -> None:
     seen = Observations(CASE)
     obs = {
         "image": torch.zeros(2, 1, 24, 24, dtype=torch.uint8),

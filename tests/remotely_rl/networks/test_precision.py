@@ -1,4 +1,4 @@
-"""In what numbers networks compute: chosen by the machine, or by the user."""
+"""The precision of networks, chosen by the machine or by the user."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ CONFIG = a2c.Config(
         (networks.RecurrentMLP((4,), 2, 8), GPU, {}, torch.float32),
     ],
 )
-def test_auto_is_what_is_faster_on_this_machine(
+def test_auto_precision_is_the_faster_one_on_this_machine(
     model: nn.Module,
     device: torch.device,
     machine: dict[str, Any],
@@ -50,7 +50,7 @@ def test_auto_is_what_is_faster_on_this_machine(
     assert precision.of("bfloat16", model, device) == torch.bfloat16
 
 
-def test_a_precision_that_there_is_not_is_refused_with_the_nearest() -> None:
+def test_an_unknown_precision_is_refused_with_the_closest() -> None:
     with pytest.raises(TrainingError, match=r"auto, float32, bfloat16, not 'bfloat'.*'bfloat16'"):
         Common(precision="bfloat")
 
@@ -75,13 +75,13 @@ def test_a_learner_in_bfloat16_keeps_parameters_losses_and_gradients_in_float32(
         gradients.append(torch.cat([part.flatten() for part in found]))
     exact, coarse = gradients
     assert coarse.dtype == torch.float32
-    assert not torch.equal(exact, coarse)  # it did compute in something else
+    assert not torch.equal(exact, coarse)  # it did compute in bfloat16
     assert nn.functional.cosine_similarity(exact, coarse, 0) > 0.99
 
 
 @pytest.mark.parametrize("units", [0, 5])
-def test_an_actor_in_bfloat16_acts_by_the_newest_parameters(units: int) -> None:
-    """What was converted for one call of `sample` is not kept for the next."""
+def test_an_actor_in_bfloat16_uses_new_parameters(units: int) -> None:
+    """Parameters converted for one call of `sample` are not reused by the next."""
     model = networks.RecurrentMLP((2,), 2, units) if units else toys.network()
     actor = toys.actor(CONFIG, model)
     actor.sample()
@@ -93,7 +93,7 @@ def test_an_actor_in_bfloat16_acts_by_the_newest_parameters(units: int) -> None:
     assert (actor.sample().trajectory.value == 3.0).all()
 
 
-def test_an_actor_and_a_learner_in_bfloat16_are_of_one_mind() -> None:
+def test_actors_and_learners_in_bfloat16_agree() -> None:
     torch.manual_seed(0)
     model = networks.RecurrentMLP((2,), 2, units=5)
     for head in (model.policy, model.value):
@@ -103,7 +103,7 @@ def test_an_actor_and_a_learner_in_bfloat16_are_of_one_mind() -> None:
     batch = to_device(learner, trajectory)
     with torch.no_grad():
         policy, value = learner.unroll(batch)
-    said = learner.actions.log_prob(policy[:-1], batch.action)
-    # Eight bits: a part in 256, in each of some sums.
-    assert torch.allclose(said[batch.valid], batch.log_prob[batch.valid], atol=0.03)
+    log_prob = learner.actions.log_prob(policy[:-1], batch.action)
+    # bfloat16 has eight bits: errors of 1/256 in each of several sums.
+    assert torch.allclose(log_prob[batch.valid], batch.log_prob[batch.valid], atol=0.03)
     assert torch.allclose(value, batch.value, atol=0.03)

@@ -1,4 +1,4 @@
-"""Q-networks: dueling and distributional heads on any model of two heads, masks, and noise."""
+"""Q-networks: dueling and distributional heads on any model with two heads, masks, noisy layers."""
 
 import math
 
@@ -20,7 +20,7 @@ OBS = torch.zeros(2, 3)
 
 
 class Fixed(nn.Module):
-    """Returns the numbers that it is given, whatever it sees."""
+    """Returns constants for every observation."""
 
     def __init__(self, policy: Tensor, value: Tensor):
         super().__init__()
@@ -32,7 +32,7 @@ class Fixed(nn.Module):
 
 
 @pytest.mark.parametrize(("is_dueling", "expected"), [(True, [2, 0, 4]), (False, [1, -1, 3])])
-def test_a_player_sees_values_of_actions_and_the_best_of_them(
+def test_a_q_network_returns_action_values_and_their_maximum(
     is_dueling: bool, expected: list[float]
 ) -> None:
     fixed = Fixed(torch.tensor([1.0, -1.0, 3.0]), torch.tensor(2.0))
@@ -44,8 +44,8 @@ def test_a_player_sees_values_of_actions_and_the_best_of_them(
     assert value.tolist() == [expected[2]] * 2
 
 
-def test_a_distribution_has_the_mean_that_its_logits_give_it() -> None:
-    # Two actions of three atoms, -1, 0 and 1; the first row is the value's.
+def test_dueling_distributions_have_the_hand_worked_means() -> None:
+    # Two actions of three atoms, -1, 0 and 1; the first row is the state value's.
     policy = torch.log(torch.tensor([1.0, 1, 1, 1, 1, 2, 2, 1, 1]))
     model = build_q_network(
         Fixed(policy, torch.tensor(0.0)), VECTOR, 2, is_dueling=True, atoms=3, bound=1.0
@@ -56,7 +56,7 @@ def test_a_distribution_has_the_mean_that_its_logits_give_it() -> None:
 
     assert logits.shape == (2, 2, 3)
     root = 2**0.5
-    low, high = 1 / root, root  # a half of the ratio to each side, since the mean is taken off
+    low, high = 1 / root, root  # half of the log ratio on each side, since the mean is subtracted
     assert q[0].tolist() == pytest.approx([
         (high - low) / (high + 1 + low), (low - high) / (high + 1 + low),
     ])  # fmt: skip
@@ -66,10 +66,10 @@ def test_a_distribution_has_the_mean_that_its_logits_give_it() -> None:
     ("is_dueling", "numbers", "expected"),
     [
         (False, [1.0, 2, 6, -1, 0, 1], [3.0, 0.0]),
-        (True, [10.0, 20, 30, 1, 1, 1, -1, -1, -1], [21.0, 19.0]),  # the first row is the value's
+        (True, [10.0, 20, 30, 1, 1, 1, -1, -1, -1], [21.0, 19.0]),  # first row: the state value
     ],
 )
-def test_quantiles_have_the_mean_of_their_numbers(
+def test_action_values_are_the_means_of_quantiles(
     is_dueling: bool, numbers: list[float], expected: list[float]
 ) -> None:
     fixed = Fixed(torch.tensor(numbers), torch.tensor(0.0))
@@ -80,7 +80,7 @@ def test_quantiles_have_the_mean_of_their_numbers(
     assert model.means(model.heads(OBS)[:, 0]).tolist() == [expected[0]] * 2
 
 
-def test_without_a_distribution_of_its_value_a_model_needs_no_row_for_it() -> None:
+def test_distributions_without_dueling_have_no_row_for_the_state_value() -> None:
     plain = build_q_network(None, VECTOR, 4, is_dueling=False, atoms=51, bound=10.0)
 
     assert plain.heads(OBS).shape == (2, 4, 51)
@@ -102,7 +102,7 @@ def test_illegal_actions_are_never_the_best(atoms: int, quantiles: int, is_dueli
 
 
 def test_the_dueling_mean_of_distributions_is_over_legal_actions() -> None:
-    # One action is legal: its logits are the value's, whatever its advantage.
+    # With one legal action, its logits are the state value's, whatever its advantage.
     policy = torch.tensor([1.0, 2, 3, 7, 7, 9, 5, 5, 5])
     spec = {OBSERVATION: VECTOR, ACTION_MASK: Leaf((2,), np.dtype("bool"))}
     fixed = Fixed(policy, torch.tensor(0.0))
@@ -113,21 +113,21 @@ def test_the_dueling_mean_of_distributions_is_over_legal_actions() -> None:
     assert heads[0, 0].tolist() == [1, 2, 3]
 
 
-def test_a_model_of_too_few_outputs_is_refused_and_told_what_they_are_for() -> None:
+def test_a_model_with_too_few_outputs_is_refused_with_their_meaning() -> None:
     with pytest.raises(TrainingError, match=r"255 is 5 rows of 51 atoms"):
         build_q_network(lambda shape, outputs: networks.MLP(shape, 4), VECTOR, 4, atoms=51, bound=1)
     with pytest.raises(TrainingError, match=r"100 is 5 rows of 20 quantiles"):
         build_q_network(lambda shape, outputs: networks.MLP(shape, 4), VECTOR, 4, quantiles=20)
 
 
-def test_without_noise_a_layer_is_linear_and_has_the_weights_that_it_had() -> None:
+def test_a_noisy_layer_without_noise_is_the_linear_layer() -> None:
     plain = nn.Linear(5, 3)
     x = torch.randn(7, 5)
 
     torch.testing.assert_close(NoisyLinear(plain)(x), plain(x))
 
 
-def test_noise_is_a_product_of_one_number_of_the_input_and_one_of_the_output() -> None:
+def test_noise_is_the_outer_product_of_input_and_output_noise() -> None:
     layer = NoisyLinear(nn.Linear(5, 3))
     layer.resample(torch.Generator().manual_seed(0))
     x = torch.randn(7, 5)
@@ -146,7 +146,7 @@ def test_noise_has_the_moments_of_the_paper() -> None:
     assert float(layer.noise_in.square().mean()) == pytest.approx(0.79788, abs=0.01)
 
 
-def test_all_linear_layers_of_a_model_become_noisy_and_draw_anew() -> None:
+def test_make_noisy_and_resample_apply_to_all_linear_layers() -> None:
     model = networks.make_noisy(networks.SmallCNN((4, 42, 42), 6))
     layers = [part for part in model.modules() if isinstance(part, nn.Linear)]
     assert len(layers) == 3
@@ -163,7 +163,7 @@ def test_all_linear_layers_of_a_model_become_noisy_and_draw_anew() -> None:
     assert not torch.allclose(first, model(obs)[0])
 
 
-def test_both_the_mean_and_the_deviation_of_a_weight_are_learnt() -> None:
+def test_means_and_deviations_of_weights_have_gradients() -> None:
     layer = NoisyLinear(nn.Linear(4, 2))
     layer.resample(torch.Generator().manual_seed(0))
 
@@ -172,7 +172,7 @@ def test_both_the_mean_and_the_deviation_of_a_weight_are_learnt() -> None:
     assert all(part.grad is not None and bool(part.grad.any()) for part in layer.parameters())
 
 
-def test_noise_is_not_saved_so_a_loaded_model_plays_by_its_means() -> None:
+def test_noise_is_not_saved() -> None:
     layer = NoisyLinear(nn.Linear(4, 2))
     layer.resample(torch.Generator().manual_seed(0))
     loaded = NoisyLinear(nn.Linear(4, 2))

@@ -1,4 +1,4 @@
-"""Sessions of runs without actors, and a learner that is one number."""
+"""Sessions of runs without actors, and a learner with one parameter."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ TRAINED = a2c.Config(
 
 
 class Learner:
-    """One number to save."""
+    """A learner with the interface that sessions save."""
 
     def __init__(self, width: int = 1):
         self.model = nn.Linear(width, 1)
@@ -35,7 +35,7 @@ class Learner:
 
 
 class Clock:
-    """A clock that is told."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 100.0

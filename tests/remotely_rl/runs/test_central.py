@@ -1,4 +1,4 @@
-"""Central sampling: the same experience as local sampling, by one inference for all."""
+"""Central sampling: the same experience as local sampling, with one inference for all."""
 
 import contextlib
 import dataclasses
@@ -75,15 +75,15 @@ def rounds(made: CentralActor, count: int) -> list[Rollout]:
     return [made.request(made.actors[0]).result(60) for _ in range(count)]
 
 
-def test_resets_in_the_pause_are_those_of_local_sampling() -> None:
+def test_resets_in_the_pause_equal_those_of_local_sampling() -> None:
     for halves in FORMS.values():
         with central(halves, resets="in_pause") as made:
             played = rounds(made, 4)
         for rollout, want in zip(played, locally(4, resets="in_pause"), strict=True):
             assert_same(rollout.trajectory, want)
         valid = np.stack([rollout.trajectory.valid for rollout in played])
-        assert not valid.all()  # some have waited
-        assert (np.diff(valid.astype(int), axis=1) <= 0).all()  # and until the end
+        assert not valid.all()  # some wait
+        assert (np.diff(valid.astype(int), axis=1) <= 0).all()  # until the end of the round
 
 
 def locally(count: int, **changes: Any) -> list[Trajectory]:
@@ -104,7 +104,7 @@ def assert_same(one: Trajectory, other: Trajectory, columns: slice = slice(None)
 
 
 @pytest.mark.parametrize("halves", FORMS.values(), ids=FORMS)
-def test_the_trajectories_are_those_of_local_sampling(halves: int) -> None:
+def test_trajectories_equal_those_of_local_sampling(halves: int) -> None:
     with central(halves) as made:
         played = rounds(made, 5)
     for rollout, want in zip(played, locally(5), strict=True):
@@ -112,8 +112,8 @@ def test_the_trajectories_are_those_of_local_sampling(halves: int) -> None:
     assert sum(len(rollout.episodes) for rollout in played) > 10
 
 
-class TellsLate(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Tells in each step how long the episode is so far."""
+class ReportsSteps(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Reports in each step the length of the episode so far."""
 
     def __init__(self) -> None:
         super().__init__(gymnasium.make("CartPole-v1"))
@@ -130,15 +130,15 @@ class TellsLate(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 @pytest.mark.parametrize("resets", ["at_once", "in_pause"])
-def test_hosts_tell_the_metrics_of_episodes(resets: str) -> None:
-    with central(2, env=TellsLate, resets=resets) as made:
+def test_hosts_report_the_metrics_of_episodes(resets: str) -> None:
+    with central(2, env=ReportsSteps, resets=resets) as made:
         episodes = [one for rollout in rounds(made, 3) for one in rollout.episodes]
     assert len(episodes) > 3
     for episode in episodes:
         assert episode.metrics == {"steps": episode.length, "success": episode.length > 9}
 
 
-def test_an_update_learns_the_same_from_observations_that_came_as_tensors() -> None:
+def test_an_update_learns_the_same_from_observations_as_tensors() -> None:
     config = dataclasses.replace(CONFIG, random_start=0)
     learnt = []
     for keeps in (False, True):
@@ -154,7 +154,7 @@ def test_an_update_learns_the_same_from_observations_that_came_as_tensors() -> N
     assert torch.equal(*learnt)
 
 
-def test_new_parameters_hold_from_the_next_round_on() -> None:
+def test_new_parameters_apply_from_the_next_round_on() -> None:
     newer = InFloat64()
     with torch.no_grad():
         newer.body[2].bias.copy_(torch.tensor([-50.0, 50.0, 0.0]))  # type: ignore[operator]
@@ -169,7 +169,7 @@ def test_new_parameters_hold_from_the_next_round_on() -> None:
 
 
 class Dies(toys.Counting):
-    """Its first actor dies in the 30th step of one of its environments, and no other does."""
+    """Kills the first actor in which an environment takes its 30th step."""
 
     def __init__(self, mark: Path):
         super().__init__(length=7)
@@ -185,7 +185,7 @@ class Dies(toys.Counting):
 
 
 @pytest.mark.parametrize("halves", FORMS.values(), ids=FORMS)
-def test_an_actor_that_dies_is_told_and_replaced_and_changes_nothing_of_the_others(
+def test_a_dead_host_is_logged_and_replaced_without_effect_on_the_others(
     halves: int, tmp_path: Path
 ) -> None:
     model = toys.network(1)
@@ -220,7 +220,7 @@ def test_an_actor_that_dies_is_told_and_replaced_and_changes_nothing_of_the_othe
 
 
 @pytest.mark.parametrize("sampling", FORMS)
-def test_a_run_that_was_resumed_has_learnt_the_same_to_the_bit_as_one_that_never_stopped(
+def test_a_resumed_run_learns_bit_by_bit_the_same_as_an_uninterrupted_one(
     sampling: str, tmp_path: Path
 ) -> None:
     config = dataclasses.replace(
@@ -230,7 +230,7 @@ def test_a_run_that_was_resumed_has_learnt_the_same_to_the_bit_as_one_that_never
 
 
 @pytest.mark.parametrize("name", ["appo", "impala", "dqn", "sac", "td3"])
-def test_other_templates_learn_from_it_too(name: str, tmp_path: Path) -> None:
+def test_other_algorithms_support_central_sampling(name: str, tmp_path: Path) -> None:
     kind = algorithms.named(name).Config
     given: dict[str, Any] = {"learn_from": 64, "replay_rows": 999, "batch_size": 16}
     given = given if hasattr(kind, "replay_rows") else {}
@@ -246,7 +246,7 @@ def test_other_templates_learn_from_it_too(name: str, tmp_path: Path) -> None:
     assert result.updates > 2
 
 
-def test_in_a_replay_each_environment_has_its_own_rows_and_epsilons() -> None:
+def test_in_a_replay_each_environment_has_its_own_column_and_epsilon() -> None:
     config = dqn.Config(
         env=toys.Counting, actors=4, envs_per_actor=2, rollout_steps=100, epsilon=0.6,
         epsilon_spread=19.0, explore_steps=1, learn_from=1, batch_size=1, device="cpu",
@@ -263,10 +263,10 @@ def test_in_a_replay_each_environment_has_its_own_rows_and_epsilons() -> None:
     share = (seen.action == best.numpy().reshape(100, 8)).mean(0)
     assert (share[::2] < 0.85).all()  # epsilon 0.6, of two actions
     assert (share[1::2] > 0.97).all()  # 0.6 ** 20
-    assert len(played.episodes) == 4 * 25  # those of the environments that explore least alone
+    assert len(played.episodes) == 4 * 25  # only those of the environments that explore least
 
 
-def test_with_resets_in_the_pause_a_death_ends_its_episodes_and_no_other(tmp_path: Path) -> None:
+def test_with_resets_in_the_pause_a_dead_host_ends_only_its_own_episodes(tmp_path: Path) -> None:
     (mark := tmp_path / "died").touch()
     for dies in (False, True):
         if dies:
@@ -279,7 +279,7 @@ def test_with_resets_in_the_pause_a_death_ends_its_episodes_and_no_other(tmp_pat
 
 
 @pytest.mark.parametrize("victims", [1, 2], ids=["one actor", "all actors"])
-def test_with_lives_the_row_after_a_death_begins_a_game_and_is_not_learned_from(
+def test_with_lives_the_row_after_a_dead_host_starts_a_game_and_is_invalid(
     victims: int,
 ) -> None:
     config = dataclasses.replace(
@@ -296,13 +296,13 @@ def test_with_lives_the_row_after_a_death_begins_a_game_and_is_not_learned_from(
     finally:
         made.close()
     lost = seen.truncated[0] & ~seen.valid[0]
-    assert lost.sum() >= 2 * victims - 1  # one has lost a life just before, and begins anew
+    assert lost.sum() >= 2 * victims - 1  # one has just lost a life, and resets
     assert not seen.valid[1, lost].any()
     assert seen.begins[2, lost].all()
     assert seen.valid[2:, lost].all()
 
 
-def test_an_id_that_only_this_process_has_registered_is_known_to_the_actors() -> None:
+def test_an_id_registered_only_in_this_process_is_known_to_the_actors() -> None:
     gymnasium.register("OnlyHere-v0", lambda **_: toys.Counting())
     try:
         with central(1, env="OnlyHere-v0", random_start=0, model=toys.network(1)) as made:
@@ -329,7 +329,7 @@ def test_noisy_networks_are_perturbed_for_each_actor_as_in_local_sampling() -> N
         assert (central_actions[:, 2 * i : 2 * i + 2] == actions).all()
 
 
-def test_an_update_learns_from_as_many_trajectories_as_it_is_told_whatever_a_round_has(
+def test_an_update_uses_batch_trajectories_whatever_the_size_of_a_round(
     tmp_path: Path,
 ) -> None:
     config = impala.Config(
@@ -339,13 +339,13 @@ def test_an_update_learns_from_as_many_trajectories_as_it_is_told_whatever_a_rou
     assert impala.train(config, run=tmp_path / "run").updates >= 400 // (2 * 8)
 
 
-def test_environments_that_cannot_be_saved_are_told_as_in_local_sampling() -> None:
+def test_environments_that_cannot_be_saved_are_reported_as_in_local_sampling() -> None:
     with central(2, env=toys.Unsaveable, random_start=0, model=toys.network(2)) as made:
         rounds(made, 1)
         assert made.actors[0].pause() == b""
 
 
-def test_a_gpu_that_is_lost_while_sampling_loses_the_learner(
+def test_a_gpu_lost_while_sampling_loses_the_learner(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def lost(*_: object) -> None:
@@ -365,7 +365,7 @@ class Hangs(toys.Counting):
         return super().step(action)
 
 
-def test_an_environment_that_hangs_does_not_keep_a_run_from_ending(
+def test_a_hanging_environment_does_not_keep_a_run_from_ending(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(central_module, "CLOSE_S", 0.5)
@@ -384,7 +384,7 @@ class SlowToMake(toys.Counting):
         super().__init__()
 
 
-def test_a_run_that_is_over_does_not_wait_for_environments_to_be_made() -> None:
+def test_a_finished_run_does_not_wait_for_its_environments() -> None:
     config = dataclasses.replace(CONFIG, env=SlowToMake, actors=2, random_start=0)
     made = CentralActor(
         Actor, config, toys.network(1), SEEDS[:2], 1, 1, Crashes(lambda text: None), lambda: True
@@ -398,7 +398,7 @@ class TimesOut(toys.Counting):
         raise TimeoutError("the simulator does not answer")
 
 
-def test_an_error_of_making_environments_is_raised_a_timeout_too() -> None:
+def test_an_error_while_making_environments_is_raised_even_a_timeout() -> None:
     with (
         pytest.raises(TimeoutError, match="the simulator does not answer"),
         central(1, env=TimesOut, model=toys.network(1)),
@@ -406,7 +406,7 @@ def test_an_error_of_making_environments_is_raised_a_timeout_too() -> None:
         pass
 
 
-def test_a_gpu_that_is_lost_before_the_first_step_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_lost_before_the_first_step_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def lost(device: torch.device) -> None:
         raise RuntimeError("no such device")
 
@@ -418,7 +418,7 @@ def test_a_gpu_that_is_lost_before_the_first_step_is_told(monkeypatch: pytest.Mo
         pass
 
 
-def test_closing_in_the_middle_of_a_round_ends_it() -> None:
+def test_close_stops_a_round() -> None:
     made = CentralActor(
         Actor, dataclasses.replace(CONFIG, rollout_steps=10_000_000), InFloat64(), SEEDS, 2, 1,
         Crashes(lambda text: None),
@@ -432,27 +432,27 @@ def test_closing_in_the_middle_of_a_round_ends_it() -> None:
     ("given", "words"),
     [
         ({"sampling": "centrl"}, "must be auto, local, central, alternating.*'central'"),
-        ({"sampling": "alternating", "actors": 3}, "two halves of the actors: 3 is odd"),
+        ({"sampling": "alternating", "actors": 3}, "needs an even number of actors, not 3"),
         ({"sampling": "central", "arrivals": True}, "dial in compute their own actions"),
         ({"sampling": "central", "actors": 0}, "needs a number of actors"),
         ({"sampling": "central", "max_staleness": 1, "actors": 4}, "must be a multiple of that"),
     ],
 )
-def test_what_cannot_be_sampled_so_is_refused(given: dict[str, Any], words: str) -> None:
+def test_unsupported_configs_are_rejected(given: dict[str, Any], words: str) -> None:
     with pytest.raises(TrainingError, match=words):
         appo.Config(**given)
 
 
-def test_a_template_that_cannot_says_which_can() -> None:
+def test_an_unsupported_algorithm_names_those_that_support_it() -> None:
     with pytest.raises(
         TrainingError, match=r"a3c samples in its workers.*a2c, ppo.*have the choice"
     ):
         algorithms.named("a3c").Config(sampling="central")
 
 
-def test_a_vector_environment_that_resets_in_the_same_step_is_refused_in_a_sentence(
+def test_a_same_step_vector_environment_is_rejected(
     tmp_path: Path,
 ) -> None:
     config = dataclasses.replace(CONFIG, env=toys.guess_in_pairs, sampling="central")
-    with pytest.raises(TrainingError, match=r"resets by .*SAME_STEP.* sampling=local"):
+    with pytest.raises(TrainingError, match=r"autoreset mode .*SAME_STEP.* sampling=local"):
         ppo.train(config, run=tmp_path / "run")

@@ -1,4 +1,4 @@
-"""Curves: one run's own picture, and several runs beside each other."""
+"""Learning curves of one run, and of several runs."""
 
 import itertools
 import json
@@ -14,7 +14,7 @@ from remotely_rl.cli import main
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs import curve, metrics, run_folder
 
-if TYPE_CHECKING:  # it takes a second to import, of each process that collects the tests
+if TYPE_CHECKING:  # importing it takes a second in each test process
     from matplotlib.figure import Figure
 
 PNG = b"\x89PNG"
@@ -28,9 +28,9 @@ def run(
     ended_at: float | None = None,
     **config: Any,
 ) -> Path:
-    """A run folder; `returns` are minutes and the mean return then, at 1000 steps a minute.
+    """Make a run folder with mean `returns` by minute, at 1000 steps per minute.
 
-    The mean of the games that decide is `ended_at` at the end.
+    The mean over the last 30 games is `ended_at` at the end.
     """
     folder.mkdir()
     content = {"algorithm": algorithm, "config": {"env": env, **config}}
@@ -38,17 +38,17 @@ def run(
     with (folder / "metrics.csv").open("w") as file:
         print("time/seconds,time/env_steps,rollout/return_mean,rollout/return_interval", file=file)
         for minutes, score in returns:
-            told = "" if math.isnan(score) else score
-            print(60 * minutes, 1000 * minutes, told, told, sep=",", file=file)
+            cell = "" if math.isnan(score) else score
+            print(60 * minutes, 1000 * minutes, cell, cell, sep=",", file=file)
     if ended_at is not None:
-        saved = {"counters": {}, "recent": [[ended_at, 100]] * metrics.JUDGED_BY}
+        saved = {"counters": {}, "recent": [[ended_at, 100]] * metrics.SHORT_WINDOW}
         run_folder.save_checkpoint(folder / "checkpoint.pt", saved)
     return folder
 
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list["Figure"]:
-    """The figures that are saved."""
+    """Return the figures that are saved."""
     from matplotlib.figure import Figure
 
     figures: list[Figure] = []
@@ -67,7 +67,7 @@ def labels(figure: "Figure") -> list[str]:
     return [text.get_text() for text in legend.get_texts()]
 
 
-def test_the_mean_of_curves_is_taken_where_all_have_data() -> None:
+def test_the_mean_of_curves_covers_the_range_of_all() -> None:
     one = (np.array([0.0, 10.0]), np.array([0.0, 10.0]))
     other = (np.array([4.0, 6.0, 20.0]), np.array([6.0, 8.0, 8.0]))
     joint = curve.band([one, other])
@@ -80,7 +80,7 @@ def test_the_mean_of_curves_is_taken_where_all_have_data() -> None:
     assert (joint.mean <= joint.high).all()
 
 
-def test_a_curve_alone_stays_as_it_is() -> None:
+def test_a_single_curve_is_unchanged() -> None:
     x, y = np.array([0.0, 3.0]), np.array([1.0, 2.0])
     joint = curve.band([(x, y)])
     assert joint is not None
@@ -88,12 +88,12 @@ def test_a_curve_alone_stays_as_it_is() -> None:
     assert joint.mean is y
 
 
-def test_curves_with_nothing_in_common_have_no_mean() -> None:
+def test_curves_without_a_common_range_have_no_mean() -> None:
     y = np.zeros(2)
     assert curve.band([(np.array([0.0, 1.0]), y), (np.array([2.0, 3.0]), y)]) is None
 
 
-def test_runs_of_one_algorithm_and_environment_are_one_line_with_a_band(
+def test_runs_that_differ_in_the_seed_are_one_line_with_a_band(
     tmp_path: Path, drawn: list["Figure"]
 ) -> None:
     runs = [
@@ -117,7 +117,7 @@ def test_runs_of_one_algorithm_and_environment_are_one_line_with_a_band(
     assert minutes.collections[0].get_datalim(minutes.transData).bounds == (0, 0, 10, 12)
 
 
-def test_runs_of_different_settings_are_lines_of_their_own_and_say_what_differs(
+def test_runs_with_different_settings_are_separate_lines_labelled_by_the_difference(
     tmp_path: Path, drawn: list["Figure"]
 ) -> None:
     runs = [
@@ -136,10 +136,10 @@ def test_runs_of_different_settings_are_lines_of_their_own_and_say_what_differs(
     assert labels(figure) == ["a2c, Pong, gamma=0.9, n = 2", "a2c, Pong, gamma=0.99, n = 2"]
     panel, below = figure.axes[0].get_tightbbox(), figure.legends[0].get_window_extent()
     assert panel is not None
-    assert 0 <= below.y0 < below.y1 <= panel.y0  # of the picture's edge, and of all labels
+    assert 0 <= below.y0 < below.y1 <= panel.y0  # inside the figure, below all labels
 
 
-def test_a_run_that_ended_at_its_target_counts_on_with_its_last_value(
+def test_a_run_that_reached_its_target_continues_with_its_last_value(
     tmp_path: Path, drawn: list["Figure"]
 ) -> None:
     runs = [
@@ -154,7 +154,7 @@ def test_a_run_that_ended_at_its_target_counts_on_with_its_last_value(
     assert (lines[3][0], lines[3][-1]) == ([0, 0], [4, 15])  # the mean of 20 and 10
 
 
-def test_what_is_drawn_can_be_told_apart(tmp_path: Path, drawn: list["Figure"]) -> None:
+def test_lines_differ_in_colour_and_style(tmp_path: Path, drawn: list["Figure"]) -> None:
     """A line of one point, and one that took a hundredth of the steps of the other."""
     runs = [
         run(tmp_path / "a", [(0.02, 3.0)]),
@@ -170,7 +170,7 @@ def test_what_is_drawn_can_be_told_apart(tmp_path: Path, drawn: list["Figure"]) 
         assert all(one.x1 < other.x0 for one, other in itertools.pairwise(boxes))
 
 
-def test_runs_of_a_group_that_have_nothing_in_common_are_drawn_each_alone(
+def test_runs_without_a_common_range_are_drawn_separately(
     tmp_path: Path, drawn: list["Figure"]
 ) -> None:
     runs = [
@@ -185,7 +185,7 @@ def test_runs_of_a_group_that_have_nothing_in_common_are_drawn_each_alone(
     assert not figure.axes[0].collections  # no band
 
 
-def test_a_run_that_is_named_twice_counts_once(tmp_path: Path, drawn: list["Figure"]) -> None:
+def test_a_run_named_twice_counts_once(tmp_path: Path, drawn: list["Figure"]) -> None:
     one = run(tmp_path / "a", [(0, 0.0), (1, 1.0)])
     curve.compare([one, tmp_path / "." / "a" / ".." / "a"], tmp_path / "out.png")
     assert labels(drawn[0]) == ["a2c, Pong, n = 1"]
@@ -198,7 +198,7 @@ def test_a_folder_of_runs_stands_for_all_of_them(tmp_path: Path, drawn: list["Fi
     assert labels(drawn[0]) == ["a2c, Pong, n = 2"]
 
 
-def test_one_run_has_its_own_picture_once_a_game_is_finished(tmp_path: Path) -> None:
+def test_a_run_has_a_curve_once_a_game_is_finished(tmp_path: Path) -> None:
     file, png = run(tmp_path / "a", [(0, math.nan)]) / "metrics.csv", tmp_path / "curve.png"
     assert not curve.draw(file, png, "nothing yet")
     assert not png.exists()
@@ -207,15 +207,13 @@ def test_one_run_has_its_own_picture_once_a_game_is_finished(tmp_path: Path) -> 
     assert png.read_bytes().startswith(PNG)
 
 
-def test_the_command_draws_what_can_be_drawn_and_names_the_rest(
-    tmp_path: Path, drawn: list["Figure"]
-) -> None:
+def test_the_command_names_runs_that_it_cannot_draw(tmp_path: Path, drawn: list["Figure"]) -> None:
     full, empty = run(tmp_path / "a", [(0, 0.0), (1, 1.0)]), run(tmp_path / "b", [(0, math.nan)])
-    out = tmp_path / "curve.png"  # beside the runs, and not where the user happens to be
+    out = tmp_path / "curve.png"  # beside the runs, not in the working directory
     done = CliRunner().invoke(main, ["plot", str(full), str(empty), "--x", "steps"])
     assert done.exit_code == 0
     assert done.stdout == f"{out}\n"
-    assert done.stderr == f"left out, because no episode has ended there: {empty}\n"
+    assert done.stderr == f"left out, because it has no finished episode: {empty}\n"
     assert [axis.get_xlabel() for axis in drawn[0].axes] == ["steps"]
 
 
@@ -232,7 +230,7 @@ def test_the_command_draws_what_can_be_drawn_and_names_the_rest(
         (["a", "--out", "nowhere/a.png"], "nowhere/a.png cannot be written"),
     ],
 )
-def test_a_mistake_is_answered_in_a_sentence(
+def test_an_error_of_the_user_is_one_sentence(
     words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -246,7 +244,7 @@ def test_a_mistake_is_answered_in_a_sentence(
     assert "Traceback" not in done.output
 
 
-def test_a_curve_runs_over_what_is_known(tmp_path: Path) -> None:
+def test_the_x_axis_must_be_known(tmp_path: Path) -> None:
     one = run(tmp_path / "a", [(0, 0.0), (1, 1.0)])
     with pytest.raises(TrainingError, match="axis is minutes or steps, not 'hours'"):
         curve.compare([one], tmp_path / "out.png", over="hours")

@@ -1,4 +1,4 @@
-"""Attributes of environments that a hook sets: how they reach them, wherever these are."""
+"""Attributes of environments set by hooks."""
 
 import dataclasses
 from pathlib import Path
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("no_curve")
 
 
 class Level(toys.Guess):
-    """Tells its level when an episode ends, and breaks now and then."""
+    """Reports its level when an episode ends, and raises now and then."""
 
     level = 1
     breaks = 0.02
@@ -39,7 +39,7 @@ def side_by_side(num_envs: int) -> SyncVectorEnv:
 
 
 class Climbs(Hook):
-    """Begins at level 3, and goes on at 5; keeps the levels of the episodes of each update."""
+    """Sets level 3 and later 5; records the levels of the episodes of each update."""
 
     def __init__(self) -> None:
         self.seen: list[set[float]] = []
@@ -77,7 +77,7 @@ def climbs(algorithm: Any, folder: Path, **changes: Any) -> list[set[float]]:
 
 @pytest.mark.usefixtures("local")
 @pytest.mark.parametrize("name", RUNS)
-def test_all_environments_have_what_is_set_from_the_next_rollout_on(
+def test_an_attribute_is_set_in_all_environments_from_the_next_rollout_on(
     name: str, tmp_path: Path
 ) -> None:
     algorithm, changes = RUNS[name]
@@ -87,14 +87,14 @@ def test_all_environments_have_what_is_set_from_the_next_rollout_on(
 
 
 @pytest.mark.usefixtures("here")
-def test_the_simulators_of_central_sampling_have_it_too(tmp_path: Path) -> None:
+def test_an_attribute_is_set_with_central_sampling_too(tmp_path: Path) -> None:
     changes = {"actors": 2, "sampling": "alternating", "device": "cpu", "batch_rows": 64}
     seen = climbs(ppo, tmp_path, **changes)
     assert seen[0] == {3}
     assert seen[-1] == {5}
 
 
-def test_an_actor_that_replaces_another_sets_all_that_was_set() -> None:
+def test_a_replacement_actor_sets_the_attributes_too() -> None:
     actor = toys.actor(dataclasses.replace(TRAINED, env=Whole), toys.network())
     state = {name: tensor.numpy() for name, tensor in actor.model.state_dict().items()}
     actor.set_param(Parameters(9, state, 0, EnvAttributes(4, {"level": 7, "breaks": 0.0})))
@@ -104,7 +104,7 @@ def test_an_actor_that_replaces_another_sets_all_that_was_set() -> None:
 
 
 class Counts(Whole):
-    """Counts its steps in what it was given."""
+    """Counts its steps in the attribute that was set."""
 
     counted: Any = None
 
@@ -129,7 +129,7 @@ class CountsFromZero(Hook):
 
 
 @pytest.mark.usefixtures("local")
-def test_each_environment_has_a_value_of_its_own_as_it_was_when_it_was_set(tmp_path: Path) -> None:
+def test_each_environment_has_its_own_copy_of_the_value_as_set(tmp_path: Path) -> None:
     hook = CountsFromZero()
     config = dataclasses.replace(TRAINED, env=Counts, envs_per_actor=2, total_steps=8)
     a2c.train(config, run=tmp_path / "run", hooks=[hook])
@@ -138,7 +138,7 @@ def test_each_environment_has_a_value_of_its_own_as_it_was_when_it_was_set(tmp_p
 
 @pytest.mark.usefixtures("local")
 @pytest.mark.parametrize("env", [Whole, side_by_side])
-def test_an_attribute_that_environments_do_not_have_is_named(env: Any, tmp_path: Path) -> None:
+def test_an_unknown_attribute_is_named(env: Any, tmp_path: Path) -> None:
     class Mistypes(Hook):
         def on_update(self, session: Any, metrics: Any) -> None:
             session.set_env_attr("levle", 3)
@@ -149,7 +149,9 @@ def test_an_attribute_that_environments_do_not_have_is_named(env: Any, tmp_path:
 
 
 @pytest.mark.usefixtures("own_cluster")
-def test_several_learners_refuse_it_from_the_start_on(tmp_path: Path) -> None:
+def test_several_learners_reject_attributes_even_in_on_start(tmp_path: Path) -> None:
     config = dataclasses.replace(TRAINED, env=Whole, learners=2, device="cpu")
-    with pytest.raises(TrainingError, match="attributes of environments cannot be changed where"):
+    with pytest.raises(
+        TrainingError, match="attributes of environments cannot be changed in a run"
+    ):
         a2c.train(config, run=tmp_path / "run", hooks=[Climbs()])

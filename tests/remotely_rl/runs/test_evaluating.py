@@ -1,4 +1,4 @@
-"""Evaluations beside training: when they begin, of which policy, and what if they fail."""
+"""Evaluations during training: when they start, their policy, and failures."""
 
 import dataclasses
 import math
@@ -27,7 +27,7 @@ COLUMN = "evaluation/return_mean"
 
 
 class Chosen(toys.Counting):
-    """One step an episode: the reward is the action, and whether it is 1 a success."""
+    """Episodes of one step: the reward is the action, and action 1 is a success."""
 
     def __init__(self) -> None:
         super().__init__(length=1)
@@ -44,7 +44,7 @@ class Endless(toys.Guess):
 
 
 class Breaks(toys.Counting):
-    """Cannot be played by an evaluation: its environments begin with a seed of their own."""
+    """Raises in each step."""
 
     def step(self, action: int) -> Any:
         raise RuntimeError("no contact")
@@ -84,7 +84,7 @@ def ended(made: Evaluations) -> Measured:
 
 
 @pytest.mark.usefixtures("local")
-def test_one_is_due_at_each_multiple_and_none_while_another_is_under_way() -> None:
+def test_evaluations_are_due_at_multiples_unless_one_is_running() -> None:
     made, model = evaluations(), always(0)
     assert [made.is_due(steps) for steps in (0, 99, 100, 250)] == [False, False, True, True]
     made.begin(130, checkpoint(model), model)
@@ -99,10 +99,10 @@ def test_one_is_due_at_each_multiple_and_none_while_another_is_under_way() -> No
 
 
 @pytest.mark.usefixtures("local")
-def test_it_is_of_the_policy_at_its_beginning_and_the_best_comes_with_its_checkpoint() -> None:
+def test_an_evaluation_uses_the_policy_at_its_start_and_the_best_has_its_checkpoint() -> None:
     made, model = evaluations(), always(1)
     made.begin(100, checkpoint(model), model)
-    model.load_state_dict(always(0).state_dict())  # training goes on
+    model.load_state_dict(always(0).state_dict())  # training continues
     evaluation, best = ended(made)
     assert (evaluation.env_steps, evaluation.scores, evaluation.lengths) == (
         100,
@@ -124,7 +124,7 @@ def test_it_is_of_the_policy_at_its_beginning_and_the_best_comes_with_its_checkp
 
 
 @pytest.mark.usefixtures("local")
-def test_one_under_way_begins_again_in_a_resumed_run() -> None:
+def test_a_running_evaluation_restarts_in_a_resumed_run() -> None:
     made, model = evaluations(), always(0)
     made.begin(130, checkpoint(model), model)
     resumed = evaluations(saved=made.state())
@@ -137,7 +137,7 @@ def test_one_under_way_begins_again_in_a_resumed_run() -> None:
 
 
 @pytest.mark.usefixtures("local")
-def test_the_episodes_are_drawn_by_the_seed_and_by_the_policy_unless_it_is_greedy() -> None:
+def test_sampled_evaluations_depend_on_the_seed_and_greedy_ones_do_not() -> None:
     scores = []
     model = toys.network(1)
     for seed, greedy in ((1, True), (1, False), (1, False), (2, False)):
@@ -151,18 +151,18 @@ def test_the_episodes_are_drawn_by_the_seed_and_by_the_policy_unless_it_is_greed
 
 @pytest.mark.usefixtures("local")
 @pytest.mark.parametrize("env", [Breaks, Chosen])
-def test_training_goes_on_without_evaluations_that_cannot_go_on(env: Any) -> None:
+def test_training_continues_if_evaluations_fail(env: Any) -> None:
     said: list[str] = []
     made, model = evaluations(said, env=env), always(0)
     other = toys.network(2) if env is Chosen else model  # the parameters of another model
     made.begin(100, checkpoint(other), model)
     wait_until(lambda: made.look(0.1) is None and not made.is_under_way, "it has given up")
-    assert said[-1].startswith("training goes on without evaluations: ")
+    assert said[-1].startswith("training continues without evaluations: ")
     assert not made.is_due(1_000)
     made.close()
 
 
-def test_a_row_has_the_mean_the_deviation_and_what_environments_tell() -> None:
+def test_a_row_of_an_evaluation_has_mean_std_and_environment_metrics() -> None:
     evaluation = Evaluation(True, [1.0, 3.0], [10, 20], {"success": 0.5}, env_steps=70)
     tally = metrics.Tally()
     tally.evaluated(columns_of(evaluation), evaluation.metrics)
@@ -181,14 +181,14 @@ def test_a_row_has_the_mean_the_deviation_and_what_environments_tell() -> None:
 
 
 @pytest.mark.usefixtures("local", "no_curve")
-def test_a_run_learns_the_same_bit_by_bit_with_evaluations_and_without(tmp_path: Path) -> None:
+def test_evaluations_do_not_change_what_a_run_learns(tmp_path: Path) -> None:
     for name, config in (("without", TRAINED), ("with", EVALUATED)):
         a2c.train(config, run=tmp_path / name)
     toys.assert_same_bits(tmp_path / "without", tmp_path / "with")
 
 
 @pytest.mark.usefixtures("local", "no_curve")
-def test_the_end_of_a_run_waits_for_the_last_one_and_best_is_the_policy_of_the_best(
+def test_the_end_of_a_run_waits_for_the_last_evaluation_and_best_pt_has_the_best_policy(
     tmp_path: Path,
 ) -> None:
     seen: list[Evaluation] = []
@@ -205,7 +205,7 @@ def test_the_end_of_a_run_waits_for_the_last_one_and_best_is_the_policy_of_the_b
     assert [row["evaluation/env_steps"] for row in rows] == [one.env_steps for one in seen]
     assert [row[COLUMN] for row in rows] == pytest.approx([one.mean for one in seen], rel=1e-4)
     assert 400 <= rows[-1]["evaluation/env_steps"] == result.env_steps
-    best = max(seen, key=lambda one: one.mean)  # the first one of those
+    best = max(seen, key=lambda one: one.mean)  # the first of equal ones
     kept = run_folder.load_checkpoint(tmp_path / "run" / "best.pt")
     assert kept["counters"]["env_steps"] == best.env_steps
     assert kept["evaluations"]["best"] == best.mean
@@ -219,7 +219,7 @@ def test_the_end_of_a_run_waits_for_the_last_one_and_best_is_the_policy_of_the_b
 
 
 @pytest.mark.usefixtures("local", "no_curve")
-def test_none_begins_once_a_hook_has_stopped_the_run(tmp_path: Path) -> None:
+def test_no_evaluation_starts_after_a_hook_has_stopped_the_run(tmp_path: Path) -> None:
     since: list[Evaluation] = []
 
     class Stops(Hook):
@@ -234,13 +234,13 @@ def test_none_begins_once_a_hook_has_stopped_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("here", "no_curve")
-def test_training_does_not_wait_for_one_that_does_not_end_nor_does_ctrl_c(
+def test_neither_training_nor_ctrl_c_waits_for_a_hanging_evaluation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(evaluating, "END_S", 0.0)
     config = dataclasses.replace(EVALUATED, env=Endless)
     assert a2c.train(config, run=tmp_path / "run").ended == "100 steps are done"
-    assert "the last evaluation has not ended in 0 s: it is left out" in capsys.readouterr().out
+    assert "the last evaluation has not ended in 0 s: it is skipped" in capsys.readouterr().out
 
     class Interrupts(Hook):
         def on_update(self, session: Any, metrics: Any) -> None:

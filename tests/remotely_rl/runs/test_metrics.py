@@ -1,4 +1,4 @@
-"""Rows of a run: what they count, and how they are kept."""
+"""Rows of metrics: their content, and their files."""
 
 import csv
 import math
@@ -11,8 +11,8 @@ from torch.utils.tensorboard import SummaryWriter
 
 from remotely_rl import durable
 from remotely_rl.environments import Episode
-from remotely_rl.runs import curve, metrics
-from remotely_rl.runs.metrics import COLUMNS, MOST_METRICS, Tally, Writer
+from remotely_rl.runs import metrics
+from remotely_rl.runs.metrics import COLUMNS, MAX_METRICS, Tally, Writer
 from tests.remotely_rl import toys
 
 PROMISED = """
@@ -32,11 +32,11 @@ def busy_tally() -> Tally:
     return tally
 
 
-def test_the_columns_begin_as_promised() -> None:
+def test_the_first_columns_are_fixed() -> None:
     assert list(COLUMNS[:13]) == PROMISED.split()
 
 
-def test_a_row_tells_what_happened_in_its_interval() -> None:
+def test_a_row_has_the_metrics_of_its_interval() -> None:
     row = busy_tally().close(seconds=4.0)
     assert row["time/env_steps"] == 640
     assert row["time/steps_per_second"] == 160
@@ -57,7 +57,7 @@ def test_a_row_tells_what_happened_in_its_interval() -> None:
     )
 
 
-def test_the_next_interval_starts_from_nothing_but_the_mean_return_looks_back() -> None:
+def test_the_next_interval_starts_empty_except_the_mean_return() -> None:
     tally = busy_tally()
     tally.close(seconds=4.0)
     row = tally.close(seconds=6.0)
@@ -83,14 +83,14 @@ def test_the_mean_return_is_of_the_last_hundred_games() -> None:
     assert tally.return_mean() == 1.0
 
 
-def test_rows_are_on_disk_as_soon_as_they_are_written(tmp_path: Path) -> None:
+def test_rows_are_flushed(tmp_path: Path) -> None:
     writer = Writer(tmp_path)
     writer.write(busy_tally().close(seconds=4.0))
     with (tmp_path / "metrics.csv").open(newline="") as file:
         (cells,) = csv.DictReader(file)
     assert tuple(cells) == COLUMNS
     assert cells["time/env_steps"] == "640"
-    assert cells["train/value_loss"] == ""  # nothing to tell
+    assert cells["train/value_loss"] == ""  # no value
     assert list((tmp_path / "tensorboard").glob("events*"))
     writer.close()
 
@@ -112,7 +112,7 @@ def test_tensorboard_has_the_settings_of_a_run_beside_its_metrics(tmp_path: Path
     assert set(metrics.COMPARED) & set(board.Tags()["scalars"])
 
 
-def test_a_resumed_run_drops_the_rows_that_its_checkpoint_does_not_know(tmp_path: Path) -> None:
+def test_a_resumed_run_drops_rows_later_than_its_checkpoint(tmp_path: Path) -> None:
     tally = busy_tally()
     writer = Writer(tmp_path)
     for seconds in (5.0, 10.0, 15.0):
@@ -122,7 +122,7 @@ def test_a_resumed_run_drops_the_rows_that_its_checkpoint_does_not_know(tmp_path
     assert [row["time/seconds"] for row in metrics.read(tmp_path / "metrics.csv")] == [5.0, 10.0]
 
 
-def test_a_metric_of_an_algorithms_own_becomes_a_column_when_it_comes(tmp_path: Path) -> None:
+def test_a_new_metric_becomes_a_column(tmp_path: Path) -> None:
     tally, file = busy_tally(), tmp_path / "metrics.csv"
     writer = Writer(tmp_path)
     writer.write(tally.close(5.0))
@@ -138,7 +138,7 @@ def test_a_metric_of_an_algorithms_own_becomes_a_column_when_it_comes(tmp_path: 
     assert metrics.read(file)[1] == second
 
 
-def test_a_disk_that_is_full_when_a_run_is_resumed_leaves_its_rows(
+def test_a_full_disk_on_resume_keeps_the_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tally, file = busy_tally(), tmp_path / "metrics.csv"
@@ -163,29 +163,18 @@ def test_a_line_cut_short_by_a_crash_is_not_a_row(tmp_path: Path) -> None:
     assert len(metrics.read(tmp_path / "metrics.csv")) == 1
 
 
-def test_a_curve_is_drawn_of_what_there_is(tmp_path: Path) -> None:
-    writer = Writer(tmp_path)
-    assert not curve.draw(tmp_path / "metrics.csv", tmp_path / "curve.png", "none yet")
-    tally = busy_tally()
-    for seconds in (5.0, 10.0):
-        writer.write(tally.close(seconds))
-    writer.close()
-    assert curve.draw(tmp_path / "metrics.csv", tmp_path / "curve.png", "two points")
-    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_run_is_judged_by_its_last_thirty_games_and_not_before_there_are_so_many() -> None:
+def test_the_short_mean_covers_the_last_thirty_games() -> None:
     tally = Tally()
     tally.sampled(1, [Episode(5.0, 1)] * 29, {})
-    assert math.isnan(tally.judged())
+    assert math.isnan(tally.short_return_mean())
     tally.sampled(1, [Episode(5.0, 1)], {})
-    assert tally.judged() == 5.0
+    assert tally.short_return_mean() == 5.0
     tally.sampled(1, [Episode(7.0, 1)] * 30, {})
-    assert tally.judged() == 7.0
+    assert tally.short_return_mean() == 7.0
     assert tally.return_mean() == 6.0
 
 
-def test_a_row_that_tensorboard_has_no_room_for_is_an_error_and_the_next_one_none(
+def test_tensorboard_recovers_after_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = Writer(tmp_path)
@@ -205,7 +194,7 @@ def test_a_row_that_tensorboard_has_no_room_for_is_an_error_and_the_next_one_non
 # --- metrics of episodes ------------------------------------------------------------------------
 
 
-def test_metrics_of_episodes_are_columns_with_their_mean_over_the_recent_ones() -> None:
+def test_environment_metrics_are_columns_with_the_mean_over_recent_episodes() -> None:
     tally = Tally()
     tally.sampled(1, [Episode(0.0, 1, {"success": 0.0, "found": 9.0})], {})
     tally.sampled(1, [Episode(0.0, 1, {"success": 1.0})] * 3 + [Episode(0.0, 1)], {})
@@ -217,28 +206,26 @@ def test_metrics_of_episodes_are_columns_with_their_mean_over_the_recent_ones() 
     assert "episode/found" not in row  # none of the last hundred has it
 
 
-def test_a_resumed_run_knows_the_metrics_of_its_recent_episodes() -> None:
+def test_a_resumed_run_keeps_the_metrics_of_recent_episodes() -> None:
     saved = {"counters": {}, "recent": [[1.0, 1, {"success": 1.0}], [1.0, 1]]}
     assert Tally.of(saved).close(1.0)["episode/success"] == 1.0
 
 
-def test_a_metric_that_is_no_number_is_left_out_and_told_of_once() -> None:
+def test_a_metric_that_is_not_a_number_is_left_out_with_one_warning() -> None:
     tally = Tally()
     for _ in range(2):
         tally.sampled(1, [Episode(0.0, 1, {"success": math.nan}), Episode(0.0, 1)], {})
-    (said,) = tally.remarks()
-    assert said.startswith("the metric 'success' of an episode is no finite number")
-    assert tally.remarks() == []
+    (said,) = tally.warnings()
+    assert said.startswith("the metric 'success' of an episode is not a finite number")
+    assert tally.warnings() == []
     tally.sampled(1, [Episode(0.0, 1, {"success": 1.0})], {})
     assert tally.close(1.0)["episode/success"] == 1.0
 
 
-def test_a_name_for_each_episode_does_not_make_a_column_for_each() -> None:
+def test_the_number_of_environment_metrics_is_limited() -> None:
     tally = Tally()
     tally.sampled(1, [Episode(0.0, 1, {f"level_{n}": 1.0}) for n in range(50)], {})
     columns = [name for name in tally.close(1.0) if name.startswith("episode/")]
-    assert columns == [f"episode/level_{n}" for n in range(MOST_METRICS)]
-    (said,) = tally.remarks()
-    assert said == (
-        "episodes have more than 32 metrics: 'level_32' and all that come later are left out"
-    )
+    assert columns == [f"episode/level_{n}" for n in range(MAX_METRICS)]
+    (said,) = tally.warnings()
+    assert said == ("episodes have more than 32 metrics: 'level_32' and later ones are left out")

@@ -1,4 +1,4 @@
-"""A run in a real notebook: its table, its result, and a kernel that is interrupted."""
+"""Runs in a notebook: the table, the result, and an interrupted kernel."""
 
 import base64
 import os
@@ -13,7 +13,7 @@ from remotely_rl.runs.session import Result
 CONFIG = 'ppo.Config(env="CartPole-v1", actors=1, log_interval_s=0.5, {limit})'
 CELLS = [
     "import os\nfrom remotely_rl import ppo",
-    # The run itself tells when it is to be interrupted, as the kernel's button does it.
+    # The run interrupts itself, as the kernel's button would.
     f"""
 from remotely_rl import Hook
 class Interrupt(Hook):
@@ -38,7 +38,7 @@ def test_a_result_is_a_table_with_its_curve(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_notebook_shows_one_table_stops_in_good_order_and_trains_again(tmp_path: Path) -> None:
+def test_a_notebook_shows_one_table_stops_gracefully_and_trains_again(tmp_path: Path) -> None:
     nbformat: Any = pytest.importorskip("nbformat").v4
     client: Any = pytest.importorskip("nbclient").NotebookClient
     book = nbformat.new_notebook(cells=[nbformat.new_code_cell(cell) for cell in CELLS])

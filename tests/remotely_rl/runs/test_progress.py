@@ -1,4 +1,4 @@
-"""The terminal of a run: the model at its start, and rows while it trains."""
+"""The output of a run: the summary of its model, and its rows."""
 
 import io
 import math
@@ -35,7 +35,7 @@ def row(seconds: float = 4.0) -> Row:
     return tally.close(seconds)
 
 
-def test_a_line_tells_speed_return_staleness_and_where_time_went() -> None:
+def test_a_line_has_speed_return_staleness_and_time_shares() -> None:
     line = progress.line(row(), NO_LIMITS)
     for part in (
         "0:00:04", "640 steps", "160/s", "-20.00", "2 games", "0/1.3/3", "environment 60%",
@@ -45,19 +45,19 @@ def test_a_line_tells_speed_return_staleness_and_where_time_went() -> None:
     assert "left" not in line
 
 
-def test_what_an_algorithm_has_is_told_and_nothing_else() -> None:
+def test_only_the_metrics_of_the_algorithm_are_shown() -> None:
     of_dqn = Tally()
     of_dqn.learnt({"train/value_loss": 2.0, "train/q_mean": 1.5, "train/td_error": 0.25}, [0])
     of_dqn.gauges.append(lambda: {"train/epsilon": 0.1})
-    told = of_dqn.close(1.0)
-    assert progress.learning(told) == [
+    closed = of_dqn.close(1.0)
+    assert progress.learning(closed) == [
         "value loss 2.0000", "epsilon 0.100", "mean Q 1.500", "TD error 0.2500"
     ]  # fmt: skip
-    assert "epsilon 0.100  mean Q 1.500  rate" in progress.line(told, NO_LIMITS)
+    assert "epsilon 0.100  mean Q 1.500  rate" in progress.line(closed, NO_LIMITS)
     assert progress.learning(row()) == ["policy loss 1.5000", "entropy 1.000"]
 
 
-def test_successes_and_evaluations_are_told_where_there_are_any() -> None:
+def test_success_rates_and_evaluations_are_shown_if_present() -> None:
     tally = Tally()
     assert "success" not in progress.line(row(), NO_LIMITS)
     tally.sampled(640, [Episode(1.0, 9, {"success": x, "r": 9.0}) for x in (0.0, 1.0)], {})
@@ -77,7 +77,7 @@ def test_successes_and_evaluations_are_told_where_there_are_any() -> None:
     assert "  640 steps       -/s" in progress.line(tally.close(9.0), NO_LIMITS)
 
 
-def test_before_the_first_game_there_are_dashes() -> None:
+def test_missing_values_are_dashes() -> None:
     nothing = Tally().close(1.0)
     assert "return - (max -, 0 games)" in progress.line(nothing, NO_LIMITS)
     assert progress.table("a run", nothing, NO_LIMITS).row_count > 3
@@ -88,32 +88,30 @@ def test_before_the_first_game_there_are_dashes() -> None:
     [
         ({"total_steps": 1600}, 6.0),  # 960 more at 160 a second
         ({"minutes": 0.1}, 2.0),
-        ({"total_steps": 1600, "minutes": 0.1}, 2.0),  # what comes first
+        ({"total_steps": 1600, "minutes": 0.1}, 2.0),  # the first limit
         ({"total_steps": 800, "minutes": 0.1}, 1.0),
         ({"total_steps": 10}, 0.0),
         ({"minutes": 0.01}, 0.0),
     ],
 )
-def test_the_time_that_is_left_is_that_of_the_limit_which_comes_first(
-    limits: dict[str, Any], seconds: float
-) -> None:
-    assert progress.left(row(), Common(**limits)) == pytest.approx(seconds)
+def test_seconds_left_are_those_of_the_first_limit(limits: dict[str, Any], seconds: float) -> None:
+    assert progress.seconds_left(row(), Common(**limits)) == pytest.approx(seconds)
 
 
-def test_nobody_knows_how_long_it_takes_without_a_limit_or_without_speed() -> None:
-    assert math.isnan(progress.left(row(), NO_LIMITS))
-    assert math.isnan(progress.left(Tally().close(5.0), Common(total_steps=100)))
-    assert progress.left(Tally().close(5.0), Common(total_steps=100, minutes=1.0)) == 55.0
+def test_seconds_left_are_nan_without_a_limit_or_a_speed() -> None:
+    assert math.isnan(progress.seconds_left(row(), NO_LIMITS))
+    assert math.isnan(progress.seconds_left(Tally().close(5.0), Common(total_steps=100)))
+    assert progress.seconds_left(Tally().close(5.0), Common(total_steps=100, minutes=1.0)) == 55.0
 
 
-def test_the_time_that_is_left_is_shown() -> None:
+def test_the_line_ends_with_the_time_left() -> None:
     assert progress.line(row(), Common(total_steps=640 + 160 * 3723)).endswith("left 1:02:03")
 
 
-def test_elsewhere_than_on_a_terminal_each_row_is_a_line() -> None:
+def test_without_a_terminal_each_row_is_a_line() -> None:
     out = io.StringIO()
     shown = Progress("a run", NO_LIMITS, out)
-    shown.say("hello [bold]")  # nothing in it is markup
+    shown.say("hello [bold]")  # markup is not interpreted
     shown.show(row(4.0))
     shown.show(row(8.0))
     shown.close()
@@ -122,7 +120,7 @@ def test_elsewhere_than_on_a_terminal_each_row_is_a_line() -> None:
     assert [line[:7] for line in lines[1:]] == ["0:00:04", "0:00:08"]
 
 
-def test_on_a_terminal_there_is_a_table_that_stays_when_it_ends(
+def test_on_a_terminal_a_live_table_remains_at_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Terminal(io.StringIO):
@@ -136,7 +134,7 @@ def test_on_a_terminal_there_is_a_table_that_stays_when_it_ends(
     shown.show(row())
     shown.say("an actor died")
     shown.close()
-    shown.close()  # twice does no harm
+    shown.close()  # a second time is harmless
     for part in ("a run", "an actor died", "640", "160 a second", "at most 0:00:56 left"):
         assert part in out.getvalue()
 
@@ -144,7 +142,7 @@ def test_on_a_terminal_there_is_a_table_that_stays_when_it_ends(
 @pytest.mark.parametrize(
     ("seconds", "said"), [(0, "0:00:00"), (59.9, "0:00:59"), (36610, "10:10:10")]
 )
-def test_time_is_told_in_hours_minutes_and_seconds(seconds: float, said: str) -> None:
+def test_clock_formats_hours_minutes_and_seconds(seconds: float, said: str) -> None:
     assert progress.clock(seconds) == said
 
 
@@ -186,7 +184,7 @@ def image(*shape: int, dtype: Any = np.uint8) -> Box:
         ),
     ],
 )  # fmt: skip
-def test_the_layers_and_what_they_see_are_said_in_a_line(
+def test_the_summary_names_the_layers_and_the_observations(
     space: gymnasium.Space[Any], units: int, line: str
 ) -> None:
     assert said(space, units) == (line, [])
@@ -223,18 +221,20 @@ def test_the_layers_and_what_they_see_are_said_in_a_line(
     ],
     ids=["Dict", "stack", "gray", "Tuple"],
 )
-def test_each_part_of_what_is_seen_is_said(space: gymnasium.Space[Any], line: str) -> None:
+def test_the_summary_names_each_part_of_an_observation(
+    space: gymnasium.Space[Any], line: str
+) -> None:
     assert said(space) == (line, [])
 
 
-def test_of_images_that_no_convolution_sees_a_run_says_so() -> None:
+def test_a_model_without_convolutions_for_images_is_warned_about() -> None:
     line, (warning,) = said(image(6, 30, 30, 7))  # seven frames of six channels, perhaps
     assert line.startswith("model: MLP")
     assert "flattened to" in line
-    assert warning.startswith("no convolutions see the images in it")
+    assert warning.startswith("the model has no convolutions for the images")
 
 
-def test_of_a_policy_with_critics_the_layers_of_the_policy_are_said() -> None:
+def test_the_summary_of_an_actor_critic_names_the_policys_layers() -> None:
     envs = environments.make(toys.Aim, 1)
     model = sac.Config(hidden="16,16").make_model(None, envs.spec, envs.actions)
     (line,) = progress.summary(model, envs)
@@ -242,7 +242,7 @@ def test_of_a_policy_with_critics_the_layers_of_the_policy_are_said() -> None:
     assert line.endswith("; sees 1 number")
 
 
-def test_that_illegal_actions_are_masked_is_said() -> None:
+def test_the_summary_mentions_action_masks() -> None:
     envs = environments.make(space_toys.Masked, 1)
     envs.reset(1)
     model = networks.build(None, envs.spec, envs.actions.outputs)
@@ -259,14 +259,16 @@ class Own(nn.Module):
         return self.inner(obs["camera"])
 
 
-def test_of_a_model_of_ones_own_the_name_is_said_and_no_advice_given() -> None:
+def test_the_summary_of_a_users_model_is_its_name_without_advice() -> None:
     line, rest = said(Dict({"camera": image(30, 30, 3)}), maker=Own)
     assert line == "model: Own; sees a Dict of ['camera'] images of 3 channels, 30x30"
     assert not rest
 
 
 @pytest.mark.usefixtures("local", "no_curve")
-def test_a_run_says_it_at_the_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_prints_the_summary_at_the_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = a2c.Config(env=toys.Guess, actors=1, envs_per_actor=2, random_start=0, total_steps=1)
     a2c.train(config, run=tmp_path / "run")
     _, watch, model, *_ = capsys.readouterr().out.splitlines()
@@ -280,10 +282,10 @@ def test_a_run_says_it_at_the_start(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 @pytest.fixture
 def displayed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """A notebook: what it displays, a table that is changed in its place."""
+    """Return what a notebook displays, with updates in place."""
     shown: list[Any] = []
 
-    class ZMQInteractiveShell:  # the class by which rich tells a notebook
+    class ZMQInteractiveShell:  # rich detects a notebook by the name of this class
         pass
 
     class Handle:
@@ -297,11 +299,11 @@ def displayed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     there = types.SimpleNamespace(display=display)
     monkeypatch.setitem(sys.modules, "IPython.display", there)
     monkeypatch.setattr("builtins.get_ipython", ZMQInteractiveShell, raising=False)
-    monkeypatch.setenv("FORCE_COLOR", "1")  # as kernels have it
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as set by kernels
     return shown
 
 
-def test_a_notebook_shows_one_table_that_changes_and_plain_lines(
+def test_a_notebook_shows_one_updated_table_and_plain_lines(
     displayed: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     shown = Progress("a2c on Pong", NO_LIMITS)

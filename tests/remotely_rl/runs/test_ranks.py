@@ -1,4 +1,4 @@
-"""Runs with several learners, each in a process: that they learn as one, and how they end."""
+"""Runs with several learners, each in a process: they learn as one and end together."""
 
 import dataclasses
 import os
@@ -30,7 +30,7 @@ GIVEN: dict[str, Any] = {
 A2C = a2c.Config(**GIVEN, random_start=0, total_steps=7_000)
 OF_REPLAY: dict[str, Any] = {"learn_from": 64, "batch_size": 16, "replay_ratio": 4.0}
 RUNS: dict[str, tuple[Any, Any]] = {
-    # More than a hundred updates each, after which the learners compare their parameters.
+    # More than a hundred updates each: then the learners compare their parameters.
     "a2c": (a2c, A2C),
     "ppo": (ppo, ppo.Config(**GIVEN, overlap=True, total_steps=7_000)),
     "rainbow": (rainbow, rainbow.Config(**GIVEN, **OF_REPLAY, total_steps=1_500)),
@@ -38,12 +38,12 @@ RUNS: dict[str, tuple[Any, Any]] = {
 
 
 def the_rank() -> int:
-    """The process of the learner that is not the first, once it is there."""
+    """Return the process of a learner other than rank 0, once it has started."""
 
     def found() -> list[int]:
         return [one.pid for one in remotely.actors() if one.class_name == "Rank"]
 
-    wait_until(found, "the other learner is there")
+    wait_until(found, "the other learner has started")
     return found()[0]
 
 
@@ -54,7 +54,7 @@ def meanwhile(act: Callable[[], object]) -> threading.Thread:
 
 
 def until_updates(run: Path) -> None:
-    """Waits for the first row, which the first update after a game has."""
+    """Wait for the first row, which is written at the first update after a game."""
     wait_until(lambda: metrics.read(run / "metrics.csv"), "there is a row")
 
 
@@ -81,7 +81,7 @@ def test_two_learners_stay_equal_count_all_steps_and_resume(name: str, tmp_path:
 
 
 @pytest.mark.slow
-def test_learners_that_begin_with_the_model_of_a_run_stay_equal(tmp_path: Path) -> None:
+def test_learners_started_from_a_runs_model_stay_equal(tmp_path: Path) -> None:
     _, config = RUNS["ppo"]
     alone = dataclasses.replace(config, learners=1, total_steps=1_000)
     ppo.train(alone, run=tmp_path / "first")
@@ -99,7 +99,7 @@ def test_the_same_seed_gives_the_same_run_bit_by_bit(tmp_path: Path) -> None:
 
 
 @pytest.mark.chaos
-def test_a_rank_that_is_killed_ends_the_run_which_names_it_and_keeps_the_checkpoint(
+def test_a_killed_rank_ends_the_run_which_names_it_and_keeps_the_checkpoint(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     a2c.train(dataclasses.replace(A2C, total_steps=200), run=tmp_path / "run")
@@ -108,7 +108,7 @@ def test_a_rank_that_is_killed_ends_the_run_which_names_it_and_keeps_the_checkpo
 
     def kill() -> None:
         pid = the_rank()
-        time.sleep(0.2)  # anywhere: as it starts, or as it learns
+        time.sleep(0.2)  # at any point: while it starts, or while it learns
         os.kill(pid, signal.SIGKILL)
         killed.append(time.monotonic())
 
@@ -123,7 +123,7 @@ def test_a_rank_that_is_killed_ends_the_run_which_names_it_and_keeps_the_checkpo
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_all_learners_in_good_order(tmp_path: Path) -> None:
+def test_ctrl_c_ends_all_learners_gracefully(tmp_path: Path) -> None:
     config = dataclasses.replace(A2C, total_steps=0)
 
     def interrupt() -> None:
@@ -162,7 +162,7 @@ ALONE: dict[str, tuple[Any, dict[str, Any]]] = {
 
 @pytest.mark.usefixtures("local")
 @pytest.mark.parametrize("name", ALONE)
-def test_one_learner_on_a_store_is_a_run_without_one_bit_by_bit(name: str, tmp_path: Path) -> None:
+def test_one_learner_with_a_store_learns_the_same_as_without(name: str, tmp_path: Path) -> None:
     algorithm, changes = ALONE[name]
     given = {**GIVEN, "learners": 1, **changes}
     for share in ("gradients", "store"):
@@ -183,7 +183,7 @@ def test_learners_that_share_a_store_count_all_steps_and_resume(name: str, tmp_p
     result = algorithm.train(config, run=tmp_path / "run")
     assert result.ended == "2,000 steps are done"
     assert result.episodes > 0.4 * result.env_steps
-    updates = result.env_steps // 64  # of rank 0 alone, whose rounds are half of all, about
+    updates = result.env_steps // 64  # only rank 0's, which has about half of all rounds
     assert name != "a2c" or result.updates > updates / 4
     more = dataclasses.replace(config, total_steps=2_500)
     resumed = algorithm.train(more, resume=tmp_path / "run")
@@ -192,7 +192,7 @@ def test_learners_that_share_a_store_count_all_steps_and_resume(name: str, tmp_p
 
 
 @pytest.mark.chaos
-def test_a_learner_on_a_store_that_is_killed_is_missed_by_nobody(
+def test_with_a_store_the_run_continues_if_a_learner_is_killed(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     config = dataclasses.replace(A2C, learners_share="store", learners=3, total_steps=0)
@@ -200,7 +200,7 @@ def test_a_learner_on_a_store_that_is_killed_is_missed_by_nobody(
     def act() -> None:
         until_updates(tmp_path / "run")
         os.kill(the_rank(), signal.SIGKILL)
-        wait_until(lambda: "the others go on" in capfd.readouterr().out, "the death is told")
+        wait_until(lambda: "the others continue" in capfd.readouterr().out, "the death is told")
         os.kill(os.getpid(), signal.SIGINT)
 
     acting = meanwhile(act)
@@ -210,10 +210,10 @@ def test_a_learner_on_a_store_that_is_killed_is_missed_by_nobody(
     assert (tmp_path / "run" / "checkpoint.pt").exists()
 
 
-# --- what is refused ------------------------------------------------------------------------------
+# --- rejected configs -----------------------------------------------------------------------------
 
 
-def test_more_learners_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_learners_than_gpus_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     config = dataclasses.replace(A2C, device="cuda", learners=3)
@@ -223,7 +223,7 @@ def test_more_learners_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) ->
         ranks.check(dataclasses.replace(config, device="cuda:1", learners=2))
 
 
-def test_actors_that_come_as_they_like_are_refused() -> None:
+def test_several_learners_reject_a_variable_number_of_actors() -> None:
     for config, what in (
         (appo.Config(learners=2, actors=0), "actors=0"),
         (ppo.Config(learners=2, arrivals=True), "arrivals"),
@@ -233,13 +233,13 @@ def test_actors_that_come_as_they_like_are_refused() -> None:
 
 
 @pytest.mark.usefixtures("local")
-def test_learners_without_processes_are_refused(tmp_path: Path) -> None:
+def test_several_learners_are_rejected_in_local_mode(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="REMOTELY_LOCAL=1 runs all in one: unset it"):
         a2c.train(A2C, run=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_an_unknown_kind_of_sharing_is_answered_with_the_closest() -> None:
+def test_an_unknown_value_of_learners_share_suggests_the_closest() -> None:
     with pytest.raises(
         TrainingError, match=r"gradients or store, not 'stor', did you mean 'store'"
     ):
@@ -251,7 +251,7 @@ def test_an_unknown_kind_of_sharing_is_answered_with_the_closest() -> None:
         dqn.Config(learners_share="store", reset_interval=5).check_run()
 
 
-def test_a_store_on_a_system_without_its_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_is_rejected_without_memory_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_file, "SUPPORTED", False)
     for config in (a2c.Config(learners_share="store"), appo.Config(learners=2)):
         with pytest.raises(TrainingError, match="share a store need Linux"):
@@ -259,7 +259,7 @@ def test_a_store_on_a_system_without_its_memory_is_refused(monkeypatch: pytest.M
     ranks.check(appo.Config())
 
 
-def test_a_batch_of_all_learners_has_to_be_there_before_the_first_update() -> None:
+def test_the_first_update_needs_a_batch_for_all_learners() -> None:
     config = dqn.Config(learners=4, batch_size=128, learn_from=400)
     with pytest.raises(TrainingError, match=r"batch_size of all learners \(512\) is more than"):
         config.check_run()

@@ -1,4 +1,4 @@
-"""What a run leaves in its folder, and when."""
+"""The files that a run writes into its folder, and when."""
 
 import dataclasses
 import errno
@@ -35,7 +35,7 @@ def test_rows_and_checkpoints_are_written_when_they_are_due(tmp_path: Path) -> N
         assert run.folder.checkpoint.exists()
 
 
-def test_a_disk_that_is_full_is_told_of_once_and_training_goes_on(
+def test_a_full_disk_is_reported_once_and_training_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save, clock = run_folder.save_checkpoint, Clock()
@@ -46,11 +46,11 @@ def test_a_disk_that_is_full_is_told_of_once_and_training_goes_on(
     with session(tmp_path, clock=clock) as run:
         run.restore(Learner())
         monkeypatch.setattr(run_folder, "save_checkpoint", full)
-        for _ in range(4):  # rows are written meanwhile: they are small
+        for _ in range(4):  # rows are still written, because they are small
             clock.now += 31
             run.tick()
         said = capsys.readouterr().out.splitlines()
-        sentence = f"cannot write to {run.folder.path}: No space left on device; going on"
+        sentence = f"cannot write to {run.folder.path}: No space left on device; training continues"
         assert said.count(sentence) == 1
         assert not run.folder.checkpoint.exists()
 
@@ -63,7 +63,7 @@ def test_a_disk_that_is_full_is_told_of_once_and_training_goes_on(
     assert len(metrics.read(run.folder.metrics)) == 5
 
 
-def test_the_curve_of_a_short_run_has_a_beginning_and_no_row_is_of_nothing(tmp_path: Path) -> None:
+def test_a_short_run_has_an_early_row_and_no_empty_rows(tmp_path: Path) -> None:
     clock = Clock()
     with session(tmp_path, clock=clock) as run:
         run.restore(Learner())
@@ -72,7 +72,7 @@ def test_the_curve_of_a_short_run_has_a_beginning_and_no_row_is_of_nothing(tmp_p
             run.tally.sampled(10, [Episode(7.0, 5)] * games, {})
             run.learnt({"train/entropy": seconds}, [0])
         clock.now += 1
-        run.tally.sampled(5, [Episode(7.0, 5)] * 30, {})  # nothing is learnt of these any more
+        run.tally.sampled(5, [Episode(7.0, 5)] * 30, {})  # no update uses these
         clock.now += 1
     rows = metrics.read(run.folder.metrics)
     assert [(row["time/seconds"], row["train/entropy"]) for row in rows] == [(1, 0.75), (3.5, 1.5)]
@@ -82,7 +82,7 @@ def test_the_curve_of_a_short_run_has_a_beginning_and_no_row_is_of_nothing(tmp_p
         clock.now += 1
         again.tally.sampled(5, [Episode(9.0, 5)] * 30, {})
     assert metrics.read(run.folder.metrics) == rows
-    assert again.result.best_return == 9.0  # judged all the same
+    assert again.result.best_return == 9.0  # counts without an update
 
 
 def test_a_resumed_run_that_does_nothing_keeps_its_checkpoint(tmp_path: Path) -> None:
@@ -94,20 +94,20 @@ def test_a_resumed_run_that_does_nothing_keeps_its_checkpoint(tmp_path: Path) ->
     assert run.result.new_steps == 0
 
 
-def test_the_half_of_a_checkpoint_that_a_killed_run_left_does_not_hurt(tmp_path: Path) -> None:
+def test_an_incomplete_checkpoint_of_a_killed_run_is_harmless(tmp_path: Path) -> None:
     folder = finished_run(tmp_path)
     half = folder.checkpoint.with_suffix(".pt.tmp")
     whole = folder.checkpoint.read_bytes()
-    half.write_bytes(whole[: len(whole) // 2])  # kill -9 came in the middle of the next
+    half.write_bytes(whole[: len(whole) // 2])  # killed while it wrote the next
     with resumed(folder) as run:
         run.restore(Learner())
         assert run.env_steps == 500
         run.tally.sampled(1, [], {})
-    assert not half.exists()  # the next save has taken its place
+    assert not half.exists()  # replaced by the next save
     assert run_folder.load_checkpoint(folder.checkpoint)["times_resumed"] == 1
 
 
-def test_the_best_return_has_a_checkpoint_of_its_own(tmp_path: Path) -> None:
+def test_the_best_return_has_its_own_checkpoint(tmp_path: Path) -> None:
     clock = Clock()
     with session(tmp_path, clock=clock) as run:
         run.restore(Learner())
@@ -118,7 +118,7 @@ def test_the_best_return_has_a_checkpoint_of_its_own(tmp_path: Path) -> None:
             assert run_folder.load_checkpoint(run.folder.best)["counters"]["best_return"] == best
 
 
-def test_a_run_that_crashed_goes_on_without_losing_its_best_agent(tmp_path: Path) -> None:
+def test_a_resumed_run_keeps_the_best_agent_of_before_a_crash(tmp_path: Path) -> None:
     clock = Clock()
     folder = finished_run(tmp_path)  # its mean is 9
     with resumed(folder, clock) as run:
@@ -128,7 +128,7 @@ def test_a_run_that_crashed_goes_on_without_losing_its_best_agent(tmp_path: Path
         run.tick()
         best = folder.best.read_bytes()
         before = folder.checkpoint.read_bytes()
-    folder.checkpoint.write_bytes(before)  # kill -9 came before the next checkpoint
+    folder.checkpoint.write_bytes(before)  # killed before the next checkpoint
     with resumed(folder, clock) as run:
         run.restore(Learner())
         run.tally.sampled(1, [Episode(15.0, 1)] * 30, {})
@@ -138,13 +138,13 @@ def test_a_run_that_crashed_goes_on_without_losing_its_best_agent(tmp_path: Path
     assert run.result.best_return == 20.0
 
 
-def test_the_folder_keeps_what_was_asked_for(tmp_path: Path) -> None:
+def test_the_folder_keeps_the_config(tmp_path: Path) -> None:
     folder = finished_run(tmp_path)
     kept = json.loads((folder.path / "config.json").read_text())
     assert kept == {"algorithm": "toy", "config": dataclasses.asdict(CONFIG) | {"wrappers": []}}
 
 
-def test_a_run_folder_that_exists_is_not_written_into(tmp_path: Path) -> None:
+def test_an_existing_run_folder_is_rejected(tmp_path: Path) -> None:
     finished_run(tmp_path)
     with pytest.raises(TrainingError, match=r"exists already; resume it with --resume"):
         session(tmp_path)
@@ -153,33 +153,33 @@ def test_a_run_folder_that_exists_is_not_written_into(tmp_path: Path) -> None:
 # --- clipped rewards ------------------------------------------------------------------------------
 
 
-def test_it_is_news_once_and_told_again_in_all() -> None:
+def test_clipping_is_reported_once_and_in_the_summary() -> None:
     clipped = ClippingReport(1.0)
     clipped.count({"train/rewards_clipped": 0.0})
     assert (clipped.news(), clipped.summary()) == ("", "")
     clipped.count({"train/rewards_clipped": 0.02})
     assert clipped.news().startswith("1 % of rewards were clipped to 1 for the learner")
     clipped.count({"train/rewards_clipped": 0.07})
-    clipped.count({"entropy_coef": 1.0})  # an update that took no rewards, as of a later pass
+    clipped.count({"entropy_coef": 1.0})  # an update without rewards, such as a later epoch
     assert clipped.news() == ""
     assert clipped.summary().startswith("3 % of rewards were clipped")
 
 
 @pytest.mark.usefixtures("local")
 @pytest.mark.parametrize(
-    ("template", "bound", "share"), [(a2c, 10.0, 2 / 3), (a3c, 10.0, 2 / 3), (a2c, 30.0, 0.0)]
+    ("algorithm", "bound", "share"), [(a2c, 10.0, 2 / 3), (a3c, 10.0, 2 / 3), (a2c, 30.0, 0.0)]
 )
-def test_a_run_tells_which_part_of_the_rewards_it_clips(
-    template: Any, bound: float, share: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_run_reports_the_share_of_clipped_rewards(
+    algorithm: Any, bound: float, share: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = template.Config(
+    config = algorithm.Config(
         env=toys.Counting, actors=1, envs_per_actor=4, rollout_steps=8, random_start=0,
         total_steps=200, reward_clip=bound, log_interval_s=1e6, checkpoint_interval_s=1e6,
     )  # fmt: skip
 
-    template.train(config, run=tmp_path / "run")
+    algorithm.train(config, run=tmp_path / "run")
 
     for row in metrics.read(tmp_path / "run" / "metrics.csv"):
         assert row["train/rewards_clipped"] == pytest.approx(share, abs=0.1)
-    told = " % of rewards were clipped to 10 for the learner" in capsys.readouterr().out
-    assert told == (share > 0)
+    is_reported = " % of rewards were clipped to 10 for the learner" in capsys.readouterr().out
+    assert is_reported == (share > 0)

@@ -1,4 +1,4 @@
-"""The replay of a run: who fills which columns, when updates are owed, and what it says."""
+"""The replay of a run: its columns, when updates are due, and its messages."""
 
 import contextlib
 import dataclasses
@@ -38,7 +38,7 @@ def model() -> networks.QNetwork:
 
 @pytest.fixture
 def run_replay(tmp_path: Path, no_curve: None) -> Iterator[Make]:
-    """Makes the replay of a run whose config has these changes."""
+    """Return a function that makes the replay of a run with changes of the config."""
     with contextlib.ExitStack() as stack:
 
         def make(**changes: Any) -> RunReplay:
@@ -72,15 +72,15 @@ def test_rewards_are_kept_raw_and_clipped_as_the_config_says(run_replay: Make) -
     assert set(experience.draw(0).reward.tolist()) == {10.0, 15.0}
 
 
-def test_the_number_of_updates_is_told_whatever_the_batch(
+def test_the_number_of_updates_per_step_is_printed(
     run_replay: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
     monkeypatch.setattr(Session, "say", lambda session, text: said.append(text))
     run_replay(batch_size=5)
     assert "an update for every 2.5 steps (replay_ratio / batch_size)" in said
-    assert replaying.told(1.0) == "1 update for each step (replay_ratio / batch_size)"
-    assert replaying.told(4.0) == "4 updates for each step (replay_ratio / batch_size)"
+    assert replaying.updates_per_step(1.0) == "1 update for each step (replay_ratio / batch_size)"
+    assert replaying.updates_per_step(4.0) == "4 updates for each step (replay_ratio / batch_size)"
 
 
 @pytest.mark.parametrize(("reward_clip", "unit"), [(0.0, (1400 / 3) ** 0.5), (15.0, 1.0)])
@@ -90,7 +90,7 @@ def test_the_unit_of_values_is_that_of_the_rewards_played(reward_clip: float, un
     assert learner.value_scale.std == pytest.approx(unit)
 
 
-def test_updates_are_owed_once_there_are_enough_steps_to_learn_from(run_replay: Make) -> None:
+def test_updates_are_due_after_learn_from_steps(run_replay: Make) -> None:
     experience = run_replay()
     first = rollout()
     assert first.steps == 18  # of 24 rows, as every fourth is a reset
@@ -105,7 +105,7 @@ def test_updates_are_owed_once_there_are_enough_steps_to_learn_from(run_replay: 
     assert experience.ratio.updates_owed == 2
 
 
-def test_n_and_gamma_of_a_draw_are_those_that_it_is_given_or_those_of_the_config(
+def test_n_step_and_gamma_of_a_draw_default_to_the_config(
     run_replay: Make,
 ) -> None:
     experience = run_replay(reward_clip=0.0)
@@ -120,7 +120,7 @@ def test_n_and_gamma_of_a_draw_are_those_that_it_is_given_or_those_of_the_config
     assert set(late.reward.tolist()) == {10.0, 20.0, 30.0}
 
 
-def test_a_gamma_that_a_hook_has_changed_is_that_of_later_draws(tmp_path: Path) -> None:
+def test_a_gamma_changed_by_a_hook_applies_to_later_draws(tmp_path: Path) -> None:
     with sessions.session(tmp_path, CONFIG) as session:
         session.learner = QLearner(CONFIG, model(), ACTIONS)
         experience = RunReplay(session)
@@ -143,7 +143,7 @@ def test_beta_rises_to_1_by_the_end_of_the_schedule(
     assert betas == pytest.approx([0.4, 0.7, 1.0])
 
 
-def test_new_steps_are_counted_into_the_statistics_once() -> None:
+def test_new_steps_update_the_statistics_once() -> None:
     learner = QLearner(CONFIG, model(), ACTIONS)
 
     replaying.count_in(learner, [rollout()])
@@ -154,7 +154,7 @@ def test_new_steps_are_counted_into_the_statistics_once() -> None:
     assert learner.reward_clipper.pop_metrics()["train/rewards_clipped"] == 2 / 3
 
 
-def test_images_of_a_batch_become_channels_last_and_stay_what_they_are(run_replay: Make) -> None:
+def test_images_of_a_batch_become_channels_last_with_equal_values(run_replay: Make) -> None:
     learner = QLearner(CONFIG, model(), ACTIONS)
     experience = run_replay()
     experience.append([rollout()])
@@ -166,7 +166,7 @@ def test_images_of_a_batch_become_channels_last_and_stay_what_they_are(run_repla
     assert steps.obs.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_a_replay_that_the_disk_cannot_hold_is_told_once_and_leaves_the_checkpoint(
+def test_a_replay_that_does_not_fit_the_disk_is_reported_once_and_not_in_the_checkpoint(
     run_replay: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     experience = run_replay()

@@ -1,10 +1,9 @@
-"""The folder of a run: checkpoints that are written whole, read or refused."""
+"""Run folders, and checkpoints."""
 
 import json
 import resource
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from remotely_rl.runs import run_folder, training
 from tests.remotely_rl.runs.sessions import TRAINED
 
 
-def test_a_file_that_there_is_no_room_for_is_an_oserror_and_leaves_the_one_before(
+def test_a_durable_write_to_a_full_disk_raises_oserror_and_keeps_the_old_file(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "checkpoint.pt"
@@ -32,7 +31,7 @@ def test_a_file_that_there_is_no_room_for_is_an_oserror_and_leaves_the_one_befor
     assert run_folder.load_checkpoint(path)["n"] == 2
 
 
-def test_runs_that_begin_in_the_same_second_have_a_folder_each(
+def test_runs_started_in_the_same_second_have_separate_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -44,30 +43,17 @@ def test_runs_that_begin_in_the_same_second_have_a_folder_each(
 
 
 @pytest.mark.parametrize(
-    ("count", "told"), [(2, "seed-1, seed-2$"), (12, r"seed-1, seed-2, .*, seed-5, \.\.\.$")]
+    ("count", "names"), [(2, "seed-1, seed-2$"), (12, r"seed-1, seed-2, .*, seed-5, \.\.\.$")]
 )
-def test_of_a_folder_of_runs_their_names_are_told(tmp_path: Path, count: int, told: str) -> None:
+def test_reading_a_folder_of_runs_names_them(tmp_path: Path, count: int, names: str) -> None:
     for seed in range(1, count + 1):
         run_folder.create(tmp_path / f"seed-{seed}", "a2c", a2c.Config(seed=seed))
-    with pytest.raises(TrainingError, match=f"holds several runs: name one of {told}"):
+    with pytest.raises(TrainingError, match=f"holds several runs: name one of {names}"):
         run_folder.read(tmp_path)
 
 
-def test_a_save_that_fails_leaves_the_checkpoint_before_it(tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint.pt"
-    run_folder.save_checkpoint(path, {"n": 1})
-
-    class Unsaveable:
-        def __reduce__(self) -> Any:
-            raise RuntimeError("no")
-
-    with pytest.raises(RuntimeError):
-        run_folder.save_checkpoint(path, {"n": Unsaveable()})
-    assert run_folder.load_checkpoint(path)["n"] == 1
-
-
 @pytest.mark.parametrize(("number", "age"), [(1, "an earlier"), (1000, "a later")])
-def test_a_checkpoint_of_another_version_is_refused_with_both_formats(
+def test_a_checkpoint_of_another_format_is_rejected_with_both_formats(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, age: str
 ) -> None:
     ours = run_folder.FORMAT
@@ -80,8 +66,8 @@ def test_a_checkpoint_of_another_version_is_refused_with_both_formats(
 
 
 @pytest.mark.usefixtures("local", "no_curve")
-def test_what_a_checkpoint_holds_is_that_of_its_format(tmp_path: Path) -> None:
-    # If this fails, raise run_folder.FORMAT and change what is here: older runs are refused then.
+def test_the_content_of_a_checkpoint_matches_its_format(tmp_path: Path) -> None:
+    # If this fails, increment run_folder.FORMAT and update this test: older runs are rejected then.
     a2c.train(TRAINED, run=tmp_path / "run")
     content = run_folder.load_checkpoint(tmp_path / "run" / "checkpoint.pt")
     assert run_folder.FORMAT == 3
@@ -94,7 +80,7 @@ def test_what_a_checkpoint_holds_is_that_of_its_format(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_a_folder_of_an_earlier_version_is_read_with_the_names_of_today(tmp_path: Path) -> None:
+def test_fields_of_an_earlier_version_are_renamed(tmp_path: Path) -> None:
     kept = {"algorithm": "sac", "config": {"env": "Pendulum-v1", "hidden_units": 32, "tau": 0.1}}
     (tmp_path / "config.json").write_text(json.dumps(kept))
     config = training.config_of(sac.Config, "sac", tmp_path)

@@ -1,4 +1,4 @@
-"""A run for each of several seeds: which, how many at a time, continued, stopped, summed up."""
+"""Runs of several seeds: how many at a time, resumed, stopped, and summarized."""
 
 import os
 import signal
@@ -33,20 +33,20 @@ def invoke(*command: str) -> Result:
     ("text", "named"),
     [("1-5", [1, 2, 3, 4, 5]), ("1,2,7", [1, 2, 7]), ("7", [7]), ("9, 1-3", [9, 1, 2, 3])],
 )
-def test_seeds_are_named_one_by_one_or_from_to(text: str, named: list[int]) -> None:
+def test_seeds_are_lists_or_ranges(text: str, named: list[int]) -> None:
     assert seeds.numbers(text) == named
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "--seeds needs numbers as 1-5 or 1,2,7, not ''"),
+        ("", "--seeds needs numbers such as 1-5 or 1,2,7, not ''"),
         ("5-1", "not '5-1'"),
         ("one", "not 'one'"),
         ("1-3,2", "--seeds 1-3,2 names a seed twice"),
     ],
 )
-def test_what_names_no_seeds_is_told(text: str, said: str) -> None:
+def test_invalid_seeds_are_rejected(text: str, said: str) -> None:
     with pytest.raises(TrainingError) as refused:
         seeds.numbers(text)
     assert said in str(refused.value)
@@ -63,7 +63,7 @@ def test_what_names_no_seeds_is_told(text: str, said: str) -> None:
         (2, 2, 99, 9),
     ],
 )
-def test_as_many_runs_train_at_a_time_as_there_are_cores_for_unless_told_otherwise(
+def test_as_many_runs_train_at_a_time_as_fit_the_cores_by_default(
     cores: int, actors: int, asked: int | None, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(threads, "cores", lambda: cores)
@@ -75,7 +75,7 @@ def test_as_many_runs_train_at_a_time_as_there_are_cores_for_unless_told_otherwi
 
 
 @pytest.mark.parametrize(("free", "count"), [([5.0, 4.5], 4), ([1.0], 1), ([99.0], 8)])
-def test_on_a_cluster_actors_have_room_there_and_learners_here(
+def test_on_a_cluster_the_limit_is_its_cores_for_actors_and_ours_for_learners(
     free: list[float], count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machines = [SimpleNamespace(free_cpus=cpus) for cpus in free]
@@ -88,7 +88,7 @@ def test_on_a_cluster_actors_have_room_there_and_learners_here(
     assert f"the cluster has {int(sum(free))} cores free for 2 actors each" in why
 
 
-def test_the_table_has_a_line_for_each_and_the_mean_of_those_that_are_over() -> None:
+def test_the_table_has_a_line_per_run_and_the_mean_of_finished_ones() -> None:
     first = Outcome(1, "100 steps are done", True, False, 10.0, 12.0, 100, 61.0)
     second = first._replace(seed=2, return_mean=20.0)
     third = Outcome(3, "failed, with status 1", False, True)
@@ -99,7 +99,7 @@ def test_the_table_has_a_line_for_each_and_the_mean_of_those_that_are_over() -> 
     assert mean == "mean return 15.00 ± 63.55 (95 %) of 2 runs"
 
 
-def test_a_run_that_is_resumed_has_its_own_model_and_settings(tmp_path: Path) -> None:
+def test_a_resumed_run_keeps_its_own_model_and_settings(tmp_path: Path) -> None:
     words = ["train", "ppo", "--initial=other", "--preset=paper", "--gamma=0.9"]
     assert seeds.command(words, 3, tmp_path / "new") == [
         *words, "--seed=3", f"--run={tmp_path / 'new'}"
@@ -112,7 +112,7 @@ def test_a_run_that_is_resumed_has_its_own_model_and_settings(tmp_path: Path) ->
 # --- processes ------------------------------------------------------------------------------------
 
 EXIT = "import sys; print('begun', flush=True); sys.exit(int(sys.argv[1]))"
-# In short sleeps: a signal just before a sleep begins does not end it.
+# Short sleeps, because a signal just before a sleep does not end it.
 SLEEP = """
 import time
 print("begun", flush=True)
@@ -121,21 +121,21 @@ while True:
 """
 
 
-def test_each_command_is_a_process_whose_lines_are_said_with_its_seed() -> None:
+def test_each_command_is_a_process_whose_output_is_prefixed_with_its_seed() -> None:
     said: list[str] = []
     ended = Processes(2, said.append, EXIT).run({4: ["0"], 5: ["3"]}, lambda seed, code: True)
     assert ended == {4: 0, 5: 3}
     assert sorted(said) == ["seed 4: begun", "seed 5: begun"]
 
 
-def test_no_other_one_begins_when_one_may_not_go_on() -> None:
+def test_no_other_process_starts_after_one_may_not_continue() -> None:
     several = Processes(1, print, EXIT)
     ended = several.run({1: ["0"], 2: ["2"], 3: ["0"]}, lambda seed, code: code == 0)
     assert ended == {1: 0, 2: 2}
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_reaches_all_that_run_and_no_other_one_begins(number: signal.Signals) -> None:
+def test_a_signal_is_forwarded_to_all_and_no_other_process_starts(number: signal.Signals) -> None:
     said: list[str] = []
 
     def say(line: str) -> None:
@@ -157,15 +157,15 @@ def test_a_signal_reaches_all_that_run_and_no_other_one_begins(number: signal.Si
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch, local: None, no_curve: None) -> list[list[str]]:
-    """Commands run in this process, one after another; returns those that have."""
+    """Run commands in this process, one after another; return those that ran."""
     ran: list[list[str]] = []
 
-    def run(its: Any, commands: seeds.Commands, may_go_on: Any) -> dict[int, int]:
+    def run(its: Any, commands: seeds.Commands, may_continue: Any) -> dict[int, int]:
         codes = {}
         for seed, words in commands.items():
             ran.append([*words])
             codes[seed] = invoke(*words).exit_code
-            if not may_go_on(seed, codes[seed]):
+            if not may_continue(seed, codes[seed]):
                 break
         return codes
 
@@ -174,7 +174,7 @@ def here(monkeypatch: pytest.MonkeyPatch, local: None, no_curve: None) -> list[l
     return ran
 
 
-def test_each_seed_has_a_run_beside_the_others_and_those_that_are_over_stay_as_they_are(
+def test_each_seed_has_its_own_run_and_finished_runs_are_kept(
     here: list[list[str]], tmp_path: Path
 ) -> None:
     run = tmp_path / "runs"
@@ -195,7 +195,7 @@ def test_each_seed_has_a_run_beside_the_others_and_those_that_are_over_stay_as_t
     assert "(95 %) of 2 runs" in done.output
 
 
-def test_without_a_folder_one_is_made_in_runs(
+def test_the_default_folder_is_in_runs(
     here: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -204,7 +204,7 @@ def test_without_a_folder_one_is_made_in_runs(
     assert (folder / "seed-7" / "checkpoint.pt").exists()
 
 
-def test_a_run_that_fails_before_its_folder_is_made_is_the_last(
+def test_no_run_starts_after_one_has_failed_before_its_folder_was_made(
     here: list[list[str]], tmp_path: Path
 ) -> None:
     words = [*TINY, "--seeds", "1-3", "--total-steps=64", "--run", str(tmp_path / "runs")]
@@ -219,15 +219,15 @@ def test_a_run_that_fails_before_its_folder_is_made_is_the_last(
     ("words", "said"),
     [
         (["--seeds", "1-2", "--preset", "none"], "each run of --seeds needs an end: --total-steps"),
-        (["--seeds", "x", "--minutes", "1"], "--seeds needs numbers as 1-5 or 1,2,7, not 'x'"),
+        (["--seeds", "x", "--minutes", "1"], "--seeds needs numbers such as 1-5 or 1,2,7, not 'x'"),
         (["--seeds", "1", "--seed", "2"], "--seeds gives each run its seed: leave out --seed"),
-        (["--seeds", "1", "--resume", "r"], "--seeds resumes what is in its --run DIR: leave out"),
-        (["--at-once", "2"], "--at-once is how many runs of --seeds are trained at a time"),
+        (["--seeds", "1", "--resume", "r"], "--seeds resumes the runs in its --run DIR: leave out"),
+        (["--at-once", "2"], "--at-once limits the runs of --seeds: give --seeds too"),
         (["--seeds", "1", "--at-once", "0"], "0 is not in the range x>=1"),
         (["--seeds", "1", "--minutes", "-1"], "minutes must be at least 0"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_trained_is_told_before_anything_is_made(
+def test_invalid_options_are_rejected_before_any_folder_is_made(
     words: list[str], said: str, tmp_path: Path, here: list[list[str]]
 ) -> None:
     words = ["--preset", "none", *words]
@@ -243,16 +243,18 @@ def kept(run: Path, **settings: Any) -> None:
     run_folder.create(run, "ppo", ppo.Config(env="CartPole-v1", **settings))
 
 
-def test_a_run_with_other_settings_is_not_continued(tmp_path: Path) -> None:
+def test_a_run_with_other_settings_is_not_resumed(tmp_path: Path) -> None:
     run = tmp_path / "seed-1"
     kept(run, gamma=0.9, minutes=1, seed=1)
     (run / "checkpoint.pt").touch()
     seeds.check_continues(run, "ppo", ppo.Config(env="CartPole-v1", gamma=0.9, minutes=5))
-    with pytest.raises(TrainingError, match=r"seed-1 was trained with gamma=0.9, and not 0.99: "):
+    with pytest.raises(TrainingError, match=r"seed-1 was trained with gamma=0.9, not 0.99: "):
         seeds.check_continues(run, "ppo", ppo.Config(env="CartPole-v1"))
-    with pytest.raises(TrainingError, match="with env=CartPole-v1, and not Acrobot-v1: give --env"):
+    with pytest.raises(
+        TrainingError, match="with env=CartPole-v1, not Acrobot-v1: give the same --env"
+    ):
         seeds.check_continues(run, "ppo", ppo.Config(env="Acrobot-v1", gamma=0.9))
-    with pytest.raises(TrainingError, match="give --env-arg NAME=VALUE as then"):
+    with pytest.raises(TrainingError, match="give the same --env-arg NAME=VALUE"):
         seeds.check_continues(
             run,
             "ppo",
@@ -260,15 +262,15 @@ def test_a_run_with_other_settings_is_not_continued(tmp_path: Path) -> None:
         )
 
 
-def test_that_a_run_is_of_another_algorithm_is_told_before_its_settings(tmp_path: Path) -> None:
+def test_another_algorithm_is_reported_before_other_settings(tmp_path: Path) -> None:
     kept(tmp_path / "seed-1", gamma=0.9)
     with pytest.raises(TrainingError, match="seed-1 is a run of ppo; resume it with ppo, not a2c"):
         seeds.check_continues(tmp_path / "seed-1", "a2c", a2c.Config(env="CartPole-v1"))
 
 
-def test_a_run_without_a_checkpoint_and_a_folder_that_is_a_run_are_told(tmp_path: Path) -> None:
+def test_a_run_without_a_checkpoint_and_a_folder_that_is_a_run_are_rejected(tmp_path: Path) -> None:
     kept(tmp_path / "seed-1")
-    with pytest.raises(TrainingError, match="seed-1 has no checkpoint to go on from: remove it"):
+    with pytest.raises(TrainingError, match="seed-1 has no checkpoint to resume from: remove it"):
         seeds.check_continues(tmp_path / "seed-1", "ppo", ppo.Config(env="CartPole-v1"))
     with pytest.raises(TrainingError, match="seed-1 is a run itself: --seeds needs another"):
         seeds.check_continues(tmp_path / "seed-1" / "seed-1", "ppo", ppo.Config(env="CartPole-v1"))
@@ -276,7 +278,7 @@ def test_a_run_without_a_checkpoint_and_a_folder_that_is_a_run_are_told(tmp_path
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_ctrl_c_ends_all_runs_in_good_order_and_once_more_goes_on(tmp_path: Path) -> None:
+def test_ctrl_c_ends_all_runs_gracefully_and_the_same_command_resumes_them(tmp_path: Path) -> None:
     run = tmp_path / "runs"
     words = [*TINY, "--seeds=1-2", "--at-once=2", "--log-interval-s=1", f"--run={run}"]
     command = [sys.executable, "-m", "remotely_rl.cli", "train", *words]
@@ -294,7 +296,7 @@ def test_ctrl_c_ends_all_runs_in_good_order_and_once_more_goes_on(tmp_path: Path
     assert training.returncode == 0, rest
     assert rest.count("stopped by SIGINT") == 2
     assert rest.count("not over") == 2
-    assert rest.splitlines()[-1] == f"the same command with --run {run} goes on"
+    assert rest.splitlines()[-1] == f"the same command with --run {run} continues"
     steps = run_folder.load_checkpoint(run / "seed-1" / "checkpoint.pt")["counters"]["env_steps"]
 
     done = subprocess.run(

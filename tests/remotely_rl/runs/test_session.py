@@ -1,4 +1,4 @@
-"""A session: what it counts, when it stops, and what it keeps and restores at its end."""
+"""Sessions: their counts, when they stop, and what they save and restore at the end."""
 
 import contextlib
 import dataclasses
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("no_curve")
 
 
 class Stream:
-    """Gives what it was given."""
+    """Returns the given rollouts, one per call."""
 
     def __init__(self, rollouts: list[Rollout | None]):
         self.rollouts = rollouts
@@ -52,7 +52,7 @@ def rollout(seed: int, **changes: Any) -> Rollout:
     return toys.actor(TRAINED, toys.network(), seed, **changes).sample()
 
 
-def test_a_batch_is_gathered_of_what_holds_experience_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_gather_skips_empty_trajectories_and_keeps_the_rest(tmp_path: Path) -> None:
     one, two = rollout(1), rollout(2)
     empty = rollout(3)
     nothing = dataclasses.replace(empty.trajectory, valid=np.zeros_like(empty.trajectory.valid))
@@ -69,7 +69,7 @@ def test_a_batch_is_gathered_of_what_holds_experience_and_nothing_is_lost(tmp_pa
         assert run.tally.counters.episodes == games
 
 
-def test_no_two_actors_ever_share_a_stream_of_random_numbers(tmp_path: Path) -> None:
+def test_no_two_actors_share_a_seed(tmp_path: Path) -> None:
     folder = finished_run(tmp_path)
     seeds = set()
     for _ in range(2):
@@ -96,7 +96,7 @@ def test_a_loop_that_raises_keeps_its_checkpoint(tmp_path: Path) -> None:
     assert run.result.ended == "TrainingError: actors die"
 
 
-def test_a_learner_that_is_lost_leaves_the_last_good_checkpoint_as_it_is(
+def test_a_lost_learner_keeps_the_last_good_checkpoint(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = finished_run(tmp_path)
@@ -110,7 +110,7 @@ def test_a_learner_that_is_lost_leaves_the_last_good_checkpoint_as_it_is(
     assert f"the last good checkpoint is kept: --resume {folder.path}" in said
 
 
-def test_an_error_of_the_gpu_loses_the_learner_too(tmp_path: Path) -> None:
+def test_a_gpu_error_loses_the_learner(tmp_path: Path) -> None:
     run = session(tmp_path)
     error = torch.AcceleratorError("CUDA error: unspecified launch failure\nmore of it")
     with pytest.raises(LearnerLost, match=r"the GPU is lost: CUDA error: unspecified launch failu"):
@@ -118,7 +118,7 @@ def test_an_error_of_the_gpu_loses_the_learner_too(tmp_path: Path) -> None:
     assert not run.folder.checkpoint.exists()
 
 
-def test_a_learner_that_is_lost_before_the_first_checkpoint_promises_none(
+def test_a_learner_lost_before_the_first_checkpoint_says_that_there_is_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = session(tmp_path)
@@ -130,12 +130,12 @@ def test_a_learner_that_is_lost_before_the_first_checkpoint_promises_none(
     assert "--resume" not in said
 
 
-def test_crashes_are_told_before_the_run_says_where_it_is(
+def test_crashes_are_logged_before_the_summary(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with session(tmp_path) as run:
         run.restore(Learner())
-        for _ in range(3):  # the second and the third wait for the minute to be over
+        for _ in range(3):  # the second and the third are logged after a minute, or at the end
             run.crashes.stepped(10_000)
             run.crashes.add(CrashReport(1, Cause.DIED, "SIGKILL"))
     *_, crashes, end = capsys.readouterr().out.splitlines()
@@ -143,7 +143,7 @@ def test_crashes_are_told_before_the_run_says_where_it_is(
     assert end.endswith(f"the run is in {run.folder.path}")
 
 
-def test_the_schedule_goes_on_with_the_steps_and_the_seconds_of_the_run(tmp_path: Path) -> None:
+def test_progress_follows_the_steps_and_the_seconds_of_the_run(tmp_path: Path) -> None:
     clock = Clock()
     config = dataclasses.replace(CONFIG, total_steps=1000, minutes=1)
     with session(tmp_path, config, clock) as run:
@@ -156,7 +156,7 @@ def test_the_schedule_goes_on_with_the_steps_and_the_seconds_of_the_run(tmp_path
         assert run.progress == pytest.approx(0.5)
 
 
-def test_a_warning_is_given_once_on_each_topic(
+def test_a_warning_is_printed_once_per_topic(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with session(tmp_path) as run:
@@ -167,7 +167,7 @@ def test_a_warning_is_given_once_on_each_topic(
     assert [line for line in said if "reward" in line or line == "few"] == ["few", "a reward of 30"]
 
 
-def test_what_a_run_keeps_is_closed_last_come_first_though_some_of_it_fails(
+def test_resources_are_closed_in_reverse_order_even_if_some_fail(
     tmp_path: Path,
 ) -> None:
     closed: list[str] = []
@@ -175,10 +175,10 @@ def test_what_a_run_keeps_is_closed_last_come_first_though_some_of_it_fails(
     class Failing:
         def close(self) -> None:
             closed.append("actors")
-            raise RuntimeError("they do not go")
+            raise RuntimeError("cannot close")
 
     run = session(tmp_path)
-    with pytest.raises(RuntimeError, match="they do not go"), run:  # noqa: PT012
+    with pytest.raises(RuntimeError, match="cannot close"), run:  # noqa: PT012
         run.restore(Learner())
         run.at_end(lambda: closed.append(f"server, {run.folder.checkpoint.exists()}"))
         actors: Any = Failing()
@@ -188,34 +188,35 @@ def test_what_a_run_keeps_is_closed_last_come_first_though_some_of_it_fails(
 
 
 @pytest.mark.usefixtures("local")
-def test_rewards_that_are_no_numbers_end_a_run_that_can_be_resumed_with_others(
+def test_nan_rewards_end_a_run_which_can_be_resumed(
     tmp_path: Path,
 ) -> None:
     run = tmp_path / "run"
     a2c.train(TRAINED, run=run)
     before = (run / "checkpoint.pt").read_bytes()
 
-    def sick(num_envs: int) -> SyncVectorEnv:
+    def poisoned(num_envs: int) -> SyncVectorEnv:
         return toys.poisoned(num_envs)
 
-    sick.__qualname__ = toys.Guess.__qualname__
+    poisoned.__qualname__ = toys.Guess.__qualname__
     with pytest.raises(LearnerLost, match="look for NaN in rewards"):
         a2c.train(
-            dataclasses.replace(TRAINED, env=sick, envs_per_actor=5, total_steps=200), resume=run
+            dataclasses.replace(TRAINED, env=poisoned, envs_per_actor=5, total_steps=200),
+            resume=run,
         )
     assert (run / "checkpoint.pt").read_bytes() == before
     result = a2c.train(dataclasses.replace(TRAINED, total_steps=200), resume=run)
     assert result.env_steps >= 200
 
 
-def test_a_schedule_goes_by_the_minutes_of_a_run_and_on_when_it_is_resumed(tmp_path: Path) -> None:
+def test_a_schedule_by_minutes_continues_when_the_run_is_resumed(tmp_path: Path) -> None:
     config, clock = dataclasses.replace(CONFIG, minutes=10.0), Clock()
     with session(tmp_path, config, clock) as run:
         run.restore(Learner())
         assert run.progress == 0
         clock.now += 150
         assert run.progress == 0.25
-    clock.now += 1e6  # nobody trains
+    clock.now += 1e6  # between the runs
     with resumed(run.folder, clock, config) as run:
         assert run.progress == pytest.approx(0.25)
         clock.now += 150
@@ -224,7 +225,7 @@ def test_a_schedule_goes_by_the_minutes_of_a_run_and_on_when_it_is_resumed(tmp_p
         assert run.progress == 1
 
 
-def test_a_learner_goes_on_with_the_threads_that_its_last_update_is_found_to_need(
+def test_the_number_of_threads_follows_the_last_update(
     tmp_path: Path,
 ) -> None:
     class Fewer(Threads):
@@ -247,11 +248,13 @@ def test_a_learner_goes_on_with_the_threads_that_its_last_update_is_found_to_nee
     assert took == [run.tally.close(1.0)["time/learning_s"]]
 
 
-def test_a_session_stops_when_the_steps_are_done(tmp_path: Path) -> None:
+def test_a_session_stops_when_the_steps_are_done_and_keeps_its_first_reason(tmp_path: Path) -> None:
     with session(tmp_path, Common(env="CartPole-v1", total_steps=100)) as run:
         run.tally.sampled(99, [], {})
         assert not run.over()
         run.tally.sampled(1, [], {})
+        assert run.over()
+        signal.raise_signal(signal.SIGINT)
         assert run.over()
     assert run.result.ended == "100 steps are done"
 
@@ -279,17 +282,8 @@ def test_a_session_stops_at_its_target_but_not_for_a_lucky_few_games(tmp_path: P
     assert run.result.ended == "the mean return of 8 is reached"
 
 
-def test_what_ended_a_session_first_is_what_it_says(tmp_path: Path) -> None:
-    with session(tmp_path, Common(env="CartPole-v1", total_steps=100)) as run:
-        run.tally.sampled(100, [], {})
-        assert run.over()
-        signal.raise_signal(signal.SIGINT)
-        assert run.over()
-    assert run.result.ended == "100 steps are done"
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
-def test_ctrl_c_stops_at_the_next_turn_and_keeps_checkpoint_metrics_and_curve(
+def test_ctrl_c_stops_at_the_next_iteration_and_saves_checkpoint_metrics_and_curve(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], number: signal.Signals
 ) -> None:
     before = signal.getsignal(number)
@@ -306,13 +300,6 @@ def test_ctrl_c_stops_at_the_next_turn_and_keeps_checkpoint_metrics_and_curve(
     assert str(run.folder.path) in capsys.readouterr().out.splitlines()[-1]
 
 
-def test_a_second_ctrl_c_interrupts_at_once(tmp_path: Path) -> None:
-    with session(tmp_path):
-        signal.raise_signal(signal.SIGINT)
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-
-
 PPO = ppo.Config(
     env=toys.Guess, actors=2, envs_per_actor=4, rollout_steps=8, total_steps=60, learner_threads=2,
     device="cpu", log_interval_s=1e6, checkpoint_interval_s=1e6,
@@ -320,7 +307,7 @@ PPO = ppo.Config(
 
 
 def wide(observation_shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """Large enough for its sums to depend on the number of threads."""
+    """Return a network so large that its sums depend on the number of threads."""
     network = networks.MLP(observation_shape, outputs)
     network.policy_body = nn.Sequential(nn.Linear(observation_shape[0], 3000), nn.Tanh())
     network.policy = nn.Linear(3000, outputs)
@@ -328,7 +315,7 @@ def wide(observation_shape: tuple[int, ...], outputs: int) -> nn.Module:
 
 
 @pytest.mark.usefixtures("local")
-def test_a_run_puts_back_threads_random_numbers_and_handlers(tmp_path: Path) -> None:
+def test_a_run_restores_threads_random_numbers_and_handlers(tmp_path: Path) -> None:
     torch.set_num_threads(2)
     handler = signal.getsignal(signal.SIGINT)
     random = torch.get_rng_state()
@@ -338,7 +325,7 @@ def test_a_run_puts_back_threads_random_numbers_and_handlers(tmp_path: Path) -> 
     assert signal.getsignal(signal.SIGINT) is handler
 
 
-def test_a_run_that_cannot_begin_puts_them_back_too(tmp_path: Path) -> None:
+def test_a_run_that_cannot_start_restores_them_too(tmp_path: Path) -> None:
     random = torch.get_rng_state()
     (tmp_path / "taken").touch()
     with pytest.raises(TrainingError, match="exists already"):
@@ -347,9 +334,9 @@ def test_a_run_that_cannot_begin_puts_them_back_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("local")
-def test_runs_of_one_process_repeat_bit_by_bit_from_the_first_on(tmp_path: Path) -> None:
+def test_runs_in_one_process_are_reproducible(tmp_path: Path) -> None:
     for number, threads in enumerate((2, 1, 2)):
-        torch.set_num_threads(threads)  # what the user, or the run before, had
+        torch.set_num_threads(threads)  # as set by the user or an earlier run
         torch.rand(number)
         ppo.train(PPO, wide, run=tmp_path / str(number))
     for number in (1, 2):
@@ -357,7 +344,7 @@ def test_runs_of_one_process_repeat_bit_by_bit_from_the_first_on(tmp_path: Path)
 
 
 @pytest.mark.usefixtures("local")
-def test_runs_in_threads_side_by_side_are_those_that_they_are_alone(tmp_path: Path) -> None:
+def test_parallel_runs_in_threads_do_not_affect_each_other(tmp_path: Path) -> None:
     ppo.train(PPO, run=tmp_path / "alone")
 
     def train(number: int) -> None:
@@ -372,7 +359,7 @@ def test_runs_in_threads_side_by_side_are_those_that_they_are_alone(tmp_path: Pa
         toys.assert_same_bits(tmp_path / "alone", tmp_path / str(number))
 
 
-def test_the_first_signal_asks_and_the_second_interrupts() -> None:
+def test_the_first_signal_asks_to_stop_and_the_second_interrupts() -> None:
     before = signal.getsignal(signal.SIGTERM)
     process = Process()
     process.listen()
@@ -398,7 +385,7 @@ def test_a_run_in_another_thread_stops_if_the_main_thread_is_interrupted(
         try:
             raise KeyboardInterrupt  # Ctrl-C: the main thread waits for the others as it unwinds
         finally:
-            assert here.asked_to_stop == ""  # its own handler tells
+            assert here.asked_to_stop == ""  # in the main thread only its handler counts
             assert waited_for.asked_to_stop == "stopped by SIGINT"
     assert left.asked_to_stop == ""
     monkeypatch.setattr(threading, "main_thread", lambda: thread)  # which is over

@@ -1,4 +1,4 @@
-"""Beginning a run, and resuming one."""
+"""Starting and resuming runs."""
 
 import copy
 import dataclasses
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("local", "no_curve")
 
 
 class Narrow(networks.MLP):
-    """Eight units where the model that fits has 64."""
+    """A network with 8 units, where the default has 64."""
 
     def __init__(self, shape: tuple[int, ...], outputs: int):
         super().__init__(shape, outputs)
@@ -46,7 +46,7 @@ class Narrow(networks.MLP):
         self.policy = nn.Linear(8, outputs)
 
 
-def test_a_resumed_run_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_resumed_run_continues_where_it_stopped(tmp_path: Path) -> None:
     folder = finished_run(tmp_path)
     clock = Clock()
     clock.now = 5000.0
@@ -64,7 +64,7 @@ def test_a_resumed_run_goes_on_where_it_was(tmp_path: Path) -> None:
     assert [row["time/env_steps"] for row in metrics.read(folder.metrics)][-2:] == [500, 500]
 
 
-def test_random_numbers_go_on_from_where_the_checkpoint_was_made(tmp_path: Path) -> None:
+def test_random_numbers_continue_from_the_checkpoint(tmp_path: Path) -> None:
     folder = finished_run(tmp_path)
     torch.set_rng_state(run_folder.load_checkpoint(folder.checkpoint)["random"])
     want = torch.rand(3)
@@ -74,7 +74,7 @@ def test_random_numbers_go_on_from_where_the_checkpoint_was_made(tmp_path: Path)
 
 
 @pytest.mark.parametrize("change", [{"rollout_steps": 4}, {"envs_per_actor": 8}], ids=str)
-def test_a_resumed_run_is_as_long_and_as_wide_as_it_is_told_by_then(
+def test_a_resumed_run_takes_new_limits_and_numbers_of_actors(
     tmp_path: Path, change: dict[str, Any]
 ) -> None:
     first = a2c.train(TRAINED, run=tmp_path / "run")
@@ -86,12 +86,12 @@ def test_a_resumed_run_is_as_long_and_as_wide_as_it_is_told_by_then(
 
 
 def contents(folder: Path) -> dict[Path, tuple[bytes, int]]:
-    """What the files of a folder hold, and when they were written."""
+    """Return the content and the modification time of each file in a folder."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
 
 
-def test_a_run_that_is_over_stays_as_it_is(
+def test_a_finished_run_is_left_as_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
@@ -104,7 +104,7 @@ def test_a_run_that_is_over_stays_as_it_is(
     assert contents(run) == before
 
 
-def test_what_a_run_is_resumed_with_holds_at_the_next_resume_too(tmp_path: Path) -> None:
+def test_settings_given_on_resume_are_kept_at_the_next_resume(tmp_path: Path) -> None:
     run, config = tmp_path / "run", dataclasses.replace(TRAINED, env="CartPole-v1")
     a2c.train(config, run=run)
     a2c.train(dataclasses.replace(config, total_steps=200, gamma=0.9), resume=run)
@@ -113,10 +113,10 @@ def test_what_a_run_is_resumed_with_holds_at_the_next_resume_too(tmp_path: Path)
     assert [path.name for path in run.glob("*.tmp")] == []
 
 
-def test_a_steered_rate_begins_anew_only_where_one_is_given_to_resume_with(tmp_path: Path) -> None:
+def test_an_adapted_learning_rate_restarts_only_if_one_is_given_on_resume(tmp_path: Path) -> None:
     run = tmp_path / "run"
     given = {field: getattr(TRAINED, field) for field in ("rollout_steps", "actors", "total_steps")}
-    config = ppo.Config(env="CartPole-v1", target_kl=1000.0, **given)  # nothing moves so far
+    config = ppo.Config(env="CartPole-v1", target_kl=1000.0, **given)  # never adapted
     ppo.train(config, run=run)
     for override, want in (({}, 1.5e-3), ({"learning_rate": 1e-3}, 1e-3)):
         config = training.config_of(ppo.Config, "ppo", run, override)
@@ -125,7 +125,7 @@ def test_a_steered_rate_begins_anew_only_where_one_is_given_to_resume_with(tmp_p
             assert session.learner.learning_rate.value == pytest.approx(want)
 
 
-def test_a_rate_that_a_run_is_resumed_with_holds(
+def test_a_learning_rate_given_on_resume_is_used(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
@@ -139,10 +139,10 @@ def test_a_rate_that_a_run_is_resumed_with_holds(
 
 
 @pytest.mark.parametrize(("actors", "cpus"), [(0, 1), (2, None)])
-def test_of_as_many_actors_as_there_is_room_for_each_names_what_it_takes(
+def test_with_actors_0_each_actor_reserves_a_cpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, actors: int, cpus: int | None
 ) -> None:
-    """Else there would be room for any number on a cluster of the script's own."""
+    """Otherwise the script's own cluster would have room for any number."""
     asked: list[float | None] = []
     place = InProcess.place
 
@@ -169,14 +169,6 @@ def test_of_as_many_actors_as_there_is_room_for_each_names_what_it_takes(
     assert asked == [cpus]
 
 
-def test_a_run_that_cannot_be_resumed_as_told_keeps_its_config(tmp_path: Path) -> None:
-    run, config = tmp_path / "run", dataclasses.replace(TRAINED, env="CartPole-v1")
-    a2c.train(config, run=run)
-    with pytest.raises(TrainingError, match="checkpoint of another model"):
-        a2c.train(dataclasses.replace(config, lstm=4, total_steps=200), resume=run)
-    assert training.config_of(a2c.Config, "a2c", run) == config
-
-
 @pytest.mark.parametrize(
     ("first", "then", "said"),
     [
@@ -187,7 +179,7 @@ def test_a_run_that_cannot_be_resumed_as_told_keeps_its_config(tmp_path: Path) -
     ],
     ids=str,
 )
-def test_why_new_games_begin_after_a_resume_is_told(
+def test_a_resume_says_why_new_games_begin(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     first: dict[str, Any],
@@ -197,9 +189,9 @@ def test_why_new_games_begin_after_a_resume_is_told(
     a2c.train(dataclasses.replace(TRAINED, **first), run=tmp_path / "run")
     capsys.readouterr()
     a2c.train(dataclasses.replace(TRAINED, total_steps=200, **then), resume=tmp_path / "run")
-    told = capsys.readouterr().out
-    assert said in told
-    assert ("new games begin" in told) == bool(said)
+    output = capsys.readouterr().out
+    assert said in output
+    assert ("new games begin" in output) == bool(said)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +207,7 @@ def test_why_new_games_begin_after_a_resume_is_told(
         (lambda f: f.config.write_text("{}"), "toy", "CartPole-v1", "does not name the algorithm"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_resumed_says_why(
+def test_a_run_that_cannot_be_resumed_says_why(
     tmp_path: Path, spoil: Callable[[RunFolder], None], algorithm: str, env: str, said: str
 ) -> None:
     folder = finished_run(tmp_path)
@@ -238,7 +230,7 @@ def test_a_partial_is_resumed_with_its_arguments(tmp_path: Path) -> None:
     assert result.env_steps >= 200
 
 
-def test_an_option_of_another_version_is_answered_with_the_nearest_of_this(tmp_path: Path) -> None:
+def test_an_unknown_option_of_a_run_suggests_the_nearest(tmp_path: Path) -> None:
     folder = finished_run(tmp_path)
     kept = json.loads(folder.config.read_text())
     kept["config"]["gama"] = kept["config"].pop("gamma")
@@ -247,38 +239,39 @@ def test_an_option_of_another_version_is_answered_with_the_nearest_of_this(tmp_p
         training.begin("toy", a2c.Config, None, resume=folder.path)
 
 
-def test_there_is_nothing_to_resume_where_there_is_no_folder(tmp_path: Path) -> None:
+def test_resuming_a_missing_folder_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="there is no run folder"):
         training.begin("toy", a2c.Config, CONFIG, resume=tmp_path / "nowhere")
 
 
-def test_a_run_is_either_new_or_resumed(tmp_path: Path) -> None:
+def test_run_and_resume_exclude_each_other(tmp_path: Path) -> None:
     folder = finished_run(tmp_path)
     with pytest.raises(TrainingError, match="use --resume without --run"):
         training.begin("toy", a2c.Config, CONFIG, run=tmp_path / "other", resume=folder.path)
 
 
-def test_a_checkpoint_of_another_model_is_told_by_its_first_difference(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    a2c.train(TRAINED, run=run)
+def test_a_checkpoint_of_another_model_is_rejected_and_the_run_is_kept(tmp_path: Path) -> None:
+    run, config = tmp_path / "run", dataclasses.replace(TRAINED, env="CartPole-v1")
+    a2c.train(config, run=run)
     before = (run / "checkpoint.pt").read_bytes()
     with pytest.raises(TrainingError, match="checkpoint of another model: it holds nothing as"):
-        a2c.train(dataclasses.replace(TRAINED, lstm=4, total_steps=200), resume=run)
-    said = r"another model: it holds \[64, 2\] as 'policy_body.0.weight', .* has \[8, 2\]"
+        a2c.train(dataclasses.replace(config, lstm=4, total_steps=200), resume=run)
+    said = r"another model: it holds \[64, 4\] as 'policy_body.0.weight', .* has \[8, 4\]"
     with pytest.raises(TrainingError, match=said):
-        a2c.train(dataclasses.replace(TRAINED, total_steps=200), Narrow, resume=run)
+        a2c.train(dataclasses.replace(config, total_steps=200), Narrow, resume=run)
     assert (run / "checkpoint.pt").read_bytes() == before
+    assert training.config_of(a2c.Config, "a2c", run) == config
 
 
 class Watches(Hook):
-    """Keeps the model and the units of values that a run begins with."""
+    """Records the model and the units of values at the start of a run."""
 
     def on_start(self, session: Any) -> None:
         self.scale = session.learner.value_scale.moments
         self.model = copy.deepcopy(session.learner.model.state_dict())
 
 
-def test_a_run_begins_with_the_model_of_another_one_and_its_units_of_values(tmp_path: Path) -> None:
+def test_a_run_can_start_with_the_model_of_another_and_its_units_of_values(tmp_path: Path) -> None:
     a2c.train(TRAINED, run=tmp_path / "first")
     saved = run_folder.load_checkpoint(tmp_path / "first" / "checkpoint.pt")["learner"]
     watches = Watches()
@@ -293,11 +286,11 @@ def test_a_run_begins_with_the_model_of_another_one_and_its_units_of_values(tmp_
     ("change", "more", "said"),
     [
         ({"lstm": 4}, {}, "is a checkpoint of another model"),
-        ({}, {"initial": "nowhere"}, "nowhere is no run to begin with"),
+        ({}, {"initial": "nowhere"}, "nowhere is not a run to start from"),
         ({}, {"resume": "first"}, "use --resume without --initial"),
     ],
 )
-def test_a_run_that_is_nothing_to_begin_with_is_refused(
+def test_an_unsuitable_initial_run_is_rejected(
     change: dict[str, Any],
     more: dict[str, Any],
     said: str,
@@ -319,11 +312,9 @@ def test_a_run_that_is_nothing_to_begin_with_is_refused(
         (c51.train, "unless actors and learner\n`overlap`"),
     ],
 )
-def test_what_trains_an_algorithm_is_documented_and_can_be_sent_to_a_process(
-    train: training.Train[Any], repeats: str
-) -> None:
+def test_train_is_documented_and_can_be_pickled(train: training.Train[Any], repeats: str) -> None:
     assert train.__doc__ is not None
-    assert train.__doc__.startswith("Trains until a limit of the config is reached, or Ctrl-C.")
+    assert train.__doc__.startswith("Train until a limit of the config is reached, or Ctrl-C.")
     assert repeats in train.__doc__
     assert not re.search(r"(?m)^ +", train.__doc__)
     parameters = list(inspect.signature(train).parameters)
@@ -331,7 +322,7 @@ def test_what_trains_an_algorithm_is_documented_and_can_be_sent_to_a_process(
     assert pickle.loads(pickle.dumps(train)).__doc__ == train.__doc__
 
 
-def test_runs_without_a_name_get_one_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_run_folders_are_unique(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     one, other = (create(None, "impala", Common(env="ALE/Pong-v5")) for _ in range(2))
     assert one.path != other.path
@@ -339,7 +330,7 @@ def test_runs_without_a_name_get_one_each(tmp_path: Path, monkeypatch: pytest.Mo
     assert one.path.parent == Path("runs")
 
 
-def test_statistics_begin_with_random_play_where_there_is_something_to_normalise() -> None:
+def test_input_statistics_start_from_random_play() -> None:
     config = a2c.Config(env=toys.Counting)
     learner = training.make_learner(config)
     assert learner.model.state_dict()["normalizer.count"].item() > 0
@@ -354,11 +345,11 @@ def test_statistics_begin_with_random_play_where_there_is_something_to_normalise
 
 
 @pytest.mark.parametrize(("source", "is_there"), [("", True), ("raise OSError", False)])
-def test_what_learning_alone_needs_is_imported_beside_and_its_failure_is_not_told_there(
+def test_the_late_import_runs_in_a_thread_and_ignores_errors(
     source: str, is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "imported_late.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(training, "IMPORTED_LATE", "imported_late")
+    monkeypatch.setattr(training, "LATE_IMPORT", "imported_late")
     training.import_late().join()
     assert (sys.modules.pop("imported_late", None) is not None) == is_there

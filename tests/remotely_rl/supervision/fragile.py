@@ -1,4 +1,4 @@
-"""An environment in which a test says what goes wrong, and where."""
+"""Environment with faults that a test chooses: what goes wrong, and where."""
 
 from typing import Any
 
@@ -10,15 +10,15 @@ NAN = np.full(2, np.nan, np.float32)
 
 
 class Faults:
-    """What goes wrong where: each fault is spent once.  Of all environments made with it."""
+    """Faults by place, each used once; they are shared by all environments made with it."""
 
     def __init__(self, **faults: str):
-        self.left = {where.replace("_", " "): fault for where, fault in faults.items()}
+        self.pending = {where.replace("_", " "): fault for where, fault in faults.items()}
         self.made = self.closed = 0
         self.seeds: list[int | None] = []
 
     def at(self, where: str) -> str | None:
-        fault = self.left.pop(where, None)
+        fault = self.pending.pop(where, None)
         if fault == "raise":
             raise RuntimeError(f"the simulator broke at {where}")
         return fault
@@ -28,7 +28,7 @@ class Faults:
 
 
 class Fragile(gymnasium.Env[np.ndarray, Any]):
-    """Observes its step and a number of its seed; ends after `length` steps."""
+    """Observes its step and a random number; ends after `length` steps."""
 
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
     action_space = gymnasium.spaces.Discrete(4)

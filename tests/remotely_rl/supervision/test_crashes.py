@@ -1,4 +1,4 @@
-"""Crashes are told once a minute, and too many of them end the run in a sentence."""
+"""Tests of CrashRate and Crashes: when crashes are logged, and when there are too many."""
 
 import random
 
@@ -20,13 +20,13 @@ def report(env: int = 3, lived: int = 1_000) -> CrashReport:
     return CrashReport(env, Cause.DIED, "SIGSEGV", "a stack", step=7, seed=5, lived=lived)
 
 
-def test_the_first_crash_is_told_at_once_with_its_details() -> None:
+def test_the_first_crash_is_logged_at_once_with_its_details() -> None:
     said: list[str] = []
     Crashes(said.append, clock=Clock()).add(report())
     assert said == [("environment 3 died in step 7, seed 5: SIGSEGV; it is replaced\na stack")]
 
 
-def test_the_others_are_told_together_after_a_minute() -> None:
+def test_later_crashes_are_logged_together_after_a_minute() -> None:
     said: list[str] = []
     clock = Clock()
     crashes = Crashes(said.append, clock=clock)
@@ -42,17 +42,17 @@ def test_the_others_are_told_together_after_a_minute() -> None:
     )
 
 
-def test_what_was_not_told_is_told_at_the_end_and_only_once() -> None:
+def test_flush_logs_each_crash_once() -> None:
     said: list[str] = []
     crashes = Crashes(said.append, clock=Clock())
     crashes.add(report())
     crashes.add(report())
-    crashes.tell()
-    crashes.tell()
+    crashes.flush()
+    crashes.flush()
     assert len(said) == 2
 
 
-def test_too_many_crashes_end_the_run_in_a_sentence_that_says_what_to_do() -> None:
+def test_too_many_crashes_raise_an_error_that_says_what_to_do() -> None:
     crashes = Crashes(lambda text: None, clock=Clock())
     for _ in range(9):
         crashes.add(report(lived=0))
@@ -60,7 +60,7 @@ def test_too_many_crashes_end_the_run_in_a_sentence_that_says_what_to_do() -> No
         crashes.add(report(lived=0))
 
 
-def test_the_first_of_another_cause_is_told_at_once() -> None:
+def test_the_first_crash_of_another_cause_is_logged_at_once() -> None:
     said: list[str] = []
     crashes = Crashes(said.append, clock=Clock())
     for cause in (Cause.DIED, Cause.DIED, Cause.HUNG, Cause.HUNG):
@@ -70,7 +70,7 @@ def test_the_first_of_another_cause_is_told_at_once() -> None:
     assert "2 more crashed in 0 s and were replaced; the last: environment 3 hung" in said[1]
 
 
-def test_a_machine_that_takes_a_hundred_environments_with_it_does_not_end_a_run() -> None:
+def test_crashes_of_a_lost_machine_do_not_end_the_run() -> None:
     crashes = Crashes(lambda text: None, clock=Clock())
     for _ in range(100):
         crashes.add(CrashReport(None, Cause.LOST, "box is gone"))
@@ -101,7 +101,7 @@ def test_an_environment_that_cannot_be_reset_ends_the_run_after_ten_crashes() ->
     assert ends == [False] * 9 + [True]
 
 
-def test_environments_that_crash_once_in_a_hundred_steps_go_on_however_many_there_are() -> None:
+def test_64_environments_that_crash_once_in_a_hundred_steps_go_on() -> None:
     for seed in range(20):
         assert run(CrashRate(), 0.01, envs=64, steps=300, seed=seed) is None
 
@@ -111,7 +111,7 @@ def test_environments_that_crash_in_every_third_step_end_the_run() -> None:
         assert run(CrashRate(), 0.3, envs, steps=1_000, seed=1) is not None
 
 
-def test_somebody_who_kills_all_environments_at_once_does_not_end_the_run() -> None:
+def test_killing_all_environments_at_once_does_not_end_the_run() -> None:
     rate = CrashRate()
     rate.stepped(64 * 1_000)
     for _ in range(64):
@@ -119,14 +119,14 @@ def test_somebody_who_kills_all_environments_at_once_does_not_end_the_run() -> N
     assert not rate.is_too_high
 
 
-def test_a_rate_of_one_allows_every_crash() -> None:
+def test_a_rate_of_1_allows_every_crash() -> None:
     rate = CrashRate(max_rate=1)
     for _ in range(100):
         rate.crashed(lived=0)
     assert not rate.is_too_high
 
 
-def test_a_rate_of_zero_ends_the_run_with_the_first_full_window() -> None:
+def test_a_rate_of_0_ends_the_run_after_the_first_window() -> None:
     rate = CrashRate(max_rate=0)
     rate.stepped(10**9)
     for _ in range(10):
@@ -134,12 +134,12 @@ def test_a_rate_of_zero_ends_the_run_with_the_first_full_window() -> None:
     assert rate.is_too_high
 
 
-def test_it_says_what_it_has_seen() -> None:
+def test_a_crash_rate_describes_itself() -> None:
     rate = CrashRate()
     for _ in range(10):
         rate.stepped(4)
         rate.crashed(lived=2)
     assert str(rate) == (
-        "the last 10 crashes came within 36 steps of all environments, and those that crashed had"
-        " lived 2.0 steps on average"
+        "the last 10 crashes came within 36 steps of all environments, and the crashed ones had"
+        " taken 2.0 steps on average"
     )

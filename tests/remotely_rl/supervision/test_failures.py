@@ -1,4 +1,4 @@
-"""Failures of actors: which are survived, and what is told of them."""
+"""Tests of failures: which are survivable, and the reports of them."""
 
 import time
 from typing import Any
@@ -38,7 +38,9 @@ def died(exit: int | str, stderr: str, record: FlightRecord | None) -> remotely.
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_another_actor_may_do_better_is_survived(error: BaseException, survived: bool) -> None:
+def test_errors_that_a_new_actor_may_not_have_are_survived(
+    error: BaseException, survived: bool
+) -> None:
     assert failures.is_failure(error) == survived
 
 
@@ -53,7 +55,7 @@ class Broken(toys.network(2).__class__):  # type: ignore[misc]
 
 
 @pytest.mark.usefixtures("local")
-def test_what_a_model_raises_is_told_as_that_without_the_frames_of_the_library() -> None:
+def test_an_error_of_the_model_is_reported_with_the_users_frames_only() -> None:
     config = a2c.Config(env=toys.Guess, envs_per_actor=1, random_start=0)
     actor = Actor(config, Broken((2,), 2), 1)
     error = remotely.submit(actor.sample).exception()
@@ -64,14 +66,14 @@ def test_what_a_model_raises_is_told_as_that_without_the_frames_of_the_library()
     assert "remotely_rl/acting/" not in str(error)
 
 
-def test_where_the_model_computes_a_lost_server_is_still_that() -> None:
-    with pytest.raises(remotely.ActorDied), failures.the_model_computes():
+def test_a_lost_inference_server_is_not_an_error_of_the_model() -> None:
+    with pytest.raises(remotely.ActorDied), failures.model_errors_are_fatal():
         raise CRASH
-    with pytest.raises(TrainingError, match="raised Odd: no"), failures.the_model_computes():
+    with pytest.raises(TrainingError, match="raised Odd: no"), failures.model_errors_are_fatal():
         raise remotely.ActorRaised("Traceback\nOdd: no\n")
 
 
-def test_an_error_in_the_library_is_told_with_all_of_its_traceback() -> None:
+def test_an_error_in_the_library_is_reported_with_all_frames() -> None:
     error = remotely.ActorRaised(
         f'Traceback (most recent call last):\n  File "{failures.__file__}", line 1, in f\n'
         "    f()\nOdd: no\n"
@@ -79,7 +81,7 @@ def test_an_error_in_the_library_is_told_with_all_of_its_traceback() -> None:
     assert failures.readable(error) == f"Odd: no\n{error}"
 
 
-def test_a_death_is_told_of_the_environment_that_was_being_stepped() -> None:
+def test_the_report_of_a_death_names_the_environment_being_stepped() -> None:
     record = FlightRecord(3, toys.Guess.action_space)
     record.begin(1)
     for env in range(3):
@@ -94,19 +96,21 @@ def test_a_death_is_told_of_the_environment_that_was_being_stepped() -> None:
 
 
 @pytest.mark.parametrize("record", [None, FlightRecord(3, toys.Guess.action_space)])
-def test_a_death_between_two_steps_is_told_of_the_actor(record: FlightRecord | None) -> None:
+def test_the_report_of_a_death_between_steps_names_only_the_actor(
+    record: FlightRecord | None,
+) -> None:
     report = failures.report_of(died("SIGKILL", "", record), lived=40)
     assert str(report) == "an actor died: Actor-2 ended"
     assert (report.cause, report.lived) == (Cause.DIED, 40)
 
 
 @pytest.mark.parametrize("ran", ["may have run", "did not run"])
-def test_whether_a_call_of_ours_ran_is_not_told_of_a_death(ran: str) -> None:
+def test_the_report_of_a_death_omits_whether_the_call_ran(ran: str) -> None:
     error = remotely.ActorDied(f"Actor-2 ended with SIGKILL; the call {ran}", exit="SIGKILL")
     assert failures.report_of(error).what == "Actor-2 ended with SIGKILL"
 
 
-def test_a_hang_is_told_with_its_stack_and_its_limit() -> None:
+def test_the_report_of_a_hang_has_its_stack_and_its_limit() -> None:
     record = FlightRecord(2, toys.Guess.action_space)
     record.begin(1, [0, 0])
     record.hung("Traceback:\n  where it hangs", 2.5)
@@ -116,7 +120,7 @@ def test_a_hang_is_told_with_its_stack_and_its_limit() -> None:
     assert report.details == "Traceback:\n  where it hangs"
 
 
-def test_a_hang_that_lets_no_other_thread_run_is_known_by_what_the_switch_printed() -> None:
+def test_a_hang_that_holds_the_gil_is_recognized_by_the_output_of_the_switch() -> None:
     record = FlightRecord(2, toys.Guess.action_space)
     record.begin(1, [0, 0])
     stderr = "hello\nTimeout (0:00:02)!\nThread 0x1 (most recent call first):\n  File\n"
@@ -125,6 +129,6 @@ def test_a_hang_that_lets_no_other_thread_run_is_known_by_what_the_switch_printe
     assert report.details.startswith("Timeout (0:00:02)!")
 
 
-def test_a_lost_machine_is_told_as_such() -> None:
+def test_a_lost_worker_is_reported_as_lost() -> None:
     report = failures.report_of(remotely.WorkerLost("box is gone"))
     assert str(report) == "an actor was lost: box is gone"

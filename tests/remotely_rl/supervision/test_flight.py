@@ -1,10 +1,10 @@
-"""A flight record says what a process's environments were doing, whatever became of the process."""
+"""Tests of FlightRecord: what it says of the environments of a process, alive or dead."""
 
+import mmap
 import os
 import time
 
 import numpy as np
-import pytest
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,7 +28,7 @@ def reset(record: FlightRecord, seed: int | None = 5) -> None:
     record.end()
 
 
-def test_it_is_read_from_its_bytes_alone() -> None:
+def test_a_record_is_read_from_its_bytes_alone() -> None:
     record = FlightRecord(2, spaces.Discrete(200))
     reset(record)
     steps(record, 3)
@@ -43,11 +43,9 @@ def test_it_is_read_from_its_bytes_alone() -> None:
     assert report.is_complete
 
 
-def test_it_is_there_after_a_kill() -> None:
+def test_a_record_survives_sigkill() -> None:
     file = os.memfd_create("flight")
     os.ftruncate(file, nbytes_of(4))
-    import mmap
-
     memory = mmap.mmap(file, nbytes_of(4))
     child = os.fork()
     if not child:
@@ -83,16 +81,7 @@ def test_large_actions_are_kept_as_far_as_there_is_room() -> None:
     assert without.report(0, Cause.DIED, "").actions == ()
 
 
-def test_options_that_cannot_be_kept_make_the_report_incomplete() -> None:
-    record = FlightRecord(1, spaces.Discrete(2))
-    record.begin(1)
-    record.reset_now(0, 5, 0, {"level": 3})
-    assert record.report(0, Cause.DIED, "").options == {"level": 3}
-    record.reset_now(0, 5, 0, {"level": object()})
-    assert record.report(0, Cause.DIED, "").seed is None
-
-
-def test_a_reset_of_some_is_no_step_of_the_others() -> None:
+def test_a_partial_reset_does_not_affect_other_environments() -> None:
     record = FlightRecord(2, spaces.Discrete(200))
     reset(record)
     steps(record, 2)
@@ -106,7 +95,7 @@ def test_a_reset_of_some_is_no_step_of_the_others() -> None:
     assert other.is_complete
 
 
-def test_options_are_those_of_the_environment_or_its_report_is_incomplete() -> None:
+def test_a_report_has_the_options_of_its_environment_or_is_incomplete() -> None:
     record = FlightRecord(3, spaces.Discrete(2))
     for env, options in enumerate([{"level": 3}, {"level": 3}, None]):
         record.reset_now(env, 5, 0, options)
@@ -118,9 +107,11 @@ def test_options_are_those_of_the_environment_or_its_report_is_incomplete() -> N
     reports = [record.report(env, Cause.DIED, "") for env in range(3)]
     assert [report.options for report in reports] == [None, {"level": 4}, None]
     assert [report.is_complete for report in reports] == [False, True, True]
+    record.reset_now(1, 5, 0, {"level": object()})  # not JSON
+    assert record.report(1, Cause.DIED, "").seed is None
 
 
-def test_of_environments_as_a_whole_it_knows_whether_they_are_stepped() -> None:
+def test_a_record_of_a_whole_vector_env_says_whether_it_is_stepped() -> None:
     record = FlightRecord(0)
     record.begin(1)
     assert (record.busy, record.env) == (True, None)
@@ -128,7 +119,7 @@ def test_of_environments_as_a_whole_it_knows_whether_they_are_stepped() -> None:
     assert not record.busy
 
 
-def test_it_moves_to_other_memory() -> None:
+def test_a_record_can_move_to_other_memory() -> None:
     record = FlightRecord(2, spaces.Discrete(9))
     reset(record)
     steps(record, 2)
@@ -140,11 +131,11 @@ def test_it_moves_to_other_memory() -> None:
 
 
 @given(st.binary(max_size=200))
-def test_what_makes_no_sense_is_no_record(data: bytes) -> None:
+def test_reading_random_bytes_never_raises(data: bytes) -> None:
     FlightRecord.read(data)
     FlightRecord.read(b"flight-1" + data)
 
 
-@pytest.mark.parametrize("data", [None, b"", bytes(1000)])
-def test_nothing_is_no_record(data: bytes | None) -> None:
-    assert FlightRecord.read(data) is None
+def test_reading_empty_memory_returns_none() -> None:
+    for data in (None, b"", bytes(1000)):
+        assert FlightRecord.read(data) is None

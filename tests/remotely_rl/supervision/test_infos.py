@@ -1,4 +1,4 @@
-"""Infos of several hosts are one, whatever their order, and nothing of them is lost."""
+"""Tests of merging infos: nothing is lost, in any order of hosts."""
 
 import itertools
 from typing import Any
@@ -34,7 +34,7 @@ VALUES: list[tuple[list[Any], Any]] = [
 
 
 @pytest.mark.parametrize(("values", "dtype"), VALUES)
-def test_each_value_is_kept_whichever_host_answers_first(values: list[Any], dtype: Any) -> None:
+def test_merging_keeps_all_values_in_any_order_of_hosts(values: list[Any], dtype: Any) -> None:
     parts = [(i, of_host({"value": value})) for i, value in enumerate(values)]
     for some in itertools.permutations(parts):
         merged = infos.merge(some, 3)
@@ -44,14 +44,14 @@ def test_each_value_is_kept_whichever_host_answers_first(values: list[Any], dtyp
 
 
 @pytest.mark.parametrize(("values", "dtype"), VALUES[:-1])
-def test_each_value_is_kept_within_a_host(values: list[Any], dtype: Any) -> None:
+def test_a_host_keeps_all_values(values: list[Any], dtype: Any) -> None:
     found = of_host(*({"value": value} for value in values))
     assert found["value"].dtype == dtype
     for i, value in enumerate(values):
         assert np.array_equal(infos.of(found, i)["value"], value)
 
 
-def test_infos_that_some_environments_lack_are_masked_at_any_depth() -> None:
+def test_missing_infos_are_masked_at_any_depth() -> None:
     one = of_host({"a": {"b": 1}}, {})
     other = of_host({}, {"a": {"b": 0.5, "c": "text"}})
     merged = infos.merge([(2, other), (0, one)], 4)
@@ -61,7 +61,7 @@ def test_infos_that_some_environments_lack_are_masked_at_any_depth() -> None:
     assert infos.merge([], 4) == {}
 
 
-def test_rows_without_a_value_hold_none_where_others_hold_objects() -> None:
+def test_rows_without_a_value_have_none_in_an_array_of_objects() -> None:
     found = of_host({"value": 1}, {}, {"value": "two"})
     assert found["value"].tolist() == [1, None, "two"]
     merged = infos.merge([(0, of_host({"value": 1}, {})), (2, of_host({"value": "two"}))], 3)

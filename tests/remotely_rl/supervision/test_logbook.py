@@ -1,4 +1,4 @@
-"""Reports in a file are those that were written, and can be replayed."""
+"""Tests of Logbook: reports are written, read and replayed."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from tests.remotely_rl.supervision.fragile import Faults, Fragile
 
 
 class Tree(Fragile):
-    """Acts by a tree of arrays, and remembers what it was told."""
+    """Has a tree of action spaces; the error has the last action."""
 
     action_space = spaces.Dict(  # type: ignore[assignment]
         turn=spaces.Box(-1, 1, (2,), np.float32), keys=spaces.Tuple((spaces.Discrete(300),))
@@ -27,7 +27,7 @@ class Tree(Fragile):
         return super().step(action)
 
 
-def test_a_report_from_a_file_is_replayed_as_it_was(tmp_path: Path) -> None:
+def test_a_report_from_a_file_can_be_replayed(tmp_path: Path) -> None:
     envs = SupervisedVectorEnv([lambda: Tree(Faults())] * 2)
     envs.reset(seed=1, options={"level": 2})
     for _ in range(3):
@@ -42,10 +42,10 @@ def test_a_report_from_a_file_is_replayed_as_it_was(tmp_path: Path) -> None:
         assert f"RuntimeError: {again.value}" == report.what
 
 
-def test_a_file_does_not_grow_for_ever_and_a_full_disk_ends_nothing(
+def test_a_file_has_a_limited_size_and_a_full_disk_is_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logbook, "MOST", 3)
+    monkeypatch.setattr(logbook, "MAX_REPORTS", 3)
     book = Logbook(tmp_path / "crashes.jsonl")
     for _ in range(5):
         book(CrashReport(1, Cause.DIED, "SIGKILL"))
@@ -53,19 +53,18 @@ def test_a_file_does_not_grow_for_ever_and_a_full_disk_ends_nothing(
     Logbook(Path("/dev/full"))(CrashReport(1, Cause.DIED, "SIGKILL"))
 
 
-def test_a_line_that_was_cut_off_takes_no_other_report_with_it(tmp_path: Path) -> None:
+def test_a_line_that_was_cut_off_does_not_affect_other_reports(tmp_path: Path) -> None:
     path = tmp_path / "crashes.jsonl"
     Logbook(path)(CrashReport(1, Cause.DIED, "SIGKILL"))
     Logbook(path)(CrashReport(2, Cause.DIED, "SIGKILL"))
     path.write_bytes(path.read_bytes()[:-20])
     Logbook(path)(CrashReport(3, Cause.DIED, "SIGKILL"))
     assert [report.env for report in logbook.load(path)] == [1, 3]
-    path.write_text("a letter\n")
-    with pytest.raises(ValueError, match="has no crash report"):
-        logbook.load(path)
 
 
-def test_what_is_no_report_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "odd").write_text('{"cause": "raised"}\n')
-    with pytest.raises(ValueError, match="this is no crash report"):
-        logbook.load(tmp_path / "odd")
+def test_a_file_without_crash_reports_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "odd"
+    for text, words in (("a letter", "has no crash report"), ("{}", "this is not a crash report")):
+        path.write_text(f"{text}\n")
+        with pytest.raises(ValueError, match=words):
+            logbook.load(path)

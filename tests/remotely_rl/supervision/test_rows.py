@@ -1,4 +1,4 @@
-"""NaN, infinity and wrong shapes are found, and the leaf is named."""
+"""Tests of Rows: NaN, infinity and values outside the space are found, and the leaf is named."""
 
 from typing import Any
 
@@ -21,15 +21,14 @@ BOX = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 IMAGE = spaces.Box(0, 255, (4, 4), np.uint8)
 
 
-def test_finite_observations_pass_even_if_their_squares_overflow() -> None:
-    for obs in ([1.0, 2.0, 3.0], [3e38, 3e38, -3e38]):
-        rows = Rows(BOX, 1)
-        rows.write(0, np.array(obs, np.float32))
-        rows.check_row(0)
+def test_finite_numbers_pass_even_if_their_squares_overflow() -> None:
+    rows = Rows(BOX, 1)
+    rows.write(0, np.array([3e38, 3e38, -3e38], np.float32))
+    rows.check_row(0)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_the_place_of_the_first_bad_number_is_named(bad: float) -> None:
+def test_the_index_of_the_first_bad_number_is_named(bad: float) -> None:
     with pytest.raises(NotFinite, match=r"the observation has 1 .* at 2 of 3"):
         check(BOX, np.array([0, 0, bad], np.float32))
 
@@ -56,36 +55,15 @@ def test_the_leaf_is_named(space: gymnasium.Space[Any], obs: Any, leaf: str) -> 
         (IMAGE, np.zeros((4, 5), np.uint8)),
         (spaces.Dict(a=BOX), {"b": np.zeros(3, np.float32)}),
         (spaces.Tuple((BOX, BOX)), (np.zeros(3, np.float32),)),
-    ],
-)
-def test_what_is_not_of_its_space_is_found(space: gymnasium.Space[Any], obs: Any) -> None:
-    with pytest.raises(WrongShape, match="its space has"):
-        check(space, obs)
-
-
-def test_discrete_observations_and_lists_pass() -> None:
-    check(spaces.Discrete(3), 2)
-    check(BOX, [1.0, 2.0, 3.0])
-
-
-@pytest.mark.parametrize(
-    ("space", "obs"),
-    [
         (IMAGE, np.full((4, 4), 0.5)),
         (IMAGE, np.full((4, 4), 256)),
         (spaces.Discrete(3), 1.5),
         (spaces.Discrete(3), np.array([1])),
     ],
 )
-def test_numbers_that_the_space_cannot_hold_are_found(space: Any, obs: Any) -> None:
+def test_wrong_shapes_and_dtypes_are_found(space: gymnasium.Space[Any], obs: Any) -> None:
     with pytest.raises(WrongShape, match="its space has"):
         check(space, obs)
-
-
-def test_integers_and_doubles_pass_where_they_fit() -> None:
-    check(IMAGE, np.full((4, 4), 255))
-    check(BOX, np.zeros(3))
-    check(spaces.Discrete(3), np.int32(2))
 
 
 @pytest.mark.parametrize(
@@ -99,14 +77,24 @@ def test_integers_and_doubles_pass_where_they_fit() -> None:
         (spaces.MultiBinary(2), np.array([0, 2], np.int8), r"has 2 at \[1\]"),
     ],
 )
-def test_values_that_the_space_does_not_have_are_found(space: Any, obs: Any, words: str) -> None:
+def test_values_outside_a_discrete_space_are_found(space: Any, obs: Any, words: str) -> None:
     with pytest.raises(WrongShape, match=words):
         check(space, obs)
 
 
-def test_the_first_and_the_last_value_of_a_space_pass() -> None:
-    for obs in (-1, 1):
-        check(spaces.Discrete(3, start=-1), obs)
-    for several in ([2, 0], [4, 3]):
-        check(spaces.MultiDiscrete([3, 4], start=[2, 0]), np.array(several))
-    check(spaces.MultiBinary(2), np.array([0, 1], np.int8))
+@pytest.mark.parametrize(
+    ("space", "obs"),
+    [
+        (BOX, [1.0, 2.0, 3.0]),
+        (BOX, np.zeros(3)),
+        (IMAGE, np.full((4, 4), 255)),
+        (spaces.Discrete(3), np.int32(2)),
+        (spaces.Discrete(3, start=-1), -1),
+        (spaces.Discrete(3, start=-1), 1),
+        (spaces.MultiDiscrete([3, 4], start=[2, 0]), np.array([2, 0])),
+        (spaces.MultiDiscrete([3, 4], start=[2, 0]), np.array([4, 3])),
+        (spaces.MultiBinary(2), np.array([0, 1], np.int8)),
+    ],
+)
+def test_values_of_the_space_pass_whatever_their_type(space: Any, obs: Any) -> None:
+    check(space, obs)

@@ -1,4 +1,4 @@
-"""A step that does not return ends its process, with word of where it hangs."""
+"""Tests of Watchdog: a hanging step ends its process, and its stack is recorded."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ from tests.clusters import wait_until
 
 
 class Clock:
-    """A clock that goes on when the test says so, and knows how often it was read."""
+    """A clock that a test sets, and that counts its reads."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
@@ -24,16 +24,16 @@ class Clock:
         return self.now
 
     def wait_until_read(self) -> None:
-        """Wait until it has been read once more since now, and what was read was looked at."""
+        """Wait until the watchdog has read the current time and acted on it."""
         read = self.read
-        wait_until(lambda: self.read > read + 1, "the watchdog has looked")
+        wait_until(lambda: self.read > read + 1, "the watchdog has checked")
 
 
 def watch(record: FlightRecord, limit_s: float, ended: threading.Event) -> Watchdog:
     return Watchdog(record, limit_s, ended.set, has_switch=False)
 
 
-def test_a_step_past_its_limit_is_ended_and_its_stack_is_in_the_record() -> None:
+def test_a_step_past_its_limit_ends_the_process_and_is_recorded_with_its_stack() -> None:
     record, ended = FlightRecord(1), threading.Event()
 
     def step_that_hangs() -> None:
@@ -51,7 +51,7 @@ def test_a_step_past_its_limit_is_ended_and_its_stack_is_in_the_record() -> None
     watching.close()
 
 
-def test_neither_many_short_steps_nor_a_long_time_between_two_is_a_hang(
+def test_many_short_steps_and_long_pauses_between_steps_are_not_hangs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Clock()
@@ -60,7 +60,7 @@ def test_neither_many_short_steps_nor_a_long_time_between_two_is_a_hang(
     record, ended = FlightRecord(2), threading.Event()
     watching = watch(record, 2.0, ended)
     record.begin(threading.get_ident())
-    for _ in range(3):  # one step of all, of many environments
+    for _ in range(3):  # one step of several environments
         clock.now += 1.5
         record.began[1] = clock.now
         clock.wait_until_read()
@@ -97,24 +97,24 @@ from remotely_rl.supervision.watchdog import SWITCH, Watchdog
 watchdog = Watchdog(FlightRecord(1), 0.2)
 with SWITCH.paused(), SWITCH.paused():
     ctypes.PyDLL(None).sleep(1)
-    time.sleep(0.1)  # the watchdog's thread runs, and does not wind it up
+    time.sleep(0.1)  # the watchdog thread runs, and does not arm it
     ctypes.PyDLL(None).sleep(1)
-print("it may take as long as it likes", flush=True)
+print("no limit", flush=True)
 ctypes.PyDLL(None).sleep(60)
 """
 
 
-def test_what_is_no_step_may_hold_the_gil_but_a_step_after_it_may_not() -> None:
+def test_paused_work_may_hold_the_gil_but_not_a_later_step() -> None:
     done = subprocess.run(
         [sys.executable, "-c", NO_STEP], capture_output=True, text=True, timeout=40, check=False
     )
-    assert done.stdout == "it may take as long as it likes\n"
+    assert done.stdout == "no limit\n"
     assert done.returncode == 1
     assert done.stderr.startswith("Timeout (")
 
 
 @pytest.mark.parametrize("after_s", ["0", "0.6"])
-def test_a_step_that_holds_the_gil_is_ended_by_the_dead_mans_switch(after_s: str) -> None:
+def test_a_step_that_holds_the_gil_is_ended_by_the_switch(after_s: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", HOLDS_THE_GIL, after_s],
         capture_output=True, text=True, timeout=40, check=False,

@@ -1,4 +1,4 @@
-"""A vector environment of somebody else is watched over as a whole."""
+"""Tests of WatchedVectorEnv."""
 
 import pickle
 import threading
@@ -17,7 +17,7 @@ from remotely_rl.supervision.whole import WatchedVectorEnv
 
 
 class Own(VectorEnv[Any, Any, Any]):
-    """Returns what it is told to."""
+    """Returns its attributes `obs` and `reward`."""
 
     single_observation_space = spaces.Dict(a=spaces.Box(-1, 1, (2,)), b=spaces.Discrete(3))
     single_action_space = spaces.Discrete(2)
@@ -36,7 +36,7 @@ class Own(VectorEnv[Any, Any, Any]):
         return self.obs, self.reward, np.zeros(3, np.bool_), np.zeros(3, np.bool_), {}
 
 
-def test_what_it_returns_is_passed_on() -> None:
+def test_results_are_passed_on() -> None:
     own = Own()
     envs = WatchedVectorEnv(own)
     assert envs.reset(seed=1)[0] is own.obs
@@ -45,7 +45,7 @@ def test_what_it_returns_is_passed_on() -> None:
     assert envs.num_envs == 3
 
 
-def test_nan_is_named_by_environment_step_and_leaf() -> None:
+def test_nan_raises_an_error_that_names_environment_step_and_leaf() -> None:
     own = Own()
     envs = WatchedVectorEnv(own)
     envs.reset()
@@ -60,7 +60,7 @@ def test_nan_is_named_by_environment_step_and_leaf() -> None:
     assert WatchedVectorEnv(own, check_finite=False).step([0, 0, 0])[1][2] == -np.inf
 
 
-def test_its_record_says_whether_it_was_stepped_when_the_process_died() -> None:
+def test_the_record_says_whether_the_environments_were_being_stepped() -> None:
     own, memory = Own(), bytearray(nbytes_of(3))
     envs = WatchedVectorEnv(own, flight=memory)
     busy = []
@@ -71,7 +71,7 @@ def test_its_record_says_whether_it_was_stepped_when_the_process_died() -> None:
     assert not FlightRecord.read(memory).busy  # type: ignore[union-attr]
 
 
-def test_a_watchdog_looks_at_it_and_ends_with_it() -> None:
+def test_a_watchdog_watches_until_close() -> None:
     before = threading.active_count()
     envs = WatchedVectorEnv(Own(), step_timeout_s=60.0)
     assert threading.active_count() == before + 1
@@ -80,7 +80,7 @@ def test_a_watchdog_looks_at_it_and_ends_with_it() -> None:
     assert threading.active_count() == before
 
 
-def test_it_is_pickled_without_its_record_and_watched_again_elsewhere() -> None:
+def test_a_pickled_vector_env_can_be_watched_in_another_process() -> None:
     envs: WatchedVectorEnv = pickle.loads(cloudpickle.dumps(WatchedVectorEnv(Own())))
     memory = bytearray(nbytes_of(3))
     envs.watch(memory, 0.0)

@@ -1,4 +1,4 @@
-"""Rules played on f(w) = w^2 / 2, whose gradient is w: every number can be worked by hand."""
+"""Rules on f(w) = w^2 / 2, whose gradient is w, so that results can be computed by hand."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -32,7 +32,7 @@ class Played(NamedTuple):
 
 
 def start(size: int = 1) -> Tensor:
-    """Where all begin: w = 1, in doubles."""
+    """Return the initial parameters, w = 1, in float64."""
     return torch.ones(size, dtype=torch.float64)
 
 
@@ -43,7 +43,7 @@ def play(
     rate: float = RATE,
     gradient: Callable[[int, Tensor], Tensor] = lambda client, w: w.clone(),
 ) -> Played:
-    """Has clients push in this order."""
+    """Let clients push in this order."""
     rule = sync.make(spec, start(), clients, sync.sgd(rate))
     simulation = Simulation(rule, gradient, FixedOrder(order))
     w, replies = [], []
@@ -54,12 +54,12 @@ def play(
 
 
 def round_robin(clients: int, pushes: int) -> list[int]:
-    """The order in which all have the same speed."""
+    """Return the order of clients of the same speed."""
     return [push % clients for push in range(pushes)]
 
 
 def descent(pushes: int, rate: float = RATE) -> list[float]:
-    """What gradient descent does, one client alone."""
+    """Return w after each step of plain gradient descent."""
     parameter = torch.nn.Parameter(start())
     optimizer = torch.optim.SGD([parameter], lr=rate)
     w = []
@@ -71,6 +71,6 @@ def descent(pushes: int, rate: float = RATE) -> list[float]:
 
 
 def number(one: Tensor | None) -> float:
-    """The one number of what was pushed or sent."""
+    """Return the only number of a vector."""
     assert one is not None
     return float(one)

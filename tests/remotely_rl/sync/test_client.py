@@ -1,7 +1,7 @@
-"""The worked example of accumulated asynchronous updates.
+"""Tests of Client, on a worked example of accumulated asynchronous updates.
 
-Two workers, two epochs of three steps on x = 0, 1, 2 each; y = w x, squared error to 10 + x,
-rate 1, w = 2 at the start.  The sum of the gradients at w is 10 w - 70.
+Two workers take two epochs of three steps each, on x = 0, 1, 2; y = w x, squared error to 10 + x,
+rate 1, initially w = 2.  The sum of the gradients at w is 10 w - 70.
 """
 
 import itertools
@@ -23,7 +23,7 @@ def gradient(w: Tensor, x: int, target: int) -> Tensor:
 
 
 class Worker:
-    """A client that takes in the newest parameters when it begins an epoch."""
+    """A client that pulls the newest parameters at the start of an epoch."""
 
     def __init__(self, rule: sync.Rule, number: int, constant: bool):
         self.rule = rule
@@ -48,43 +48,37 @@ class Worker:
 
 
 def interleave(order: str, constant: bool = False) -> tuple[list[float], list[Worker]]:
-    """`order` has a worker's number for each of its events: pull, push, pull, push."""
+    """`order` has the worker of each event; a worker alternates between pull and push."""
     rule = sync.make("asynchronous", torch.tensor([2.0]), 2, sync.sgd(1.0))
     workers = [Worker(rule, number, constant) for number in (0, 1)]
     turns = [itertools.cycle((PULL, PUSH)) for _ in workers]
     shared = []
-    for who in map(int, order):
-        if next(turns[who]) is PULL:
-            workers[who].pull()
+    for worker in map(int, order):
+        if next(turns[worker]) is PULL:
+            workers[worker].pull()
         else:
-            workers[who].push()
+            workers[worker].push()
             shared.append(float(rule.parameters))
     return shared, workers
 
 
-def test_every_number_of_the_worked_example() -> None:
+def test_the_worked_example() -> None:
     shared, workers = interleave("01001101")
 
     assert shared == [52, 102, -348, -1298]
     assert workers[0].seen == [0, -18, -32, 0, 82, 368]
     assert workers[1].seen == [0, -18, -32, 0, 182, 768]
-
-
-def test_with_a_constant_target_it_is_the_other_result() -> None:
     assert interleave("01001101", constant=True)[0] == [42, 82, -278, -1038]
+    assert interleave("00001111")[0] == [52, -398, 3652, -32798]  # plain descent
 
 
-def test_all_seventy_interleavings_have_the_outcomes_that_were_worked_out() -> None:
+def test_all_seventy_interleavings_have_the_expected_outcomes() -> None:
     outcomes = Counter(
         interleave("".join("0" if place in chosen else "1" for place in range(8)))[0][-1]
         for chosen in itertools.combinations(range(8), 4)
     )
 
     assert outcomes == {-32798: 6, -1798: 16, -1298: 8, 3202: 16, 7702: 24}
-
-
-def test_one_after_the_other_is_plain_descent() -> None:
-    assert interleave("00001111")[0] == [52, -398, 3652, -32798]
 
 
 def test_a_sum_of_gradients_is_the_gradient_of_the_sum() -> None:
@@ -96,7 +90,7 @@ def test_a_sum_of_gradients_is_the_gradient_of_the_sum() -> None:
     assert number(total) == 10 * 3 - 70
 
 
-def test_what_was_handed_out_is_not_summed_into() -> None:
+def test_accumulation_does_not_modify_the_first_gradient() -> None:
     kept = torch.ones(1)
     client = Client(0, torch.ones(1), 0, accumulate=2)
 

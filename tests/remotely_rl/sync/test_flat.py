@@ -1,3 +1,5 @@
+"""Tests of Flat."""
+
 import copy
 
 import pytest
@@ -8,7 +10,7 @@ from remotely_rl import networks
 from remotely_rl.sync.flat import Flat
 
 
-def test_a_model_computes_what_it_did_and_its_vector_is_its_parameters() -> None:
+def test_a_flattened_model_computes_the_same_and_its_vector_is_its_parameters() -> None:
     torch.manual_seed(0)
     model = networks.SmallCNN((4, 42, 42), 6)
     obs = torch.randint(0, 255, (3, 4, 42, 42), dtype=torch.uint8)
@@ -23,7 +25,7 @@ def test_a_model_computes_what_it_did_and_its_vector_is_its_parameters() -> None
     assert not any(bool(part.any()) for part in model.parameters())
 
 
-def test_its_gradient_is_that_of_the_parts_in_the_order_of_the_vector() -> None:
+def test_the_gradient_is_in_the_order_of_the_vector() -> None:
     torch.manual_seed(0)
     model = networks.SmallCNN((4, 42, 42), 6)
     twin = copy.deepcopy(model)
@@ -39,7 +41,7 @@ def test_its_gradient_is_that_of_the_parts_in_the_order_of_the_vector() -> None:
         torch.testing.assert_close(ours, theirs)
 
 
-def test_a_vector_means_the_same_to_a_model_that_lies_otherwise_in_memory() -> None:
+def test_a_vector_does_not_depend_on_the_memory_format() -> None:
     model = networks.SmallCNN((4, 42, 42), 6)
     sent = copy.deepcopy(model)
     for part in sent.parameters():
@@ -55,7 +57,7 @@ def test_a_vector_means_the_same_to_a_model_that_lies_otherwise_in_memory() -> N
         torch.testing.assert_close(ours, theirs)
 
 
-def test_a_gradient_is_the_caller_s_own_and_its_norm_is_bounded() -> None:
+def test_a_gradient_is_a_copy_with_a_clipped_norm() -> None:
     flat = Flat(nn.Linear(3, 1, bias=False))
 
     first = flat.gradient_of(flat.module(torch.ones(1, 3)).sum() * 100, max_norm=0.5)
@@ -66,7 +68,7 @@ def test_a_gradient_is_the_caller_s_own_and_its_norm_is_bounded() -> None:
     assert float(first.norm()) == pytest.approx(0.5)
 
 
-def test_a_parameter_that_no_loss_reaches_has_a_gradient_of_zero() -> None:
+def test_an_unused_parameter_has_a_gradient_of_zero() -> None:
     module = nn.ModuleList([nn.Linear(2, 1), nn.Linear(2, 1)])
     flat = Flat(module)
 

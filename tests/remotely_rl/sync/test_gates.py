@@ -1,3 +1,5 @@
+"""Tests of Gates."""
+
 import math
 
 import pytest
@@ -19,7 +21,7 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("weight", "deviation", "chance"), TABLE)
-def test_the_chance_of_sending_is_that_of_the_paper(
+def test_the_probability_of_transmission_is_that_of_the_paper(
     weight: float, deviation: float, chance: float
 ) -> None:
     assert probability(deviation, weight) == pytest.approx(chance, abs=1e-6)
@@ -29,17 +31,8 @@ def test_the_weight_for_a_share_gives_that_share() -> None:
     assert probability(0.3, weight_for(0.1, 0.3)) == pytest.approx(0.1)
 
 
-def test_open_gates_change_nothing_bit_by_bit() -> None:
-    order = round_robin(3, 60)
-
-    gated = play("b_fasgd:gate_push=0,gate_fetch=0", 3, order)
-
-    assert gated.w == play("fasgd", 3, order).w
-    assert gated.rule.counters.pushes == 60
-
-
 @pytest.mark.parametrize("side", ["push", "fetch"])
-def test_in_the_long_run_the_share_is_the_chance_and_all_is_counted(side: str) -> None:
+def test_the_transmitted_share_is_the_probability_and_is_counted(side: str) -> None:
     rule = sync.make(f"asynchronous:gate_{side}=3", start(), 10, sync.sgd(1e-6))
     Simulation(rule, lambda client, w: w, RandomOrder(seed=1)).run(4000)
     counters = rule.counters
@@ -56,7 +49,7 @@ def test_in_the_long_run_the_share_is_the_chance_and_all_is_counted(side: str) -
     assert counters.bytes_fetched == counters.fetches * 8
 
 
-def test_the_same_seed_withholds_the_same_and_another_does_not() -> None:
+def test_the_seed_determines_what_is_withheld() -> None:
     def staleness(seed: int) -> list[int]:
         spec = f"asynchronous:gate_push=1,gate_fetch=1,gate_seed={seed}"
         return play(spec, 3, round_robin(3, 60)).staleness
@@ -65,14 +58,14 @@ def test_the_same_seed_withholds_the_same_and_another_does_not() -> None:
     assert staleness(1) != staleness(2)
 
 
-def test_a_withheld_fetch_leaves_the_client_its_parameters_and_their_version() -> None:
+def test_after_a_withheld_fetch_the_client_keeps_its_parameters_and_version() -> None:
     played = play("asynchronous:gate_fetch_every=3", 1, [0] * 7)
 
     assert played.pulls == [True, False, False, True, False, False, True]
     assert played.staleness == [0, 0, 1, 2, 0, 1, 2]
 
 
-def test_a_withheld_push_applies_again_what_was_sent_last_with_its_version() -> None:
+def test_a_withheld_push_reapplies_the_last_one_with_its_version() -> None:
     played = play("asynchronous:gate_push_every=2", 1, [0] * 4)
 
     # Sent at w = 1, and again while the client is at 0.9; then sent at 0.8, and again.
@@ -80,7 +73,7 @@ def test_a_withheld_push_applies_again_what_was_sent_last_with_its_version() -> 
     assert played.staleness == [0, 1, 0, 1]
 
 
-def test_withheld_pushes_can_be_summed_up_and_sent_as_their_mean() -> None:
+def test_withheld_pushes_can_be_accumulated_and_sent_as_their_mean() -> None:
     values = iter([1.0, 2.0, 6.0, 1.0, 1.0])
     played = play(
         "asynchronous:gate_push_every=2,gate_withheld=accumulate", 1, [0] * 5,
@@ -97,7 +90,7 @@ def test_withheld_pushes_can_be_forgotten() -> None:
     assert played.accepted == ["counted", "dropped", "counted", "dropped"]
 
 
-def test_gates_go_around_a_rule_where_all_wait() -> None:
+def test_gates_work_with_a_synchronous_rule() -> None:
     rule = sync.make("synchronous:gate_fetch_every=2", start(), 2, sync.sgd(0.1))
     Simulation(rule, lambda client, w: w, RandomOrder(seed=1)).run(40)
 
@@ -105,7 +98,7 @@ def test_gates_go_around_a_rule_where_all_wait() -> None:
     assert (rule.counters.fetches, rule.counters.withheld_fetches) == (20, 20)
 
 
-def test_who_comes_back_starts_from_what_it_is_given() -> None:
+def test_nothing_is_reapplied_for_a_client_that_has_rejoined() -> None:
     rule = sync.make("asynchronous:gate_push_every=2", start(), 2, sync.sgd(0.1))
     rule.push(0, start() * 5, 0)
     rule.leave(0)
@@ -125,6 +118,6 @@ def test_who_comes_back_starts_from_what_it_is_given() -> None:
         ("gate_psh=1", "there is no setting 'gate_psh', did you mean 'push'"),
     ],
 )
-def test_gates_that_cannot_be_are_refused(spec: str, message: str) -> None:
+def test_bad_settings_of_gates_are_refused(spec: str, message: str) -> None:
     with pytest.raises(TrainingError, match=message):
         sync.make(f"fasgd:{spec}", start(), 2)

@@ -1,7 +1,7 @@
-"""By what the rules scale a step: the same under every optimizer, whatever it makes of gradients.
+"""Tests of the scale of steps: rules scale the step of every optimizer in the same way.
 
-The optimizer under `asynchronous` is the measure.  Gradients are drawn beforehand, so that
-both see the same whatever the parameters are.
+The reference is the same optimizer under `asynchronous`.  Gradients are drawn in advance, so that
+both see the same ones.
 """
 
 import math
@@ -23,16 +23,16 @@ OPTIMIZERS: dict[str, MakeOptimizer] = {
     "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, alpha=0.99, eps=1e-4),
     "adam": lambda p: torch.optim.Adam(p, lr=0.01, eps=1e-5),
     "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=1e-9),
-    "rprop": lambda p: torch.optim.Rprop(p, lr=0.01),  # whose rate is only its first step
+    "rprop": lambda p: torch.optim.Rprop(p, lr=0.01),  # the rate is only that of its first step
 }
-# Rules, how many gradients make a step, how stale these are, and by what it is scaled.
+# Rule, number of gradients per step, their staleness, and the scale of the step.
 SCALES: list[tuple[str, int, int, float]] = [
     ("asynchronous", 1, 8, 1.0),
     ("stale_synchronous:slack=100", 1, 8, 1.0),
     ("sasgd", 1, 8, 1 / 8),
     ("sasgd:at_zero=plus1", 1, 8, 1 / 9),
     ("exponential_penalty:kappa=0.1", 1, 8, math.exp(-0.8)),
-    ("delay_compensated:compensation=1", 1, 8, 1.0),  # which moves the gradient: by nothing here
+    ("delay_compensated:compensation=1", 1, 8, 1.0),  # the correction is 0 here
     ("synchronous", 3, 0, 1.0),
     ("backup_workers:backups=1", 2, 0, 1.0),
     ("soft_sync:n=1", 3, 8, 1 / 8),
@@ -43,7 +43,7 @@ SCALES: list[tuple[str, int, int, float]] = [
     ("semi_async:n=2,counted=8,weak=8,merge=sum", 2, 8, 2.0),
     ("semi_async:n=2,counted=8,weak=8,merge=sum_n", 2, 8, 1.0),
 ]
-# Those whose optimizer is the clients', at one step of one client.
+# Rules whose clients have the optimizer, with one step of one client.
 OWN_RATES: list[tuple[str, float]] = [
     ("local_sgd:steps=1", 1.0),
     ("local_sgd:steps=1,outer_rate=0.25", 0.25),
@@ -53,7 +53,7 @@ OWN_RATES: list[tuple[str, float]] = [
 
 
 def gradients(count: int = ROUNDS) -> Tensor:
-    """Some [count, 16], whose coordinates differ in size by up to 100."""
+    """Return gradients [count, 16], whose elements differ in size by up to 100."""
     random = torch.Generator().manual_seed(1)
     sizes = 10 ** torch.linspace(-1, 1, 16, dtype=torch.float64)
     return torch.randn(count, 16, generator=random, dtype=torch.float64) * sizes
@@ -61,7 +61,7 @@ def gradients(count: int = ROUNDS) -> Tensor:
 
 def made(spec: str, optimizer: str, clients: int = 3) -> sync.Rule:
     rule = sync.make(spec, torch.zeros(16, dtype=torch.float64), clients, OPTIMIZERS[optimizer])
-    rule.version = STALENESS  # as if so many steps had been taken
+    rule.version = STALENESS  # as after that many steps
     return rule
 
 
@@ -69,19 +69,19 @@ def steps(
     rule: sync.Rule, each: Sequence[Tensor] | Tensor, pushes: int = 1,
     staleness: Callable[[int], int] = lambda at: STALENESS,
 ) -> Tensor:  # fmt: skip
-    """How far each round moves the parameters [rounds, 16]; in one, clients push the same."""
-    ways = []
+    """Return the step of each round [rounds, 16]; in a round all clients push the same gradient."""
+    moves = []
     for at, gradient in enumerate(each):
         before = rule.snapshot()
         for client in range(pushes):
             rule.push(client, gradient.clone(), rule.version - staleness(at))
-        ways.append(rule.snapshot() - before)
-    return torch.stack(ways)
+        moves.append(rule.snapshot() - before)
+    return torch.stack(moves)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize(("spec", "pushes", "staleness", "scale"), SCALES)
-def test_a_step_is_as_far_as_the_rule_says_under_every_optimizer(
+def test_every_rule_scales_the_step_of_every_optimizer(
     spec: str, pushes: int, staleness: int, scale: float, optimizer: str
 ) -> None:
     plain = steps(made("asynchronous", optimizer), gradients())
@@ -93,13 +93,10 @@ def test_a_step_is_as_far_as_the_rule_says_under_every_optimizer(
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("mode", ["std", "literal", "fred"])
-@pytest.mark.parametrize("name", ["fasgd", "b_fasgd"])
-def test_fasgd_divides_an_optimizer_s_step_elementwise(
-    name: str, mode: str, optimizer: str
-) -> None:
+def test_fasgd_divides_the_step_of_an_optimizer_elementwise(mode: str, optimizer: str) -> None:
     plain = steps(made("asynchronous", optimizer), gradients())
 
-    scaled = steps(made(f"{name}:mode={mode}", optimizer), gradients())
+    scaled = steps(made(f"fasgd:mode={mode}", optimizer), gradients())
 
     n, b, v, divisors = (torch.zeros(16), torch.zeros(16), torch.ones(16), [])
     for g in gradients():
@@ -113,7 +110,7 @@ def test_fasgd_divides_an_optimizer_s_step_elementwise(
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize(("spec", "scale"), OWN_RATES)
-def test_rules_with_a_rate_of_their_own_scale_the_step_of_the_client_s_optimizer(
+def test_rules_with_local_steps_scale_the_step_of_the_clients_optimizer(
     spec: str, scale: float, optimizer: str
 ) -> None:
     plain = steps(made("asynchronous", optimizer), gradients(1))[0]
@@ -124,7 +121,7 @@ def test_rules_with_a_rate_of_their_own_scale_the_step_of_the_client_s_optimizer
     torch.testing.assert_close(rule.snapshot(), scale * plain, rtol=1e-5, atol=1e-12)
 
 
-def test_every_rule_is_tried_here() -> None:
+def test_this_file_covers_every_rule() -> None:
     words = [row[0] for row in SCALES] + [row[0] for row in OWN_RATES]
     tried = {spec.partition(":")[0] for spec in words}
 
@@ -132,7 +129,7 @@ def test_every_rule_is_tried_here() -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "rmsprop", "adam"])
-def test_what_an_optimizer_remembers_is_not_scaled(optimizer: str) -> None:
+def test_the_state_of_an_optimizer_is_not_scaled(optimizer: str) -> None:
     def staleness(at: int) -> int:
         return at % (STALENESS + 1)
 
@@ -144,14 +141,14 @@ def test_what_an_optimizer_remembers_is_not_scaled(optimizer: str) -> None:
     scales = torch.tensor([rule.scale(staleness(at)) for at in range(ROUNDS)])
     torch.testing.assert_close(scaled, scales[:, None] * moved, rtol=1e-5, atol=1e-12)
     kept, unscaled = (one.state()["optimizer"] for one in (rule, plain))
-    assert kept["param_groups"] == unscaled["param_groups"]  # the rate is what it was, too
+    assert kept["param_groups"] == unscaled["param_groups"]  # including the rate
     for name, value in kept["state"][0].items():
         if isinstance(value, Tensor):
             torch.testing.assert_close(value, unscaled["state"][0][name])
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_a_step_of_several_is_along_their_weighted_mean_and_scaled_by_the_mean_weight(
+def test_a_step_of_several_contributions_is_their_weighted_mean_times_the_mean_weight(
     optimizer: str,
 ) -> None:
     young, old = gradients(2)
@@ -166,7 +163,7 @@ def test_a_step_of_several_is_along_their_weighted_mean_and_scaled_by_the_mean_w
         torch.testing.assert_close(rule.snapshot(), -0.1 * (young + old / 4) / 2)
 
 
-def test_a_rate_that_is_set_is_scaled_for_each_step_and_stays() -> None:
+def test_set_rate_applies_to_all_later_steps() -> None:
     rule = made("sasgd", "sgd")
     rule.set_rate(0.5)
     (gradient,) = gradients(1)

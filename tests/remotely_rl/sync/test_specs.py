@@ -1,4 +1,4 @@
-"""Rules by name and settings."""
+"""Tests of the specs of rules."""
 
 import pytest
 
@@ -21,6 +21,6 @@ from tests.remotely_rl.sync.quadratic import start
         ("backup_workers:backups=2", "backups must be fewer than the clients, 2, not 2"),
     ],
 )
-def test_a_spec_of_no_rule_is_refused_with_what_would_be_one(spec: str, message: str) -> None:
+def test_a_bad_spec_is_refused_with_a_hint(spec: str, message: str) -> None:
     with pytest.raises(SyncError, match=message):
         sync.make(spec, start(), 2)

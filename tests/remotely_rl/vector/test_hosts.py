@@ -1,8 +1,8 @@
-"""Hosts under deaths and interrupts at any moment, beside a slow model that is told of each.
+"""Randomized tests of Hosts: deaths and interrupts at any moment, checked against a simple model.
 
-Hosts live in this process, so a thousand of them die in a second.  One dies before a call has run,
-in it, or after its answer.  Interrupts are signals, raised at any line of the files that hold the
-states of seats.  What real processes do besides is in test_vector_env.py and tests/chaos.
+Hosts are objects in this process, so a thousand of them can die in a second.  A host dies before a
+call, in it, or after its answer.  Interrupts are signals at any line of hosts.py and seat.py.
+test_vector_env.py and tests/chaos test real processes.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ METHODS = ("make", "step", "reset", "end_episodes", "call", "set_attr")
 
 
 class Short(Numbered):
-    """Has episodes of a few steps, and says where it is."""
+    """Has episodes of a few steps; `where` returns its observation."""
 
     lives = [0] * COUNT
     level = now = length = 0
@@ -53,19 +53,19 @@ class Short(Numbered):
 
 
 def waiting(count: int, watch: Any) -> SupervisedVectorEnv:
-    """Make the environments of a host as a whole, such as wait for a `reset`."""
+    """Make a host's environments together; ended ones wait for a `reset`."""
     return SupervisedVectorEnv([Short] * count, episode_seeds=False, waits=True)
 
 
 class Reaper:
-    """Lets hosts die by chance.  `deaths` has the seat, the method and the moment of each."""
+    """Kills hosts at random.  `deaths` has the seat, the method and the moment of each death."""
 
     def __init__(self, seed: int, patch: pytest.MonkeyPatch):
-        # Hosts are made on other threads: what they draw must not depend on when that is.
+        # Hosts are made on other threads, so each seat has its own random stream.
         self.draws = [random.Random(f"{seed} {place}") for place in range(COUNT)]
         self.chance = 0.0
         self.deaths: list[tuple[int, str, str]] = []
-        self.known: dict[int, Any] = {}  # the host of each seat, once it has been used
+        self.known: dict[int, Any] = {}  # the host of each seat, after its first use
         for method in METHODS:
             patch.setattr(Host, method, self._mortal(method, getattr(Host, method)))
 
@@ -74,7 +74,7 @@ class Reaper:
         def call(host: Any, *args: Any) -> Any:
             if method == "make":
                 host.seat, host.is_dead, host.is_made = args[-1] // WIDTH, False, False
-            elif not host.is_made:  # it is called by `make`
+            elif not host.is_made:  # called by `make`
                 return real(host, *args)
             died = remotely.ActorDied(f"{method} was cut off", "SIGKILL")
             if host.is_dead:
@@ -107,17 +107,17 @@ class Reaper:
 
 @contextlib.contextmanager
 def interrupted_at(line: int) -> Iterator[None]:
-    """Raise SIGINT at the n-th line that runs in the files of the seats."""
+    """Raise SIGINT at the n-th line that runs in hosts.py and seat.py."""
     files = {hosts.__file__, seat.__file__}
-    left = line
+    remaining = line
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal left
+        nonlocal remaining
         if frame.f_code.co_filename not in files:
             return None
         if event == "line":
-            left -= 1
-            if left == 0:
+            remaining -= 1
+            if remaining == 0:
                 signal.raise_signal(signal.SIGINT)
         return trace
 
@@ -130,32 +130,32 @@ def interrupted_at(line: int) -> Iterator[None]:
 
 
 class Model:
-    """What each row has to be, from what has died, one environment at a time."""
+    """Checks each row, one environment at a time, given the deaths."""
 
     def __init__(self, mode: AutoresetMode, wait: bool):
         self.in_same_step, self.wait = mode is AutoresetMode.SAME_STEP, wait
-        self.word = ["running"] * COUNT  # running, ended, lost
+        self.state = ["running"] * COUNT  # running, ended, lost
         self.last = np.zeros((COUNT, 4))
         self.seen: set[tuple[float, float]] = set()
 
     def host_died(self, place: int) -> None:
         for i in range(place * WIDTH, min((place + 1) * WIDTH, COUNT)):
-            if self.word[i] == "running":
-                self.word[i] = "lost"
+            if self.state[i] == "running":
+                self.state[i] = "lost"
 
     def begins(self, i: int, obs: np.ndarray) -> None:
-        """An episode that was not there before has this first observation."""
+        """Check the first observation of a new episode."""
         life, episode, step, _ = obs.tolist()
         assert step == 0
         assert (life, episode) not in self.seen
         self.seen.add((life, episode))
-        self.word[i], self.last[i] = "running", obs
+        self.state[i], self.last[i] = "running", obs
 
     def row(
         self, i: int, obs: Any, reward: Any, terminated: Any, truncated: Any, info: Any
     ) -> None:
-        """A step has this row; `info` is None where an interrupt has cost it."""
-        if self.word[i] == "ended":
+        """Check a row of a step; `info` is None if an interrupt has cost it."""
+        if self.state[i] == "ended":
             assert (reward, terminated, truncated) == (0, False, False)
             if self.wait:
                 assert obs.tolist() == self.last[i].tolist()
@@ -165,7 +165,7 @@ class Model:
         final = obs
         if self.in_same_step and (terminated or truncated):
             final = self.last[i] if info is None else info["final_obs"][i]
-        if self.word[i] == "lost":
+        if self.state[i] == "lost":
             assert final.tolist() == self.last[i].tolist(), (i, final, self.last[i])
             assert (reward, terminated, truncated) == (0, False, True)
             is_over = True
@@ -178,7 +178,7 @@ class Model:
             assert (terminated, truncated) == (is_over and even, is_over and not even)
         if info is not None:
             crashed = bool(info.get(f"_{CRASH}", np.zeros(COUNT, bool))[i])
-            assert crashed == (self.word[i] == "lost")
+            assert crashed == (self.state[i] == "lost")
             if crashed:
                 assert info[CRASH][i].actor == i // WIDTH
         if not is_over:
@@ -186,11 +186,11 @@ class Model:
         elif self.in_same_step:
             self.begins(i, obs)
         else:
-            self.word[i], self.last[i] = "ended", obs
+            self.state[i], self.last[i] = "ended", obs
 
 
 class Play:
-    """One sequence of random uses, deaths and interrupts."""
+    """One sequence of random calls, deaths and interrupts."""
 
     def __init__(self, mode: AutoresetMode, wait: bool, seed: int, patch: pytest.MonkeyPatch):
         Short.lives[:] = [0] * COUNT
@@ -209,10 +209,10 @@ class Play:
             Crashes(lambda text: None, 1.0, keep=self.reports.append),
         )
 
-    def run(self, uses: int) -> None:
+    def run(self, calls: int) -> None:
         self.reset(np.ones(COUNT, np.bool_))
         self.reaper.chance = self.draw.choice((0.02, 0.1, 0.3))
-        for _ in range(uses):
+        for _ in range(calls):
             host = self.reaper.known[self.draw.randrange(len(self.reaper.known))]
             if self.draw.random() < 0.1 and not host.is_dead:
                 self.reaper.kill(host)
@@ -233,18 +233,18 @@ class Play:
             self.step(may_interrupt=False)
         assert self.of_all("level") == self.levels
         self.note(self.reaper.pop())
-        if not self.interrupts:  # one that is interrupted may be told twice
+        if not self.interrupts:  # after an interrupt, a death may be reported twice
             assert len(self.reports) == self.died
 
     def note(self, deaths: list[tuple[int, str, str]]) -> None:
         for place, method, _ in deaths:
             self.died += 1
-            if method != "make":  # a host that never was there had no episodes
+            if method != "make":  # a host that was never made had no episodes
                 self.model.host_died(place)
 
     @contextlib.contextmanager
     def perhaps_interrupted(self, chance: float, lines: int) -> Iterator[None]:
-        """Interrupt what is within, by chance, at one of so many lines."""
+        """Interrupt the block with a chance, at one of its first `lines` lines."""
         limit = interrupted_at(self.draw.randint(1, lines))
         with limit if self.draw.random() < chance else contextlib.nullcontext():
             try:
@@ -252,10 +252,10 @@ class Play:
             except KeyboardInterrupt:
                 self.interrupts += 1
 
-    # --- uses -------------------------------------------------------------------------------------
+    # --- calls ------------------------------------------------------------------------------------
 
     def step(self, may_interrupt: bool = True) -> None:
-        ended = [i for i in range(COUNT) if self.model.word[i] == "ended"]
+        ended = [i for i in range(COUNT) if self.model.state[i] == "ended"]
         if self.must_reset and ended:
             with pytest.raises(ValueError, match="have ended: reset them first"):
                 self.hosts.begin(np.zeros(COUNT, np.int64))
@@ -264,7 +264,7 @@ class Play:
         with self.perhaps_interrupted(0.5 if may_interrupt else 0.0, 300):
             self.hosts.begin(np.zeros(COUNT, np.int64))
             info = self.hosts.finish()
-        if self.hosts.rows is before:  # it has not begun
+        if self.hosts.rows is before:  # the step has not begun
             return
         if self.hosts.is_stepping:
             match self.draw.choice(("finish", "ask", "set", "reset")):
@@ -279,10 +279,10 @@ class Play:
                 case "reset":
                     self.end_step_by_reset()
                     return
-        self.rows_are(info)
+        self.check_step(info)
 
-    def rows_are(self, info: Any) -> None:
-        """A step is over, whatever has died in it, and in the call that ended it perhaps."""
+    def check_step(self, info: Any) -> None:
+        """Check the rows of a step, given the deaths in it and in the call that finished it."""
         deaths = self.reaper.pop()
         in_step = [death for death in deaths if death[1] == "step" and death[2] != "after"]
         self.note(in_step)
@@ -292,16 +292,16 @@ class Play:
         self.note([death for death in deaths if death not in in_step])
 
     def end_step_by_reset(self) -> None:
-        """What the interrupted step had is not seen; episodes begin everywhere."""
+        """Reset all, which hides the rows of the interrupted step."""
         self.hosts.reset(np.ones(COUNT, np.bool_), [None] * COUNT, None)
-        self.are_reset(np.ones(COUNT, np.bool_))
+        self.check_reset(np.ones(COUNT, np.bool_))
 
     def reset(self, chosen: Any) -> None:
         options = None if chosen.all() else {"reset_mask": chosen}
         self.hosts.reset(chosen, [None] * COUNT, options)
-        self.are_reset(chosen)
+        self.check_reset(chosen)
 
-    def are_reset(self, chosen: Any) -> None:
+    def check_reset(self, chosen: Any) -> None:
         deaths = self.reaper.pop()
         afterwards = [death for death in deaths if death[1:] == ("reset", "after")]
         self.note([death for death in deaths if death not in afterwards])
@@ -320,7 +320,7 @@ class Play:
             found = self.hosts.ask(which, "call", "where", (), {})
         if found is not None:
             for i, where in zip(which, found, strict=True):
-                if self.model.word[i] == "running":
+                if self.model.state[i] == "running":
                     assert where == self.model.last[i].tolist()
         self.note(self.reaper.pop())
 
@@ -332,14 +332,14 @@ class Play:
         try:
             self.hosts.set_attributes(which, "level", values)
             self.levels = wanted
-        except remotely.ActorDied:  # those of some hosts are set
+        except remotely.ActorDied:  # only those of some hosts are set
             found = self.of_all("level")
             assert all(one in pair for one, *pair in zip(found, self.levels, wanted, strict=True))
             self.levels = found
         self.note(self.reaper.pop())
 
     def of_all(self, name: str) -> list[Any]:
-        """Ask until no host dies of it."""
+        """Call a method of all environments until no host dies."""
         while True:
             with contextlib.suppress(remotely.ActorDied):
                 return self.hosts.ask(range(COUNT), "call", name, (), {})

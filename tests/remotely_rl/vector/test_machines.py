@@ -1,5 +1,5 @@
-"""The same line on two machines, in network namespaces: no row is wrong, and a lost machine is
-survived.  Skipped where there can be none.
+"""Test of a VectorEnv on two machines, as network namespaces: all rows are right, and it survives
+the loss of a machine.  Skipped where network namespaces are not available.
 
     sudo .venv/bin/python -m pytest -m slow -s tests/remotely_rl/vector/test_machines.py
 """
@@ -51,7 +51,7 @@ except remotely.ActorDied:
     pass
 play(100)
 print("ready", flush=True)
-sys.stdin.readline()  # a cable is pulled
+sys.stdin.readline()  # meanwhile a cable is pulled
 play(100)
 print(json.dumps({"wrong": oracle.wrong, "crashed": oracle.crashed, "rows": oracle.rows,
                   "addresses": sorted(set(envs.call("address")))}), flush=True)
@@ -70,7 +70,7 @@ def machines(nothing_left: None, tmp_path: Path) -> Iterator[Machines]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_environments_on_two_machines_are_stepped_as_here_and_outlive_one_of_them(
+def test_environments_on_two_machines_survive_the_loss_of_one(
     machines: Machines, tmp_path: Path
 ) -> None:
     script = tmp_path / "script.py"

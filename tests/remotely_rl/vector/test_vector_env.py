@@ -1,6 +1,6 @@
-"""VectorEnv: rows as Gymnasium's, whatever its environments do to their processes.
+"""Tests of VectorEnv with real processes: rows as in Gymnasium, crashes, calls, and its end.
 
-Over 700 lines: all of it is one class, with the same few environments.
+Over 700 lines: all tests are of one class and share a few environments.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ def cart_pole() -> gymnasium.Env[Any, Any]:
 
 
 class Tree(Everything):
-    """Arrays alone, which can be shared."""
+    """Has only arrays, which can be shared."""
 
     observation_space = spaces.Dict(
         {key: space for key, space in Everything.observation_space.items() if key != "word"}
@@ -57,7 +57,7 @@ class Tree(Everything):
 @pytest.mark.parametrize(
     ("kind", "width"), [(cart_pole, 3), (cart_pole, 5), (Tree, 3), (Everything, 3)]
 )
-def test_its_rows_are_those_of_gymnasium(mode: AutoresetMode, kind: Any, width: int) -> None:
+def test_rows_are_those_of_gymnasium(mode: AutoresetMode, kind: Any, width: int) -> None:
     plain = SyncVectorEnv([kind] * 5, autoreset_mode=mode)
     ours = VectorEnv(kind, 5, autoreset_mode=mode, envs_per_actor=width)
     plain.action_space.seed(1)
@@ -72,7 +72,7 @@ def test_its_rows_are_those_of_gymnasium(mode: AutoresetMode, kind: Any, width: 
 
 
 @pytest.mark.usefixtures("local")
-def test_actions_are_taken_apart_once_for_all_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_actions_are_split_once_for_all_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     envs = VectorEnv(cart_pole, 4, envs_per_actor=1)
     envs.reset()
     taken: list[Any] = []
@@ -87,7 +87,7 @@ def test_actions_are_taken_apart_once_for_all_hosts(monkeypatch: pytest.MonkeyPa
     envs.close()
 
 
-def test_on_other_machines_its_rows_are_the_same(started: Any, nothing_left: None) -> None:
+def test_rows_of_other_machines_are_those_of_gymnasium(started: Any, nothing_left: None) -> None:
     remotely.connect(started.address, key=started.key)
     plain = SyncVectorEnv([Tree] * 4)
     ours = VectorEnv(Tree, 4, envs_per_actor=2)
@@ -102,7 +102,7 @@ def test_on_other_machines_its_rows_are_the_same(started: Any, nothing_left: Non
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(("mode", "width"), [(MODES[0], 1), (MODES[1], 3)])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_no_row_is_wrong_whatever_an_environment_does(
+def test_no_row_is_wrong_whatever_breaks(
     mode: AutoresetMode, width: int, fault: str, tmp_path: Path
 ) -> None:
     reports: list[CrashReport] = []
@@ -138,8 +138,8 @@ def pids(envs: VectorEnv) -> list[int]:
     return list(envs.call("get_pid"))
 
 
-class Tells(Numbered):
-    """Says where it is."""
+class Probe(Numbered):
+    """Returns the pid of its process, and breaks on request."""
 
     level = 0
 
@@ -153,8 +153,8 @@ class Tells(Numbered):
         return np.full((2, 2, 3), self.level)
 
 
-class Long(Tells):
-    """Has no episode that is over in a step or two."""
+class Long(Probe):
+    """Has long episodes."""
 
     def reset(self, **given: Any) -> Any:
         super().reset(**given)
@@ -164,16 +164,16 @@ class Long(Tells):
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("mode", [*MODES, AutoresetMode.DISABLED])
-def test_a_host_that_is_killed_between_two_steps_is_told_at_once_and_by_the_next_rows(
+def test_a_host_killed_between_steps_is_logged_at_once_and_has_crash_rows_next(
     mode: AutoresetMode,
 ) -> None:
     said: list[str] = []
-    envs = VectorEnv(Tells, 4, envs_per_actor=2, autoreset_mode=mode, say=said.append)
+    envs = VectorEnv(Probe, 4, envs_per_actor=2, autoreset_mode=mode, say=said.append)
     oracle = Oracle(mode)
     oracle.reset(envs.reset(seed=1)[0])
     before = pids(envs)
     os.kill(before[0], signal.SIGKILL)
-    wait_until(lambda: bool(said), "the death is told")
+    wait_until(lambda: bool(said), "the death is reported")
     assert "SIGKILL; it is replaced" in said[0]
     row = envs.step(np.zeros(4, np.int64))
     oracle.step(*row)
@@ -191,30 +191,9 @@ def test_a_host_that_is_killed_between_two_steps_is_told_at_once_and_by_the_next
     assert oracle.wrong == []
 
 
-@pytest.mark.usefixtures("here")
-def test_a_reset_of_some_and_calls_after_a_death_leave_no_row_wrong() -> None:
-    envs = VectorEnv(Tells, 4, envs_per_actor=2, **quiet)
-    oracle = Oracle(AutoresetMode.NEXT_STEP)
-    oracle.reset(envs.reset(seed=1)[0])
-    os.kill(pids(envs)[0], signal.SIGKILL)
-    with pytest.raises(remotely.ActorDied):
-        envs.call("get_pid")
-    assert len(set(pids(envs))) == 2  # it has been replaced
-    oracle.step(*envs.step(np.zeros(4, np.int64)))
-    assert oracle.crashed == 2
-    os.kill(pids(envs)[0], signal.SIGKILL)
-    obs, _ = envs.reset(options={"reset_mask": np.array([True, False, False, False])})
-    assert obs[0, 2] == 0
-    oracle.last[0], oracle.ended[0] = obs[0], False
-    oracle.step(*envs.step(np.zeros(4, np.int64)))
-    oracle.step(*envs.step(np.zeros(4, np.int64)))
-    envs.close()
-    assert oracle.wrong == []
-
-
 def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "it has ended")
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the process has ended")
 
 
 def pipes() -> int:
@@ -225,10 +204,10 @@ def pipes() -> int:
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_host_that_dies_as_it_begins_to_share_memory_is_replaced(
+def test_a_host_that_dies_while_it_connects_to_shared_memory_is_replaced(
     moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    envs = VectorEnv(Tells, 1, max_crash_rate=1, **quiet)
+    envs = VectorEnv(Probe, 1, max_crash_rate=1, **quiet)
     oracle = Oracle(AutoresetMode.NEXT_STEP)
     oracle.reset(envs.reset(seed=1)[0])
     open_before = pipes()
@@ -257,14 +236,14 @@ def test_a_host_that_dies_as_it_begins_to_share_memory_is_replaced(
     kill(pids(envs)[0])  # last: another thread takes the spare as soon as it sees the death
     for _ in range(3):
         oracle.step(*envs.step(np.zeros(1, np.int64)))
-    assert Spare.take is take  # it has been struck
+    assert Spare.take is take  # the replacement was killed
     assert pipes() == open_before
     assert oracle.wrong == []
     envs.close()
 
 
 @pytest.mark.usefixtures("here")
-def test_where_there_is_no_room_a_replacement_waits_for_it_or_for_the_end(
+def test_without_room_a_replacement_waits_until_there_is_room_or_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cluster, "RETRY_S", 0.01)
@@ -279,7 +258,7 @@ def test_where_there_is_no_room_a_replacement_waits_for_it_or_for_the_end(
         return take(spare)
 
     monkeypatch.setattr(Spare, "take", take_if_there_is_room)
-    envs = VectorEnv(Tells, 1, max_crash_rate=1, **quiet)
+    envs = VectorEnv(Probe, 1, max_crash_rate=1, **quiet)
     envs.reset()
     kill(pids(envs)[0])
     assert refused.acquire(timeout=40)
@@ -296,42 +275,42 @@ def test_where_there_is_no_room_a_replacement_waits_for_it_or_for_the_end(
 
 
 @pytest.mark.usefixtures("here")
-def test_a_death_that_another_thread_tells_late_is_counted_once(
+def test_a_death_that_another_thread_reports_late_counts_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reports: list[CrashReport] = []
-    is_replaced, is_told = threading.Event(), threading.Event()
+    is_replaced, is_reported = threading.Event(), threading.Event()
 
-    class ToldLate(Seat):
+    class LateSeat(Seat):
         def __init__(self, *given: Any) -> None:
             *rest, on_end = given
 
             def late(*ended: Any) -> None:
                 is_replaced.wait(40)
                 on_end(*ended)
-                is_told.set()
+                is_reported.set()
 
             def on_another_thread(*ended: Any) -> None:
                 threading.Thread(target=late, args=ended, daemon=True).start()
 
             super().__init__(*rest, on_another_thread)  # type: ignore[call-arg]
 
-    monkeypatch.setattr(hosts, "Seat", ToldLate)
+    monkeypatch.setattr(hosts, "Seat", LateSeat)
     envs = VectorEnv(Long, 1, max_crash_rate=1, on_crash=reports.append, **quiet)
     envs.reset()
     kill(pids(envs)[0])
     envs.step([0])
     envs.step([0])
     is_replaced.set()
-    assert is_told.wait(40)
+    assert is_reported.wait(40)
     assert len(reports) == 1
     assert not envs.step([0])[3].any()
     envs.close()
 
 
 @pytest.mark.usefixtures("here")
-def test_attributes_are_set_in_hosts_that_replace_others_too() -> None:
-    envs = VectorEnv(Tells, 3, envs_per_actor=2, **quiet)
+def test_attributes_are_also_set_in_replacements() -> None:
+    envs = VectorEnv(Probe, 3, envs_per_actor=2, **quiet)
     envs.reset()
     envs.set_attr("level", [1, 2, 3])
     with pytest.raises(remotely.ActorDied):
@@ -346,7 +325,7 @@ def test_attributes_are_set_in_hosts_that_replace_others_too() -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_an_argument_that_cannot_be_sent_harms_no_later_step() -> None:
+def test_an_argument_that_cannot_be_pickled_does_not_affect_later_steps() -> None:
     envs = VectorEnv(Long, 1, **quiet)
     envs.reset()
     with pytest.raises(remotely.NotPicklable):
@@ -356,8 +335,8 @@ def test_an_argument_that_cannot_be_sent_harms_no_later_step() -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_too_many_deaths_end_it_in_a_sentence() -> None:
-    class Dies(Tells):
+def test_too_many_deaths_end_the_run() -> None:
+    class Dies(Probe):
         def step(self, action: int) -> Any:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -369,34 +348,20 @@ def test_too_many_deaths_end_it_in_a_sentence() -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_an_environment_that_can_never_be_reset_again_ends_it_in_a_sentence() -> None:
-    class Once(Tells):
+def test_an_environment_that_can_no_longer_be_reset_ends_the_run() -> None:
+    class Once(Numbered):
+        resets = 0  # of all instances
+
         def reset(self, **given: Any) -> Any:
-            if self.level:
+            Once.resets += 1
+            if Once.resets > 1:
                 raise RuntimeError("no license")
-            self.level = 1
             return super().reset(**given)
 
         def step(self, action: int) -> Any:
             return (*super().step(action)[:2], True, False, {})
 
-        @property
-        def draw(self) -> Any:
-            return self._draw
-
-        @draw.setter
-        def draw(self, value: Any) -> None:
-            self._draw = value
-
-    class Broken(Once):
-        made = 0
-
-        def __init__(self) -> None:
-            super().__init__()
-            Broken.made += 1
-            self.level = int(Broken.made > 1)
-
-    envs = VectorEnv(Broken, 1, max_crash_rate=1, **quiet)
+    envs = VectorEnv(Once, 1, max_crash_rate=1, **quiet)
     envs.reset()
     envs.step([0])
     with pytest.raises(TrainingError, match=r"could not be reset 10 times in a row.*no license"):
@@ -405,7 +370,7 @@ def test_an_environment_that_can_never_be_reset_again_ends_it_in_a_sentence() ->
 
 
 @pytest.mark.usefixtures("here")
-def test_ids_that_only_the_script_has_registered_and_those_of_modules_are_made() -> None:
+def test_ids_of_the_users_script_and_of_modules_are_made() -> None:
     gymnasium.register("OfTheScript-v0", "tests.remotely_rl.toys:Counting")
     for name in ("OfTheScript-v0", registered.MODULE_ID):
         envs = VectorEnv(name, 2, envs_per_actor=1)
@@ -416,7 +381,7 @@ def test_ids_that_only_the_script_has_registered_and_those_of_modules_are_made()
 
 
 @pytest.mark.usefixtures("here")
-def test_gymnasiums_wrappers_work_on_it() -> None:
+def test_vector_wrappers_of_gymnasium_work() -> None:
     envs = RecordEpisodeStatistics(VectorEnv("CartPole-v1", num_envs=4))
     assert envs.spec is not None
     assert envs.spec.id == "CartPole-v1"
@@ -430,7 +395,7 @@ def test_gymnasiums_wrappers_work_on_it() -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_wrappers_are_around_each_environment_as_make_vec_has_them() -> None:
+def test_wrappers_are_applied_as_by_make_vec() -> None:
     wrappers: Any = [
         functools.partial(gymnasium.wrappers.TimeLimit, max_episode_steps=3),
         gymnasium.wrappers.NormalizeReward,
@@ -445,7 +410,7 @@ def test_wrappers_are_around_each_environment_as_make_vec_has_them() -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_actors_reserve_as_much_of_the_cluster_as_they_are_told() -> None:
+def test_actors_reserve_cpus_per_actor() -> None:
     several = [VectorEnv(cart_pole, 8, envs_per_actor=1, cpus_per_actor=0.1) for _ in range(3)]
     for envs in several:  # 24 actors, where there is room for 16
         envs.reset()
@@ -454,22 +419,22 @@ def test_actors_reserve_as_much_of_the_cluster_as_they_are_told() -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_of_the_users_own_cluster_it_takes_no_more_than_its_actors() -> None:
+def test_there_is_no_spare_host_on_the_users_cluster() -> None:
     before = len(remotely.status().actors)
-    envs = VectorEnv(Tells, 2, envs_per_actor=1, max_crash_rate=1, **quiet)
+    envs = VectorEnv(Probe, 2, envs_per_actor=1, max_crash_rate=1, **quiet)
     envs.reset()
-    kill(pids(envs)[0])  # a spare one would be made with the next
+    kill(pids(envs)[0])  # a spare would be made with the replacement
     for _ in range(2):
         envs.step([0, 0])
     assert len(remotely.status().actors) == before + 2
     envs.close()
 
 
-def test_on_a_cluster_of_its_own_a_host_waits_for_the_first_death(nothing_left: None) -> None:
-    envs = VectorEnv(Tells, 1, max_crash_rate=1, **quiet)
+def test_on_its_own_cluster_a_spare_replaces_the_first_host_that_dies(nothing_left: None) -> None:
+    envs = VectorEnv(Probe, 1, max_crash_rate=1, **quiet)
     envs.reset()
     (first,) = pids(envs)
-    wait_until(lambda: len(remotely.status().actors) == 2, "the spare one is there")
+    wait_until(lambda: len(remotely.status().actors) == 2, "the spare has been made")
     (spare,) = {actor.pid for actor in remotely.status().actors} - {first}
     kill(first)
     envs.step([0])
@@ -480,42 +445,31 @@ def test_on_a_cluster_of_its_own_a_host_waits_for_the_first_death(nothing_left: 
 
 
 @pytest.mark.usefixtures("here")
-def test_large_infos_arrive_whole() -> None:
-    class Talks(toys.Counting):
-        def step(self, action: int) -> Any:
-            *row, _ = super().step(action)
-            return (*row, {"picture": np.full((300, 300), self.now)})
-
-    envs = VectorEnv(Talks, 3, envs_per_actor=2)
-    envs.reset()
-    info = envs.step([0, 0, 0])[-1]
-    assert info["picture"].shape == (3, 300, 300)
-    assert (info["picture"] == 1).all()
-    assert info["_picture"].all()
-    envs.close()
-
-
-@pytest.mark.usefixtures("here")
-def test_infos_may_hold_objects_of_classes_of_the_script() -> None:
+def test_infos_may_be_large_and_have_objects_of_the_users_script() -> None:
     class Status(NamedTuple):
         level: int
 
     Status.__module__ = "__main__"
 
-    class Tells(toys.Counting):
+    class Talks(toys.Counting):
         def step(self, action: int) -> Any:
-            return (*super().step(action)[:4], {"status": Status(self.now)})
+            *row, _ = super().step(action)
+            picture = np.full((300, 300), self.now)
+            return (*row, {"picture": picture, "status": Status(self.now)})
 
-    envs = VectorEnv(Tells, 2, envs_per_actor=1, **quiet)
+    envs = VectorEnv(Talks, 3, envs_per_actor=2, **quiet)
     envs.reset()
-    *_, truncated, infos = envs.step([0, 0])
+    *_, truncated, infos = envs.step([0, 0, 0])
     assert not truncated.any()
-    assert [status.level for status in infos["status"]] == [1, 1]
+    assert infos["picture"].shape == (3, 300, 300)
+    assert (infos["picture"] == 1).all()
+    assert infos["_picture"].all()
+    assert [status.level for status in infos["status"]] == [1, 1, 1]
     envs.close()
 
 
 @pytest.mark.usefixtures("here")
-def test_a_call_may_hold_the_gil_for_longer_than_a_step() -> None:
+def test_a_call_may_hold_the_gil_for_longer_than_the_step_timeout() -> None:
     class Loads(Long):
         def load(self) -> int:
             return int(ctypes.PyDLL(None).sleep(3))
@@ -528,7 +482,7 @@ def test_a_call_may_hold_the_gil_for_longer_than_a_step() -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_without_copies_the_rows_of_the_last_step_are_still_there() -> None:
+def test_without_copies_the_rows_of_the_last_step_stay_valid() -> None:
     envs = VectorEnv("CartPole-v1", num_envs=4, copy=False)
     first = envs.reset(seed=1)[0]
     kept = first.copy()
@@ -540,8 +494,8 @@ def test_without_copies_the_rows_of_the_last_step_are_still_there() -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_one_that_nobody_holds_any_more_ends_its_actors() -> None:
-    envs = VectorEnv(Tells, 2)
+def test_a_vector_env_closes_its_actors_when_it_is_garbage_collected() -> None:
+    envs = VectorEnv(Probe, 2)
     (pid, *_) = pids(envs)
     del envs
     wait_until(lambda: not Path(f"/proc/{pid}").exists(), "its actors have ended")
@@ -558,54 +512,52 @@ def test_one_that_nobody_holds_any_more_ends_its_actors() -> None:
         ({"env": 3}, TypeError, "env is 3"),
         ({"env": "CartPale-v1"}, gymnasium.error.NameNotFound, "CartPole"),
         ({"env": cart_pole, "envs_per_actor": 0}, ValueError, "envs_per_actor is 0"),
-        ({"env": cart_pole, "envs_per_actor": -1}, ValueError, "envs_per_actor is -1"),
         ({"env": cart_pole, "step_timeout_s": -1}, ValueError, "step_timeout_s is -1"),
         ({"env": cart_pole, "cpus_per_actor": -1}, ValueError, "cpus_per_actor is -1"),
         ({"env": cart_pole, "max_crash_rate": math.nan}, ValueError, "max_crash_rate is nan"),
         ({"env": lambda: 1 / 0}, ZeroDivisionError, "division"),
         ({"env": functools.partial(strike, "kill")}, remotely.ActorDied, "SIGKILL"),
-        (
-            {"env": [cart_pole, Tree], "envs_per_actor": 1},
-            TrainingError,
-            "environment 1 has other spaces than the first",
-        ),
     ],
 )
-def test_what_cannot_be_made_is_refused(given: Any, error: Any, words: str) -> None:
+def test_bad_arguments_are_refused(given: Any, error: Any, words: str) -> None:
     with pytest.raises(error, match=words):
         VectorEnv(**{"num_envs": None, **given})
 
 
 @pytest.mark.usefixtures("here")
-def test_wrong_numbers_of_actions_and_seeds_are_refused_and_harm_nothing() -> None:
+def test_wrong_actions_and_seeds_are_refused_and_have_no_effect() -> None:
     envs = VectorEnv("CartPole-v1", num_envs=3)
     envs.reset()
     with pytest.raises(ValueError, match="2 actions for 3 environments"):
         envs.step([0, 0])
     with pytest.raises(ValueError, match="2 seeds for 3 environments"):
         envs.reset(seed=[1, 2])
-    with pytest.raises(ValueError, match=r"actions are of dtype float64.*int64"):
+    with pytest.raises(ValueError, match=r"actions have dtype float64.*int64"):
         envs.step(np.array([1.7, 0.0, 0.0]))
     envs.step([0, 0, 0])
     envs.close()
 
 
-@pytest.mark.usefixtures("local")
-def test_a_step_that_was_begun_is_waited_for_once_and_before_anything_else() -> None:
-    envs = VectorEnv(toys.Counting, 2)
-    envs.reset()
-    uses: list[Any] = [
+def assert_all_raise(error: type[Exception], words: str, envs: VectorEnv) -> None:
+    calls: list[Any] = [
         lambda: envs.step_async([0, 0]),
         envs.reset,
         envs.render,
-        lambda: envs.get_attr("now"),
-        lambda: envs.set_attr("now", 0),
+        lambda: envs.get_attr("spec"),
+        lambda: envs.set_attr("spec", None),
         lambda: envs.are_wrapped([0], gymnasium.Wrapper),
     ]
+    for call in calls:
+        with pytest.raises(error, match=words):
+            call()
+
+
+@pytest.mark.usefixtures("local")
+def test_a_pending_step_allows_only_one_step_wait() -> None:
+    envs = VectorEnv(toys.Counting, 2)
+    envs.reset()
     envs.step_async([0, 0])
-    for use in uses:
-        with pytest.raises(gymnasium.error.AlreadyPendingCallError, match="take the rows of the"):
-            use()
+    assert_all_raise(gymnasium.error.AlreadyPendingCallError, "take the rows of the", envs)
     assert envs.step_wait()[0].ravel().tolist() == [1, 1]
     with pytest.raises(gymnasium.error.NoAsyncCallError, match="without a `step_async`"):
         envs.step_wait()
@@ -614,7 +566,7 @@ def test_a_step_that_was_begun_is_waited_for_once_and_before_anything_else() -> 
 
 
 @pytest.mark.usefixtures("here")
-def test_an_episode_that_is_over_is_not_stepped_and_that_harms_nothing() -> None:
+def test_with_autoreset_disabled_stepping_an_ended_episode_raises() -> None:
     reports: list[CrashReport] = []
     envs = VectorEnv(
         [toys.Counting, functools.partial(toys.Counting, 2)],
@@ -635,27 +587,18 @@ def test_an_episode_that_is_over_is_not_stepped_and_that_harms_nothing() -> None
 
 
 @pytest.mark.usefixtures("here")
-def test_after_its_end_every_use_says_that_it_is_closed() -> None:
+def test_every_call_after_close_raises() -> None:
     envs = VectorEnv("CartPole-v1", num_envs=2)
     envs.reset()
     envs.close()
     envs.close()
-    uses: list[Any] = [
-        envs.reset,
-        envs.render,
-        envs.step_wait,
-        lambda: envs.step([0, 0]),
-        lambda: envs.get_attr("spec"),
-        lambda: envs.set_attr("spec", None),
-        lambda: envs.are_wrapped([0], gymnasium.Wrapper),
-    ]
-    for use in uses:
-        with pytest.raises(gymnasium.error.ClosedEnvironmentError, match="has been closed"):
-            use()
+    assert_all_raise(gymnasium.error.ClosedEnvironmentError, "has been closed", envs)
+    with pytest.raises(gymnasium.error.ClosedEnvironmentError, match="has been closed"):
+        envs.step_wait()
 
 
 @pytest.mark.usefixtures("here")
-def test_errors_name_an_environment_as_the_user_numbers_it() -> None:
+def test_errors_number_environments_as_the_user_does() -> None:
     class NeverBegins(toys.Counting):
         def reset(self, **given: Any) -> Any:
             raise OSError("no scene")
@@ -665,13 +608,13 @@ def test_errors_name_an_environment_as_the_user_numbers_it() -> None:
     with pytest.raises(TrainingError, match="environment 3 could not be reset"):
         envs.reset()
     envs.close()
-    with pytest.raises(TrainingError, match="environment 3 has other spaces"):
+    with pytest.raises(TrainingError, match="environment 3 has different spaces"):
         VectorEnv([*kinds[:3], cart_pole], envs_per_actor=2)
 
 
 @pytest.mark.usefixtures("here")
-def test_the_row_of_a_death_has_no_infos_of_an_episode_that_nobody_has_seen() -> None:
-    class Levels(Tells):
+def test_a_crash_row_has_no_infos_of_the_episode_that_it_hides() -> None:
+    class Levels(Probe):
         def reset(self, **given: Any) -> Any:
             return super().reset(**given)[0], {"level": 7}
 
@@ -692,7 +635,7 @@ def test_the_row_of_a_death_has_no_infos_of_an_episode_that_nobody_has_seen() ->
 
 
 @pytest.mark.usefixtures("here")
-def test_an_error_of_on_crash_is_raised_by_the_step_once_and_the_host_is_replaced() -> None:
+def test_an_error_in_on_crash_is_raised_once_by_the_step_and_the_host_replaced() -> None:
     reports: list[CrashReport] = []
 
     def keep(report: CrashReport) -> None:
@@ -710,7 +653,7 @@ def test_an_error_of_on_crash_is_raised_by_the_step_once_and_the_host_is_replace
     envs.close()
 
 
-def test_importing_it_does_not_import_torch() -> None:
+def test_importing_vector_env_does_not_import_torch() -> None:
     code = "import sys; from remotely_rl import VectorEnv; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -742,7 +685,7 @@ def test_an_interrupted_script_ends_within_seconds_and_leaves_nothing(
 
 
 @pytest.mark.usefixtures("here")
-def test_after_an_interrupted_step_the_rows_are_those_of_the_steps_after_it() -> None:
+def test_rows_are_right_after_an_interrupted_step() -> None:
     plain, ours = SyncVectorEnv([cart_pole] * 4), VectorEnv(cart_pole, 4, envs_per_actor=2)
     plain.reset(seed=1)
     ours.reset(seed=1)
@@ -763,12 +706,12 @@ def test_after_an_interrupted_step_the_rows_are_those_of_the_steps_after_it() ->
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("mode", MODES)
-def test_an_interrupt_while_a_host_is_replaced_costs_no_other_host(mode: AutoresetMode) -> None:
+def test_an_interrupt_while_a_host_is_replaced_loses_no_host(mode: AutoresetMode) -> None:
     envs = VectorEnv(Long, 2, envs_per_actor=2, autoreset_mode=mode, max_crash_rate=1, **quiet)
     envs.reset(seed=1)
     for line in (5, 25, 45, 65, 85):
         kill(pids(envs)[0])
-        if mode is AutoresetMode.NEXT_STEP:  # tells the death, and needs no host yet
+        if mode is AutoresetMode.NEXT_STEP:  # returns the crash rows, and needs no host yet
             assert envs.step([0, 0])[3].all()
         envs.step_async([0, 0])
         with contextlib.suppress(KeyboardInterrupt), interrupted_at(line):

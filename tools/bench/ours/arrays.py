@@ -1,4 +1,4 @@
-"""Calls that carry arrays: there and back, to many, and in a stream."""
+"""Calls with arrays: a round trip, a broadcast and a stream."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -22,7 +22,7 @@ class Actor:
 
 @remotely.remote_class
 class Sampler:
-    """Yields one thing that is there already, so that its way to us is all that is timed."""
+    """A stream of one existing item, so that only its transfer is timed."""
 
     def __init__(self) -> None:
         self.item = stopwatch.trajectory()
@@ -43,7 +43,7 @@ def arrays(effort: Effort) -> None:
 
 
 def broadcast(effort: Effort) -> None:
-    """To 16 actors in three ways, and a call that carries nothing to the same 16."""
+    """Send to 16 actors in three ways, and call them without arguments."""
     remotely.connect(cpus=32)
     actors: Any = remotely.group(Actor, 16)
     param = stopwatch.parameters()

@@ -1,4 +1,4 @@
-"""Calls that carry next to nothing, on an embedded cluster: ipc, with CURVE."""
+"""Calls without large values, on an embedded cluster: ipc, with CURVE."""
 
 import os
 from typing import Any
@@ -39,7 +39,7 @@ def calls(effort: Effort) -> None:
 
 
 def tcp(effort: Effort) -> None:
-    """The same over tcp: a started cluster takes us for another machine's."""
+    """Call over tcp: the cluster takes this process for another machine's."""
     with started() as (address, key):
         os.environ["REMOTELY_HOST"] = "another"
         remotely.connect(address, key=key)
@@ -49,7 +49,7 @@ def tcp(effort: Effort) -> None:
 
 
 def crowd(effort: Effort) -> None:
-    """Eight actors call one of eight others each."""
+    """Have each of eight actors call one of eight others."""
     remotely.connect(cpus=32)
     targets = remotely.group(Actor, 8)
     callers: Any = remotely.Group([Caller(target) for target in targets])

@@ -1,4 +1,4 @@
-"""Functions over four processes of an embedded cluster, as with concurrent.futures."""
+"""remotely's Executor, with four processes of an embedded cluster."""
 
 import remotely
 from tools.bench import mapping, stopwatch

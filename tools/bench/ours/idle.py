@@ -1,4 +1,4 @@
-"""What an embedded cluster takes of one core while nobody calls, by who takes it."""
+"""The share of one core that an idle embedded cluster uses, by process."""
 
 import os
 import time
@@ -6,16 +6,11 @@ from collections import defaultdict
 
 import remotely
 from tools.bench import processes, stopwatch
+from tools.bench.ours.calls import Actor
 from tools.bench.stopwatch import Effort, report
 
 SETTLE_S = 3.0
 DAEMONS = ("master", "worker", "zygote")
-
-
-@remotely.remote_class
-class Actor:
-    def ping(self) -> None:
-        return None
 
 
 def idle(effort: Effort) -> None:
@@ -30,7 +25,7 @@ def _report(actors: int, for_s: float) -> None:
     processes.wait_until_quiet(SETTLE_S)
     roles = _roles()
     mine = os.getpid()
-    # Ourselves last and then first: what this reading takes is not what idling takes.
+    # This process last and then first, so that the readings themselves do not count.
     before = processes.cpu_of([*roles, mine])
     time.sleep(for_s)
     after = processes.cpu_of([mine, *roles])
@@ -42,7 +37,7 @@ def _report(actors: int, for_s: float) -> None:
 
 
 def _roles() -> dict[int, str]:
-    """Return what each process of our cluster is; actors are forks and look like their zygote."""
+    """Return the role of each process; actors are forks and look like their zygote."""
     roles: dict[int, str] = {}
     for pid in processes.descendants(os.getpid()):
         words = processes.command(pid)

@@ -1,16 +1,11 @@
-"""Two hundred actors on one machine, and whether a call notices them."""
+"""Calls while there are 200 actors on one machine."""
 
 from typing import Any
 
 import remotely
 from tools.bench import stopwatch
+from tools.bench.ours.calls import Actor, blocking
 from tools.bench.stopwatch import Effort, report, seconds
-
-
-@remotely.remote_class
-class Actor:
-    def ping(self) -> None:
-        return None
 
 
 def many(effort: Effort) -> None:
@@ -21,12 +16,8 @@ def many(effort: Effort) -> None:
         actors.append(group := remotely.group(Actor, count))
         group.ping()
 
-    def run(count: int) -> None:
-        for _ in range(count):
-            one.ping()
-
     make(10)
-    one = actors[0][0]
+    run = blocking(actors[0][0])
     report(call_of_10_s=stopwatch.per_call(run, effort.calls, effort.repeats))
     remotely.close(actors.pop()[1:])
     report(spawn_200_s=seconds(lambda: make(199)))

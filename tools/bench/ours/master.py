@@ -1,4 +1,4 @@
-"""The master alone, on clusters that are played to it; tools/bench/master.py says more of them."""
+"""The master with simulated clusters (tools/bench/master.py)."""
 
 from tools.bench import master as played
 from tools.bench import stopwatch

@@ -1,4 +1,4 @@
-"""Calls and arrays on Ray by our engine, in turn with a bare async actor of the same cluster."""
+"""Calls and arrays on Ray by our engine, alternating with a bare async actor of Ray."""
 
 import functools
 from collections.abc import Callable
@@ -11,7 +11,7 @@ import remotely
 from tools.bench import processes, stopwatch
 from tools.bench.stopwatch import Effort, report
 
-TURNS = 5  # of each, of which the median counts
+TURNS = 5  # the median counts
 
 
 @remotely.remote_class(cpus=0)
@@ -48,7 +48,7 @@ def engine(effort: Effort) -> None:
 def in_turn(
     one: Callable[[], object], other: Callable[[], object], count: int
 ) -> tuple[float, float]:
-    """Return the seconds of a call of each, in TURNS turns of `count` calls."""
+    """Return the seconds per call of each, in alternating turns of `count` calls."""
     timings: tuple[list[float], list[float]] = ([], [])
     for _ in range(TURNS):
         for call, found in zip((one, other), timings, strict=True):
@@ -57,7 +57,7 @@ def in_turn(
 
 
 def _repeat(call: Callable[[], object], count: int) -> None:
-    """Call, and keep no result: a bare actor's lie in Ray's store, ours in memory of our own."""
+    """Call without keeping results, which would fill Ray's store or our memory."""
     for _ in range(count):
         call()
 

@@ -1,4 +1,4 @@
-"""Calls to an object whose process has dialled in, over TCP, through the relay of a worker."""
+"""Calls to an object that dialled in, over TCP through a worker's relay."""
 
 import os
 import subprocess

@@ -1,23 +1,22 @@
-"""A started cluster of a home of its own, and how long the command takes."""
+"""A cluster by `remotely start`, with its own home folder."""
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from tools.bench.stopwatch import free_port
+
 REMOTELY = Path(sys.executable).parent / "remotely"
 
 
 @contextlib.contextmanager
 def started() -> Iterator[tuple[str, Path]]:
-    """Give the address and the client's key of a cluster that ends with the block."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    """Yield the address and the client's key of a cluster that ends with the block."""
+    port = str(free_port())
     with tempfile.TemporaryDirectory() as home:
         _run(home, "start", "--host", "127.0.0.1", "--cpus", "32", "--port", port)
         try:

@@ -1,18 +1,13 @@
-"""How long until remotely can be used: a cluster, its first actors, their end."""
+"""The start of a cluster and of its first actors, and their end."""
 
 import os
 import statistics
 
 import remotely
 from tools.bench import processes, stopwatch
+from tools.bench.ours.calls import Actor
 from tools.bench.ours.started import started
 from tools.bench.stopwatch import Effort, report, seconds
-
-
-@remotely.remote_class
-class Actor:
-    def ping(self) -> None:
-        return None
 
 
 def start(_: Effort) -> None:
@@ -36,8 +31,8 @@ def start(_: Effort) -> None:
 
 
 def spawn(_: Effort) -> None:
-    """Actors that use torch, when the zygote has it imported."""
-    import torch  # noqa: PLC0415 - `start` measures a script without it
+    """Start actors that use torch, which the zygote has imported."""
+    import torch  # noqa: PLC0415 - `start` measures without it
 
     @remotely.remote_class
     class TorchActor:

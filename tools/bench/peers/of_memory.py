@@ -1,8 +1,7 @@
-"""The floor of everything that carries arrays: one copy of them, into memory that is there already.
+"""The minimum of a call with arrays: one copy into existing memory.
 
-The same arrays copied again and again stay in the processor's cache where they fit, as a bar
-would have it.  Beside them, named `_memory`, stand copies that come from memory: of so many arrays
-in turn that no cache holds them.
+Arrays that are copied repeatedly stay in the CPU's cache if they fit.  The figures named `_memory`
+are of copies from memory, of more arrays than a cache holds.
 """
 
 import itertools
@@ -17,7 +16,7 @@ MORE_THAN_A_CACHE = 256_000_000  # bytes
 
 
 def copies(effort: Effort) -> None:
-    """How long each array of the echoes takes to be copied once."""
+    """Report the time of a copy of each array of the echoes."""
     for size, count in stopwatch.ECHOES.items():
         array = stopwatch.random_bytes(count)
         many = [array.copy() for _ in range(max(1, MORE_THAN_A_CACHE // count))]
@@ -46,7 +45,7 @@ def trajectory(effort: Effort) -> None:
 
 
 def _copy_s(arrays: list[Array], effort: Effort) -> float:
-    """Return how long it takes to copy each of the arrays once."""
+    """Return the seconds to copy each of the arrays once."""
     pairs = [(array.copy(), array) for array in arrays]
     count = max(1, effort.echo_bytes // stopwatch.size_of(dict(enumerate(arrays))))
 

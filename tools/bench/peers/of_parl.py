@@ -1,6 +1,5 @@
-"""PARL: a cluster by `xparl start`, which goes when what it started is ended with us."""
+"""PARL: a cluster by `xparl start`, whose processes end with this one."""
 
-import socket
 import subprocess
 import sys
 import threading
@@ -13,7 +12,7 @@ from tools.bench import processes, stopwatch
 from tools.bench.stopwatch import Array, Effort, report, seconds
 
 XPARL = Path(sys.executable).parent / "xparl"
-ACTORS = 8  # each takes a second and more to make
+ACTORS = 8  # each takes more than a second to start
 
 
 @parl.remote_class
@@ -59,7 +58,7 @@ def arrays(effort: Effort) -> None:
 
     _connect()
     actor = Actor()
-    # 100 MB took it minutes.
+    # 100 MB takes minutes.
     stopwatch.echoes(run, effort, largest=10_000_000)
 
 
@@ -84,16 +83,14 @@ def start(_: Effort) -> None:
 
 
 def _connect(actors: int = 2, settle: bool = True) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = stopwatch.free_port()
     subprocess.run(
         [XPARL, "start", "--port", str(port), "--cpu_num", str(actors)],
         check=True,
         stdout=subprocess.DEVNULL,
     )
     parl.connect(f"localhost:{port}")
-    if settle:  # a process for each of its cores is still being made
+    if settle:  # its processes, one per core, are still starting
         processes.wait_until_quiet()
 
 

@@ -1,4 +1,4 @@
-"""multiprocessing: one child at the other end of a Pipe, a call being a pickle each way."""
+"""multiprocessing: a child at the other end of a Pipe; a call is a pickle each way."""
 
 import multiprocessing
 from typing import Any

@@ -1,7 +1,7 @@
 """Pyro5: a daemon in a child, and a proxy here.
 
-Blocking calls alone.  A proxy has one call in flight; its batches are one message with many
-calls in it, which is no pipeline, and its serialisers carry no arrays.
+It has blocking calls only: a proxy has one call in flight, a batch is one message of many calls
+instead of a pipeline, and its serialisers do not support arrays.
 """
 
 import multiprocessing

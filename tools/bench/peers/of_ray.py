@@ -1,4 +1,4 @@
-"""Ray, with actors of `num_cpus=0`, as many as are wanted on two cores."""
+"""Ray, with actors of `num_cpus=0`, so that any number fits on two cores."""
 
 import os
 import statistics
@@ -10,7 +10,7 @@ import ray
 from tools.bench import processes, stopwatch
 from tools.bench.stopwatch import Effort, Meter, report, seconds
 
-AHEAD = 4  # results in flight of each actor of a stream, as many as ours
+AHEAD = 4  # results in flight per actor of a stream, as in ours
 
 
 @ray.remote(num_cpus=0)
@@ -49,7 +49,7 @@ class Sampler:
 @ray.remote(num_cpus=0)
 class TorchActor:
     def __init__(self) -> None:
-        import torch  # noqa: PLC0415 - over there
+        import torch  # noqa: PLC0415 - in the actor's process
 
         self.torch = torch
         self.layer = torch.nn.Linear(8, 8)
@@ -165,7 +165,7 @@ def idle(effort: Effort) -> None:
 
 
 def _share(for_s: float) -> float:
-    """Return what everything that Ray started takes of one core."""
+    """Return the share of one core of all of Ray's processes."""
     processes.wait_until_quiet()
     pids = processes.descendants(os.getpid())
     before = processes.cpu_of(pids)
@@ -180,7 +180,7 @@ def _init(settle: bool = True) -> None:
         include_dashboard=False,
         log_to_driver=False,
     )
-    if settle:  # processes for actors to come are still being made
+    if settle:  # processes for later actors are still starting
         processes.wait_until_quiet()
 
 

@@ -1,4 +1,4 @@
-"""RPyC: a service in a child, on tcp.  Arrays stay out: what it passes is a reference to them."""
+"""RPyC: a service in a child, on tcp; without arrays, of which it passes references."""
 
 import multiprocessing
 from typing import Any

@@ -1,4 +1,4 @@
-"""xoscar: a pool of two processes, an actor in the other one, and one event loop here."""
+"""xoscar: a pool of two processes, with an actor in the other one, and one event loop."""
 
 import asyncio
 import time

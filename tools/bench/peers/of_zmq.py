@@ -1,8 +1,7 @@
-"""The floor of remote calls: a DEALER, a ROUTER in another process, and nothing between them."""
+"""The minimum of a remote call: a DEALER and a ROUTER in another process, with nothing between."""
 
 import contextlib
 import multiprocessing
-import socket
 import tempfile
 from collections.abc import Iterator
 
@@ -11,7 +10,7 @@ import zmq
 from tools.bench import stopwatch
 from tools.bench.stopwatch import Array, Effort, report
 
-CALL = b"x" * 40  # about what a call without arguments takes
+CALL = b"x" * 40  # about the size of a call without arguments
 Pair = tuple[bytes, bytes]
 Socket = zmq.Socket[bytes]
 
@@ -56,9 +55,9 @@ def _pipelined(dealer: Socket, count: int) -> None:
 
 @contextlib.contextmanager
 def _router(copy: bool, tcp: bool = False, pair: Pair | None = None) -> Iterator[Socket]:
-    """Give a DEALER to a ROUTER that answers whatever it is sent; with CURVE if there is a pair."""
+    """Yield a DEALER connected to a ROUTER that echoes; with CURVE if there is a pair."""
     with tempfile.TemporaryDirectory() as folder:
-        address = f"tcp://127.0.0.1:{_free_port()}" if tcp else f"ipc://{folder}/router"
+        address = f"tcp://127.0.0.1:{stopwatch.free_port()}" if tcp else f"ipc://{folder}/router"
         router = multiprocessing.Process(target=_serve, args=(address, copy, pair), daemon=True)
         router.start()
         with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
@@ -82,12 +81,6 @@ def _serve(address: str, copy: bool, pair: Pair | None) -> None:
     router.bind(address)
     while True:
         router.send_multipart(router.recv_multipart(0, copy), copy=copy)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 if __name__ == "__main__":

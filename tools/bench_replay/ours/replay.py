@@ -80,7 +80,7 @@ def alone(side: int, effort: Effort) -> None:
     make = functools.partial(filled_with_images, rows, side)
     time_uniform(make(), f"uniform_{side}_per_s", effort)  # one at a time is in memory
     time_prioritised(make(alpha=0.5), f"prioritised_{side}_per_s", effort)
-    # The arrays of a million rows, which are not touched.
+    # The arrays of a million rows are allocated, and not written.
     replay = Replay(1_000_000, WIDTH, of_steps(next(steps_of(1, side))), alpha=0.5)
     report(**{f"million_{side}_bytes": replay.bytes_per_row * 1e6})
 
@@ -94,7 +94,7 @@ def beside_84(effort: Effort) -> None:
 
 @remotely.remote_class
 class Player:
-    """Sends what it has played, through shared memory."""
+    """An actor that sends its trajectories through shared memory."""
 
     def __init__(self, count: int) -> None:
         self._parts = trajectories(count)
@@ -116,7 +116,7 @@ def time_appends(replay: Replay, parts: list[Trajectory], figure: str) -> None:
 
 
 def append_84(effort: Effort) -> None:
-    """Append what is in this process, and what an actor has sent."""
+    """Append trajectories of this process, and those that an actor has sent."""
     own = trajectories(60)
     replay = Replay(5_000, WIDTH, own[0], alpha=0.5)
     for part in own[:30]:  # until it is full

@@ -20,7 +20,7 @@ def beside_84(effort: Effort) -> None:
         next_of="obs",
         stack_compress="obs",
     )
-    # One environment after the other: it compresses what follows in time.
+    # One environment after the other, because it compresses consecutive rows.
     for steps in steps_of(rows, 84, at_once=100):
         stacks = np.moveaxis(steps.stacks, 2, -1)
         for env in range(WIDTH):

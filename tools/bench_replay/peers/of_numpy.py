@@ -1,4 +1,4 @@
-"""Bare copies: numpy.take of as many bytes as a draw has, and a copy of as large files."""
+"""Plain copies: numpy.take of a draw's bytes, and a copy of files of the same size."""
 
 import functools
 import os
@@ -29,7 +29,7 @@ def copy(effort: Effort) -> None:
         source, target = Path(folder) / "source", Path(folder) / "target"
         source.write_bytes(random_bytes(size).data)
         fd = os.open(source, os.O_RDONLY)
-        os.fsync(fd)  # else it would be written while the copy is timed
+        os.fsync(fd)  # otherwise it would be written during the copy
         os.close(fd)
 
         def run() -> None:

@@ -1,4 +1,4 @@
-"""Stable-Baselines3's ReplayBuffer, which keeps each observation and the next one beside it."""
+"""Stable-Baselines3's ReplayBuffer, which stores each observation and the next one."""
 
 from typing import Any
 

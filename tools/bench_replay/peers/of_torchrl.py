@@ -29,7 +29,7 @@ def prioritised(rows: int) -> TensorDictPrioritizedReplayBuffer:
 
 
 def learn(buffer: TensorDictPrioritizedReplayBuffer) -> None:
-    """Draw, and give what was drawn new priorities."""
+    """Draw rows, and update their priorities."""
     drawn = buffer.sample()
     drawn["td_error"] = drawn["reward"].abs()
     buffer.update_tensordict_priority(drawn)
@@ -60,7 +60,7 @@ def time_images_by_priority(rows: int, effort: Effort) -> None:
 
 
 def time_stacks(rows: int, effort: Effort) -> None:
-    """Keep single frames, of one environment after the other, and rebuild their stacks."""
+    """Store single frames, one environment after the other, and rebuild their stacks."""
     frames = CatFrames(
         N=STACK, dim=-3, in_keys=["obs"], out_keys=["stack"], reset_key="_reset", done_key="done"
     )

@@ -1,9 +1,9 @@
-"""Whole commands until a game is learnt: seconds from the prompt to the next, and steps.
+"""Whole commands until a game is learnt: their seconds and steps.
 
-pong_1            Pong to 18, with as many actors as pay with these cores; 1 is the seed
-pong_actors_4     the same with so many actors, and the command's own defaults
-breakout_400      Breakout to that
-first_step_15     no game is learnt: seconds to the first step with 15 actors (tools/first_step)
+pong_1            Pong to 18, with one actor fewer than cores; 1 is the seed
+pong_actors_4     Pong to 18 with 4 actors and the command's defaults
+breakout_400      Breakout to 400
+first_step_15     seconds to the first step with 15 actors (tools/first_step.py)
 """
 
 import subprocess
@@ -19,15 +19,15 @@ from tools.bench.benchmark import ROOT
 from tools.bench.stopwatch import report, report_missing
 from tools.bench_rl.window import Asked, asked, cores
 
-REACHED = "is reached"  # what a command says that has ended at its target
-END_S = 10.0  # in which a run that has not got there ends by itself
+REACHED = "is reached"  # in the output of a command that ended at its target
+END_S = 10.0  # for a run without success to end by itself
 
 PONG = ["ppo", "--env", "ALE/Pong-v5", "--preset", "none", "--gamma", "0.98", "--target", "18"]
 BREAKOUT = [
     "ppo", "--env", "ALE/Breakout-v5", "--gamma", "0.99", "--life-loss-is-terminal",
     "--entropy-coef-end", "0.005", "--anneal-steps", "20000000",
 ]  # fmt: skip
-# What took the fewest seconds of what was tried: small rounds, which more games would not make.
+# The fastest of the tried settings: small rounds, which more games would enlarge.
 FEW_GAMES = ["--envs-per-actor", "6", "--rollout-steps", "64", "--minibatches", "8"]
 
 
@@ -46,7 +46,7 @@ def breakout(turn: Asked) -> None:
 
 
 def learn(turn: Asked, figure: str, repeat: int, words: list[str]) -> None:
-    """Run the command; report how long it took and how many steps, if it got there."""
+    """Run the command; report its seconds and steps if it reached its target."""
     if turn.is_quick:
         words = [*words, "--total-steps", "64", "--rollout-steps", "4", "--probe-steps", "8",
                  "--actors", "1", "--envs-per-actor", "2", "--minibatches", "1"]  # fmt: skip

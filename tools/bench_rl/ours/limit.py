@@ -1,15 +1,14 @@
-"""The limit of the machine, were nothing lost between the parts of training.
+"""The machine's limit of training, if nothing were lost between its parts.
 
-Every step of experience is played, inferred and learnt from once, and each of the three has all
-cores while it lasts, so a step takes the sum of what it takes in each:
+Every step of experience is played, inferred and learnt from once, and each of the three uses all
+cores, so a step takes the sum of its times in each:
 
-    1 / (1 / environments + 1 / inference + 1 / training)        steps a second
+    1 / (1 / environments + 1 / inference + 1 / training)        steps per second
 
-Environments and inference run as the actors do them, a process a core with 16 games each and one
-thread of torch; training as the learner does it, in one process with all cores.
+Environments and inference run as in actors, with a process per core, 16 games each and one thread
+of torch; training runs as in the learner, in one process with all cores.
 
-`limit` trains by A2C's loss, once on each step.  `dqn_limit` trains by DQN's, as often as its ratio
-says.
+`limit` trains by A2C's loss, once on each step; `dqn_limit` by DQN's, `replay_ratio` times.
 """
 
 import multiprocessing
@@ -33,20 +32,20 @@ from tools.bench.stopwatch import report
 from tools.bench_rl.window import Window, asked, cores
 
 GAME = "ALE/Pong-v5"
-GAMES, STEPS = 16, 16  # of an actor; parameters are converted once in so many steps
+GAMES, STEPS = 16, 16  # of an actor; its parameters are converted every 16 steps
 ROWS, MINIBATCHES = 2048, 4
 REPLAYED = dqn.Config.batch_size
-START_S = 60.0  # in which all processes have begun
+START_S = 60.0  # for all processes to begin
 
 Step = Callable[[], object]
 
-_barrier: Barrier  # of a process; it is inherited, and cannot be sent with a call
+_barrier: Barrier  # inherited by each process: it cannot be sent with a call
 
 
 def main() -> None:
-    os.environ["REMOTELY_LOCAL"] = "1"  # a learner is made by a look at the game: without a cluster
+    os.environ["REMOTELY_LOCAL"] = "1"  # make_learner makes a game: without a cluster
     turn = asked()
-    # Three parts, each of them as steady as a training is: half as long is long enough.
+    # Each of the three parts is as steady as a training in half the time.
     window = Window(turn.window.warm_up_s / 2, turn.window.for_s / 2)
     train, rows = TRAINING[turn.what]
     found = {
@@ -60,7 +59,7 @@ def main() -> None:
 
 
 def environment(size: int) -> Step:
-    """A step of an actor's games, by actions at random."""
+    """Return a step of an actor's games with random actions."""
     envs = environments.make(GAME, GAMES, Atari(image_size=size))
     envs.reset(seed=0)
     random = np.random.default_rng(0)
@@ -68,7 +67,7 @@ def environment(size: int) -> Step:
 
 
 def inference(size: int) -> Step:
-    """An actor's questions to its model: what to do in each of its games, for some steps."""
+    """Return an actor's forward passes for STEPS steps of its games."""
     torch.set_num_threads(1)
     learner = make_learner(a2c.Config(env=GAME, image_size=size, device="cpu"))
     model, obs = learner.model.eval(), images(GAMES, size)
@@ -83,7 +82,7 @@ def inference(size: int) -> Step:
 
 
 def training(size: int) -> Step:
-    """The learner's pass over a batch."""
+    """Return the learner's pass over a batch."""
     torch.set_num_threads(cores())
     learner = make_learner(a2c.Config(env=GAME, image_size=size, device="cpu"))
     actions = learner.actions.outputs
@@ -111,7 +110,7 @@ def training(size: int) -> Step:
 
 
 def training_again(size: int) -> Step:
-    """An update of DQN on a batch from its replay, which is drawn already."""
+    """Return an update of DQN on a batch that was drawn before."""
     torch.set_num_threads(cores())
     config = dqn.Config(env=GAME, image_size=size, device="cpu")
     learner = make_learner(config, kind=dqn.QLearner)
@@ -129,7 +128,7 @@ def training_again(size: int) -> Step:
     return lambda: dqn.update(learner, to_device(learner, draw), env_steps=0, progress=0)
 
 
-# By what is asked for: the learner's work, and how many steps of the environments it is worth.
+# The learner's work, and the number of environment steps that it corresponds to.
 TRAINING: dict[str, tuple[Callable[[int], Step], float]] = {
     "limit": (training, ROWS),
     "dqn_limit": (training_again, REPLAYED / dqn.Config.replay_ratio),
@@ -141,7 +140,7 @@ def images(count: int, size: int) -> torch.Tensor:
 
 
 def together(make: Callable[[int], Step], size: int, window: Window) -> float:
-    """Return the sum of the rates of as many processes as there are cores, all at once."""
+    """Return the sum of the rates of simultaneous processes, one per core."""
     spawn = multiprocessing.get_context("spawn")
     barrier = spawn.Barrier(cores(), timeout=START_S)
     with ProcessPoolExecutor(cores(), spawn, _begin, (barrier,)) as pool:
@@ -149,7 +148,7 @@ def together(make: Callable[[int], Step], size: int, window: Window) -> float:
 
 
 def rate(step: Step, window: Window, ready: Callable[[], object] = lambda: None) -> float:
-    """Return calls a second, after the warm-up; `ready` waits for others between the two."""
+    """Return calls per second after the warm-up; `ready` waits for the other processes."""
     _for(step, window.warm_up_s)
     ready()
     return _for(step, window.for_s)

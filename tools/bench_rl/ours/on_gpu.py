@@ -1,6 +1,6 @@
-"""Paces of ours with a GPU, each algorithm by its own `train`: 16 games for each core, 84x84.
+"""Paces of each algorithm's own `train` with a GPU: 16 games per core, 84x84.
 
-There are few actors with many games each: their threads share out the cores.
+A few actors have many games each, whose threads share the cores.
 """
 
 import dataclasses
@@ -13,12 +13,12 @@ from tools.bench_rl import pace
 from tools.bench_rl.window import Window, asked, cores
 
 GAME = "ALE/Pong-v5"
-SLICES = 5  # of the time that is measured
+SLICES = 5  # of the measured time
 FULL, QUICK = Window(warm_up_s=5.0, for_s=15.0), Window(warm_up_s=0.5, for_s=1.0)
 
 ACTORS = 4  # that step at a time
 WIDTH = 4 * cores()
-# As the plain loop's: rounds of 16,384 rows with 16 cores, three epochs in minibatches of 2,048.
+# As in the plain loop: rounds of 16,384 rows with 16 cores, three epochs, minibatches of 2,048.
 ROUNDS: dict[str, Any] = {
     "actors": ACTORS, "rollout_steps": 64, "epochs": 3, "minibatches": max(1, cores() // 2),
 }  # fmt: skip
@@ -64,7 +64,7 @@ PARTS: dict[str, tuple[ModuleType, dict[str, Any]]] = {
 }
 MODELS = {"impala": networks.ResNet}
 FEW: dict[str, Any] = {"actors": 2, "envs_per_actor": 4, "rollout_steps": 8}
-SMALL: dict[str, dict[str, Any]] = {  # what is small when it is to be quick
+SMALL: dict[str, dict[str, Any]] = {  # for --quick
     "impala": {"batch_trajectories": 1},
     "dqn": {"learn_from": 100, "batch_size": 16, "replay_rows": 1_000},
     "rainbow": {"learn_from": 100, "batch_size": 16, "replay_rows": 1_000},
@@ -76,7 +76,7 @@ def main() -> None:
     algorithm, given = PARTS[turn.what]
     known = {field.name for field in dataclasses.fields(algorithm.Config)}
     if "sampling" not in known and given.get("sampling") == "local":
-        given.pop("sampling")  # as it was before there were others
+        given.pop("sampling")  # older versions have only this one
     if unknown := given.keys() - known:
         report_missing(f"not in this version: {', '.join(unknown)}", turn.figure)
         return

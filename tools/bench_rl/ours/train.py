@@ -1,15 +1,11 @@
-"""Ours, each algorithm by its own `train`; of `busy_ppo_42`, beside a process that takes a core."""
+"""Each algorithm's own `train`; for `busy_ppo_42`, beside a process that takes a core."""
 
-import contextlib
-import subprocess
-import sys
-from collections.abc import Iterator
 from typing import Any
 
 from remotely_rl.algorithms import named
 from tools.bench.stopwatch import report
 from tools.bench_rl import pace
-from tools.bench_rl.window import asked, cores
+from tools.bench_rl.window import asked, busy_process, cores
 
 GAME = "ALE/Pong-v5"
 TOO_LONG_MIN = 3.5
@@ -18,7 +14,7 @@ REPLAYED: dict[str, Any] = {
     "actors": cores(), "learn_from": 2048, "replay_rows": 50_000, "save_replay": False,
 }  # fmt: skip
 
-# What differs from an algorithm's own defaults.  `dqn_32` computes what Stable-Baselines3's does.
+# Differences from the defaults.  `dqn_32` computes the same as Stable-Baselines3's DQN.
 SETTINGS: dict[str, dict[str, Any]] = {
     "a2c": {"actors": cores(), "rollout_steps": 16},
     "ppo": {"actors": cores(), "epochs": 1, "minibatches": 4},
@@ -29,20 +25,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "dqn_32_double": {**REPLAYED, "batch_size": 32},
     "ga3c": {"actors": 2 * cores(), "epochs": 1, "minibatches": 1, "target_kl": 0.0},
 }
-
-
 BUSY = "busy_"
-
-
-@contextlib.contextmanager
-def a_core_taken() -> Iterator[None]:
-    """Within it, another process computes as fast as it can."""
-    other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    try:
-        yield
-    finally:
-        other.kill()
-        other.wait()
 
 
 def main() -> None:
@@ -57,7 +40,7 @@ def main() -> None:
         minutes=TOO_LONG_MIN,
         **SETTINGS[what],
     )
-    with a_core_taken() if turn.what.startswith(BUSY) else contextlib.nullcontext():
+    with busy_process(turn.what.startswith(BUSY)):
         (per_s,) = pace.measure(algorithm, config, turn.window)
         report(**{turn.figure: per_s})
 

@@ -1,4 +1,4 @@
-"""Ours, on Ray's actors in the place of our own."""
+"""The same as train.py, on Ray's actors."""
 
 import os
 

@@ -1,10 +1,10 @@
-"""A plain PyTorch loop around ale-py's vector environment, and what its parts allow.
+"""A plain PyTorch loop around ale-py's vector environment, and the paces of its parts.
 
-    emulators   256 games on all threads, actions at random
-    inference   the same with one forward pass a step for all of them, nothing overlapped
+    emulators   256 games on all threads, random actions
+    inference   the same with one forward pass per step for all, without overlap
     ppo         a PPO loop around that: rollouts of 64 steps, three epochs in minibatches of 2,048
 
-It has nothing of ours in it.  The network is the Nature CNN, in bfloat16 by autocast on a GPU;
+It uses no code of this library.  The network is the Nature CNN, in bfloat16 by autocast on a GPU;
 observations go to the device as bytes, and rollouts stay there.
 """
 
@@ -21,7 +21,7 @@ from torch.distributions import Categorical
 from tools.bench.stopwatch import report
 from tools.bench_rl.window import Window, asked, cores
 
-SLICES = 5  # of the time that is measured
+SLICES = 5  # of the measured time
 FULL, QUICK = Window(warm_up_s=2.0, for_s=12.0), Window(warm_up_s=0.2, for_s=0.5)
 
 GAMMA, GAE_LAMBDA, CLIP = 0.99, 0.95, 0.1
@@ -45,10 +45,10 @@ class Nature(nn.Module):
 
 
 class Loop:
-    """Games, a network, and PPO."""
+    """A PPO loop, with its games and network."""
 
     def __init__(self, games: int, steps: int, rows: int, size: int, device: str) -> None:
-        """`rows` are those of a minibatch."""
+        """`rows` is the size of a minibatch."""
         self.envs = AtariVectorEnv(
             "pong", games, num_threads=cores(), img_height=size, img_width=size,
             reward_clipping=False,
@@ -65,19 +65,19 @@ class Loop:
         return torch.as_tensor(array, device=self.device)
 
     def emulators(self) -> int:
-        """A step of all games; returns how many that is."""
+        """Step all games; return their number."""
         self.envs.step(self.random.integers(0, self.actions, self.games))
         return self.games
 
     @torch.no_grad()
     def inference(self) -> int:
-        """The same, by the network's actions."""
+        """Step all games with the network's actions; return their number."""
         policy, _ = self.model(self.on_device(self.seen))
         self.seen, *_ = self.envs.step(policy.sample().cpu().numpy())
         return self.games
 
     def ppo(self) -> int:
-        """A rollout and an update."""
+        """Make a rollout and an update; return the number of steps."""
         obs = torch.empty(self.steps, *self.seen.shape, dtype=torch.uint8, device=self.device)
         shape = (self.steps, self.games)
         action = torch.empty(shape, dtype=torch.int64, device=self.device)
@@ -124,7 +124,7 @@ class Loop:
 
 
 def paces(call: Callable[[], int], window: Window) -> list[float]:
-    """Return rows a second in each slice of the window."""
+    """Return rows per second in each slice of the window."""
     _for(call, window.warm_up_s)
     return [_for(call, window.for_s / SLICES) for _ in range(SLICES)]
 
@@ -144,7 +144,7 @@ def main() -> None:
     else:
         loop = Loop(games=256, steps=64, rows=2048, size=turn.size, device=turn.device)
     window = QUICK if turn.is_quick else FULL
-    # The first two are as steady as half the time shows.
+    # The first two are steady in half the time.
     half = Window(window.warm_up_s / 2, window.for_s / 2)
     for name, call, how in (
         ("emulators", loop.emulators, half),

@@ -23,7 +23,7 @@ from tools.bench_rl.window import asked, cores
 
 GAMES = 5  # of a runner
 
-# Filters, height and width, step of each convolution; then so many features.
+# (filters, size, stride) of each convolution, and the number of features.
 LAYERS = {84: ([(32, 8, 4), (64, 4, 2), (64, 3, 1)], 512), 42: ([(16, 6, 3), (32, 3, 2)], 256)}
 
 
@@ -63,7 +63,7 @@ class Network(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]
 
 
 def make_game(config: dict[str, Any]) -> Any:
-    import ale_py  # noqa: PLC0415 - in each runner, for it is there that the game is made
+    import ale_py  # noqa: PLC0415 - in each runner, which makes the game
 
     gymnasium.register_envs(ale_py)
     game: Any = gymnasium.make("ALE/Pong-v5", frameskip=1, repeat_action_probability=0.0)
@@ -74,7 +74,7 @@ def main() -> None:
     turn = asked()
     logging.disable(logging.WARNING)
     warnings.filterwarnings("ignore")
-    # It counts on a CPU for each runner and more for itself, and else waits for them for ever.
+    # It needs a CPU for each runner and more for itself, otherwise it waits for ever.
     ray.init(num_cpus=cores() + 4, include_dashboard=False, log_to_driver=False)
     tune.register_env("pong", make_game)
     config = (
@@ -100,9 +100,9 @@ def main() -> None:
     algorithm = config.build_algo()
     meter, steps, runs_on = turn.window.meter(), 0, True
     while runs_on:
-        told = algorithm.train()["env_runners"]
-        so_far = int(told.get("num_env_steps_sampled_lifetime", 0))
-        if so_far > steps:  # a look between two fragments tells nothing of the pace
+        report_of_runners = algorithm.train()["env_runners"]
+        so_far = int(report_of_runners.get("num_env_steps_sampled_lifetime", 0))
+        if so_far > steps:  # between two fragments the count does not change
             runs_on = meter.runs_on(so_far - steps)
         steps = so_far
     report(**{turn.figure: meter.per_s})

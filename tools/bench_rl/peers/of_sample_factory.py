@@ -1,8 +1,8 @@
-"""Sample Factory's APPO, asynchronous, as in its Atari example but for what is said below."""
+"""Sample Factory's asynchronous APPO, as in its Atari example except for SETTINGS."""
 
 from typing import Any
 
-import ale_py  # noqa: F401 - in each worker, which imports this file: it registers the games
+import ale_py  # noqa: F401 - registers the games in each worker, which imports this file
 from sample_factory.algo.runners.runner import AlgoObserver
 from sample_factory.algo.utils.misc import ExperimentStatus
 from sample_factory.train import make_runner
@@ -31,14 +31,14 @@ SETTINGS: dict[str, Any] = {
 
 
 class Counting(AlgoObserver):  # type: ignore[misc]
-    """Counts the steps of each training iteration; ends the run when the time is up."""
+    """An observer that counts the steps of each iteration and ends the run in time."""
 
     def __init__(self, meter: Meter) -> None:
         self.meter = meter
 
     def on_training_step(self, runner: Any, _: int) -> None:
         if not self.meter.runs_on(MINIBATCH * MINIBATCHES):
-            runner.cfg.train_for_env_steps = 0  # it asks for this after each iteration
+            runner.cfg.train_for_env_steps = 0  # the runner reads it after each iteration
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
-"""Stable-Baselines3's A2C, PPO and DQN at 84x84, by its Nature CNN; 8 games, each in a process.
+"""Stable-Baselines3's A2C, PPO and DQN at 84x84 with its Nature CNN and 8 games, each in a process.
 
-And `sb3_ppo`, for a machine with a GPU: PPO with a game for each core, three epochs of 2,048 rows.
+`sb3_ppo` is for a machine with a GPU: PPO with a game per core, three epochs of 2,048 rows.
 """
 
 from typing import Any
@@ -15,12 +15,12 @@ from stable_baselines3.common.vec_env import SubprocVecEnv, VecFrameStack
 from tools.bench.stopwatch import Meter, report
 from tools.bench_rl.window import asked, cores
 
-GAME = "PongNoFrameskip-v4"  # frames in fours by its wrappers, no sticky actions
+GAME = "PongNoFrameskip-v4"  # its wrappers skip frames; no sticky actions
 GAMES = 8
 WITHOUT_END = 10**9
 
-# A2C as it comes.  PPO goes over its rollout once, as ours does here.  DQN learns twice from each
-# step of eight games, in batches of 32: so each step is drawn eight times.
+# A2C has its defaults.  PPO makes one pass over its rollout, as ours does here.  DQN makes two
+# updates for each step of eight games, in batches of 32, so each step is drawn eight times.
 ALGORITHMS: dict[str, tuple[Any, dict[str, int]]] = {
     "a2c": (A2C, {}),
     "ppo": (PPO, {"n_steps": 128, "batch_size": 256, "n_epochs": 1}),
@@ -39,7 +39,7 @@ ALGORITHMS: dict[str, tuple[Any, dict[str, int]]] = {
 
 
 class Counting(BaseCallback):  # type: ignore[misc]
-    """Counts rollouts when the next one begins, so that each counts with its update."""
+    """A callback that counts a rollout when the next one begins, so with its update."""
 
     def __init__(self, meter: Meter, games: int) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Counting(BaseCallback):  # type: ignore[misc]
         self.runs_on = True
 
     def _on_rollout_start(self) -> None:
-        steps = getattr(self.model, "n_steps", 1)  # DQN's rollout is one
+        steps = getattr(self.model, "n_steps", 1)  # DQN's rollout is one step
         self.runs_on = self.meter.runs_on(steps * self.games)
 
     def _on_step(self) -> bool:

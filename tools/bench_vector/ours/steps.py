@@ -1,4 +1,4 @@
-"""VectorEnv, with the environments divided among the cores, and in a process each; and its loop."""
+"""VectorEnv with a process per core, with a process per environment, and its loop alone."""
 
 from remotely_rl import VectorEnv
 from remotely_rl.supervision import SupervisedVectorEnv

@@ -45,8 +45,8 @@ def test_auto_uses_ray_address(monkeypatch: pytest.MonkeyPatch) -> None:
         address.parse("ray:auto")
 
 
-def test_cpus_cannot_be_set_for_a_running_cluster() -> None:
-    with pytest.raises(remotely.RemotelyError, match="was given its own by 'ray start'"):
+def test_the_cores_of_a_cluster_that_runs_are_those_of_ray_start() -> None:
+    with pytest.raises(remotely.RemotelyError, match="were set by 'ray start'"):
         remotely.connect("ray:auto", cpus=2)
 
 

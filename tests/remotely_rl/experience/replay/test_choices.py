@@ -1,4 +1,4 @@
-"""The sum tree draws by mass, never a zero, and equals its sums whatever happened to it."""
+"""Tests of SumTree: it finds by mass, never a zero, and its sums stay exact."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def tree_of(numbers: list[float]) -> SumTree:
     ("share", "leaf"),
     [(0, 0), (0.05, 0), (0.1, 1), (0.25, 1), (0.3, 2), (0.5, 2), (0.6, 3), (0.99, 3)],
 )
-def test_the_share_of_a_number_is_half_open(share: float, leaf: int) -> None:
+def test_the_range_of_a_number_is_half_open(share: float, leaf: int) -> None:
     tree = tree_of([1, 2, 3, 4])
     assert tree.total == 10
     assert tree.find(np.array([share * tree.total])).tolist() == [leaf]
@@ -34,7 +34,7 @@ def test_every_number_is_found_at_its_running_sum(size: int) -> None:
     assert np.array_equal(tree.find(ends - 0.5), np.arange(size))
 
 
-def test_a_million_updates_leave_it_equal_to_its_sums() -> None:
+def test_a_million_updates_leave_the_sums_exact() -> None:
     random = np.random.default_rng(1)
     tree = SumTree(5_000)
     expected = np.zeros(5_000)
@@ -43,14 +43,14 @@ def test_a_million_updates_leave_it_equal_to_its_sums() -> None:
         numbers = random.random(1_000) ** 9
         tree.set(at, numbers)
         expected[at] = numbers
-    anew = tree_of(expected.tolist())
-    assert np.array_equal(tree.leaves, anew.leaves)
-    assert tree.total == anew.total
+    fresh = tree_of(expected.tolist())
+    assert np.array_equal(tree.leaves, fresh.leaves)
+    assert tree.total == fresh.total
     mass = random.random(10_000) * tree.total
-    assert np.array_equal(tree.find(mass), anew.find(mass))
+    assert np.array_equal(tree.find(mass), fresh.find(mass))
 
 
-def test_leaves_that_were_written_to_count_after_a_rebuild() -> None:
+def test_rebuild_updates_the_sums() -> None:
     tree = SumTree(3_000)
     tree.leaves[:3_000] = 2
     tree.rebuild()
@@ -67,7 +67,7 @@ def test_a_zero_is_never_drawn(numbers: list[float]) -> None:
         assert (np.array(numbers)[tree.find(mass)] > 0).all()
 
 
-def test_numbers_are_drawn_as_often_as_their_share() -> None:
+def test_numbers_are_found_in_proportion() -> None:
     numbers = np.array([0.0, 5.0, 1.0, 0.0, 2.5] * 20)
     tree = tree_of(numbers.tolist())
     drawn = tree.find((np.arange(17_000) + 0.5) / 17_000 * tree.total)

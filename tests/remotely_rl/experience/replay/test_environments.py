@@ -1,4 +1,4 @@
-"""Real environments feed a replay what it draws: Atari, and each way to reset."""
+"""Tests of a replay with real environments: Atari, and each autoreset mode."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ from tests.remotely_rl.experience.replay.worlds import Oracle
 
 
 class Plays:
-    """Trajectories of random actions."""
+    """Plays random actions."""
 
     def __init__(self, envs: Environments):
         self.envs = envs
@@ -49,7 +49,7 @@ class Plays:
         )
 
 
-def test_frames_of_atari_are_kept_once_and_drawn_as_they_were() -> None:
+def test_frames_of_atari_are_stored_once_and_drawn_unchanged() -> None:
     settings = atari.Atari(image_size=42, life_loss_is_terminal=True)
     vector = atari.make_vector(spec_of("ALE/Breakout-v5"), 3, settings)
     envs = Environments(vector, lives=True, channels_first=True)
@@ -64,7 +64,7 @@ def test_frames_of_atari_are_kept_once_and_drawn_as_they_were() -> None:
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_windows_end_with_their_episode_however_environments_reset(mode: AutoresetMode) -> None:
+def test_windows_end_with_their_episode_in_every_autoreset_mode(mode: AutoresetMode) -> None:
     makes = [lambda: gymnasium.make("CartPole-v1", max_episode_steps=15)] * 3
     envs = Environments(SyncVectorEnv(makes, autoreset_mode=mode))
     plays, oracle = Plays(envs), Oracle(3)

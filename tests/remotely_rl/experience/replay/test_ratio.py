@@ -1,4 +1,4 @@
-"""Neither sampling nor learning runs ahead of the ratio."""
+"""Tests of Ratio: neither sampling nor learning runs ahead."""
 
 import pytest
 from hypothesis import given
@@ -8,9 +8,7 @@ from remotely_rl.experience.replay import Ratio
 
 
 @pytest.mark.parametrize(("width", "batch_size", "updates"), [(16, 32, 16), (64, 2_048, 1)])
-def test_a_phase_of_four_steps_at_ratio_eight_owes(
-    width: int, batch_size: int, updates: int
-) -> None:
+def test_updates_owed_follow_from_the_ratio(width: int, batch_size: int, updates: int) -> None:
     ratio = Ratio(8, batch_size)
     for phase in range(1, 10):
         ratio.appended(4 * width)
@@ -19,7 +17,7 @@ def test_a_phase_of_four_steps_at_ratio_eight_owes(
     assert ratio.updates_owed == 0
 
 
-def test_the_first_rows_owe_nothing() -> None:
+def test_the_first_rows_owe_no_updates() -> None:
     ratio = Ratio(1, 32, learn_from=1_000)
     ratio.appended(1_000)
     assert ratio.updates_owed == 0
@@ -27,7 +25,7 @@ def test_the_first_rows_owe_nothing() -> None:
     assert ratio.updates_owed == 1
 
 
-def test_sampling_fills_the_replay_and_then_waits_for_updates() -> None:
+def test_sampling_waits_for_updates_after_learn_from() -> None:
     ratio = Ratio(0.5, 32, learn_from=1_000)
     assert ratio.rows_allowed == 1_064
     ratio.appended(1_064)
@@ -42,7 +40,7 @@ def test_sampling_fills_the_replay_and_then_waits_for_updates() -> None:
     st.integers(1, 50),
     st.lists(st.booleans(), min_size=50, max_size=200),
 )
-def test_neither_side_runs_ahead_by_more_than_a_hundredth_and_one_turn(
+def test_neither_side_runs_ahead_by_more_than_1_percent_and_one_turn(
     times: float, batch_size: int, at_once: int, turns: list[bool]
 ) -> None:
     ratio = Ratio(times, batch_size, learn_from=100)
@@ -58,7 +56,7 @@ def test_neither_side_runs_ahead_by_more_than_a_hundredth_and_one_turn(
         assert due <= max(1.01 * done, done + batch_size) + (at_once + 1) * times
 
 
-def test_another_ratio_acts_on_the_rows_that_come_from_then_on() -> None:
+def test_another_ratio_applies_to_new_rows_only() -> None:
     before = Ratio(1, 32, learn_from=1_000)
     before.appended(3_010)
     before.updated(before.updates_owed)

@@ -1,4 +1,4 @@
-"""The same class, in an actor: a shard of a replay on another machine."""
+"""Tests of a replay in an actor."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ class Shard(Replay):
 
 
 @pytest.mark.parametrize("as_tree", [False, True])
-def test_a_replay_in_an_actor_draws_what_one_here_draws(cluster: str, as_tree: bool) -> None:
+def test_a_replay_in_an_actor_draws_the_same(cluster: str, as_tree: bool) -> None:
     world = World(4, as_tree=as_tree)
     example = world.play(3)
     here = Replay(400, 4, example, alpha=0.6, seed=5)
@@ -37,7 +37,7 @@ def test_a_replay_in_an_actor_draws_what_one_here_draws(cluster: str, as_tree: b
     assert len(shard) == len(here)
 
 
-def test_the_errors_of_a_shard_are_those_of_a_replay(cluster: str) -> None:
+def test_errors_of_a_replay_in_an_actor_are_raised_here(cluster: str) -> None:
     shard = Shard(400, 4, World(4).play(3))
     with pytest.raises(ReplayError, match="no row to draw yet"):
         shard.draw(8)

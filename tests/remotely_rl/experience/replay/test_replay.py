@@ -1,4 +1,4 @@
-"""A replay draws what was fed, as it was fed, and nothing else."""
+"""Tests of Replay: it draws exactly the rows that were appended."""
 
 import dataclasses
 from typing import Any
@@ -18,12 +18,12 @@ GAMMA = 0.9
 
 
 def assert_is_as_fed(draw: Draw, oracle: Oracle, replay: Replay) -> None:
-    """Compare each row that was drawn with the oracle's."""
+    """Compare each drawn row with the oracle's."""
     for i, handle in enumerate(draw.rows.tolist()):
         row, column = divmod(handle, replay.width)
         fed = oracle.rows[column][row]
         window = oracle.window(column, row, replay.n_step, replay.gamma, replay.reward_clip)
-        assert window is not None, "not a row to draw"
+        assert window is not None, "this row must not be drawn"
         reward, discount, next_obs = window
         assert_same(draw.obs, i, fed.obs)
         assert draw.action[i] == fed.action
@@ -45,13 +45,13 @@ def feed(replay: Replay, oracle: Oracle, trajectory: Trajectory, column: int = 0
 
 
 def numbers_of(draw: Draw, replay: Replay) -> set[tuple[int, int]]:
-    """Column and number of each row of a draw."""
+    """Return column and number of each row of a draw."""
     return {(handle % replay.width, handle // replay.width) for handle in draw.rows.tolist()}
 
 
 def assert_keeps_the_newest(replay: Replay, drawable: set[tuple[int, int]]) -> None:
-    """Of the rows that could be drawn, those from some row of each column on are drawn."""
-    drawn = numbers_of(replay.draw(2_000), replay)  # so many that none is missed
+    """Check that in each column exactly the drawable rows from some row on are drawn."""
+    drawn = numbers_of(replay.draw(2_000), replay)  # enough to draw every row
     assert drawn <= drawable
     first = dict(sorted(drawn, reverse=True))  # the lowest row of each column
     assert len(replay) == sum(row >= first.get(column, row + 1) for column, row in drawable)
@@ -77,7 +77,6 @@ def test_draws_are_those_of_a_slow_oracle(
     clip: float,
     lengths: list[int],
 ) -> None:
-    """Over wraps, resets of both kinds, lost lives, and actors that are replaced."""
     width, length = 3, 20
     world = World(width, seed, mode, pads_with_zeros=pads_with_zeros, as_tree=as_tree)
     replay = Replay(
@@ -93,11 +92,11 @@ def test_draws_are_those_of_a_slow_oracle(
 
 
 @given(seed=st.integers(0, 10_000), mode=st.sampled_from([NEXT_STEP, SAME_STEP]))
-def test_episodes_of_a_few_steps_cost_old_rows_and_nothing_else(seed: int, mode: str) -> None:
+def test_short_episodes_only_drop_old_rows(seed: int, mode: str) -> None:
     world = World(2, seed, mode, ends=0.3)
     replay = Replay(2 * 30, 2, world.play(2), n_step=2, gamma=GAMMA)
     oracle = Oracle(2)
-    for steps in (1, 2, 3, 5, 8, 13, 21, 34, 55):
+    for steps in (1, 2, 3, 5, 8, 13, 21, 34, 55):  # the last are longer than the replay
         feed(replay, oracle, world.play(steps))
         if len(replay):
             draw = replay.draw(200)
@@ -106,25 +105,17 @@ def test_episodes_of_a_few_steps_cost_old_rows_and_nothing_else(seed: int, mode:
     assert len(replay) > 5
 
 
-def test_rows_are_kept_to_the_last_one() -> None:
+def test_exactly_the_last_rows_are_stored() -> None:
     world = World(2, ends=0.0)
     replay = Replay(2 * 50, 2, world.play(2), n_step=3, gamma=GAMMA)
     oracle = Oracle(2)
     for _ in range(40):
         feed(replay, oracle, world.play(5))
-    assert len(replay) == 2 * (50 - 2)  # the last two windows of each are open
+    assert len(replay) == 2 * (50 - 2)  # the last two windows per column are open
     assert numbers_of(replay.draw(5_000), replay) == oracle.drawable(50, 3)
 
 
-def test_a_trajectory_may_be_longer_than_the_replay() -> None:
-    world = World(2)
-    replay = Replay(2 * 20, 2, world.play(2), n_step=3, gamma=GAMMA)
-    oracle = Oracle(2)
-    feed(replay, oracle, world.play(133))
-    assert_is_as_fed(replay.draw(500), oracle, replay)
-
-
-def test_columns_may_be_fed_apart_and_at_different_speeds() -> None:
+def test_columns_may_be_fed_separately_and_at_different_speeds() -> None:
     worlds = [World(2, seed=1, as_tree=True), World(3, seed=2, as_tree=True)]
     replay = Replay(5 * 40, 5, worlds[0].play(2), n_step=3, gamma=GAMMA, alpha=0.5)
     oracle = Oracle(5)
@@ -138,7 +129,7 @@ def test_columns_may_be_fed_apart_and_at_different_speeds() -> None:
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
-def test_where_an_actor_was_replaced_windows_end_with_what_it_saw_last(alpha: float) -> None:
+def test_windows_end_where_an_actor_was_replaced(alpha: float) -> None:
     replay = Replay(100, 1, World(1).play(2), n_step=3, gamma=GAMMA, alpha=alpha)
     oracle = Oracle(1)
     for seed in (1, 2, 3):
@@ -159,7 +150,7 @@ def test_where_an_actor_was_replaced_windows_end_with_what_it_saw_last(alpha: fl
     alpha=st.sampled_from([0.0, 0.6]),
     steps=st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), min_size=3, max_size=10),
 )
-def test_windows_may_change_their_length_between_draws(
+def test_n_step_may_change_between_draws(
     seed: int, alpha: float, steps: list[tuple[int, int]]
 ) -> None:
     world = World(2, seed)
@@ -174,7 +165,7 @@ def test_windows_may_change_their_length_between_draws(
             assert_is_as_fed(replay.draw(100), oracle, replay)
 
 
-def test_images_that_are_no_stacks_are_kept_whole_and_that_is_said_once() -> None:
+def test_images_that_are_not_stacks_are_stored_whole_and_reported_once() -> None:
     said: list[str] = []
     zeros = World(2).play(3)
     zeros.obs[:] = 0
@@ -187,10 +178,10 @@ def test_images_that_are_no_stacks_are_kept_whole_and_that_is_said_once() -> Non
             assert_is_as_fed(replay.draw(100), oracle, replay)
     (sentence,) = said
     assert sentence.startswith("images [4, 2, 2] are not stacks of which each continues the one")
-    assert sentence.endswith("keeps them whole, 16 bytes a row")
+    assert sentence.endswith("stores them whole, 16 bytes a row")
 
 
-def test_one_stack_that_breaks_off_is_written_whole() -> None:
+def test_a_discontinuous_stack_is_stored_whole() -> None:
     world = World(1, ends=0.0, loses_life=0.0)
     replay = Replay(100, 1, world.play(3), n_step=2, gamma=GAMMA, say=pytest.fail)
     oracle = Oracle(1)
@@ -201,7 +192,7 @@ def test_one_stack_that_breaks_off_is_written_whole() -> None:
     assert len(replay) == 29
 
 
-def test_stacks_in_colour_are_known_by_the_example() -> None:
+def test_stacks_in_colour_are_recognized() -> None:
     world = World(1, colours=3, ends=0.0)
     replay = Replay(100, 1, world.play(5), n_step=1, gamma=GAMMA, say=pytest.fail)
     assert replay.layout.obs.frame == 3
@@ -211,7 +202,7 @@ def test_stacks_in_colour_are_known_by_the_example() -> None:
 
 
 def prioritised(priorities: list[float], alpha: float) -> tuple[Replay, np.ndarray[Any, Any]]:
-    """Return a replay of one column with these priorities, and its handles in the order of rows."""
+    """Return a replay of one column with these priorities, and its handles in order."""
     world = World(1, ends=0.0, loses_life=0.0)
     replay = Replay(100, 1, world.play(2), n_step=1, gamma=GAMMA, alpha=alpha)
     replay.append(world.play(len(priorities)))
@@ -228,7 +219,7 @@ def prioritised(priorities: list[float], alpha: float) -> tuple[Replay, np.ndarr
         (0.6, [0.14823, 0.224674, 0.286555, 0.340542], None),
     ],
 )
-def test_rows_are_drawn_by_priority_and_weighted_against_it(
+def test_rows_are_drawn_by_priority_with_importance_weights(
     alpha: float, shares: list[float], weights: list[float] | None
 ) -> None:
     replay, _ = prioritised([1, 2, 3, 4], alpha)
@@ -240,7 +231,7 @@ def test_rows_are_drawn_by_priority_and_weighted_against_it(
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -1.0])
-def test_priorities_that_are_no_numbers_are_refused_and_change_nothing(wrong: float) -> None:
+def test_bad_priorities_are_refused_and_change_nothing(wrong: float) -> None:
     replay, handles = prioritised([1, 2, 3, 4], alpha=1.0)
     with pytest.raises(ReplayError, match="priorities must be finite and at least 0, not"):
         replay.update(handles, np.array([9.0, wrong, 9.0, 9.0]))
@@ -260,7 +251,7 @@ def test_new_rows_have_the_greatest_priority_so_far() -> None:
     assert np.bincount(draw.rows) / 15_000 == pytest.approx(np.array([7, 1, 7]) / 15, abs=2e-4)
 
 
-def test_an_update_of_rows_that_were_overwritten_changes_nothing() -> None:
+def test_updates_of_overwritten_rows_are_ignored() -> None:
     world = World(1, ends=0.0, loses_life=0.0)
     replay = Replay(10, 1, world.play(2), n_step=1, gamma=GAMMA, alpha=1.0)
     replay.append(world.play(10))
@@ -270,7 +261,7 @@ def test_an_update_of_rows_that_were_overwritten_changes_nothing() -> None:
     assert set(replay.draw(1_000).weight) == {1.0}
 
 
-def test_a_uniform_replay_draws_all_rows_alike_and_weighs_none() -> None:
+def test_a_uniform_replay_draws_all_rows_equally_with_weight_1() -> None:
     world = World(4, ends=0.0)
     replay = Replay(4 * 10, 4, world.play(2), n_step=1, gamma=GAMMA)
     replay.append(world.play(10))
@@ -282,7 +273,7 @@ def test_a_uniform_replay_draws_all_rows_alike_and_weighs_none() -> None:
     assert set(draw.weight) == {1.0}
 
 
-def test_few_rows_to_draw_among_many_that_are_not_are_found() -> None:
+def test_a_few_drawable_rows_among_many_are_found() -> None:
     world = World(1, ends=0.0)
     replay = Replay(3_000, 1, world.play(2), n_step=1, gamma=GAMMA)
     trajectory = world.play(3_000)
@@ -304,7 +295,7 @@ def test_equal_seeds_draw_equal_rows() -> None:
 
 
 @pytest.mark.parametrize(("side", "most"), [(84, 7_200), (42, 1_850)])
-def test_a_row_of_atari_takes_little_more_than_its_frame(side: int, most: int) -> None:
+def test_a_row_of_atari_takes_little_more_than_one_frame(side: int, most: int) -> None:
     obs = np.zeros((2, 1, 4, side, side), np.uint8)
     example = dataclasses.replace(World(1).play(1), obs=obs)
     assert Replay(15_625, 1, example, alpha=0.5).bytes_per_row <= most
@@ -318,7 +309,7 @@ class TestBadInput:
         with pytest.raises(ReplayError, match="no row to draw yet: a window of 3 steps"):
             replay.draw(4)
 
-    def test_more_memory_than_there_is(self) -> None:
+    def test_more_memory_than_is_free(self) -> None:
         with pytest.raises(
             ReplayError, match=r"takes [\d.]+ GiB, and [\d.]+ GiB of memory are free"
         ):
@@ -328,18 +319,20 @@ class TestBadInput:
         with pytest.raises(ReplayError, match="3 rows for 4 environments has no row for each"):
             Replay(3, 4, World(4).play(2))
 
-    def test_columns_that_are_not_there(self) -> None:
+    def test_columns_that_do_not_exist(self) -> None:
         world = World(2)
         replay = Replay(30, 3, world.play(2))
         with pytest.raises(ReplayError, match="2 environments from column 2 on"):
             replay.append(world.play(2), column=2)
 
-    def test_another_shape(self) -> None:
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            ({"stack": 3}, r"obs is uint8 \[3, 2, 2\], but .* \[4, 2, 2\]"),
+            ({"as_tree": True}, r"has the leaves .*'vector'"),
+        ],
+    )
+    def test_another_layout(self, changes: dict[str, Any], words: str) -> None:
         replay = Replay(30, 2, World(2).play(2))
-        with pytest.raises(ReplayError, match=r"obs is uint8 \[3, 2, 2\], but .* \[4, 2, 2\]"):
-            replay.append(World(2, stack=3).play(2))
-
-    def test_other_leaves(self) -> None:
-        replay = Replay(30, 2, World(2).play(2))
-        with pytest.raises(ReplayError, match=r"has the leaves .*'vector'"):
-            replay.append(World(2, as_tree=True).play(2))
+        with pytest.raises(ReplayError, match=words):
+            replay.append(World(2, **changes).play(2))

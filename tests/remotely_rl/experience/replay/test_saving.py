@@ -1,4 +1,4 @@
-"""A saved replay goes on as if nothing had been, and no crash loses what was saved."""
+"""Tests of saving and loading a replay."""
 
 import errno
 import json
@@ -24,7 +24,7 @@ WIDTH, LENGTH = 3, 25
 
 
 def silent(sentence: str) -> None:
-    """Say nothing."""
+    """Ignore a message."""
 
 
 def made(world: World, alpha: float = 0.5, seed: int = 1) -> Replay:
@@ -32,17 +32,17 @@ def made(world: World, alpha: float = 0.5, seed: int = 1) -> Replay:
 
 
 def learn(replay: Replay) -> None:
-    """Draw, and give what was drawn new priorities."""
+    """Draw rows, and update their priorities."""
     if len(replay):
         draw = replay.draw(20)
         replay.update(draw.rows, np.abs(draw.reward))
 
 
 def assert_equal(one: Draw, other: Draw) -> None:
-    goes_on = one.discount > 0  # elsewhere next_obs may be anything
+    bootstraps = one.discount > 0  # elsewhere next_obs is undefined
     for name in Draw._fields:
         pairs = zip(*(trees.leaves(getattr(draw, name)) for draw in (one, other)), strict=True)
-        which = goes_on if name == "next_obs" else slice(None)
+        which = bootstraps if name == "next_obs" else slice(None)
         for mine, theirs in pairs:
             assert np.array_equal(mine[which], theirs[which]), name
 
@@ -55,7 +55,7 @@ def assert_equal(one: Draw, other: Draw) -> None:
     is_stack=st.booleans(),
     turns=st.lists(st.tuples(st.integers(1, 40), st.booleans()), min_size=1, max_size=10),
 )
-def test_a_resumed_replay_draws_the_same_bit_by_bit(
+def test_a_resumed_replay_draws_exactly_the_same(
     tmp_path_factory: pytest.TempPathFactory,
     seed: int,
     mode: str,
@@ -64,7 +64,6 @@ def test_a_resumed_replay_draws_the_same_bit_by_bit(
     is_stack: bool,
     turns: list[tuple[int, bool]],
 ) -> None:
-    """Whatever was appended, drawn and updated between how many saves."""
     folder = tmp_path_factory.mktemp("replay") / "saved"
     world = World(WIDTH, seed, mode, as_tree=as_tree)
     replay = made(world, alpha)
@@ -84,7 +83,7 @@ def test_a_resumed_replay_draws_the_same_bit_by_bit(
         for each in (replay, resumed):
             each.append(trajectory)
             learn(each)
-            each.save(folder)  # in turn: each finds the folder changed by the other
+            each.save(folder)  # each finds the folder changed by the other
 
 
 def test_a_save_writes_only_what_is_new(tmp_path: Path) -> None:
@@ -100,7 +99,7 @@ def test_a_save_writes_only_what_is_new(tmp_path: Path) -> None:
     assert sum(path.stat().st_size for path in new) < 12 * replay.bytes_per_row
 
 
-def test_files_of_rows_that_were_given_up_are_deleted(tmp_path: Path) -> None:
+def test_files_of_dropped_rows_are_deleted(tmp_path: Path) -> None:
     world = World(1, ends=0.0, loses_life=0.0)
     replay = Replay(1_000, 1, world.play(2), alpha=0.5)
     for _ in range(40):
@@ -111,7 +110,7 @@ def test_files_of_rows_that_were_given_up_are_deleted(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("priorities-*"))) == 1
 
 
-def test_an_environment_that_stands_still_keeps_no_files(tmp_path: Path) -> None:
+def test_an_idle_environment_does_not_keep_old_files(tmp_path: Path) -> None:
     idle, busy = World(1, ends=0.0, loses_life=0.0), World(1, 2, ends=0.0, loses_life=0.0)
     replay = Replay(400, 2, busy.play(2), alpha=0.5)
     replay.append(idle.play(50), column=1)
@@ -128,13 +127,12 @@ def test_an_environment_that_stands_still_keeps_no_files(tmp_path: Path) -> None
     assert_equal(resumed.draw(50), replay.draw(50))
 
 
-def test_images_are_loaded_as_the_stacks_that_they_were_saved_as(tmp_path: Path) -> None:
-    """Though the example of the replay that loads them shows none."""
+def test_images_are_loaded_as_stacks_if_they_were_saved_as_stacks(tmp_path: Path) -> None:
     world = World(WIDTH)
     replay = made(world)
     replay.append(world.play(20))
     replay.save(tmp_path)
-    resumed = made(World(WIDTH, newest_first=True))
+    resumed = made(World(WIDTH, newest_first=True))  # its example is no stack
     resumed.load(tmp_path)
     trajectory = world.play(7)
     for each in (replay, resumed):
@@ -144,7 +142,7 @@ def test_images_are_loaded_as_the_stacks_that_they_were_saved_as(tmp_path: Path)
 
 
 @pytest.mark.parametrize("full_at", ["rows-", "priorities-", "replay.json"])
-def test_a_save_that_fails_leaves_only_what_was_saved_before(
+def test_a_failed_save_leaves_only_the_previous_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full_at: str
 ) -> None:
     world = World(WIDTH)
@@ -163,7 +161,7 @@ def test_a_save_that_fails_leaves_only_what_was_saved_before(
 
     with monkeypatch.context() as patch:
         patch.setattr(durable, "write", fails)
-        for each in (replay, made(World(WIDTH))):  # the other one has not saved there before
+        for each in (replay, made(World(WIDTH))):  # the second one has not saved there before
             each.append(world.play(1))
             with pytest.raises(OSError, match="No space left") as caught:
                 each.save(tmp_path)
@@ -186,7 +184,7 @@ def test_a_replay_may_be_saved_to_two_folders(tmp_path: Path) -> None:
     assert_equal(resumed.draw(30), replay.draw(30))
 
 
-def test_images_that_are_kept_whole_since_the_last_save_are_saved_anew(tmp_path: Path) -> None:
+def test_images_stored_whole_since_the_last_save_are_all_saved(tmp_path: Path) -> None:
     world = World(WIDTH)
     replay = made(world)
     replay.append(world.play(10))
@@ -199,7 +197,7 @@ def test_images_that_are_kept_whole_since_the_last_save_are_saved_anew(tmp_path:
     assert_equal(resumed.draw(50), replay.draw(50))
 
 
-def test_the_length_of_windows_is_that_of_the_save(tmp_path: Path) -> None:
+def test_n_step_is_restored(tmp_path: Path) -> None:
     world = World(WIDTH)
     replay = made(world)
     replay.append(world.play(20))
@@ -213,7 +211,7 @@ def test_the_length_of_windows_is_that_of_the_save(tmp_path: Path) -> None:
     assert_equal(resumed.draw(30), replay.draw(30))
 
 
-def test_each_save_to_a_folder_has_a_number_that_loading_returns(tmp_path: Path) -> None:
+def test_saves_are_numbered_and_load_returns_the_number(tmp_path: Path) -> None:
     replay = made(World(WIDTH))
     assert [replay.save(tmp_path) for _ in range(3)] == [1, 2, 3]
     assert made(World(WIDTH)).save(tmp_path) == 4  # another replay, not loaded from there
@@ -222,17 +220,17 @@ def test_each_save_to_a_folder_has_a_number_that_loading_returns(tmp_path: Path)
     assert resumed.save(tmp_path) == 5
 
 
-def test_a_save_succeeds_though_the_main_thread_has_ended(
+def test_save_works_after_the_main_thread_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(WIDTH)
     replay = made(world)
     replay.append(world.play(20))
-    monkeypatch.setattr("concurrent.futures.thread._shutdown", True)  # as from then on
+    monkeypatch.setattr("concurrent.futures.thread._shutdown", True)  # as it is then
     assert replay.save(tmp_path) == 1
 
 
-def test_a_folder_tells_whether_a_replay_was_saved_there(tmp_path: Path) -> None:
+def test_is_saved_recognizes_a_saved_replay(tmp_path: Path) -> None:
     folder = tmp_path / "saved"
     assert not Replay.is_saved(folder)
     folder.mkdir()
@@ -275,7 +273,7 @@ class TestBadInput:
         with pytest.raises(ReplayError, match=words):
             replay.load(saved)
 
-    def test_a_file_that_is_damaged(self, saved: Path) -> None:
+    def test_a_damaged_file(self, saved: Path) -> None:
         path = next(saved.glob("rows-*"))
         content = bytearray(path.read_bytes())
         content[len(content) // 2] ^= 1
@@ -287,20 +285,20 @@ class TestBadInput:
         replay.append(World(WIDTH).play(20))
         assert len(replay.draw(5).rows) == 5
 
-    def test_a_file_that_was_cut_off(self, saved: Path) -> None:
+    def test_a_truncated_file(self, saved: Path) -> None:
         path = next(saved.glob("priorities-*"))
         os.truncate(path, 100)
         with pytest.raises(ReplayError, match=f"{path.name} has 100 bytes instead of"):
             made(World(WIDTH)).load(saved)
 
-    def test_a_file_that_is_missing(self, saved: Path) -> None:
+    def test_a_missing_file(self, saved: Path) -> None:
         path = next(saved.glob("rows-*"))
         path.unlink()
         with pytest.raises(ReplayError, match=f"has no saved replay: no .*{path.name}"):
             made(World(WIDTH)).load(saved)
 
     @pytest.mark.parametrize("text", [b"", b"[]", b"{}", b'{"content": 3}', b"\xff"])
-    def test_a_header_that_is_none(self, saved: Path, text: bytes) -> None:
+    def test_a_header_that_is_not_one(self, saved: Path, text: bytes) -> None:
         (saved / "replay.json").write_bytes(text)
         with pytest.raises(ReplayError, match="cannot be read"):
             made(World(WIDTH)).load(saved)
@@ -327,7 +325,7 @@ class TestBadInput:
             made(World(WIDTH)).save(tmp_path / "file" / "below")
 
 
-# Appends and saves for ever; prints how many steps each save holds.
+# Appends and saves forever; prints the number of each save.
 SAVES = """
 import sys
 from pathlib import Path
@@ -344,7 +342,7 @@ SAVED_AT_A_TIME = 4
 
 
 @pytest.mark.parametrize("halfway", ["rows-*.tmp", "priorities-*.tmp", "replay.json.tmp"])
-def test_what_was_saved_survives_a_kill_while_the_next_is_saved(
+def test_a_save_survives_a_kill_during_the_next_save(
     tmp_path: Path, nothing_left: None, halfway: str
 ) -> None:
     for saves in (1, 3, 8):
@@ -361,7 +359,7 @@ def test_what_was_saved_survives_a_kill_while_the_next_is_saved(
         resumed = made(World(WIDTH))
         resumed.load(tmp_path)
         draw = resumed.draw(50)
-        # The save after the last one that was told may have been finished, too.
+        # The save after the last printed one may be complete, too.
         assert any(
             np.array_equal(draw.rows, other.rows) and np.array_equal(draw.reward, other.reward)
             for other in (fed(last), fed(last + 1))
@@ -369,7 +367,7 @@ def test_what_was_saved_survives_a_kill_while_the_next_is_saved(
 
 
 def fed(turns: int) -> Draw:
-    """What a replay draws after so many turns."""
+    """Return what a replay draws after a number of turns."""
     world = World(WIDTH)
     replay = made(world)
     for _ in range(turns):

@@ -1,4 +1,4 @@
-"""Windows of n steps, by hand: what they sum, where they end, and when they are closed."""
+"""Tests of windows of n steps: their sums, their ends, and when they are closed."""
 
 import numpy as np
 import pytest
@@ -44,11 +44,11 @@ def test_a_window_ends_with_its_episode(
     assert found.discount == pytest.approx(discount)
 
 
-def test_each_reward_is_clipped_before_it_is_summed() -> None:
+def test_rewards_are_clipped_before_they_are_summed() -> None:
     assert returns_of([PLAIN, PLAIN, PLAIN], [5, -7, 0.5], clip=1).reward == pytest.approx(0.505)
 
 
-def test_rows_after_the_end_may_hold_anything() -> None:
+def test_rows_after_the_end_of_a_window_are_ignored() -> None:
     found = returns_of([PLAIN, OVER, PLAIN], [1, 2, float("nan")])
     assert found.reward == pytest.approx(2.8)
 
@@ -65,7 +65,7 @@ def test_rows_after_the_end_may_hold_anything() -> None:
         ([RESET, PLAIN, RESET, PLAIN, PLAIN], 1, [0, 1, 0, 1, 1]),
     ],
 )
-def test_a_window_is_closed_once_nothing_to_come_can_change_it(
+def test_a_window_is_closed_once_later_rows_cannot_change_it(
     flags: list[int], n_step: int, expected: list[int]
 ) -> None:
     column = np.array(flags, np.uint8)[:, None]

@@ -1,8 +1,8 @@
-"""Worlds that feed replays, and a slow oracle that remembers all that they fed.
+"""Simulated environments for tests of replays, and a slow oracle that keeps all their rows.
 
-A world plays B environments whose pictures tell time: no two are alike.  It resets as vector
-environments do, in the step after the end (NEXT_STEP) or in the last one (SAME_STEP), and marks
-rows as `remotely_rl.environments.contract` says.
+A world plays B environments whose pictures are all different.  It resets like vector environments,
+in the step after the end (NEXT_STEP) or in the last step (SAME_STEP), and marks rows as in
+`remotely_rl.environments.contract`.
 """
 
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ SIDE = 2  # of a picture
 
 @dataclass
 class World:
-    """B environments.  Each random number in [0, 1) below a chance makes that happen."""
+    """B environments, with the probabilities of events."""
 
     width: int
     seed: int = 1
@@ -27,10 +27,10 @@ class World:
     stack: int = 4
     colours: int = 1
     pads_with_zeros: bool = True
-    ends: float = 0.1  # chance of a row to terminate, and of one to be truncated
-    loses_life: float = 0.1  # chance to terminate though the game goes on
+    ends: float = 0.1  # probability that a row terminates, and that it is truncated
+    loses_life: float = 0.1  # probability of terminated although the game goes on
     as_tree: bool = False  # observations are a dict, with a vector and a mask
-    newest_first: bool = False  # pictures are no stacks, as far as a replay can see
+    newest_first: bool = False  # so that a replay does not recognize stacks
 
     def __post_init__(self) -> None:
         self.random = np.random.default_rng(self.seed)
@@ -141,7 +141,7 @@ class Row:
 
 @dataclass
 class Oracle:
-    """Each row that was fed, by column; what can be drawn is worked out one by one."""
+    """All rows by column; computes one by one what can be drawn."""
 
     width: int
     rows: list[list[Row]] = field(default_factory=list)
@@ -193,7 +193,7 @@ class Oracle:
         return total, factor, rows[at].next_obs
 
     def drawable(self, length: int, n_step: int) -> set[tuple[int, int]]:
-        """Return column and number of all rows to draw, of the last `length` of each column."""
+        """Return column and number of all drawable rows among the last `length` per column."""
         return {
             (column, row)
             for column, rows in enumerate(self.rows)

@@ -1,4 +1,4 @@
-"""Rules in which each contribution is a step, taken at once."""
+"""Tests of the asynchronous rules."""
 
 import math
 
@@ -6,20 +6,16 @@ import pytest
 
 from remotely_rl import sync
 from remotely_rl.errors import TrainingError
-from tests.remotely_rl.sync.quadratic import descent, number, play, round_robin, start
+from tests.remotely_rl.sync.quadratic import number, play, round_robin, start
 
 
-def test_two_clients_in_turn_follow_the_recurrence_of_a_delay_of_one() -> None:
+def test_two_clients_in_turn_follow_the_recurrence_of_delay_1() -> None:
     played = play("asynchronous", 2, round_robin(2, 5))
 
     assert played.w == pytest.approx([0.9, 0.8, 0.71, 0.63, 0.559], abs=1e-12)
 
 
-def test_one_client_is_gradient_descent_bit_by_bit() -> None:
-    assert play("asynchronous", 1, [0] * 20).w == descent(20)
-
-
-def test_clients_in_turn_are_all_others_behind() -> None:
+def test_the_staleness_of_n_clients_in_turn_is_n_minus_1() -> None:
     played = play("asynchronous", 4, round_robin(4, 12))
 
     assert played.staleness == [0, 1, 2, 3] + [3] * 8
@@ -27,7 +23,7 @@ def test_clients_in_turn_are_all_others_behind() -> None:
 
 
 @pytest.mark.parametrize("delay", [0, 1, 2, 3])
-def test_it_is_stable_up_to_the_rate_that_theory_says_and_not_beyond(delay: int) -> None:
+def test_it_is_stable_up_to_the_theoretical_rate(delay: int) -> None:
     edge = 2 * math.sin(math.pi / (2 * (2 * delay + 1)))
     order = round_robin(delay + 1, 1000)
 
@@ -35,39 +31,27 @@ def test_it_is_stable_up_to_the_rate_that_theory_says_and_not_beyond(delay: int)
     assert abs(play("asynchronous", delay + 1, order, rate=1.03 * edge).w[-1]) > 1
 
 
-def test_three_clients_in_turn_give_the_trace_worked_by_hand() -> None:
+def test_sasgd_gives_the_trace_computed_by_hand() -> None:
     played = play("sasgd", 3, round_robin(3, 5))
 
     assert played.staleness == [0, 1, 2, 2, 2]
     assert played.w == pytest.approx([0.9, 0.8, 0.75, 0.705, 0.665], abs=1e-12)
 
 
-def test_the_other_reading_halves_the_rate_at_a_staleness_of_one() -> None:
+def test_with_plus1_the_step_is_halved_at_staleness_1() -> None:
     played = play("sasgd:at_zero=plus1", 2, round_robin(2, 4))
 
     assert played.w == pytest.approx([0.9, 0.85, 0.805, 0.7625], abs=1e-12)
 
 
-@pytest.mark.parametrize("reading", ["max1", "plus1"])
-def test_one_client_is_gradient_descent(reading: str) -> None:
-    assert play(f"sasgd:at_zero={reading}", 1, [0] * 9).w == descent(9)
-
-
-@pytest.mark.parametrize("clients", [1, 2])
-def test_up_to_two_clients_in_turn_it_is_asynchronous(clients: int) -> None:
-    order = round_robin(clients, 30)
-
-    assert play("sasgd", clients, order).w == play("asynchronous", clients, order).w
-
-
-def test_a_reading_that_is_not_known_is_refused() -> None:
+def test_an_unknown_reading_is_refused() -> None:
     with pytest.raises(TrainingError, match="at_zero must be max1 or plus1, not 'zero'"):
         sync.make("sasgd:at_zero=zero", start(), 2)
 
 
-def test_the_exponential_penalty_falls_by_the_same_factor_each_step() -> None:
+def test_the_exponential_penalty_decays_by_a_constant_factor() -> None:
     steps = []
-    for clients in range(1, 6):  # of whom the last is as stale as there are others
+    for clients in range(1, 6):  # the last one is as stale as there are others
         order = round_robin(clients, clients)
         w = [1.0, *play("exponential_penalty:kappa=0.5", clients, order).w]
         steps.append(w[-2] - w[-1])
@@ -75,13 +59,7 @@ def test_the_exponential_penalty_falls_by_the_same_factor_each_step() -> None:
     assert steps == pytest.approx([0.1 * math.exp(-0.5 * tau) for tau in range(5)])
 
 
-def test_without_a_penalty_it_is_asynchronous() -> None:
-    order = round_robin(5, 40)
-
-    assert play("exponential_penalty:kappa=0", 5, order).w == play("asynchronous", 5, order).w
-
-
-def test_a_late_gradient_is_moved_by_its_square_times_the_way_between() -> None:
+def test_a_late_gradient_is_corrected_by_its_square_times_the_difference() -> None:
     rule = sync.make("delay_compensated:compensation=0.5", start(), 2, sync.sgd(0.1))
     rule.push(0, start() * 2, 0)  # to 0.8
 
@@ -91,10 +69,10 @@ def test_a_late_gradient_is_moved_by_its_square_times_the_way_between() -> None:
     assert float(rule.parameters) == pytest.approx(0.8 - 0.21)
 
 
-def test_the_adaptive_one_divides_by_the_root_of_the_mean_square() -> None:
+def test_the_adaptive_correction_is_divided_by_the_root_mean_square() -> None:
     spec = "delay_compensated:compensation=0.5,adaptive=true,decay=0.75"
     rule = sync.make(spec, start(), 2, sync.sgd(0.1))
-    rule.push(0, start() * 2, 0)  # no way between: to 0.8, mean square 1
+    rule.push(0, start() * 2, 0)  # no difference: to 0.8, mean square 1
 
     rule.push(1, start() * 3, 0)  # mean square 0.75 + 0.25 * 9 = 3
 
@@ -102,7 +80,7 @@ def test_the_adaptive_one_divides_by_the_root_of_the_mean_square() -> None:
     assert float(rule.parameters) == pytest.approx(0.8 - 0.1 * compensated)
 
 
-def test_the_way_is_from_what_the_client_was_sent_last() -> None:
+def test_the_difference_is_to_the_parameters_sent_last() -> None:
     rule = sync.make("delay_compensated:compensation=1", start(), 2, sync.sgd(0.1))
     rule.push(0, start(), 0)
     before = number(rule.push(0, start(), 1).parameters)
@@ -112,15 +90,7 @@ def test_the_way_is_from_what_the_client_was_sent_last() -> None:
     assert float(rule.parameters) == pytest.approx(before - 0.1)
 
 
-def test_without_compensation_it_is_asynchronous() -> None:
-    order = round_robin(4, 40)
-
-    assert play("delay_compensated:compensation=0", 4, order).w == (
-        play("asynchronous", 4, order).w
-    )
-
-
-def test_who_goes_on_from_a_checkpoint_is_compensated_from_there() -> None:
+def test_after_a_checkpoint_compensation_starts_from_its_parameters() -> None:
     spec = "delay_compensated:compensation=1,adaptive=true"
     before = play(spec, 1, [0] * 5).rule
     after = sync.make(spec, start(), 1, sync.sgd(0.1))
@@ -132,7 +102,7 @@ def test_who_goes_on_from_a_checkpoint_is_compensated_from_there() -> None:
     assert float(before.parameters) == float(after.parameters)
 
 
-def test_who_was_refused_is_compensated_from_what_it_was_given_then() -> None:
+def test_after_a_restart_compensation_starts_from_the_new_parameters() -> None:
     rule = sync.make("delay_compensated:compensation=1", start(), 2, sync.sgd(0.1))
     before = number(rule.push(0, start() * 2, 0).parameters)
 
@@ -142,7 +112,7 @@ def test_who_was_refused_is_compensated_from_what_it_was_given_then() -> None:
     assert float(rule.parameters) == pytest.approx(before - 0.1)
 
 
-def test_the_adaptive_one_divides_by_no_zero() -> None:
+def test_the_adaptive_correction_never_divides_by_zero() -> None:
     spec = "delay_compensated:compensation=1,adaptive=true,decay=0"
     rule = sync.make(spec, start(), 2, sync.sgd(0.1))
     rule.push(0, start(), 0)

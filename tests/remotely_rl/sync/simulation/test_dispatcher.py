@@ -1,3 +1,5 @@
+"""Tests of dispatchers."""
+
 import pytest
 
 from remotely_rl import sync
@@ -18,7 +20,7 @@ from tests.remotely_rl.sync.quadratic import start
 def turns(
     dispatcher: RandomOrder | TimedOrder | FixedOrder, clients: int, count: int
 ) -> list[Event]:
-    """Who comes when, if everybody is answered at once."""
+    """Return the first events, if every client is answered immediately."""
     dispatcher.begin(clients)
     seen: list[Event] = []
     while len(seen) < count:
@@ -31,35 +33,35 @@ def turns(
     return seen
 
 
-def who(events: list[Event]) -> list[int]:
+def clients_of(events: list[Event]) -> list[int]:
     return [event.client for event in events]
 
 
-def test_a_script_is_followed_to_its_end() -> None:
-    assert who(turns(FixedOrder([2, 0, 1]), 3, 10)) == [2, 0, 1]
+def test_a_fixed_order_is_followed_to_its_end() -> None:
+    assert clients_of(turns(FixedOrder([2, 0, 1]), 3, 10)) == [2, 0, 1]
 
 
-def test_the_same_seed_draws_the_same_order_and_another_does_not() -> None:
-    assert who(turns(RandomOrder(1), 9, 50)) == who(turns(RandomOrder(1), 9, 50))
-    assert who(turns(RandomOrder(1), 9, 50)) != who(turns(RandomOrder(2), 9, 50))
+def test_the_seed_determines_the_random_order() -> None:
+    assert clients_of(turns(RandomOrder(1), 9, 50)) == clients_of(turns(RandomOrder(1), 9, 50))
+    assert clients_of(turns(RandomOrder(1), 9, 50)) != clients_of(turns(RandomOrder(2), 9, 50))
 
 
-def test_all_are_drawn_alike() -> None:
-    drawn = who(turns(RandomOrder(0), 4, 8000))
+def test_without_weights_clients_have_equal_shares() -> None:
+    drawn = clients_of(turns(RandomOrder(0), 4, 8000))
 
     for client in range(4):
-        # Four deviations of a binomial.
+        # Four standard deviations of a binomial.
         assert abs(drawn.count(client) - 2000) < 4 * (8000 * 0.25 * 0.75) ** 0.5
 
 
-def test_by_weights_they_are_drawn_in_proportion_and_never_at_none() -> None:
-    drawn = who(turns(RandomOrder(0, weights=[1, 3, 0]), 3, 8000))
+def test_with_weights_shares_are_proportional() -> None:
+    drawn = clients_of(turns(RandomOrder(0, weights=[1, 3, 0]), 3, 8000))
 
     assert drawn.count(2) == 0
     assert abs(drawn.count(0) - 2000) < 4 * (8000 * 0.25 * 0.75) ** 0.5
 
 
-def test_who_waits_is_not_drawn() -> None:
+def test_waiting_clients_are_not_drawn() -> None:
     dispatcher = RandomOrder(0)
     dispatcher.begin(3)
 
@@ -69,7 +71,7 @@ def test_who_waits_is_not_drawn() -> None:
     assert dispatcher.next() is None
 
 
-def test_a_steady_clock_has_clients_come_at_once_and_a_slow_one_half_as_often() -> None:
+def test_without_jitter_a_client_of_slowness_2_pushes_half_as_often() -> None:
     clocked = TimedOrder(Timing(compute_s=1.0, jitter=0.0), pushed=0, slowness=[1.0, 2.0])
 
     events = turns(clocked, 2, 6)
@@ -79,13 +81,13 @@ def test_a_steady_clock_has_clients_come_at_once_and_a_slow_one_half_as_often() 
     ]  # fmt: skip
 
 
-def test_a_busy_server_takes_one_push_after_the_other() -> None:
+def test_a_busy_server_processes_one_push_at_a_time() -> None:
     clocked = TimedOrder(Timing(compute_s=1.0, jitter=0.0, server_s=0.25), pushed=0)
 
     assert [event.time_s for event in turns(clocked, 3, 4)] == [1.25, 1.5, 1.75, 2.5]
 
 
-def test_bytes_and_latency_are_on_the_way_in_both_directions() -> None:
+def test_bandwidth_and_latency_count_in_both_directions() -> None:
     clock = Timing(compute_s=1.0, jitter=0.0, latency_s=0.1, bandwidth=1000.0)
     clocked = TimedOrder(clock, pushed=200)
     clocked.begin(1)
@@ -106,7 +108,7 @@ def test_jitter_keeps_the_mean() -> None:
     assert events[-1].time_s / 4000 == pytest.approx(1.0, abs=4 * 0.5 / 4000**0.5)
 
 
-def test_an_outage_takes_a_client_away_with_what_it_was_doing_and_brings_it_back() -> None:
+def test_a_client_loses_its_work_in_an_outage_and_rejoins() -> None:
     clocked = TimedOrder(
         Timing(compute_s=1.0, jitter=0.0), pushed=0, outages=[Outage(1, 0.5, 2.25)]
     )

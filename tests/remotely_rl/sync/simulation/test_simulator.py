@@ -1,4 +1,4 @@
-"""The simulator on a real, small problem: handwritten digits."""
+"""Tests of the simulator on a small real problem: handwritten digits."""
 
 import pytest
 import torch
@@ -13,10 +13,10 @@ from tests.remotely_rl.sync.quadratic import round_robin, start
 
 
 class Digits:
-    """Batches in the order in which they are asked for, whoever asks."""
+    """Batches in the order of requests, whatever the client."""
 
     def __init__(self, batch: int):
-        # It takes a second to import, of each process that collects the tests.
+        # Importing it takes a second in each process that collects the tests.
         from sklearn.datasets import load_digits
 
         images, labels = load_digits(return_X_y=True)
@@ -25,11 +25,11 @@ class Digits:
         torch.manual_seed(0)
         self.flat = Flat(nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)))
         self.batch = batch
-        self.asked = 0
+        self.requests = 0
 
     def __call__(self, client: int, parameters: Tensor) -> Tensor:
-        first = self.asked * self.batch % 1500
-        self.asked += 1
+        first = self.requests * self.batch % 1500
+        self.requests += 1
         rows = slice(first, first + self.batch)
 
         def loss() -> Tensor:
@@ -66,14 +66,14 @@ def test_digits_are_learnt(spec: str) -> None:
 
 
 @pytest.mark.parametrize("spec", ["semi_async:n=2", "b_fasgd:gate_push=1,gate_fetch=1"])
-def test_the_same_seed_gives_the_same_bits_and_another_does_not(spec: str) -> None:
+def test_the_seed_determines_a_simulation(spec: str) -> None:
     ends = [simulate(spec, 5, 4, 120, seed).rule.parameters for seed in (1, 1, 2)]
 
     assert torch.equal(ends[0], ends[1])
     assert not torch.equal(ends[0], ends[2])
 
 
-def test_four_synchronous_clients_of_25_are_one_of_100() -> None:
+def test_four_synchronous_clients_with_batches_of_25_equal_one_of_100() -> None:
     def descend(clients: int, batch: int) -> Tensor:
         digits = Digits(batch)
         start = digits.flat.vector.double()
@@ -91,19 +91,19 @@ def test_four_synchronous_clients_of_25_are_one_of_100() -> None:
     torch.testing.assert_close(descend(4, 25), descend(1, 100), rtol=0, atol=1e-12)
 
 
-def test_with_uniform_clients_the_mean_staleness_is_one_less_than_their_number() -> None:
+def test_the_mean_staleness_of_equal_clients_is_one_less_than_their_number() -> None:
     rows = simulate("asynchronous", 8, 1, 3000)
 
     assert rows.rule.counters.staleness_mean == pytest.approx(7, abs=0.3)
 
 
-def test_parameters_that_clients_have_in_common_are_held_once() -> None:
+def test_clients_share_equal_parameters() -> None:
     simulation = simulate("semi_async:n=50", 50, 1, 120)
 
     assert len({id(client.parameters) for client in simulation.clients}) <= 3
 
 
-def test_a_deadlock_is_told_and_not_waited_for() -> None:
+def test_a_deadlock_raises() -> None:
     simulation = Simulation(
         sync.make("synchronous", start(), 2), lambda client, w: w, RandomOrder(0, weights=[1, 0])
     )

@@ -1,4 +1,4 @@
-"""A simulated study, from files to CSV: on pictures that are made here, of MNIST's make."""
+"""Tests of studies, on generated pictures in the format of MNIST."""
 
 import csv
 import gzip
@@ -25,7 +25,7 @@ def idx(array: np.ndarray) -> bytes:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Ten kinds of pictures of 4x4, each with a row of light of its own strength."""
+    """Write pictures of 4x4 in ten classes, each with a row of its own brightness."""
     random = np.random.default_rng(0)
     path = tmp_path / "pictures"
     path.mkdir()
@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def test_files_are_read_packed_or_not(folder: Path) -> None:
+def test_files_are_read_with_and_without_gzip(folder: Path) -> None:
     pictures = problems.load(folder)
 
     assert pictures.x.shape == (200, 16)
@@ -47,7 +47,7 @@ def test_files_are_read_packed_or_not(folder: Path) -> None:
     assert set(pictures.y.tolist()) == set(range(10))
 
 
-def test_the_same_study_gives_the_same_rows_and_another_seed_does_not(folder: Path) -> None:
+def test_the_seed_determines_the_rows_of_a_study(folder: Path) -> None:
     pictures = problems.load(folder)
     rows = study.run("fasgd", SMALL, pictures)
 
@@ -56,7 +56,7 @@ def test_the_same_study_gives_the_same_rows_and_another_seed_does_not(folder: Pa
     assert [row.iteration for row in rows] == [0, 30, 60]
 
 
-def test_it_learns(folder: Path) -> None:
+def test_a_study_learns(folder: Path) -> None:
     longer = Study(**{**vars(SMALL), "iterations": 1500})
     rows = study.run("asynchronous", longer, problems.load(folder))
 
@@ -64,7 +64,7 @@ def test_it_learns(folder: Path) -> None:
     assert rows[-1].metrics["accuracy"] > 0.4
 
 
-def test_weights_from_the_normal_distribution_begin_as_the_paper_s_code_does() -> None:
+def test_normal_initial_weights_are_those_of_the_papers_code() -> None:
     module = problems.mlp(784, 200, "normal", seed=1)
     first = next(module.parameters())
 
@@ -74,7 +74,7 @@ def test_weights_from_the_normal_distribution_begin_as_the_paper_s_code_does() -
     assert torch.equal(first, again)
 
 
-def test_every_picture_is_met_once_before_any_is_met_again(folder: Path) -> None:
+def test_every_picture_is_used_once_before_any_is_repeated(folder: Path) -> None:
     pictures = problems.load(folder)
     of_all, of_some = (
         problems.Classification(pictures, problems.mlp(16, 4, "torch", 1), batch, seed=1)
@@ -86,7 +86,7 @@ def test_every_picture_is_met_once_before_any_is_met_again(folder: Path) -> None
     torch.testing.assert_close(sum(gradients) / 10, of_all(0, parameters))
 
 
-def test_a_clock_makes_stragglers_slow(folder: Path) -> None:
+def test_stragglers_are_slow_by_the_clock(folder: Path) -> None:
     pictures = problems.load(folder)
     even = Study(**{**vars(SMALL), "compute_s": 1.0, "jitter": 0.0})
     slow = Study(**{**vars(even), "stragglers": 1, "straggle": 5.0})
@@ -108,12 +108,12 @@ def test_a_clock_makes_stragglers_slow(folder: Path) -> None:
         ({"clients": 0}, "clients must be at least 1"),
     ],
 )
-def test_a_study_that_cannot_be_is_refused(changes: dict[str, int], message: str) -> None:
+def test_bad_settings_of_a_study_are_refused(changes: dict[str, int], message: str) -> None:
     with pytest.raises(TrainingError, match=message):
         Study(**{**vars(SMALL), **changes})
 
 
-def test_what_is_missing_or_damaged_is_named(folder: Path, tmp_path: Path) -> None:
+def test_errors_name_missing_and_damaged_files(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(SyncError, match="there is no folder"):
         problems.load(tmp_path / "nowhere")
     labels = problems.FILES["test"][1]
@@ -128,7 +128,7 @@ def test_what_is_missing_or_damaged_is_named(folder: Path, tmp_path: Path) -> No
         problems.load(folder)
 
 
-def test_the_command_prints_writes_and_draws(folder: Path, tmp_path: Path) -> None:
+def test_the_command_prints_writes_and_plots(folder: Path, tmp_path: Path) -> None:
     out, png = tmp_path / "rows.csv", tmp_path / "loss.png"
     result = CliRunner().invoke(main, [
         "simulate", "fasgd:rate=0.01", "semi_async:n=2", "--data", str(folder), "--clients", "4",
@@ -158,7 +158,9 @@ def test_the_command_prints_writes_and_draws(folder: Path, tmp_path: Path) -> No
         ([], "Missing argument"),
     ],
 )
-def test_a_mistake_is_told_in_a_sentence(words: list[str], message: str, folder: Path) -> None:
+def test_mistakes_on_the_command_line_are_reported(
+    words: list[str], message: str, folder: Path
+) -> None:
     common = ["--data", str(folder), "--iterations", "1", "--hidden", "2"]
     if "--clients" not in words:
         common += ["--clients", "2"]
@@ -168,9 +170,9 @@ def test_a_mistake_is_told_in_a_sentence(words: list[str], message: str, folder:
     assert message in result.output
 
 
-def test_the_list_of_rules_has_each_with_its_settings() -> None:
+def test_the_command_rules_lists_rules_and_settings() -> None:
     output = CliRunner().invoke(main, ["rules"]).output
 
-    assert "semi_async\n    Semi-asynchronous: a step is made of n gradients" in output
+    assert "semi_async\n    Semi-asynchronous: n gradients that are not too old make" in output
     assert "counted" in output
     assert "gate_fetch" in output

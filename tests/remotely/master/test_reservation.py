@@ -1,4 +1,4 @@
-"""A request that others overtake gets its place, and nobody pays for it more than has to be."""
+"""Room that is reserved for a request that others overtake."""
 
 import itertools
 from random import Random
@@ -10,13 +10,13 @@ import pytest
 
 from remotely.protocol import control
 from remotely.protocol.lease import KEPT_S, OVERTAKEN_S
-from tests.remotely.master.played import Cluster, check, happen, workers_in_status
+from tests.remotely.master.played import Cluster, check, play_event, workers_in_status
 
 TICK_S = 2.0
 
 
 class Busy(Cluster):
-    """A cluster on which small actors come and go, as fast as there is room for them."""
+    """A cluster on which small actors come and go whenever there is room."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,28 +24,28 @@ class Busy(Cluster):
         self._names = (f"small-{n}" for n in itertools.count())
         self._waiting = 0
 
-    def fill(self, count: int, **wishes: Any) -> None:
-        """Have so many small ones ask."""
+    def fill(self, count: int, **options: Any) -> None:
+        """Request `count` small actors."""
         for _ in range(count):
-            self.asks("client", next(self._names), **{"cpus": 1, **wishes})
+            self.asks("client", next(self._names), **{"cpus": 1, **options})
         self.spawns()
 
     def small(self) -> list[str]:
-        """Return those that live, the first to come first."""
+        """Return the living small actors, oldest first."""
         found = [a for living in self.living.values() for a in living if a.startswith("small")]
         return sorted(found, key=lambda actor: int(actor.removeprefix("small-")))
 
-    def pass_time(self, seconds: float, ends: int = 1, comes: int = 1, **wishes: Any) -> None:
-        """At each tick some small ones end, the first to come first, and others ask."""
+    def pass_time(self, seconds: float, ends: int = 1, new: int = 1, **options: Any) -> None:
+        """At each tick, end the oldest small actors and request others."""
         for _ in range(int(seconds / TICK_S)):
             self.now += TICK_S
             for who in ("client", *self.core.workers):
                 self.core.renew(who, self.now)
             for actor in self.small()[:ends]:
-                self.buries(actor)
+                self.kills(actor)
                 self.spawns()
-            self.fill(comes, **wishes)
-            self.expires()
+            self.fill(new, **options)
+            self.expire()
             self.spawns()
 
     def lives(self, actor: str) -> bool:
@@ -57,21 +57,21 @@ def busy() -> Busy:
     return Busy()
 
 
-def test_a_large_request_is_not_overtaken_for_ever(busy: Busy) -> None:
+def test_a_large_request_is_not_overtaken_forever(busy: Busy) -> None:
     busy.joins("w", cpus=4)
     busy.fill(6)
     busy.asks("client", "large", cpus=4)
     busy.pass_time(TICK_S)
-    assert not busy.state.workers.ledger.kept
+    assert not busy.state.workers.ledger.reserved
     busy.pass_time(OVERTAKEN_S)
     assert not busy.lives("large")
-    busy.pass_time(4 * TICK_S)  # one ends at each tick
+    busy.pass_time(4 * TICK_S)  # one small actor ends per tick
     assert busy.lives("large")
-    busy.buries("large")
-    assert len(busy.spawns()) == 4  # those who waited meanwhile
+    busy.kills("large")
+    assert len(busy.spawns()) == 4  # small ones that waited
 
 
-def test_room_is_kept_for_a_group_on_the_machines_that_it_needs(busy: Busy) -> None:
+def test_room_is_reserved_for_a_gang_on_the_machines_that_it_needs(busy: Busy) -> None:
     for worker in ("w1", "w2", "w3"):
         busy.joins(worker, cpus=2)
     busy.fill(9)
@@ -82,12 +82,12 @@ def test_room_is_kept_for_a_group_on_the_machines_that_it_needs(busy: Busy) -> N
         placed = len(busy.spawns())
         busy.pass_time(TICK_S, ends=2)
         assert placed == 0
-        assert len(busy.small()) >= 2  # the third machine serves on
+        assert len(busy.small()) >= 2  # the third machine is not reserved
     assert all(map(busy.lives, "abcd"))
 
 
 @pytest.mark.parametrize("wish", [{"machine": "m1"}, {"near": "neighbor"}])
-def test_room_is_kept_where_the_request_is_to_be_and_nowhere_else(
+def test_room_is_reserved_only_where_the_request_must_be_placed(
     busy: Busy, wish: dict[str, str]
 ) -> None:
     busy.joins("w1", cpus=3, machine="m1")
@@ -95,29 +95,29 @@ def test_room_is_kept_where_the_request_is_to_be_and_nowhere_else(
     busy.joins("w2", cpus=2, machine="m2")
     busy.fill(8)
     busy.asks("client", "large", cpus=2, **wish)
-    busy.pass_time(OVERTAKEN_S + 4 * TICK_S, ends=2, comes=2)
+    busy.pass_time(OVERTAKEN_S + 4 * TICK_S, ends=2, new=2)
     assert "large" in busy.living["w1"]
 
 
-def test_gpus_are_kept_as_they_get_free_and_others_go_on_beside(busy: Busy) -> None:
+def test_gpus_are_reserved_as_they_are_released(busy: Busy) -> None:
     busy.joins("w", cpus=16, gpus=4)
     busy.fill(6, gpus=1)
     busy.asks("client", "large", gpus=3)
     busy.pass_time(OVERTAKEN_S + TICK_S, gpus=1)
-    busy.has("client", "without")  # there are CPUs enough for both
+    busy.has("client", "without")  # the CPUs suffice for both
     busy.pass_time(4 * TICK_S, gpus=1)
     assert busy.lives("large")
 
 
-def test_a_request_for_nothing_is_placed_beside_kept_room(busy: Busy) -> None:
+def test_a_request_without_resources_ignores_a_reservation(busy: Busy) -> None:
     busy.joins("w", cpus=2)
     busy.fill(4)
     busy.asks("client", "large", cpus=2)
-    busy.pass_time(OVERTAKEN_S + TICK_S, ends=0, comes=0)
+    busy.pass_time(OVERTAKEN_S + TICK_S, ends=0, new=0)
     busy.has("client", "nothing", cpus=0)
 
 
-def test_room_that_stays_taken_is_kept_for_a_while_only_and_then_less_often(busy: Busy) -> None:
+def test_a_reservation_that_fails_backs_off(busy: Busy) -> None:
     busy.joins("w", cpus=4)
     busy.has("client", "stays", cpus=1)
     busy.asks("client", "large", cpus=4)
@@ -132,63 +132,63 @@ def test_room_that_stays_taken_is_kept_for_a_while_only_and_then_less_often(busy
     assert len(between) > 2
 
 
-def test_another_machine_is_tried_after_one_whose_actors_stay(busy: Busy) -> None:
+def test_a_failed_reservation_moves_to_another_machine(busy: Busy) -> None:
     busy.joins("w1", cpus=4)
     busy.has("client", "stays", cpus=1)
     busy.joins("w2", cpus=4)
     busy.fill(9)
     busy.asks("client", "large", cpus=4)
-    busy.pass_time(54)  # it has the patience for 60 s
+    busy.pass_time(54)  # its patience is 60 s
     assert "large" in busy.living["w2"]
 
 
-def test_no_room_is_kept_for_a_request_that_waits_for_something_else(busy: Busy) -> None:
+def test_a_request_that_waits_for_more_than_room_gets_no_reservation(busy: Busy) -> None:
     busy.joins("w", cpus=2)
     busy.has("client", "holder", name="store", named=True, cpus=0)
     busy.says("client", control.End(actor="holder", grace_s=60))
     busy.asks("client", "named", name="store", named=True, cpus=2)
     busy.asks("client", "alone", gang="gang", together=2, cpus=1)
-    busy.pass_time(OVERTAKEN_S + 2 * TICK_S, ends=0, comes=0)
+    busy.pass_time(OVERTAKEN_S + 2 * TICK_S, ends=0, new=0)
     busy.has("client", "another", cpus=2)
 
 
-def test_kept_room_is_free_when_its_request_is_withdrawn(busy: Busy) -> None:
+def test_a_reservation_is_released_when_its_request_is_withdrawn(busy: Busy) -> None:
     busy.joins("w", cpus=2)
     busy.fill(1)
     busy.asks("client", "large", cpus=2)
-    busy.pass_time(OVERTAKEN_S + TICK_S, ends=0, comes=0)
+    busy.pass_time(OVERTAKEN_S + TICK_S, ends=0, new=0)
     busy.asks("client", "next", cpus=1)
-    ((_, queued),) = busy.told(control.Queued)[-1:]
-    assert "Room is kept for Counter, which has waited longer" in queued.why
+    ((_, queued),) = busy.sent(control.Queued)[-1:]
+    assert "Room is reserved for Counter, which has waited longer" in queued.why
     assert [w.free_cpus for w in workers_in_status(busy)] == [0]
     busy.says("client", control.End(actor="large", grace_s=0))
-    busy.pass_time(TICK_S, ends=0, comes=0)
+    busy.pass_time(TICK_S, ends=0, new=0)
     assert busy.lives("next")
 
 
-def test_kept_room_is_free_at_once_when_its_request_is_placed_elsewhere(busy: Busy) -> None:
+def test_a_reservation_is_released_when_its_request_is_placed_elsewhere(busy: Busy) -> None:
     for worker in ("w1", "w2"):
         busy.joins(worker, cpus=2, machine=worker)
     busy.fill(4)
     busy.asks("client", "large", cpus=2)
-    busy.pass_time(OVERTAKEN_S + TICK_S, ends=0, comes=0)
-    (kept,) = busy.state.workers.ledger.keepers
+    busy.pass_time(OVERTAKEN_S + TICK_S, ends=0, new=0)
+    (kept,) = busy.state.workers.ledger.reserved_on
     on_kept, elsewhere = busy.living[kept], busy.living[{"w1": "w2", "w2": "w1"}[kept]]
-    busy.buries(next(iter(on_kept)))
+    busy.kills(next(iter(on_kept)))
     busy.asks("client", "next", cpus=1, machine=kept)
     assert busy.spawns() == []
     for actor in list(elsewhere):
-        busy.buries(actor)
+        busy.kills(actor)
     assert busy.spawns() == ["large", "next"]
 
 
-def test_room_on_a_machine_that_is_lost_is_kept_on_another(busy: Busy) -> None:
+def test_a_reservation_on_a_lost_machine_moves_to_another(busy: Busy) -> None:
     for worker in ("w1", "w2"):
         busy.joins(worker, cpus=2, machine=worker)
     busy.fill(6)
     busy.asks("client", "large", cpus=2)
     busy.pass_time(OVERTAKEN_S + TICK_S, ends=0)
-    (kept,) = busy.state.workers.ledger.keepers
+    (kept,) = busy.state.workers.ledger.reserved_on
     busy.loses(kept, may_return=True)
     busy.living[kept].clear()
     busy.joins(kept, cpus=2, machine=kept)
@@ -200,13 +200,13 @@ EVENTS = [*["place"] * 6, *["spawn"] * 4, *["tick", "die"] * 3, *["join"] * 2, "
 
 
 @hypothesis.given(st.integers(0, 2**32))
-def test_free_amounts_add_up_while_room_is_kept(seed: int) -> None:
+def test_the_ledger_adds_up_with_reservations(seed: int) -> None:
     draw, cluster = Random(seed), Cluster()
     for number in range(3):
         cluster.hello(f"client-{number}")
     for _ in range(60):
         event, a, b = draw.choice(EVENTS), draw.randrange(60), draw.randrange(60)
-        if event == "place" and a % 3 == 2:  # members ask for the same
+        if event == "place" and a % 3 == 2:  # the members of a gang are alike
             gang, cpus = f"gang-{b}", 1 + b % 2
             for number in range(2):
                 cluster.asks("client-2", f"{gang}.{number}", cpus=cpus, gang=gang, together=2)
@@ -215,5 +215,5 @@ def test_free_amounts_add_up_while_room_is_kept(seed: int) -> None:
             actor = f"actor-{a % 3}.{b}"
             cluster.asks(f"client-{a % 3}", actor, cpus=[0, 0.5, 1, 2, 4][a % 5], gpus=gpus)
         else:
-            happen(cluster, event, a, b)
+            play_event(cluster, event, a, b)
         check(cluster)
