@@ -225,7 +225,8 @@ def remarks(config: Any) -> list[str]:
         return [f"no preset of {algorithm} for {env}, but {_have(others)}"] if others else []
     if name in (NONE, PAPER) or (found := find(algorithm, name)) is None:
         return []
-    kept, changed = [], []
+    kept: list[str] = []
+    changed: list[str] = []
     for field, value in found.settings.items():
         now = getattr(config, field)
         (kept if now == value else changed).append(settings.option(field, now))
