@@ -431,7 +431,7 @@ def test_a_second_request_to_construct_an_actor_is_refused(here: None) -> None:
     for kind in (Kind.INIT, Kind.PREPARE):
         again: CallFuture[Any] = CallFuture("the actor")
         line.send(kind, "", nothing, again, background=True)
-        with pytest.raises(remotely.RemotelyError, match="has been made already"):
+        with pytest.raises(remotely.RemotelyError, match="has already been created"):
             again.result(40)
 
     assert echo.value == 7
