@@ -60,11 +60,16 @@ class Machine:
             "TMPDIR": str(temporary),
         }
 
-    def run(self, *command: object, in_process: bool = False, **environment: str) -> Done:
+    def run(self, *command: object, **environment: str) -> Done:
+        return self._run(command, environment, command[0] in ("start", "join"))
+
+    def _run(
+        self, command: tuple[object, ...], environment: dict[str, str], may_start: bool
+    ) -> Done:
         """Run a command: in this process, which saves 0.4 s, unless it may start daemons."""
         words = [*map(str, command)]
         settings = {**self.environment, **environment}
-        if not in_process and (words[0] in ("start", "join") or "PYTHONPATH" in environment):
+        if may_start or "PYTHONPATH" in environment:
             done = subprocess.run(
                 [SCRIPTS / "remotely", *words],
                 env=settings,
@@ -88,7 +93,8 @@ class Machine:
 
     def refuses(self, *command: object, code: int = 1, **environment: str) -> str:
         """Run a command that must fail, and return its error message."""
-        done = self.run(*command, in_process=code == 2, **environment)  # 2: nothing starts
+        may_start = code != 2 and command[0] in ("start", "join")
+        done = self._run(command, environment, may_start)
         assert (done.code, done.stdout) == (code, ""), done.stderr
         assert "Traceback" not in done.stderr
         return done.stderr

@@ -78,7 +78,7 @@ def test_a_forked_child_that_returns_from_a_method_ends_without_a_reply(
     for _ in range(3):
         assert wild.fork_and_return() is False
     assert wild.fork() == 7
-    wait_until(lambda: "leave it by os._exit()" in "".join(capfd.readouterr()), "the warning")
+    wait_until(lambda: "end it with os._exit()" in "".join(capfd.readouterr()), "the warning")
 
 
 class Pair(NamedTuple):
