@@ -145,7 +145,7 @@ def of_run(run: str | Path, given: "Train[Any] | None" = None) -> "Train[Any]":
         return checked(given, "algorithm=")
     kept = run_folder.read(run)
     name, source = kept.algorithm, kept.source
-    pass_it = "pass it, algorithm= or --algorithm FILE.py:NAME"
+    pass_it = "pass it with algorithm= or --algorithm FILE.py:NAME"
     if source is None and name not in ALGORITHMS:
         raise TrainingError(
             f"{run} was trained by {name}, which is not in remotely_rl or in a known file:"

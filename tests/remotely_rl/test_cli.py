@@ -296,7 +296,7 @@ def test_a_missing_model_is_rejected_with_a_hint(tmp_path: Path, word: str, said
         ),
         (
             ["train", "impala", "--learners", "2"],
-            "Error: impala has one learner, because its actor",
+            "Error: impala has one learner: its actors are as",
         ),
         (["train", "impala", "--env", "grid.py"], "--env needs FILE.py:NAME with a file that exis"),
         (["train", "impala", "--env", "pong"], "did you mean 'ALE/Pong-v5'?"),

@@ -132,7 +132,7 @@ def test_a_run_whose_file_has_moved_says_so_and_takes_another(
     moved = file.rename(tmp_path / "own_moved.py")
     with pytest.raises(TrainingError, match=r"trained by reinforce, which is train in .*") as e:
         remotely_rl.load(run)
-    assert f"{file}, but that file does not exist: pass it, algorithm= or --alg" in str(e.value)
+    assert f"{file}, but that file does not exist: pass it with algorithm= or --a" in str(e.value)
 
     train = algorithms.train_of(f"{moved}:train")
     assert remotely_rl.load(run, algorithm=train).config.env == "CartPole-v1"

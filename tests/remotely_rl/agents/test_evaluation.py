@@ -361,7 +361,9 @@ def test_a_run_folder_names_the_file_of_its_model(tmp_path: Path) -> None:
     assert isinstance(load.load(run).model, net)
     assert isinstance(load.load(tmp_path / "second").model, net)
     file.unlink()
-    with pytest.raises(TrainingError, match=r"with the model .*pass it, model= or --model FILE"):
+    with pytest.raises(
+        TrainingError, match=r"with the model .*pass it with model= or --model FILE"
+    ):
         load.load(run)
 
 
