@@ -177,8 +177,8 @@ def test_type_checkers_find_exactly_the_errors_in_a_users_script(
 
 @pytest.mark.skipif(not find_spec("torch"), reason="there is no torch here")
 def test_an_agent_trains_from_the_wheel(installed: Path, tmp_path: Path) -> None:
-    for_three_seconds = ("--env", "CartPole-v1", "--minutes", "0.05", "--actors", "1")
-    done = run(installed, tmp_path, "remotely-rl", "train", "ppo", *for_three_seconds)
+    options = ("--env", "CartPole-v1", "--total-steps", "1024", "--actors", "1")
+    done = run(installed, tmp_path, "remotely-rl", "train", "ppo", *options)
     assert done.returncode == 0, done.stderr
     assert re.search(r"the run is in runs/ppo-CartPole-v1-\d+", done.stdout)
 

@@ -63,7 +63,7 @@ def _prepare_process(birth: control.Birth) -> None:
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     faulthandler.enable()  # so that ActorDied shows the stack of a native crash
     request = birth.request
-    processes.mark(request.env.get(processes.TAG, ""))
+    processes.write_tag(request.env.get(processes.TAG, ""))
     os.environ[gpus.VARIABLE] = ",".join(birth.gpus)
     os.environ.update(request.env)
     current_actor.become(

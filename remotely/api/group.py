@@ -53,7 +53,7 @@ class Group(Generic[T]):
         object.__setattr__(self, "_remotely_handles", tuple(handles))
         for handle in self._remotely_handles:
             if not issubclass(type(handle), Handle):
-                raise TypeError(f"a group consists of handles; {handle!r} is not one")
+                raise TypeError(f"a group is made of handles; {handle!r} is not one")
 
     def __getattr__(self, name: str) -> Any:
         handles = self._remotely_handles

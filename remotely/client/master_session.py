@@ -233,7 +233,7 @@ class MasterSession:
         self.check()
         if self.loop.is_own_thread():
             raise RemotelyError(
-                "a done-callback of a future cannot ask the master (for a new actor, an actor by "
+                "the done-callback of a future cannot ask the master (for a new actor, an actor by "
                 "its name, or the status), because it runs on the thread that receives the answer. "
                 "Ask in a thread of your own"
             )

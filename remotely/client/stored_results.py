@@ -123,6 +123,6 @@ class KeptResult(StoredResult):
             return whole.result()
         except RemotelyError:
             raise ActorDied(
-                f"the result of {self._what} was lost before it was fetched: {why}",
+                f"the result of {self._what} is lost, because it was not fetched earlier: {why}",
                 may_have_run=True,
             ) from None

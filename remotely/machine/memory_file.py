@@ -28,7 +28,7 @@ def create(name: str, nbytes: int) -> int:
     return fd
 
 
-def is_one(fd: int) -> bool:
+def is_memory_file(fd: int) -> bool:
     """Return whether a descriptor received from another process is of a memory file."""
     import fcntl  # noqa: PLC0415 - Windows has none
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 TAG = "REMOTELY_ACTOR"  # "worker:actor", in the environment of an actor and its descendants
-ROOM = "-" * 65  # the placeholder: two ids and a colon
+TAG_PLACEHOLDER = "-" * 65  # as long as two ids and a colon
 
 
 def birth(pid: int) -> float | None:
@@ -105,13 +105,13 @@ def kill_descendants() -> None:
             process.kill()
 
 
-def mark(tag: str) -> None:
+def write_tag(tag: str) -> None:
     """Write the tag where /proc shows it, for this process and its forks.
 
     Call this before anything else sets the variable, which would move it in memory.
     """
     getenv = ctypes.CDLL(None).getenv
     getenv.restype = ctypes.c_void_p
-    room = getenv(TAG.encode())
-    if room and len(tag) <= (length := len(ctypes.string_at(room))):
-        ctypes.memmove(room, tag.encode().ljust(length, b"\0"), length)
+    placeholder = getenv(TAG.encode())
+    if placeholder and len(tag) <= (length := len(ctypes.string_at(placeholder))):
+        ctypes.memmove(placeholder, tag.encode().ljust(length, b"\0"), length)

@@ -44,7 +44,7 @@ else:
         def __enter__(self) -> bool:
             for _ in iter(self.acquire, None):
                 return True
-            raise AssertionError("it returns True")
+            raise AssertionError("acquire returned None")
 
 
 class Condition(threading.Condition):

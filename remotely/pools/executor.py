@@ -98,8 +98,8 @@ class Executor(futures.Executor):
     initializer   called with `initargs` in each process before its first function
     options       of each process, as in `remotely.options`: `cpus`, `gpus`, `memory`, `env`
 
-    A process starts when there is work for it, and ends after ten seconds without work.  If Ctrl-C
-    leaves the `with` block, running calls are ended; otherwise leaving it waits for them.
+    A process starts when there is work for it, and ends after ten seconds without work.  Leaving
+    the `with` block waits for running calls, unless Ctrl-C interrupts it: then they are ended.
     """
 
     def __init__(

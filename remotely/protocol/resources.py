@@ -125,7 +125,7 @@ def parse_others(resources: Mapping[Any, Any]) -> tuple[tuple[str, float], ...]:
             )
         is_number = isinstance(amount, int | float) and not isinstance(amount, bool)
         if not is_number or not 0 <= amount <= _MOST_OF_OTHERS:
-            raise ValueError(f"resources[{name!r}]={amount!r}: must be a number of at least 0")
+            raise ValueError(f"resources[{name!r}]={amount!r} must be a number, at least 0")
     milli = {name: in_thousandths(amount) for name, amount in resources.items()}
     return tuple((name, count / 1000) for name, count in sorted(milli.items()) if count)
 

@@ -183,6 +183,6 @@ def _wrong_key(address: str, key: MemberKey, is_unlisted: bool) -> str:
     named = "--key FILE" if role == "worker" else "remotely.connect(..., key=FILE), --key FILE"
     return (
         f"{place} refused {which}: the key is for another cluster, or {place} is not a remotely "
-        f"master. Copy {role}.key from the master's machine, where {WHERE_KEYS_ARE}, and name it "
+        f"master; copy {role}.key from the master's machine, where {WHERE_KEYS_ARE}, and name it "
         f"by {named} or REMOTELY_KEY"
     )

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from remotely.errors import NotPicklable
 from remotely.values import in_transit
-from remotely.values.in_transit import InTransit, Used
+from remotely.values.in_transit import InTransit
 from remotely.values.picklers import (
     REDUCERS,
     SMALL_BUFFER_BYTES,
@@ -147,7 +147,7 @@ def _encode(
     file = SimpleNamespace(write=pieces.append)
     dump = pickler(file, protocol=5, buffer_callback=keep).dump
     travelling: Sequence[InTransit] = ()
-    if not Used.ever:
+    if not in_transit.is_used:
         dump(value)
     else:
         with in_transit.collected() as travelling:

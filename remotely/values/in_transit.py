@@ -23,12 +23,7 @@ class InTransit(Protocol):
     def has_arrived(self) -> bool: ...
 
 
-class Used:
-    """`ever`: whether this process has had a shared array; if not, `encode` skips collecting."""
-
-    ever = False
-
-
+is_used = False  # set with the first shared array of this process; until then nothing is collected
 _collecting: ContextVar[list[InTransit] | None] = ContextVar("remotely_in_transit", default=None)
 _kept: deque[tuple[float, InTransit]] = deque()  # for results, with their deadlines
 

@@ -93,7 +93,7 @@ class SharedArray:
         self.shape, self.dtype, self.nbytes = self.array.shape, self.array.dtype, self.array.nbytes
         self._made_of = shape, dtype
         _held[token] = self
-        in_transit.Used.ever = True
+        in_transit.is_used = True
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> "np.ndarray[Any, Any]":
         if dtype is not None and self.dtype != dtype:

@@ -97,7 +97,7 @@ class Child:
 
     def keep_recorder(self, memory: OwnedFd | None) -> None:
         """Keep the first memory file that it sends, to be read when it has died."""
-        if self.recorder is None and memory is not None and memory_file.is_one(memory.fd):
+        if self.recorder is None and memory is not None and memory_file.is_memory_file(memory.fd):
             self.recorder = memory
 
     def take_flight_record(self) -> bytes:

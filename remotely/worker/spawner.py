@@ -123,7 +123,7 @@ class ZygoteLine:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,  # this process's own is read by its launcher
                 start_new_session=True,
-                env={**os.environ, processes.TAG: processes.ROOM},
+                env={**os.environ, processes.TAG: processes.TAG_PLACEHOLDER},
             )
             undo.pop_all()
         ours.setblocking(False)  # it never fills, thanks to FORKS_AT_ONCE; if it does, raise

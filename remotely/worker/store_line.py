@@ -123,7 +123,7 @@ class StoreLine:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,  # this process's own is read by its launcher
                     start_new_session=True,
-                    env={**os.environ, processes.TAG: processes.ROOM},
+                    env={**os.environ, processes.TAG: processes.TAG_PLACEHOLDER},
                 )
             except OSError as error:
                 log.warning("no store for large values could be started: %s", error)

@@ -106,7 +106,7 @@ class Config(Common):
         int, "quantiles of the return's distribution (QR-DQN); 1: its mean", COUNT
     ] = 1  # fmt: skip
     reset_interval: Annotated[
-        int, "updates between resets of the layers after the convolutions; 0: never", NOT_NEGATIVE
+        int, "updates between resets of the networks, as in BBF; 0: never", NOT_NEGATIVE
     ] = 0  # fmt: skip
     n_step_start: Annotated[
         int | None, "n_step after a reset, annealed over recovery_updates; none: n_step", COUNT

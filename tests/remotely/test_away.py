@@ -32,14 +32,20 @@ class Repeated:
         return self.add()
 
 
-@pytest.fixture
-def machines(nothing_left: None, tmp_path: Path) -> Iterator[Started]:
-    """A cluster for this test alone: a head without CPUs, and two machines."""
-    cluster = Started(tmp_path)
-    remotely.connect(cluster.address, key=cluster.key)
+@pytest.fixture(scope="module")
+def two_machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
+    """A head without CPUs and two machines; each test restarts what it has killed."""
+    cluster = Started(tmp_path_factory.mktemp("away"))
     yield cluster
-    remotely.shutdown()
     cluster.stop()
+
+
+@pytest.fixture
+def machines(two_machines: Started) -> Iterator[Started]:
+    remotely.connect(two_machines.address, key=two_machines.key)
+    yield two_machines
+    remotely.shutdown()
+    wait_until(lambda: len(status(two_machines).workers) == 3, "the return of both workers")
 
 
 def daemons(home: Path, module: str) -> list[int]:
@@ -152,8 +158,6 @@ def test_a_new_master_answers_once_its_workers_have_registered(machines: Started
         assert isinstance(second.exception(), remotely.NameTaken)
         assert other.result() == 1
     remotely.close(store)
-    # The second may still be returning, and a worker that is away does not get the end message.
-    wait_until(lambda: len(status(machines).workers) == 3, "the return of both workers")
 
 
 def test_an_actor_that_died_without_a_master_is_restarted_by_the_next(machines: Started) -> None:

@@ -70,7 +70,7 @@ def test_submitted_calls_run_in_order_after_the_restart(died: Any, tmp_path: Pat
 
 
 def test_a_timeout_counts_from_the_call(died: Any, tmp_path: Path) -> None:
-    with pytest.raises(CallTimeout, match="taken back") as late:
+    with pytest.raises(CallTimeout, match="was cancelled") as late:
         died.note_in_time(1)
     assert not late.value.still_running
     (tmp_path / "go").touch()

@@ -515,7 +515,7 @@ def test_the_timeout_of_a_call_includes_the_transfer_of_its_arguments(
         push(self, *given)
 
     monkeypatch.setattr(Connection, "push", push_late)
-    with pytest.raises(CallTimeout, match="taken back") as late:
+    with pytest.raises(CallTimeout, match="was cancelled") as late:
         peer.limited(np.full(SIZE, 7.0))
     assert not ended.is_set()
     assert not late.value.still_running

@@ -130,7 +130,7 @@ def test_a_call_queued_behind_one_whose_wait_was_interrupted_is_reported(
     def is_told() -> bool:
         nonlocal said
         said += capfd.readouterr().err
-        return "still runs there" in said
+        return "is still running" in said
 
     wait_until(is_told, "the line")
     assert "Echo-1.echo has no result yet: Echo-1.wait_for, whose wait was interrupted" in said

@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from remotely import cli
 from remotely.machine import this_machine
 from remotely.ops.host_file import parse_hosts
 from tests.clusters import DEADLINE_S, SCRIPTS
@@ -110,9 +112,7 @@ def test_the_host_file_starts_a_cluster_and_ends_it(machine: Machine, tmp_path: 
 def test_every_option_on_the_page_exists() -> None:
     text = PAGE.read_text()
     for command in ("run", "start", "join", "up", "down"):
-        shown = subprocess.run(
-            [SCRIPTS / "remotely", command, "--help"], capture_output=True, text=True, check=True
-        ).stdout
+        shown = CliRunner().invoke(cli.main, [command, "--help"]).stdout
         for line in re.findall(rf"remotely {command} ([^`\n]*)", text):
             for option in re.findall(r"(--[a-z-]+)", line.partition(" -- ")[0]):
                 assert option in shown, (command, option)

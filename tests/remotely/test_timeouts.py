@@ -54,7 +54,7 @@ def test_a_queued_call_that_times_out_is_cancelled(any_cluster: None, tmp_path: 
     actor, gate = Slow(), tmp_path / "gate"
     running = actor.unlimited.submit(str(gate))
     wait_until(Path(f"{gate}.begun").exists, "it runs")
-    with pytest.raises(CallTimeout, match="taken back") as late:
+    with pytest.raises(CallTimeout, match="was cancelled") as late:
         actor.limited(str(gate), 5)
     assert not late.value.still_running
     gate.touch()

@@ -173,9 +173,15 @@ def test_attributes_are_read_and_written() -> None:
 # --- values ---------------------------------------------------------------------------------------
 
 
-def test_a_put_value_arrives_as_the_value() -> None:
-    array = np.arange(10)
-    assert Counter().same(remotely.put(array)).tolist() == list(range(10))
+def test_puts_futures_and_references_arrive_as_their_values() -> None:
+    counter = Counter()
+    assert counter.same(remotely.put(np.arange(10))).tolist() == list(range(10))
+    future = counter.same.submit(3)
+    assert counter.same([future, (1, remotely.ref(future))]) == [3, (1, 3)]
+    assert counter.same(value={"a": [future], "b": 2}) == {"a": [3], "b": 2}
+    circle: list[Any] = [[1]]
+    circle.append(circle)
+    assert counter.same(circle) is circle
 
 
 def test_handles_can_be_passed_and_returned() -> None:
@@ -373,18 +379,3 @@ def test_a_redefined_class_is_not_kept() -> None:
     for _ in range(2):  # the first frees the handle classes
         gc.collect()
     assert [cell() for cell in cells] == [None] * 3
-
-
-def test_futures_and_references_in_arguments_arrive_as_their_values() -> None:
-    @remotely.remote_class
-    class Echo:
-        def echo(self, value: Any) -> Any:
-            return value
-
-    echo = Echo()
-    future = echo.echo.submit(3)
-    assert echo.echo([future, (1, remotely.ref(future))]) == [3, (1, 3)]
-    assert echo.echo(value={"a": [future], "b": 2}) == {"a": [3], "b": 2}
-    circle: list[Any] = [[1]]
-    circle.append(circle)
-    assert echo.echo(circle) is circle

@@ -43,13 +43,13 @@ def test_another_file_with_that_descriptor_is_not_opened() -> None:
 def test_files_pipes_and_closed_descriptors_are_not_memory_files() -> None:
     fd = memory_file.create("remotely-test", 4096)
     read, write = os.pipe()
-    assert memory_file.is_one(fd)
-    assert not memory_file.is_one(read)
+    assert memory_file.is_memory_file(fd)
+    assert not memory_file.is_memory_file(read)
     with tempfile.TemporaryFile(dir=".") as file:
-        assert not memory_file.is_one(file.fileno()) or _is_tmpfs(file.fileno())
+        assert not memory_file.is_memory_file(file.fileno()) or _is_tmpfs(file.fileno())
     for each in (fd, read, write):
         os.close(each)
-    assert not memory_file.is_one(9999)
+    assert not memory_file.is_memory_file(9999)
 
 
 def _is_tmpfs(fd: int) -> bool:

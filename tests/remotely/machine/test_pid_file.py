@@ -26,13 +26,10 @@ def fail_to_start(log: str = "") -> None:
         raise OSError("the port is in use")
 
 
-def test_a_cluster_that_could_not_start_leaves_no_folder() -> None:
+def test_a_failed_start_leaves_nothing_but_its_log() -> None:
     with pytest.raises(OSError, match="in use"):
         fail_to_start()
     assert not pid_file.folder_of(PORT).exists()
-
-
-def test_the_log_of_a_failed_start_is_kept() -> None:
     with pytest.raises(OSError, match="in use"):
         fail_to_start(log="why")
     assert (pid_file.folder_of(PORT) / "master.log").read_text() == "why"

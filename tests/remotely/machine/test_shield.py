@@ -32,7 +32,7 @@ def is_outside() -> bool:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_signal_is_handled_at_the_end_of_the_section(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_is_handled_at_the_end_of_the_section() -> None:
     seen: list[tuple[int, bool]] = []
 
     def handler(number: int, frame: FrameType | None) -> None:

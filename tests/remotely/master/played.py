@@ -18,7 +18,7 @@ from remotely.protocol.resources import Resources, parse_others
 PYTHON = "3.11"
 GIB = 1 << 30
 LEASE_S = 10.0
-KEY = b"a client's key, listed".ljust(40)
+KEY, WORKER_KEY = b"a client's key, listed".ljust(40), b"a worker's key, listed".ljust(40)
 SECRET = b"the master's"
 
 Sent = TypeVar("Sent")
@@ -39,10 +39,10 @@ class Cluster:
         self.forgotten: list[str] = []
         self.starts_master()
 
-    def starts_master(self, counts_cpus: bool = True) -> None:
+    def starts_master(self, counts_cpus: bool = True, recovers_until: float = 0.0) -> None:
         """Replace the master by a new one without state."""
-        self.admission = Admission([KEY], [], SECRET)
-        self.core = Core(self.admission, LEASE_S, counts_cpus=counts_cpus)
+        self.admission = Admission([KEY], [WORKER_KEY], SECRET)
+        self.core = Core(self.admission, LEASE_S, recovers_until, counts_cpus=counts_cpus)
         self.core.state.waiting = self.waiting()
 
     @property
@@ -79,7 +79,13 @@ class Cluster:
 
     # --- clients ----------------------------------------------------------------------------------
 
-    def hello(self, who: str, modules: Iterable[str] = (), actor: str = "") -> None:
+    def hello(
+        self,
+        who: str,
+        modules: Iterable[str] = (),
+        actor: str = "",
+        arrivals: Iterable[str] = (),
+    ) -> None:
         hello = control.Hello(
             session=who,
             python=PYTHON,
@@ -88,6 +94,7 @@ class Cluster:
             machine="",
             actor=actor,
             modules=list(modules),
+            arrivals=list(arrivals),
         )
         self.execute(self.core.greet(hello, KEY, self.now))
 

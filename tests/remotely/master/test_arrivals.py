@@ -2,113 +2,72 @@
 
 from typing import Any
 
-import msgspec
 import pytest
 
 from remotely.master import guests
-from remotely.master.admission import Admission
-from remotely.master.core import Core
-from remotely.master.state import Forget, Instruction, Send
 from remotely.protocol import control
 from remotely.protocol.ids import bound_id
 from remotely.protocol.resources import Resources
-
-CLIENT_KEY, WORKER_KEY = b"a client's key".ljust(40), b"a worker's key".ljust(40)
-LEASE_S = 10.0
-PYTHON = "3.11"
+from tests.remotely.master.played import KEY, PYTHON, WORKER_KEY, Cluster
 
 
-class Cluster:
-    """A core with a worker and two clients, which send what the test tells them to.
-
-    Tests name a guest by its nonce.
-    """
+class WithGuests(Cluster):
+    """A cluster with guests, which tests name by their nonce."""
 
     def __init__(self, recovers_until: float = 0.0) -> None:
-        self.outbox: list[tuple[str, msgspec.Struct]] = []
-        self.forgotten: list[str] = []
+        super().__init__()
+        self.starts_master(recovers_until=recovers_until)
         self.refused: list[control.Refused] = []
-        self.names: dict[str, str] = {}  # for this test, by the id
-        self.tickets = 0
-        self.admission = Admission([CLIENT_KEY], [WORKER_KEY], b"secret")
-        self.core = Core(self.admission, LEASE_S, recovers_until)
+        self.names: dict[str, str] = {}  # id -> nonce
 
-    def execute(self, instructions: list[Instruction]) -> None:
-        for each in instructions:
-            if isinstance(each, Send):
-                self.outbox.append((each.peer, each.message))
-            elif isinstance(each, Forget):
-                self.forgotten.append(each.peer)
-
-    def client_says(self, who: str, message: msgspec.Struct) -> None:
-        self.execute(self.core.handle_client(who, message, 0.0))
-
-    def guest_says(self, nonce: str, message: msgspec.Struct) -> None:
-        self.execute(self.core.handle_worker(id_of(nonce), message, 0.0))
-
-    def sent(self, who: str, kind: type) -> list[Any]:
+    def received(self, who: str, kind: type) -> list[Any]:
         """Remove and return the messages of this kind to a peer."""
         found = [message for to, message in self.outbox if to == who and isinstance(message, kind)]
         self.outbox = [one for one in self.outbox if one[1] not in found]
         return found
-
-    def hello(self, who: str, arrivals: tuple[str, ...] = (), now: float = 0.0) -> None:
-        hello = control.Hello(
-            session=who, python=PYTHON, pid=1, host="", machine="", arrivals=[*arrivals]
-        )
-        self.execute(self.core.greet(hello, CLIENT_KEY, now))
-
-    def joins(self, worker: str = "worker", is_near: bool = False) -> None:
-        self.registers(
-            control.Register(
-                worker=worker, python=PYTHON, host="", machine="", address="", pid=1,
-                resources=Resources(2, 0, 1 << 30), actors=[], relay=f"tcp://{worker}:1",
-                relay_token=b"token",
-            ),
-            is_near=is_near,
-        )  # fmt: skip
 
     def arrives(self, nonce: str, *classes: str, **more: Any) -> None:
         """Register a guest."""
         self.registers(guest(nonce, *classes, **more), **more)
 
     def registers(
-        self, register: control.Register, key: bytes = WORKER_KEY, now: float = 0.0,
-        is_near: bool = False, before: str = "", **_: Any,
+        self, register: control.Register, key: bytes = WORKER_KEY, is_near: bool = False,
+        before: str = "", **_: Any,
     ) -> None:  # fmt: skip
         """Register a worker like the shell of the master."""
         self.names[register.worker] = register.nonce
+        self.living.setdefault(register.worker, {})
         register = guests.vet(register, key, self.admission.seals)
         predecessors = [id_of(before, key)] if before else []
         if guests.is_guest(register):
             for each in predecessors:
-                self.execute(self.core.remove_worker(each, guests.AGAIN, now))
-            if refusal := self.core.refusal_of(register, now):
+                self.execute(self.core.remove_worker(each, guests.AGAIN, self.now))
+            if refusal := self.core.refusal_of(register, self.now):
                 self.refused.append(refusal)
                 return
-        self.execute(self.core.register_worker(register, now, is_near, predecessors))
+        self.execute(self.core.register_worker(register, self.now, is_near, predecessors))
         self.execute(self.core.reconcile_worker(register))
 
     def dies(self, nonce: str) -> None:
         obituary = control.Obituary(actor=id_of(nonce), life=0, why="gone")
-        self.guest_says(nonce, control.Died(obituary=obituary))
-        self.guest_says(nonce, control.Left())
+        self.says(id_of(nonce), control.Died(obituary=obituary))
+        self.says(id_of(nonce), control.Left())
 
-    def asks(self, who: str, class_name: str) -> int:
-        self.tickets += 1
-        ask = control.AskArrival(ticket=self.tickets, class_name=class_name)
-        self.client_says(who, ask)
-        return self.tickets
+    def requests(self, who: str, class_name: str) -> int:
+        """Request a guest's actor; return the ticket."""
+        ticket = next(self.tickets)
+        self.says(who, control.AskArrival(ticket=ticket, class_name=class_name))
+        return ticket
 
     def given(self, who: str) -> dict[int, str]:
         """Return the actors that were newly assigned to a client, by ticket."""
-        located = self.sent(who, control.Located)
+        located = self.received(who, control.Located)
         return {one.ticket: self.names[one.location.actor] for one in located}
 
     def finds(self, name: str) -> list[str]:
         """Return the guest that is found by a name."""
-        self.client_says("ann", control.Locate(ticket=9, name=name))
-        located = self.sent("ann", control.Located)
+        self.says("ann", control.Locate(ticket=9, name=name))
+        located = self.received("ann", control.Located)
         return [self.names[one.location.actor] for one in located if one.location]
 
 
@@ -140,35 +99,35 @@ def id_of(nonce: str, key: bytes = WORKER_KEY) -> str:
 
 
 @pytest.fixture
-def cluster() -> Cluster:
-    made = Cluster()
-    made.joins()
+def cluster() -> WithGuests:
+    made = WithGuests()
+    made.joins("worker")
     made.hello("ann")
     made.hello("bob")
     return made
 
 
-def test_a_guest_becomes_an_actor_without_owner_or_resources(cluster: Cluster) -> None:
+def test_a_guest_becomes_an_actor_without_owner_or_resources(cluster: WithGuests) -> None:
     cluster.arrives("a", "Sim", name="sim")
     assert cluster.finds("sim") == ["a"]
-    cluster.client_says("ann", control.AskStatus(ticket=1, fresh=False))
-    (status,) = cluster.sent("ann", control.Status)
+    cluster.says("ann", control.AskStatus(ticket=1, fresh=False))
+    (status,) = cluster.received("ann", control.Status)
     (request,) = [actor.request for worker in status.workers for actor in worker.actors]
     assert (request.owner, request.job, request.max_restarts) == ("", "", 0)
     assert (request.resources, request.key) == (Resources(cpus=0), WORKER_KEY)
     cluster.dies("a")
-    (died,) = cluster.sent("ann", control.Died)
+    (died,) = cluster.received("ann", control.Died)
     assert died.obituary.why == "gone"
 
 
 def test_arrivals_are_assigned_in_order_to_the_first_request(
-    cluster: Cluster,
+    cluster: WithGuests,
 ) -> None:
     cluster.arrives("a", "Sim", "Base")
     cluster.arrives("b", "Sim", "Base")
-    one = cluster.asks("ann", "Sim")
+    one = cluster.requests("ann", "Sim")
     assert cluster.given("ann") == {one: "a"}
-    two, three = cluster.asks("bob", "Base"), cluster.asks("ann", "Base")
+    two, three = cluster.requests("bob", "Base"), cluster.requests("ann", "Base")
     assert cluster.given("bob") == {two: "b"}
     assert cluster.given("ann") == {}
     cluster.arrives("c", "Other")
@@ -177,67 +136,67 @@ def test_arrivals_are_assigned_in_order_to_the_first_request(
     assert cluster.given("ann") == {three: "d"}
 
 
-def test_the_arrivals_of_an_ended_client_are_assigned_again(cluster: Cluster) -> None:
+def test_the_arrivals_of_an_ended_client_are_assigned_again(cluster: WithGuests) -> None:
     cluster.arrives("a", "Sim")
-    cluster.asks("ann", "Sim")
-    waits = cluster.asks("bob", "Sim")
+    cluster.requests("ann", "Sim")
+    waits = cluster.requests("bob", "Sim")
     assert cluster.given("bob") == {}
-    cluster.execute(cluster.core.end_session("ann", 0.0))
+    cluster.loses_client("ann")
     assert cluster.given("bob") == {waits: "a"}
 
 
-def test_dead_arrivals_are_not_assigned(cluster: Cluster) -> None:
+def test_dead_arrivals_are_not_assigned(cluster: WithGuests) -> None:
     cluster.arrives("a", "Sim")
     cluster.dies("a")
-    cluster.asks("ann", "Sim")
+    cluster.requests("ann", "Sim")
     assert cluster.given("ann") == {}
     cluster.arrives("b", "Sim")
-    cluster.asks("ann", "Sim")
-    cluster.execute(cluster.core.end_session("ann", 0.0))
+    cluster.requests("ann", "Sim")
+    cluster.loses_client("ann")
     cluster.dies("b")
-    cluster.asks("bob", "Sim")
+    cluster.requests("bob", "Sim")
     assert cluster.given("bob") == {}
 
 
 @pytest.mark.parametrize("name", ["Sim", ""])
-def test_a_withdrawn_request_frees_its_arrival(cluster: Cluster, name: str) -> None:
-    early = cluster.asks("ann", name)
-    cluster.client_says("ann", control.NoArrival(ticket=early))
+def test_a_withdrawn_request_frees_its_arrival(cluster: WithGuests, name: str) -> None:
+    early = cluster.requests("ann", name)
+    cluster.says("ann", control.NoArrival(ticket=early))
     cluster.arrives("a", name)
     assert cluster.given("ann") == {}
-    late = cluster.asks("ann", name)
+    late = cluster.requests("ann", name)
     assert cluster.given("ann") == {late: "a"}
-    cluster.client_says("ann", control.NoArrival(ticket=late))  # withdrawn while it was assigned
-    ticket = cluster.asks("bob", name)
+    cluster.says("ann", control.NoArrival(ticket=late))  # withdrawn while it was assigned
+    ticket = cluster.requests("bob", name)
     assert cluster.given("bob") == {ticket: "a"}
 
 
-def test_a_repeated_request_gets_one_arrival(cluster: Cluster) -> None:
+def test_a_repeated_request_gets_one_arrival(cluster: WithGuests) -> None:
     ask = control.AskArrival(ticket=1, class_name="Sim")
     for _ in range(2):
-        cluster.client_says("ann", ask)
+        cluster.says("ann", ask)
     cluster.arrives("a", "Sim")
     cluster.arrives("b", "Sim")
     assert cluster.given("ann") == {1: "a"}
-    cluster.client_says("ann", ask)  # the reply was lost
+    cluster.says("ann", ask)  # the reply was lost
     assert cluster.given("ann") == {1: "a"}
 
 
-def test_a_restarted_master_respects_the_assignments_of_its_clients(cluster: Cluster) -> None:
-    again = Cluster(recovers_until=5.0)
+def test_a_restarted_master_respects_the_assignments_of_its_clients() -> None:
+    cluster = WithGuests(recovers_until=5.0)
     for nonce in ("a", "b"):
-        again.arrives(nonce, "Sim", now=1.0, returns=True)
-    again.hello("bob", now=1.0)
-    ticket = again.asks("bob", "Sim")
-    assert again.given("bob") == {}  # it may be another client's
-    again.hello("ann", arrivals=(id_of("a"),), now=2.0)
-    again.execute(again.core.expire(6.0))
-    assert again.given("bob") == {ticket: "b"}
-    again.asks("bob", "Sim")
-    assert again.given("bob") == {}
+        cluster.arrives(nonce, "Sim", returns=True)
+    cluster.hello("bob")
+    ticket = cluster.requests("bob", "Sim")
+    assert cluster.given("bob") == {}  # it may be another client's
+    cluster.hello("ann", arrivals=[id_of("a")])
+    cluster.advance(6.0)
+    assert cluster.given("bob") == {ticket: "b"}
+    cluster.requests("bob", "Sim")
+    assert cluster.given("bob") == {}
 
 
-def test_a_guest_with_a_taken_name_is_refused(cluster: Cluster) -> None:
+def test_a_guest_with_a_taken_name_is_refused(cluster: WithGuests) -> None:
     cluster.arrives("a", "Sim", name="sim")
     cluster.arrives("b", "Sim", name="sim")
     (refused,) = cluster.refused
@@ -249,41 +208,39 @@ def test_a_guest_with_a_taken_name_is_refused(cluster: Cluster) -> None:
 
 
 def test_a_restarted_master_reserves_the_names_of_returning_guests() -> None:
-    cluster = Cluster(recovers_until=5.0)
+    cluster = WithGuests(recovers_until=5.0)
     cluster.hello("ann")
-    cluster.arrives("b", "Sim", name="sim", now=1.0)
+    cluster.arrives("b", "Sim", name="sim")
     assert [refused.error for refused in cluster.refused] == ["MasterLost"]
-    cluster.arrives("a", "Sim", name="sim", now=1.0, returns=True)
+    cluster.arrives("a", "Sim", name="sim", returns=True)
     assert cluster.finds("sim") == ["a"]
 
 
 def test_a_reconnected_guest_replaces_only_its_predecessor(
-    cluster: Cluster,
+    cluster: WithGuests,
 ) -> None:
     cluster.arrives("a", "Sim", name="sim")
-    cluster.asks("ann", "Sim")
+    cluster.requests("ann", "Sim")
     cluster.arrives("b", "Sim", name="sim", before="a")
-    (died,) = cluster.sent("ann", control.Died)
+    (died,) = cluster.received("ann", control.Died)
     assert (died.obituary.actor, died.obituary.asked) == (id_of("a"), False)
     assert died.obituary.why == guests.AGAIN
-    cluster.sent("ann", control.Located)
+    cluster.received("ann", control.Located)
     assert cluster.finds("sim") == ["b"]
     other = b"another worker's key".ljust(40)
-    cluster.execute(cluster.core.set_keys([CLIENT_KEY], [WORKER_KEY, other]))
+    cluster.execute(cluster.core.set_keys([KEY], [WORKER_KEY, other]))
     cluster.arrives("c", "Sim", name="sim", before="b", key=other)
     assert [refused.error for refused in cluster.refused] == ["NameTaken"]
 
 
-def test_a_guest_ends_with_its_connection(cluster: Cluster) -> None:
+def test_a_guest_ends_with_its_connection(cluster: WithGuests) -> None:
     cluster.arrives("a", "Sim", name="sim")
-    cluster.asks("ann", "Sim")
-    cluster.execute(
-        cluster.core.lose_route(id_of("a"), 0.0)
-    )  # its last messages may not be read yet
-    assert not cluster.sent("ann", control.Died)
-    cluster.execute(cluster.core.remove_worker(id_of("a"), guests.CUT, 0.0))
+    cluster.requests("ann", "Sim")
+    cluster.loses_route(id_of("a"))  # its last messages may not be read yet
+    assert not cluster.received("ann", control.Died)
+    cluster.execute(cluster.core.remove_worker(id_of("a"), guests.CUT, cluster.now))
     assert cluster.given("ann") == {1: "a"}
-    (died,) = cluster.sent("ann", control.Died)
+    (died,) = cluster.received("ann", control.Died)
     assert (died.obituary.lost, died.obituary.why) == (False, guests.CUT)
     assert cluster.forgotten == [id_of("a")]
     cluster.arrives("a", "Sim", name="sim")  # only the network failed
@@ -292,54 +249,56 @@ def test_a_guest_ends_with_its_connection(cluster: Cluster) -> None:
     assert cluster.finds("sim") == ["b"]
 
 
-def test_a_guest_ends_when_its_key_is_revoked(cluster: Cluster) -> None:
+def test_a_guest_ends_when_its_key_is_revoked(cluster: WithGuests) -> None:
     cluster.arrives("b", "Sim")
-    cluster.execute(cluster.core.set_keys([CLIENT_KEY], [WORKER_KEY]))
-    assert not cluster.sent(id_of("b"), control.End)
-    cluster.execute(cluster.core.set_keys([CLIENT_KEY], []))
-    assert [end.actor for end in cluster.sent(id_of("b"), control.End)] == [id_of("b")]
+    cluster.execute(cluster.core.set_keys([KEY], [WORKER_KEY]))
+    assert not cluster.received(id_of("b"), control.End)
+    cluster.execute(cluster.core.set_keys([KEY], []))
+    assert [end.actor for end in cluster.received(id_of("b"), control.End)] == [id_of("b")]
 
 
-def test_a_guest_cannot_make_calls_with_its_worker_key(cluster: Cluster) -> None:
+def test_a_guest_cannot_make_calls_with_its_worker_key(cluster: WithGuests) -> None:
     cluster.arrives("a", "Sim")
     delegate = control.Delegate(actor=id_of("a"), key=b"its own key".ljust(40))
-    cluster.guest_says("a", delegate)
-    assert not cluster.sent(id_of("a"), control.Delegated)
+    cluster.says(id_of("a"), delegate)
+    assert not cluster.received(id_of("a"), control.Delegated)
 
 
-def test_nothing_is_placed_on_a_guest(cluster: Cluster) -> None:
+def test_nothing_is_placed_on_a_guest(cluster: WithGuests) -> None:
     cluster.arrives("a", "Sim")
-    for number in range(3):
-        request = control.Request(
-            actor=f"x{number}", name=f"x{number}", class_name="C", owner="ann", job="",
-            key=CLIENT_KEY, python=PYTHON, resources=Resources(cpus=0),
-        )  # fmt: skip
-        place = control.Place(ticket=100 + number, request=request, patience_s=0.0)
-        cluster.client_says("ann", place)
-    assert not cluster.sent(id_of("a"), control.Spawn)
-    assert len(cluster.sent("worker", control.Spawn)) == 3
+    for actor in "xyz":
+        cluster.asks("ann", actor, cpus=0)
+    assert not cluster.received(id_of("a"), control.Spawn)
+    assert len(cluster.received("worker", control.Spawn)) == 3
     cluster.hello("eve")
-    assert [welcome.pythons for welcome in cluster.sent("eve", control.Welcome)] == [[PYTHON]]
+    assert [welcome.pythons for welcome in cluster.received("eve", control.Welcome)] == [[PYTHON]]
 
 
 def test_the_relay_is_near_the_master_or_has_the_fewest_actors() -> None:
-    cluster = Cluster()
+    def joins(worker: str, is_near: bool) -> None:
+        register = control.Register(
+            worker=worker, python=PYTHON, host="", machine="", address="", pid=1, actors=[],
+            resources=Resources(2), relay=f"tcp://{worker}:1", relay_token=b"token",
+        )  # fmt: skip
+        cluster.registers(register, is_near=is_near)
+
+    cluster = WithGuests()
     refused = guests.choose_relay(cluster.core.state)
     assert isinstance(refused, control.Refused)
     assert refused.error == "NoResources"
-    cluster.joins("other")
+    joins("other", is_near=False)
     relay = guests.choose_relay(cluster.core.state)
     assert relay == control.Relay(address="tcp://other:1", token=b"token", is_near=False)
-    cluster.joins("near", is_near=True)
+    joins("near", is_near=True)
     relay = guests.choose_relay(cluster.core.state)
     assert relay == control.Relay(address="tcp://near:1", token=b"token", is_near=True)
 
 
-def test_a_guest_can_register_only_its_own_actor(cluster: Cluster) -> None:
+def test_a_guest_can_register_only_its_own_actor(cluster: WithGuests) -> None:
     """Not that of another, with a stolen worker key and a known actor id."""
-    recovering = Cluster(recovers_until=5.0)
+    recovering = WithGuests(recovers_until=5.0)
     recovering.hello("ann")
     for each in (cluster, recovering):
         each.arrives("thief", "Sim", name="sim", actor=id_of("a"), returns=True)
-        assert [end.actor for end in each.sent(id_of("thief"), control.End)] == [id_of("a")]
+        assert [end.actor for end in each.received(id_of("thief"), control.End)] == [id_of("a")]
         assert each.finds("sim") == []

@@ -390,7 +390,7 @@ def test_a_client_with_a_revoked_key_gets_no_actor(cluster: Cluster) -> None:
     assert cluster.to_spawn == []
 
 
-def test_revoking_a_client_revokes_its_delegates(cluster: Cluster) -> None:
+def test_revoking_a_client_revokes_its_delegates_for_good(cluster: Cluster) -> None:
     cluster.joins("worker")
     cluster.has("client", "a")
     cluster.joins("other", cpus=0)
@@ -398,8 +398,10 @@ def test_revoking_a_client_revokes_its_delegates(cluster: Cluster) -> None:
     cluster.says("other", control.MayCall(key=b"d" * 40))
     assert cluster.sent(control.Caller)[-1][1].admitted
     cluster.execute(cluster.core.set_keys([], []))
-    taken_back = control.Caller(key=b"d" * 40, admitted=False)
-    assert cluster.sent(control.Caller) == [("other", taken_back)]
+    revoked = control.Caller(key=b"d" * 40, admitted=False)
+    assert cluster.sent(control.Caller) == [("other", revoked)]
+    cluster.says("worker", control.Delegate(actor="a", key=b"d" * 40))  # again
+    assert cluster.admission.role_of(b"d" * 40) is None
 
 
 def test_queries_of_removed_workers_are_forgotten(cluster: Cluster) -> None:
@@ -414,16 +416,6 @@ def test_queries_of_removed_workers_are_forgotten(cluster: Cluster) -> None:
         cluster.loses(f"guest-{n}")
     assert held_by(cluster.admission.informed) == {}
     assert held_by(cluster.state.delegates.askers) == {}
-
-
-def test_a_revoked_client_gets_no_delegate(cluster: Cluster) -> None:
-    cluster.joins("liar")
-    cluster.has("client", "a")
-    cluster.says("liar", control.Delegate(actor="a", key=b"l" * 40))
-    assert cluster.admission.role_of(b"l" * 40) == "client"
-    cluster.execute(cluster.core.set_keys([], []))
-    cluster.says("liar", control.Delegate(actor="a", key=b"l" * 40))
-    assert cluster.admission.role_of(b"l" * 40) is None
 
 
 def test_a_cancellation_is_sent_to_the_actors_worker(cluster: Cluster) -> None:

@@ -32,24 +32,11 @@ def placed_by(ledger: Ledger, asked: Resources) -> Placement:
 # --- choice of the worker -----------------------------------------------------------------------
 
 
-def test_an_actor_is_placed_where_most_cpus_are_free() -> None:
-    ledger = ledger_of(small=Resources(2), large=Resources(8), middle=Resources(4))
-    assert ledger.place(Resources(1), PYTHON) == Placement("large", ())
-
-
 def test_of_equal_workers_the_first_by_id_is_chosen() -> None:
     for names in (["b", "a", "c"], ["c", "b", "a"]):
         ledger = ledger_of(**{name: Resources(4) for name in names})
         placed = [placed_by(ledger, Resources(1)) for _ in range(4)]
         assert [p.worker for p in placed] == ["a", "b", "c", "a"]
-
-
-def test_a_worker_short_of_memory_or_gpus_is_not_chosen() -> None:
-    ledger = ledger_of(
-        cpus=Resources(64, 0, GIB), memory=Resources(2, 0, 64 * GIB), gpu=Resources(1, 1, GIB)
-    )
-    assert placed_by(ledger, Resources(1, 0, 2 * GIB)).worker == "memory"
-    assert ledger.place(Resources(1, 1, GIB), PYTHON) == Placement("gpu", (0,))
 
 
 def test_a_gpu_is_allocated_to_one_actor_until_released() -> None:
@@ -60,12 +47,6 @@ def test_a_gpu_is_allocated_to_one_actor_until_released() -> None:
     assert ledger.place(Resources(1, 1), PYTHON) is None
     ledger.release("a", Resources(1, 2), first.gpu_ids)
     assert placed_by(ledger, Resources(1, 1)).gpu_ids == (0,)
-
-
-def test_an_actor_without_cpus_fits_on_a_full_worker() -> None:
-    ledger = ledger_of(a=Resources(1))
-    ledger.place(Resources(1), PYTHON)
-    assert ledger.place(Resources(0), PYTHON) == Placement("a", ())
 
 
 @pytest.mark.parametrize("tenth", [Resources(0.1), Resources(0, 0.1)])
@@ -207,13 +188,6 @@ def test_copies_in_all_ignore_allocations_and_absence() -> None:
 
 
 # --- requests that never fit --------------------------------------------------------------------
-
-
-def test_a_request_that_fits_later_is_not_refused() -> None:
-    ledger = ledger_of(a=Resources(2))
-    ledger.place(Resources(2), PYTHON)
-    assert ledger.place(Resources(2), PYTHON) is None
-    assert ledger.why_never(Resources(2), PYTHON) is None
 
 
 def reason(ledger: Ledger, asked: Resources, python: str = PYTHON) -> str:

@@ -120,9 +120,8 @@ def test_a_starting_actor_on_an_unreachable_worker_moves_to_another(cluster: Clu
     ((_, placed),) = cluster.sent(control.Placed)
     assert (placed.ticket, "a" in cluster.living["small"]) == (ticket, True)
 
-    cluster.living["large"]["a"] = status_of(
-        spawn.request, seal=spawn.seal
-    )  # it received the Spawn
+    # It received the Spawn.
+    cluster.living["large"]["a"] = status_of(spawn.request, seal=spawn.seal)
     cluster.joins("large")
     assert ("large", control.End(actor="a", grace_s=0.0, kill=True)) in cluster.outbox
     assert ("small", control.End(actor="a", grace_s=0.0)) not in cluster.outbox
@@ -199,10 +198,13 @@ def test_each_lost_worker_of_a_host_is_replaced_by_one_of_its_size(cluster: Clus
     assert not cluster.state.workers.ledger.away
 
 
-def test_a_replaced_worker_is_not_expected_back(cluster: Cluster) -> None:
+@pytest.mark.parametrize(("machine", "predecessors"), [("m", []), ("other", ["far"])])
+def test_a_replaced_worker_is_not_expected_back(
+    cluster: Cluster, machine: str, predecessors: list[str]
+) -> None:
     cluster.joins("far", cpus=2, machine="m")
     cluster.loses("far", may_return=True)
-    cluster.joins("far's next", cpus=1, machine="m")
+    cluster.joins("next", cpus=1, machine=machine, predecessors=predecessors)
     cluster.asks("client", "a", cpus=2)
     assert cluster.sent(control.NotPlaced)
 
@@ -279,14 +281,6 @@ def test_a_successor_replaces_no_other_lost_worker(cluster: Cluster) -> None:
     cluster.loses("rebooting", may_return=True)
     cluster.joins("next", cpus=2, machine="m", predecessors=["killed"])
     assert cluster.state.workers.ledger.away == {"rebooting"}
-
-
-def test_a_lost_worker_is_not_expected_once_replaced(cluster: Cluster) -> None:
-    cluster.joins("killed", cpus=2)
-    cluster.loses("killed", may_return=True)
-    cluster.joins("next", cpus=1, predecessors=["killed"])
-    cluster.asks("client", "a", cpus=2)
-    assert cluster.sent(control.NotPlaced)
 
 
 def test_an_unreachable_worker_has_nothing_free_in_the_status(cluster: Cluster) -> None:

@@ -175,15 +175,23 @@ def test_a_long_call_does_not_hold_up_the_calls_of_other_processes(
         (tmp_path / "go").touch()
 
 
-def test_there_are_as_many_processes_as_free_cores_and_at_most_max_workers(
+def test_there_are_as_many_processes_as_there_is_room_and_at_most_max_workers(
     nothing_left: None, tmp_path: Path
 ) -> None:
-    remotely.connect(cpus=3)
+    remotely.connect(cpus=3, resources={"license": 2})
+    cores, licenses = tmp_path / "cores", tmp_path / "licenses"
+    cores.mkdir()
+    licenses.mkdir()
     with remotely.Executor() as executor:
-        meetings = [executor.submit(meet, tmp_path, 3) for _ in range(3)]
+        meetings = [executor.submit(meet, cores, 3) for _ in range(3)]
         assert len({future.result(40) for future in meetings}) == 3
         assert len(set(executor.map(pid, range(50)))) <= 3
         assert len(remotely.status().actors) == 3
+    with remotely.Executor(resources={"license": 1}) as executor:
+        meetings = [executor.submit(meet, licenses, 2) for _ in range(8)]
+        assert len({future.result(40) for future in meetings}) == 2
+    with remotely.Executor(cpus=0) as executor:  # reserves nothing: one process for each core
+        assert len(set(executor.map(pid, range(100)))) <= 3
     with remotely.Executor(2) as executor:
         list(executor.map(pid, range(20)))
         assert len(remotely.status().actors) <= 2
@@ -200,15 +208,6 @@ def test_on_a_scripts_own_cluster_too_each_process_takes_a_core(
     with remotely.Executor() as executor:
         assert set(executor.map(pid, range(50)))
         assert len(remotely.status().actors) <= len(others) + 2
-
-
-def test_as_many_processes_start_as_there_are_custom_resources(
-    nothing_left: None, tmp_path: Path
-) -> None:
-    remotely.connect(cpus=4, resources={"license": 2})
-    with remotely.Executor(resources={"license": 1}) as executor:
-        meetings = [executor.submit(meet, tmp_path, 2) for _ in range(8)]
-        assert len({meeting.result(40) for meeting in meetings}) == 2
 
 
 def test_freed_cores_are_used_without_requests_for_the_status(
@@ -251,14 +250,6 @@ def test_sequential_calls_keep_one_process_and_the_others_end(
             return len(remotely.status().actors) == 1
 
         wait_until(is_alone, "the end of the other two")
-
-
-def test_without_reserved_resources_there_is_one_process_for_each_core(
-    nothing_left: None,
-) -> None:
-    remotely.connect(cpus=2)
-    with remotely.Executor(cpus=0) as executor:
-        assert len(set(executor.map(pid, range(100)))) <= 2
 
 
 def test_machines_that_join_later_are_used(nothing_left: None, tmp_path: Path) -> None:

@@ -386,16 +386,13 @@ def test_a_wrong_size_in_the_environment_warns_once_and_uses_the_default() -> No
     assert "Arena" in done.stdout
 
 
-def test_the_arena_of_an_ended_process_cannot_be_opened() -> None:
+def test_only_an_arena_that_exists_can_be_opened(tmp_path: Any) -> None:
     child = os.fork()
     if child == 0:
         os._exit(0)
     os.waitpid(child, 0)
     with pytest.raises(OSError, match="No such file"):
         Lender(ArenaAddress(1, child, 3, 4096))
-
-
-def test_another_file_cannot_be_opened_as_an_arena(tmp_path: Any) -> None:
     with (tmp_path / "file").open("wb+") as file:
         address = ArenaAddress(1, os.getpid(), file.fileno(), 4096)
         with pytest.raises(OSError, match="another file"):

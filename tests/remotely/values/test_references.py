@@ -12,8 +12,9 @@ def test_things_are_numbered_by_identity() -> None:
     assert list(table.things) == []
     one, equal = [1], [1]
     assert [table.number_of(thing) for thing in (one, equal, one, equal)] == [0, 1, 0, 1]
-    assert table.things[0] is one
-    assert table.things[1] is equal
+    things = list(table.things)
+    assert things[0] is one
+    assert things[1] is equal
 
 
 def test_a_thing_is_named_after_the_first_argument_that_refers_to_it() -> None:

@@ -424,7 +424,7 @@ def test_invalid_settings_environments_and_models_are_refused(
 
 
 @pytest.mark.usefixtures("local")
-def test_a_model_with_a_memory_is_refused_with_what_would_train_it(tmp_path: Path) -> None:
+def test_a_recurrent_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="no recurrent state; train a recurrent model"):
         dqn.train(CONFIG, toys.with_a_memory, run=tmp_path / "run")
     assert not (tmp_path / "run").exists()

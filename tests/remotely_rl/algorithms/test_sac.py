@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from tests.remotely_rl.algorithms.continuous import BOX, VECTOR, batch
 from torch import Tensor
 
 from remotely_rl import sac
@@ -20,6 +19,7 @@ from remotely_rl.networks import Critics, SoftActorCritic
 from remotely_rl.networks.policy_and_critics import StackedLinear
 from remotely_rl.runs import metrics
 from tests.remotely_rl import toys
+from tests.remotely_rl.algorithms.continuous import BOX, VECTOR, batch
 from tests.remotely_rl.space_toys import LENGTH, Toy
 
 pytestmark = pytest.mark.usefixtures("no_curve")

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.remotely_rl.algorithms.continuous import BOX, VECTOR, batch
 from torch import Tensor
 
 import remotely
@@ -19,6 +18,7 @@ from remotely_rl.errors import TrainingError
 from remotely_rl.networks import Critics, PolicyAndCritics, PolicyNetwork
 from remotely_rl.networks.policy_and_critics import StackedLinear
 from tests.remotely_rl import toys
+from tests.remotely_rl.algorithms.continuous import BOX, VECTOR, batch
 
 pytestmark = pytest.mark.usefixtures("no_curve")
 
