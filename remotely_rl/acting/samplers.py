@@ -1,7 +1,7 @@
 """Samplers: a crew of actors that sample with the newest parameters.
 
 An actor receives new parameters just before its next call of `sample`.  The version in a trajectory
-thus tells how stale it is.
+thus shows how stale it is.
 """
 
 import contextlib

@@ -10,7 +10,7 @@ The transition of a crashed step is unknown, so a learner should leave the crash
 learners the row truncates the episode at its last observation.
 
 The owner of the process must detect what ends the process (a native crash, a kill, `sys.exit`) or
-never returns.  The flight record (flight.py) tells what the process was doing.
+never returns.  The flight record (flight.py) says what the process was doing.
 
 Otherwise it is Gymnasium's SyncVectorEnv, but faster: it writes observations directly into two
 arrays in turn.  So a crash that leaves one half-written does no harm: the last observation is in
