@@ -407,7 +407,7 @@ def test_the_number_of_updates_follows_the_replay_ratio(tmp_path: Path) -> None:
         ({"batch_size": 300}, r"batch_size \(300\) is more than learn_from \(200\)"),
         (
             {"envs_per_actor": 150, "n_step": 5},
-            r"leaves 6 steps to each of 300 environments, which need 9 at least",
+            r"leaves 6 steps to each of 300 environments, which need at least 9",
         ),
         ({"atoms": 51, "value_bound": 0.0}, "value_bound must be more than 0"),
         ({"atoms": 51, "quantiles": 9}, r"atoms \(51\) and quantiles \(9\) are two forms"),
