@@ -260,7 +260,7 @@ class _PartCrashes:
         with self._lock:
             self._crashes.stepped(steps)
 
-    def tell(self) -> None:
+    def flush(self) -> None:
         """Log what was not logged yet."""
         with self._lock:
             self._crashes.flush()
