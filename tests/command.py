@@ -87,7 +87,7 @@ class Machine:
 
     def does(self, *command: object, **environment: str) -> str:
         """Run a command that must succeed, and return its output."""
-        done = self.run(*command, in_process=False, **environment)
+        done = self.run(*command, **environment)
         assert (done.code, done.stderr) == (0, "")
         return done.stdout
 
