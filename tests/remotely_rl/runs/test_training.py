@@ -307,9 +307,9 @@ def test_an_unsuitable_initial_run_is_rejected(
 @pytest.mark.parametrize(
     ("train", "repeats"),
     [
-        (ppo.train, "gives the same run, bit by bit, on one machine, with `overlap` too"),
+        (ppo.train, "A seed repeats the run, bit for bit, on one machine, even with `overlap`."),
         (impala.train, "A seed does not repeat a run, because the order of trajectories"),
-        (c51.train, "unless actors and learner\n`overlap`"),
+        (c51.train, "Without `overlap`, a seed repeats the run, bit for bit, on one machine."),
     ],
 )
 def test_train_is_documented_and_can_be_pickled(train: training.Train[Any], repeats: str) -> None:
