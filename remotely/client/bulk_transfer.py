@@ -27,8 +27,10 @@ import msgspec
 import zmq
 
 from remotely.calling.threads import Threads
+from remotely.client.master_session import SHUT_DOWN
 from remotely.client.ref import Ref
 from remotely.client.relay_plan import Path, RelayPlan
+from remotely.errors import NotConnected
 from remotely.machine.shield import RLock, shield
 from remotely.protocol import control
 from remotely.protocol.address import describe
@@ -85,6 +87,7 @@ class Stores:
         self._machine = machine
         self._lock = RLock()
         self._links: dict[StoreAddress, StoreLink] = {}
+        self._is_closed = False
         self._pool = ConnectionPool()
         self._logged: set[tuple[StoreAddress, Path]] = set()
         self._claimed: dict[bytes, StoreAddress] = {}  # results, by name, until they are released
@@ -156,10 +159,12 @@ class Stores:
             self._loop.call(self._release)
 
     def close(self) -> None:
-        """After the end of the loop."""
+        """After the end of the loop.  No link opens from then on, as in `Channels.end_all`."""
         self.threads.close()
         self.fetching.close()
-        links, self._links = self._links, {}  # so that closing them changes no path
+        with self._lock:
+            self._is_closed = True
+            links, self._links = self._links, {}  # so that closing them changes no path
         for link in links.values():
             link.close()
         self._pool.close()
@@ -167,6 +172,8 @@ class Stores:
     def _link(self, address: StoreAddress) -> "StoreLink":
         """Return the link to a store.  A new link claims the results that this client has there."""
         with self._lock:
+            if self._is_closed:
+                raise NotConnected(SHUT_DOWN)
             link = self._links.get(address)
             if link is None or link.is_broken:
                 link = StoreLink(self._context, self._loop, self._pair, address, self._chosen)

@@ -45,8 +45,8 @@ without the lock:
 A signal handler that raises, as for Ctrl-C, can interrupt the main thread between any two steps,
 and must not affect other calls:
 
-   11  Steps that cannot be repeated run `with shield`: receiving a message, and sending one of
-       several frames.
+   11  Steps that cannot be repeated run `with shield`: receiving a message, and sending a
+       message of several frames.
    12  An interrupted thread leaves its unfinished work to the loop's thread, which no signal
        interrupts: received replies, held calls, and an edge that it may have consumed.  So a reply
        may be delivered twice; the second delivery has no effect.

@@ -101,6 +101,8 @@ class Channels:
         self._stores = shared.stores
         self._stores.on_choice = self._choose_path
         self._open: set[Channel] = set()
+        self._opening = RLock()  # held to open a channel, and to forbid that at the end
+        self._is_closed = False
 
     def connected(self, actor: ActorState) -> Channel:
         """Return the actor's channel, connected; open one if it has none.
@@ -206,17 +208,20 @@ class Channels:
         """Open a channel to the actor's known location."""
         location = actor.location
         assert location is not None
-        try:
-            on_news = partial(wakeup.wake, actor.opening)
-            channel = Channel(self._shared, location, on_news, self._broken)
-        except (zmq.ZMQError, OSError) as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE):
-                raise
-            raise NoResources(
-                f"this process has reached its limit of open files, and a channel to {actor.name} "
-                "needs a few: raise the limit (ulimit -n), or drop some handles"
-            ) from None
-        self._open.add(channel)
+        on_news = partial(wakeup.wake, actor.opening)
+        with self._opening:
+            if self._is_closed:
+                raise NotConnected(SHUT_DOWN)
+            try:
+                channel = Channel(self._shared, location, on_news, self._broken)
+            except (zmq.ZMQError, OSError) as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE):
+                    raise
+                raise NoResources(
+                    f"this process has reached its limit of open files, and a channel to "
+                    f"{actor.name} needs a few: raise the limit (ulimit -n), or drop some handles"
+                ) from None
+            self._open.add(channel)
         if location.host != self._host and location.store is not None:
             channel.fetch_results(self._stores.is_usable(location.store))
         return channel
@@ -229,7 +234,12 @@ class Channels:
                 channel.fetch_results(is_usable)
 
     def end_all(self) -> None:
-        """Fail all calls, after the loop has stopped."""
+        """Fail all calls, after the loop has stopped.  No channel opens from then on.
+
+        The session destroys the context next; libzmq aborts if a thread creates a socket meanwhile.
+        """
+        with self._opening:
+            self._is_closed = True
         for channel in list(self._open):
             channel.end_without_loop(lambda may: NotConnected(SHUT_DOWN))
 

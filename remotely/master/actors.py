@@ -294,7 +294,7 @@ def request_again(state: State, record: ActorRecord, data: object) -> None:
 
 
 def record_end(state: State, record: ActorRecord, data: object) -> None:
-    """Keep the obituary for clients that ask later."""
+    """Keep the obituary for clients that ask later, and remove the actor from the arrivals."""
     assert isinstance(data, control.Obituary)
     state.actors.remember(data)
     state.arrivals.remove(data.actor)

@@ -245,9 +245,9 @@ class Reaper:
     def extend_deadline(self, child: Child, stage: Stage) -> None:
         """The child has reached this stage of its end: give it at least DRAIN_S more.
 
-        Repeating a stage gains no time.  If the client asked the actor to end, not the worker (1),
-        the client decides how long the last calls and `close` may take: the worker sets no
-        deadline before EXITS.
+        Repeating a stage gains no time.  If the worker did not ask for the end (1), the client
+        decides how long the last calls and `close` may take: the worker sets no deadline before
+        EXITS.
         """
         if stage <= child.stage:
             return

@@ -232,7 +232,7 @@ def parsed(content: bytes, path: Path) -> RunConfig:
             sources = {
                 name: str(parsed[name])
                 for name in ("source", "env_source", "model_source")
-                if name in parsed
+                if parsed.get(name) is not None
             }
             return RunConfig(
                 algorithm,

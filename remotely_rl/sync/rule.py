@@ -169,7 +169,7 @@ class Stepper:
                 group["lr"] = rate
 
     def _is_plain(self) -> bool:
-        """Whether a step is the gradient times the rate."""
+        """Whether a step is the gradient times the rate, without any state."""
         return type(self._optimizer) is torch.optim.SGD and not any(
             group["momentum"] or group["weight_decay"] for group in self._optimizer.param_groups
         )

@@ -13,6 +13,7 @@ import pytest
 from remotely.client import bulk_transfer
 from remotely.client.bulk_transfer import StoreLink, Stores
 from remotely.client.relay_plan import Path
+from remotely.errors import NotConnected
 from remotely.protocol import control
 from remotely.protocol.control import BulkAddress, StoreAddress
 from remotely.transport import sockets
@@ -164,6 +165,13 @@ def test_threads_that_call_at_the_same_time_share_one_link_to_a_store(
         list(threads.map(lambda i: stores.claim(result(b"%d" % i), HERE), range(8)))
     assert len(links) == 1
     assert len(links[0].claimed) == 8
+
+
+def test_no_link_opens_after_the_end(links: list[Link], stores: Stores) -> None:
+    stores.close()
+    with pytest.raises(NotConnected, match="was shut down"):
+        stores.claim(result(b"late"), HERE)
+    assert not links
 
 
 def test_nothing_is_fetched_from_an_unreachable_store(links: list[Link], stores: Stores) -> None:
