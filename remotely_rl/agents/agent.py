@@ -45,8 +45,8 @@ def load(
 ) -> "Agent":
     """Load the agent of a run folder, from its "last" or its "best" checkpoint.
 
-    Pass `model` if the run was trained with your own model, and `env` if only the training script
-    defines it: the folder has only their names.
+    Pass your own `model` or `env` if only the training script defines it; otherwise the folder
+    names its file.
     `env` may be another environment with the same spaces.  Pass `algorithm`, the `train` of your
     own algorithm, if its file has moved.  `env_kwargs` are added to those of the run, `wrappers`
     replace them.  Raises TrainingError if one of these is missing or does not fit, or if the folder

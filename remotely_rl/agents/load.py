@@ -1,8 +1,8 @@
 """Loading of a trained agent from its run folder, for playing, not for training.
 
 The agent is made in this process from config.json and the model in a checkpoint, without a cluster.
-Loading runs only the code that config.json names: the algorithm, the environment, wrappers.  It
-does not read the pickled state of actors in a checkpoint.
+Loading runs only the code that config.json names: the algorithm, the environment, wrappers and the
+model.  It does not read the pickled state of actors in a checkpoint.
 """
 
 from collections.abc import Mapping, Sequence
