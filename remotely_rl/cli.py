@@ -55,6 +55,14 @@ class Train(click.Group):
     Commands are made on demand, because an algorithm imports torch.
     """
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            raise Refused(
+                f"options come after the algorithm: remotely-rl train ppo {error.option_name} ..."
+            ) from None
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(algorithms.ALGORITHMS)
 

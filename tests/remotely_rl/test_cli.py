@@ -282,6 +282,10 @@ def test_a_missing_model_is_rejected_with_a_hint(tmp_path: Path, word: str, said
     [
         (["train", "impalla"], "no algorithm is called 'impalla', did you mean 'impala'?"),
         (["train", "qmix"], "no algorithm is called 'qmix'; there is a2c, ppo, impala, appo, ga"),
+        (
+            ["train", "--resume", "run"],
+            "options come after the algorithm: remotely-rl train ppo --r",
+        ),
         (["train", "impala", "--gama", "1"], "--gamma"),
         (["train", "impala", "--actors", "many"], "'many' is not a whole number, such as"),
         (["train", "ppo", "--gamma", "2"], "gamma must be from 0 to 1, not 2.0"),
