@@ -58,6 +58,8 @@ SMALL_STEPS: dict[str, Any] = {
     "learning_rate": 3e-4, "learning_rate_end": 5e-5,
 }  # fmt: skip
 # On tables of a few hundred states a steered rate rose to 0.004, and Taxi's policy collapsed.
+# Taxi's policy also settled on detours of two or four steps, unless entropy is worth 30 times the
+# default at first: 7.39 on average without, 7.60 with 10 times, of 7.93.
 FALLING_RATE: dict[str, Any] = {"learning_rate": 1e-3, "learning_rate_end": 1e-4}
 
 # Tianshou's settings for all of MuJoCo.
@@ -121,8 +123,8 @@ ROWS: tuple[Preset, ...] = (
     ),
     Preset(
         "Taxi-v4", "ppo",
-        {"total_steps": 700_000, **FALLING_RATE},
-        Measured((7.6633, 7.3033, 7.13, 7.4833, 7.3433), 1.1, "6b86804"),
+        {"total_steps": 700_000, **FALLING_RATE, "entropy_coef": 0.3, "entropy_coef_end": 0.0},
+        Measured((7.89, 7.8833, 7.8633, 7.8967, 7.8233), 1.9, "6f07c94"),
     ),
     Preset(
         "CliffWalking-v1", "dqn",
