@@ -4,8 +4,9 @@ import dataclasses
 
 import numpy as np
 import pytest
+import torch
 
-from remotely_rl.experience.trajectory import Trajectory, stack
+from remotely_rl.experience.trajectory import Trajectory, columns, stack
 
 
 def trajectory(steps: int, width: int, fill: int = 0) -> Trajectory:
@@ -35,6 +36,24 @@ def test_trajectories_are_stacked_along_the_environments() -> None:
     assert both.state[:, 0].tolist() == [1, 1, 2, 2, 2]
     one = trajectory(4, 2)
     assert stack([one]) is one
+
+
+def test_columns_of_stacked_trajectories_are_views_of_the_parts() -> None:
+    parts = [trajectory(5, 2, fill=1), trajectory(5, 3, fill=2)]
+    both = stack(parts)
+    for part, which in zip(parts, (slice(2), slice(2, None)), strict=True):
+        found = columns(both, which)
+        for name, want in vars(part).items():
+            np.testing.assert_array_equal(getattr(found, name), want)
+            assert np.shares_memory(getattr(found, name), getattr(both, name))
+
+
+def test_observations_on_a_device_are_stacked_as_tensors() -> None:
+    parts = [trajectory(5, 2, fill=1), trajectory(5, 3, fill=2)]
+    tensors = [dataclasses.replace(part, obs=torch.from_numpy(part.obs)) for part in parts]
+    obs = stack(tensors).obs
+    assert isinstance(obs, torch.Tensor)
+    np.testing.assert_array_equal(obs.numpy(), stack(parts).obs)
 
 
 def test_trajectories_of_different_lengths_do_not_stack() -> None:

@@ -85,10 +85,12 @@ def test_projections_match_the_sum_over_all_pairs_of_atoms() -> None:
 
 
 def test_expected_returns_the_mean() -> None:
-    logits = torch.full((1, 51), -1e9)
-    logits[0, [20, 30]] = 0.0
+    logits = torch.full((2, 3, 51), -1e9)
+    logits[..., [20, 40]] = 0.0  # -2 and 6
 
-    assert float(categorical.expected(logits, ATOMS)) == pytest.approx(0.0, abs=1e-5)
+    means = categorical.expected(logits, ATOMS)
+    assert means.shape == (2, 3)
+    assert means.flatten().tolist() == pytest.approx([2.0] * 6, abs=1e-5)
 
 
 def test_kl_is_zero_for_equal_distributions_and_positive_otherwise() -> None:

@@ -67,6 +67,7 @@ def test_the_clipped_surrogate_matches_hand_worked_numbers(
 def test_clip_fraction_counts_ratios_beyond_the_clip_on_either_side() -> None:
     ratios = torch.tensor([0.7, 0.85, 1.0, 1.15, 1.3, 5.0])
     assert losses.clip_fraction(ratios.log(), clip=0.2).item() == 0.5
+    assert losses.clip_fraction(torch.zeros(2), clip=0.0).item() == 0.0
 
 
 def test_beyond_the_clip_only_a_bad_action_has_a_gradient() -> None:
@@ -83,6 +84,19 @@ def test_the_kl_estimate_is_zero_for_equal_policies_and_positive_otherwise() -> 
         kl = losses.kl_estimate(torch.full((3,), log_ratio))
         assert kl.item() == pytest.approx(want, abs=1e-6)
         assert want > 0
+
+
+@pytest.mark.parametrize(
+    ("delta", "error", "loss", "slope"),
+    [(1.0, 0.5, 0.125, 0.5), (1.0, -3.0, 2.5, -1.0), (2.0, 1.0, 0.5, 1.0), (2.0, 3.0, 4.0, 2.0)],
+)
+def test_the_huber_loss_is_linear_beyond_delta(
+    delta: float, error: float, loss: float, slope: float
+) -> None:
+    of = torch.tensor([error], requires_grad=True)
+    found = losses.huber(of) if delta == 1.0 else losses.huber(of, delta)
+    assert found.tolist() == [loss]
+    assert gradient(found.sum(), of=of) == [slope]
 
 
 def test_the_deterministic_policy_gradient_raises_the_values_of_actions() -> None:
@@ -102,18 +116,18 @@ def test_the_soft_value_is_the_lower_critic_plus_the_entropy_term() -> None:
 @pytest.mark.parametrize(
     ("log_prob", "slope"),
     [
-        (0.5, -1.0),  # an entropy of -0.5 is too low: the temperature rises
-        (-2.0, 4.0),  # one of 2 is too high: it falls
-        (0.0, 0.0),
+        (0.5, -3.0),  # an entropy of -0.5 is too low: the temperature rises
+        (-2.0, 2.0),  # one of 2 is too high: it falls
+        (-1.0, 0.0),
     ],
 )
 def test_the_temperature_rises_if_entropy_is_below_target_else_falls(
     log_prob: float, slope: float
 ) -> None:
-    # d/d log t of t (H - target) is t (H - target); here t = 2 and the target is 0.
+    # d/d log t of t (H - target) is t (H - target); here t = 2 and the target is 1.
     log_temperature = torch.tensor(math.log(2.0), requires_grad=True)
     of_policy = torch.full((3,), log_prob, requires_grad=True)
-    loss = losses.temperature_loss(log_temperature, of_policy, target_entropy=0.0)
+    loss = losses.temperature_loss(log_temperature, of_policy, target_entropy=1.0)
 
     assert gradient(loss, of=log_temperature) == [pytest.approx(slope)]
     assert of_policy.grad is None

@@ -15,6 +15,8 @@ def test_dueling_values_have_the_state_value_as_mean() -> None:
     assert q.tolist() == [[2.0, 0.0, 4.0]]
     assert torch.equal(q_learning.q_values(policy, value, is_dueling=False), policy)
     assert torch.equal(q_learning.q_values(policy + 5, value, is_dueling=True), q)
+    both = q_learning.q_values(policy.expand(2, 5, 3), value.expand(2, 5), is_dueling=True)
+    assert torch.equal(both, q.expand(2, 5, 3))
 
 
 def test_the_dueling_mean_is_over_legal_actions() -> None:
@@ -68,6 +70,23 @@ def test_epsilon_greedy_explores_with_probability_epsilon() -> None:
     assert bool((never == 1).all())
 
 
+def test_epsilon_greedy_chooses_the_best_action_of_each_row_and_repeats_with_its_generator() -> (
+    None
+):
+    q = torch.eye(4)[[2, 0, 3, 1]].repeat(50, 1)
+    masked = torch.where(torch.tensor([True, True, False, True]), q, ILLEGAL)
+
+    greedy = q_learning.epsilon_greedy(q, torch.zeros(200), torch.Generator())
+    assert greedy.tolist() == [2, 0, 3, 1] * 50
+    for values in (q, masked):
+        one, same, other = (
+            q_learning.epsilon_greedy(values, torch.ones(200), torch.Generator().manual_seed(seed))
+            for seed in (1, 1, 2)
+        )
+        assert torch.equal(one, same)
+        assert not torch.equal(one, other)
+
+
 def test_epsilon_greedy_never_chooses_an_illegal_action() -> None:
     q = torch.tensor([[9.0, ILLEGAL, 11.0], [ILLEGAL, ILLEGAL, -7.0]])
     generator = torch.Generator().manual_seed(0)
@@ -98,5 +117,6 @@ def test_epsilons_are_spread_as_in_ape_x() -> None:
     assert ends[1] == pytest.approx(0.4**2)
     assert ends[-1] == pytest.approx(0.4**8)
     assert q_learning.spread(0.4, 7.0, 1).tolist() == pytest.approx([0.4])
+    assert q_learning.spread(0.4, 7.0, 2).tolist() == pytest.approx([0.4, 0.4**8])
     assert q_learning.spread(0.1, 0.0, 3).tolist() == pytest.approx([0.1] * 3)
     assert q_learning.spread(0.0, 7.0, 3).tolist() == [0.0] * 3
