@@ -430,14 +430,36 @@ def test_a_deadlock_and_its_end_are_each_reported_once(cluster: Cluster) -> None
     for actor in "ab":
         cluster.has("client", actor)
         cluster.hello(f"in {actor}", actor=actor)
+    logged = []
     for _ in range(3):
         for waits, target in ("ab", "ba"):
             cluster.now += 1
-            blocked = control.Blocked(wait=1, actor=target, call=f"{target}.go()", method="run")
-            cluster.says(f"in {waits}", blocked)
+            method = "run" if waits == "a" else ""
+            blocked = control.Blocked(wait=1, actor=target, call=f"{target}.go()", method=method)
+            instructions = cluster.core.handle_client(f"in {waits}", blocked, cluster.now)
+            logged += cluster.execute(instructions)
     ((who, notice),) = cluster.sent(control.Notice)
     assert who == "client"
-    assert "b waits in run for a.go() and a waits in run for b.go(): a deadlock" in notice.text
+    assert "b waits for a.go() and a waits in run for b.go(): a deadlock" in notice.text
+    assert logged == [notice.text]
     cluster.says("in a", control.Unblocked())
     ((who, notice),) = cluster.sent(control.Notice)
     assert "the deadlock is resolved: this wait has ended: a waits" in notice.text
+
+
+def test_a_wait_for_another_call_ends_a_deadlock(cluster: Cluster) -> None:
+    cluster.joins("worker")
+    for actor in "ab":
+        cluster.has("client", actor, owner="")
+        cluster.hello(f"in {actor}", actor=actor)
+    cluster.loses_client("client")  # so an actor is told
+    for _ in range(3):
+        for waits, target in ("ab", "ba"):
+            cluster.now += 1
+            blocked = control.Blocked(wait=1, actor=target, call=f"{target}.go()")
+            cluster.says(f"in {waits}", blocked)
+    assert [who for who, _ in cluster.sent(control.Notice)] == ["in a"]
+    cluster.says("in b", control.Blocked(wait=2, actor="a", call="a.stop()"))
+    ((who, notice),) = cluster.sent(control.Notice)
+    assert who == "in b"
+    assert "this wait has ended: b waits for a.go()" in notice.text

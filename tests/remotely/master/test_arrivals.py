@@ -237,6 +237,7 @@ def test_a_guest_ends_with_its_connection(cluster: WithGuests) -> None:
     cluster.arrives("a", "Sim", name="sim")
     cluster.requests("ann", "Sim")
     cluster.loses_route(id_of("a"))  # its last messages may not be read yet
+    assert id_of("a") not in cluster.state.workers.ledger.away
     assert not cluster.received("ann", control.Died)
     cluster.execute(cluster.core.remove_worker(id_of("a"), guests.CUT, cluster.now))
     assert cluster.given("ann") == {1: "a"}

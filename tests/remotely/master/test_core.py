@@ -14,11 +14,13 @@ from remotely.master import actors
 from remotely.master.state import State
 from remotely.master.waiting import Waiter, WaitingList
 from remotely.protocol import control
+from remotely.protocol.lease import OWNER_GRACE_S
 from remotely.protocol.resources import Resources
 from tests.remotely.master.played import (
     EVENTS,
     KEY,
     LEASE_S,
+    WORKER_KEY,
     Cluster,
     check,
     held_by,
@@ -388,6 +390,43 @@ def test_a_client_with_a_revoked_key_gets_no_actor(cluster: Cluster) -> None:
     cluster.joins("worker")
     assert {refusal.error for _, refusal in cluster.sent(control.NotPlaced)} == {"NotAllowed"}
     assert cluster.to_spawn == []
+
+
+def test_new_lists_of_keys_reach_every_worker_and_close_the_actors_of_revoked_keys(
+    cluster: Cluster,
+) -> None:
+    viewer = b"a viewer's key, listed".ljust(40)
+    for worker in "ab":
+        cluster.joins(worker)
+    cluster.has("client", "actor")
+    cluster.sent(object)
+    cluster.execute(cluster.core.set_keys([viewer[::-1]], [WORKER_KEY], [viewer]))
+    assert cluster.admission.role_of(viewer) == "viewer"
+    told = list(cluster.outbox)
+    registered = control.Registered(client_keys=[viewer[::-1]])
+    assert [(who, each) for who, each in told if each == registered] == [
+        ("a", registered),
+        ("b", registered),
+    ]
+    assert control.End(actor="actor", grace_s=OWNER_GRACE_S) in [each for _, each in told]
+
+
+def test_a_closing_master_tells_every_worker_to_leave(cluster: Cluster) -> None:
+    for worker in "ab":
+        cluster.joins(worker)
+    cluster.execute(cluster.core.close())
+    assert cluster.sent(control.Leave) == [("a", control.Leave()), ("b", control.Leave())]
+
+
+def test_a_status_does_not_wait_for_a_worker_whose_route_is_lost(cluster: Cluster) -> None:
+    for worker in "ab":
+        cluster.joins(worker)
+    cluster.says("client", control.AskStatus(ticket=1))
+    cluster.says("client", control.Unanswered(calls={}))
+    cluster.says("a", control.Report(actors=[]))
+    assert not cluster.sent(control.Status)
+    cluster.loses_route("b")
+    assert len(cluster.sent(control.Status)) == 1
 
 
 def test_revoking_a_client_revokes_its_delegates_for_good(cluster: Cluster) -> None:
