@@ -212,6 +212,7 @@ def test_a_restarting_actor_keeps_its_name(cluster: Cluster) -> None:
     cluster.asks("client", "b", name="a", named=True)
     ((_, refusal),) = cluster.sent(control.NotPlaced)
     assert refusal.error == "NameTaken"
+    assert refusal.why.startswith("an actor named 'a' is on this cluster already")
     cluster.has("client", "a", max_restarts=1, named=True, life=1)
 
 

@@ -499,3 +499,36 @@ def test_an_unexpected_end_names_the_machine_of_the_ended_life(
     cluster.says("client", control.AskStatus(ticket=2, fresh=False))
     ((_, status),) = cluster.sent(control.Status)
     assert [(end.machine, end.restarting) for end in status.ends] == [("m", True)]
+
+
+def test_an_unknown_machine_is_refused_with_the_names_of_all_even_lost_ones(
+    cluster: Cluster,
+) -> None:
+    for number in (1, 2):
+        cluster.joins(f"w{number}", machine=f"m{number}")
+    cluster.loses("w2", may_return=True)
+    cluster.asks("client", "a", machine="m9")
+    ((_, refusal),) = cluster.sent(control.NotPlaced)
+    assert refusal.error == "NoResources"
+    assert refusal.why == "no machine of this cluster is named 'm9': there are m1 and m2"
+
+
+def test_an_embedded_cluster_that_is_too_small_is_told_how_to_grow(cluster: Cluster) -> None:
+    cluster.state.is_embedded = True
+    cluster.joins("worker", cpus=2)
+    cluster.asks("client", "a", cpus=5)
+    ((_, refusal),) = cluster.sent(control.NotPlaced)
+    assert refusal.error == "NoResources"
+    assert "remotely.connect(cpus=5)" in refusal.why
+
+
+def test_near_an_actor_on_a_lost_machine_nothing_is_placed(cluster: Cluster) -> None:
+    cluster.joins("w", machine="m")
+    cluster.has("client", "a", max_restarts=1)
+    cluster.joins("other", machine="n")
+    cluster.loses_route("w")
+    cluster.loses_route("w")  # known already
+    cluster.asks("client", "b", near="a")
+    assert cluster.spawns() == []
+    cluster.joins("w", machine="m")
+    assert cluster.spawns() == ["b"]
