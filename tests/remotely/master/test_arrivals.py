@@ -8,7 +8,7 @@ from remotely.master import guests
 from remotely.protocol import control
 from remotely.protocol.ids import bound_id
 from remotely.protocol.resources import Resources
-from tests.remotely.master.played import KEY, PYTHON, WORKER_KEY, Cluster
+from tests.remotely.master.played import KEY, LEASE_S, PYTHON, WORKER_KEY, Cluster
 
 
 class WithGuests(Cluster):
@@ -248,6 +248,16 @@ def test_a_guest_ends_with_its_connection(cluster: WithGuests) -> None:
     assert [refused.error for refused in cluster.refused] == ["WorkerLost"]
     cluster.arrives("b", "Sim", name="sim", before="a")
     assert cluster.finds("sim") == ["b"]
+
+
+def test_a_silent_guest_is_not_expected_back(cluster: WithGuests) -> None:
+    before = cluster.state.workers.machines()
+    cluster.arrives("a", "Sim")
+    assert cluster.state.workers.machines() != before
+    cluster.now += 2 * LEASE_S
+    cluster.expire()
+    assert id_of("a") not in cluster.core.workers
+    assert set(cluster.state.workers.machines()) <= set(before)
 
 
 def test_a_guest_ends_when_its_key_is_revoked(cluster: WithGuests) -> None:

@@ -532,3 +532,63 @@ def test_near_an_actor_on_a_lost_machine_nothing_is_placed(cluster: Cluster) -> 
     assert cluster.spawns() == []
     cluster.joins("w", machine="m")
     assert cluster.spawns() == ["b"]
+
+
+def test_a_silent_worker_and_a_silent_client_are_removed_with_their_actors(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("w", machine="m")
+    cluster.joins("other", cpus=0)
+    cluster.has("client", "a")
+    cluster.hello("gone")
+    cluster.has("gone", "b")
+    cluster.sent(object)
+    logged = cluster.advance(LEASE_S + 1, but=["gone"])
+    assert logged == ["lost the client on "]
+    assert [end.actor for _, end in cluster.sent(control.End)] == ["b"]
+    assert "gone" not in cluster.state.sessions
+    logged = cluster.advance(LEASE_S + 1, but=["w"])
+    assert logged == ["lost the worker on m"]
+    ((who, died),) = cluster.sent(control.Died)
+    assert (who, died.obituary.actor) == ("client", "a")
+    assert "m was last heard from 10 s ago" in died.obituary.why
+
+
+def test_any_message_of_a_peer_renews_its_lease(cluster: Cluster) -> None:
+    cluster.joins("w")
+    cluster.now += 0.6 * LEASE_S
+    cluster.says("w", control.Beat())
+    cluster.says("client", control.Unblocked())
+    cluster.now += 0.6 * LEASE_S
+    assert cluster.expire() == []
+    cluster.hello("client")
+    cluster.joins("w")
+    cluster.now += 0.6 * LEASE_S
+    assert cluster.expire() == []
+
+
+def test_the_log_of_an_actor_is_requested_by_its_name_or_id(cluster: Cluster) -> None:
+    cluster.joins("w")
+    cluster.has("client", "a", name="store", named=True)
+    cluster.joins("other")
+    cluster.sent(object)
+    for wanted in ("store", "a"):
+        cluster.says("client", control.ReadLog(ticket=1, actor=wanted))
+        assert [(who, each.actor) for who, each in cluster.sent(control.ReadLog)] == [("w", "a")]
+        cluster.says("w", control.LogPiece(ticket=1, text="", offset=0, known=True, ended=False))
+
+
+def test_a_worker_that_was_stopped_is_not_expected_back(cluster: Cluster) -> None:
+    for number in (1, 2):
+        cluster.joins(f"w{number}", machine=f"m{number}")
+    cluster.says("client", control.AskStatus(ticket=1))
+    cluster.says("client", control.Unanswered(calls={}))
+    cluster.says("w1", control.Report(actors=[]))
+    cluster.says("w2", control.Left())
+    assert len(cluster.sent(control.Status)) == 1  # which does not wait for it
+    cluster.asks("client", "a", machine="m2")
+    ((_, refusal),) = cluster.sent(control.NotPlaced)
+    assert refusal.why.endswith("there is m1")
+    cluster.execute(cluster.core.remove_worker("w1", "it was stopped", cluster.now))
+    assert "w1" not in cluster.state.leases
+    assert cluster.state.workers.machines() == []

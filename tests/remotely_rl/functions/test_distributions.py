@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.distributions import Independent, Normal, TanhTransform, TransformedDistribution
 
 from remotely_rl.functions.distributions import (
+    categorical_mode,
     categorical_sample,
     gaussian_sample,
     perturbed,
@@ -97,6 +98,17 @@ def test_squashed_samples_are_the_tanh_of_gaussian_samples() -> None:
     deviation = torch.tensor([math.exp(0.3), math.exp(-0.2)], dtype=torch.float64)
     torch.testing.assert_close(u.mean(0), policy[0, :2], atol=0.01, rtol=0)
     torch.testing.assert_close(u.std(0), deviation, atol=0.01, rtol=0)
+
+
+def test_a_gaussian_sample_adds_the_generators_noise_to_the_mean() -> None:
+    policy = torch.tensor([0.5, -0.2, 1.3, 0.8], dtype=torch.float64).expand(9, 4)
+    drawn = gaussian_sample(policy, torch.Generator().manual_seed(7))
+    deviation = torch.tensor([math.exp(0.3), math.exp(-0.2)], dtype=torch.float64)
+    torch.testing.assert_close(drawn, policy[:, :2] + deviation * numbers(9, 2, seed=7))
+
+
+def test_the_categorical_mode_is_the_likeliest_action_of_each_row() -> None:
+    assert categorical_mode(torch.eye(4)[[2, 0, 3]]).tolist() == [2, 0, 3]
 
 
 def test_the_mode_is_the_tanh_of_the_mean() -> None:
