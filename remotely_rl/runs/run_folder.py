@@ -35,6 +35,9 @@ if TYPE_CHECKING:  # the dashboard reads run folders without torch
 
 # Incremented when the content of a checkpoint changes, or the meaning of its numbers to a network.
 FORMAT = 3
+# The settings that environments are made with: others make saved environments useless.
+OF_ENVIRONMENTS = ("env", "env_kwargs", "wrappers", "image_size", "gray", "frame_stack",
+                   "sticky_actions", "life_loss_is_terminal")  # fmt: skip
 MAX_NAMED = 5  # runs of a folder that an error message names
 
 
@@ -263,6 +266,12 @@ def reopen(path: Path, algorithm: str) -> tuple[RunFolder, RunConfig]:
     if (by := ran.algorithm) != algorithm:
         raise TrainingError(f"{path} is a run of {by}; resume it with {by}, not {algorithm}")
     return RunFolder(path), ran
+
+
+def has_other_environments(ran: RunConfig, config: Any) -> bool:
+    """Return whether a config makes environments with other settings than an earlier run."""
+    now = upgrade(json.loads(json.dumps(fields_of(config))))
+    return any(name in ran.config and ran.config[name] != now[name] for name in OF_ENVIRONMENTS)
 
 
 def default_name(algorithm: str, env: Any) -> str:

@@ -43,8 +43,12 @@ def rounds(session: Session[Any], kind: type[Actor] = Actor, arrivals: bool = Fa
     _set_threads(shared, session)
     actors = session.keep(Rounds(_actors(session, kind, arrivals)))
     if session.saved and learners_of(session.learner.config) == 1:
-        paused = [each.numpy().tobytes() for each in session.saved["actors"]]
-        if why := actors.resume(paused):
+        states = session.saved["actors"]
+        if states is None:
+            why = "the environments have other settings"
+        else:
+            why = actors.resume([each.numpy().tobytes() for each in states])
+        if why:
             session.say(f"{why}: new games begin")
     elif session.saved:
         session.say("the environments of several learners are not saved: new games begin")

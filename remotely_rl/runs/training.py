@@ -224,8 +224,10 @@ def _reopened(
     """Return an earlier run's folder and checkpoint, if both fit the config."""
     if run is not None:
         raise TrainingError("a resumed run stays in its own folder: use --resume without --run")
-    folder, _ = run_folder.reopen(Path(resume), algorithm)
+    folder, ran = run_folder.reopen(Path(resume), algorithm)
     saved = run_folder.load_checkpoint(folder.checkpoint)
+    if run_folder.has_other_environments(ran, config):
+        saved["actors"] = None  # these hold environments with the earlier settings
     if saved["env"] != name_of(config.env):
         raise TrainingError(f"{resume} is a run on {saved['env']}, not on {name_of(config.env)}")
     if saved.get("replay") and learners_of(config) == 1:

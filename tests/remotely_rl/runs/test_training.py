@@ -176,6 +176,16 @@ def test_with_actors_0_each_actor_reserves_a_cpu(
         ({"actors": 2}, {}, "there were 2 actors, and there are 1 now: new games begin"),
         ({"env": toys.Unsaveable}, {"env": toys.Unsaveable}, "the environments could not be saved"),
         ({}, {"envs_per_actor": 8}, "the environments are not those that were saved"),
+        (
+            {},
+            {"wrappers": ("gymnasium.wrappers:Autoreset",)},
+            "the environments have other settings: new games begin",
+        ),
+        (
+            {"env": toys.Counting, "env_kwargs": {"length": 5}},
+            {"env": toys.Counting, "env_kwargs": {"length": 6}},
+            "the environments have other settings: new games begin",
+        ),
     ],
     ids=str,
 )
