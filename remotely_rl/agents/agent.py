@@ -46,11 +46,10 @@ def load(
     """Load the agent of a run folder, from its "last" or its "best" checkpoint.
 
     Pass your own `model` or `env` if only the training script defines it; otherwise the folder
-    names its file.
-    `env` may be another environment with the same spaces.  Pass `algorithm`, the `train` of your
-    own algorithm, if its file has moved.  `env_kwargs` are added to those of the run, `wrappers`
-    replace them.  Raises TrainingError if one of these is missing or does not fit, or if the folder
-    is incomplete.
+    names its file.  Pass `algorithm`, the `train` of your own algorithm, if its file has moved.
+    `env` may be another environment with the same spaces; it gets no arguments of the run's.
+    `env_kwargs` are added to those of the run, `wrappers` replace them.  Raises TrainingError if
+    one of these is missing or does not fit, or if the folder is incomplete.
     """
     trained = load_trained(run, which, model, env, algorithm, env_kwargs, wrappers)
     with closing(trained.environments(1)) as probe:

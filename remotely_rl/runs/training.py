@@ -256,14 +256,18 @@ def config_of(
 ) -> C:
     """Return the config of the run in this folder, with the fields in `given` changed.
 
-    `env_kwargs` in `given` are added to those of the run.  Raises TrainingError if it is a run of
-    another algorithm, if it has an unknown option, or if its environment or another argument
-    cannot be loaded from what the folder says and is not in `given`.
+    `env_kwargs` in `given` are added to those of the run; with another environment in `given`,
+    those of the run do not apply.  Raises TrainingError if it is a run of another algorithm, if it
+    has an unknown option, or if its environment or another argument cannot be loaded from what the
+    folder says and is not in `given`.
     """
     _, ran = run_folder.reopen(Path(run), algorithm)
     kept, given = ran.config, given or {}
+    is_other = "env" in given and name_of(given["env"]) != ran.env
+    if is_other:
+        kept = {**kept, "env_kwargs": {}}
     for name, what in ran.not_kept.items():
-        if name not in given:
+        if name not in given and not (is_other and name == "env_kwargs"):
             raise TrainingError(
                 f"{run} was trained with {name} that a run folder cannot keep: {what}; pass them"
                 f" again, with {name}= or {run_folder.AGAIN[name]}"

@@ -204,6 +204,16 @@ def test_a_resume_says_why_new_games_begin(
     assert ("new games begin" in output) == bool(said)
 
 
+def test_another_environment_gets_no_arguments_of_the_run(tmp_path: Path) -> None:
+    trained = dataclasses.replace(TRAINED, env=toys.Counting, env_kwargs={"length": 5})
+    a2c.train(trained, run=tmp_path / "run")
+    same, other = (
+        training.config_of(a2c.Config, "a2c", tmp_path / "run", {"env": env})
+        for env in (toys.Counting, "CartPole-v1")
+    )
+    assert (same.env_kwargs, other.env_kwargs) == ({"length": 5}, {})
+
+
 @pytest.mark.parametrize(
     ("spoil", "algorithm", "env", "said"),
     [
