@@ -27,6 +27,7 @@ from tests.remotely.master.played import (
     needs_of,
     play_event,
     request_of,
+    status_of,
 )
 from tests.steps import steps
 
@@ -584,11 +585,48 @@ def test_a_worker_that_was_stopped_is_not_expected_back(cluster: Cluster) -> Non
     cluster.says("client", control.AskStatus(ticket=1))
     cluster.says("client", control.Unanswered(calls={}))
     cluster.says("w1", control.Report(actors=[]))
+    cluster.has("client", "b", machine="m2")
     cluster.says("w2", control.Left())
-    assert len(cluster.sent(control.Status)) == 1  # which does not wait for it
+    ((_, died),) = [each for each in cluster.outbox if isinstance(each[1], control.Died)]
+    assert died.obituary.why == "its worker was stopped"
+    ((_, status),) = cluster.sent(control.Status)  # which does not wait for it
+    assert status.ticket == 1
     cluster.asks("client", "a", machine="m2")
     ((_, refusal),) = cluster.sent(control.NotPlaced)
     assert refusal.why.endswith("there is m1")
     cluster.execute(cluster.core.remove_worker("w1", "it was stopped", cluster.now))
     assert "w1" not in cluster.state.leases
     assert cluster.state.workers.machines() == []
+
+
+def test_output_of_an_actor_is_sent_to_its_script_with_its_name(cluster: Cluster) -> None:
+    cluster.joins("w")
+    cluster.has("client", "a", name="store", named=True)
+    printed = control.Printed(actor="a", name="?", job="?", error=False, text="hello")
+    cluster.says("w", printed)
+    told = msgspec.structs.replace(printed, name="store")
+    assert cluster.sent(control.Printed) == [("client", told)]
+
+
+def test_a_recovering_master_answers_about_an_unknown_key_once_it_has_recovered(
+    cluster: Cluster,
+) -> None:
+    cluster.recovers()
+    cluster.joins("w")
+    cluster.sent(object)
+    cluster.says("w", control.MayCall(key=b"d" * 40))
+    assert not cluster.sent(control.Caller)
+    cluster.advance(LEASE_S)
+    assert cluster.sent(control.Caller) == [("w", control.Caller(key=b"d" * 40, admitted=False))]
+
+
+def test_a_status_has_its_ticket_and_the_starts_of_actors(cluster: Cluster) -> None:
+    cluster.joins("w")
+    cluster.asks("client", "a")
+    ((_, spawn),) = cluster.to_spawn
+    location = status_of(spawn.request).location
+    cluster.says("w", control.Spawned(location=location, since=12.5))
+    cluster.says("client", control.AskStatus(ticket=3, fresh=False))
+    ((_, status),) = cluster.sent(control.Status)
+    assert status.ticket == 3
+    assert [each.since for worker in status.workers for each in worker.actors] == [12.5]

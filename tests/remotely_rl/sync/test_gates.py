@@ -101,8 +101,9 @@ def test_gates_work_with_a_synchronous_rule() -> None:
 def test_nothing_is_reapplied_for_a_client_that_has_rejoined() -> None:
     rule = sync.make("asynchronous:gate_push_every=2", start(), 2, sync.sgd(0.1))
     rule.push(0, start() * 5, 0)
-    rule.leave(0)
-    rule.join(0)
+    for client in (0, 1):  # client 1 has pushed nothing
+        rule.leave(client)
+        rule.join(client)
 
     rule.push(0, None, 1)
 

@@ -18,7 +18,7 @@ from tests.remotely_rl.sync.quadratic import start
         ("semi_async:n=four", "n must be of type int, not 'four'"),
         ("delay_compensated:adaptive=perhaps", "adaptive must be of type bool, not 'perhaps'"),
         ("soft_sync:at_zero=never", "at_zero must be max1 or plus1 or none, not 'never'"),
-        ("backup_workers:backups=2", "backups must be fewer than the clients, 2, not 2"),
+        ("backup_workers:backups=2", "the clients, 2, not 2: no gradient would count"),
     ],
 )
 def test_a_bad_spec_is_refused_with_a_hint(spec: str, message: str) -> None:

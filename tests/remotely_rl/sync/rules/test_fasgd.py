@@ -77,6 +77,7 @@ def test_the_state_includes_the_statistics() -> None:
     before = play("fasgd", 2, round_robin(2, 10)).rule
     after = sync.make("fasgd", start(), 2, sync.sgd(0.1))
     after.load(before.state())
+    assert before.deviation == after.deviation
 
     for rule in (before, after):
         rule.push(0, start(), 9)
