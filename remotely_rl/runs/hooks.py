@@ -17,9 +17,9 @@
     on_end         the run has ended, and its folder is complete   the result
 
 Hooks run in the run's own thread, so a slow hook slows training.  A hook that raises ends the run
-gracefully: its state is saved, and the error names the hook.  Hooks are not saved: pass them again
-to resume.  With several learners they are called in rank 0, whose session is the run's.  The
-workers of a3c and n_step_q and the agents of ga3c do not send rollouts: there is no `on_rollout`.
+gracefully: its state is saved, and the error names the hook and the line.  Hooks are not saved: pass them again to resume.  With several
+learners they are called in rank 0, whose session is the run's.  The workers of a3c and n_step_q
+and the agents of ga3c do not send rollouts: there is no `on_rollout`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,6 +30,7 @@ from remotely_rl.acting.actor import Rollout
 from remotely_rl.acting.evaluation import Evaluation
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs.metrics import Row
+from remotely_rl.user_code import located
 
 if TYPE_CHECKING:
     from remotely_rl.runs.session import Result, Session
@@ -109,8 +110,7 @@ class Hooks:
                 getattr(hook, moment)(self._session, *args)
             except Exception as error:
                 raise TrainingError(
-                    f"the hook {type(hook).__name__} raised in {moment}:"
-                    f" {type(error).__name__}: {error}"
+                    f"the hook {type(hook).__name__} raised in {moment}: {located(error)}"
                 ) from error
 
 
@@ -127,8 +127,17 @@ def checked(hooks: Sequence[Any]) -> list[Hook]:
 
 
 def make(named: Any, name: str) -> Hook:
-    """Return the hook of `--hook FILE.py:NAME`, an instance or a callable that makes one."""
-    hook = named() if callable(named) else named
+    """Return the hook of `--hook FILE.py:NAME`, an instance or a callable that makes one.
+
+    Raises TrainingError if it is not a hook, or if making it raises.
+    """
+    try:
+        hook = named() if callable(named) else named
+    except Exception as error:
+        raise TrainingError(
+            f"--hook {name}, called without arguments, raised {located(error)}; it may also be an"
+            " instance"
+        ) from error
     if not isinstance(hook, Hook):
         raise TrainingError(
             f"--hook {name} is a {type(hook).__name__}, not a remotely_rl.Hook or its class"

@@ -117,11 +117,13 @@ def test_fields_that_cannot_be_changed_are_rejected(
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_hook_that_raises_is_named_and_the_run_can_be_resumed(
+def test_a_hook_that_raises_is_named_with_its_line_and_the_run_can_be_resumed(
     moment: str, tmp_path: Path
 ) -> None:
     config = dataclasses.replace(ROWS, total_steps=60)
-    with pytest.raises(TrainingError, match=f"the hook Raises raised in {moment}: ZeroDivision"):
+    line = Raises.fail.__code__.co_firstlineno + 1
+    said = rf"the hook Raises raised in {moment}: \S*test_hooks.py, line {line}: ZeroDivision"
+    with pytest.raises(TrainingError, match=said):
         a2c.train(config, run=tmp_path / "run", hooks=[Diary(), Raises(moment)])
     if moment != "on_start":  # before the first checkpoint
         assert a2c.train(TRAINED, resume=tmp_path / "run").ended == "100 steps are done"
@@ -154,6 +156,9 @@ def test_the_command_line_takes_a_class_or_an_instance() -> None:
     assert isinstance(make(Diary, "x.py:Diary"), Diary)
     with pytest.raises(TrainingError, match=r"--hook x\.py:f is a int"):
         make(lambda: 3, "x.py:f")
+    said = r"--hook x\.py:R, called without arguments, raised TypeError: Raises.*an instance"
+    with pytest.raises(TrainingError, match=said):
+        make(Raises, "x.py:R")
 
 
 @pytest.mark.parametrize(
