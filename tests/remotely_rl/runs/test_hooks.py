@@ -12,7 +12,7 @@ import pytest
 from examples import loggers
 from remotely_rl import Hook, TrainingError, a2c
 from remotely_rl.runs import metrics
-from remotely_rl.runs.hooks import make
+from remotely_rl.runs.hooks import checked, make
 from tests.remotely_rl.runs.sessions import TRAINED
 
 pytestmark = pytest.mark.usefixtures("local", "no_curve")
@@ -139,6 +139,27 @@ def test_an_object_that_is_not_a_hook_is_rejected_before_a_folder_is_made(
     with pytest.raises(TrainingError, match=said):
         a2c.train(TRAINED, run=tmp_path / "run", hooks=[hook])
     assert not (tmp_path / "run").exists()
+
+
+def test_a_method_that_no_run_calls_is_rejected_with_the_nearest_name() -> None:
+    class Typo(Hook):
+        def on_rows(self, session: Any, row: Any) -> None:
+            pass
+
+    with pytest.raises(TrainingError, match="Typo has on_rows, which no run calls, did you mean"):
+        checked([Typo()])
+
+
+def test_methods_from_classes_that_are_not_hooks_are_not_checked() -> None:
+    class Listener:
+        def on_message(self) -> None:
+            pass
+
+    class Both(Hook, Listener):
+        pass
+
+    both = Both()
+    assert checked([both]) == [both]
 
 
 def test_a_column_that_is_not_a_number_is_rejected_by_name(tmp_path: Path) -> None:
