@@ -3,13 +3,26 @@
 import importlib.util
 import re
 import sys
+import sysconfig
+import traceback
 import types
 from pathlib import Path
 from typing import Any
 
-from remotely_rl.errors import TrainingError, nearest
+import remotely
+from remotely_rl.errors import TrainingError, check_is_of_extra, nearest
 
 _named: dict[int, tuple[Any, str]] = {}  # id: object, FILE.py:NAME
+
+# Files that are not the user's, in tracebacks: Python's, those of installed packages, and ours,
+# which an editable install keeps elsewhere.
+OURS = (Path(__file__).parent, Path(remotely.__file__).parent)
+LIBRARY = re.compile(
+    "|".join(
+        ["<frozen ", ".*/(site|dist)-packages/"]
+        + [re.escape(f"{folder}/") for folder in (sysconfig.get_path("stdlib"), *OURS)]
+    )
+)
 
 
 def is_in_file(word: str) -> bool:
@@ -20,8 +33,8 @@ def is_in_file(word: str) -> bool:
 def named_in(option: str, word: str | None) -> Any:
     """Return the object NAME of FILE.py, for an option with the value `FILE.py:NAME`, or None.
 
-    `word_for` returns the word of that object.  Raises TrainingError if the file does not exist or
-    has no such name.
+    `word_for` returns the word of that object.  Raises TrainingError if the file does not exist,
+    raises an error, or has no such name.
     """
     if word is None:
         return None
@@ -47,6 +60,26 @@ def word_for(thing: Any) -> str | None:
     return _named.get(id(thing), (None, None))[1]
 
 
+def located(error: BaseException) -> str:
+    """Return an error as "FILE, line N: Error: text", at the innermost line of the user's code.
+
+    The place is left out if the traceback has only library code.
+    """
+    text, place = str(error), ""
+    if isinstance(error, SyntaxError) and error.filename:
+        text, place = error.msg, _place(error.filename, error.lineno)
+    else:
+        for frame in traceback.extract_tb(error.__traceback__):
+            if not LIBRARY.match(frame.filename):
+                place = _place(frame.filename, frame.lineno)
+    kind = type(error).__name__
+    return place + (f"{kind}: {text}" if text else kind)
+
+
+def _place(file: str, line: int | None) -> str:
+    return f"{file.removeprefix(f'{Path.cwd()}/')}, line {line}: "
+
+
 def _module_of(path: Path) -> types.ModuleType:
     """Return the module of a file.  The file runs only once, so that its classes exist once."""
     for module in list(sys.modules.values()):  # it may be the running script
@@ -60,7 +93,11 @@ def _module_of(path: Path) -> types.ModuleType:
     sys.modules[path.stem] = module  # so that its classes can be pickled, for actors
     try:
         spec.loader.exec_module(module)
-    except BaseException:
+    except BaseException as error:
         del sys.modules[path.stem]
-        raise
+        if isinstance(error, ModuleNotFoundError):
+            check_is_of_extra(error)
+        if isinstance(error, TrainingError) or not isinstance(error, Exception):
+            raise
+        raise TrainingError(located(error)) from error
     return module

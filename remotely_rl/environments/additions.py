@@ -25,7 +25,7 @@ import gymnasium
 from remotely.arguments import signature_of
 from remotely_rl import settings
 from remotely_rl.errors import TrainingError, nearest
-from remotely_rl.user_code import is_in_file, named_in
+from remotely_rl.user_code import is_in_file, located, named_in
 
 Env = gymnasium.Env[Any, Any]
 Wrapper = Callable[[Env], Env]
@@ -140,11 +140,15 @@ def resolve(reference: str, what: str = "wrapper") -> Any:
         found = named_in(f"the {what}", f"{where}:{name}")
     else:
         try:
-            found = functools.reduce(getattr, name.split("."), importlib.import_module(where))
-        except ImportError as error:
-            raise TrainingError(f"the {what} {reference} cannot be imported: {error}") from error
+            module = importlib.import_module(where)
+        except Exception as error:
+            raise TrainingError(
+                f"the {what} {reference} cannot be imported: {located(error)}"
+            ) from error
+        try:
+            found = functools.reduce(getattr, name.split("."), module)
         except AttributeError:
-            hint = nearest(name, vars(sys.modules[where]))
+            hint = nearest(name, vars(module))
             raise TrainingError(f"{where} has nothing called {name!r}{hint}") from None
     arguments = _arguments(reference, match["arguments"])
     return functools.partial(found, **arguments) if arguments else found

@@ -54,7 +54,7 @@ def play(
                 raise TrainingError(str(report))
         if not warning and isinstance(envs.vector, SupervisedVectorEnv):
             warning = envs.vector.rows.outside()
-    crashes = Crashes(lambda text: None, max_crash_rate)
+    crashes = Crashes(None, max_crash_rate)
     crashes.stepped(steps)
     for report in reports:
         crashes.add(report)

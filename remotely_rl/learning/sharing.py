@@ -209,7 +209,7 @@ class SegmentWork:
         self._report = Report(None, 0, [], {}, {})
         # Checks the crash rate here too: `gradient` loops until it has experience, and would never
         # return if all environments crash.
-        self._crashes = Crashes(lambda text: None, config.max_crash_rate)
+        self._crashes = Crashes(None, config.max_crash_rate)
 
     def gradient(self, parameters: Tensor, broadcast: Broadcast | None) -> Tensor:
         """Compute the gradient [P] of the next minibatch, at these parameters.

@@ -17,9 +17,10 @@
     on_end         the run has ended, and its folder is complete   the result
 
 Hooks run in the run's own thread, so a slow hook slows training.  A hook that raises ends the run
-gracefully: its state is saved, and the error names the hook.  Hooks are not saved: pass them again
-to resume.  With several learners they are called in rank 0, whose session is the run's.  The
-workers of a3c and n_step_q and the agents of ga3c do not send rollouts: there is no `on_rollout`.
+gracefully: its state is saved, and the error names the hook and the line.  A method `on_...` that
+is not in the table is refused.  Hooks are not saved: pass them again to resume.  With several
+learners they are called in rank 0, whose session is the run's.  The workers of a3c and n_step_q
+and the agents of ga3c do not send rollouts: there is no `on_rollout`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,8 +29,9 @@ from typing import TYPE_CHECKING, Any
 
 from remotely_rl.acting.actor import Rollout
 from remotely_rl.acting.evaluation import Evaluation
-from remotely_rl.errors import TrainingError
+from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.runs.metrics import Row
+from remotely_rl.user_code import located
 
 if TYPE_CHECKING:
     from remotely_rl.runs.session import Result, Session
@@ -71,6 +73,9 @@ class Hook:
         """The run has ended, and its folder is complete."""
 
 
+MOMENTS = tuple(name for name in vars(Hook) if name.startswith("on_"))
+
+
 class Hooks:
     """The hooks of a run, called in order."""
 
@@ -109,13 +114,16 @@ class Hooks:
                 getattr(hook, moment)(self._session, *args)
             except Exception as error:
                 raise TrainingError(
-                    f"the hook {type(hook).__name__} raised in {moment}:"
-                    f" {type(error).__name__}: {error}"
+                    f"the hook {type(hook).__name__} raised in {moment}: {located(error)}"
                 ) from error
 
 
 def checked(hooks: Sequence[Any]) -> list[Hook]:
-    """Return these hooks.  Raises TrainingError for anything that is not a Hook."""
+    """Return these hooks.
+
+    Raises TrainingError for anything that is not a Hook, and for a method `on_...` that no run
+    calls: it is probably misspelt.
+    """
     for hook in hooks:
         if isinstance(hook, type) and issubclass(hook, Hook):
             raise TrainingError(f"hooks has the class {hook.__name__}: pass an instance of it")
@@ -123,12 +131,33 @@ def checked(hooks: Sequence[Any]) -> list[Hook]:
             raise TrainingError(
                 f"hooks has a {type(hook).__name__}, not a remotely_rl.Hook: subclass that"
             )
+        for name in _methods(type(hook)):
+            if name.startswith("on_") and name not in MOMENTS:
+                hint = nearest(name, MOMENTS) or f"; a run calls {', '.join(MOMENTS)}"
+                raise TrainingError(
+                    f"the hook {type(hook).__name__} has {name}, which no run calls{hint}"
+                )
     return list(hooks)
 
 
+def _methods(kind: type[Hook]) -> list[str]:
+    """Return the methods of a hook, without those of classes that are not hooks."""
+    hooks = [each for each in kind.__mro__ if issubclass(each, Hook)]
+    return [name for each in hooks for name, value in vars(each).items() if callable(value)]
+
+
 def make(named: Any, name: str) -> Hook:
-    """Return the hook of `--hook FILE.py:NAME`, an instance or a callable that makes one."""
-    hook = named() if callable(named) else named
+    """Return the hook of `--hook FILE.py:NAME`, an instance or a callable that makes one.
+
+    Raises TrainingError if it is not a hook, or if making it raises.
+    """
+    try:
+        hook = named() if callable(named) else named
+    except Exception as error:
+        raise TrainingError(
+            f"--hook {name}, called without arguments, raised {located(error)}; it may also be an"
+            " instance"
+        ) from error
     if not isinstance(hook, Hook):
         raise TrainingError(
             f"--hook {name} is a {type(hook).__name__}, not a remotely_rl.Hook or its class"

@@ -314,8 +314,7 @@ class Session(Generic[C]):
                     self.say(f"the last good checkpoint is kept: --resume {self.folder.path}")
                 else:
                     self.say("there is no checkpoint yet to resume from")
-            ending = f"{type(error).__name__}: {error}" if error else self._ended
-            self._finish(ending, raised=error is not None)
+            self._finish(error)
         finally:
             self._at_end.close()
         if error is not raised and error is not None:
@@ -682,19 +681,23 @@ class Session(Generic[C]):
                 has_said = True
             self._look_at_evaluation(POLL_S)
 
-    def _finish(self, ended: str, raised: bool) -> None:
+    def _finish(self, error: BaseException | None) -> None:
         self.crashes.flush()
         now = self.seconds()
         try:
-            if not raised:
+            if error is None:
                 self._end_evaluations()
         finally:
             if self._recorder is not None:
                 self._recorder.finish(now, has_learner=self._saveable is not None)
         new_steps = self.env_steps - self._steps_before
+        ended = summary = self._ended
+        if error is not None:  # whoever catches it prints its text
+            kind = type(error).__name__
+            ended, summary = f"{kind}: {error}", f"ended by {kind}"
         self.result = Result.of(self.folder.path, ended, self.tally, new_steps)
         if self._recorder is not None:
-            self._recorder.say_summary(ended)
+            self._recorder.say_summary(summary)
             self._hooks.end(self.result)
 
 

@@ -79,12 +79,14 @@ class Crashes:
 
     def __init__(
         self,
-        say: Callable[[str], None],
+        say: Callable[[str], None] | None,
         max_rate: float = MAX_RATE,
         clock: Callable[[], float] = time.monotonic,
         keep: Callable[[CrashReport], object] = lambda report: None,
     ):
-        """`keep` is called with every report, logged or not."""
+        """Without `say` nothing is logged: the error of too many crashes has the details of the
+        first crash of each cause.  `keep` is called with every report, logged or not.
+        """
         self.rate = CrashRate(max_rate)
         self.last: CrashReport | None = None
         self._say = say
@@ -93,6 +95,7 @@ class Crashes:
         self._logged_at: float | None = None
         self._unlogged = 0
         self._logged_causes: set[Cause] = set()
+        self._details: dict[Cause, str] = {}  # of the first crash of each cause, without `say`
 
     def stepped(self, steps: int) -> None:
         """Count steps of environments."""
@@ -115,16 +118,19 @@ class Crashes:
         self.last = report
         if report.cause is not Cause.LOST:
             self.rate.crashed(report.lived)
+        if self._say is None and report.details:
+            self._details.setdefault(report.cause, report.details)
         self._unlogged += 1
         if self._is_due() or report.cause not in self._logged_causes:
             self.flush()
         if self.rate.is_too_high:
             self.flush()
-            raise TrainingError(
+            explained = (
                 f"the environments crash too often to learn from: {self.rate}; the last:"
                 f" {self.last}. Fix the environment, or allow more with max_crash_rate"
                 f" (crashes per step, now {self.rate.max_rate:g})"
             )
+            raise TrainingError("\n".join([explained, *self._details.values()]))
 
     def flush(self) -> None:
         """Log the crashes since the last message."""
@@ -140,7 +146,8 @@ class Crashes:
             )
         self._unlogged, self._logged_at = 0, now
         self._logged_causes.add(report.cause)
-        self._say(f"{message}\n{report.details}" if report.details else message)
+        if self._say is not None:
+            self._say(f"{message}\n{report.details}" if report.details else message)
 
     def _is_due(self) -> bool:
         return self._logged_at is None or self._clock() >= self._logged_at + LOG_EVERY_S

@@ -321,6 +321,28 @@ def test_an_error_of_the_user_is_one_sentence_and_status_2(command: list[str], s
     assert not remotely.is_connected()  # the error needs no cluster
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["broken.py:X"],
+        *(["ppo", option, "broken.py:X"] for option in ("--env", "--model", "--hook")),
+        ["ppo", "--wrapper", "broken.py:X"],
+        ["ppo", "--wrapper", "broken:X"],
+    ],
+)
+def test_an_error_while_a_users_file_is_imported_is_one_sentence_and_status_2(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("broken.py").write_text("\nimport troch\n")
+    done = invoke("train", *words)
+    assert done.exit_code == 2
+    *_, said = done.output.splitlines()
+    assert said.startswith("Error: ")
+    assert said.endswith("broken.py, line 2: ModuleNotFoundError: No module named 'troch'")
+    assert "Traceback" not in done.output
+
+
 def test_an_invalid_remotely_address_is_rejected(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -186,7 +186,7 @@ def test_a_file_is_executed_once(file: Path) -> None:
 
 def test_a_file_that_raised_is_executed_again(tmp_path: Path) -> None:
     word = written(tmp_path, "1 / 0")
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(TrainingError, match=r"own_algorithm\.py, line \d+: ZeroDivisionError"):
         algorithms.train_of(word)
     assert "own_algorithm" not in sys.modules
 

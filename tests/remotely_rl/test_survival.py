@@ -189,7 +189,10 @@ def test_environments_that_raise_in_the_probe_are_retried_and_then_reported(
             self.steps = SURVIVES - 1
             return super().step(action)
 
-    said = r"crash too often .* environment 0 raised in step 1, seed \d+: ValueError: the simulat"
+    said = (
+        r"crash too often .* environment 0 raised in step 1, seed \d+: ValueError: the simulat.*"
+        r"\nTraceback .*\n  File .*test_survival.py"
+    )
     with pytest.raises(TrainingError, match=said):
         training.make_learner(config("a2c", None, env=lambda: Hopeless(raise_one), probe_steps=100))
 

@@ -12,7 +12,7 @@ import pytest
 from examples import loggers
 from remotely_rl import Hook, TrainingError, a2c
 from remotely_rl.runs import metrics
-from remotely_rl.runs.hooks import make
+from remotely_rl.runs.hooks import checked, make
 from tests.remotely_rl.runs.sessions import TRAINED
 
 pytestmark = pytest.mark.usefixtures("local", "no_curve")
@@ -117,11 +117,13 @@ def test_fields_that_cannot_be_changed_are_rejected(
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_hook_that_raises_is_named_and_the_run_can_be_resumed(
+def test_a_hook_that_raises_is_named_with_its_line_and_the_run_can_be_resumed(
     moment: str, tmp_path: Path
 ) -> None:
     config = dataclasses.replace(ROWS, total_steps=60)
-    with pytest.raises(TrainingError, match=f"the hook Raises raised in {moment}: ZeroDivision"):
+    line = Raises.fail.__code__.co_firstlineno + 1
+    said = rf"the hook Raises raised in {moment}: \S*test_hooks.py, line {line}: ZeroDivision"
+    with pytest.raises(TrainingError, match=said):
         a2c.train(config, run=tmp_path / "run", hooks=[Diary(), Raises(moment)])
     if moment != "on_start":  # before the first checkpoint
         assert a2c.train(TRAINED, resume=tmp_path / "run").ended == "100 steps are done"
@@ -139,6 +141,27 @@ def test_an_object_that_is_not_a_hook_is_rejected_before_a_folder_is_made(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_method_that_no_run_calls_is_rejected_with_the_nearest_name() -> None:
+    class Typo(Hook):
+        def on_rows(self, session: Any, row: Any) -> None:
+            pass
+
+    with pytest.raises(TrainingError, match="Typo has on_rows, which no run calls, did you mean"):
+        checked([Typo()])
+
+
+def test_methods_from_classes_that_are_not_hooks_are_not_checked() -> None:
+    class Listener:
+        def on_message(self) -> None:
+            pass
+
+    class Both(Hook, Listener):
+        pass
+
+    both = Both()
+    assert checked([both]) == [both]
+
+
 def test_a_column_that_is_not_a_number_is_rejected_by_name(tmp_path: Path) -> None:
     class Talks(Hook):
         def on_row(self, session: Any, row: Any) -> None:
@@ -154,6 +177,9 @@ def test_the_command_line_takes_a_class_or_an_instance() -> None:
     assert isinstance(make(Diary, "x.py:Diary"), Diary)
     with pytest.raises(TrainingError, match=r"--hook x\.py:f is a int"):
         make(lambda: 3, "x.py:f")
+    said = r"--hook x\.py:R, called without arguments, raised TypeError: Raises.*an instance"
+    with pytest.raises(TrainingError, match=said):
+        make(Raises, "x.py:R")
 
 
 @pytest.mark.parametrize(

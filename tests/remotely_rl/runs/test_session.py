@@ -88,12 +88,16 @@ def loop_that_raises(run: training.Session[Any], error: Exception) -> None:
         raise error
 
 
-def test_a_loop_that_raises_keeps_its_checkpoint(tmp_path: Path) -> None:
+def test_a_loop_that_raises_keeps_its_checkpoint_and_leaves_the_sentence_to_the_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = session(tmp_path)
     with pytest.raises(TrainingError):
         loop_that_raises(run, TrainingError("actors die"))
     assert run.folder.checkpoint.exists()
     assert run.result.ended == "TrainingError: actors die"
+    *_, end = capsys.readouterr().out.splitlines()
+    assert end == f"ended by TrainingError; the run is in {run.folder.path}"
 
 
 def test_a_lost_learner_keeps_the_last_good_checkpoint(

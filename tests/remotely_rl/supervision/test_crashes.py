@@ -60,6 +60,16 @@ def test_too_many_crashes_raise_an_error_that_says_what_to_do() -> None:
         crashes.add(report(lived=0))
 
 
+def test_if_crashes_are_not_logged_the_error_has_the_first_details_of_each_cause() -> None:
+    crashes = Crashes(None, clock=Clock())
+    crashes.add(CrashReport(0, Cause.RAISED, "ValueError", "a traceback"))
+    for _ in range(8):
+        crashes.add(report(lived=0))
+    with pytest.raises(TrainingError) as raised:
+        crashes.add(CrashReport(0, Cause.RAISED, "ValueError", "another traceback"))
+    assert str(raised.value).splitlines()[1:] == ["a traceback", "a stack"]
+
+
 def test_the_first_crash_of_another_cause_is_logged_at_once() -> None:
     said: list[str] = []
     crashes = Crashes(said.append, clock=Clock())
