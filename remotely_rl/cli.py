@@ -111,7 +111,9 @@ def _train_command(name: str) -> click.Command:
         " a time.  [as many as fit]",
     )  # fmt: skip
     @click.option(
-        "--address", metavar="ADDRESS", help="Cluster: HOST:PORT, or ray:local.  [its own]"
+        "--address",
+        metavar="ADDRESS",
+        help="Cluster: HOST:PORT, or ray:local.  [REMOTELY_ADDRESS, or its own]",
     )
     def train_one(
         model: str | None,
