@@ -375,7 +375,7 @@ def test_a_run_folder_names_the_file_of_its_model(tmp_path: Path) -> None:
         (["--seed", "-1"], "seed must be at least 0, not -1"),
         (["--checkpoint", "first"], "'first' is not one of 'best', 'last'"),
         (["--checkpoint", "best"], "has no best.pt: too few episodes have ended"),
-        (["--env", "nowhere.py:Env"], "--env needs FILE.py:NAME with a file that exists"),
+        (["--env", "nowhere.py:Env"], "Error: there is no file nowhere.py"),
         (
             ["--env", "Acrobot-v1"],
             "are the observations and actions of Acrobot-v1 those of CartPol",

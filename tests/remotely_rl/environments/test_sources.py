@@ -42,6 +42,14 @@ def test_a_missing_package_of_an_environment_is_named() -> None:
         environments.make("no_such_module:Env-v0", 1)
 
 
+def test_a_name_in_a_module_is_told_from_an_id() -> None:
+    word = f"{toys.__name__}:Counting"
+    with pytest.raises(
+        TrainingError, match=r"Counting is not an id but in .*toys.py: --env .*, or"
+    ):
+        environments.make(word, 1)
+
+
 class Sized(toys.Counting):
     def __init__(self, size: Any, kind: type | None = None):
         super().__init__(size)
