@@ -44,7 +44,7 @@ class Trained(NamedTuple):
         With `greedy` it takes the most likely action; otherwise it samples one, seeded by `seed`.
         Logs crashes of environments; raises TrainingError if there are too many.
         """
-        crashes = Crashes(print, self.config.max_crash_rate)
+        crashes = Crashes(print, self.config.max_crash_rate, in_training=False)
         policy = Policy(self.config, self.model, envs.actions, envs.num_envs, greedy, seed)
         begins = np.ones(envs.num_envs, np.bool_)
         while True:
