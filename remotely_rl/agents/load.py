@@ -46,15 +46,10 @@ def load(
     with closing(config.make_environments(1)) as probe:
         probe.reset(config.seed)  # shows whether actions are masked
         network = config.make_model(model, probe.spec, probe.actions)
-    try:
-        run_folder.check_fits(path, state, network)
-    except TrainingError as error:
-        hint = ""
-        if model is None:
-            hint = "was it trained with a model of your own? Pass model=, or --model FILE.py:NAME: "
-        if (name := name_of(config.env)) != trained_in:
-            hint = f"are the observations and actions of {name} those of {trained_in}? "
-        raise TrainingError(f"{hint}{error}") from None
+    hint = run_folder.asks_about_spaces(name_of(config.env), trained_in)
+    if not hint and model is None:
+        hint = "was it trained with a model of your own? Pass model=, or --model FILE.py:NAME: "
+    run_folder.check_fits(path, state, network, hint)
     network.load_state_dict(state)
     return Trained(config, network.eval())
 

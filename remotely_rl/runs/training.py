@@ -397,8 +397,10 @@ def make_learner(
             networks.update_normalizers(network, trees.map_tree(torch.from_numpy, info.obs))
         if initial is None:
             return kind(config, network, info.actions)
-        saved = run_folder.load_checkpoint(initial)["learner"]
-        run_folder.check_fits(initial, saved["model"], network)
+        earlier = run_folder.load_checkpoint(initial)
+        saved = earlier["learner"]
+        hint = run_folder.asks_about_spaces(name_of(config.env), earlier["env"])
+        run_folder.check_fits(initial, saved["model"], network, hint)
         network.load_state_dict(saved["model"])
         made = kind(config, network, info.actions)
         if "scale" in saved:
