@@ -35,7 +35,7 @@ import remotely
 from remotely_rl import environments, networks, settings, trees
 from remotely_rl.acting import cluster, player
 from remotely_rl.acting.policy import one_thread
-from remotely_rl.config import Common, device_of, learners_of
+from remotely_rl.config import GROUPS, Common, device_of, learners_of
 from remotely_rl.environments import additions, checks, name_of
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import TrainingError, nearest
@@ -244,7 +244,10 @@ def _session(
         folder = run_folder.create(path, algorithm, config, *sources)
         return Session(algorithm, config, folder, process=process, hooks=hooks)
     folder, saved = earlier
-    run_folder.check_fits(folder.checkpoint, saved["learner"]["model"], model)
+    changed = [name for name in GROUPS["Network"] if name in config.overridden]
+    options = " ".join(settings.option(name, getattr(config, name)) for name in changed)
+    hint = f"leave out {options}: " if changed else ""
+    run_folder.check_fits(folder.checkpoint, saved["learner"]["model"], model, hint)
     run_folder.write(folder, algorithm, config, *sources)
     return Session(algorithm, config, folder, saved, process=process, hooks=hooks)
 

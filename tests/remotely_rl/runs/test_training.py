@@ -260,7 +260,9 @@ def test_a_checkpoint_of_another_model_is_rejected_and_the_run_is_kept(tmp_path:
     with pytest.raises(TrainingError, match=said):
         a2c.train(dataclasses.replace(config, total_steps=200), Narrow, resume=run)
     given = training.config_of(a2c.Config, "a2c", run, {"hidden": "8", "total_steps": 200})
-    with pytest.raises(TrainingError, match=r"^leave out --hidden 8: .* of another model: it holds"):
+    with pytest.raises(
+        TrainingError, match=r"^leave out --hidden 8: .* of another model: it holds"
+    ):
         a2c.train(given, resume=run)
     assert (run / "checkpoint.pt").read_bytes() == before
     assert training.config_of(a2c.Config, "a2c", run) == config
