@@ -192,6 +192,8 @@ def read(run: str | Path) -> RunConfig:
     of --seeds, the error names its runs.
     """
     folder = RunFolder(Path(run))
+    if folder.path.is_file():
+        raise TrainingError(f"{run} is a file: give the folder of its run, {folder.path.parent}")
     if not folder.path.is_dir():
         raise TrainingError(f"there is no run folder {run}")
     try:
