@@ -166,8 +166,8 @@ def check_is_known(source: Source, kwargs: Mapping[str, Any] | None = None) -> N
         return
     if not callable(source):
         raise TrainingError(
-            f"env is a {type(source).__name__}: pass an id, or a class or function that makes a new"
-            " environment in each call"
+            f"env is of type {type(source).__name__}: pass an id, or a class or function that makes"
+            " a new environment in each call"
         )
     try:
         given = {"num_envs": 1} if _takes_num_envs(source) else {}

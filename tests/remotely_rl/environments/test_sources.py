@@ -67,7 +67,7 @@ def test_a_source_that_needs_arguments_is_rejected_with_a_hint() -> None:
     with pytest.raises(TrainingError, match=r"missing a required argument: 'size'; pass functool"):
         environments.make(Sized, 1)
     assert environments.make(functools.partial(Sized, 5), 1).num_envs == 1
-    with pytest.raises(TrainingError, match="env is a Counting: pass an id, or a class or funct"):
+    with pytest.raises(TrainingError, match="env is of type Counting: pass an id, or a class or f"):
         environments.make(toys.Counting(), 1)  # type: ignore[arg-type]
 
 
