@@ -362,6 +362,7 @@ def test_a_run_writes_all_of_its_files_and_can_be_resumed(tmp_path: Path) -> Non
     first = metrics.read(run / "metrics.csv")[-1]
     done = invoke("train", "ppo", "--resume", str(run), "--total-steps", "180")
     assert done.exit_code == 0, done.output
+    assert f"\ncontinues at {first['time/env_steps']:,.0f} steps\n" in done.output
     rows = metrics.read(run / "metrics.csv")
     assert first in rows
     for counted in ("time/seconds", "time/env_steps", "rollout/episodes", "time/updates"):
@@ -384,7 +385,8 @@ def test_ctrl_c_ends_a_run_gracefully(tmp_path: Path) -> None:
     os.killpg(training.pid, signal.SIGINT)  # as a terminal: learner and actors
     rest, _ = training.communicate(timeout=60)
     assert training.returncode == 0, rest
-    assert rest.splitlines()[-1] == f"stopped by SIGINT; the run is in {run}"
+    ended = f"stopped by SIGINT; the run is in {run}; --resume {run} continues it"
+    assert rest.splitlines()[-1] == ended
     assert "Traceback" not in rest
     assert {"checkpoint.pt", "curve.png"} <= {path.name for path in run.iterdir()}
 

@@ -276,7 +276,9 @@ class Watches(Hook):
         self.model = copy.deepcopy(session.learner.model.state_dict())
 
 
-def test_a_run_can_start_with_the_model_of_another_and_its_units_of_values(tmp_path: Path) -> None:
+def test_a_run_can_start_with_the_model_of_another_and_its_units_of_values(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     a2c.train(TRAINED, run=tmp_path / "first")
     saved = run_folder.load_checkpoint(tmp_path / "first" / "checkpoint.pt")["learner"]
     watches = Watches()
@@ -285,6 +287,7 @@ def test_a_run_can_start_with_the_model_of_another_and_its_units_of_values(tmp_p
     assert watches.model.keys() == saved["model"].keys()
     assert all(torch.equal(part, saved["model"][name]) for name, part in watches.model.items())
     assert list(watches.scale) == saved["scale"]
+    assert f"\nbegins with the model of {tmp_path / 'first'}\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
