@@ -19,10 +19,11 @@ from remotely_rl.trees import Tree
 
 
 class Trained(NamedTuple):
-    """A trained model, and the config of its run."""
+    """A trained model, and the config of its run.  `by` says how it was trained, for people."""
 
     config: Common
     model: nn.Module
+    by: str = ""
 
     def environments(
         self, count: int, watch: Watch | None = None, **env_kwargs: Any

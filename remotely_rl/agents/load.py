@@ -39,7 +39,8 @@ def load(
     config = training.config_of(by.Config, by.algorithm, run, given)
     path = _checkpoint(folder, which)
     try:
-        state = run_folder.load_checkpoint(path)["learner"]["model"]
+        saved = run_folder.load_checkpoint(path)
+        state, steps = saved["learner"]["model"], saved["counters"]["env_steps"]
     except (KeyError, TypeError):
         raise TrainingError(f"{path} holds no model") from None
     model = training.model_of(run) if model is None else model
@@ -51,7 +52,7 @@ def load(
         hint = "was it trained with a model of your own? Pass model=, or --model FILE.py:NAME: "
     run_folder.check_fits(path, state, network, hint)
     network.load_state_dict(state)
-    return Trained(config, network.eval())
+    return Trained(config, network.eval(), f"{by.algorithm} on {trained_in}, {steps:,} steps")
 
 
 def _checkpoint(folder: RunFolder, which: str) -> Path:

@@ -16,6 +16,7 @@ import torch
 from click.testing import CliRunner, Result
 from torch import nn
 
+import remotely_rl
 from remotely_rl import a2c, networks, user_code
 from remotely_rl.acting.evaluation import (
     STUDENT_T,
@@ -175,6 +176,11 @@ def test_the_last_or_the_best_checkpoint_is_loaded(run: Path) -> None:
     torch.save(content, run / "best.pt")
     assert torch.equal(toys.weights(load.load(run, "last").model), last)
     assert not torch.equal(toys.weights(load.load(run, "best").model), last)
+
+
+def test_a_printed_agent_names_its_algorithm_environment_and_steps(run: Path) -> None:
+    steps = torch.load(run / "checkpoint.pt", weights_only=True)["counters"]["env_steps"]
+    assert repr(remotely_rl.load(run)) == f"<Agent: a2c on CartPole-v1, {steps:,} steps>"
 
 
 def test_evaluation_does_not_unpickle_the_actors_state(
