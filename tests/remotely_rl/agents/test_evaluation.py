@@ -340,7 +340,7 @@ def test_a_run_folder_names_the_file_of_its_environments(tmp_path: Path) -> None
     moved = file.rename(run / file.name)
     done = invoke(*command)
     assert done.exit_code == 2
-    assert "/another_own_game.py:Game, and the environment needs FILE.py:NAME" in done.output
+    assert f":Game, and there is no file {file}; pass it with env= or --env FILE" in done.output
 
     config = json.loads((run / "config.json").read_text())
     (run / "config.json").write_text(json.dumps({**config, "env_source": f"{moved}:Game"}))
