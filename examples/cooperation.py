@@ -1,6 +1,6 @@
 """Cooperation of three agents with one policy: simple_spread of MPE2.
 
-    pip install 'remotely-actors[multi]'
+    pip install '.[multi]'  # in a checkout
     python examples/cooperation.py [MINUTES]
 
 The agents learn to cover three landmarks.  The reward falls with the distance from each landmark to

@@ -1,6 +1,6 @@
 """An Optuna sweep: each trial is a run, several run at a time, and a hook prunes poor ones.
 
-    pip install 'remotely-actors[sweep]'
+    pip install '.[sweep]'  # in a checkout
     python examples/optuna_sweep.py
 
 Trials run in processes of the cluster and share the study through a file.  Run the script again to

@@ -111,7 +111,9 @@ def _train_command(name: str) -> click.Command:
         " a time.  [as many as fit]",
     )  # fmt: skip
     @click.option(
-        "--address", metavar="ADDRESS", help="Cluster: HOST:PORT, or ray:local.  [its own]"
+        "--address",
+        metavar="ADDRESS",
+        help="Cluster: HOST:PORT, or ray:local.  [REMOTELY_ADDRESS, or its own]",
     )
     def train_one(
         model: str | None,
@@ -508,7 +510,10 @@ def play(
 
 @main.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
-@click.option("--out", metavar="FILE.png", help="Where to draw it.  [curve.png beside the runs]")
+@click.option(
+    "--out", metavar="FILE.png", help="Where to draw it.  [curve.png beside the runs, or in a"
+    " single RUN]",
+)  # fmt: skip
 @click.option("--x", "over", type=click.Choice(["minutes", "steps"]), help="One panel.  [both]")
 def plot(runs: tuple[str, ...], out: str | None, over: str | None) -> None:
     """Draw the learning curves of one or more RUN folders.

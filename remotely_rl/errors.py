@@ -54,5 +54,5 @@ def check_is_of_extra(error: ModuleNotFoundError) -> None:
     if package in OF_EXTRA:
         raise TrainingError(
             f"remotely_rl needs {package}, which is not installed:"
-            " pip install 'remotely-actors[rl]'"
+            " pip install '.[rl]' in a checkout of remotely"
         ) from error

@@ -38,10 +38,14 @@ def named_in(option: str, word: str | None) -> Any:
     """
     if word is None:
         return None
-    file, _, name = word.rpartition(":")
+    file, _, name = (word, "", "") if word.endswith(".py") else word.rpartition(":")
     path = Path(file)
-    if not file or not path.is_file():
-        raise TrainingError(f"{option} needs FILE.py:NAME with a file that exists, not {word!r}")
+    if not path.is_file():
+        if is_in_file(file):
+            raise TrainingError(f"there is no file {file}")
+        raise TrainingError(f"{option} needs FILE.py:NAME, not {word!r}")
+    if not name:
+        raise TrainingError(f"{option} needs a name in the file too: {file}:NAME")
     path = path.resolve()
     if str(path.parent) not in sys.path:  # for imports of modules beside it, as in `python FILE.py`
         sys.path.insert(0, str(path.parent))

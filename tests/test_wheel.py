@@ -196,7 +196,7 @@ def test_training_without_its_extra_says_what_to_install(
     assert f"remotely_rl needs {package}, which is not installed: pip install" in done.stderr
     assert "Traceback" not in done.stderr
     done = run(installed, tmp_path, "python", "-c", "import remotely_rl; remotely_rl.ppo")
-    assert "pip install 'remotely-actors[rl]'" in done.stderr.splitlines()[-1]
+    assert "pip install '.[rl]'" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

@@ -37,5 +37,5 @@ def check_is_installed() -> None:
     if missing := [name for name in NEEDS if find_spec(name) is None]:
         raise RemotelyError(
             f"the dashboard needs {' and '.join(missing)}, from the extra `dashboard`: "
-            "pip install 'remotely-actors[dashboard]'"
+            "pip install '.[dashboard]' in a checkout of remotely"
         )

@@ -13,7 +13,7 @@ FORKED = (
     f"remotely.connect() here first, which without an address starts another cluster. {SHARED}"
 )
 # Alternatives to starting a master.
-OWN_CLUSTER = ", or call remotely.connect() without an address for a cluster of your own"
+OWN_CLUSTER = ", or leave out the address and unset REMOTELY_ADDRESS for a cluster of your own"
 RUNS_ALREADY = "; if it runs, its --host may admit its own machine only"
 
 # Why a connection to a port of another machine fails, by the kernel's errno.

@@ -19,10 +19,11 @@ from remotely_rl.trees import Tree
 
 
 class Trained(NamedTuple):
-    """A trained model, and the config of its run."""
+    """A trained model, and the config of its run.  `by` says how it was trained, for people."""
 
     config: Common
     model: nn.Module
+    by: str = ""
 
     def environments(
         self, count: int, watch: Watch | None = None, **env_kwargs: Any
@@ -44,7 +45,7 @@ class Trained(NamedTuple):
         With `greedy` it takes the most likely action; otherwise it samples one, seeded by `seed`.
         Logs crashes of environments; raises TrainingError if there are too many.
         """
-        crashes = Crashes(print, self.config.max_crash_rate)
+        crashes = Crashes(print, self.config.max_crash_rate, in_training=False)
         policy = Policy(self.config, self.model, envs.actions, envs.num_envs, greedy, seed)
         begins = np.ones(envs.num_envs, np.bool_)
         while True:

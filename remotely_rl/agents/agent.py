@@ -75,6 +75,9 @@ class Agent:
         self._policy: Policy | None = None
         self._begins: NDArray[np.bool_] = np.ones(0, np.bool_)
 
+    def __repr__(self) -> str:
+        return f"<Agent: {self.trained.by or type(self.model).__name__}>"
+
     def act(
         self, obs: Any, *, deterministic: bool = True, mask: Any = None, begins: Begins = False
     ) -> Any:

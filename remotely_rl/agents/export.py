@@ -107,7 +107,8 @@ def write(agent: "Agent", path: Path) -> Path:
                 _write_onnx(program, inputs, names, graph.outputs, path)
     except ImportError as error:
         raise TrainingError(
-            f"{error}: writing ONNX needs more packages, pip install 'remotely-actors[export]'"
+            f"{error}: writing ONNX needs more packages, pip install '.[export]' in a checkout of"
+            " remotely"
         ) from error
     except Exception as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)

@@ -39,24 +39,20 @@ def load(
     config = training.config_of(by.Config, by.algorithm, run, given)
     path = _checkpoint(folder, which)
     try:
-        state = run_folder.load_checkpoint(path)["learner"]["model"]
+        saved = run_folder.load_checkpoint(path)
+        state, steps = saved["learner"]["model"], saved["counters"]["env_steps"]
     except (KeyError, TypeError):
         raise TrainingError(f"{path} holds no model") from None
     model = training.model_of(run) if model is None else model
     with closing(config.make_environments(1)) as probe:
         probe.reset(config.seed)  # shows whether actions are masked
         network = config.make_model(model, probe.spec, probe.actions)
-    try:
-        run_folder.check_fits(path, state, network)
-    except TrainingError as error:
-        hint = ""
-        if model is None:
-            hint = "was it trained with a model of your own? Pass model=, or --model FILE.py:NAME: "
-        if (name := name_of(config.env)) != trained_in:
-            hint = f"are the observations and actions of {name} those of {trained_in}? "
-        raise TrainingError(f"{hint}{error}") from None
+    hint = run_folder.asks_about_spaces(name_of(config.env), trained_in)
+    if not hint and model is None:
+        hint = "was it trained with a model of your own? Pass model=, or --model FILE.py:NAME: "
+    run_folder.check_fits(path, state, network, hint)
     network.load_state_dict(state)
-    return Trained(config, network.eval())
+    return Trained(config, network.eval(), f"{by.algorithm} on {trained_in}, {steps:,} steps")
 
 
 def _checkpoint(folder: RunFolder, which: str) -> Path:

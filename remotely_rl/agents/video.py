@@ -233,7 +233,7 @@ def _find_ffmpeg() -> str:
         return str(imageio_ffmpeg.get_ffmpeg_exe())
     except ImportError:
         raise TrainingError(
-            "a video needs an encoder: pip install 'remotely-actors[video]'"
+            "a video needs an encoder: pip install '.[video]' in a checkout of remotely"
         ) from None
     except RuntimeError as error:
         raise TrainingError(f"a video needs an encoder: {error}") from error

@@ -117,7 +117,10 @@ class Config(Common):
 
     def remarks(self, is_own_model: bool = False) -> list[str]:
         steps, width = self.resolved("rollout_steps"), self.actors * self.rows_per_actor
-        rows = f"a round has {steps * width:,} rows: {steps:,} steps of {width:,} environments"
+        each = "1 step" if steps == 1 else f"{steps:,} steps"
+        rows = f"a round has {steps * width:,} rows: {each} of {width:,} environments"
+        if self.rollout_steps is None and steps * width != self.batch_rows:
+            rows += f"; batch_rows={self.batch_rows:,} is rounded to whole steps of all"
         return [rows, *super().remarks(is_own_model)]
 
 

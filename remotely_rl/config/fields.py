@@ -71,7 +71,9 @@ NormalizeAdvantage = Annotated[bool, "scale advantages to mean 0 and standard de
 
 # --- losses and steps -----------------------------------------------------------------------------
 
-LearningRate = Annotated[float, "Adam's learning rate at the start", NOT_NEGATIVE]
+LearningRate = Annotated[
+    float, "learning rate of Adam, or of your own optimizer, at the start", NOT_NEGATIVE
+]
 LearningRateEnd = Annotated[
     float | None,
     "learning rate at the end of the schedule; none: {cls.rate_end:g}, or learning_rate if that is"

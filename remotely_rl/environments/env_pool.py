@@ -120,7 +120,7 @@ def _imported(env_id: str) -> Any:
         import envpool  # noqa: PLC0415 - an extra, and its import registers 1,600 environments
     except ImportError as error:
         raise TrainingError(
-            f"{env_id} needs EnvPool ({error}): pip install 'remotely-actors[envpool]'"
+            f"{env_id} needs EnvPool ({error}): pip install '.[envpool]' in a checkout of remotely"
         ) from error
     return envpool
 

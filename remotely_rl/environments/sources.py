@@ -3,6 +3,7 @@
 import copy
 import functools
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -160,12 +161,13 @@ def check_is_known(source: Source, kwargs: Mapping[str, Any] | None = None) -> N
             if kwargs:
                 _check_arguments(source, spec, kwargs)
         except (gymnasium.error.Error, ImportError) as error:
-            raise TrainingError(f"Gymnasium cannot make {source!r}: {error}") from error
+            why = _is_no_id(source) or error
+            raise TrainingError(f"Gymnasium cannot make {source!r}: {why}") from error
         return
     if not callable(source):
         raise TrainingError(
-            f"env is a {type(source).__name__}: pass an id, or a class or function that makes a new"
-            " environment in each call"
+            f"env is of type {type(source).__name__}: pass an id, or a class or function that makes"
+            " a new environment in each call"
         )
     try:
         given = {"num_envs": 1} if _takes_num_envs(source) else {}
@@ -264,6 +266,15 @@ def _wrong_type(source: Callable[..., Any], made: object, expected: str) -> str:
             f" env=remotely_rl.{how}(...)"
         )
     return f"{name_of(source)} returned a {type(made).__name__}; expected a {expected}"
+
+
+def _is_no_id(word: str) -> str:
+    """Return how to pass module:NAME if NAME is in that module, rather than an id; otherwise ""."""
+    module, _, name = word.partition(":")
+    if not hasattr(sys.modules.get(module), name):
+        return ""
+    file = f"{module.replace('.', '/')}.py"
+    return f"{name} is not an id but in {file}: --env {file}:{name}, or env={module}.{name}"
 
 
 def _closest_id(env_id: str) -> str:

@@ -118,7 +118,9 @@ class Recorder:
         """Tell the user how the run ended."""
         if clipped := self._clipping.summary():
             self.say(clipped)
-        self.say(f"{ended}; the run is in {self._folder.path}")
+        path = self._folder.path
+        more = f"; --resume {path} continues it" if ended.startswith("stopped by SIG") else ""
+        self.say(f"{ended}; the run is in {path}{more}")
 
     def _write_row(self, now: float) -> None:
         self._has_curve = self._has_curve or bool(self._tally.recent)

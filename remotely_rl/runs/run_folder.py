@@ -195,6 +195,8 @@ def read(run: str | Path) -> RunConfig:
     of --seeds, the error names its runs.
     """
     folder = RunFolder(Path(run))
+    if folder.path.is_file():
+        raise TrainingError(f"{run} is a file: give the folder of its run, {folder.path.parent}")
     if not folder.path.is_dir():
         raise TrainingError(f"there is no run folder {run}")
     try:
@@ -347,14 +349,24 @@ def best_of(path: Path) -> tuple[float, float]:
         return -math.inf, -math.inf
 
 
-def check_fits(path: Path, state: "dict[str, Tensor]", model: "nn.Module") -> None:
-    """Raise TrainingError, naming the first difference, if `state` is of another model."""
+def asks_about_spaces(env: str, trained_in: str) -> str:
+    """Return a hint for `check_fits` if `env` is not the environment that a run was trained in."""
+    if env == trained_in:
+        return ""
+    return f"are the observations and actions of {env} those of {trained_in}? "
+
+
+def check_fits(path: Path, state: "dict[str, Tensor]", model: "nn.Module", hint: str = "") -> None:
+    """Raise TrainingError, naming the first difference, if `state` is of another model.
+
+    The error begins with `hint`.
+    """
     own = model.state_dict()
     for name in [*own, *state]:
         here = list(own[name].shape) if name in own else "nothing"
         there = list(state[name].shape) if name in state else "nothing"
         if here != there:
             raise TrainingError(
-                f"{path} is a checkpoint of another model: it holds {there} as {name!r},"
+                f"{hint}{path} is a checkpoint of another model: it holds {there} as {name!r},"
                 f" {type(model).__name__} has {here}"
             )

@@ -35,7 +35,7 @@ import remotely
 from remotely_rl import environments, networks, settings, trees
 from remotely_rl.acting import cluster, player
 from remotely_rl.acting.policy import one_thread
-from remotely_rl.config import Common, device_of, learners_of
+from remotely_rl.config import GROUPS, Common, device_of, learners_of
 from remotely_rl.environments import additions, checks, name_of
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import TrainingError, nearest
@@ -195,7 +195,11 @@ def begin(
         process.restore()
         raise
     session.learner = made
+    start_of = [f"continues at {session.env_steps:,} steps"] if earlier else []
+    if initial is not None:
+        start_of = [f"begins with the model of {initial}"]
     session.opening = [
+        *start_of,
         *progress.summary(made.model, info), f"learning rate: {made.learning_rate}", *info.warnings,
         *config.remarks(is_own_model=model is not None), *run_folder.remarks(config),
     ]  # fmt: skip
@@ -246,7 +250,10 @@ def _session(
         folder = run_folder.create(path, algorithm, config, *sources)
         return Session(algorithm, config, folder, process=process, hooks=hooks)
     folder, saved = earlier
-    run_folder.check_fits(folder.checkpoint, saved["learner"]["model"], model)
+    changed = [name for name in GROUPS["Network"] if name in config.overridden]
+    options = " ".join(settings.option(name, getattr(config, name)) for name in changed)
+    hint = f"leave out {options}: " if changed else ""
+    run_folder.check_fits(folder.checkpoint, saved["learner"]["model"], model, hint)
     run_folder.write(folder, algorithm, config, *sources)
     return Session(algorithm, config, folder, saved, process=process, hooks=hooks)
 
@@ -403,8 +410,10 @@ def make_learner(
             networks.update_normalizers(network, trees.map_tree(torch.from_numpy, info.obs))
         if initial is None:
             return kind(config, network, info.actions)
-        saved = run_folder.load_checkpoint(initial)["learner"]
-        run_folder.check_fits(initial, saved["model"], network)
+        earlier = run_folder.load_checkpoint(initial)
+        saved = earlier["learner"]
+        hint = run_folder.asks_about_spaces(name_of(config.env), earlier["env"])
+        run_folder.check_fits(initial, saved["model"], network, hint)
         network.load_state_dict(saved["model"])
         made = kind(config, network, info.actions)
         if "scale" in saved:

@@ -83,15 +83,18 @@ class Crashes:
         max_rate: float = MAX_RATE,
         clock: Callable[[], float] = time.monotonic,
         keep: Callable[[CrashReport], object] = lambda report: None,
+        in_training: bool = True,
     ):
         """Without `say` nothing is logged: the error of too many crashes has the details of the
-        first crash of each cause.  `keep` is called with every report, logged or not.
+        first crash of each cause.  `keep` is called with every report, logged or not.  Not
+        `in_training`, the user cannot set `max_rate`.
         """
         self.rate = CrashRate(max_rate)
         self.last: CrashReport | None = None
         self._say = say
         self._clock = clock
         self._keep = keep
+        self._in_training = in_training
         self._logged_at: float | None = None
         self._unlogged = 0
         self._logged_causes: set[Cause] = set()
@@ -125,12 +128,14 @@ class Crashes:
             self.flush()
         if self.rate.is_too_high:
             self.flush()
-            explained = (
-                f"the environments crash too often to learn from: {self.rate}; the last:"
-                f" {self.last}. Fix the environment, or allow more with max_crash_rate"
-                f" (crashes per step, now {self.rate.max_rate:g})"
+            aim = " to learn from" if self._in_training else ""
+            why = f"the environments crash too often{aim}: {self.rate}; the last: {self.last}"
+            more = (
+                ", or allow more with max_crash_rate= or --max-crash-rate (crashes per step, now"
+                f" {self.rate.max_rate:g})"
             )
-            raise TrainingError("\n".join([explained, *self._details.values()]))
+            fix = f"Fix the environment{more if self._in_training else ''}"
+            raise TrainingError("\n".join([f"{why}. {fix}", *self._details.values()]))
 
     def flush(self) -> None:
         """Log the crashes since the last message."""

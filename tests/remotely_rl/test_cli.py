@@ -260,20 +260,22 @@ def test_a_wrong_rule_or_optimizer_leaves_no_folder(
     ("word", "said"),
     [
         ("{file}:Yours", "my_model.py has nothing called 'Yours'"),
-        ("{file}", "--model needs FILE.py:NAME with a file that exists, not"),
-        ("nowhere.py:Mine", "with a file that exists, not 'nowhere.py:Mine'"),
-        ("Mine", "with a file that exists, not 'Mine'"),
-        ("{folder}:Mine", "with a file that exists, not"),
+        ("{file}", "--model needs a name in the file too: {file}:NAME"),
+        ("{file}:", "--model needs a name in the file too: {file}:NAME"),
+        ("nowhere.py", "there is no file nowhere.py"),
+        ("nowhere.py:Mine", "there is no file nowhere.py"),
+        ("Mine", "--model needs FILE.py:NAME, not 'Mine'"),
+        ("{folder}:Mine", "--model needs FILE.py:NAME, not"),
         ("{folder}/notes.txt:Mine", "notes.txt is not a Python file"),
     ],
 )
 def test_a_missing_model_is_rejected_with_a_hint(tmp_path: Path, word: str, said: str) -> None:
     (tmp_path / "my_model.py").write_text(OWN)
     (tmp_path / "notes.txt").write_text("buy milk")
-    word = word.format(file=tmp_path / "my_model.py", folder=tmp_path)
-    done = invoke("train", "impala", "--model", word)
+    where = {"file": tmp_path / "my_model.py", "folder": tmp_path}
+    done = invoke("train", "impala", "--model", word.format(**where))
     assert done.exit_code == 2
-    assert said in done.output
+    assert said.format(**where) in done.output
     assert "Traceback" not in done.output
 
 
@@ -302,7 +304,7 @@ def test_a_missing_model_is_rejected_with_a_hint(tmp_path: Path, word: str, said
             ["train", "impala", "--learners", "2"],
             "Error: impala has one learner: its actors are as",
         ),
-        (["train", "impala", "--env", "grid.py"], "--env needs FILE.py:NAME with a file that exis"),
+        (["train", "impala", "--env", "grid.py"], "Error: there is no file grid.py"),
         (["train", "impala", "--env", "pong"], "did you mean 'ALE/Pong-v5'?"),
         (["train", "impala", *TINY, "--run", "."], "exists already"),
         (["train", "impala", "--preset", "papers"], "impala has no preset 'papers', did you mean"),
@@ -382,6 +384,7 @@ def test_a_run_writes_all_of_its_files_and_can_be_resumed(tmp_path: Path) -> Non
     first = metrics.read(run / "metrics.csv")[-1]
     done = invoke("train", "ppo", "--resume", str(run), "--total-steps", "180")
     assert done.exit_code == 0, done.output
+    assert f"\ncontinues at {first['time/env_steps']:,.0f} steps\n" in done.output
     rows = metrics.read(run / "metrics.csv")
     assert first in rows
     for counted in ("time/seconds", "time/env_steps", "rollout/episodes", "time/updates"):
@@ -404,7 +407,8 @@ def test_ctrl_c_ends_a_run_gracefully(tmp_path: Path) -> None:
     os.killpg(training.pid, signal.SIGINT)  # as a terminal: learner and actors
     rest, _ = training.communicate(timeout=60)
     assert training.returncode == 0, rest
-    assert rest.splitlines()[-1] == f"stopped by SIGINT; the run is in {run}"
+    ended = f"stopped by SIGINT; the run is in {run}; --resume {run} continues it"
+    assert rest.splitlines()[-1] == ended
     assert "Traceback" not in rest
     assert {"checkpoint.pt", "curve.png"} <= {path.name for path in run.iterdir()}
 

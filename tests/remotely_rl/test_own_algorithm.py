@@ -234,7 +234,7 @@ def test_an_incomplete_algorithm_is_rejected_with_what_it_lacks(
 def test_a_missing_file_is_rejected(tmp_path: Path) -> None:
     done = invoke("train", str(tmp_path / "nowhere.py:train"))
     assert done.exit_code == 2
-    assert "an algorithm of your own needs FILE.py:NAME with a file that exists" in done.output
+    assert f"Error: there is no file {tmp_path / 'nowhere.py'}" in done.output
 
 
 @pytest.mark.usefixtures("local", "no_curve")

@@ -16,6 +16,7 @@ import torch
 from click.testing import CliRunner, Result
 from torch import nn
 
+import remotely_rl
 from remotely_rl import a2c, networks, user_code
 from remotely_rl.acting.evaluation import (
     STUDENT_T,
@@ -116,7 +117,8 @@ def test_crashed_episodes_do_not_count_and_too_many_crashes_raise() -> None:
     agent = untrained(Breaks)
     assert measure(agent, 100, greedy=True, envs=4).lengths == [1] * 100
     Breaks.chance = 1.0
-    with pytest.raises(TrainingError, match=r"crash too often .* the simulator broke"):
+    said = r"crash too often: .* the simulator broke\. Fix the environment$"  # no setting of a run
+    with pytest.raises(TrainingError, match=said):
         measure(agent, 9, greedy=True, envs=2)
 
 
@@ -174,6 +176,11 @@ def test_the_last_or_the_best_checkpoint_is_loaded(run: Path) -> None:
     torch.save(content, run / "best.pt")
     assert torch.equal(toys.weights(load.load(run, "last").model), last)
     assert not torch.equal(toys.weights(load.load(run, "best").model), last)
+
+
+def test_a_printed_agent_names_its_algorithm_environment_and_steps(run: Path) -> None:
+    steps = torch.load(run / "checkpoint.pt", weights_only=True)["counters"]["env_steps"]
+    assert repr(remotely_rl.load(run)) == f"<Agent: a2c on CartPole-v1, {steps:,} steps>"
 
 
 def test_evaluation_does_not_unpickle_the_actors_state(
@@ -333,7 +340,7 @@ def test_a_run_folder_names_the_file_of_its_environments(tmp_path: Path) -> None
     moved = file.rename(run / file.name)
     done = invoke(*command)
     assert done.exit_code == 2
-    assert "/another_own_game.py:Game, and the environment needs FILE.py:NAME" in done.output
+    assert f":Game, and there is no file {file}; pass it with env= or --env FILE" in done.output
 
     config = json.loads((run / "config.json").read_text())
     (run / "config.json").write_text(json.dumps({**config, "env_source": f"{moved}:Game"}))
@@ -375,7 +382,7 @@ def test_a_run_folder_names_the_file_of_its_model(tmp_path: Path) -> None:
         (["--seed", "-1"], "seed must be at least 0, not -1"),
         (["--checkpoint", "first"], "'first' is not one of 'best', 'last'"),
         (["--checkpoint", "best"], "has no best.pt: too few episodes have ended"),
-        (["--env", "nowhere.py:Env"], "--env needs FILE.py:NAME with a file that exists"),
+        (["--env", "nowhere.py:Env"], "Error: there is no file nowhere.py"),
         (
             ["--env", "Acrobot-v1"],
             "are the observations and actions of Acrobot-v1 those of CartPol",

@@ -215,7 +215,7 @@ def test_without_an_encoder_the_error_says_how_to_install_one(
     counting: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    with pytest.raises(TrainingError, match=r"pip install 'remotely-actors\[video\]'"):
+    with pytest.raises(TrainingError, match=r"pip install '\.\[video\]'"):
         play(counting, tmp_path / "out.mp4", env=toys.Drawn)
     play(counting, env=toys.Counting)  # without a video none is needed
 

@@ -44,7 +44,10 @@ def test_more_actors_make_rounds_shorter_not_larger(actors: int, steps: int, row
     config = ppo.Config(env=toys.Guess, actors=actors)
     reward = toys.actor(config, toys.network()).sample().trajectory.reward
     assert (reward.shape, actors * reward.size) == ((steps, 16), rows)
-    assert f"a round has {rows:,} rows: {steps:,} steps of {16 * actors:,} " in config.remarks()[0]
+    each = f"{steps} step{'s' if steps > 1 else ''}"
+    rounded = "" if rows == 2048 else "; batch_rows=2,048 is rounded to whole steps of all"
+    said = f"a round has {rows:,} rows: {each} of {16 * actors:,} environments{rounded}"
+    assert config.remarks()[0] == said
 
 
 def test_given_rollout_steps_override_batch_rows() -> None:

@@ -1,6 +1,6 @@
 """Tests of every screen in a real browser.
 
-Needs Playwright (`pip install 'remotely-actors[browser]'`) and a Chromium on PATH (on Debian,
+Needs Playwright (`pip install '.[browser]'`) and a Chromium on PATH (on Debian,
 `apt install chromium`); without them these tests are skipped.
 """
 

@@ -65,7 +65,7 @@ def pool(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     if request.param == "stand-in":
         monkeypatch.setitem(sys.modules, "envpool", STAND_IN)
     elif importlib.util.find_spec("envpool") is None:
-        pytest.skip("EnvPool is not installed: pip install 'remotely-actors[envpool]'")
+        pytest.skip("EnvPool is not installed: pip install '.[envpool]'")
 
 
 def test_envpool_episodes_follow_next_step_autoreset() -> None:
@@ -133,9 +133,7 @@ def test_unsupported_options_of_envpool_are_rejected(
 
 def test_without_envpool_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "envpool", None)
-    with pytest.raises(
-        TrainingError, match=r"needs EnvPool .*pip install 'remotely-actors\[envpool\]'"
-    ):
+    with pytest.raises(TrainingError, match=r"needs EnvPool .*pip install '\.\[envpool\]'"):
         environments.make("envpool:CartPole-v1", 1)
 
 

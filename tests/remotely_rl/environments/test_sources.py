@@ -42,6 +42,14 @@ def test_a_missing_package_of_an_environment_is_named() -> None:
         environments.make("no_such_module:Env-v0", 1)
 
 
+def test_a_name_in_a_module_is_told_from_an_id() -> None:
+    word = f"{toys.__name__}:Counting"
+    with pytest.raises(
+        TrainingError, match=r"Counting is not an id but in .*toys.py: --env .*, or"
+    ):
+        environments.make(word, 1)
+
+
 class Sized(toys.Counting):
     def __init__(self, size: Any, kind: type | None = None):
         super().__init__(size)
@@ -59,7 +67,7 @@ def test_a_source_that_needs_arguments_is_rejected_with_a_hint() -> None:
     with pytest.raises(TrainingError, match=r"missing a required argument: 'size'; pass functool"):
         environments.make(Sized, 1)
     assert environments.make(functools.partial(Sized, 5), 1).num_envs == 1
-    with pytest.raises(TrainingError, match="env is a Counting: pass an id, or a class or funct"):
+    with pytest.raises(TrainingError, match="env is of type Counting: pass an id, or a class or f"):
         environments.make(toys.Counting(), 1)  # type: ignore[arg-type]
 
 

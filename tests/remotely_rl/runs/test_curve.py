@@ -222,6 +222,7 @@ def test_the_command_names_runs_that_it_cannot_draw(tmp_path: Path, drawn: list[
     [
         ([], "Missing argument 'RUN...'"),
         (["nowhere"], "there is no run folder nowhere"),
+        (["a/metrics.csv"], "a/metrics.csv is a file: give the folder of its run, a"),
         (["b"], "no episode has ended in b"),
         (["c"], "c is not a run folder: it has no config.json"),
         (["d"], "d/metrics.csv cannot be read"),

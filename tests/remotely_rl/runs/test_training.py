@@ -279,6 +279,11 @@ def test_a_checkpoint_of_another_model_is_rejected_and_the_run_is_kept(tmp_path:
     said = r"another model: it holds \[64, 4\] as 'policy_body.0.weight', .* has \[8, 4\]"
     with pytest.raises(TrainingError, match=said):
         a2c.train(dataclasses.replace(config, total_steps=200), Narrow, resume=run)
+    given = training.config_of(a2c.Config, "a2c", run, {"hidden": "8", "total_steps": 200})
+    with pytest.raises(
+        TrainingError, match=r"^leave out --hidden 8: .* of another model: it holds"
+    ):
+        a2c.train(given, resume=run)
     assert (run / "checkpoint.pt").read_bytes() == before
     assert training.config_of(a2c.Config, "a2c", run) == config
 
@@ -291,7 +296,9 @@ class Watches(Hook):
         self.model = copy.deepcopy(session.learner.model.state_dict())
 
 
-def test_a_run_can_start_with_the_model_of_another_and_its_units_of_values(tmp_path: Path) -> None:
+def test_a_run_can_start_with_the_model_of_another_and_its_units_of_values(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     a2c.train(TRAINED, run=tmp_path / "first")
     saved = run_folder.load_checkpoint(tmp_path / "first" / "checkpoint.pt")["learner"]
     watches = Watches()
@@ -300,12 +307,14 @@ def test_a_run_can_start_with_the_model_of_another_and_its_units_of_values(tmp_p
     assert watches.model.keys() == saved["model"].keys()
     assert all(torch.equal(part, saved["model"][name]) for name, part in watches.model.items())
     assert list(watches.scale) == saved["scale"]
+    assert f"\nbegins with the model of {tmp_path / 'first'}\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("change", "more", "said"),
     [
-        ({"lstm": 4}, {}, "is a checkpoint of another model"),
+        ({"lstm": 4}, {}, "^first/checkpoint.pt is a checkpoint of another model"),
+        ({"env": "Acrobot-v1"}, {}, "^are the observations and actions of Acrobot-v1 those of .*h"),
         ({}, {"initial": "nowhere"}, "nowhere is not a run to start from"),
         ({}, {"resume": "first"}, "use --resume without --initial"),
     ],

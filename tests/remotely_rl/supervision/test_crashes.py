@@ -56,7 +56,7 @@ def test_too_many_crashes_raise_an_error_that_says_what_to_do() -> None:
     crashes = Crashes(lambda text: None, clock=Clock())
     for _ in range(9):
         crashes.add(report(lived=0))
-    with pytest.raises(TrainingError, match=r"crash too often.*SIGSEGV.*max_crash_rate"):
+    with pytest.raises(TrainingError, match=r"crash too often.*SIGSEGV.*--max-crash-rate"):
         crashes.add(report(lived=0))
 
 
