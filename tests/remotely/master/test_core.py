@@ -630,3 +630,27 @@ def test_a_status_has_its_ticket_and_the_starts_of_actors(cluster: Cluster) -> N
     ((_, status),) = cluster.sent(control.Status)
     assert status.ticket == 3
     assert [each.since for worker in status.workers for each in worker.actors] == [12.5]
+
+
+def test_a_kill_names_the_actor_or_the_script_that_asked_for_it(cluster: Cluster) -> None:
+    cluster.joins("w")
+    for actor in ("a", "b"):
+        cluster.has("client", actor)
+    cluster.hello("in a", actor="a")
+    cluster.sent(object)
+    for who, by in (("in a", "a"), ("client", "pid 1 on ")):
+        cluster.says(who, control.End(actor="b", grace_s=0, kill=True))
+        assert [end.by for _, end in cluster.sent(control.End)] == [by]
+
+
+def test_an_actor_that_is_closed_before_it_has_room_is_reported_as_closed(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("w", cpus=1)
+    cluster.has("client", "a")
+    ticket = cluster.asks("client", "b")
+    cluster.sent(object)
+    cluster.says("client", control.End(actor="b", grace_s=0))
+    ((_, refusal),) = cluster.sent(control.NotPlaced)
+    assert (refusal.ticket, refusal.error) == (ticket, "ActorDied")
+    assert refusal.why == "it was closed while it waited for room"

@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import msgspec
 import pytest
 
-from remotely.master.ledger import Ledger, Placement
+from remotely.master.ledger import Ledger, Placement, Room
 from remotely.protocol.resources import Resources
 from tests.steps import steps
 
@@ -80,6 +80,15 @@ def test_a_part_of_a_gpu_is_allocated_where_it_fits_best() -> None:
     assert placed_by(ledger, Resources(1, 0.4)).gpu_ids == (1,)
     assert placed_by(ledger, Resources(1, 0.4)).gpu_ids == (0,)
     assert placed_by(ledger, Resources(1, 0.4)).gpu_ids == (2,)
+
+
+def test_the_gpus_with_the_most_room_are_reserved() -> None:
+    room = Room.all_free(Resources(8, 4), "3.11")
+    room.take(Resources(1, 0.5), (1,))
+    room.take(Resources(1, 1), (0,))
+    assert room.soonest_gpus(500) == (2,)
+    assert room.soonest_gpus(1000) == (2,)
+    assert room.soonest_gpus(3000) == (2, 3, 1)
 
 
 def test_a_part_of_a_gpu_is_placed_on_a_worker_with_gpus() -> None:

@@ -42,6 +42,13 @@ def test_resources_are_formatted_for_people() -> None:
     assert str(Resources(0.5)) == "0.5 CPUs"
 
 
+def test_resources_are_added_and_subtracted_by_name() -> None:
+    total = Resources(4, 1, 100, (("license", 2.0),))
+    part = Resources(1.5, 0.25, 30, (("disk", 1.0), ("license", 0.5)))
+    assert total - part == Resources(2.5, 0.75, 70, (("disk", -1.0), ("license", 1.5)))
+    assert total - part + part == total
+
+
 def test_the_largest_amount_fits_into_a_message() -> None:
     assert parse_memory(1 << 62) == 1 << 62
     assert parse_memory(f"{1 << 22}TiB") == 1 << 62
