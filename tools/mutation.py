@@ -7,6 +7,8 @@ mutmut makes the faults and runs the tests; `[tool.mutmut]` in pyproject.toml ha
 tests.  This tool counts the outcomes by file and shows each survivor, unless `tests/survivors.toml`
 has the reason why no test can see it.  The exit code is 1 if less than 90 % of a file's faults are
 killed, or for a survivor without a reason.
+
+mutmut keeps the outcomes in `mutants/` until a function changes: remove that folder if tests have.
 """
 
 import json
