@@ -104,7 +104,8 @@ def test_futures_have_the_types_of_their_results(on_cluster: None) -> None:
     assert asyncio.run(add()) == 2
     with remotely.Pool(Counter, 2, 1) as pool:
         assert assert_type(pool.map(Counter.plain, [1, 2]), list[bytes]) == [b".", b".."]
-        assert sorted(pool.map(Counter.add, [1, 1])) == [2, 2]
+        # One actor may get both.
+        assert sorted(pool.map(Counter.add, [1, 1])) in ([2, 2], [2, 3])
 
 
 def test_type_checkers_find_mistakes_in_calls(on_cluster: None) -> None:
