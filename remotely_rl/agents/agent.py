@@ -47,7 +47,7 @@ def load(
 
     Pass your own `model` or `env` if only the training script defines it; otherwise the folder
     names its file.  Pass `algorithm`, the `train` of your own algorithm, if its file has moved.
-    `env` may be another environment with the same spaces; it gets no arguments of the run's.
+    `env` may be another environment with the same spaces; it gets none of the run's arguments.
     `env_kwargs` are added to those of the run, `wrappers` replace them.  Raises TrainingError if
     one of these is missing or does not fit, or if the folder is incomplete.
     """

@@ -692,7 +692,7 @@ class Session(Generic[C]):
                 self._recorder.finish(now, has_learner=self._saveable is not None)
         new_steps = self.env_steps - self._steps_before
         ended = summary = self._ended
-        if error is not None:  # whoever catches it prints its text
+        if error is not None:  # the caller prints its text
             kind = type(error).__name__
             ended, summary = f"{kind}: {error}", f"ended by {kind}"
         self.result = Result.of(self.folder.path, ended, self.tally, new_steps)

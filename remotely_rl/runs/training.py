@@ -195,11 +195,11 @@ def begin(
         process.restore()
         raise
     session.learner = made
-    start_of = [f"continues at {session.env_steps:,} steps"] if earlier else []
+    origin = [f"continues at {session.env_steps:,} steps"] if earlier else []
     if initial is not None:
-        start_of = [f"begins with the model of {initial}"]
+        origin = [f"begins with the model of {initial}"]
     session.opening = [
-        *start_of,
+        *origin,
         *progress.summary(made.model, info), f"learning rate: {made.learning_rate}", *info.warnings,
         *config.remarks(is_own_model=model is not None), *run_folder.remarks(config),
     ]  # fmt: skip
