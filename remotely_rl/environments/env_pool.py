@@ -111,7 +111,7 @@ class EnvPool(VectorEnv[Any, Any, NDArray[Any]]):
         pool = self._envpool(seed=[seed % SEED_LIMIT for seed in given])
         with warnings.catch_warnings():  # that EnvPool rounds bounds to float32
             warnings.simplefilter("ignore")
-            _ = pool.observation_space  # cached from here on
+            _ = pool.observation_space, pool.action_space  # cached from here on
         return pool
 
 

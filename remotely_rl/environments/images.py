@@ -5,20 +5,17 @@
     frame_stack    the last frames as more channels, [channels, height, width]; at a reset the first
                    frame is repeated
 
-Atari games have the same in their native environment (`atari.py`).
+Vector environments have gray and size, row by row.  Atari games have all three in their native
+environment (`atari.py`).
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import gymnasium
 import numpy as np
-from gymnasium.wrappers import (
-    FrameStackObservation,
-    GrayscaleObservation,
-    ResizeObservation,
-    TransformObservation,
-)
+from gymnasium import wrappers
+from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from remotely_rl.environments.observations import is_channels_last
@@ -28,6 +25,8 @@ NEEDS_OPENCV = (
     "image_size scales images with OpenCV, which is not installed:"
     " pip install opencv-python-headless"
 )
+
+E = TypeVar("E", bound=gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any])
 
 
 @dataclass(frozen=True)
@@ -45,26 +44,30 @@ class Images:
         return ", ".join(name for name, value in given.items() if value)
 
 
-def preprocessed(env: gymnasium.Env[Any, Any], images: Images) -> gymnasium.Env[Any, Any]:
-    """Return the environment with this preprocessing.
+def preprocessed(env: E, images: Images) -> E:
+    """Return the environment, or the vector environment, with this preprocessing.
 
-    Raises TrainingError if its observations are not one image (for gray and size, of bytes with
-    the channels last), or if OpenCV is missing.
+    A vector environment has no frame_stack.  Raises TrainingError if observations are not one image
+    (for gray and size, of bytes with the channels last), or if OpenCV is missing.
     """
     if not images.asked_for:
         return env
+    kit: Any = wrappers.vector if isinstance(env, VectorEnv) else wrappers
+    preprocessing: Any = env
     try:
         if images.gray:
-            env = GrayscaleObservation(env, keep_dim=True)
+            preprocessing = kit.GrayscaleObservation(preprocessing, keep_dim=True)
         if images.size is not None:
-            env = ResizeObservation(env, (images.size, images.size))
+            preprocessing = kit.ResizeObservation(preprocessing, (images.size, images.size))
     except gymnasium.error.DependencyNotInstalled as error:
         raise TrainingError(NEEDS_OPENCV) from error
     except (TypeError, ValueError) as error:
         raise TrainingError(
             f"{images.asked_for} needs an environment whose observation is one image: {error}"
         ) from error
-    return env if images.frame_stack == 1 else _stacked(env, images.frame_stack)
+    if images.frame_stack > 1:
+        preprocessing = _stacked(preprocessing, images.frame_stack)
+    return cast(E, preprocessing)
 
 
 def _stacked(env: gymnasium.Env[Any, Any], count: int) -> gymnasium.Env[Any, Any]:
@@ -75,7 +78,7 @@ def _stacked(env: gymnasium.Env[Any, Any], count: int) -> gymnasium.Env[Any, Any
             "frame_stack needs an environment whose observation is one image, [height, width]"
             f" or [height, width, channels]; this one's is {env.observation_space}"
         )
-    stacked = FrameStackObservation(env, count)
+    stacked = wrappers.FrameStackObservation(env, count)
     if len(shape) == 2:
         return stacked
     channels_last = is_channels_last(shape)
@@ -85,6 +88,6 @@ def _stacked(env: gymnasium.Env[Any, Any], count: int) -> gymnasium.Env[Any, Any
         return np.ascontiguousarray(first).reshape(-1, *first.shape[2:])
 
     space: Any = stacked.observation_space
-    return TransformObservation(
+    return wrappers.TransformObservation(
         stacked, fold, gymnasium.spaces.Box(fold(space.low), fold(space.high), dtype=space.dtype)
     )

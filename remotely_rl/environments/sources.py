@@ -87,7 +87,8 @@ def plan(
     have `kwargs`.
 
     `wrappers` are applied to each environment, the first one innermost.  `atari` applies only to
-    Atari games, `images` to all other environments, around the wrappers.  With `waits` an
+    Atari games, `images` to all other environments, around the wrappers (to those that step as one
+    without `frame_stack`).  With `waits` an
     environment whose episode is over waits until it is told to reset.
 
     Raises TrainingError for an unknown id or argument, for wrappers of environments that step as
@@ -117,10 +118,10 @@ def plan(
         registered = functools.partial(_registered, side_by_side, spec)
         return Plan(registered, channels_first=channels_first, waits=waits)
     if _takes_num_envs(source):
-        if images.asked_for:
+        if images.frame_stack > 1:
             raise TrainingError(
-                f"{name_of(source)} makes a vector environment, to which {images.asked_for} cannot"
-                " be applied: preprocess its images yourself"
+                f"{name_of(source)} makes a vector environment, whose frames frame_stack cannot"
+                " reach: stack them there, or use lstm, a memory in their place"
             )
         if wrappers:
             raise TrainingError(
@@ -129,7 +130,7 @@ def plan(
             )
         if waits:
             raise TrainingError(f"the environments of {name_of(source)} {CANNOT_WAIT}")
-        return Plan(functools.partial(_whole, source, kwargs), agents=agents_of(source))
+        return Plan(functools.partial(_whole, source, kwargs, images), agents=agents_of(source))
     made_one_by_one = functools.partial(side_by_side, source)
     return Plan(made_one_by_one, channels_first=channels_first, waits=waits)
 
@@ -200,8 +201,9 @@ def _native(
 
 
 def _whole(
-    source: Callable[..., Any], kwargs: Mapping[str, Any], count: int, watch: Watch | None
-) -> VectorEnv[Any, Any, Any]:
+    source: Callable[..., Any], kwargs: Mapping[str, Any], images: Images, count: int,
+    watch: Watch | None,
+) -> VectorEnv[Any, Any, Any]:  # fmt: skip
     vector = source(num_envs=count, **copy.deepcopy(dict(kwargs)))
     if not isinstance(vector, VectorEnv):
         raise TrainingError(_wrong_type(source, vector, "gymnasium.vector.VectorEnv"))
@@ -209,7 +211,7 @@ def _whole(
         raise TrainingError(
             f"{name_of(source)} made {vector.num_envs} environments; expected {count}"
         )
-    return _watched(vector, watch)
+    return _watched(preprocessed(vector, images), watch)
 
 
 def _registered(

@@ -6,6 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
 
 from remotely_rl import environments
 from remotely_rl.environments import Images
@@ -22,6 +23,10 @@ class Screen(toys.Counting):
         image = np.zeros((30, 24, 3), np.uint8)
         image[:, :, 0] = 50 * self.now
         return image
+
+
+def screens(num_envs: int) -> SyncVectorEnv:
+    return SyncVectorEnv([Screen] * num_envs)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +47,22 @@ def test_images_are_preprocessed(images: Images, shape: tuple[int, ...]) -> None
     obs = envs.reset(1)
     assert (obs.shape, obs.dtype) == ((2, *shape), np.uint8)
     envs.close()
+
+
+def test_a_vector_environment_has_the_images_of_its_environments_and_keeps_them() -> None:
+    pytest.importorskip("cv2")
+    images = Images(size=20, gray=True)
+    whole, single = (
+        environments.make(screens, 2, images=images),
+        environments.make(Screen, 2, images=images),
+    )
+    seen = [(whole.reset(1), single.reset(1))]
+    action = np.array([0, 0])
+    seen += [(whole.step(action).obs, single.step(action).obs) for _ in range(8)]  # and a reset
+    for ours, expected in seen:
+        np.testing.assert_array_equal(ours, expected)
+    whole.close()
+    single.close()
 
 
 def test_the_channels_of_a_stack_are_the_last_frames_the_newest_last() -> None:
@@ -79,7 +100,7 @@ def test_a_stack_is_one_image_whatever_its_layout_and_size(
         (toys.Counting, Images(gray=True), "gray needs an environment whose observation is one im"),
         (toys.Counting, Images(size=42), "image_size needs an environment whose observation is o"),
         (toys.Counting, Images(frame_stack=4), "frame_stack needs an environment whose observatio"),
-        (toys.counting_vector, Images(gray=True), "makes a vector environment, to which gray cann"),
+        (toys.counting_vector, Images(gray=True), "gray needs an environment whose observation is"),
     ],
 )  # fmt: skip
 def test_preprocessing_without_images_is_rejected(env: Any, images: Images, said: str) -> None:
@@ -92,6 +113,6 @@ def test_without_opencv_scaling_says_what_to_install(monkeypatch: pytest.MonkeyP
         def __init__(self, *args: Any) -> None:
             raise gymnasium.error.DependencyNotInstalled("opencv (cv2) is not installed")
 
-    monkeypatch.setattr(environments.images, "ResizeObservation", NoOpenCV)
+    monkeypatch.setattr(gymnasium.wrappers, "ResizeObservation", NoOpenCV)
     with pytest.raises(TrainingError, match="pip install opencv-python-headless"):
         environments.make(Screen, 1, images=Images(size=20))
