@@ -88,7 +88,8 @@ class Agent:
         mask           if the environment masks actions through `info`: its "action_mask"
         begins         whether this is the first observation of an episode; for a batch, per row
 
-        Raises TrainingError for an observation of another shape, and for a missing mask.
+        Raises TrainingError for an observation of another shape or another kind of numbers, and for
+        a missing mask.
         """
         count = rows_of(self.observation_space, obs)
         batch = _as_batch(self.observation_space, obs) if count is None else obs
@@ -147,7 +148,14 @@ def rows_of(space: gymnasium.Space[Any], obs: Any) -> int | None:
 
 
 def _rows(path: trees.Path, leaf: gymnasium.Space[Any], array: Any) -> int | None:
-    shape, own = np.shape(array), leaf.shape
+    array = np.asarray(array)
+    dtype: Any = leaf.dtype
+    if not np.can_cast(array.dtype, dtype, "same_kind"):  # floats in place of bytes, mostly
+        raise TrainingError(
+            f"obs{trees.named(path)} is of {array.dtype} and its space of {dtype}: pass"
+            " observations as the environment returns them"
+        )
+    shape, own = array.shape, leaf.shape
     if shape == own:
         return None
     if shape[1:] == own and shape:

@@ -158,6 +158,7 @@ def _write_onnx(
         str(path),
         input_names=names,
         output_names=outputs,
+        dynamic_shapes=(tuple({0: "N"} for _ in inputs),),  # names the axis
         dynamo=True,
         external_data=False,
     )

@@ -104,6 +104,15 @@ def test_an_observation_of_another_shape_is_refused(cart: Agent, bad: Any) -> No
         cart.act(bad)
 
 
+def test_an_image_that_is_no_longer_of_bytes_is_refused(camera: Agent) -> None:
+    obs = samples(camera, 1)[0]
+    scaled = obs | {"picture": obs["picture"] / 255}
+    with pytest.raises(
+        TrainingError, match=r"^obs\['picture'\] is of float64 and its space of uint8"
+    ):
+        camera.act(scaled, mask=np.ones(3))
+
+
 def test_a_missing_part_of_an_observation_is_named(camera: Agent) -> None:
     with pytest.raises(TrainingError, match="obs has no 'speed'"):
         camera.act({"picture": np.zeros((36, 40, 3), np.uint8)}, mask=np.ones(3))
@@ -177,6 +186,7 @@ def test_an_onnx_file_computes_the_same_for_any_batch_size(
 ) -> None:
     agent = agent_of(kind, env, **settings)
     session = onnxruntime.InferenceSession(str(agent.export(tmp_path / "agent.onnx")))
+    assert {part.shape[0] for part in [*session.get_inputs(), *session.get_outputs()]} == {"N"}
     for rows in (1, 7):
         names, inputs, expected = graph_and_results(agent, rows)
         given = {name: one.numpy() for name, one in zip(names, inputs, strict=True)}
