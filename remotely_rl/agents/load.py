@@ -18,8 +18,6 @@ from remotely_rl.runs import run_folder, training
 from remotely_rl.runs.run_folder import RunFolder
 from remotely_rl.runs.training import Train
 
-CHECKPOINTS = ("best", "last")
-
 
 def load(
     run: str | Path,
@@ -31,13 +29,12 @@ def load(
     wrappers: Sequence[Wrapper | str] | None = None,
 ) -> Trained:
     """Load the agent of a run folder; see `agent.load` for the arguments and errors."""
-    folder = RunFolder(Path(run))
     trained_in = run_folder.read(run).env
     by = algorithms.of_run(run, algorithm)
     given = {"env": env, "env_kwargs": env_kwargs, "wrappers": wrappers}
     given = {name: value for name, value in given.items() if value is not None}
     config = training.config_of(by.Config, by.algorithm, run, given)
-    path = _checkpoint(folder, which)
+    path = RunFolder(Path(run)).saved(which)
     try:
         saved = run_folder.load_checkpoint(path)
         state, steps = saved["learner"]["model"], saved["counters"]["env_steps"]
@@ -53,18 +50,3 @@ def load(
     run_folder.check_fits(path, state, network, hint)
     network.load_state_dict(state)
     return Trained(config, network.eval(), f"{by.algorithm} on {trained_in}, {steps:,} steps")
-
-
-def _checkpoint(folder: RunFolder, which: str) -> Path:
-    if which not in CHECKPOINTS:
-        raise TrainingError(f"the checkpoint is {' or '.join(CHECKPOINTS)}, not {which!r}")
-    if which == "last":
-        if folder.checkpoint.exists():
-            return folder.checkpoint
-        raise TrainingError(f"{folder.path} has no checkpoint.pt: the run has not saved one yet")
-    if folder.best.exists():
-        return folder.best
-    raise TrainingError(
-        f"{folder.path} has no best.pt: too few episodes have ended to tell which is best; use the"
-        " last checkpoint"
-    )

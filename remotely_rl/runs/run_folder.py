@@ -58,6 +58,20 @@ class RunFolder:
 
         return self.path / logbook.NAME
 
+    def saved(self, which: str = "last") -> Path:
+        """Return the "last" or the "best" checkpoint.  Raises TrainingError if there is none."""
+        path = {"last": self.checkpoint, "best": self.best}.get(which)
+        if path is None:
+            raise TrainingError(f"the checkpoint is last or best, not {which!r}")
+        if path.exists():
+            return path
+        if which == "last":
+            raise TrainingError(f"{self.path} has no checkpoint.pt: the run has not saved one yet")
+        raise TrainingError(
+            f"{self.path} has no best.pt: too few episodes have ended to tell which is best; use"
+            " the last checkpoint"
+        )
+
 
 def create(
     path: Path | None,

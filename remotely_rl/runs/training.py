@@ -56,6 +56,7 @@ C = TypeVar("C", bound=Common)
 L = TypeVar("L", bound=Learner[Any])
 
 ATTEMPTS = 12
+OF_THE_START = {"preset": "its settings", "seed": "its random numbers"}  # resuming changes neither
 LATE_IMPORT = "torch._dynamo"  # torch imports it with the first optimizer, in a second or two
 
 # Networks are made one at a time: they draw initial weights from the global generator.
@@ -179,9 +180,10 @@ def begin(
         earlier = None if resume is None else _reopened(algorithm, config, run, resume)
         if initial is not None and resume is not None:
             raise TrainingError("a resumed run has its own model: use --resume without --initial")
-        start = None if initial is None else RunFolder(Path(initial)).checkpoint
-        if start is not None and not start.exists():
-            raise TrainingError(f"{initial} is not a run to start from: it has no checkpoint.pt")
+        start = None
+        if initial is not None:
+            run_folder.read(initial)  # raises if it is no run
+            start = RunFolder(Path(initial)).saved()
         if model is None and (source_run := resume or initial) is not None:
             model = model_of(source_run)
         config.check_run()
@@ -287,8 +289,9 @@ def config_of(
         additions.check_is_outside(kept.get("wrappers", ()), run)
     if "env_kwargs" in given:
         given = given | {"env_kwargs": {**kept.get("env_kwargs", {}), **given["env_kwargs"]}}
-    if "preset" in given:
-        raise TrainingError("a resumed run has its settings: use --resume without --preset")
+    for name, what in OF_THE_START.items():
+        if name in given and given[name] != kept.get(name):
+            raise TrainingError(f"a resumed run has {what}: use --resume without --{name}")
     defaults = {field.name: field.default for field in settings.settings(kind)}
     fields = {**defaults, **kept, **given}  # all of them, so that no preset is applied again
     if fields["env"] == ran.env:

@@ -315,7 +315,7 @@ def test_a_run_can_start_with_the_model_of_another_and_its_units_of_values(
     [
         ({"lstm": 4}, {}, "^first/checkpoint.pt is a checkpoint of another model"),
         ({"env": "Acrobot-v1"}, {}, "^are the observations and actions of Acrobot-v1 those of .*h"),
-        ({}, {"initial": "nowhere"}, "nowhere is not a run to start from"),
+        ({}, {"initial": "nowhere"}, "there is no run folder nowhere"),
         ({}, {"resume": "first"}, "use --resume without --initial"),
     ],
 )
