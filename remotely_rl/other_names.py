@@ -69,6 +69,7 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
     "log_std_start": (
         "`log_std_init`, of `policy_kwargs`", "", "", "the log of `initial_stddev`",
     ),
+    "free_log_std": ("always", "always", "`free_log_std`", "not `adaptive_stddev`"),
     "replay_rows": ("`buffer_size`", "`buffer_size`", "`capacity`, of the buffer's config", ""),
     "learn_from": (
         "`learning_starts`", "`learning_starts`", "`num_steps_sampled_before_learning_starts`", "",

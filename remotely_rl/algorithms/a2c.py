@@ -77,6 +77,7 @@ class Config(Common):
 
     lstm: fields.Lstm = 0
     log_std_start: fields.LogStdStart = INITIAL_LOG_STD
+    free_log_std: fields.FreeLogStd = False
     learners: fields.Learners = 1
     learners_share: fields.LearnersShare = "gradients"
     device: fields.Device = "auto"

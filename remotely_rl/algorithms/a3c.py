@@ -81,6 +81,7 @@ class Config(Common):
 
     lstm: fields.Lstm = 0
     log_std_start: fields.LogStdStart = INITIAL_LOG_STD
+    free_log_std: fields.FreeLogStd = False
 
     paper: ClassVar[Mapping[str, Any]] = {
         "random_start": 0, "rollout_steps": 5, "entropy_coef": 0.01, "image_size": 84,

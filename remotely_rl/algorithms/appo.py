@@ -76,6 +76,7 @@ class Config(Common):
 
     lstm: fields.Lstm = 0
     log_std_start: fields.LogStdStart = INITIAL_LOG_STD
+    free_log_std: fields.FreeLogStd = False
     learners: fields.Learners = 1
     steps_per_push: fields.StepsPerPush = 4
     device: fields.Device = "auto"

@@ -117,6 +117,7 @@ class Config(Common):
     target_kl: fields.TargetKl = None
 
     log_std_start: fields.LogStdStart = INITIAL_LOG_STD
+    free_log_std: fields.FreeLogStd = False
     device: fields.Device = "auto"
     learner_threads: fields.LearnerThreads = 0
 

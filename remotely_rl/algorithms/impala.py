@@ -104,6 +104,7 @@ class Config(Common):
 
     lstm: fields.Lstm = 0
     log_std_start: fields.LogStdStart = INITIAL_LOG_STD
+    free_log_std: fields.FreeLogStd = False
     device: fields.Device = "auto"
     learner_threads: fields.LearnerThreads = 0
 

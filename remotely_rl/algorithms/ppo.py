@@ -19,7 +19,8 @@ Other differences from the paper:
     the value loss is halved and its coefficient is 0.5 (paper: not halved, 1)
     where rewards are not clipped, value targets are normalized
     the entropy coefficient is annealed from 0.01 to 0.001 (paper: 0.01, and 0 in MuJoCo)
-    the standard deviation of continuous actions depends on the state (paper: it does not)
+    the standard deviation of continuous actions depends on the state (paper: it does not; that is
+        `free_log_std`)
     truncated episodes bootstrap
 
 With `overlap` the actors sample the next round while the learner learns from this one, with
@@ -90,6 +91,7 @@ class Config(Common):
 
     lstm: fields.Lstm = 0
     log_std_start: fields.LogStdStart = INITIAL_LOG_STD
+    free_log_std: fields.FreeLogStd = False
     learners: fields.Learners = 1
     device: fields.Device = "auto"
     learner_threads: fields.LearnerThreads = 0

@@ -60,6 +60,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Learning": (),
     "Network": (
         "hidden", "activation", "network", "lstm", "normalize_observations", "log_std_start",
+        "free_log_std",
     ),
     "Run": (
         "target", "evaluate_every", "evaluate_episodes", "evaluate_greedy", "log_interval_s",

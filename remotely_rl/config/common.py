@@ -22,7 +22,7 @@ from remotely_rl.environments import (
     checks,
     is_atari,
 )
-from remotely_rl.environments.action_spaces import Actions, described, policy_start
+from remotely_rl.environments.action_spaces import Actions, are_log_stds, described, policy_start
 from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.functions.distributions import INITIAL_LOG_STD
 from remotely_rl.networks import precision
@@ -151,6 +151,7 @@ class Common:
     # Fields that have no effect on a model of your own.
     of_networks: ClassVar[tuple[str, ...]] = (
         "hidden", "activation", "network", "normalize_observations", "log_std_start",
+        "free_log_std",
     )  # fmt: skip
 
     # Fields given when a run is resumed; set by `training.config_of`.
@@ -195,11 +196,15 @@ class Common:
 
         Raises TrainingError if it does not fit, as `networks.build` does.
         """
-        start = None
-        if source is None:
-            start = policy_start(actions, getattr(self, "log_std_start", INITIAL_LOG_STD))
+
+        def adapt(head: nn.Linear) -> nn.Linear:
+            log_std = getattr(self, "log_std_start", INITIAL_LOG_STD)
+            networks.start_policy(head, policy_start(actions, log_std))
+            is_free = getattr(self, "free_log_std", False)
+            return networks.FreeOutputs(head, are_log_stds(actions)) if is_free else head
+
         return networks.build(
-            source, spec, actions.outputs, self.architecture, described(actions), start
+            source, spec, actions.outputs, self.architecture, described(actions), adapt
         )
 
     def best(self, actions: Actions, policy: Tensor) -> Tensor:

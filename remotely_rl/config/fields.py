@@ -124,6 +124,9 @@ Network = Annotated[
 NormalizeObservations = Annotated[
     bool, "normalize observations by running statistics; turn off if scaled or one-hot"
 ]
+FreeLogStd = Annotated[
+    bool, "continuous actions: log standard deviations are parameters, the same in every state"
+]
 LogStdStart = Annotated[
     float, "continuous actions: log standard deviation of the policy at the start",
     Range(MIN_LOG_STD, MAX_LOG_STD),

@@ -361,6 +361,11 @@ def policy_start(actions: Actions, log_std: float) -> Tensor:
     return torch.zeros(actions.outputs)
 
 
+def are_log_stds(actions: Actions) -> Tensor:
+    """Return which outputs [outputs] of a policy are log standard deviations."""
+    return policy_start(actions, 0.0) != policy_start(actions, 1.0)
+
+
 def described(actions: Actions) -> str:
     """Return the number of outputs for each part, for messages; empty if there are no parts."""
     if not isinstance(actions, Composite):

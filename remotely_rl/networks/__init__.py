@@ -33,7 +33,7 @@ from remotely_rl.networks.architecture import Architecture, hidden_of
 from remotely_rl.networks.cnn import ActorCritic, NatureCNN, ResNet, SmallCNN, TinyCNN
 from remotely_rl.networks.encoders import check_has_images, encoder_of
 from remotely_rl.networks.factory import ModelSource, build, default_network
-from remotely_rl.networks.layers import start_policy
+from remotely_rl.networks.layers import FreeOutputs, start_policy
 from remotely_rl.networks.masked import MaskedPolicy, masked
 from remotely_rl.networks.mlp import MLP
 from remotely_rl.networks.normalizer import (
@@ -73,6 +73,7 @@ __all__ = [
     "ActorCritic",
     "Architecture",
     "Critics",
+    "FreeOutputs",
     "MaskedPolicy",
     "ModelSource",
     "NatureCNN",

@@ -14,7 +14,6 @@ from remotely_rl.errors import TrainingError
 from remotely_rl.networks.architecture import DEFAULT, Architecture
 from remotely_rl.networks.cnn import cnn_for
 from remotely_rl.networks.encoders import check_has_images, encoder_of, is_image
-from remotely_rl.networks.layers import start_policy
 from remotely_rl.networks.masked import masked
 from remotely_rl.networks.mlp import MLP
 from remotely_rl.networks.per_agent import for_each_agent
@@ -25,6 +24,7 @@ from remotely_rl.trees import Tree
 # The argument `model=`: a module, or a callable that makes one from (observation_shape, outputs).
 # The shape of a nested observation is a tree of shapes.
 ModelSource = nn.Module | Callable[[Any, int], nn.Module]
+AdaptHead = Callable[[nn.Linear], nn.Linear]
 
 
 def default_network(spec: Tree, outputs: int, architecture: Architecture = DEFAULT) -> nn.Module:
@@ -57,19 +57,19 @@ def build(
     outputs: int,
     architecture: Architecture = DEFAULT,
     outputs_are: str = "",
-    policy_start: Tensor | None = None,
+    head: AdaptHead | None = None,
 ) -> nn.Module:
     """Make the model and try it on two observations.
 
     `spec` describes the observations.  Without a `source` it is the default network with this
-    architecture, whose initial policy is about `policy_start` [outputs].  A module given as an
+    architecture, and with what `head` makes of the policy's last layer.  A module given as an
     instance is copied.  Raises TrainingError, with the expected and actual shapes, if the model
     does not map observations to `(policy, value)`; `outputs_are` is the meaning of the outputs, for
     that message.
     """
     is_masked = isinstance(spec, dict) and ACTION_MASK in spec
     seen = spec[OBSERVATION] if is_masked else spec
-    model = build_unmasked(source, seen, outputs, architecture, outputs_are, policy_start)
+    model = build_unmasked(source, seen, outputs, architecture, outputs_are, head)
     return masked(model) if is_masked else model
 
 
@@ -79,7 +79,7 @@ def build_unmasked(
     outputs: int,
     architecture: Architecture = DEFAULT,
     outputs_are: str = "",
-    policy_start: Tensor | None = None,
+    head: AdaptHead | None = None,
 ) -> nn.Module:
     """Make the model as `build` does, without masking.
 
@@ -87,7 +87,7 @@ def build_unmasked(
     observations have an agent index, there is a model for each agent.
     """
     return for_each_agent(
-        lambda of: _build(source, of, outputs, architecture, outputs_are, policy_start), spec
+        lambda of: _build(source, of, outputs, architecture, outputs_are, head), spec
     )
 
 
@@ -97,7 +97,7 @@ def _build(
     outputs: int,
     architecture: Architecture,
     outputs_are: str,
-    policy_start: Tensor | None,
+    head: AdaptHead | None,
 ) -> nn.Module:
     if source is not None and architecture.lstm:
         raise TrainingError(
@@ -108,9 +108,9 @@ def _build(
         model = copy.deepcopy(source)
     elif source is None:
         model = default_network(spec, outputs, architecture)
-        if policy_start is not None:
-            head: Any = model.policy
-            start_policy(head, policy_start)
+        if head is not None:
+            default: Any = model
+            default.policy = head(default.policy)
     else:
         model = source(trees.map_tree(lambda leaf: leaf.shape, spec), outputs)
     if not isinstance(model, nn.Module):

@@ -6,6 +6,7 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 
 def orthogonal_init(module: nn.Module, gain: float) -> None:
@@ -38,6 +39,21 @@ def width_of(body: nn.Module, shape: tuple[int, ...]) -> int:
     """Return the number of features of a body, for images of this shape."""
     with torch.no_grad():
         return int(body(torch.zeros(1, *shape)).shape[1])
+
+
+class FreeOutputs(nn.Linear):
+    """A linear layer, of which some outputs are parameters of their own: they ignore the input."""
+
+    depends: Tensor  # [outputs, 1]: 0 for outputs that ignore the input, else 1
+
+    def __init__(self, layer: nn.Linear, free: Tensor):
+        """`free` [outputs] is true for these outputs; `layer` has the initial parameters."""
+        super().__init__(layer.in_features, layer.out_features)
+        self.load_state_dict(layer.state_dict())
+        self.register_buffer("depends", (~free).float()[:, None], persistent=False)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return F.linear(features, self.weight * self.depends, self.bias)
 
 
 @torch.no_grad()

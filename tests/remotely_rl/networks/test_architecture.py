@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from remotely_rl import algorithms, networks, ppo, sac, trees
-from remotely_rl.environments.action_spaces import Continuous, Discrete
+from remotely_rl.environments.action_spaces import Composite, Continuous, Discrete
 from remotely_rl.environments.observations import Leaf
 from remotely_rl.errors import TrainingError
 from remotely_rl.functions.distributions import gaussian_parameters
@@ -149,6 +149,23 @@ def test_a_continuous_policy_starts_at_log_std_start(name: str, log_std: float) 
         mean, log_stds = gaussian_parameters(policy)
         torch.testing.assert_close(log_stds, torch.full((3, 2), log_std), atol=0.05, rtol=0)
         torch.testing.assert_close(mean, torch.zeros(3, 2), atol=0.05, rtol=0)
+
+
+@pytest.mark.parametrize("given", [{}, {"lstm": 4}], ids=str)
+def test_free_log_stds_are_the_same_in_every_state(given: dict[str, Any]) -> None:
+    actions = Composite((Discrete(3), BOX), ("which", "where"))
+    model = ppo.Config(free_log_std=True, **given).make_model(None, VECTOR, actions)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter)
+    seen = torch.randn(1, 5, 4)
+    state, begins = networks.initial_state(model, 5), torch.ones(1, 5).bool()
+    policy = networks.unroll(model, seen, state, begins)[0][0]
+    depends = (policy != policy[0]).any(0)
+    assert depends.tolist() == [True] * 5 + [False] * 2  # logits and means, then log deviations
+    policy[:, -2:].sum().backward()  # type: ignore[no-untyped-call]
+    head: Any = model.policy
+    assert head.bias.grad.tolist() == [0.0] * 5 + [5.0] * 2
+    assert head.weight.grad.abs().sum() == 0
 
 
 def test_architecture_settings_have_no_effect_on_your_own_model() -> None:
