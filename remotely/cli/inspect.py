@@ -53,7 +53,8 @@ def status(address: str | None, as_json: bool, port: int | None, key: Path | Non
     actors      a list: name, class, actor (its id), machine, worker (an id), pid
                 cpus, gpus (below 1, a share of one), gpu_ids (as CUDA names them),
                 memory_limit (bytes, 0 is none), resources      reserved for it
-                cpu_percent, rss (bytes), calls                 usage, calls completed
+                cpu_percent, rss (bytes), calls                 usage, calls completed (by
+                the last report of the actor, every 2 s, or 16 s when it is idle)
                 running, method, method_s, queue                number of running calls, method
                 and age of the oldest one, number of queued calls
                 since                                           start, seconds since 1970
