@@ -88,12 +88,15 @@ class Agent:
         mask           if the environment masks actions through `info`: its "action_mask"
         begins         whether this is the first observation of an episode; for a batch, per row
 
-        Raises TrainingError for an observation of another shape or another kind of numbers, and for
-        a missing mask.
+        Raises TrainingError for an observation of another shape or another kind of numbers, for
+        NaN, and for a missing mask.
         """
         count = rows_of(self.observation_space, obs)
         batch = _as_batch(self.observation_space, obs) if count is None else obs
         seen = self._convert(batch)
+        for path, part in trees.items(seen):
+            if part.dtype.kind == "f" and np.isnan(part).any():
+                raise TrainingError(f"obs{trees.named(path)} has NaN: no action follows from it")
         if self._is_masked:
             seen = {OBSERVATION: seen, ACTION_MASK: self._masks(batch, count, mask)}
         elif mask is not None:

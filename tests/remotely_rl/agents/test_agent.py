@@ -113,6 +113,13 @@ def test_an_image_that_is_no_longer_of_bytes_is_refused(camera: Agent) -> None:
         camera.act(scaled, mask=np.ones(3))
 
 
+def test_an_observation_with_nan_is_refused(cart: Agent, camera: Agent) -> None:
+    with pytest.raises(TrainingError, match=r"^obs has NaN"):
+        cart.act(np.array([[0, 0, 0, 0], [0, 0, 0, np.nan]]))
+    with pytest.raises(TrainingError, match=r"^obs\['speed'\] has NaN"):
+        camera.act(samples(camera, 1)[0] | {"speed": np.float32(np.nan)}, mask=np.ones(3))
+
+
 def test_a_missing_part_of_an_observation_is_named(camera: Agent) -> None:
     with pytest.raises(TrainingError, match="obs has no 'speed'"):
         camera.act({"picture": np.zeros((36, 40, 3), np.uint8)}, mask=np.ones(3))
