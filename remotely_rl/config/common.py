@@ -166,10 +166,10 @@ class Common:
         return made
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "env_kwargs", additions.checked_arguments(self.env_kwargs))
         presets.begin(self, self.__dict__.pop("given", ()))
         settings.check(self)
         precision.check(self.precision)
-        object.__setattr__(self, "env_kwargs", additions.checked_arguments(self.env_kwargs))
         object.__setattr__(self, "wrappers", additions.checked_wrappers(self.wrappers))
         units = networks.hidden_of(self.hidden)
         if units is not None:

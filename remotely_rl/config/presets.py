@@ -1,7 +1,8 @@
 """Presets: tuned settings for environments, with measured results.
 
-A preset is named after the environment that it was measured on, and applies to every version of it.
-A Config takes one if its field `preset` asks for it; fields that you give take precedence.
+A preset is named after the environment that it was measured on, and applies to every version of it;
+one with arguments of the environment, in which versions differ, to its own only.  A Config takes
+one if its field `preset` asks for it; fields and arguments that you give take precedence.
 """
 
 import dataclasses
@@ -181,12 +182,12 @@ ROWS: tuple[Preset, ...] = (
 def find(algorithm: str, env: str) -> Preset | None:
     """Return the preset of an algorithm for an environment, in any version, or None."""
     rows = (row for row in ROWS if row.algorithm == algorithm)
-    return next((row for row in rows if _unversioned(row.env) == _unversioned(env)), None)
+    return next((row for row in rows if _fits(row, env)), None)
 
 
 def algorithms_for(env: str) -> list[str]:
     """Return the algorithms that have a preset for an environment."""
-    return [row.algorithm for row in ROWS if _unversioned(row.env) == _unversioned(env)]
+    return [row.algorithm for row in ROWS if _fits(row, env)]
 
 
 def named(algorithm: str, name: str) -> Preset:
@@ -220,7 +221,9 @@ def begin(config: Any, given: Collection[str]) -> None:
         chosen = found.settings
     settings.check_names(kind, chosen)
     for field, value in chosen.items():
-        if field not in given:
+        if field == "env_kwargs":
+            object.__setattr__(config, field, {**value, **config.env_kwargs})
+        elif field not in given:
             object.__setattr__(config, field, value)
 
 
@@ -258,6 +261,12 @@ def _have(algorithms: Sequence[str]) -> str:
 
 def _shown(number: float) -> str:
     return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.4g}"
+
+
+def _fits(row: Preset, env: str) -> bool:
+    if "env_kwargs" in row.settings:
+        return row.env == env
+    return _unversioned(row.env) == _unversioned(env)
 
 
 def _unversioned(env: str) -> str:

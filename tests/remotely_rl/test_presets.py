@@ -57,6 +57,22 @@ def test_a_preset_fits_every_version_of_its_environment(rows: None, env: str) ->
     assert (config.gamma, config.total_steps, config.preset) == (0.9, 150_000, "CartPole-v1")
 
 
+def test_arguments_of_a_preset_are_for_its_version_and_those_given_are_added(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = {"env_kwargs": {"sutton_barto_reward": True, "max_episode_steps": 90}}
+    monkeypatch.setattr(presets, "ROWS", (Preset("CartPole-v1", "ppo", given, MEASURED),))
+    config = ppo.Config(env="CartPole-v1", preset="auto", env_kwargs={"max_episode_steps": 7})
+    assert config.env_kwargs == {"sutton_barto_reward": True, "max_episode_steps": 7}
+    arguments: Any = config.env_kwargs
+    arguments.clear()
+    plain = ppo.Config(env="CartPole-v1", preset="auto")
+    assert plain.env_kwargs == given["env_kwargs"]
+    said = "--env-arg sutton_barto_reward=True --env-arg max_episode_steps=90"
+    assert plain.remarks()[1] == f"preset CartPole-v1: {said}"
+    assert ppo.Config(env="CartPole-v0", preset="auto").env_kwargs == {}
+
+
 def test_a_config_without_a_preset_has_the_defaults(rows: None) -> None:
     assert ppo.Config(env="CartPole-v1").gamma == 0.99
     assert ppo.Config(env="CartPole-v1", preset="none").gamma == 0.99
