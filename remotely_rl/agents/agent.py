@@ -17,7 +17,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
+from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
 from remotely_rl import networks, trees
@@ -28,6 +28,7 @@ from remotely_rl.environments.masks import Masks
 from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs.training import Train
+from remotely_rl.supervision.rows import can_hold
 
 Begins = bool | Sequence[bool] | NDArray[np.bool_]
 
@@ -89,14 +90,11 @@ class Agent:
         begins         whether this is the first observation of an episode; for a batch, per row
 
         Raises TrainingError for an observation of another shape or another kind of numbers, for
-        NaN, and for a missing mask.
+        NaN or infinity, and for a missing mask.
         """
         count = rows_of(self.observation_space, obs)
-        batch = _as_batch(self.observation_space, obs) if count is None else obs
+        batch = _as_batch(self.observation_space, obs, is_single=count is None)
         seen = self._convert(batch)
-        for path, part in trees.items(seen):
-            if part.dtype.kind == "f" and np.isnan(part).any():
-                raise TrainingError(f"obs{trees.named(path)} has NaN: no action follows from it")
         if self._is_masked:
             seen = {OBSERVATION: seen, ACTION_MASK: self._masks(batch, count, mask)}
         elif mask is not None:
@@ -150,23 +148,22 @@ def rows_of(space: gymnasium.Space[Any], obs: Any) -> int | None:
     return counts[0]
 
 
-def _rows(path: trees.Path, leaf: gymnasium.Space[Any], array: Any) -> int | None:
-    array = np.asarray(array)
-    dtype: Any = leaf.dtype
-    if not np.can_cast(array.dtype, dtype, "same_kind"):  # floats in place of bytes, mostly
+def _rows(path: trees.Path, leaf: gymnasium.Space[Any], given: Any) -> int | None:
+    array, own, dtype = np.asarray(given), leaf.shape or (), np.dtype(leaf.dtype)
+    if array.shape not in (own, (*array.shape[:1], *own)):
         raise TrainingError(
-            f"obs{trees.named(path)} is of {array.dtype} and its space of {dtype}: pass"
+            f"obs{trees.named(path)} has shape {list(array.shape)}: an observation has {list(own)},"
+            f" and a batch of N has {['N', *own]}".replace("'N'", "N")
+        )
+    if not can_hold(dtype, array):  # mostly images scaled to floats
+        raise TrainingError(
+            f"obs{trees.named(path)} has dtype {array.dtype}, and its space {dtype}: pass"
             " observations as the environment returns them"
         )
-    shape, own = array.shape, leaf.shape
-    if shape == own:
-        return None
-    if shape[1:] == own and shape:
-        return int(shape[0])
-    raise TrainingError(
-        f"obs{trees.named(path)} has shape {list(shape)}: an observation has {list(own or ())}, and"
-        f" a batch of N has {['N', *(own or ())]}".replace("'N'", "N")
-    )
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        row = "" if array.shape == own else f", row {np.argwhere(~np.isfinite(array))[0][0]},"
+        raise TrainingError(f"obs{trees.named(path)}{row} has NaN or infinity")
+    return None if array.shape == own else len(array)
 
 
 def _leaves(space: gymnasium.Space[Any], obs: Any, path: trees.Path) -> Any:
@@ -189,6 +186,12 @@ def _leaves(space: gymnasium.Space[Any], obs: Any, path: trees.Path) -> Any:
         yield path, space, obs
 
 
-def _as_batch(space: gymnasium.Space[Any], obs: Any) -> Any:
-    into: Any = create_empty_array(space, 1)
-    return concatenate(space, [obs], into)
+def _as_batch(space: gymnasium.Space[Any], obs: Any, is_single: bool) -> Any:
+    match space:
+        case gymnasium.spaces.Dict():
+            return {key: _as_batch(part, obs[key], is_single) for key, part in space.items()}
+        case gymnasium.spaces.Tuple():
+            pairs = zip(space, obs, strict=True)
+            return tuple(_as_batch(part, of_part, is_single) for part, of_part in pairs)
+    array = np.asarray(obs, space.dtype)
+    return array[None] if is_single else array

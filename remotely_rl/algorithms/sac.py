@@ -58,7 +58,7 @@ class Config(Common):
 
     lacks: ClassVar[Mapping[str, str]] = fields.one_learner(
         "sac has one learner: the gradients of its critics, policy and temperature are not averaged"
-    )
+    ) | {"free_log_std": "sac maximizes entropy, which it chooses in each state"}
 
     env: Source = "Pendulum-v1"
     actors: int = 1

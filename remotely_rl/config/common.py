@@ -197,7 +197,7 @@ class Common:
         Raises TrainingError if it does not fit, as `networks.build` does.
         """
 
-        def adapt(head: nn.Linear) -> nn.Linear:
+        def adapt(head: nn.Linear) -> nn.Module:
             log_std = getattr(self, "log_std_start", INITIAL_LOG_STD)
             networks.start_policy(head, policy_start(actions, log_std))
             is_free = getattr(self, "free_log_std", False)

@@ -53,21 +53,33 @@ def preprocessed(env: E, images: Images) -> E:
     if not images.asked_for:
         return env
     kit: Any = wrappers.vector if isinstance(env, VectorEnv) else wrappers
+    space: Any = (
+        env.single_observation_space if isinstance(env, VectorEnv) else env.observation_space
+    )
     preprocessing: Any = env
     try:
         if images.gray:
             preprocessing = kit.GrayscaleObservation(preprocessing, keep_dim=True)
-        if images.size is not None:
+        if images.size is not None and not _has_size(space, images.size):
             preprocessing = kit.ResizeObservation(preprocessing, (images.size, images.size))
     except gymnasium.error.DependencyNotInstalled as error:
         raise TrainingError(NEEDS_OPENCV) from error
     except (TypeError, ValueError) as error:
-        raise TrainingError(
-            f"{images.asked_for} needs an environment whose observation is one image: {error}"
-        ) from error
+        raise TrainingError(f"{images.asked_for} cannot be applied: {error}") from error
     if images.frame_stack > 1:
         preprocessing = _stacked(preprocessing, images.frame_stack)
     return cast(E, preprocessing)
+
+
+def _has_size(space: gymnasium.Space[Any], size: int) -> bool:
+    """Whether images have this size already.  Raises ValueError if they cannot be scaled.
+
+    Gymnasium would take the channels of an image that has them first for its height.
+    """
+    shape = space.shape or ()
+    if len(shape) != 2 and not is_channels_last(shape):
+        raise ValueError(f"an image is [height, width] or [height, width, channels], not {space}")
+    return shape[:2] == (size, size)
 
 
 def _stacked(env: gymnasium.Env[Any, Any], count: int) -> gymnasium.Env[Any, Any]:

@@ -87,9 +87,9 @@ def plan(
     have `kwargs`.
 
     `wrappers` are applied to each environment, the first one innermost.  `atari` applies only to
-    Atari games, `images` to all other environments, around the wrappers (to those that step as one
-    without `frame_stack`).  With `waits` an
-    environment whose episode is over waits until it is told to reset.
+    Atari games, `images` to all other environments, around the wrappers; those that step as one
+    have no `frame_stack`.  With `waits` an environment whose episode is over waits until it is told
+    to reset.
 
     Raises TrainingError for an unknown id or argument, for wrappers of environments that step as
     one, and for environments that cannot wait.  `Plan.make` also raises it for unsupported

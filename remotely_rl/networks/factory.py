@@ -24,7 +24,7 @@ from remotely_rl.trees import Tree
 # The argument `model=`: a module, or a callable that makes one from (observation_shape, outputs).
 # The shape of a nested observation is a tree of shapes.
 ModelSource = nn.Module | Callable[[Any, int], nn.Module]
-AdaptHead = Callable[[nn.Linear], nn.Linear]
+AdaptHead = Callable[[nn.Linear], nn.Module]
 
 
 def default_network(spec: Tree, outputs: int, architecture: Architecture = DEFAULT) -> nn.Module:
@@ -62,8 +62,8 @@ def build(
     """Make the model and try it on two observations.
 
     `spec` describes the observations.  Without a `source` it is the default network with this
-    architecture, and with what `head` makes of the policy's last layer.  A module given as an
-    instance is copied.  Raises TrainingError, with the expected and actual shapes, if the model
+    architecture, in which `head` may change or replace the policy's last layer.  A module given as
+    an instance is copied.  Raises TrainingError, with the expected and actual shapes, if the model
     does not map observations to `(policy, value)`; `outputs_are` is the meaning of the outputs, for
     that message.
     """

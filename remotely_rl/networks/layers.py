@@ -18,7 +18,7 @@ def orthogonal_init(module: nn.Module, gain: float) -> None:
                 nn.init.zeros_(part.bias)
 
 
-def in_float32(head: nn.Linear, features: Tensor) -> Tensor:
+def in_float32(head: nn.Module, features: Tensor) -> Tensor:
     """Apply a head in float32, whatever the body's precision.
 
     Two actions may differ by less than bfloat16 resolves.
@@ -41,16 +41,16 @@ def width_of(body: nn.Module, shape: tuple[int, ...]) -> int:
         return int(body(torch.zeros(1, *shape)).shape[1])
 
 
-class FreeOutputs(nn.Linear):
+class FreeOutputs(nn.Module):
     """A linear layer, of which some outputs are parameters of their own: they ignore the input."""
 
     depends: Tensor  # [outputs, 1]: 0 for outputs that ignore the input, else 1
 
     def __init__(self, layer: nn.Linear, free: Tensor):
-        """`free` [outputs] is true for these outputs; `layer` has the initial parameters."""
-        super().__init__(layer.in_features, layer.out_features)
-        self.load_state_dict(layer.state_dict())
-        self.register_buffer("depends", (~free).float()[:, None], persistent=False)
+        """`free` [outputs] is true for these outputs; the layer's parameters become its own."""
+        super().__init__()
+        self.weight, self.bias = layer.weight, layer.bias
+        self.register_buffer("depends", (~free).float()[:, None])
 
     def forward(self, features: Tensor) -> Tensor:
         return F.linear(features, self.weight * self.depends, self.bias)

@@ -182,10 +182,12 @@ def check_continues(run: Path, algorithm: str, config: Common) -> None:
             f"{run} has no checkpoint to resume from: remove it, or choose another --run"
         )
     now = run_folder.upgrade(json.loads(json.dumps(run_folder.fields_of(config))))
+    defaults = {field.name: field.default for field in dataclasses.fields(config)}
     for name in sorted(now.keys() - (curve.PER_RUN - {"env"})):
-        if name in kept.config and kept.config[name] != now[name]:
+        before = kept.config.get(name, defaults.get(name, now[name]))  # of an earlier version
+        if before != now[name]:
             raise TrainingError(
-                f"{run} was trained with {name}={kept.config[name]}, not {now[name]}: give the"
+                f"{run} was trained with {name}={before}, not {now[name]}: give the"
                 f" same {run_folder.AGAIN.get(name, settings.option(name))}, or another --run"
             )
 

@@ -56,7 +56,6 @@ C = TypeVar("C", bound=Common)
 L = TypeVar("L", bound=Learner[Any])
 
 ATTEMPTS = 12
-OF_THE_START = {"preset": "its settings", "seed": "its random numbers"}  # resuming changes neither
 LATE_IMPORT = "torch._dynamo"  # torch imports it with the first optimizer, in a second or two
 
 # Networks are made one at a time: they draw initial weights from the global generator.
@@ -231,6 +230,11 @@ def _reopened(
     if run is not None:
         raise TrainingError("a resumed run stays in its own folder: use --resume without --run")
     folder, ran = run_folder.reopen(Path(resume), algorithm)
+    if config.seed != ran.config.get("seed", config.seed):
+        raise TrainingError(
+            f"{resume} goes on with the random numbers of seed {ran.config['seed']}: resume it with"
+            " that seed, or without one"
+        )
     saved = run_folder.load_checkpoint(folder.checkpoint)
     if run_folder.has_other_environments(ran, config):
         saved["actors"] = None  # these hold environments with the earlier settings
@@ -289,9 +293,8 @@ def config_of(
         additions.check_is_outside(kept.get("wrappers", ()), run)
     if "env_kwargs" in given:
         given = given | {"env_kwargs": {**kept.get("env_kwargs", {}), **given["env_kwargs"]}}
-    for name, what in OF_THE_START.items():
-        if name in given and given[name] != kept.get(name):
-            raise TrainingError(f"a resumed run has {what}: use --resume without --{name}")
+    if "preset" in given:
+        raise TrainingError("a resumed run has its settings: use --resume without --preset")
     defaults = {field.name: field.default for field in settings.settings(kind)}
     fields = {**defaults, **kept, **given}  # all of them, so that no preset is applied again
     if fields["env"] == ran.env:

@@ -233,11 +233,17 @@ def _conform(obs: Any, shape: tuple[int, ...], dtype: np.dtype[Any], name: str) 
     array = np.asarray(obs)
     if array.shape != shape:
         raise WrongShape(f"{name} has shape {array.shape}; its space has {shape}")
-    if not np.can_cast(array.dtype, dtype, "same_kind"):
-        is_whole = array.dtype.kind in "iu" and dtype.kind in "iu"  # lists of plain integers
-        if not is_whole or (array != array.astype(dtype)).any():
-            raise WrongShape(f"{name} has dtype {array.dtype}; its space has {dtype}")
+    if not can_hold(dtype, array):
+        raise WrongShape(f"{name} has dtype {array.dtype}; its space has {dtype}")
     return array
+
+
+def can_hold(dtype: np.dtype[Any], array: NDArray[Any]) -> bool:
+    """Whether a dtype holds these numbers: those of its kind, and whole ones in its range."""
+    if np.can_cast(array.dtype, dtype, "same_kind"):
+        return True
+    is_whole = array.dtype.kind in "iu" and dtype.kind in "iub"  # lists of plain integers
+    return is_whole and bool((array == array.astype(dtype)).all())
 
 
 def _dict_writer(writes: dict[str, Write], name: str) -> Write:

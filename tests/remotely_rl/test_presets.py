@@ -133,9 +133,6 @@ def test_a_resumed_run_keeps_its_settings_and_applies_no_preset(rows: None, tmp_
     folder = run_folder.create(tmp_path / "run", "ppo", ppo.Config(env="CartPole-v1"))
     with pytest.raises(TrainingError, match="use --resume without --preset"):
         training.config_of(ppo.Config, "ppo", folder.path, {"preset": "auto"})
-    with pytest.raises(TrainingError, match="has its random numbers: use --resume without --seed"):
-        training.config_of(ppo.Config, "ppo", folder.path, {"seed": 2})
-    assert training.config_of(ppo.Config, "ppo", folder.path, {"seed": 1}).seed == 1
 
 
 @pytest.mark.parametrize(

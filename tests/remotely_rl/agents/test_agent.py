@@ -104,17 +104,22 @@ def test_an_observation_of_another_shape_is_refused(cart: Agent, bad: Any) -> No
         cart.act(bad)
 
 
-def test_an_image_that_is_no_longer_of_bytes_is_refused(camera: Agent) -> None:
+def test_bytes_may_be_given_as_integers_but_not_as_floats(camera: Agent) -> None:
     obs = samples(camera, 1)[0]
+    mask, many = np.ones(3), {key: np.stack([part] * 2) for key, part in obs.items()}
+    expected = camera.act(obs, mask=mask)
+    assert camera.act(obs | {"picture": obs["picture"].tolist()}, mask=mask) == expected
+    wide = many | {"picture": many["picture"].astype(np.int64)}
+    assert camera.act(wide, mask=np.ones((2, 3))).tolist() == [expected] * 2
     scaled = obs | {"picture": obs["picture"] / 255}
     with pytest.raises(
-        TrainingError, match=r"^obs\['picture'\] is of float64 and its space of uint8"
+        TrainingError, match=r"^obs\['picture'\] has dtype float64, and its space uint8"
     ):
         camera.act(scaled, mask=np.ones(3))
 
 
 def test_an_observation_with_nan_is_refused(cart: Agent, camera: Agent) -> None:
-    with pytest.raises(TrainingError, match=r"^obs has NaN"):
+    with pytest.raises(TrainingError, match=r"^obs, row 1, has NaN"):
         cart.act(np.array([[0, 0, 0, 0], [0, 0, 0, np.nan]]))
     with pytest.raises(TrainingError, match=r"^obs\['speed'\] has NaN"):
         camera.act(samples(camera, 1)[0] | {"speed": np.float32(np.nan)}, mask=np.ones(3))

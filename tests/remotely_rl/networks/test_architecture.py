@@ -168,6 +168,14 @@ def test_free_log_stds_are_the_same_in_every_state(given: dict[str, Any]) -> Non
     assert head.weight.grad.abs().sum() == 0
 
 
+def test_parameters_without_free_log_stds_do_not_load_as_parameters_with_them() -> None:
+    plain, free = (
+        ppo.Config(free_log_std=each).make_model(None, VECTOR, BOX) for each in (False, True)
+    )
+    with pytest.raises(RuntimeError, match=r"policy\.depends"):
+        free.load_state_dict(plain.state_dict())
+
+
 def test_architecture_settings_have_no_effect_on_your_own_model() -> None:
     given = {"hidden": "8", "activation": "elu", "log_std_start": -2.0}
     said = ppo.Config(**given).remarks(is_own_model=True)  # type: ignore[arg-type]

@@ -1,5 +1,6 @@
 """Runs of several seeds: how many at a time, resumed, stopped, and summarized."""
 
+import json
 import os
 import signal
 import subprocess
@@ -250,6 +251,11 @@ def test_a_run_with_other_settings_is_not_resumed(tmp_path: Path) -> None:
     seeds.check_continues(run, "ppo", ppo.Config(env="CartPole-v1", gamma=0.9, minutes=5))
     with pytest.raises(TrainingError, match=r"seed-1 was trained with gamma=0.9, not 0.99: "):
         seeds.check_continues(run, "ppo", ppo.Config(env="CartPole-v1"))
+    content = json.loads((run / "config.json").read_text())
+    del content["config"]["epochs"]  # as if by a version without the field
+    (run / "config.json").write_text(json.dumps(content))
+    with pytest.raises(TrainingError, match="was trained with epochs=3, not 4: "):
+        seeds.check_continues(run, "ppo", ppo.Config(env="CartPole-v1", gamma=0.9, epochs=4))
     with pytest.raises(
         TrainingError, match="with env=CartPole-v1, not Acrobot-v1: give the same --env"
     ):

@@ -333,6 +333,13 @@ def test_an_unsuitable_initial_run_is_rejected(
         a2c.train(config, **{"initial": "first", **more})
 
 
+def test_a_run_is_not_resumed_with_another_seed(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    a2c.train(dataclasses.replace(TRAINED, seed=5, total_steps=32), run=run)
+    with pytest.raises(TrainingError, match="goes on with the random numbers of seed 5: resume"):
+        a2c.train(TRAINED, resume=run)
+
+
 @pytest.mark.parametrize(
     ("train", "repeats"),
     [
