@@ -218,7 +218,7 @@ def begin(config: Any, given: Collection[str]) -> None:
         if found is None:
             return
         object.__setattr__(config, "preset", found.env)
-        chosen = found.settings
+        chosen = _for(found, config.env)
     settings.check_names(kind, chosen)
     for field, value in chosen.items():
         if field == "env_kwargs":
@@ -238,7 +238,7 @@ def remarks(config: Any) -> list[str]:
         return []
     kept: list[str] = []
     changed: list[str] = []
-    for field, value in found.settings.items():
+    for field, value in _for(found, config.env).items():
         now = getattr(config, field)
         (kept if now == value else changed).append(settings.option(field, now))
     difference = f"; changed: {' '.join(changed)}" if changed else ""
@@ -267,6 +267,12 @@ def _fits(row: Preset, env: str) -> bool:
     if "env_kwargs" in row.settings:
         return row.env == env
     return _unversioned(row.env) == _unversioned(env)
+
+
+def _for(row: Preset, env: Any) -> dict[str, Any]:
+    """Return the settings of a preset: its arguments of the environment are for its own alone."""
+    is_own = row.env == name_of(env)
+    return {k: value for k, value in row.settings.items() if is_own or k != "env_kwargs"}
 
 
 def _unversioned(env: str) -> str:

@@ -60,17 +60,21 @@ def test_a_preset_fits_every_version_of_its_environment(rows: None, env: str) ->
 def test_arguments_of_a_preset_are_for_its_version_and_those_given_are_added(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    given = {"env_kwargs": {"sutton_barto_reward": True, "max_episode_steps": 90}}
+    arguments = {"sutton_barto_reward": True, "max_episode_steps": 90}
+    given = {"env_kwargs": arguments, "gamma": 0.9}
     monkeypatch.setattr(presets, "ROWS", (Preset("CartPole-v1", "ppo", given, MEASURED),))
     config = ppo.Config(env="CartPole-v1", preset="auto", env_kwargs={"max_episode_steps": 7})
     assert config.env_kwargs == {"sutton_barto_reward": True, "max_episode_steps": 7}
-    arguments: Any = config.env_kwargs
-    arguments.clear()
+    changed: Any = config.env_kwargs
+    changed.clear()
     plain = ppo.Config(env="CartPole-v1", preset="auto")
-    assert plain.env_kwargs == given["env_kwargs"]
+    assert plain.env_kwargs == arguments
     said = "--env-arg sutton_barto_reward=True --env-arg max_episode_steps=90"
-    assert plain.remarks()[1] == f"preset CartPole-v1: {said}"
+    assert plain.remarks()[1] == f"preset CartPole-v1: {said} --gamma 0.9"
     assert ppo.Config(env="CartPole-v0", preset="auto").env_kwargs == {}
+    other = ppo.Config(env="Acrobot-v1", preset="CartPole-v1")
+    assert other.env_kwargs == {}
+    assert other.remarks()[1] == "preset CartPole-v1: --gamma 0.9"
 
 
 def test_a_config_without_a_preset_has_the_defaults(rows: None) -> None:
