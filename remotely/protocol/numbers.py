@@ -16,7 +16,6 @@ MOST_GPUS = 4096  # of one machine
 MOST_OTHERS = 100  # custom resources of one machine or actor
 Gpus = Annotated[int, msgspec.Meta(ge=0, le=MOST_GPUS)]  # the index of one on its machine
 Pid = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
-Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_S)]
 Moment = Annotated[float, msgspec.Meta(ge=0, le=1e12)]  # a time of some clock
 Percent = Annotated[float, msgspec.Meta(ge=0, le=1e9)]

@@ -36,11 +36,6 @@ def probability(deviation: float, weight: float) -> float:
     return (deviation + EPSILON) / (deviation + EPSILON + weight)
 
 
-def weight_for(share: float, deviation: float) -> float:
-    """Return the weight c that transmits a share of messages at a constant mean deviation."""
-    return (deviation + EPSILON) * (1 - share) / share
-
-
 class ClientGate:
     """The gate for a client's pushes, which runs on the client."""
 

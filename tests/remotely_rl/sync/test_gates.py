@@ -7,7 +7,7 @@ import torch
 
 from remotely_rl import sync
 from remotely_rl.errors import TrainingError
-from remotely_rl.sync.gates import probability, weight_for
+from remotely_rl.sync.gates import probability
 from remotely_rl.sync.simulation.dispatcher import RandomOrder
 from remotely_rl.sync.simulation.simulator import Simulation
 from tests.remotely_rl.sync.quadratic import play, round_robin, start
@@ -25,10 +25,6 @@ def test_the_probability_of_transmission_is_that_of_the_paper(
     weight: float, deviation: float, chance: float
 ) -> None:
     assert probability(deviation, weight) == pytest.approx(chance, abs=1e-6)
-
-
-def test_the_weight_for_a_share_gives_that_share() -> None:
-    assert probability(0.3, weight_for(0.1, 0.3)) == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("side", ["push", "fetch"])
