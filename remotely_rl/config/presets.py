@@ -69,8 +69,8 @@ MUJOCO: dict[str, Any] = {
     "entropy_coef": 0.0, "entropy_coef_end": 0.0, "value_coef": 0.25, "log_std_start": -0.5,
 }  # fmt: skip
 
-# Walkers want tianshou's deviations and advantages too: without them, BipedalWalker's return was 272
-# and Walker2d's 3,168.  HalfCheetah's falls with them, from 5,190 to 4,632 (docs/results.md).
+# Walkers want tianshou's deviations and advantages too: without, BipedalWalker's return was 272 and
+# Walker2d's 3,168.  HalfCheetah's falls with them, from 5,190 to 4,632 (docs/results.md).
 WALKER: dict[str, Any] = {**MUJOCO, "free_log_std": True, "normalize_advantage": False}
 
 # fmt: off
