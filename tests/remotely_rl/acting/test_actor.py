@@ -115,7 +115,8 @@ def test_a_truncated_step_is_followed_by_the_value_of_its_last_observation() -> 
     played = toys.actor(CONFIG, model, env=env).sample().trajectory
     assert played.truncated[:, 0].tolist() == [False, True, False, False, True, False]
     of_two = model(torch.tensor([[2.0]]))[1].item()  # the toy observes its step
-    assert played.value[2, 0] == played.value[5, 0] == pytest.approx(of_two)
+    # One row and many differ in the last bits of the layers' sums, depending on the processor.
+    assert played.value[2, 0] == played.value[5, 0] == pytest.approx(of_two, abs=1e-6)
 
 
 def test_the_seed_determines_the_samples() -> None:

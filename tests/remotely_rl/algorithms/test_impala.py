@@ -131,7 +131,8 @@ def test_on_policy_one_epoch_is_the_update_of_a2c(gae_lambda: float) -> None:
         numbers = impala.update(ours, buffer, trajectory, progress)
         of_a2c = a2c.update(theirs, trajectory, progress)
         for name in of_a2c.keys() - {"train/policy_loss"}:  # it differs, but not its gradient
-            assert of_a2c[name] == pytest.approx(numbers[name], abs=1e-5)
+            # Hundreds in float32, whose last digits depend on the processor's vectors.
+            assert of_a2c[name] == pytest.approx(numbers[name], rel=1e-6, abs=1e-5)
         # IMPALA uses the learner's V and A2C the actor's: the same, up to rounding.
         torch.testing.assert_close(
             toys.weights(ours.model), toys.weights(theirs.model), atol=1e-5, rtol=1e-4
