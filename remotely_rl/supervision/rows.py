@@ -239,11 +239,10 @@ def _conform(obs: Any, shape: tuple[int, ...], dtype: np.dtype[Any], name: str) 
 
 
 def can_hold(dtype: np.dtype[Any], array: NDArray[Any]) -> bool:
-    """Whether a dtype holds these numbers: those of its kind, and whole ones in its range."""
-    if np.can_cast(array.dtype, dtype, "same_kind"):
-        return True
-    is_whole = array.dtype.kind in "iu" and dtype.kind in "iub"  # lists of plain integers
-    return is_whole and bool((array == array.astype(dtype)).all())
+    """Whether a dtype holds these numbers: integers keep their values, others are of its kind."""
+    if array.dtype.kind in "iu" and dtype.kind in "iub":
+        return bool((array == array.astype(dtype)).all())
+    return np.can_cast(array.dtype, dtype, "same_kind")
 
 
 def _dict_writer(writes: dict[str, Write], name: str) -> Write:

@@ -57,6 +57,7 @@ def test_the_leaf_is_named(space: gymnasium.Space[Any], obs: Any, leaf: str) -> 
         (spaces.Tuple((BOX, BOX)), (np.zeros(3, np.float32),)),
         (IMAGE, np.full((4, 4), 0.5)),
         (IMAGE, np.full((4, 4), 256)),
+        (spaces.Box(-128, 127, (2,), np.int8), np.array([0, 200])),  # would become -56
         (spaces.Discrete(3), 1.5),
         (spaces.Discrete(3), np.array([1])),
     ],
