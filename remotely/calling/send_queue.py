@@ -92,6 +92,15 @@ class Message(Protocol):
 
 M = TypeVar("M", bound=Message)
 
+SleepUntil = Callable[[Callable[[], object], float | None, Any, CallFuture[Any]], None]
+
+
+def _sleep_until(
+    is_over: Callable[[], object], timeout_s: float | None, actor: Any, future: CallFuture[Any]
+) -> None:
+    wakeup.sleep_until(is_over, timeout_s, about=future)
+
+
 MAX_REMOVED = 8  # calls that were taken out of the middle of a queue and are still in its heap
 
 
@@ -169,16 +178,19 @@ class SendQueues(Generic[M]):
     `send` sends the first call of a queue.  It runs on one of the queues' threads, may block, and
     raises an error if the call cannot be sent.  `check_wait` raises an error if this thread would
     wait for itself by waiting for an actor's call; its last argument tells whether the queue waits
-    for other calls to be done.
+    for other calls to be done.  `sleep_until(is_over, timeout_s, actor, future)` is that of wakeup
+    unless the engine has its own.
     """
 
     def __init__(
         self,
         send: Callable[[QueuedCall[M]], None],
         check_wait: Callable[[Any, CallFuture[Any], bool], None],
+        sleep_until: SleepUntil = _sleep_until,
     ) -> None:
         self._send = send
         self._check_wait = check_wait
+        self._sleep_until = sleep_until
         self._threads = Threads("remotely-send")
         self._lock = RLock()  # a done-callback on the same thread may add a call
         self._waiting: set[CalledActor] = set()
@@ -250,7 +262,7 @@ class SendQueues(Generic[M]):
         def is_sent() -> bool:
             return future.done() or future.receiver is not self
 
-        wakeup.sleep_until(is_sent, timeout, future)
+        self._sleep_until(is_sent, timeout, actor, future)
         receiver = future.receiver
         if not future.done() and receiver is not None and receiver is not self:
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())

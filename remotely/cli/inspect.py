@@ -49,7 +49,8 @@ def status(address: str | None, as_json: bool, port: int | None, key: Path | Non
                 machine and its memory), address, python, away_s (how long it has been
                 unreachable, else 0), cpus, gpus, memory, free_cpus, free_gpus,
                 free_memory (memory in bytes), resources and free_resources (custom
-                ones: name to amount)
+                ones: name to amount); free_cpus is negative if actors hold more than there
+                is, because those that waited have taken back what they had lent
     actors      a list: name, class, actor (its id), machine, worker (an id), pid
                 cpus, gpus (below 1, a share of one), gpu_ids (as CUDA names them),
                 memory_limit (bytes, 0 is none), resources      reserved for it
@@ -57,6 +58,7 @@ def status(address: str | None, as_json: bool, port: int | None, key: Path | Non
                 the last report of the actor, every 2 s, or 16 s when it is idle)
                 running, method, method_s, queue                number of running calls, method
                 and age of the oldest one, number of queued calls
+                lends           whether it waits, and its CPUs are free for others meanwhile
                 since                                           start, seconds since 1970
                 owner   {pid, machine, actor} of the client that it ends with; actor is the
                         name if the client is an actor; null if it is detached

@@ -167,7 +167,9 @@ class Calls:
         self._session = session
         self._channels = channels
         self._stores = stores
-        self._queues: SendQueues[Message] = SendQueues(self._send_queued, channels.check_wait)
+        self._queues: SendQueues[Message] = SendQueues(
+            self._send_queued, channels.check_wait, channels.sleep_until
+        )
         self._on_unretrieved = on_unretrieved
 
     # --- verbs of `Engine` ------------------------------------------------------------------------

@@ -94,7 +94,7 @@ from remotely.calling.actor import EndError
 from remotely.calling.back_pressure import Room
 from remotely.client import stored_results
 from remotely.client.bulk_transfer import Stores
-from remotely.client.deadlock import WaitReporter
+from remotely.client.deadlock import WaitReporter, shorter
 from remotely.client.end_errors import last_begun
 from remotely.client.master_session import MasterSession
 from remotely.errors import RemotelyError, WireError
@@ -578,7 +578,7 @@ class Channel:
             self._loop.after(WARN_AFTER_S, warn)
             self._interrupted = None
         try:
-            if waits is not None and deadline is None and waits.begin(self.location, future):
+            if waits is not None and waits.begin(self.location.actor, future, deadline is not None):
                 reporter = waits
             if arrived:  # this thread is delivering replies, and the next may be this call's
                 deliver_arrived(me)
@@ -591,8 +591,7 @@ class Channel:
                     left_s = 0.0  # a reply that has already arrived counts
                 has_polled = True
                 if reporter is not None:
-                    is_answered = not self._is_pending(future)
-                    left_s = reporter.report(self.location, begin, is_answered)
+                    left_s = shorter(left_s, reporter.report(not self._is_pending(future)))
                 me.in_call = True
                 with self._lock:
                     if self._held:

@@ -2,6 +2,7 @@
 
 import errno
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -178,6 +179,20 @@ class Channels:
             )
         if self._shared.wait_reporter is not None:
             self._shared.wait_reporter.refuse(actor.actor, future.what)
+
+    def sleep_until(
+        self,
+        is_over: Callable[[], object],
+        timeout_s: float | None,
+        actor: ActorState,
+        future: CallFuture[Any],
+    ) -> None:
+        """Sleep about a call that is in the queue of an actor."""
+        reporter = self._shared.wait_reporter
+        if reporter is not None and isinstance(actor, ActorState):  # else the call is done
+            reporter.sleep_until(is_over, timeout_s, actor.actor, future)
+        else:
+            wakeup.sleep_until(is_over, timeout_s, future)
 
     def unanswered(self) -> dict[str, int]:
         """Return the number of pending calls of each actor that has any."""

@@ -44,7 +44,7 @@ from typing import NamedTuple
 import msgspec
 
 from remotely.errors import name_taken
-from remotely.master import reservation, shortage, status
+from remotely.master import lending, reservation, shortage, status
 from remotely.master.admission import REVOKED
 from remotely.master.arrivals import Assignment
 from remotely.master.state import (
@@ -56,7 +56,7 @@ from remotely.master.state import (
     UnexpectedEnd,
     Unknown,
 )
-from remotely.master.waiting import Waiter, gang_of
+from remotely.master.waiting import Kind, Waiter, gang_of, kind_of
 from remotely.protocol import control
 from remotely.protocol.lease import OWNER_GRACE_S
 
@@ -126,10 +126,14 @@ def place_or_queue(state: State, record: ActorRecord, data: object) -> None:
     is_starting, gang = not state.workers.records, gang_of(request)
     least_s = MIN_WAIT_S if is_starting or gang else 0.0
     deadline = state.now + max(place.patience_s, least_s)
-    waiter = state.waiting.add(client, place, state.now, deadline)
+    inside = state.sessions[client].hello.actor
+    waiter = state.waiting.add(client, place, state.now, deadline, inside)
     if try_place(state, waiter):
         return
-    if not (place.patience_s or is_starting or gang):
+    waits = place.patience_s or is_starting or gang
+    if waits and try_on_loan(state, waiter):
+        return
+    if not waits:
         why = shortage.why_it_waits(request, state)
         refuse(state, waiter, "NoResources", f"no room: {why}")
     elif state.gang_is_complete(request):
@@ -272,7 +276,7 @@ def release_placement(state: State, record: ActorRecord, data: object) -> None:
     request = record.request
     state.delegates.revoke(request.actor)
     state.actors.remove(record)
-    state.workers.ledger.release(record.worker, request.resources, tuple(record.gpu_ids))
+    state.workers.ledger.release(record.worker, lending.held(record), tuple(record.gpu_ids))
     if request.actor not in state.restarts.pending:
         state.actors.free_name(request)
 
@@ -704,9 +708,9 @@ def try_place(state: State, waiter: Waiter) -> bool:
     gang = gang_of(waiter.request)
     if not gang:
         return _try_place_one(state, waiter)
-    waiters = state.waiting.gang(gang)
     if not state.gang_is_complete(waiter.request) or not _can_place(state):
         return False
+    waiters = state.waiting.gang(gang)
     if refusal := shortage.why_never(waiter.request, len(waiters), state):
         for each in waiters:
             refuse(state, each, *refusal)
@@ -721,8 +725,37 @@ def try_place(state: State, waiter: Waiter) -> bool:
             alone = msgspec.structs.replace(each.request, together=1)
             place = msgspec.structs.replace(each.place, request=alone)
             state.waiting.remove(each.request.actor)
-            state.waiting.add(each.session, place, each.since, each.deadline)
+            state.waiting.add(each.session, place, each.since, each.deadline, each.inside)
     return True
+
+
+def try_on_loan(state: State, waiter: Waiter) -> bool:
+    """Try to place a request with the CPUs of the actor that makes it."""
+    with lending.to_own_requests(state, waiter.inside) as is_lent:
+        return is_lent and try_place(state, waiter)
+
+
+def settle_loans(state: State) -> None:
+    """Lend the CPUs of the actors that wait since this event, first to their own requests, and take
+    back those of actors that wait no longer."""
+    while True:
+        for actor in lending.take_repaid(state):
+            lend_to_own_requests(state, actor)
+        if not (changed := lending.take_changed(state)):
+            return
+        for actor in changed:
+            record = state.actors.records.get(actor)
+            if record is not None and lending.update(state, record):
+                retry_waiting(state, record.worker)
+
+
+def lend_to_own_requests(state: State, actor: str) -> None:
+    """Place the waiting requests of an actor for which its own CPUs suffice."""
+    tried: set[Kind] = set()
+    for waiter in state.waiting.of_inside(actor):
+        if (kind := kind_of(waiter.request)) not in tried:
+            tried.add(kind)
+            _try_place_waiter(state, waiter, on_loan=True)
 
 
 def _can_place(state: State) -> bool:
@@ -790,17 +823,19 @@ def _try_place_reserved(state: State) -> bool:
     return is_released
 
 
-def _try_place_waiter(state: State, waiter: Waiter) -> None:
+def _try_place_waiter(state: State, waiter: Waiter, on_loan: bool = False) -> None:
     """Try to place a waiting request, and tell its clients that it no longer waits."""
     gang = gang_of(waiter.request)
     waiters = state.waiting.gang(gang) if gang else [waiter]
-    if try_place(state, waiter):
+    if try_on_loan(state, waiter) if on_loan else try_place(state, waiter):
         for each in waiters:
             state.send(each.session, control.Queued(ticket=each.place.ticket, why=""))
 
 
 def review_waiting(state: State) -> None:
     """Refuse overdue requests, and reserve room for one that others overtake.  Run at each tick."""
+    for actor in state.waiting.makers():
+        lend_to_own_requests(state, actor)
     for waiter in state.waiting.overdue(state.now):
         why = shortage.why_it_waits(waiter.request, state)
         refuse(state, waiter, "NoResources", f"no room for {waiter.place.patience_s:g} s: {why}")

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from remotely.master import actors, guests, reregistration
+from remotely.master import actors, guests, lending, reregistration
 from remotely.master.admission import Admission
 from remotely.master.state import Forget, Instruction, Log, Probe, Session, State
 from remotely.master.wait_graph import Wait, why_deadlocked
@@ -35,6 +35,11 @@ class Core:
         counts_cpus: bool = True,
     ) -> None:
         self.state = State(admission, Leases(lease_s), recovers_until, is_embedded, counts_cpus)
+
+    def _finish(self) -> list[Instruction]:
+        """Settle what this event has changed; return its instructions.  Each event ends so."""
+        actors.settle_loans(self.state)
+        return self.state.take_instructions()
 
     # --- time, keys, shutdown ---------------------------------------------------------------------
 
@@ -65,10 +70,12 @@ class Core:
                 actors.close_owned(state, peer)
         if expired:
             actors.retry_waiting(state)
+        for actor in state.wait_graph.not_heard_since(now - lending.STALE_S):
+            self._end_wait(actor)
         actors.review_waiting(state)
         actors.send_due_statuses(state)
         self._give_up_on_absent_workers()
-        return state.take_instructions()
+        return self._finish()
 
     def _give_up_on_absent_workers(self) -> None:
         """Answer the requests that waited for workers which did not come back in time."""
@@ -101,7 +108,7 @@ class Core:
             if not state.admission.may_live(record.request):
                 state.delegates.revoke(actor)
                 actors.close(state, control.End(actor=actor, grace_s=OWNER_GRACE_S))
-        return state.take_instructions()
+        return self._finish()
 
     def _send_keys(self, peer: str) -> None:
         client_keys = self.state.admission.client_keys
@@ -112,7 +119,7 @@ class Core:
         self.state.is_closing = True
         for name in self.state.workers.records:
             self.state.send(name, control.Leave())
-        return self.state.take_instructions()
+        return self._finish()
 
     # --- clients ----------------------------------------------------------------------------------
 
@@ -132,7 +139,7 @@ class Core:
         state.send(peer, control.Welcome(pythons=state.workers.ledger.pythons))
         for pending in state.restarts.pending_of(peer):  # it may have missed the obituary
             state.send(peer, control.Died(obituary=pending.obituary))
-        return state.take_instructions()
+        return self._finish()
 
     def handle_client(self, peer: str, message: object, now: float) -> list[Instruction]:
         """Handle a message of a client."""
@@ -176,18 +183,18 @@ class Core:
                 state.waiting.remove_session(peer)
                 actors.close_owned(state, peer)
                 actors.finish_goodbye(state, peer)
-        return state.take_instructions()
+        return self._finish()
 
     def locate(self, peer: str, request: control.Locate) -> list[Instruction]:
         """Answer a request whose `Probe` was carried out."""
         actors.retry_requests(self.state, [(peer, request)])
-        return self.state.take_instructions()
+        return self._finish()
 
     def end_session(self, peer: str, now: float) -> list[Instruction]:
         """Remove a client that has ended, and close the actors that it owns."""
         self.state.now = now
         actors.end_session(self.state, peer)
-        return self.state.take_instructions()
+        return self._finish()
 
     def _handle_blocked(self, peer: str, blocked: control.Blocked) -> None:
         """Record that an actor waits for another; notify their scripts once if they deadlock."""
@@ -197,7 +204,15 @@ class Core:
             return
         within = f" in {blocked.method}" if blocked.method else ""
         sentence = f"{record.request.name} waits{within} for {blocked.call}"
-        wait = Wait(blocked.wait, blocked.actor, sentence, peer, state.now, state.now)
+        wait = Wait(
+            blocked.wait,
+            blocked.actor,
+            sentence,
+            peer,
+            begun=state.now,
+            heard=state.now,
+            has_timeout=blocked.has_timeout,
+        )
         self._end_wait(actor, unless=wait.number)
         if cycle := state.wait_graph.record(actor, wait):
             self._notify(cycle, why_deadlocked(cycle))
@@ -251,7 +266,7 @@ class Core:
             state.workers.add(register, is_near, predecessors)
         reregistration.adopt_all(state, register, is_new)
         self._send_keys(name)
-        return state.take_instructions()
+        return self._finish()
 
     def reconcile_worker(self, register: control.Register) -> list[Instruction]:
         """Reconcile what was lost while a worker's connection was broken."""
@@ -267,7 +282,7 @@ class Core:
         actors.retry_waiting(state)
         if state.is_closing:
             state.send(name, control.Leave())
-        return state.take_instructions()
+        return self._finish()
 
     def refusal_of(self, register: control.Register, now: float) -> control.Refused | None:
         """Return the refusal of a guest that cannot be admitted; None if it can be."""
@@ -300,7 +315,7 @@ class Core:
             case control.Left():
                 self._remove_worker(peer, "its worker was stopped")
                 actors.retry_waiting(state)
-        return state.take_instructions()
+        return self._finish()
 
     def lose_route(self, peer: str, now: float) -> list[Instruction]:
         """Handle an unreachable peer: place nothing on a worker until it is back.
@@ -313,7 +328,7 @@ class Core:
         if not self._is_guest(peer) and state.workers.suspend(peer):
             actors.handle_unreachable(state, peer)
         actors.handle_figures(state, peer)
-        return state.take_instructions()
+        return self._finish()
 
     def _is_guest(self, name: str) -> bool:
         record = self.state.workers.records.get(name)
@@ -326,7 +341,7 @@ class Core:
         self.state.now = now
         self._remove_worker(name, why, may_return)
         actors.retry_waiting(self.state)  # some may fit on no machine any more
-        return self.state.take_instructions()
+        return self._finish()
 
     def _remove_worker(self, name: str, why: str, may_return: bool = False) -> None:
         state = self.state

@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from remotely.master import lending
 from remotely.master.state import ActorRecord, State
 from remotely.master.waiting import gang_of
 from remotely.protocol import control
@@ -37,7 +38,7 @@ def why_it_waits(request: control.Request, state: State) -> str:
         return f"{request.class_name} must be {where}{away}"
     asked, actors = request.resources, state.actors.records
     searched = itertools.islice(actors.values(), SEARCHED)
-    found = (record for record in searched if _has_some(record.request.resources, asked))
+    found = (record for record in searched if _has_some(lending.held(record), asked))
     holders = [_holder(r, request.job, state) for r in itertools.islice(found, SHOWN + 1)]
     why = why_waiting(
         request.class_name,

@@ -92,6 +92,8 @@ class ActorRecord:
     watchers: set[str] = field(default_factory=set)  # sessions to notify when it ends
     again: bool = False  # started from the restart file of its previous life
     ends_within_s: float | None = None  # if asked to end; its worker may not know yet
+    lender: str = ""  # the actor on whose CPUs it was placed (lending.py)
+    lends: bool = False  # it waits, so its CPUs are free in the ledger
 
     def lost(self, why: str = "", restarting: bool = False) -> control.Obituary:
         """Return the obituary of an actor that is lost, or of a guest whose process ended.
@@ -131,6 +133,9 @@ class ActorTable:
         self.by_worker: Index[str, str] = Index()
         self.by_gang: Index[str, str] = Index()
         self.by_watcher: Index[str, str] = Index()
+        self.by_lender: Index[str, str] = Index()
+        self.lender = ""  # of the actors that are placed now
+        self.repaid: dict[str, None] = {}  # lenders whose borrowers have ended
         self.names: dict[str, str] = {}  # name -> actor, also while that is restarting
         self.deaths: OrderedDict[str, control.Obituary] = OrderedDict()
         self._recorded: deque[str] = deque()  # actors in `deaths` with a flight record
@@ -142,6 +147,9 @@ class ActorTable:
         self.deaths.pop(request.actor, None)
         self.by_owner.add(request.owner, request.actor)
         self.by_worker.add(record.worker, request.actor)
+        if self.lender and request.resources.cpus:
+            record.lender = self.lender
+            self.by_lender.add(record.lender, request.actor)
         if request.gang:
             self.by_gang.add(request.gang, request.actor)
         # Two scripts may each have a Counter-1; the name then refers to the first.
@@ -155,6 +163,9 @@ class ActorTable:
         self.by_owner.discard(request.owner, request.actor)
         self.by_worker.discard(record.worker, request.actor)
         self.by_gang.discard(request.gang, request.actor)
+        if record.lender:
+            self.by_lender.discard(record.lender, request.actor)
+            self.repaid[record.lender] = None
         for session in record.watchers:
             self.by_watcher.discard(session, request.actor)
 

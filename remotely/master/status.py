@@ -137,4 +137,5 @@ def _of_actor(
         figures=figures,
         queue=min(max(0, unanswered - figures.running), control.MOST),  # of clients that may lie
         since=record.since,
+        lends=record.lends,
     )

@@ -8,7 +8,10 @@ members has repeated its report since the last of them was first received.  Then
 at which all of them waited.
 
 Even then it is a diagnosis, not a proof: a reply may be on a slow line, or another thread may end
-the wait.  So no call fails, and the end of a reported cycle is reported too.
+the wait.  So no call fails, and the end of a reported cycle is reported too.  A wait with a timeout
+ends without help, and closes no cycle.
+
+A waiting actor lends its CPUs (lending.py); `changed` has the actors that began or ended a wait.
 """
 
 from dataclasses import dataclass, field
@@ -24,6 +27,7 @@ class Wait:
     session: str  # of the client in the actor
     begun: float
     heard: float
+    has_timeout: bool = False
     cycle: list["Wait"] = field(default_factory=list)  # the reported cycle of which it is part
 
 
@@ -32,6 +36,10 @@ class WaitGraph:
 
     def __init__(self) -> None:
         self._waits: dict[str, Wait] = {}
+        self.changed: dict[str, None] = {}
+
+    def __contains__(self, actor: object) -> bool:
+        return actor in self._waits
 
     def record(self, actor: str, wait: Wait) -> list[Wait]:
         """Record a report of a wait.  Return the cycle that it closes, if that is new."""
@@ -39,12 +47,16 @@ class WaitGraph:
         if current is None or current.number != wait.number:
             self.end(actor)
             self._waits[actor] = wait
+            self.changed[actor] = None
             return []
         current.heard = wait.heard
+        if current.has_timeout:
+            return []
         cycle, met = [current], {actor}
         while (target := cycle[-1].target) != actor:
             after = self._waits.get(target)
-            if after is None or target in met:  # it is not blocked, or in a cycle without `actor`
+            # It is not blocked, not for ever, or in a cycle without `actor`.
+            if after is None or after.has_timeout or target in met:
                 return []
             cycle.append(after)
             met.add(target)
@@ -63,11 +75,16 @@ class WaitGraph:
         if wait is None or wait.number == unless:
             return None
         del self._waits[actor]
+        self.changed[actor] = None
         if not wait.cycle:
             return None
         for member in wait.cycle:
             member.cycle = []
         return wait
+
+    def not_heard_since(self, moment: float) -> list[str]:
+        """Return the actors that have not repeated their reports; their ends may be lost."""
+        return [actor for actor, wait in self._waits.items() if wait.heard < moment]
 
 
 def why_deadlocked(cycle: list[Wait]) -> str:

@@ -39,6 +39,7 @@ class Waiter:
     place: control.Place
     since: float
     deadline: float
+    inside: str = ""  # the actor that makes the request
 
     @property
     def request(self) -> control.Request:
@@ -57,6 +58,8 @@ class WaitingList:
         self._by_name: Index[str, str] = Index()
         self._by_gang: Index[str, str] = Index()
         self._by_near: Index[str, str] = Index()  # by the actor that they must be near
+        self._by_inside: Index[str, str] = Index()  # by the actor that makes them
+        self.changed: dict[str, None] = {}  # actors whose own requests have changed
 
     def __len__(self) -> int:
         return len(self._waiters)
@@ -71,12 +74,22 @@ class WaitingList:
     def __iter__(self) -> Iterator[Waiter]:
         return iter(self._waiters.values())
 
-    def add(self, session: str, place: control.Place, since: float, deadline: float) -> Waiter:
-        """Append a request.  An earlier one for the same actor must have been removed."""
+    def add(
+        self,
+        session: str,
+        place: control.Place,
+        since: float,
+        deadline: float,
+        inside: str = "",
+    ) -> Waiter:
+        """Append a request.  An earlier one for the same actor must have been removed.
+
+        `inside`: the actor that makes it, if it is not a script.
+        """
         request = place.request
-        waiter = Waiter(next(self._numbers), session, place, since, deadline)
+        waiter = Waiter(next(self._numbers), session, place, since, deadline, inside)
         self._waiters[request.actor] = waiter
-        self._queues.setdefault(_kind(request), OrderedDict())[request.actor] = waiter
+        self._queues.setdefault(kind_of(request), OrderedDict())[request.actor] = waiter
         self._by_session.add(session, request.actor)
         if request.named:
             self._by_name.add(request.name, request.actor)
@@ -84,13 +97,16 @@ class WaitingList:
             self._by_gang.add(gang, request.actor)
         if request.near:
             self._by_near.add(request.near, request.actor)
+        if inside:
+            self._by_inside.add(inside, request.actor)
+            self.changed[inside] = None
         return waiter
 
     def remove(self, actor: str) -> Waiter | None:
         """Remove and return the request of an actor; None if there is none."""
         if (waiter := self._waiters.pop(actor, None)) is None:
             return None
-        kind = _kind(waiter.request)
+        kind = kind_of(waiter.request)
         del self._queues[kind][actor]
         if not self._queues[kind]:
             del self._queues[kind]
@@ -98,6 +114,9 @@ class WaitingList:
         self._by_name.discard(waiter.request.name, actor)
         self._by_gang.discard(kind.gang, actor)
         self._by_near.discard(kind.near, actor)
+        if waiter.inside:
+            self._by_inside.discard(waiter.inside, actor)
+            self.changed[waiter.inside] = None
         return waiter
 
     def remove_session(self, session: str) -> None:
@@ -119,6 +138,18 @@ class WaitingList:
     def any_near(self, actor: str) -> bool:
         """Return whether any request must be near an actor."""
         return actor in self._by_near
+
+    def any_inside(self, actor: str) -> bool:
+        """Return whether an actor has made any request that waits."""
+        return actor in self._by_inside
+
+    def makers(self) -> list[str]:
+        """Return the actors that have made any of the requests."""
+        return list(self._by_inside)
+
+    def of_inside(self, actor: str) -> list[Waiter]:
+        """Return the requests that an actor has made."""
+        return [self._waiters[each] for each in self._by_inside.of(actor)]
 
     def overdue(self, now: float) -> list[Waiter]:
         """Return the requests past their deadline, by a linear search: this runs once per tick."""
@@ -158,7 +189,8 @@ def gang_of(request: control.Request) -> str:
     return request.gang if request.together > 1 and not request.life else ""
 
 
-def _kind(request: control.Request) -> Kind:
+def kind_of(request: control.Request) -> Kind:
+    """Return the line to which a request belongs."""
     return Kind(
         request.resources,
         request.python,

@@ -75,6 +75,7 @@ class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
     method: str  # of the call that has run longest; empty if none runs
     method_s: float  # how long that call has run
     queue: int  # calls that do not run yet
+    lends: bool = False  # it waits, and its CPUs are free for others meanwhile
     since: float  # seconds since 1970
     owner: ClientStatus | None  # the actor ends with it; None if detached or dialled in
     dialled_in: bool = False  # by `remotely.serve`
@@ -154,6 +155,7 @@ def status_facts(found: control.Status, address: str, without: str = "") -> dict
                 "resources": dict(actor.request.resources.others),
                 **{name: getattr(actor.figures, name) for name in _FIGURES},
                 "queue": actor.queue,
+                "lends": actor.lends,
                 "since": actor.since,
                 "owner": owners.get(owner, unseen) if (owner := actor.request.owner) else None,
                 "dialled_in": bool(actor.request.classes),
@@ -206,6 +208,10 @@ def tables(facts: dict[str, Any], now: float) -> str:
         f"{total['gpus']} GPUs, {format_bytes(total['free_memory'])} of "
         f"{format_bytes(total['memory'])}"
     )
+    for m in machines:
+        if m["free_cpus"] < 0:
+            held = f"{m['cpus'] - m['free_cpus']:g} CPUs of {m['cpus']:g}"
+            head += f"\n{m['machine']}: actors hold {held}, until those that others lent are back"
     if facts["waiting"]:
         head += f"\n{_count(facts['waiting'], 'request')} waiting for room"
         for wait in facts["waits"]:
@@ -271,7 +277,8 @@ def _doing(actor: dict[str, Any]) -> str:
     if not actor["method"]:
         return ""
     others = f" and {actor['running'] - 1} more" if actor["running"] > 1 else ""
-    return f"{actor['method']} {_duration(actor['method_s'])}{others}"
+    lends = ", lends its CPUs" if actor["lends"] else ""
+    return f"{actor['method']} {_duration(actor['method_s'])}{others}{lends}"
 
 
 def _whose(owner: dict[str, Any] | None) -> str:

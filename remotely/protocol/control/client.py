@@ -116,6 +116,7 @@ class Blocked(ControlMessage, frozen=True):
     actor: str
     call: str
     method: str = ""  # that waits; empty if several run
+    has_timeout: bool = False  # the wait ends without help
 
 
 class Unblocked(ControlMessage, frozen=True):

@@ -114,6 +114,7 @@ class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
     delegate: bytes = b""  # the key with which it makes calls, if any
     figures: Figures = Figures(actor="")  # the last that the master received
     queue: Amount = 0  # calls that do not run yet
+    lends: bool = False  # it waits, and its CPUs are free for others meanwhile
 
 
 class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from remotely.master import lending
 from remotely.master.admission import Admission
 from remotely.master.core import Core
 from remotely.master.state import Forget, Instruction, Log, Probe, Send, State
@@ -307,6 +308,14 @@ def play_event(cluster: Cluster, event: str, a: int, b: int) -> None:
             cluster.says(who, control.ReadLog(ticket=1, actor=actor))
         case "goodbye":
             cluster.says(who, control.Goodbye())
+        case "block" if cluster.state.sessions[who].hello.actor:
+            target = f"actor-{a % 8}"
+            blocked = control.Blocked(
+                wait=1 + a % 2, actor=target, call="f", has_timeout=a % 5 == 0
+            )
+            cluster.says(who, blocked)
+        case "unblock":
+            cluster.says(who, control.Unblocked())
 
 
 EVENTS = [
@@ -326,6 +335,7 @@ EVENTS = [
     ],
     "goodbye",
     "delegate",
+    *["block", "block", "unblock"],
 ]
 
 
@@ -338,6 +348,9 @@ def check(cluster: Cluster) -> None:
     records, sessions = list(table.records.items()), list(state.sessions)
     assert held_by(table.by_owner) == by((r.request.owner, a) for a, r in records)
     assert held_by(table.by_worker) == by((r.worker, a) for a, r in records)
+    assert held_by(table.by_lender) == by((r.lender, a) for a, r in records if r.lender)
+    for actor, record in records:
+        assert record.lends == (record.request.resources.cpus > 0 and lending.waits(state, actor))
     assert held_by(table.by_gang) == by((r.request.gang, a) for a, r in records if r.request.gang)
     assert held_by(table.by_watcher) == by((w, a) for a, r in records for w in r.watchers)
     assert held_by(state.sessions.inside) == by(
@@ -354,7 +367,7 @@ def check(cluster: Cluster) -> None:
         assert (state.restarts.pending.get(actor) or table.records[actor]).request.name == name
     ledger = state.workers.ledger
     for worker, machine in state.workers.records.items():
-        here = [r.request.resources for _, r in records if r.worker == worker]
+        here = [lending.held(r) for _, r in records if r.worker == worker]
         kept = [asked for placement, asked in ledger.reserved if placement.worker == worker]
         free = machine.register.resources - sum([*here, *kept], Resources())
         assert ledger.free(worker).cpus == free.cpus
