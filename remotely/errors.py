@@ -2,10 +2,11 @@
 
 All inherit from `RemotelyError`.  The type says where to look: `ActorRaised` your code,
 `NotPicklable` your value, `NoResources` your request, `ActorDied` and `WorkerLost` the process and
-its machine.  If a call may have run although no reply arrived, `may_have_run` of the error is true.
-Nothing is ever retried silently.
+its machine.  If a call may have run although no reply arrived, `may_have_run` of the error is true,
+whatever the error is.  Nothing is ever retried silently.
 """
 
+import copy
 from concurrent.futures import TimeoutError as FutureTimeout
 
 
@@ -14,7 +15,11 @@ class RemotelyError(Exception):
 
     Whose fault: the message says; raised directly, it reports a call at the wrong time or place.
     What to do: catch it last, after the errors that you can handle.
+
+    If `may_have_run` is true, the call may have run, partly or completely, and no reply arrived.
     """
+
+    may_have_run = False
 
 
 class WireError(RemotelyError):
@@ -94,6 +99,24 @@ def doubt(may_have_run: bool) -> str:
     return "; the call may have run" if may_have_run else "; the call did not run"
 
 
+def in_doubt(error: BaseException) -> BaseException:
+    """Return an error that says that the call may have run; not the same one, which may be shared
+    with calls that have not."""
+    if getattr(error, "may_have_run", False):
+        return error
+    try:
+        mine = copy.copy(error)
+    except Exception:  # one of the user's classes, whose constructor takes other arguments
+        mine = error
+    mine.__notes__ = [*getattr(error, "__notes__", ())]
+    mine.__cause__ = error.__cause__
+    if mine.args and isinstance(mine.args[0], str):
+        mine.args = (mine.args[0].replace(doubt(False), doubt(True)), *mine.args[1:])
+    mine.may_have_run = True  # type: ignore[attr-defined]
+    mine.add_note("An attempt of this call was sent, and may have run.")
+    return mine.with_traceback(None)
+
+
 class MasterLost(RemotelyError):
     """No master answers.  Calls to running actors continue, but no new actors can be placed.
 
@@ -119,10 +142,10 @@ class CallTimeout(RemotelyError, FutureTimeout):
 
     def __init__(self, message: str, still_running: bool = True) -> None:
         super().__init__(message)
-        self.still_running = still_running
+        self.still_running = self.may_have_run = still_running
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.args[0], self.still_running)
+        return type(self), (self.args[0], self.still_running), vars(self)
 
 
 class Deadlock(RemotelyError):
@@ -153,8 +176,8 @@ class ActorDied(RemotelyError):
     What to do: read `exit`, `stderr`, the message and `remotely logs`; check the effects of a call
     that may have run before you repeat it; `max_restarts=` restarts an actor that dies.
 
-    `exit` is an exit code, the name of a signal ("SIGKILL"), or None if unknown.  If `may_have_run`
-    is true, the call may have run, partly or completely.  `stderr` is the end of its stderr.
+    `exit` is an exit code, the name of a signal ("SIGKILL"), or None if unknown.  `stderr` is the
+    end of its stderr.
     `flight_record` is what the actor had written to its `remotely.flight_recorder` when it died;
     empty if it had none.
     """
@@ -175,7 +198,7 @@ class ActorDied(RemotelyError):
 
     def __reduce__(self) -> tuple[object, ...]:
         fields = self.exit, self.may_have_run, self.stderr, self.flight_record
-        return type(self), (self.args[0], *fields)
+        return type(self), (self.args[0], *fields), vars(self)
 
 
 class WorkerLost(RemotelyError):
@@ -191,7 +214,7 @@ class WorkerLost(RemotelyError):
         self.may_have_run = may_have_run
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.args[0], self.may_have_run)
+        return type(self), (self.args[0], self.may_have_run), vars(self)
 
 
 class RemoteTraceback(Exception):

@@ -59,24 +59,18 @@ class RetriedFuture(CallFuture[Any]):
         super().__init__(what, actor)
         self._resend: Callable[[CallFuture[Any]], None] | None = resend
         self._retries_left = retries
-        self._may_have_run = False  # in an earlier attempt
         self.number = next(numbers)
 
-    def lose(self, error: BaseException) -> None:
-        """Retry the call if that may help, else fail it.  Never waits."""
+    def retry(self, error: BaseException) -> bool:
         resend = self._resend
-        if not isinstance(error, ActorDied | WorkerLost) or resend is None:
-            super().lose(error)
-        elif self._retries_left:
-            self._retries_left -= 1
-            self._may_have_run |= error.may_have_run
-            self.call_id = 0
-            resend(self)
-        else:
-            if self._may_have_run and not error.may_have_run:
-                error.may_have_run = True
-                error.add_note("An earlier attempt of this call may have run.")
-            super().lose(error)
+        is_lost = isinstance(error, ActorDied | WorkerLost)
+        if not is_lost or resend is None or not self._retries_left:
+            return False
+        self._retries_left -= 1
+        self.lost_by = error
+        self.call_id = 0
+        resend(self)
+        return True
 
     def _finish(self) -> None:
         self._resend = None  # it holds the arguments

@@ -903,8 +903,9 @@ class Channel:
         for future in lost:
             if obituary is not None and obituary.asked:
                 future.on_unretrieved = None
-            error = ended(future.call_id <= last and future.call_id not in unsent)
-            arrived.append((self, future, error))
+            may_have_run = future.call_id <= last and future.call_id not in unsent
+            future.may_have_run |= may_have_run  # even if the error cannot say so
+            arrived.append((self, future, ended(may_have_run)))
 
     def _break(self) -> None:
         """On the loop's thread: handle a broken connection (14)."""

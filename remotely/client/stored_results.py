@@ -91,7 +91,7 @@ def _settle_by_whole(
 
 
 def _fail(future: CallFuture[Any], error: RemotelyError) -> None:
-    future.lose(error)
+    future.lose(error, may_have_run=True)  # it has
     future.run_callbacks()
 
 

@@ -36,7 +36,7 @@ from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures import as_completed as _as_completed
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from remotely.errors import CallTimeout, RemoteTraceback
+from remotely.errors import CallTimeout, RemotelyError, RemoteTraceback, in_doubt
 from remotely.futures import wakeup
 from remotely.futures.reference import DependencyCallback, StoredResult, refuse
 from remotely.futures.unretrieved import OnUnretrieved, UnretrievedReport
@@ -120,6 +120,8 @@ class CallFuture(Future[R]):
     _report: UnretrievedReport | None = None
     _made_condition: Condition | None = None
     keeps_alive: object = None  # until there is an outcome
+    may_have_run: bool = False  # an attempt was sent, and no reply to it will arrive
+    lost_by: BaseException | None = None  # the error of the last attempt that was retried
     is_passed_on: bool = False  # as an argument: a large result stays in its store until it is read
     kept: Owned | StoredResult | None = None  # the result as it arrived, if it is passed on
 
@@ -205,13 +207,20 @@ class CallFuture(Future[R]):
         self.settle(None, exception)
         self.run_callbacks()
 
-    def lose(self, error: BaseException) -> None:
+    def lose(self, error: BaseException, may_have_run: bool = False) -> None:
         """Fail the call, because no reply will arrive; or retry it (RetriedFuture).
 
-        Has no effect if there is an outcome.  Call `run_callbacks` afterwards.
+        `may_have_run`: this attempt may, even if the error does not say so.  Has no effect if there
+        is an outcome.  Call `run_callbacks` afterwards.
         """
         if not self.answered:
-            self.settle(None, error)
+            self.may_have_run |= may_have_run or getattr(error, "may_have_run", False)
+            if not self.retry(error):
+                self.settle(None, error)
+
+    def retry(self, error: BaseException) -> bool:
+        """Send the call again if that may help; return whether it is sent.  Never waits."""
+        return False
 
     def settle_by(self, reply: wire.Message, stream_of: StreamOf, lends: bool = True) -> bool:
         """Settle the future by a RESULT or RAISED message; `lends` as in `own`.
@@ -221,6 +230,8 @@ class CallFuture(Future[R]):
         try:
             if reply.kind is not Kind.RESULT:
                 error = raised_error.unpack(reply.payload, reply.buffers[0])
+                if not isinstance(error, RemotelyError):  # else the actor may have refused the call
+                    self.may_have_run = False  # it has
                 return self.settle(None, error)
             value = codec.decode(reply.payload, reply.buffers)
             if type(value) not in _PLACEHOLDERS:
@@ -252,6 +263,11 @@ class CallFuture(Future[R]):
         return self._settle("CANCELLED_AND_NOTIFIED", None, None)
 
     def _settle(self, state: str, result: R | None, error: BaseException | None) -> bool:
+        if self.may_have_run and (error is not None or state != "FINISHED"):
+            # Whatever ends the call, an earlier attempt may have run: so it is not cancelled either.
+            state = "FINISHED"
+            is_cancelled = RemotelyError(f"{self.what} is cancelled")
+            error = in_doubt(error or self.lost_by or is_cancelled)
         callback = None if error is None else self.on_unretrieved
         report = None if error is None or callback is None else UnretrievedReport(self.what, error)
         mine = state, result, error, report

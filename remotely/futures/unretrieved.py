@@ -8,7 +8,7 @@ be dropped on any thread at any moment, so an `OnUnretrieved` callback must not 
 import traceback
 from collections.abc import Callable
 
-from remotely.errors import RemoteTraceback
+from remotely.errors import ActorDied, RemoteTraceback, WorkerLost
 
 OnUnretrieved = Callable[[str, BaseException], None]  # takes the name of the call, and its error
 
@@ -42,7 +42,8 @@ class UnretrievedReport:
 def report_key(what: str, error: BaseException) -> str:
     """Return a key that is the same for the same error of several members of a group."""
     _, _, method = what.partition(".")
-    return f"{method} {type(error).__name__} {'' if hasattr(error, 'may_have_run') else error}"
+    names_actor = isinstance(error, ActorDied | WorkerLost)
+    return f"{method} {type(error).__name__} {'' if names_actor else error}"
 
 
 def report_text(what: str, error: BaseException) -> str:

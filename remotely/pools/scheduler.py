@@ -35,7 +35,7 @@ from typing import Any, Protocol
 
 from remotely.api.handle import end, remote_of
 from remotely.engine import Engine, Prepared
-from remotely.errors import ActorDied, NotConnected, WorkerLost
+from remotely.errors import ActorDied, NotConnected, RemotelyError, WorkerLost, in_doubt
 from remotely.machine.shield import Condition, RLock, shield
 from remotely.protocol.lease import DRAIN_S
 from remotely.values import raised_error
@@ -95,7 +95,7 @@ class Job:
     retries  how often it may be retried if its outcome is lost
     """
 
-    __slots__ = ("future", "has_begun", "lost", "retries", "send", "sent")
+    __slots__ = ("future", "has_begun", "lost", "may_have_run", "retries", "send", "sent")
 
     def __init__(self, retries: int) -> None:
         self.send: Prepared
@@ -104,6 +104,7 @@ class Job:
         self.has_begun = False
         self.sent = 0.0
         self.lost: BaseException | None = None  # the error of an earlier attempt
+        self.may_have_run = False  # an attempt whose outcome is lost
 
     def begin(self) -> bool:
         """Mark it as running; return false if its caller has cancelled it."""
@@ -116,7 +117,7 @@ class Job:
         if error is None:
             self.future.set_result(value)
         elif self.begin():  # else it was cancelled in time
-            self.future.set_exception(error)
+            self.future.set_exception(in_doubt(error) if self.may_have_run else error)
 
 
 class Member:
@@ -295,6 +296,7 @@ class Scheduler:
             member.jobs.discard(job)
             if not is_lost:
                 member.pace.note(job.sent, time.monotonic())
+                job.may_have_run &= isinstance(error, RemotelyError)  # else it has an outcome
         if is_lost:
             assert error is not None
             self._lost(member, job, error)
@@ -309,6 +311,7 @@ class Scheduler:
             member.is_gone = True
             self._members.pop(id(member), None)
             self._idle.pop(id(member), None)
+            job.may_have_run |= may_have_run
             is_to_run = not self._has_ended and (job.retries > 0 or not may_have_run)
             if is_to_run:
                 job.lost = error

@@ -346,7 +346,7 @@ class Calls:
                 message = wire.decode(received(data), "actor")
                 future.settle_by(message, self.stream_of, lends=False)
         except Exception as error:  # every call must get an outcome
-            future.lose(error.with_traceback(None))
+            future.lose(error.with_traceback(None), may_have_run=True)
         if future.has_callbacks:
             self._callbacks.run(future.run_callbacks)
 
@@ -354,7 +354,7 @@ class Calls:
         with contextlib.suppress(KeyError):  # another thread may have taken the last one
             while self._pending:
                 future = self._pending.pop()
-                future.lose(NotConnected(SHUT_DOWN))
+                future.lose(NotConnected(SHUT_DOWN), may_have_run=True)
                 self._callbacks.run(future.run_callbacks)
 
     def _check_wait(self, actor: HostedActor, future: CallFuture[Any], has_needs: bool) -> None:
