@@ -264,7 +264,7 @@ class CallFuture(Future[R]):
 
     def _settle(self, state: str, result: R | None, error: BaseException | None) -> bool:
         if self.may_have_run and (error is not None or state != "FINISHED"):
-            # Whatever ends the call, an earlier attempt may have run: so it is not cancelled either.
+            # Whatever ends the call, an attempt may have run: so it is not cancelled either.
             state = "FINISHED"
             is_cancelled = RemotelyError(f"{self.what} is cancelled")
             error = in_doubt(error or self.lost_by or is_cancelled)
