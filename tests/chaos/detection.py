@@ -84,14 +84,11 @@ from tests.chaos.detection import Waiting, _wait_s
 
 remotely.connect(sys.argv[1])
 for _ in range(int(sys.argv[2])):
-    waiting = Waiting()
-    while waiting.machine() != "two":
-        near, waiting = waiting, Waiting()  # keep the near one, so that its place is taken
+    waiting = remotely.options(Waiting, machine="machine2")()
     call = waiting.wait.submit()
     cable = lambda way: subprocess.run(["ip", "link", "set", "to-two", way], check=True)
     print(_wait_s(call, lambda: cable("down")), flush=True)
     cable("up")
-    near = None
     remotely.close(waiting)  # its call is still waiting
 """
 

@@ -180,11 +180,10 @@ class Client:
             check(wait(), number_of(call))
         except CallTimeout as error:
             outcome, why = Outcome.HUNG, str(error)
-        except (ActorDied, WorkerLost) as error:
+        except (ActorDied, WorkerLost, MasterLost) as error:
             outcome = Outcome.MAY_HAVE_RUN if error.may_have_run else Outcome.DID_NOT_RUN
-            alive, why = error.may_have_run, str(error)
-        except MasterLost as error:  # the new place of its actor could not be requested
-            outcome, alive, why = Outcome.DID_NOT_RUN, False, str(error)
+            # A MasterLost: the new place of its actor could not be requested.
+            alive, why = error.may_have_run and not isinstance(error, MasterLost), str(error)
         except Exception as error:
             outcome, why = Outcome.ODD, repr(error)
         if time.monotonic() - begun > HANG_S:
