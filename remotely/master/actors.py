@@ -60,6 +60,7 @@ from remotely.master.waiting import Kind, Waiter, gang_of, kind_of
 from remotely.protocol import control
 from remotely.protocol.lease import OWNER_GRACE_S
 
+WANTED_EVERY_S = 0.5  # at most this often owners are told that others wait for room
 MIN_WAIT_S = 5.0  # that a request waits for the rest of its gang, or for the first machine
 
 
@@ -140,6 +141,15 @@ def place_or_queue(state: State, record: ActorRecord, data: object) -> None:
         for each in state.waiting.gang(gang) if gang else [waiter]:
             why = shortage.why_it_waits(each.request, state)
             state.send(each.session, control.Queued(ticket=each.place.ticket, why=why))
+        ask_for_spare_actors(state)
+
+
+def ask_for_spare_actors(state: State) -> None:
+    """Tell the owners of actors that are spare when idle that others wait for room."""
+    if state.now >= state.wanted_room_at + WANTED_EVERY_S:
+        state.wanted_room_at = state.now
+        for owner in state.actors.spare_of:
+            state.send(owner, control.RoomWanted())
 
 
 def send_refusal(state: State, record: ActorRecord, data: object) -> None:
@@ -834,6 +844,8 @@ def _try_place_waiter(state: State, waiter: Waiter, on_loan: bool = False) -> No
 
 def review_waiting(state: State) -> None:
     """Refuse overdue requests, and reserve room for one that others overtake.  Run at each tick."""
+    if state.waiting:
+        ask_for_spare_actors(state)
     for actor in state.waiting.makers():
         lend_to_own_requests(state, actor)
     for waiter in state.waiting.overdue(state.now):

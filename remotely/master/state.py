@@ -13,6 +13,7 @@ Over 500 lines: the whole state in one place.  core.py and actors.py change it; 
 waiting.py and arrivals.py hold parts of it.
 """
 
+import math
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
@@ -134,6 +135,7 @@ class ActorTable:
         self.by_gang: Index[str, str] = Index()
         self.by_watcher: Index[str, str] = Index()
         self.by_lender: Index[str, str] = Index()
+        self.spare_of: Index[str, str] = Index()  # the actors of an owner that may be spare
         self.lender = ""  # of the actors that are placed now
         self.repaid: dict[str, None] = {}  # lenders whose borrowers have ended
         self.names: dict[str, str] = {}  # name -> actor, also while that is restarting
@@ -152,6 +154,8 @@ class ActorTable:
             self.by_lender.add(record.lender, request.actor)
         if request.gang:
             self.by_gang.add(request.gang, request.actor)
+        if request.is_spare:
+            self.spare_of.add(request.owner, request.actor)
         # Two scripts may each have a Counter-1; the name then refers to the first.
         if request.named or request.name not in self.names:
             self.names[request.name] = request.actor
@@ -163,6 +167,7 @@ class ActorTable:
         self.by_owner.discard(request.owner, request.actor)
         self.by_worker.discard(record.worker, request.actor)
         self.by_gang.discard(request.gang, request.actor)
+        self.spare_of.discard(request.owner, request.actor)
         if record.lender:
             self.by_lender.discard(record.lender, request.actor)
             self.repaid[record.lender] = None
@@ -583,6 +588,7 @@ class State:
     reservation: Reservation | None = None
     backoffs: dict[str, Backoff] = field(default_factory=dict)  # by actor
     told_oversubscribed: bool = False
+    wanted_room_at: float = -math.inf  # when the owners of spare actors were last told
     is_closing: bool = False
     now: float = 0.0  # of the last event
     instructions: list[Instruction] = field(default_factory=list)

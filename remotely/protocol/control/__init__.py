@@ -26,16 +26,17 @@ from remotely.protocol.control.client import (
     Hello,
     Locate,
     Located,
-    Logged,
     LogPiece,
+    Logged,
     NoArrival,
-    Notice,
     NotPlaced,
+    Notice,
     Place,
     Placed,
     Printed,
     Queued,
     ReadLog,
+    RoomWanted,
     Status,
     Unanswered,
     Unblocked,
@@ -113,7 +114,7 @@ from remotely.protocol.control.worker import (
 )
 from remotely.protocol.numbers import LONGEST_S, MOST
 
-VERSION = 7
+VERSION = 8
 MAX_MESSAGE = 1 << 16  # between the processes of one worker
 # Modules worth importing before a fork; a client names those that it has loaded.
 HEAVY = ("numpy", "torch", "gymnasium", "ale_py", "cv2")
@@ -156,6 +157,7 @@ FromMaster = {
         | Placed
         | NotPlaced
         | Queued
+        | RoomWanted
         | Located
         | Died
         | Status
@@ -327,6 +329,7 @@ __all__ = [
     "Release",
     "Report",
     "Request",
+    "RoomWanted",
     "Share",
     "Shared",
     "Spawn",

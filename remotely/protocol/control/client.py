@@ -147,6 +147,10 @@ class Queued(ControlMessage, frozen=True):
     why: str  # empty: there is room now, and the actor is being started
 
 
+class RoomWanted(ControlMessage, frozen=True):
+    """Somebody waits for room, and this client owns actors that are spare if they are idle."""
+
+
 class Located(ControlMessage, frozen=True):
     ticket: Amount
     location: Location | None = None

@@ -68,6 +68,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     python: str
     env: dict[str, str] = {}
     modules: list[str] = []  # to import before the fork, if the worker has them
+    is_spare: bool = False  # when others wait for room, its owner ends it if it is idle
     key: bytes = b""  # set by the master: the listed key of the client at the root
     # Of a guest's actor: the names of its class and base classes.  `key` is then the worker key of
     # the guest.

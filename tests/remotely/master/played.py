@@ -297,6 +297,7 @@ def play_event(cluster: Cluster, event: str, a: int, b: int) -> None:
                 name="store" if a % 2 else actor,
                 named=b % 2 == 0,
                 life=int(a % 6 == 0),
+                is_spare=a % 4 == 1,
             )
         case "end":
             cluster.says(who, control.End(actor=actor, grace_s=0))
@@ -349,6 +350,9 @@ def check(cluster: Cluster) -> None:
     assert held_by(table.by_owner) == by((r.request.owner, a) for a, r in records)
     assert held_by(table.by_worker) == by((r.worker, a) for a, r in records)
     assert held_by(table.by_lender) == by((r.lender, a) for a, r in records if r.lender)
+    assert held_by(table.spare_of) == by(
+        (r.request.owner, a) for a, r in records if r.request.is_spare
+    )
     for actor, record in records:
         assert record.lends == (record.request.resources.cpus > 0 and lending.waits(state, actor))
     assert held_by(table.by_gang) == by((r.request.gang, a) for a, r in records if r.request.gang)

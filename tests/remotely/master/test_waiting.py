@@ -223,3 +223,21 @@ def test_a_request_that_is_replaced_during_its_turn_keeps_waiting() -> None:
     left = waiting.get("a")
     assert left is not None
     assert left.deadline == 2.0
+
+
+def test_owners_of_spare_actors_are_told_once_when_others_wait_for_room(cluster: Cluster) -> None:
+    cluster.hello("pool")
+    cluster.joins("worker", cpus=2)
+    cluster.has("pool", "spare", is_spare=True)
+    cluster.has("client", "another")
+    for actor in ("first", "second"):
+        cluster.asks("client", actor)
+    assert cluster.sent(control.RoomWanted) == [("pool", control.RoomWanted())]
+    cluster.advance(1)
+    assert cluster.sent(control.RoomWanted) == [("pool", control.RoomWanted())]
+    cluster.kills("spare")
+    cluster.kills("another")
+    cluster.spawns()
+    cluster.outbox.clear()
+    cluster.advance(1)
+    assert cluster.sent(control.RoomWanted) == []
