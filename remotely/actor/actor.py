@@ -487,7 +487,8 @@ class Actor:
             traceback.clear_frames(error.__traceback__)  # 1: its frames reference the object
         files = exiting.flush_files()  # 2: before the collector may close any of them
         self._servant.release()  # 3: runs `__del__`, with whatever calls it makes
-        exiting.run_exit_functions()  # 4
+        exiting.end_child_processes()  # 4
+        exiting.run_exit_functions()
         connection.shutdown()  # 5: ends the actors that this one owns
         exiting.flush_files()  # 6: what 3 to 5 have written
         del files

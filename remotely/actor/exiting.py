@@ -14,6 +14,9 @@ import os
 import select
 import signal
 import sys
+import time
+
+CHILDREN_S = 1.0  # from SIGTERM to SIGKILL for the children of an actor that ends
 
 _WRITERS = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
@@ -21,6 +24,25 @@ _WRITERS = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 def run_exit_functions() -> None:
     """Run the functions registered with `atexit`, last first; errors are printed."""
     atexit._run_exitfuncs()
+
+
+def end_child_processes() -> None:
+    """End the processes of `multiprocessing` that still run, since they end with their actor.
+
+    Its own exit function would wait for them as long as they live, and the actor would keep its
+    cores meanwhile.
+    """
+    if (processes := sys.modules.get("multiprocessing.process")) is None:
+        return
+    children = [child for child in processes.active_children() if not child.daemon]
+    deadline = time.monotonic() + CHILDREN_S
+    # By pid, because the processes of loky have no `kill`.  A child keeps its pid until `join`.
+    for child in children:
+        os.kill(child.pid, signal.SIGTERM)
+    for child in children:
+        child.join(max(0.0, deadline - time.monotonic()))
+        if child.is_alive():
+            os.kill(child.pid, signal.SIGKILL)
 
 
 def flush_files() -> list[object]:

@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import gc
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -65,6 +66,37 @@ class Lingerer:
 
     def pids(self) -> list[int]:
         return [os.getpid(), self.child.pid]
+
+
+def _sleep(ready: Any, ignores_term: bool) -> None:
+    if ignores_term:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    ready.set()
+    time.sleep(1000)
+
+
+@remotely.remote_class
+class Parent:
+    """Has a child of multiprocessing, for which an interpreter would wait."""
+
+    def start(self, ignores_term: bool) -> None:
+        context = multiprocessing.get_context("spawn")
+        ready = context.Event()
+        self.child = context.Process(target=_sleep, args=(ready, ignores_term))
+        self.child.start()
+        assert ready.wait(40)
+
+
+@pytest.mark.parametrize("ignores_term", [False, True])
+def test_an_actor_whose_last_handle_is_gone_does_not_wait_for_its_child_processes(
+    embedded: None, ignores_term: bool
+) -> None:
+    """It would keep its cores until it is killed, after a minute, longer than this test waits."""
+    parent = Parent()
+    parent.start(ignores_term)
+    del parent
+    gc.collect()
+    wait_until(lambda: remotely.status().actors == [], "the end of the actor")
 
 
 @pytest.mark.parametrize("exits", [False, True])
