@@ -66,6 +66,7 @@ class Promises(msgspec.Struct, frozen=True, kw_only=True):
     detached_restarts: bool = True
     dial_in: bool = True
     exact_doubt: bool = True
+    shared_ownership: bool = True
 
 
 PROMISED = {
@@ -76,6 +77,7 @@ PROMISED = {
     "keys": "each client has a key of its own, which can be revoked",
     "detached_restarts": "a detached actor is restarted even after its maker has ended",
     "dial_in": "existing processes can dial in with objects of theirs",
+    "shared_ownership": "an actor whose handle another one has returned outlives that one",
     "exact_doubt": "`may_have_run` is false for every call that had not begun when its actor died",
 }
 
@@ -97,6 +99,11 @@ class RemoteActor:
         self.actor = actor
         self.name = name
         self.owned = owned
+
+    def note_return(self) -> bool:
+        """Note that a handle leaves this process with a result; return whether its receiver must
+        `hold` the actor."""
+        return False
 
     def __del__(self) -> None:
         self.engine.release(self)
@@ -182,6 +189,9 @@ class Engine(Protocol):
 
     def borrow(self, actor: str, name: str) -> RemoteActor:
         """Return the actor of a handle that arrived from another process."""
+
+    def hold(self, actor: str, name: str) -> RemoteActor:
+        """Return the actor of a handle that another actor returned; it lives as long as this."""
 
     def report(self, fresh: bool = True) -> ClusterStatus:
         """Return the machines, clients and actors of the cluster.

@@ -92,9 +92,13 @@ class Handle:
     def __reduce__(self) -> tuple[Any, ...]:
         remote = remote_of(self)
         cls, wait, cluster = self._remotely_class, self._remotely_wait, remote.engine.cluster
+        is_returned = False
         if (table := codec.reference_table.get()) is not None:
-            table.keep(remote)
-        return _unpickle, (cls, remote.actor, remote.name, wait, cluster, remote.sent)
+            table.keep(remote)  # arguments are borrowed
+        else:
+            is_returned = remote.note_return()
+        name, sent = remote.name, remote.sent
+        return _unpickle, (cls, remote.actor, name, wait, cluster, sent, is_returned)
 
 
 class Method:
@@ -215,9 +219,16 @@ def _close(handle: Handle) -> None:
 
 
 def _unpickle(
-    cls: type, actor: str, name: str, wait: bool, cluster: str, sent: tuple[int, frozenset[str]]
+    cls: type,
+    actor: str,
+    name: str,
+    wait: bool,
+    cluster: str,
+    sent: tuple[int, frozenset[str]],
+    is_returned: bool,
 ) -> Any:
-    remote = connection.engine_for(cluster).borrow(actor, name)
+    engine = connection.engine_for(cluster)
+    remote = (engine.hold if is_returned else engine.borrow)(actor, name)
     remote.sent = max(remote.sent, sent, key=lambda known: (known[0], len(known[1])))
     return handle_of(cls, remote, wait)
 

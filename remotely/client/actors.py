@@ -21,7 +21,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -50,7 +50,7 @@ from remotely.protocol.control import Location, Obituary, StoreAddress
 from remotely.protocol.lease import PLACE_S, TERM_S
 from remotely.protocol.resources import Resources, parse_others
 from remotely.protocol.wire import Kind
-from remotely.values import codec, shipping
+from remotely.values import codec, in_transit, shipping
 from remotely.values.arena import SHARE_FROM_BYTES
 from remotely.values.owned import NOTHING, own
 from remotely.values.payload import SEND_FROM_BYTES, OutgoingValue
@@ -84,7 +84,8 @@ class Actors:
         self._uploads = FileUploads(shipment)
         self._known: weakref.WeakValueDictionary[str, ActorState] = weakref.WeakValueDictionary()
         self._names = Names(f"{session.id[:4]}." if session.inside else "")
-        self._ends: dict[str, control.End] = {}  # requested, and not confirmed yet
+        # Requested, and not confirmed yet.
+        self._ends: dict[str, control.End | control.LetGo] = {}
 
     # --- known ------------------------------------------------------------------------------------
 
@@ -95,8 +96,32 @@ class Actors:
             request = control.Request(
                 actor=actor, name=name, class_name="", owner="", job="", python=this_machine.PYTHON
             )
-            found = self._known[actor] = ActorState(self._engine, request, owned=False)
+            found = self._known[actor] = self._state(request, owned=False)
         return found
+
+    def hold(self, actor: str, name: str) -> ActorState:
+        """Return the actor of a handle that another actor returned; it lives as long as this."""
+        held = self.borrow(actor, name)
+        if not held.owned and not held.holds:
+            held.holds = True
+            self._loop.call(partial(self._send_hold, actor))
+        return held
+
+    def _state(self, request: control.Request, owned: bool) -> ActorState:
+        is_inside = bool(self._session.inside)
+        in_transit.is_used |= is_inside  # this actor may return a handle
+        return ActorState(self._engine, request, owned, is_inside)
+
+    def on_held(self, actor: str) -> None:
+        """On the loop's thread: another client holds an actor, so this one need not keep it."""
+        if (known := self._known.get(actor)) is not None:
+            known.is_held = True
+            del known
+            in_transit.tidy(time.monotonic())
+
+    def _send_hold(self, actor: str) -> None:
+        self._ends.pop(actor, None)  # this process had let go of it before
+        self._session.link.send(control.Hold(actor=actor))
 
     def find(self, name: str) -> RemoteActor:
         located = self._session.ask(control.Locate, name=name).result()
@@ -171,7 +196,7 @@ class Actors:
             env=options.env,
             modules=heavy_modules(),
         )
-        actor = ActorState(self._engine, request, owned=not options.detached)
+        actor = self._state(request, owned=not options.detached)
         self._known[request.actor] = actor
         return actor
 
@@ -359,7 +384,9 @@ class Actors:
             return
         assert isinstance(remote, ActorState)
         remote.is_released = True
-        if remote.owned and remote.ended is None:
+        if (remote.holds or (remote.owned and remote.is_shared)) and remote.ended is None:
+            self._request({remote.actor: control.LetGo(actor=remote.actor)})
+        elif remote.owned and remote.ended is None:
             self._request_end([remote.actor], PLACE_S)
         if (channel := remote.channel) is not None:  # no call is pending: it would hold a handle
             gone = NotConnected("the last handle is gone")
@@ -367,8 +394,11 @@ class Actors:
 
     def repeat_requests(self) -> None:
         """On the loop's thread: send a new master the requests that are not confirmed."""
-        for end in self._ends.values():
-            self._session.link.send(end)
+        for actor in list(self._known.values()):
+            if actor.holds:
+                self._session.link.send(control.Hold(actor=actor.actor))
+        for request in self._ends.values():
+            self._session.link.send(request)
 
     def _request_end(self, actors: Sequence[str], grace_s: float, kill: bool = False) -> None:
         """Ask the master to end actors, also those given up before they had a place.
@@ -376,6 +406,10 @@ class Actors:
         Such an actor may have been placed meanwhile.
         """
         ends = {actor: control.End(actor=actor, grace_s=grace_s, kill=kill) for actor in actors}
+        self._request(ends)
+
+    def _request(self, ends: Mapping[str, control.End | control.LetGo]) -> None:
+        """Send these requests, by actor, and repeat them to a new master until the actors end."""
 
         def send() -> None:
             self._ends.update(ends)

@@ -25,6 +25,7 @@ from remotely.protocol.control import Location, Obituary, StoreAddress
 from remotely.transport import sockets
 from remotely.transport.listening import here
 from remotely.transport.port_probe import PortProbe
+from remotely.values import in_transit
 
 OBITUARY_WAIT_S = 1.5  # after a connection has broken
 CHECK_END_EVERY_S = 0.2
@@ -40,9 +41,15 @@ class ActorState(CalledActor):
     opening       the lock of the thread that opens a channel, also while it waits for the master.
                   Waiters sleep on it (wakeup.py), not on the actor: a channel does not hold that
     gone          whether the master has reported its end
+    is_inside     whether this process is an actor, which may return a handle of it
+    holds         whether this process keeps it alive though another made it: an actor returned it
+    is_shared     whether a handle has left this process with a result, so others may hold it
+    is_held       whether the master has said that others do
     """
 
-    def __init__(self, engine: Engine, request: control.Request, owned: bool) -> None:
+    def __init__(
+        self, engine: Engine, request: control.Request, owned: bool, is_inside: bool
+    ) -> None:
         super().__init__(engine, request.actor, request.name, owned)
         self.request = request
         self.life = request.life
@@ -52,6 +59,8 @@ class ActorState(CalledActor):
         self.channel: Channel | None = None
         self.opening = RLock()
         self.gone = False
+        self.is_inside = is_inside
+        self.holds = self.is_shared = self.is_held = False
 
     @property
     def unanswered(self) -> int:
@@ -71,6 +80,13 @@ class ActorState(CalledActor):
             self.life = life
             self.request = msgspec.structs.replace(self.request, life=life)
 
+    def note_return(self) -> bool:
+        may_share = self.is_inside and (self.owned or self.holds)
+        if may_share and in_transit.note((ReturnedHandle(self),)):
+            self.is_shared = True
+            return True
+        return False
+
     def wake(self) -> None:
         """Wake the threads that wait for its end, its next life, or a connection."""
         wakeup.wake(self)
@@ -89,6 +105,16 @@ class ActorState(CalledActor):
         """Wait up to `timeout_s` for the master to report its end; return whether it did."""
         wakeup.sleep_until(lambda: self.gone, timeout_s, self)
         return self.gone
+
+
+class ReturnedHandle:
+    """Keeps an actor alive until the receiver of its handle holds it.  An `InTransit`."""
+
+    def __init__(self, actor: ActorState) -> None:
+        self._actor = actor
+
+    def has_arrived(self) -> bool:
+        return self._actor.is_held or self._actor.gone
 
 
 class Channels:

@@ -92,7 +92,7 @@ class Client:
         )
         actors = self._actors = Actors(self, shared, self._channels, calls, shipment)
         self.place, self.end, self.release = actors.place, actors.end, actors.release
-        self.find, self.borrow = actors.find, actors.borrow
+        self.find, self.borrow, self.hold = actors.find, actors.borrow, actors.hold
         self.await_arrival = actors.await_arrival
         self.call, self.prepare = calls.call, calls.prepare
         self.get, self.set = calls.get, calls.set
@@ -165,6 +165,8 @@ class Client:
             case control.Died(obituary=obituary):
                 self._session.arrivals.discard(obituary.actor)
                 self._actors.on_death(obituary)
+            case control.Held(actor=actor):
+                self._actors.on_held(actor)
             case control.Printed():
                 self._display.show(message)
             case control.Logged():

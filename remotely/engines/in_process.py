@@ -139,6 +139,9 @@ class InProcess:
             found = self._remotes[actor] = RemoteActor(self, actor, name, owned=False)
         return found
 
+    def hold(self, actor: str, name: str) -> RemoteActor:
+        return self.borrow(actor, name)
+
     def report(self, fresh: bool = True) -> ClusterStatus:
         me = ClientStatus(pid=os.getpid(), machine="", actor="", actors=len(self._objects))
         actors = [

@@ -58,7 +58,7 @@ from remotely.master.state import (
 )
 from remotely.master.waiting import Kind, Waiter, gang_of, kind_of
 from remotely.protocol import control
-from remotely.protocol.lease import OWNER_GRACE_S
+from remotely.protocol.lease import OWNER_GRACE_S, PLACE_S
 
 WANTED_EVERY_S = 0.5  # at most this often owners are told that others wait for room
 MIN_WAIT_S = 5.0  # that a request waits for the rest of its gang, or for the first machine
@@ -203,8 +203,9 @@ def record_placement(state: State, record: ActorRecord, data: object) -> None:
     state.waiting.remove(request.actor)
     state.actors.add(record)
     watcher = record.requester.session if record.requester else request.owner
-    if watcher:
-        state.actors.watch(watcher, record)
+    for session in (watcher, *state.actors.holders.of(request.actor)):
+        if session:
+            state.actors.watch(session, record)
     if request.owner and request.owner not in state.sessions:
         state.leases.renew(request.owner, state.now)
     for waiter in state.waiting.for_name(request.name) if request.named else ():
@@ -362,6 +363,8 @@ def forget_actor(state: State, record: ActorRecord, data: object) -> None:
     """Free the name, forget the restarts, and answer the deferred requests about the actor."""
     state.restarts.pop(record.request.actor)
     state.restarts.begun.pop(record.request.actor, None)
+    for holder in state.actors.holders.of(record.request.actor):
+        state.actors.let_go(holder, record.request.actor)
     state.actors.free_name(record.request)
     retry_deferred(state, record, data)
 
@@ -562,6 +565,10 @@ def retry_requests(state: State, requests: Iterable[Deferred]) -> None:
             handle_end(state, client, request)
         elif session is None:
             continue
+        elif isinstance(request, control.Hold):
+            hold(state, client, request.actor)
+        elif isinstance(request, control.LetGo):
+            let_go(state, client, request.actor)
         elif isinstance(request, control.Locate):
             locate(state, client, request)
         elif not session.leaving:
@@ -609,10 +616,44 @@ def close(state: State, end: control.End) -> None:
 # --- ends -----------------------------------------------------------------------------------------
 
 
+def hold(state: State, client: str, actor: str) -> None:
+    """Handle the news that a client has a handle which an actor returned."""
+    table = state.actors
+    record = table.records.get(actor)
+    if record is None and actor not in state.restarts.pending:
+        if state.is_recovering and actor not in table.deaths:
+            state.deferred.add(Unknown(actor), (client, control.Hold(actor=actor)))
+        return
+    request = record.request if record else state.restarts.pending[actor].request
+    if client == request.owner or not request.owner or state.sessions[client].leaving:
+        return
+    if record is not None:
+        table.watch(client, record)
+    for other in (request.owner, *table.holders.of(actor)):
+        if other != client:
+            state.send(other, control.Held(actor=actor))
+    table.hold(client, actor)
+
+
+def let_go(state: State, client: str, actor: str) -> None:
+    """Handle the news that a client has no handle of an actor any more."""
+    table = state.actors
+    record, pending = table.records.get(actor), state.restarts.pending.get(actor)
+    if record is None and state.is_recovering and not pending and actor not in table.deaths:
+        state.deferred.add(Unknown(actor), (client, control.LetGo(actor=actor)))
+        return
+    table.let_go(client, actor)
+    known = record or pending
+    is_only_held = known is not None and known.request.owner != client
+    if not is_only_held and not (record and table.pass_on(record)):
+        handle_end(state, client, control.End(actor=actor, grace_s=PLACE_S))
+
+
 def close_owned(state: State, client: str) -> None:
-    """Close the actors of an owner that has ended, or has said goodbye."""
+    """Close the actors of an owner that has ended, or has said goodbye, unless others hold them."""
     for actor in state.actors.by_owner.of(client):
-        close(state, control.End(actor=actor, grace_s=OWNER_GRACE_S))
+        if not state.actors.pass_on(state.actors.records[actor]):
+            close(state, control.End(actor=actor, grace_s=OWNER_GRACE_S))
     for pending in state.restarts.pending_of(client):
         if pending.request.actor not in state.actors.records:
             close(state, control.End(actor=pending.request.actor, grace_s=OWNER_GRACE_S))
@@ -628,6 +669,8 @@ def end_session(state: State, client: str) -> None:
     state.actors.unwatch(client)
     send_arrivals(state, state.arrivals.end_session(client))
     state.waiting.remove_session(client)
+    for actor in state.actors.held_by.of(client):
+        state.actors.let_go(client, actor)
     close_owned(state, client)
     handle_figures(state, client)
 

@@ -150,6 +150,10 @@ class Core:
                 actors.request_actor(state, peer, message)
             case control.End():
                 actors.handle_end(state, peer, message)
+            case control.Hold(actor=actor):
+                actors.hold(state, peer, actor)
+            case control.LetGo(actor=actor):
+                actors.let_go(state, peer, actor)
             case control.Cancel(actor=actor):
                 if record := state.actors.records.get(actor):
                     state.send(record.worker, message)
@@ -181,6 +185,8 @@ class Core:
             case control.Goodbye():
                 state.sessions[peer].leaving = True
                 state.waiting.remove_session(peer)
+                for actor in state.actors.held_by.of(peer):
+                    state.actors.let_go(peer, actor)
                 actors.close_owned(state, peer)
                 actors.finish_goodbye(state, peer)
         return self._finish()

@@ -134,6 +134,9 @@ class ActorTable:
         self.by_worker: Index[str, str] = Index()
         self.by_gang: Index[str, str] = Index()
         self.by_watcher: Index[str, str] = Index()
+        # Clients that hold an actor beside its owner, and the reverse; kept between two lives.
+        self.holders: Index[str, str] = Index()
+        self.held_by: Index[str, str] = Index()
         self.by_lender: Index[str, str] = Index()
         self.spare_of: Index[str, str] = Index()  # the actors of an owner that may be spare
         self.lender = ""  # of the actors that are placed now
@@ -205,6 +208,31 @@ class ActorTable:
 
     def on_worker(self, worker: str) -> list[ActorRecord]:
         return [self.records[actor] for actor in self.by_worker.of(worker)]
+
+    def hold(self, session: str, actor: str) -> None:
+        """Add a holder."""
+        self.holders.add(actor, session)
+        self.held_by.add(session, actor)
+
+    def let_go(self, session: str, actor: str) -> None:
+        """Remove a holder, if it is one."""
+        self.holders.discard(actor, session)
+        self.held_by.discard(session, actor)
+
+    def pass_on(self, record: ActorRecord) -> bool:
+        """Make the client that has held an actor longest its owner; return False if there is none.
+
+        It does not have the class and the arguments, so the actor is no longer restarted.
+        """
+        request = record.request
+        if (owner := self.holders.first(request.actor)) is None:
+            return False
+        self.let_go(owner, request.actor)
+        for index in (self.by_owner, self.spare_of):
+            index.discard(request.owner, request.actor)
+        record.request = msgspec.structs.replace(request, owner=owner, maker="", max_restarts=0)
+        self.by_owner.add(owner, request.actor)
+        return True
 
     def watch(self, session: str, record: ActorRecord) -> None:
         """Notify a session when this actor ends."""
@@ -486,7 +514,8 @@ class Unknown(NamedTuple):
 
 
 Topic = str | Unknown  # the id of an actor that is being placed or is unreachable
-Deferred = tuple[str, control.Locate | control.Place | control.End]  # a session and its request
+# A session and its request.
+Deferred = tuple[str, control.Locate | control.Place | control.End | control.Hold | control.LetGo]
 
 
 class DeferredRequests:
@@ -497,7 +526,7 @@ class DeferredRequests:
     an actor whose machine the client cannot reach   the machine is back, or is lost
     an actor unknown to a restarted master           its worker is back, or recovery ends
     a name unknown to a restarted master             the same: it may be taken
-    the end of such an actor                         the same
+    the end of such an actor, or a holder of it      the same
 
     So a restarted master neither reports an actor as gone nor gives its name to another before the
     workers that may run it have had time to register.

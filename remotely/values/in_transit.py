@@ -1,11 +1,12 @@
-"""Shared arrays in transit: pickled as addresses, so they must live until the pickle is read.
+"""Objects in transit: pickled as addresses, so they must live until the pickle is read.
 
+They are shared arrays, and the actors that an actor has made and whose handles it returns.
 `codec.encode` collects them.  A call that has them among its arguments holds them until its outcome
 (`CallFuture.travelling`), and a ref holds them as long as it lives.  An actor is not told when its
-result has arrived.  So it keeps the arrays of a result until the reader acknowledges that it has
-opened them, and for at most KEEP_S, since the caller may have ended, or may ignore the result.  The
-arrays of a result in the store are also kept with it (machine_store.py), since the caller may fetch
-it at any time.
+result has arrived.  So it keeps what a result needs until the reader has it (a shared array is
+acknowledged in its memory, a handle by the master), and for at most KEEP_S, since the caller may
+have ended, or may ignore the result.  What a result in the store needs is also kept with it
+(machine_store.py), since the caller may fetch it at any time.
 """
 
 from collections import deque
@@ -23,7 +24,9 @@ class InTransit(Protocol):
     def has_arrived(self) -> bool: ...
 
 
-is_used = False  # set with the first shared array of this process; until then nothing is collected
+# Set with the first shared array of this process, and the first actor that an actor makes; until
+# then nothing is collected.
+is_used = False
 _collecting: ContextVar[list[InTransit] | None] = ContextVar("remotely_in_transit", default=None)
 _kept: deque[tuple[float, InTransit]] = deque()  # for results, with their deadlines
 
@@ -39,10 +42,13 @@ def collected() -> Iterator[list[InTransit]]:
         _collecting.reset(token)
 
 
-def note(needed: Sequence[InTransit]) -> None:
-    """Record objects that the current pickle needs until it has been read."""
-    if (found := _collecting.get()) is not None:
-        found.extend(needed)
+def note(needed: Sequence[InTransit]) -> bool:
+    """Record objects that the current pickle needs until it has been read; return whether anybody
+    keeps them."""
+    if (found := _collecting.get()) is None:
+        return False
+    found.extend(needed)
+    return True
 
 
 def keep_result(needed: Sequence[InTransit], now: float) -> None:

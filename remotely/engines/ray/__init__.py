@@ -29,4 +29,5 @@ PROMISES = Promises(
     detached_restarts=False,
     dial_in=False,
     exact_doubt=False,
+    shared_ownership=False,
 )

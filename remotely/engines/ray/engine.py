@@ -216,6 +216,9 @@ class RayEngine:
             found = self._actors[actor] = HostedActor(self, actor, name, owned=False)
         return found
 
+    def hold(self, actor: str, name: str) -> HostedActor:
+        return self.borrow(actor, name)
+
     def await_arrival(self, class_name: str) -> Arrival:
         raise NotConnected(
             "a process cannot dial in to a Ray cluster: serve objects, and wait for them, on a "

@@ -23,7 +23,10 @@ from remotely.protocol.control.client import (
     End,
     Farewell,
     Goodbye,
+    Held,
     Hello,
+    Hold,
+    LetGo,
     Locate,
     Located,
     Logged,
@@ -123,6 +126,8 @@ ToMaster = {
     "client": Hello
     | Place
     | End
+    | Hold
+    | LetGo
     | Cancel
     | Locate
     | AskArrival
@@ -159,6 +164,7 @@ FromMaster = {
         | Queued
         | RoomWanted
         | Located
+        | Held
         | Died
         | Status
         | LogPiece
@@ -290,11 +296,14 @@ __all__ = [
     "Gone",
     "Goodbye",
     "HEAVY",
+    "Held",
     "Hello",
+    "Hold",
     "LONGEST_S",
     "Leave",
     "Left",
     "Lent",
+    "LetGo",
     "Locate",
     "Located",
     "Location",

@@ -43,6 +43,30 @@ class End(ControlMessage, frozen=True):
     by: str = ""
 
 
+class Hold(ControlMessage, frozen=True):
+    """This client has a handle that an actor returned: the actor lives as long as it holds it.
+
+    Sent again to a new master, which knows of no holders.
+    """
+
+    actor: Id
+
+
+class LetGo(ControlMessage, frozen=True):
+    """This client, the owner or a holder, has no handle of the actor any more.
+
+    If others hold the actor, one of them is its owner then; else it ends.
+    """
+
+    actor: Id
+
+
+class Held(ControlMessage, frozen=True):
+    """Another client holds an actor, to the clients that owned or held it before."""
+
+    actor: Id
+
+
 class Cancel(ControlMessage, frozen=True):
     """Cancel a call that has not begun.  Sent to the actor through the master and the worker.
 

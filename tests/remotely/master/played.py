@@ -315,6 +315,10 @@ def play_event(cluster: Cluster, event: str, a: int, b: int) -> None:
                 wait=1 + a % 2, actor=target, call="f", has_timeout=a % 5 == 0
             )
             cluster.says(who, blocked)
+        case "hold":
+            cluster.says(who, control.Hold(actor=actor))
+        case "let go":
+            cluster.says(who, control.LetGo(actor=actor))
         case "unblock":
             cluster.says(who, control.Unblocked())
 
@@ -336,7 +340,7 @@ EVENTS = [
     ],
     "goodbye",
     "delegate",
-    *["block", "block", "unblock"],
+    *["block", "block", "unblock", "hold", "hold", "let go"],
 ]
 
 
@@ -353,7 +357,14 @@ def check(cluster: Cluster) -> None:
     assert held_by(table.spare_of) == by(
         (r.request.owner, a) for a, r in records if r.request.is_spare
     )
+    assert held_by(table.held_by) == by(
+        (holder, a) for a in table.holders for holder in table.holders.of(a)
+    )
+    for holder in table.held_by:
+        assert holder in state.sessions
+        assert not state.sessions[holder].leaving
     for actor, record in records:
+        assert record.request.owner not in table.holders.of(actor) or not record.request.owner
         assert record.lends == (record.request.resources.cpus > 0 and lending.waits(state, actor))
     assert held_by(table.by_gang) == by((r.request.gang, a) for a, r in records if r.request.gang)
     assert held_by(table.by_watcher) == by((w, a) for a, r in records for w in r.watchers)
