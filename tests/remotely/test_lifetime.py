@@ -177,9 +177,8 @@ class Tides:
 
 @remotely.remote_class(cpus=0)
 class Owner:
-    def make(self, folder: Path) -> Any:
-        self.tides = Tides(folder)
-        return self.tides
+    def make(self, folder: Path) -> None:
+        self.tides = remotely.options(Tides, name="tides")(folder)
 
     def drop(self) -> None:
         del self.tides
@@ -189,7 +188,8 @@ def test_a_running_async_call_dies_when_the_owner_drops_the_actor(
     any_cluster: None, tmp_path: Path
 ) -> None:
     owner = Owner()
-    waits = owner.make(tmp_path).wait.submit()
+    owner.make(tmp_path)
+    waits = remotely.get_actor("tides", Tides).wait.submit()  # borrowed
     wait_until((tmp_path / "waits").exists, "that it runs")
     owner.drop()
     with pytest.raises(remotely.ActorDied) as died:

@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -69,7 +69,7 @@ WAYS: dict[str, Callable[[], Any]] = {
     "stream": lambda: next(Table().stream()),
     "batched": lambda: Table().batch(7),
     "async": lambda: Async().make(),
-    "async stream": lambda: next(Async().stream()),
+    "async stream": lambda: next(cast("Iterator[Any]", Async().stream())),
     "two actors": lambda: Factory().make(),
     "executor": lambda: remotely.Executor(1).submit(Table.of, 7).result(),
 }
