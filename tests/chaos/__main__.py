@@ -25,6 +25,7 @@ from tests.chaos import (
     fuzz,
     jobs,
     liars,
+    nesting,
     rejoining,
     relays,
 )
@@ -37,6 +38,7 @@ TRIALS: dict[str, Trial] = {
     **rejoining.TRIALS,
     **fuzz.TRIALS,
     **liars.TRIALS,
+    **nesting.TRIALS,
     **endurance.TRIALS,
     **jobs.TRIALS,
     **environments.TRIALS,
