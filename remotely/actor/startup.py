@@ -24,8 +24,8 @@ from remotely.protocol import control
 from remotely.testing import faults
 from remotely.transport import activity
 from remotely.transport.activity import OneByOne
+from remotely.values.maker_state import THREAD_VARIABLES
 
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 MAX_CONTROL_BYTES = 1 << 18
 
 

@@ -14,7 +14,7 @@ import contextlib
 import inspect
 import re
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import msgspec
@@ -24,7 +24,7 @@ from remotely.api import connection
 from remotely.api.group import Group
 from remotely.api.handle import Handle, handle_of, remote_of
 from remotely.arguments import did_you_mean
-from remotely.engine import Engine, Options
+from remotely.engine import Arguments, Engine, Options
 from remotely.objects import construct
 from remotely.other_names import add_hints
 from remotely.protocol.resources import parse_memory, parse_others
@@ -93,14 +93,51 @@ def local(cls: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     return construct.construct(as_placeable(cls).cls, args, kwargs)  # type: ignore[arg-type, no-any-return]
 
 
-def group(cls: Callable[P, T], count: int, /, *args: P.args, **kwargs: P.kwargs) -> Group[T]:
-    """Make `count` actors of one class with the same arguments: `group(Actor, 32, "Pong")`."""
+@overload
+def group(cls: Callable[P, T], count: int, /, *args: P.args, **kwargs: P.kwargs) -> Group[T]: ...
+@overload
+def group(cls: Callable[..., T], /, *, each: Iterable[Any], **kwargs: Any) -> Group[T]: ...
+def group(cls: Any, /, *args: Any, **kwargs: Any) -> Group[Any]:
+    """Make several actors of one class at the same time: all of them, or none.
+
+    `group(Actor, 32, "Pong")` makes 32 actors with the same arguments, `group(Actor, each=[...])`
+    an actor for each item.  An item is the one argument of its constructor; or a tuple has all
+    positional arguments, a dict all keyword arguments.  Keyword arguments beside `each` are for all
+    of them, unless an item has its own.
+    """
     placeable = as_placeable(cls)
-    arguments.whole_number("count", count, 1)
+    if "each" not in kwargs:
+        if not args:
+            raise TypeError(f"group({_name(placeable)}) needs a count, or each=[...]")
+        count, *rest = args
+        arguments.whole_number("count", count, 1)
+        made_of = [(tuple(rest), kwargs)] * count
+    elif args:
+        raise TypeError(
+            f"group({_name(placeable)}, each=[...]) makes an actor for each item: it takes no "
+            "count, and arguments for all of them by keyword"
+        )
+    else:
+        each = kwargs.pop("each")
+        if isinstance(each, str | bytes | Mapping) or not isinstance(each, Iterable):
+            raise TypeError(f"each={each!r} must be a list, with an item for each actor")
+        made_of = [_arguments_of(item, kwargs) for item in each]
+        if not made_of:
+            raise ValueError("each=[]: a group has at least one actor")
     if placeable.options.get_if_exists:
         raise ValueError("get_if_exists=True is for one actor: a name belongs to one")
     engine = connection.current()
-    return Group(make_on(engine, placeable.cls, args, kwargs, placeable.options, count))
+    return Group(make_each(engine, placeable.cls, made_of, placeable.options))
+
+
+def _arguments_of(item: Any, shared: dict[str, Any]) -> Arguments:
+    if isinstance(item, dict):
+        return (), {**shared, **item}
+    return (item if type(item) is tuple else (item,)), shared
+
+
+def _name(placeable: Placeable[Any, Any]) -> str:
+    return getattr(placeable.cls, "__name__", repr(placeable.cls))
 
 
 def as_placeable(cls: Callable[P, T]) -> Placeable[P, T]:
@@ -230,8 +267,16 @@ def make_on(
     count: int,
 ) -> list[Any]:
     """Place `count` objects and return their handles."""
-    _refuse_options(cls, kwargs)
-    remotes = engine.place(cls, args, kwargs, options, count)
+    return make_each(engine, cls, [(args, kwargs)] * count, options)
+
+
+def make_each(
+    engine: Engine, cls: Any, arguments: Sequence[Arguments], options: Options
+) -> list[Any]:
+    """Place an object of each of these arguments and return their handles."""
+    for _, kwargs in arguments:
+        _refuse_options(cls, kwargs)
+    remotes = engine.place(cls, arguments, options)
     return [handle_of(cls, remote, options.wait) for remote in remotes]
 
 

@@ -161,6 +161,21 @@ def _flat(piece: Any) -> memoryview:
     return piece.raw() if isinstance(piece, pickle.PickleBuffer) else memoryview(piece)
 
 
+# --- arguments of constructors --------------------------------------------------------------------
+
+
+def encode_constructors(
+    cls: type, arguments: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]
+) -> list[Encoded]:
+    """Pickle a class with each of these arguments; those that are in the list repeatedly, once."""
+    what = cls.__name__
+    done: dict[int, Encoded] = {}
+    for pair in arguments:
+        if id(pair) not in done:
+            done[id(pair)] = encode((cls, *pair), (what, f"{what}: args", f"{what}: kwargs"))
+    return [done[id(pair)] for pair in arguments]
+
+
 # --- arguments of calls ---------------------------------------------------------------------------
 
 

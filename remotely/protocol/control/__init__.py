@@ -53,9 +53,11 @@ from remotely.protocol.control.process import (
     FlightRecorder,
     Fork,
     Forked,
+    MakerState,
     NotBound,
     NotForked,
     Prepare,
+    WarningFilter,
 )
 from remotely.protocol.control.records import (
     ActorStatus,
@@ -300,6 +302,7 @@ __all__ = [
     "Logged",
     "MAX_MESSAGE",
     "MOST",
+    "MakerState",
     "MayCall",
     "Meet",
     "NoArrival",
@@ -345,6 +348,7 @@ __all__ = [
     "Unrelayed",
     "VERSION",
     "WaitStatus",
+    "WarningFilter",
     "Welcome",
     "WhoAreYou",
     "Withdraw",
