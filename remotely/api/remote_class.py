@@ -8,11 +8,16 @@ otherwise tools would show that of the new `__new__`.
 
 Refused: a metaclass, which would have to be combined with the user's own, and the `__class__` of an
 existing class cannot be changed.  Refused: to rebuild the class, which would break `super()`.
+
+A decorator above a class statement changes that class.  A class that its module has already is left
+alone, since others use it: a library its `Queue`, which would become a handle.  The result is then
+a subclass (`_is_finished` decides).
 """
 
 import contextlib
 import inspect
 import re
+import sys
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, overload
@@ -28,6 +33,7 @@ from remotely.engine import Arguments, Engine, Options
 from remotely.objects import construct
 from remotely.other_names import add_hints
 from remotely.protocol.resources import parse_memory, parse_others
+from remotely.values.made_class import without_hooks
 
 T = TypeVar("T")
 C = TypeVar("C", bound=type)
@@ -50,6 +56,9 @@ def remote_class(
 ) -> Callable[[C], C]: ...
 def remote_class(cls: Any = None, /, **options: Any) -> Any:
     """Make a class remote: calling it places the object on the cluster and returns a handle.
+
+    As a decorator above a class statement it changes that class.  Called for a class that exists
+    already, `remote_class(queue.Queue)`, it leaves that class alone and returns a remote subclass.
 
     The options are those of `engine.Options` except `name`, `detached`, `get_if_exists`, `machine`,
     `near` and `patience_s`, which belong to one instance: see `options`.  Raises TypeError for an
@@ -218,6 +227,7 @@ def _check_environment(env: dict[str, str]) -> None:
         )
 
 
+IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE: a class that is written in C
 MIN_GPU = 0.001  # GPUs are counted in thousandths
 _OF_AN_INSTANCE = {"name", "detached", "get_if_exists", "machine", "near", "patience_s"}
 MAX_ENVIRONMENT_BYTES = 128 << 10  # the kernel's limit for one string; all go in one message
@@ -234,6 +244,8 @@ _LEAST: dict[str, tuple[int, Callable[[str, object, int], None]]] = {
 def _decorate(cls: C, options: Options) -> C:
     if not isinstance(cls, type):
         raise TypeError(f"@remote_class is for classes; {cls!r} is not a class")
+    if _is_finished(cls):
+        cls = _subclass_of(cls)
     own = cls.__dict__.get("__new__")
     cls.__remotely__ = options  # type: ignore[attr-defined]
     if not isinstance(own, staticmethod) or own.__func__ is not _new:  # not decorated before
@@ -245,6 +257,28 @@ def _decorate(cls: C, options: Options) -> C:
         cls.__reduce_ex__ = construct.reduce_ex  # type: ignore[assignment]
     add_hints(cls)
     return cls
+
+
+def _is_finished(cls: type) -> bool:
+    """Tell whether a class has its name already: no class statement is about to bind it."""
+    if cls.__flags__ & IMMUTABLE:
+        return True
+    found: Any = sys.modules.get(cls.__module__)
+    for name in cls.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is cls
+
+
+def _subclass_of(cls: C) -> C:
+    names = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
+    names["__slots__"] = ()
+    try:
+        return without_hooks(type(cls), cls.__name__, (cls,), names)  # type: ignore[return-value]
+    except Exception as error:
+        raise TypeError(
+            f"{cls.__name__} cannot be made remote, since it can have no subclass ({error}): write "
+            "a class that has one, and make that remote"
+        ) from None
 
 
 def _new(cls: type, *args: Any, **kwargs: Any) -> Any:

@@ -67,6 +67,8 @@ from zipimport import zipimporter
 
 import cloudpickle.cloudpickle
 
+from remotely.values.made_class import without_hooks
+
 if TYPE_CHECKING:  # slow to import, and needed only for editable installs
     from importlib.metadata import Distribution
 
@@ -320,7 +322,7 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no 
         make, args, (members, slots), *rest = reduced
         if vars(cls).get("__annotate_func__"):  # annotations that Python 3.14 has not evaluated
             members = {**members, "__annotations__": _annotations_of(cls)}
-        return make, args, (with_new_locks(members), slots), *rest
+        return _class_in, (make, *args), (with_new_locks(members), slots), *rest
 
     def _reduce_alias(self, alias: Any) -> Any:
         """Reduce a type alias; a recursive or unresolvable one becomes Any."""
@@ -395,6 +397,25 @@ def _home_of(function: FunctionType) -> str | None:
     return (
         name if getattr(sys.modules.get(name), "__dict__", None) is function.__globals__ else None
     )
+
+
+def _class_in(make: Callable[..., type], *args: Any) -> type:
+    """Return the class that arrived by value, without its members; once for each class.
+
+    The hook `__init_subclass__` of its bases may register it here.  If the hook fails, because it
+    needs what only the class statement has, or knows the class already, it is not called.
+    """
+    tracked = args[-2]
+    if (found := _c._DYNAMIC_CLASS_TRACKER_BY_ID.get(tracked)) is not None:
+        return found  # type: ignore[no-any-return]
+    try:
+        return make(*args)
+    except Exception:
+        if make is not _c._make_skeleton_class:
+            raise
+        meta, name, bases, names, *_ = args
+        made = without_hooks(meta, name, bases, names)
+        return _c._lookup_class_or_track(tracked, made)  # type: ignore[no-any-return]
 
 
 def _reduce_cache(cached: Any) -> tuple[Any, ...]:

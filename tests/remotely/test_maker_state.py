@@ -144,11 +144,11 @@ def test_a_detached_actor_that_its_worker_restarts_has_it_too(here: None, change
 
 
 def test_env_is_stronger_than_what_the_script_has_changed(any_cluster: None, changed: Path) -> None:
-    env = {"MODE": "mine", OWN: "3", "PATH": "/mine"}
+    env = {"MODE": "mine", OWN: "3"}
 
     found = remotely.options(Witness, env=env)().see()
 
-    assert found == Seen("mine", "/mine", "3", str(changed), 0)
+    assert found == Seen("mine", None, "3", str(changed), 0)
 
 
 def test_an_actor_of_an_actor_has_the_env_of_its_maker(any_cluster: None) -> None:
