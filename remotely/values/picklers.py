@@ -59,6 +59,7 @@ from functools import (
 )
 from importlib import import_module
 from importlib.machinery import ExtensionFileLoader, SourceFileLoader
+from io import TextIOWrapper
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, ForwardRef, NamedTuple, NewType, ParamSpec, TypeVar
@@ -480,8 +481,17 @@ def _forward_ref(arg: str, is_argument: bool, is_class: bool, module: Any) -> Fo
     return ForwardRef(arg, is_argument=is_argument, is_class=is_class, module=module)
 
 
+def _reduce_text_file(file: Any) -> tuple[Any, ...]:
+    """Refuse all but output streams, as pickle does; cloudpickle copies a file that it can read."""
+    for name in ("stdout", "stderr"):
+        if file is getattr(sys, name):
+            return getattr, (sys, name)
+    raise TypeError("cannot pickle '_io.TextIOWrapper' object")
+
+
 _KINDS: dict[type, Callable[[Any], Any]] = {
     CodeType: _reduce_code,
+    TextIOWrapper: _reduce_text_file,
     ForwardRef: _reduce_forward_ref,
     # From Python 3.14 on, the constructor requires a function.
     partialmethod: lambda method: (partialmethod, (method.func,), vars(method)),
@@ -570,6 +580,11 @@ def _reduce_array(array: Any) -> Any:
     flags = array.flags
     if array.dtype.hasobject:
         return NotImplemented
+    if not flags.forc:
+        axes = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
+        turned = array.transpose(axes)
+        if turned.flags.c_contiguous:  # it fills its memory, in another order of dimensions
+            return _turned, (turned, [axes.index(axis) for axis in range(array.ndim)])
     if not flags.forc or (not flags.writeable and array.nbytes < SMALL_BUFFER_BYTES):
         array = array.copy("A")  # keeps its order, if it has one
         flags = array.flags
@@ -583,6 +598,10 @@ def _reduce_array(array: Any) -> Any:
     return numpy.ndarray, (array.shape, array.dtype.str, buffer, 0, None, order)
 
 
+def _turned(array: Any, axes: list[int]) -> Any:
+    return array.transpose(axes)
+
+
 def _reduce_tensor(tensor: Any) -> Any:
     torch = sys.modules["torch"]
     if (
@@ -593,17 +612,36 @@ def _reduce_tensor(tensor: Any) -> Any:
         or tensor._backward_hooks
     ):
         return NotImplemented
-    values = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    values = tensor.detach().resolve_conj().resolve_neg()
+    if not _is_dense(values):
+        values = values.contiguous()
     # As bytes, because numpy has no bfloat16; flat, because a 0-d tensor cannot be viewed as bytes.
-    flat = values.reshape(-1).view(torch.uint8).numpy()
+    flat = values.as_strided((values.numel(),), (1,)).view(torch.uint8).numpy()
     is_parameter = type(tensor) is torch.nn.Parameter
-    shape = tuple(tensor.shape)
-    arguments = (pickle.PickleBuffer(flat), tensor.dtype, shape, tensor.requires_grad, is_parameter)
-    return _tensor_from, arguments
+    layout = tensor.dtype, tuple(values.shape), values.stride()
+    return _tensor_from, (pickle.PickleBuffer(flat), *layout, tensor.requires_grad, is_parameter)
+
+
+def _is_dense(tensor: Any) -> bool:
+    """Tell whether a tensor fills its part of memory, once, in whatever order of dimensions."""
+    if tensor.is_contiguous():
+        return True
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
 
 
 def _tensor_from(
-    buffer: Any, dtype: Any, shape: tuple[int, ...], requires_grad: bool, is_parameter: bool
+    buffer: Any,
+    dtype: Any,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    requires_grad: bool,
+    is_parameter: bool,
 ) -> Any:
     """Rebuild a tensor on its buffer.
 
@@ -617,7 +655,7 @@ def _tensor_from(
     address, read_only = array.__array_interface__["data"]
     if read_only or address % 8:
         array = array.copy()
-    tensor = torch.from_numpy(array).view(dtype).reshape(shape)
+    tensor = torch.from_numpy(array).view(dtype).as_strided(shape, strides)
     if is_parameter:
         return torch.nn.Parameter(tensor, requires_grad)
     return tensor.requires_grad_(requires_grad)
