@@ -150,7 +150,7 @@ def _is_own(name: str) -> bool:
 # --- warning filters ------------------------------------------------------------------------------
 
 
-class _ByName(type(Warning)):  # type: ignore[misc]  # `type`
+class _ByName(type):
     """The metaclass of a stand-in for a category of warnings whose module is not loaded."""
 
     def __subclasscheck__(cls, category: type) -> bool:

@@ -115,7 +115,7 @@ from remotely.protocol.control.worker import (
 )
 from remotely.protocol.numbers import LONGEST_S, MOST
 
-VERSION = 7
+VERSION = 8
 MAX_MESSAGE = 1 << 16  # between the processes of one worker
 # Modules worth importing before a fork; a client names those that it has loaded.
 HEAVY = ("numpy", "torch", "gymnasium", "ale_py", "cv2")
