@@ -110,6 +110,7 @@ class RemoteActor:
 
 
 Prepared = Callable[[RemoteActor], CallFuture[Any]]
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class Arrival(Protocol):
@@ -127,14 +128,12 @@ class Engine(Protocol):
     promises: Promises
 
     def place(
-        self,
-        cls: type,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        options: Options,
-        count: int,
+        self, cls: type, arguments: Sequence[Arguments], options: Options
     ) -> list[RemoteActor]:
-        """Make `count` objects, each in an actor of its own.  Makes all of them or raises."""
+        """Make an object of each of these arguments, each in an actor of its own, all at a time.
+
+        Makes all of them or raises.  Arguments that are in the list repeatedly are pickled once.
+        """
 
     def call(
         self,

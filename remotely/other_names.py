@@ -36,6 +36,11 @@ TABLES: dict[str, tuple[Row, ...]] = {
             "A.remote(1)", "A(1)", "it waits for the constructor, and raises what that raises",
             ("class.remote",),
         ),
+        Row("[A.remote(x) for x in xs]", "remotely.group(A, each=xs)", "at once; all or none"),
+        Row(
+            "ray.remote(Foo)", "remotely.remote_class(Foo)",
+            "a remote subclass: `Foo` itself stays local, as in Ray",
+        ),
         Row("A.options(num_cpus=2)", "remotely.options(A, cpus=2)", "", ("class.options",)),
         Row(
             "a.f.remote(x)", "`a.f.submit(x)`", "`a.f(x)` waits for the result",
@@ -100,7 +105,7 @@ TABLES: dict[str, tuple[Row, ...]] = {
             ("future.ready", "future.successful")),
         Row("`Queue()`, `Pipe()`", "a remote class with `put` and `get`; methods that yield",
             "", ("module.Queue", "module.Pipe")),
-        Row("Manager().Namespace()", "`remotely.remote_class(Namespace)()`",
+        Row("Manager().Namespace()", "`remotely.remote_class(argparse.Namespace)()`",
             "its attributes are read and written there", ("module.Manager",)),
         Row("shared_memory.SharedMemory", "remotely.SharedArray(shape, dtype)",
             "needs no name and no `unlink`", ("module.shared_memory",)),

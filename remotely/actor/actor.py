@@ -330,6 +330,7 @@ class Actor:
             Path(birth.folder),
             payloads,
             functools.partial(delegation.client, birth),
+            given=request.env,
             kept_as=request.actor if request.max_restarts and not request.owner else "",
         )
         self._servant = Servant(payloads, preparation, activity)

@@ -29,6 +29,7 @@ from remotely.machine import gpus
 from remotely.protocol import control, wire
 from remotely.transport import activity
 from remotely.transport.activity import OneByOne
+from remotely.values.maker_state import THREAD_VARIABLES
 from remotely.values.shipping import Shipment
 
 TIDY_EVERY_S = 2.0
@@ -38,7 +39,7 @@ def start(birth: Birth, place: Place, host: Host) -> "Hosted":
     """Start to serve; called on the thread on which the host receives messages."""
     if not birth.options.gpus:
         os.environ[gpus.VARIABLE] = ""  # else Ray leaves all of them visible
-    if not set(birth.options.env) & set(startup.THREAD_VARIABLES):  # else the user has set them
+    if not set(birth.options.env) & set(THREAD_VARIABLES):  # else the user has set them
         startup.warm()
         startup.set_threads(max(1, int(birth.options.cores)))
     current_actor.become(birth.actor, birth.name, birth.class_name, birth.life, place.machine)
@@ -58,6 +59,7 @@ class Hosted(ABC):
             session_folder() / "remotely",
             self._values,
             lambda prepare: self._client(birth, prepare),
+            given=birth.options.env,
         )
         self._servant = Servant(self._values, preparation, OneByOne(self._page))
         self._cancellations = Cancellations(

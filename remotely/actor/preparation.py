@@ -25,7 +25,7 @@ import contextlib
 import functools
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -38,6 +38,7 @@ from remotely.protocol.wire import Kind, Message
 from remotely.reporting import log_records
 from remotely.values import (
     codec,
+    maker_state,
     restart_file,
     shipping,
     sources,
@@ -146,6 +147,7 @@ class Preparation:
     host       `this_machine.identity`, to be compared with the client's
     folder     for shipped files
     client     returns an engine with which this actor makes calls of its own
+    given      the environment variables that `env=` has set
     kept_as    name of the restart file; empty if a client can send the messages again
     """
 
@@ -155,12 +157,14 @@ class Preparation:
         folder: Path,
         payloads: Unpacks,
         client: Callable[[control.Prepare], Engine],
+        given: Collection[str],
         kept_as: str = "",
     ) -> None:
         self._host = host
         self._folder = folder
         self._payloads = payloads
         self._client = client
+        self._given = given
         self._kept_as = kept_as
         self._prepared: control.Prepare | None = None
 
@@ -170,15 +174,13 @@ class Preparation:
         assert isinstance(prepare, control.Prepare)
         self._prepared = prepare
         connection.adopt(functools.partial(self._client, prepare))
-        log_records.set_levels(prepare.log_levels)
-        sys.argv = prepare.argv or [""]  # modules may read it; multiprocessing does the same
-        sources.finder.is_elsewhere = prepare.host != self._host
+        is_same_host = prepare.host == self._host
+        maker_state.apply(prepare.state, is_same_host, self._given)
+        sources.finder.is_elsewhere = not is_same_host
         sources.finder.install(first=True)
         sources.send_code_to_children()
         if prepare.sources:
             _learn(sources.batch_of(prepare.sources))
-        if prepare.host == self._host:
-            sys.path.extend(entry for entry in prepare.path if entry not in sys.path)
         return shipping.missing(self._folder, prepare.files)
 
     def store_file(self, route: bytes, message: Message) -> None:

@@ -9,14 +9,13 @@ import contextlib
 import faulthandler
 import importlib
 import os
-import random
 import signal
 import socket
 import sys
 from pathlib import Path
 from typing import Any
 
-from remotely.actor import preparation
+from remotely.actor import generators, preparation
 from remotely.actor.actor import Actor, WorkerLine
 from remotely.api import current_actor, flight_recorder
 from remotely.errors import RemotelyError
@@ -25,8 +24,8 @@ from remotely.protocol import control
 from remotely.testing import faults
 from remotely.transport import activity
 from remotely.transport.activity import OneByOne
+from remotely.values.maker_state import THREAD_VARIABLES
 
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 MAX_CONTROL_BYTES = 1 << 18
 
 
@@ -74,9 +73,7 @@ def _prepare_process(birth: control.Birth) -> None:
         set_threads(max(1, int(request.resources.cpus)))
     with contextlib.suppress(OSError):  # the OOM killer takes an actor rather than its worker
         Path("/proc/self/oom_score_adj").write_text("1000")
-    random.seed()
-    if numpy_random := sys.modules.get("numpy.random"):
-        numpy_random.seed()  # a fork copies its state too
+    generators.renew()
 
 
 def set_threads(count: int) -> None:

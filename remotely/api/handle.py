@@ -107,7 +107,7 @@ class Method:
     __slots__ = ("__wrapped__", "_handles", "_name", "_retries", "_seconds")
 
     def __init__(
-        self, handles: Sequence[Any], name: str, function: Any, marks: "Marks | None" = None
+        self, handles: tuple[Any, ...], name: str, function: Any, marks: "Marks | None" = None
     ) -> None:
         self._handles = handles
         self._name = name
@@ -137,6 +137,14 @@ class Method:
         return _with_deadline(
             call(self._handles, self._name, args, kwargs, True, retries), seconds, deadline
         )
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return (self._name, self._handles) == (other._name, other._handles)
+
+    def __hash__(self) -> int:
+        return hash((self._name, self._handles))
 
     @property
     def __name__(self) -> str:

@@ -8,13 +8,18 @@ otherwise tools would show that of the new `__new__`.
 
 Refused: a metaclass, which would have to be combined with the user's own, and the `__class__` of an
 existing class cannot be changed.  Refused: to rebuild the class, which would break `super()`.
+
+A decorator above a class statement changes that class.  A class that its module has already is left
+alone, since others use it: a library its `Queue`, which would become a handle.  The result is then
+a subclass (`_is_finished` decides).
 """
 
 import contextlib
 import inspect
 import re
+import sys
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import msgspec
@@ -24,10 +29,11 @@ from remotely.api import connection
 from remotely.api.group import Group
 from remotely.api.handle import Handle, handle_of, remote_of
 from remotely.arguments import did_you_mean
-from remotely.engine import Engine, Options
+from remotely.engine import Arguments, Engine, Options
 from remotely.objects import construct
 from remotely.other_names import add_hints
 from remotely.protocol.resources import parse_memory, parse_others
+from remotely.values.made_class import without_hooks
 
 T = TypeVar("T")
 C = TypeVar("C", bound=type)
@@ -50,6 +56,9 @@ def remote_class(
 ) -> Callable[[C], C]: ...
 def remote_class(cls: Any = None, /, **options: Any) -> Any:
     """Make a class remote: calling it places the object on the cluster and returns a handle.
+
+    As a decorator above a class statement it changes that class.  Called for a class that exists
+    already, `remote_class(queue.Queue)`, it leaves that class alone and returns a remote subclass.
 
     The options are those of `engine.Options` except `name`, `detached`, `get_if_exists`, `machine`,
     `near` and `patience_s`, which belong to one instance: see `options`.  Raises TypeError for an
@@ -93,14 +102,51 @@ def local(cls: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     return construct.construct(as_placeable(cls).cls, args, kwargs)  # type: ignore[arg-type, no-any-return]
 
 
-def group(cls: Callable[P, T], count: int, /, *args: P.args, **kwargs: P.kwargs) -> Group[T]:
-    """Make `count` actors of one class with the same arguments: `group(Actor, 32, "Pong")`."""
+@overload
+def group(cls: Callable[P, T], count: int, /, *args: P.args, **kwargs: P.kwargs) -> Group[T]: ...
+@overload
+def group(cls: Callable[..., T], /, *, each: Iterable[Any], **kwargs: Any) -> Group[T]: ...
+def group(cls: Any, /, *args: Any, **kwargs: Any) -> Group[Any]:
+    """Make several actors of one class at the same time: all of them, or none.
+
+    `group(Actor, 32, "Pong")` makes 32 actors with the same arguments, `group(Actor, each=[...])`
+    an actor for each item.  An item is the one argument of its constructor; or a tuple has all
+    positional arguments, a dict all keyword arguments.  Keyword arguments beside `each` are for all
+    of them, unless an item has its own.
+    """
     placeable = as_placeable(cls)
-    arguments.whole_number("count", count, 1)
+    if "each" not in kwargs:
+        if not args:
+            raise TypeError(f"group({_name(placeable)}) needs a count, or each=[...]")
+        count, *rest = args
+        arguments.whole_number("count", count, 1)
+        made_of = [(tuple(rest), kwargs)] * count
+    elif args:
+        raise TypeError(
+            f"group({_name(placeable)}, each=[...]) makes an actor for each item: it takes no "
+            "count, and arguments for all of them by keyword"
+        )
+    else:
+        each = kwargs.pop("each")
+        if isinstance(each, str | bytes | Mapping) or not isinstance(each, Iterable):
+            raise TypeError(f"each={each!r} must be a list, with an item for each actor")
+        made_of = [_arguments_of(item, kwargs) for item in each]
+        if not made_of:
+            raise ValueError("each=[]: a group has at least one actor")
     if placeable.options.get_if_exists:
         raise ValueError("get_if_exists=True is for one actor: a name belongs to one")
     engine = connection.current()
-    return Group(make_on(engine, placeable.cls, args, kwargs, placeable.options, count))
+    return Group(make_each(engine, placeable.cls, made_of, placeable.options))
+
+
+def _arguments_of(item: Any, shared: dict[str, Any]) -> Arguments:
+    if isinstance(item, dict):
+        return (), {**shared, **item}
+    return (item if type(item) is tuple else (item,)), shared
+
+
+def _name(placeable: Placeable[Any, Any]) -> str:
+    return getattr(placeable.cls, "__name__", repr(placeable.cls))
 
 
 def as_placeable(cls: Callable[P, T]) -> Placeable[P, T]:
@@ -181,6 +227,7 @@ def _check_environment(env: dict[str, str]) -> None:
         )
 
 
+IMMUTABLE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE: a class that is written in C
 MIN_GPU = 0.001  # GPUs are counted in thousandths
 _OF_AN_INSTANCE = {"name", "detached", "get_if_exists", "machine", "near", "patience_s"}
 MAX_ENVIRONMENT_BYTES = 128 << 10  # the kernel's limit for one string; all go in one message
@@ -197,6 +244,8 @@ _LEAST: dict[str, tuple[int, Callable[[str, object, int], None]]] = {
 def _decorate(cls: C, options: Options) -> C:
     if not isinstance(cls, type):
         raise TypeError(f"@remote_class is for classes; {cls!r} is not a class")
+    if _is_finished(cls):
+        cls = _subclass_of(cls)
     own = cls.__dict__.get("__new__")
     cls.__remotely__ = options  # type: ignore[attr-defined]
     if not isinstance(own, staticmethod) or own.__func__ is not _new:  # not decorated before
@@ -208,6 +257,28 @@ def _decorate(cls: C, options: Options) -> C:
         cls.__reduce_ex__ = construct.reduce_ex  # type: ignore[assignment]
     add_hints(cls)
     return cls
+
+
+def _is_finished(cls: type) -> bool:
+    """Tell whether a class has its name already: no class statement is about to bind it."""
+    if cls.__flags__ & IMMUTABLE:
+        return True
+    found: Any = sys.modules.get(cls.__module__)
+    for name in cls.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is cls
+
+
+def _subclass_of(cls: C) -> C:
+    names = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
+    names["__slots__"] = ()
+    try:
+        return without_hooks(type(cls), cls.__name__, (cls,), names)  # type: ignore[return-value]
+    except Exception as error:
+        raise TypeError(
+            f"{cls.__name__} cannot be made remote, since it can have no subclass ({error}): write "
+            "a class that has one, and make that remote"
+        ) from None
 
 
 def _new(cls: type, *args: Any, **kwargs: Any) -> Any:
@@ -230,8 +301,16 @@ def make_on(
     count: int,
 ) -> list[Any]:
     """Place `count` objects and return their handles."""
-    _refuse_options(cls, kwargs)
-    remotes = engine.place(cls, args, kwargs, options, count)
+    return make_each(engine, cls, [(args, kwargs)] * count, options)
+
+
+def make_each(
+    engine: Engine, cls: Any, arguments: Sequence[Arguments], options: Options
+) -> list[Any]:
+    """Place an object of each of these arguments and return their handles."""
+    for _, kwargs in arguments:
+        _refuse_options(cls, kwargs)
+    remotes = engine.place(cls, arguments, options)
     return [handle_of(cls, remote, options.wait) for remote in remotes]
 
 

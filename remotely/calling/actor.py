@@ -2,13 +2,14 @@
 
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from remotely.calling.back_pressure import BackPressure
 from remotely.engine import Engine, Options, RemoteActor
 from remotely.errors import ActorDied, RemotelyError
 from remotely.futures import wakeup
 from remotely.machine.shield import RLock
+from remotely.protocol.control import MakerState
 from remotely.values.owned import Owned
 
 
@@ -24,6 +25,14 @@ class Names:
         return options.name or f"{self._prefix}{cls.__name__}-{next(number)}"
 
 
+class MadeFrom(NamedTuple):
+    """What an actor is made from: its class and arguments, its options, its maker's state."""
+
+    encoded: Owned
+    options: Options
+    state: MakerState
+
+
 EndError = Callable[[bool], BaseException]  # takes may_have_run, returns the error to raise
 
 
@@ -33,7 +42,7 @@ class CalledActor(RemoteActor):
     life          the number of its current life, or of the one that is being made
     ended         makes the errors of its calls, once it has ended permanently
     restarting    whether this process is making its next life
-    made_from     the class and the arguments, if it may be restarted
+    made_from     what each of its lives is made from, if it may be restarted
     is_released   whether its last handle in this process is gone
     queue         calls that cannot be sent yet, and those made after them; None if there are none
     lock          guards the fields above except the queue; never held while waiting
@@ -45,7 +54,7 @@ class CalledActor(RemoteActor):
         self.lock = RLock()
         self.ended: EndError | None = None
         self.restarting = False
-        self.made_from: tuple[Owned, Options] | None = None
+        self.made_from: MadeFrom | None = None
         self.is_released = False
         self.queue: Any = None  # send_queue.Queue
         self.back_pressure = BackPressure()

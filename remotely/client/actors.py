@@ -26,14 +26,14 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from remotely.calling.actor import Names, restart
+from remotely.calling.actor import MadeFrom, Names, restart
 from remotely.client.bulk_transfer import BulkTransfer
 from remotely.client.calls import Calls
 from remotely.client.channel import Shared
 from remotely.client.channels import ActorState, Channels
 from remotely.client.end_errors import end_error
 from remotely.client.master_session import MasterSession, Question, heavy_modules
-from remotely.engine import Engine, Options, RemoteActor
+from remotely.engine import Arguments, Engine, Options, RemoteActor
 from remotely.errors import (
     ActorDied,
     CallTimeout,
@@ -50,9 +50,9 @@ from remotely.protocol.control import Location, Obituary, StoreAddress
 from remotely.protocol.lease import PLACE_S, TERM_S
 from remotely.protocol.resources import Resources, parse_others
 from remotely.protocol.wire import Kind
-from remotely.values import codec, in_transit, shipping
+from remotely.values import codec, in_transit, maker_state, shipping
 from remotely.values.arena import SHARE_FROM_BYTES
-from remotely.values.owned import NOTHING, own
+from remotely.values.owned import NOTHING, own_each
 from remotely.values.payload import SEND_FROM_BYTES, OutgoingValue
 from remotely.values.shipping import Shipment
 from remotely.values.sources import library
@@ -61,7 +61,8 @@ KILLED_WAIT_S = 5.0  # for the report that a killed actor has ended; a core dump
 GONE_WAIT_S = 1.0  # after the worker has killed an actor, for the report to arrive
 MAX_UPLOAD_BYTES = 64 << 20  # of files in memory that are not stored yet, for one actor
 
-Transfers = dict[StoreAddress, BulkTransfer | None]
+# By the identity of the value, which is kept meanwhile, and the machine.
+Transfers = dict[tuple[int, StoreAddress], BulkTransfer | None]
 
 
 class Actors:
@@ -135,40 +136,31 @@ class Actors:
     # --- made -------------------------------------------------------------------------------------
 
     def place(
-        self,
-        cls: type,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        options: Options,
-        count: int,
+        self, cls: type, arguments: Sequence[Arguments], options: Options
     ) -> list[RemoteActor]:
-        """Make `count` actors; with `get_if_exists`, return the actor of that name if it exists."""
+        """Make the actors; with `get_if_exists`, return the actor of that name if it exists."""
         while options.get_if_exists:
             try:
                 return [self.find(options.name)]
             except NameError:
                 pass
             try:
-                return self._make(cls, args, kwargs, options, 1)
+                return self._make(cls, arguments, options)
             except NameTaken as error:  # another client was faster; its actor may end before `find`
                 if error.__cause__ is not None:  # raised by the constructor
                     raise
-        return self._make(cls, args, kwargs, options, count)
+        return self._make(cls, arguments, options)
 
     def _make(
-        self,
-        cls: type,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        options: Options,
-        count: int,
+        self, cls: type, arguments: Sequence[Arguments], options: Options
     ) -> list[RemoteActor]:
         library.gather()
-        what = cls.__name__
-        encoded = codec.encode((cls, args, kwargs), (what, f"{what}: args", f"{what}: kwargs"))
+        state = maker_state.take()
+        encoded = codec.encode_constructors(cls, arguments)
+        count = len(encoded)
         gang = secrets.token_hex(16) if count > 1 else ""  # all of them are placed, or none
         actors = [self.new(cls, options, count, gang) for _ in range(count)]
-        self._place_all(actors, encoded, options)
+        self._place_all(actors, encoded, options, state)
         return list(actors)
 
     def new(self, cls: type, options: Options, together: int, gang: str) -> ActorState:
@@ -201,7 +193,11 @@ class Actors:
         return actor
 
     def _place_all(
-        self, actors: Sequence[ActorState], encoded: codec.Encoded, options: Options
+        self,
+        actors: Sequence[ActorState],
+        encoded: Sequence[codec.Encoded],
+        options: Options,
+        state: control.MakerState,
     ) -> None:
         """Place all actors and run their constructors.  Makes all of them or raises an error."""
         # No frame here holds a future whose error it raises: see future.py.
@@ -213,14 +209,14 @@ class Actors:
             for actor in actors:
                 places.append(self._ask_for_place(actor, options.patience_s))
             if options.max_restarts:
-                encoded = own(encoded)
-                for actor in actors:
-                    actor.made_from = encoded, options
-            for actor in actors:
+                encoded = owned = own_each(encoded)
+                for actor, kept in zip(actors, owned, strict=True):
+                    actor.made_from = MadeFrom(kept, options, state)
+            for actor, its in zip(actors, encoded, strict=True):
                 if not collected and not places[0].has_room():
                     gc.collect()  # handles in garbage cycles may fill the cluster
                     collected = True
-                made.extend(self.start(actor, places.popleft(), encoded, options, transfers))
+                made.extend(self.start(actor, places.popleft(), its, options, state, transfers))
             while made:
                 made.popleft().result()
         except BaseException:
@@ -241,11 +237,12 @@ class Actors:
         place: Question,
         encoded: codec.Encoded,
         options: Options,
+        state: control.MakerState,
         transfers: Transfers,
     ) -> list[CallFuture[Any]]:
         """Wait for the place, then send the files, the class and the arguments there.
 
-        `transfers` are those of the class and arguments, by machine; this adds to them.
+        `transfers` are those to this and other actors that are made together; this adds to them.
 
         Returns the futures of the files and of the constructor; the first that fails has the cause.
         """
@@ -262,6 +259,7 @@ class Actors:
             self._session.host,
             self._uploads.files,
             options.concurrency,
+            state,
             content,
         )
         body = codec.Encoded((control.encode(prepare),), ())
@@ -296,11 +294,12 @@ class Actors:
         store = actor.store if encoded.nbytes >= SEND_FROM_BYTES else None
         if store is None:
             return None
-        if store not in transfers:
-            transfer = transfers[store] = self._stores.transfer(encoded, [store])
+        what = id(encoded), store
+        if what not in transfers:
+            transfer = transfers[what] = self._stores.transfer(encoded, [store])
             if transfer is not None:
                 transfer.run()
-        return transfers[store]
+        return transfers[what]
 
     # --- restarted --------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from remotely.calling.actor import Names
-from remotely.engine import Arrival, Options, Prepared, Promises, RemoteActor
+from remotely.engine import Arguments, Arrival, Options, Prepared, Promises, RemoteActor
 from remotely.errors import ActorDied, NameTaken, NotConnected, name_taken
 from remotely.futures.future import CallFuture, completed, failed
 from remotely.futures.reference import Reference
@@ -61,12 +61,10 @@ class InProcess:
     def place(
         self,
         cls: type,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        arguments: Sequence[Arguments],
         options: Options,
-        count: int,
     ) -> list[RemoteActor]:
-        return [self._make(cls, args, kwargs, options) for _ in range(count)]
+        return [self._make(cls, args, kwargs, options) for args, kwargs in arguments]
 
     def call(
         self,

@@ -3,10 +3,13 @@
 `len(a)`, `a[i]`, `a + b`, `for x in a` and `with a` use the type of `a`.  So the type of a handle
 has the special methods of the user's class, each of which is a blocking call.  Not forwarded are:
 
-    __repr__ __str__ __format__     name the actor: printing and logging must not block
+    __repr__ __str__                name the actor: printing and logging must not block
+    __format__                      names the actor in f"{a}"; in f"{a:x}" it is forwarded
     __eq__ __ne__ __hash__          identity: handles of one actor are equal
     __getattr__ and the like        run in the actor anyway, when an attribute is read or written
     pickling and copying            make another handle of the same actor
+    __sizeof__                      the handle's own
+    __replace__                     runs here, and makes another actor
     __await__ __aiter__ __anext__   do not exist on handles: a method that yields is a stream
 """
 
@@ -46,6 +49,11 @@ def special_methods(cls: type, send: Send, close: Callable[[Any], None]) -> dict
     for name in FORWARDED:
         if (member := _special(cls, name)) is not _MISSING:
             names[name] = None if member is None else _forward(name, send)
+    if defines(cls, "__format__"):
+        names["__format__"] = _format(send)
+    for name in ("__dataclass_fields__", "__dataclass_params__"):  # looked up on the type, too
+        if hasattr(cls, name):
+            names[name] = getattr(cls, name)
     if defines(cls, "__exit__"):
         names["__exit__"] = _exit(send, close)
     if defines(cls, "__aenter__"):
@@ -75,6 +83,15 @@ def _forward(name: str, send: Send) -> Callable[..., Any]:
 
     forward.__name__ = name
     return forward
+
+
+def _format(send: Send) -> Callable[..., str]:
+    def format_one(self: Any, specification: str) -> str:
+        if not specification:
+            return str(self)
+        return str(send(self, "__format__", (specification,), {}, False).result())
+
+    return format_one
 
 
 def leave(send: Send, handles: Sequence[Any], error: BaseException | None) -> bool:

@@ -7,13 +7,16 @@ authenticated peers reach it, and the master never does.
 (picklers.py).
 
     value                          arrives
-    numpy array                    equal, with its dtype and order; writable, unless the buffers
+    numpy array                    equal, with its dtype; with its strides if it fills its memory,
+                                   else in C order; writable, unless the buffers
                                    that `decode` is given are read-only (picklers.py)
-    torch tensor, CPU and dense    equal, contiguous; two that share storage arrive as copies,
-                                   but the same tensor twice (tied weights) stays one
+    torch tensor, CPU and strided  equal, with its strides if it fills its memory (channels last),
+                                   else contiguous; two that share storage arrive as copies, but
+                                   the same tensor twice (tied weights) stays one
     any other tensor               as torch itself pickles it
     an exception                   as itself, whatever its class's `__init__` takes (picklers.py)
     a lock among globals           a new lock (picklers.py)
+    sys.stdout, sys.stderr         the receiver's; any other open file is refused
     a SharedArray                  the same memory (shared_array.py)
     a module created by hand       a copy, with its classes, functions and globals
 """
@@ -159,6 +162,21 @@ def _encode(
 
 def _flat(piece: Any) -> memoryview:
     return piece.raw() if isinstance(piece, pickle.PickleBuffer) else memoryview(piece)
+
+
+# --- arguments of constructors --------------------------------------------------------------------
+
+
+def encode_constructors(
+    cls: type, arguments: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]
+) -> list[Encoded]:
+    """Pickle a class with each of these arguments; those that are in the list repeatedly, once."""
+    what = cls.__name__
+    done: dict[int, Encoded] = {}
+    for pair in arguments:
+        if id(pair) not in done:
+            done[id(pair)] = encode((cls, *pair), (what, f"{what}: args", f"{what}: kwargs"))
+    return [done[id(pair)] for pair in arguments]
 
 
 # --- arguments of calls ---------------------------------------------------------------------------

@@ -10,6 +10,8 @@ A large value is copied into the arena, from where it can be lent to a process o
 without a further copy.
 """
 
+from collections.abc import Sequence
+
 from remotely.machine.shield import shield
 from remotely.values import arena
 from remotely.values.arena import SHARE_FROM_BYTES
@@ -39,6 +41,12 @@ def own(encoded: Encoded, *, lends: bool = True) -> Owned:
                 return Owned((payload,), views, encoded.travelling)
     copies = [memoryview(bytearray(buffer)) for buffer in encoded.buffers]
     return Owned((bytes(encoded.payload),), copies, encoded.travelling)
+
+
+def own_each(encoded: Sequence[Encoded], *, lends: bool = True) -> list[Owned]:
+    """Own several values; one that is in the list repeatedly is copied once."""
+    copies = {id(each): own(each, lends=lends) for each in encoded}
+    return [copies[id(each)] for each in encoded]
 
 
 NOTHING = own(Encoded((), ()))

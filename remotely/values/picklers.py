@@ -59,6 +59,7 @@ from functools import (
 )
 from importlib import import_module
 from importlib.machinery import ExtensionFileLoader, SourceFileLoader
+from io import TextIOWrapper
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, ForwardRef, NamedTuple, NewType, ParamSpec, TypeVar
@@ -66,6 +67,8 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from zipimport import zipimporter
 
 import cloudpickle.cloudpickle
+
+from remotely.values.made_class import without_hooks
 
 if TYPE_CHECKING:  # slow to import, and needed only for editable installs
     from importlib.metadata import Distribution
@@ -320,7 +323,7 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no 
         make, args, (members, slots), *rest = reduced
         if vars(cls).get("__annotate_func__"):  # annotations that Python 3.14 has not evaluated
             members = {**members, "__annotations__": _annotations_of(cls)}
-        return make, args, (with_new_locks(members), slots), *rest
+        return _class_in, (make, *args), (with_new_locks(members), slots), *rest
 
     def _reduce_alias(self, alias: Any) -> Any:
         """Reduce a type alias; a recursive or unresolvable one becomes Any."""
@@ -397,6 +400,25 @@ def _home_of(function: FunctionType) -> str | None:
     )
 
 
+def _class_in(make: Callable[..., type], *args: Any) -> type:
+    """Return the class that arrived by value, without its members; once for each class.
+
+    The hook `__init_subclass__` of its bases may register it here.  If the hook fails, because it
+    needs what only the class statement has, or knows the class already, it is not called.
+    """
+    tracked = args[-2]
+    if (found := _c._DYNAMIC_CLASS_TRACKER_BY_ID.get(tracked)) is not None:
+        return found  # type: ignore[no-any-return]
+    try:
+        return make(*args)
+    except Exception:
+        if make is not _c._make_skeleton_class:
+            raise
+        meta, name, bases, names, *_ = args
+        made = without_hooks(meta, name, bases, names)
+        return _c._lookup_class_or_track(tracked, made)  # type: ignore[no-any-return]
+
+
 def _reduce_cache(cached: Any) -> tuple[Any, ...]:
     """Reduce a function wrapped by `lru_cache`; its cache arrives empty."""
     state = {k: v for k, v in vars(cached).items() if k not in ("__wrapped__", "cache_parameters")}
@@ -459,8 +481,17 @@ def _forward_ref(arg: str, is_argument: bool, is_class: bool, module: Any) -> Fo
     return ForwardRef(arg, is_argument=is_argument, is_class=is_class, module=module)
 
 
+def _reduce_text_file(file: Any) -> tuple[Any, ...]:
+    """Refuse all but output streams, as pickle does; cloudpickle copies a file that it can read."""
+    for name in ("stdout", "stderr"):
+        if file is getattr(sys, name):
+            return getattr, (sys, name)
+    raise TypeError("cannot pickle '_io.TextIOWrapper' object")
+
+
 _KINDS: dict[type, Callable[[Any], Any]] = {
     CodeType: _reduce_code,
+    TextIOWrapper: _reduce_text_file,
     ForwardRef: _reduce_forward_ref,
     # From Python 3.14 on, the constructor requires a function.
     partialmethod: lambda method: (partialmethod, (method.func,), vars(method)),
@@ -549,6 +580,11 @@ def _reduce_array(array: Any) -> Any:
     flags = array.flags
     if array.dtype.hasobject:
         return NotImplemented
+    if not flags.forc:
+        axes = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
+        turned = array.transpose(axes)
+        if turned.flags.c_contiguous:  # it fills its memory, in another order of dimensions
+            return _turned, (turned, [axes.index(axis) for axis in range(array.ndim)])
     if not flags.forc or (not flags.writeable and array.nbytes < SMALL_BUFFER_BYTES):
         array = array.copy("A")  # keeps its order, if it has one
         flags = array.flags
@@ -562,6 +598,10 @@ def _reduce_array(array: Any) -> Any:
     return numpy.ndarray, (array.shape, array.dtype.str, buffer, 0, None, order)
 
 
+def _turned(array: Any, axes: list[int]) -> Any:
+    return array.transpose(axes)
+
+
 def _reduce_tensor(tensor: Any) -> Any:
     torch = sys.modules["torch"]
     if (
@@ -572,17 +612,36 @@ def _reduce_tensor(tensor: Any) -> Any:
         or tensor._backward_hooks
     ):
         return NotImplemented
-    values = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    values = tensor.detach().resolve_conj().resolve_neg()
+    if not _is_dense(values):
+        values = values.contiguous()
     # As bytes, because numpy has no bfloat16; flat, because a 0-d tensor cannot be viewed as bytes.
-    flat = values.reshape(-1).view(torch.uint8).numpy()
+    flat = values.as_strided((values.numel(),), (1,)).view(torch.uint8).numpy()
     is_parameter = type(tensor) is torch.nn.Parameter
-    shape = tuple(tensor.shape)
-    arguments = (pickle.PickleBuffer(flat), tensor.dtype, shape, tensor.requires_grad, is_parameter)
-    return _tensor_from, arguments
+    layout = tensor.dtype, tuple(values.shape), values.stride()
+    return _tensor_from, (pickle.PickleBuffer(flat), *layout, tensor.requires_grad, is_parameter)
+
+
+def _is_dense(tensor: Any) -> bool:
+    """Tell whether a tensor fills its part of memory, once, in whatever order of dimensions."""
+    if tensor.is_contiguous():
+        return True
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
 
 
 def _tensor_from(
-    buffer: Any, dtype: Any, shape: tuple[int, ...], requires_grad: bool, is_parameter: bool
+    buffer: Any,
+    dtype: Any,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    requires_grad: bool,
+    is_parameter: bool,
 ) -> Any:
     """Rebuild a tensor on its buffer.
 
@@ -596,7 +655,7 @@ def _tensor_from(
     address, read_only = array.__array_interface__["data"]
     if read_only or address % 8:
         array = array.copy()
-    tensor = torch.from_numpy(array).view(dtype).reshape(shape)
+    tensor = torch.from_numpy(array).view(dtype).as_strided(shape, strides)
     if is_parameter:
         return torch.nn.Parameter(tensor, requires_grad)
     return tensor.requires_grad_(requires_grad)

@@ -1,26 +1,24 @@
-"""The parts of a client's environment that a new actor receives: files, and script settings.
+"""The files of a client that its actors receive, and the message PREPARE.
 
 The user names the files: `connect(ship=["data/", "lib.py", "models/*.pt"])`.
 
 A file is identified by the SHA-256 of its bytes.  A worker stores each file once, under
 `files/HASH`.  A client's tree consists of links into that store, under `trees/HASH OF THE LIST`,
-and is added to `sys.path`.  The working directory never changes: `remotely.shipped("data/x.csv")`
-is the path, in the client and in the actor.
+and is added to `sys.path`.  It never becomes the working directory: the path of a file is
+`remotely.shipped("data/x.csv")`, in the client and in the actor.
 """
 
 import contextlib
 import glob
 import hashlib
 import os
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from remotely.errors import RemotelyError
-from remotely.protocol.control import Prepare
+from remotely.protocol.control import MakerState, Prepare
 from remotely.protocol.resources import format_bytes
-from remotely.reporting import log_records
 
 MAX_FILE_BYTES = 2 << 30
 
@@ -192,19 +190,17 @@ def _digest(path: Path) -> str:
 
 
 def prepare(
-    job: str, host: str, files: dict[str, str], concurrency: int, sources: bytes
+    job: str, host: str, files: dict[str, str], concurrency: int, state: MakerState, sources: bytes
 ) -> Prepare:
-    """Return the PREPARE message for a new actor, with the environment of the user's modules.
+    """Return the PREPARE message for a new actor.
 
     `files` are the shipped files, `sources` the modules of the script.
     """
     return Prepare(
         job=job,
         host=host,
-        path=[str(Path(entry).absolute()) for entry in sys.path],
         files=files,
         concurrency=concurrency,
-        argv=[str(word).encode(errors="replace").decode() for word in sys.argv],
-        log_levels=log_records.levels(),
+        state=state,
         sources=sources,
     )

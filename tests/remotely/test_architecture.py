@@ -31,6 +31,7 @@ PURE = (
     "values.unpicklable",
     "values.blocks",
     "values.in_transit",
+    "values.made_class",
     "arguments",
     "other_names",
     "objects.batching",

@@ -158,7 +158,9 @@ def test_arguments_and_exceptions_travel_as_text(here: None, kept: Kept) -> None
 
 
 def test_warnings_that_an_actor_captures_are_records(here: None, kept: Kept) -> None:
-    talker = Talker()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")  # the actor takes over the filters of the script
+        talker = Talker()
     talker.warns()
     wait_until(lambda: kept.of("py.warnings"), "the warning")
     assert "UserWarning: beware" in kept.of("py.warnings")[0]

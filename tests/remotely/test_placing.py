@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
+from remotely.calling.actor import MadeFrom
 from remotely.client.client import Client as RealClient
 from remotely.engine import Options
 from remotely.errors import ActorDied, MasterLost, NotAllowed, RemotelyError
@@ -673,10 +674,10 @@ def test_an_abandoned_actor_ends_even_if_its_client_could_not_send_it(
         if life:
             actor = client._actors.new(World, Options(), 1, "")
             actor.expect_life(life)
-            actor.made_from = NOTHING, Options()
+            actor.made_from = MadeFrom(NOTHING, Options(), control.MakerState())
             made = script.submit(client._actors.restart, actor)
         else:
-            made = script.submit(client.place, World, (), {}, Options(), 1)
+            made = script.submit(client.place, World, [((), {})], Options())
         born = worker.receive(control.Spawn)
         assert born.request.life == life
         with monkeypatch.context() as broken:
@@ -705,7 +706,7 @@ def test_an_abandoned_actor_is_not_restarted_on_its_obituary(world: World, worke
         world.until(connecting.done)
         client = connecting.result()
         actor = client._actors.new(World, Options(max_restarts=1), 1, "")
-        actor.made_from = NOTHING, Options(max_restarts=1)
+        actor.made_from = MadeFrom(NOTHING, Options(max_restarts=1), control.MakerState())
         actor.ended = lambda may: ActorDied("could not be restarted", may_have_run=may)
         told = control.Obituary(actor=actor.actor, life=0, restarting=True)
         client._actors.on_death(told)
@@ -727,7 +728,7 @@ def test_an_actor_whose_last_handle_is_dropped_during_its_restart_ends(
         actor = client._actors.new(World, Options(max_restarts=1), 1, "")
         client.release(actor)
         actor.expect_life(1)
-        actor.made_from = NOTHING, Options(max_restarts=1)
+        actor.made_from = MadeFrom(NOTHING, Options(max_restarts=1), control.MakerState())
         remade = script.submit(client._actors.restart, actor)
         worker.spawn(actor.actor)
         assert worker.receive(control.End).actor == actor.actor

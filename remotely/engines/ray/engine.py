@@ -16,7 +16,8 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from remotely.engine import Arrival, Options, Prepared, RemoteActor
+from remotely.calling.actor import MadeFrom
+from remotely.engine import Arguments, Arrival, Options, Prepared, RemoteActor
 from remotely.engines.ray import PROMISES, placing
 from remotely.engines.ray.actor import (
     HostedActor,
@@ -38,8 +39,8 @@ from remotely.protocol.lease import DRAIN_S, OWNER_GRACE_S, PLACE_S
 from remotely.protocol.wire import Kind
 from remotely.reporting.cluster_status import ClusterStatus
 from remotely.reporting.throttled_log import ThrottledLog
-from remotely.values import codec, references, sources
-from remotely.values.owned import NOTHING, own
+from remotely.values import codec, maker_state, references, sources
+from remotely.values.owned import NOTHING, own, own_each
 from remotely.values.shipping import Shipment
 from remotely.values.unpicklable import PartNames
 
@@ -79,12 +80,7 @@ class RayEngine:
     # --- making -----------------------------------------------------------------------------------
 
     def place(
-        self,
-        cls: type,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        options: Options,
-        count: int,
+        self, cls: type, arguments: Sequence[Arguments], options: Options
     ) -> list[RemoteActor]:
         patience_s = self._patience_s if options.patience_s is None else options.patience_s
         deadline = time.monotonic() + patience_s
@@ -94,7 +90,7 @@ class RayEngine:
                 with contextlib.suppress(NameError):
                     return [self.find(options.name)]
             try:
-                return self._make(cls, args, kwargs, options, count)
+                return self._make(cls, arguments, options)
             except NameTaken as error:
                 if error.__cause__ is not None:  # the constructor raised it
                     raise
@@ -104,34 +100,28 @@ class RayEngine:
             time.sleep(LOOK_EVERY_S)
 
     def _make(
-        self,
-        cls: type,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        options: Options,
-        count: int,
+        self, cls: type, arguments: Sequence[Arguments], options: Options
     ) -> list[RemoteActor]:
         self._check()
         sources.library.gather()
-        what = cls.__name__
-        encoded = codec.encode((cls, args, kwargs), (what, f"{what}: args", f"{what}: kwargs"))
-        made_from = own(encoded, lends=False) if options.max_restarts else None
-        placing.check(options, what, count)
-        actors = [self._placing.new(cls, options) for _ in range(count)]
+        state = maker_state.take()
+        encoded = codec.encode_constructors(cls, arguments)
+        kept = own_each(encoded, lends=False) if options.max_restarts else []
+        placing.check(options, cls.__name__, len(encoded))
+        actors = [self._placing.new(cls, options) for _ in encoded]
         self._actors.update((actor.actor, actor) for actor in actors)
         try:
             self._check()  # again: shutdown() ends the actors registered before it ran
-            self._placing.make(actors, made_from or encoded, options)
+            self._placing.make(actors, kept or encoded, options, state)
         except BaseException as error:
             for actor in actors:
                 actor.kill("not created")
             if isinstance(error, RayError):
                 raise end_error(actors[0].name, None, error)(False) from None
             raise
-        if made_from is not None:
-            for actor in actors:
-                actor.made_from = made_from, options
-                self._placing.watch(actor)
+        for actor, its in zip(actors, kept, strict=False):  # without restarts, none is kept
+            actor.made_from = MadeFrom(its, options, state)
+            self._placing.watch(actor)
         return list(actors)
 
     # --- calling ----------------------------------------------------------------------------------

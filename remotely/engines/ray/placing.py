@@ -23,6 +23,7 @@ import secrets
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -51,6 +52,7 @@ from remotely.machine import this_machine
 from remotely.machine.shield import shield
 from remotely.objects import introspection
 from remotely.protocol import control
+from remotely.protocol.control import MakerState
 from remotely.protocol.lease import PLACE_S, RESTARTS_WITHIN_S
 from remotely.protocol.resources import format_bytes
 from remotely.protocol.wire import Kind
@@ -105,17 +107,24 @@ class Placing:
         actor.is_serial = introspection.is_serial(cls, options.concurrency)
         return actor
 
-    def make(self, actors: Sequence[HostedActor], encoded: Encoded, options: Options) -> None:
+    def make(
+        self,
+        actors: Sequence[HostedActor],
+        encoded: Sequence[Encoded],
+        options: Options,
+        state: MakerState,
+    ) -> None:
         """Create a process and an object for each: for all of them, or raise an error.
 
         Raises RayError if a process ends before it has its object.
         """
         made: list[CallFuture[Any]] = []
         begun = self._begin(actors, options)
-        stored_buffers = put_buffers(encoded) if len(actors) > 1 else None
-        for actor, place in zip(actors, begun, strict=True):
+        uses = Counter(map(id, encoded))
+        stored = {id(its): put_buffers(its) for its in encoded if uses[id(its)] > 1}
+        for actor, its, place in zip(actors, encoded, begun, strict=True):
             actor.place = ray.get(place)
-            made.append(self._prepare(actor, encoded, options, stored_buffers))
+            made.append(self._prepare(actor, its, options, state, stored.get(id(its))))
         while made:
             made.pop(0).result()
 
@@ -205,7 +214,12 @@ class Placing:
             )
 
     def _prepare(
-        self, actor: HostedActor, encoded: Encoded, options: Options, stored_buffers: Any
+        self,
+        actor: HostedActor,
+        encoded: Encoded,
+        options: Options,
+        state: MakerState,
+        stored_buffers: Any,
     ) -> CallFuture[Any]:
         """Send settings, code and files, and then the class and its arguments."""
         content, actor.sources_sent = library.whole_for(actor, actor.life)
@@ -214,6 +228,7 @@ class Placing:
             this_machine.identity(),
             self._shipment.files,
             options.concurrency,
+            state,
             content,
         )
 
@@ -270,7 +285,7 @@ class Placing:
                 if actor.owned:
                     actor.ended = end
                 return
-            if not _may_restart(actor, actor.made_from[1]):
+            if not _may_restart(actor, actor.made_from.options):
                 actor.ended = end
                 return
             actor.life = next_life = life + 1
@@ -287,7 +302,8 @@ class Placing:
         """Create a life.  If it dies meanwhile, another thread creates the next one."""
         assert actor.made_from is not None
         try:
-            self.make([actor], *actor.made_from)
+            encoded, options, state = actor.made_from
+            self.make([actor], [encoded], options, state)
         except RayError as error:
             self.on_death(actor, life, end_error(actor.name, None, error))
         else:

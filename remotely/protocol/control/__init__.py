@@ -57,9 +57,11 @@ from remotely.protocol.control.process import (
     FlightRecorder,
     Fork,
     Forked,
+    MakerState,
     NotBound,
     NotForked,
     Prepare,
+    WarningFilter,
 )
 from remotely.protocol.control.records import (
     ActorStatus,
@@ -311,6 +313,7 @@ __all__ = [
     "Logged",
     "MAX_MESSAGE",
     "MOST",
+    "MakerState",
     "MayCall",
     "Meet",
     "NoArrival",
@@ -357,6 +360,7 @@ __all__ = [
     "Unrelayed",
     "VERSION",
     "WaitStatus",
+    "WarningFilter",
     "Welcome",
     "WhoAreYou",
     "Withdraw",

@@ -24,17 +24,45 @@ class Birth(ControlMessage, frozen=True):
     again: bool = False  # see Spawn
 
 
+class WarningFilter(ControlMessage, frozen=True):
+    """An entry of `warnings.filters`.
+
+    A pattern is its text and its flags.  The interpreter's own filters have a plain string.
+    """
+
+    action: str
+    message: tuple[str, int] | str | None
+    category: tuple[str, str]  # the module and the name of the class
+    module: tuple[str, int] | str | None
+    line: Amount
+
+
+class MakerState(ControlMessage, frozen=True):
+    """The state of a process that an actor takes over from its maker (values/maker_state.py)."""
+
+    path: list[str] = []  # sys.path, useful where both see the same files
+    argv: list[str] = []
+    folder: str = ""  # the working directory; empty if it was removed
+    environment: dict[bytes, bytes | None] = {}  # what has changed since the process started
+    log_levels: dict[str, int] = {}  # of its loggers; "" is the root
+    warning_filters: list[WarningFilter] = []
+    warning_options: list[str] = []  # of the command line
+    authkey: bytes = b""  # of multiprocessing: a secret
+
+    def __repr__(self) -> str:
+        """Show no values: the environment may have secrets too."""
+        return f"<the state of a process in {self.folder!r}>"
+
+
 class Prepare(ControlMessage, frozen=True):
     """From the client, before the class: PREPARE in wire.py.  Not sent through the master."""
 
     job: str
     host: str
-    path: list[str]  # the client's sys.path, useful where both see the same files
     files: dict[str, str]  # relative path: sha256
     concurrency: Amount
-    argv: list[str] = []
+    state: MakerState
     sources: bytes = b""  # the script's modules: a batch of sources.py
-    log_levels: dict[str, int] = {}  # of the client's loggers; "" is the root
 
 
 class Admit(ControlMessage, frozen=True):

@@ -5,6 +5,7 @@ Over 500 lines: one list of what Python can do with an object, on one set of cla
 
 import asyncio
 import copy
+import dataclasses
 import functools
 import inspect
 import os
@@ -374,6 +375,43 @@ def test_a_handle_is_printed_by_its_name_whatever_its_class_prints(place: str) -
     assert str(printed) == f"{printed}" == repr(printed)
 
 
+@remotely.remote_class
+class Formatted(Printed):
+    def __format__(self, specification: str) -> str:
+        return f"{sum(self.items):{specification}}"
+
+
+def test_a_format_specification_goes_to_the_object(place: str) -> None:
+    formatted = Formatted(200, 55)
+    assert f"{formatted:x} {formatted:>5}" == "ff   255"
+    assert f"{formatted}" == repr(formatted)
+    with pytest.raises(TypeError, match="unsupported format string"):
+        format(Numbers(1), "x")
+
+
+@remotely.remote_class
+@dataclass
+class Limits:
+    low: int
+    high: list[int]
+
+    def widen(self) -> None:
+        self.high.append(9)
+
+
+def test_functions_of_dataclasses_read_the_fields_of_the_object(place: str) -> None:
+    limits = Limits(1, [2])
+    limits.widen()
+
+    other = dataclasses.replace(limits, low=5)
+
+    assert dataclasses.asdict(limits) == {"low": 1, "high": [2, 9]}
+    assert dataclasses.astuple(other) == (5, [2, 9])
+    assert [field.name for field in dataclasses.fields(limits)] == ["low", "high"]
+    assert is_handle(other)
+    assert other != limits
+
+
 # --- with -----------------------------------------------------------------------------------------
 
 
@@ -621,3 +659,18 @@ def test_methods_of_handles_may_be_passed_as_callbacks(place: str) -> None:
     trainer.fit_without_waiting(board.add)
     trainer.fit(lambda step: board.add(10 * step))
     assert board.steps == [0, 1, 2, 0, 1, 2, 0, 10, 20]
+
+
+def test_a_method_is_equal_to_the_same_method_of_the_same_actor(place: str) -> None:
+    board, other = Board(), Board()
+    group = remotely.Group([board, other])
+
+    listeners = [board.add]
+    listeners.remove(copy.copy(board).add)
+
+    assert not listeners
+    assert group.add == remotely.Group([board, other]).add
+    assert len({board.add, board.add, other.add, group.add, group[:1].add}) == 4
+    assert board.add != other.add
+    assert board.add != board.__init__  # type: ignore[misc]
+    assert board.add != object()

@@ -10,7 +10,7 @@ import functools
 import inspect
 import pickle
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import cloudpickle
@@ -20,7 +20,7 @@ import remotely
 from remotely.api import connection
 from remotely.api.handle import Handle
 from remotely.api.remote_class import as_placeable
-from remotely.engine import Options, RemoteActor
+from remotely.engine import Arguments, Options, RemoteActor
 from remotely.engines.in_process import InProcess
 from remotely.objects import construct
 
@@ -46,15 +46,11 @@ class Recorder(InProcess):
         self.placed: list[Placed] = []
 
     def place(
-        self,
-        cls: type,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        options: Options,
-        count: int,
+        self, cls: type, arguments: Sequence[Arguments], options: Options
     ) -> list[RemoteActor]:
-        self.placed.append(Placed(cls, args, kwargs, options, count))
-        return super().place(cls, args, kwargs, options, count)
+        args, kwargs = arguments[0]
+        self.placed.append(Placed(cls, args, kwargs, options, len(arguments)))
+        return super().place(cls, arguments, options)
 
 
 @pytest.fixture(autouse=True)

@@ -69,6 +69,6 @@ def test_if_one_member_of_a_group_is_refused_the_other_requests_are_cancelled() 
     shared: Any = SimpleNamespace(session=session, stores=unused)
     actors = Actors(unused, shared, unused, unused, Shipment(()))
     with pytest.raises(NoResources):
-        actors.place(SimpleNamespace, (), {}, Options(), 3)
+        actors.place(SimpleNamespace, [((), {})] * 3, Options())
     assert not questions
     assert len({end.actor for end in ended if end.kill}) == 3

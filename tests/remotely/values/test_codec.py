@@ -16,6 +16,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
+from remotely.errors import NotPicklable
 from remotely.values import codec
 from remotely.values.codec import Encoded, decode, encode
 from remotely.values.picklers import SMALL_BUFFER_BYTES
@@ -122,7 +123,7 @@ grid = np.arange(3 * LARGE, dtype=np.float64).reshape(3, LARGE)
 read_only = grid.copy()
 read_only.flags.writeable = False
 
-LARGE_ARRAYS = {
+LARGE_ARRAYS: dict[str, Array] = {
     "C": grid,
     "F": np.asfortranarray(grid),
     "strided": grid[:, ::2],
@@ -169,8 +170,14 @@ def test_an_array_keeps_its_memory_order() -> None:
     small_read_only = small.copy()
     small_read_only.flags.writeable = False
     large = [LARGE_ARRAYS[form] for form in ("C", "F", "read-only", "read-only F")]
-    for array in (*large, small, small.T, small_read_only, small_read_only.T):
+    cubes: list[Array] = [
+        np.arange(24).reshape(2, 3, 4).transpose(1, 0, 2),
+        np.ones((9, 9, 99)).swapaxes(1, 2),
+    ]
+    smalls: list[Array] = [small, small.T, small_read_only, small_read_only.T]
+    for array in large + cubes + smalls:
         assert sent(array).strides == array.strides
+        assert same_array(sent(array), array)
 
 
 @pytest.mark.parametrize("array", [grid, read_only, np.asfortranarray(grid)])
@@ -213,6 +220,19 @@ def test_the_same_array_twice_is_sent_once() -> None:
     assert len(encoded.buffers) == 1
     back = arrived(encoded)
     assert back[0] is back[1]
+
+
+@pytest.mark.parametrize("mode", ["r", "rb", "w", "wb", "r+", "a"])
+def test_an_open_file_is_refused_however_it_was_opened(tmp_path: Path, mode: str) -> None:
+    path = tmp_path / "file"
+    path.write_text("text")
+    with path.open(mode) as file, pytest.raises(NotPicklable, match=r"\['log'\] in the value"):
+        encode({"log": file, "printer": lambda: None})
+
+
+def test_an_output_stream_arrives_as_that_of_the_receiver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", sys.__stderr__)
+    assert sent(sys.stderr) is sys.stderr
 
 
 def test_the_codec_imports_neither_numpy_nor_torch() -> None:

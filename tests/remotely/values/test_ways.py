@@ -3,6 +3,7 @@
 This module is one of these, since pytest rewrites it.
 """
 
+import abc
 import collections
 import contextvars
 import dataclasses
@@ -10,13 +11,14 @@ import enum
 import functools
 import importlib.metadata
 import importlib.util
+import string
 import subprocess
 import sys
 import textwrap
 import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NewType, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NewType, ParamSpec, TypeVar
 
 import cloudpickle
 import numpy as np
@@ -494,3 +496,54 @@ def test_local_classes_and_functions_arrive() -> None:
 def test_classes_of_installed_modules_arrive_as_themselves() -> None:
     assert sent(collections.Counter) is collections.Counter
     assert sent([np.dot, len, NotPicklable]) == [np.dot, len, NotPicklable]
+
+
+class Plugin:
+    known: ClassVar[dict[str, type]] = {}
+
+    def __init_subclass__(cls, /, key: str) -> None:
+        assert key not in Plugin.known, f"{key} is registered already"
+        Plugin.known[key] = cls
+
+
+class Registering(Plugin, key="registering"):
+    def keys(self) -> dict[str, type]:
+        return Plugin.known
+
+
+class Asking(abc.ABC, Generic[T]):
+    def __init_subclass__(cls, /, key: str) -> None:
+        cls.key = key
+
+    key: ClassVar[str]
+
+
+class Answering(Asking[int], key="answering"):
+    __slots__ = ("more",)
+
+
+def registered() -> tuple[object, ...]:
+    made = Registering()
+    return type(made), made.keys(), Answering.key, Answering.__mro__, type(Answering)
+
+
+def test_a_class_whose_bases_ask_for_arguments_or_know_it_already_is_sent(
+    receiver: Receiver,
+) -> None:
+    cls, known, key, mro, meta = receiver.result_of(registered)
+
+    assert cls is Registering
+    assert known == {"registering": Registering}
+    assert Plugin.known == {"registering": Registering}
+    assert key == "answering"
+    assert mro == Answering.__mro__
+    assert meta is abc.ABCMeta
+
+
+def test_the_hook_of_an_importable_base_is_called_where_the_class_arrives(
+    receiver: Receiver,
+) -> None:
+    class Tidy(string.Template):
+        delimiter = "%"
+
+    assert receiver.result_of(lambda: Tidy("%a").substitute(a=1)) == "1"
