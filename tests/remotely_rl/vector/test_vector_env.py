@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
@@ -50,6 +51,23 @@ class Tree(Everything):
     observation_space = spaces.Dict(
         {key: space for key, space in Everything.observation_space.items() if key != "word"}
     )
+
+
+class DrawsByTorch(gymnasium.Env[Any, Any]):
+    observation_space = spaces.Box(0, 1, (2,))
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        return torch.rand(2).numpy(), {}
+
+
+@pytest.mark.usefixtures("here")
+def test_environments_that_draw_by_torch_differ_from_actor_to_actor() -> None:
+    envs = VectorEnv(DrawsByTorch, 3, envs_per_actor=1, **quiet)
+    drawn, _ = envs.reset()
+    envs.close()
+
+    assert len({*drawn.ravel()}) == 6
 
 
 @pytest.mark.usefixtures("here")
