@@ -150,6 +150,31 @@ def test_plain_and_async_classes_delegate_to_async_methods(place: str) -> None:
     assert [*results, wrapper.add_five_slowly()] == [1, 2, 3, 5]
 
 
+@remotely.remote_class
+class Losing(AsyncWrapper):
+    """Delegates to what a mapping has, as long as it has it."""
+
+    def __init__(self) -> None:
+        self.known = {"found": lambda: "found"}
+        super().__init__()
+
+    async def forget(self) -> None:
+        self.known.clear()
+
+    def __getattr__(self, name: str) -> Any:
+        return self.__dict__["known"][name]
+
+
+def test_any_error_of_getattr_is_an_answer_and_later_calls_run(place: str) -> None:
+    losing = Losing()
+    found = losing.found
+    assert found() == "found"
+    losing.forget()
+    with pytest.raises(KeyError):
+        found.submit().result(20)
+    assert losing.forget.submit().result(20) is None
+
+
 def test_delegated_methods_of_a_group_run_where_each_object_is(place: str) -> None:
     group = remotely.group(Wrapper, 2)
     assert isinstance(group.step, GroupMethod)
