@@ -110,6 +110,6 @@ def test_sys_exit_in_the_first_step_leaves_the_loop_at_once() -> None:
 
     async def main() -> None:
         with pytest.raises(SystemExit):
-            eager_task.start(work())
+            _ = eager_task.start(work())
 
     asyncio.run(main())
