@@ -272,5 +272,10 @@ def is_connected() -> bool:
     return _engine is not None and not _forked
 
 
+def is_idle_actor() -> bool:
+    """Tell whether this process is an actor that has not been a client of its cluster yet."""
+    return _engine is None and _adopted is not None
+
+
 os.register_at_fork(after_in_child=_after_fork)
 atexit.register(_at_exit)

@@ -121,7 +121,7 @@ def test_an_async_close_runs_on_the_loop_of_the_calls_before_the_tasks_there_are
             (tmp_path / "closed").touch()
 
     server = Server()
-    server.begin()
+    server.begin.submit().result()
     end(server)
     wait_until((tmp_path / "closed").exists, "close")
     assert (tmp_path / "served").exists()

@@ -1,4 +1,4 @@
-"""The order of calls: those of one thread to one actor begin in the order in which it makes them."""
+"""The order of calls: those of a thread to an actor begin in the order in which they are made."""
 
 import asyncio
 import functools

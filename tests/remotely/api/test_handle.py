@@ -8,6 +8,7 @@ import copy
 import functools
 import inspect
 import os
+import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from remotely.api import connection
 from remotely.api.group import GroupMethod
 from remotely.api.handle import Method
 from remotely.engines.in_process import InProcess
-from remotely.errors import ActorDied, NotPicklable
+from remotely.errors import ActorDied, MasterLost, NotPicklable
 
 
 def is_handle(value: object) -> bool:
@@ -169,7 +170,7 @@ def test_any_error_of_getattr_is_an_answer_and_later_calls_run(place: str) -> No
     losing = Losing()
     found = losing.found
     assert found() == "found"
-    losing.forget()
+    losing.forget.submit().result(20)
     with pytest.raises(KeyError):
         found.submit().result(20)
     assert losing.forget.submit().result(20) is None
@@ -646,3 +647,27 @@ def test_methods_of_handles_may_be_passed_as_callbacks(place: str) -> None:
     trainer.fit_without_waiting(board.add)
     trainer.fit(lambda step: board.add(10 * step))
     assert board.steps == [0, 1, 2, 0, 1, 2, 0, 10, 20]
+
+
+def test_a_handle_arrives_in_an_actor_that_cannot_reach_its_master(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An actor becomes a client of its cluster at its first use of a handle, not before."""
+    engine = InProcess()
+    monkeypatch.setattr(connection, "_engine", engine)
+    wrapper = Wrapper()
+    pickled = pickle.dumps(wrapper)
+    monkeypatch.setattr(connection, "_engine", None)
+    monkeypatch.setattr(connection, "_adopted", _unreachable)
+
+    arrived = pickle.loads(pickled)
+    assert isinstance(arrived, Wrapper)
+    with pytest.raises(MasterLost):
+        arrived.add(1)
+    monkeypatch.setattr(connection, "_adopted", lambda: engine)
+    assert arrived.add(1) == 1
+    assert arrived == wrapper
+
+
+def _unreachable() -> InProcess:
+    raise MasterLost("no master answers")
