@@ -80,6 +80,13 @@ class RetriedFuture(CallFuture[Any]):
                 error.add_note("An earlier attempt of this call may have run.")
             super().lose(error)
 
+    def settle_cancelled(self) -> bool:
+        """Cancel the call, unless an earlier attempt may have run: then this one is made too."""
+        if not self._may_have_run or (resend := self._resend) is None:
+            return super().settle_cancelled()
+        resend(self)
+        return False
+
     def _finish(self) -> None:
         self._resend = None  # it holds the arguments
         super()._finish()
