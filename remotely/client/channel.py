@@ -709,9 +709,10 @@ class Channel:
         elif reply.loan:
             stored_results.receive(self, self._stores, future, reply)
         else:
-            may_offer = reply.buffers and self._may_offer_memory
-            if may_offer and sum(map(len, reply.buffers)) >= arena.SHARE_FROM_BYTES:
-                self._offer_memory()
+            if self._may_offer_memory:  # a large bytes object is in the payload, not in a buffer
+                nbytes = len(reply.payload) + sum(map(len, reply.buffers))
+                if nbytes >= arena.SHARE_FROM_BYTES:
+                    self._offer_memory()
             return future.settle_by(reply, self._stream)
         return future.has_callbacks
 
