@@ -109,6 +109,9 @@ class Counts(Protocol):
         """Stop counting a call, which has its outcome.  Idempotent."""
 
 
+FETCH_WAIT_S = 2.0  # for another thread that fetches the same result, before it is fetched again
+
+
 class CallFuture(Future[R]):
     """The outcome of one call.  It can be cancelled until the call begins."""
 
@@ -273,10 +276,19 @@ class CallFuture(Future[R]):
         return bool(self._done_callbacks)
 
     def _fetch(self) -> None:
-        """Fetch a result that is still in its store."""
-        if isinstance(self._result, StoredResult):
-            self.kept = self._result
-            self._result = self.kept.fetch()
+        """Fetch a result that is still in its store: once, if several threads come here."""
+        stored = self._result
+        if not isinstance(stored, StoredResult):
+            return
+        lock = vars(self).setdefault("_fetching", threading.RLock())
+        is_first = lock.acquire(timeout=FETCH_WAIT_S)  # the other may need this thread meanwhile
+        try:
+            if self._result is stored:
+                self.kept = stored
+                self._result = stored.fetch()
+        finally:
+            if is_first:
+                lock.release()
 
     @property
     def raw_result(self) -> Any:
