@@ -266,7 +266,9 @@ def _after_fork() -> None:
 
 
 def _at_exit() -> None:
+    global _shut_down_by
     _silence_daemon_threads()
+    _shut_down_by = threading.get_ident()  # even if this process never connected
     with contextlib.suppress(KeyboardInterrupt):
         shutdown()
 
