@@ -62,6 +62,7 @@ class RetriedFuture(CallFuture[Any]):
         self._resend: Callable[[CallFuture[Any]], None] | None = resend
         self._retries_left = retries
         self._may_have_run = False  # in an earlier attempt
+        self._lost: BaseException | None = None  # the error of the last one that may have run
         self.number = next(numbers)
 
     def lose(self, error: BaseException) -> None:
@@ -72,6 +73,7 @@ class RetriedFuture(CallFuture[Any]):
         elif self._retries_left:
             self._retries_left -= 1
             self._may_have_run |= error.may_have_run
+            self._lost = error if error.may_have_run else self._lost
             self.call_id = 0
             resend(self)
         else:
@@ -81,13 +83,14 @@ class RetriedFuture(CallFuture[Any]):
             super().lose(error)
 
     def settle_cancelled(self) -> bool:
-        """Cancel the call, unless an earlier attempt may have run: then this one is made too."""
-        if not self._may_have_run or (resend := self._resend) is None:
+        """Cancel the call; if an earlier attempt may have run, the error of that is the outcome."""
+        if (error := self._lost) is None:
             return super().settle_cancelled()
-        resend(self)
-        return False
+        error.add_note("The call was to be retried, and that was cancelled.")
+        return self.settle(None, error)
 
     def _finish(self) -> None:
+        self._lost = None
         self._resend = None  # it holds the arguments
         super()._finish()
 

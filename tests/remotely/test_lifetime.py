@@ -498,3 +498,26 @@ def _survives(keeper: Any) -> int:
         return int(keeper.pid())
     except remotely.ActorDied:
         return int(keeper.pid())
+
+
+@remotely.remote_class(cpus=0)
+class Worker:
+    def work(self, *_: Any) -> str:
+        return "worked"
+
+    def sleep(self) -> None:
+        time.sleep(600)
+
+
+def test_calls_that_wait_for_a_future_fail_with_the_end_of_their_actor(any_cluster: None) -> None:
+    slow, dies = Worker(), Worker()
+    assert dies.work() == "worked"
+    value = slow.sleep.submit()
+    waiting = [dies.work.submit(value), dies.work.submit()]
+    remotely.kill(dies)
+    for call in waiting:
+        error = call.exception(40)
+        assert isinstance(error, remotely.ActorDied)
+        assert not error.may_have_run
+    assert not value.done()
+    remotely.kill(slow)
