@@ -229,6 +229,7 @@ class Dispatcher:
         self._gathered: dict[str, PendingBatch] = {}
         self._threads: CallThreads | None = None
         self._begin_threads()
+        self._is_starting = False  # a task takes its first step
         self.loop: asyncio.AbstractEventLoop | None = None  # of a class with async methods
         self._tasks: set[Any] = set()  # the event loop holds only weak references to them
 
@@ -375,15 +376,15 @@ class Dispatcher:
 
     async def _answer_async(self, route: bytes, message: Message) -> None:
         if self._begin(route, message.call_id):
-            self._send_soon(await self._servant.answer_async(route, message))
+            self._send_from_task(await self._servant.answer_async(route, message))
         else:
-            self._send_soon(self._servant.cancelled(route, message))
+            self._send_from_task(self._servant.cancelled(route, message))
 
     def _finish(self, route: bytes, message: Message, unfinished: Unfinished) -> None:
         """Await what a plain method of a class with async methods has returned."""
 
         async def finish() -> None:
-            self._send_soon(await self._servant.answer_async(route, message, unfinished))
+            self._send_from_task(await self._servant.answer_async(route, message, unfinished))
 
         self._start([(route, message)], finish())
 
@@ -397,9 +398,18 @@ class Dispatcher:
             if not task.cancelled() and (error := task.exception()) is not None:
                 self._answer_error(calls, error, self._send_soon)
 
-        task = eager_task.start(work)
-        self._tasks.add(task)
-        task.add_done_callback(on_done)
+        self._is_starting = True
+        try:
+            task = eager_task.start(work)
+        finally:
+            self._is_starting = False
+        if task is not None:
+            self._tasks.add(task)
+            task.add_done_callback(on_done)
+
+    def _send_from_task(self, reply: RoutedReply) -> None:
+        """Send a reply as `handle` does if its task has not been suspended."""
+        (self._send if self._is_starting else self._send_soon)(reply)
 
     # --- batched methods --------------------------------------------------------------------------
 
@@ -451,9 +461,9 @@ class Dispatcher:
                 send(each)
 
     async def _run_batch_async(self, gathering: PendingBatch, calls: Any) -> None:
-        if calls := self._begin_batch(calls, self._send_soon):
+        if calls := self._begin_batch(calls, self._send_from_task):
             for each in await self._servant.answer_batch_async(gathering.batching, calls):
-                self._send_soon(each)
+                self._send_from_task(each)
 
     def _begin_batch(self, calls: Any, send: Send) -> list[Any]:
         """Return the calls to run; reply to those that were cancelled."""

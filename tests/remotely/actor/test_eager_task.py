@@ -37,6 +37,7 @@ def test_it_runs_to_its_first_suspension_before_start_returns() -> None:
     async def main() -> None:
         task = eager_task.start(work())
         steps.append("started")
+        assert task is not None
         await task
 
     asyncio.run(main())
@@ -96,12 +97,22 @@ def test_a_cancellation_is_raised_where_the_first_step_has_stopped(waits: Any) -
 
     async def main() -> bool:
         task = eager_task.start(work())
+        assert task is not None
         task.cancel()
         await asyncio.wait([task])
         return task.cancelled()
 
     assert asyncio.run(main())
     assert seen == ["cancelled"]
+
+
+def test_one_that_returns_in_its_first_step_needs_no_task() -> None:
+    async def work() -> None: ...
+
+    async def main() -> None:
+        assert eager_task.start(work()) is None
+
+    asyncio.run(main())
 
 
 def test_sys_exit_in_the_first_step_leaves_the_loop_at_once() -> None:
