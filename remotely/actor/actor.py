@@ -360,7 +360,7 @@ class Actor:
                 self._servant.recreate()
             self._tell(control.Bound(tcp=self._socket.tcp))
             self._serve()
-            if self._servant.is_async and not self._is_over():
+            if self._servant.is_async:  # even if it is over: its `close` runs on a loop
                 asyncio.run(self._serve_async())
         except BaseException as error:  # such as the user's SystemExit: earlier replies arrive
             self._leave(error)
@@ -380,18 +380,26 @@ class Actor:
                 self._woken(fd for fd, _ in poll.poll(dispatcher.until_due_ms()))
 
     async def _serve_async(self) -> None:
-        loop = asyncio.get_running_loop()
-        over = asyncio.Event()
+        loop = self._dispatcher.loop = asyncio.get_running_loop()
+        over = loop.create_future()
         dispatcher = self._dispatcher
 
         def turn() -> None:
+            try:
+                serve_some()
+            except Exception as error:  # else the loop would only log it, and callers would wait
+                if not over.done():
+                    over.set_exception(error)
+
+        def serve_some() -> None:
             for _ in range(MESSAGES_A_TURN):
                 if self._is_over() or not (self._turn() or dispatcher.run_due()):
                     break
             else:  # there may be more; let running calls continue first
                 loop.call_soon(turn)
             if self._is_over():
-                over.set()
+                if not over.done():
+                    over.set_result(None)
             elif (due_ms := dispatcher.until_due_ms()) is not None:
                 loop.call_later(due_ms / 1000, turn)
 
@@ -402,8 +410,11 @@ class Actor:
         loop.add_reader(self._socket.fd, turn)
         loop.add_reader(self._socket.wake_fd, woken)
         turn()
-        await over.wait()
+        await over
         await dispatcher.before_end()
+        self._tell_ending()
+        await dispatcher.end_calls_on_loop()
+        await dispatcher.close_on_loop()
         loop.remove_reader(self._socket.fd)
         loop.remove_reader(self._socket.wake_fd)
 
@@ -459,10 +470,14 @@ class Actor:
 
     # --- the end ----------------------------------------------------------------------------------
 
-    def _end(self) -> None:
+    def _tell_ending(self) -> None:
         why = "its constructor raised" if self._servant.failed else "closed"
         self._tell(control.Ending(why=why))  # 5; from now on the worker allows us DRAIN_S
-        self._dispatcher.end()
+
+    def _end(self) -> None:
+        if not self._servant.is_async:  # else its loop has done so
+            self._tell_ending()
+            self._dispatcher.end()
         if faults.ON:
             faults.at("actor.end")
         self._leave()

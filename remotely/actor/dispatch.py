@@ -5,10 +5,15 @@ How a call runs depends on the class:
     plain methods               on the main thread, one after the other
     concurrency=n               on n threads, as do stream items and attributes; the main thread
                                 only receives and replies (`CallThreads`)
-    a class with async methods  on one event loop, on the main thread: async methods interleave at
-                                their awaits, plain ones block the loop (or take one of n threads)
-    batched methods             collected until the batch is full or due, or until another message
-                                arrives: it was sent later, so it must run later
+    a class with async methods  on one event loop, on the main thread: async methods begin at once
+                                (eager_task.py) and interleave at their awaits, plain ones block the
+                                loop (or take one of n threads)
+    batched methods             collected until the batch is full or due, or until a message arrives
+                                that must run later: any that is not for a batched method, and one
+                                for another batched method by a client with a call in the batch
+
+So the calls of a client begin in the order in which they arrive.  Only the two queues of a class
+with async methods and `concurrency=n` know nothing of each other: its threads, and its loop.
 
 An actor reads a message only when it is about to run it, so a cancellation on the same connection
 would arrive too late.  It is sent by way of the master and the worker to the background thread,
@@ -25,6 +30,10 @@ The servant runs the call on the object (servant.py).
 
 Each reply is sent at once, by the thread or task that made it, before anything else runs there: so
 a method may reuse one array for all its results.
+
+Every message gets a reply, whatever is raised on its way.  The servant replies with what the user's
+code raises, and `_answer_error` with what is raised beside it: in `handle`, a batch or a task.  On
+a thread, that ends the process, as does what `_answer_error` raises; the worker tells the callers.
 """
 
 import asyncio
@@ -36,12 +45,12 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
-from remotely.actor import exiting
-from remotely.actor.servant import RoutedReply, Servant, raised
+from remotely.actor import eager_task, exiting
+from remotely.actor.servant import RoutedReply, Servant, Unfinished, raised
 from remotely.objects.batching import PendingBatch
 from remotely.protocol import control, wire
 from remotely.protocol.wire import Kind, Message
@@ -220,10 +229,27 @@ class Dispatcher:
         self._gathered: dict[str, PendingBatch] = {}
         self._threads: CallThreads | None = None
         self._begin_threads()
+        self._is_starting = False  # a task takes its first step
+        self.loop: asyncio.AbstractEventLoop | None = None  # of a class with async methods
         self._tasks: set[Any] = set()  # the event loop holds only weak references to them
 
     def handle(self, route: bytes, message: Message) -> None:
         """Run one message, or schedule it."""
+        try:
+            self._handle(route, message)
+        except self._servant.ends:
+            raise
+        except BaseException as error:
+            self._answer_error([(route, message)], error, self._send)
+
+    def _answer_error(
+        self, calls: Iterable[tuple[bytes, Message]], error: BaseException, send: Send
+    ) -> None:
+        """Reply with an error that was raised beside the object's own code."""
+        for route, message in calls:
+            send(raised(route, message, error))
+
+    def _handle(self, route: bytes, message: Message) -> None:
         if faults.ON and message.kind is Kind.CALL:
             faults.at("actor.call")
         servant = self._servant
@@ -235,13 +261,18 @@ class Dispatcher:
         is_awaited = not is_batched and servant.is_async and servant.is_coroutine(message)
         is_recorded = kind in RECORDED
         threads = self._threads if is_recorded and not is_batched and not is_awaited else None
+        if self._gathered and kind is not Kind.SOURCES:  # calls run in the order of arrival
+            self._run_gathered(
+                [
+                    name
+                    for name, batch in self._gathered.items()
+                    if not is_batched or (name != message.name and batch.has(route))
+                ]
+            )
         if is_batched:
             self._gather(route, message)
-            return
-        if self._gathered and kind is not Kind.SOURCES:  # calls run in the order of arrival
-            self._run_gathered(list(self._gathered))
-        if is_awaited:
-            self._start(self._answer_async(route, message))
+        elif is_awaited:
+            self._start([(route, message)], self._answer_async(route, message))
         elif threads is not None:
             if kind in OF_STREAMS:
                 work = functools.partial(self._answer_on_thread, route, message)
@@ -259,7 +290,11 @@ class Dispatcher:
                 if self._marks and self._cancellations.remove_mark(route, message.call_id):
                     self._send(servant.cancelled(route, message))
                     return
-            self._send(servant.answer(route, message))
+            reply = servant.answer(route, message)
+            if isinstance(reply, Unfinished):
+                self._finish(route, message, reply)
+                return
+            self._send(reply)
             self._begin_threads()
             if kind is Kind.INIT and not self.is_over():
                 early, self._early = self._early, []
@@ -281,14 +316,13 @@ class Dispatcher:
         return self._stop_asked or self._ender is not None or self._servant.failed
 
     async def before_end(self) -> None:
-        """If a caller asked for the end, wait for the tasks of earlier calls.
-
-        Otherwise the event loop is about to cancel them.
-        """
-        if self._ender is not None:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-        else:
+        """Wait for the tasks of earlier calls; cancel them if no caller has asked for the end."""
+        if self._ender is None:
             self._servant.suppress_cancelled_replies()
+            for task in self._tasks:
+                task.cancel()
+        while self._tasks:
+            await asyncio.wait(self._tasks)
 
     def end(self) -> None:
         """Run the remaining calls, then `close`."""
@@ -303,10 +337,28 @@ class Dispatcher:
     def close(self) -> None:
         """Run the object's `close`, and reply to the call that asked for the end, if any."""
         if self._ender is not None:
-            self._send(self._servant.answer(*self._ender))
+            reply = self._servant.answer(*self._ender)
+            assert not isinstance(reply, Unfinished)  # only a call is
+            self._send(reply)
         elif self._stop_asked:
             try:
                 self._servant.close_on_stop()
+            except Exception:
+                traceback.print_exc()
+
+    async def end_calls_on_loop(self) -> None:
+        """Do as `end_calls`, for a class with async methods."""
+        if self._threads is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self.end_calls)
+            await self.before_end()  # a method on a thread may have returned a coroutine
+
+    async def close_on_loop(self) -> None:
+        """Do as `close`, for a class with async methods: `close` finds its loop and its tasks."""
+        if self._ender is not None:
+            self._send(await self._servant.answer_async(*self._ender))
+        elif self._stop_asked:
+            try:
+                await self._servant.close_on_stop_async()
             except Exception:
                 traceback.print_exc()
 
@@ -316,18 +368,48 @@ class Dispatcher:
         self._wait_for_lease()
         may_run = self._begin(route, message.call_id)
         answer = self._servant.answer if may_run else self._servant.cancelled
-        self._send_beside(answer(route, message))
+        reply = answer(route, message)
+        if not isinstance(reply, Unfinished):
+            self._send_beside(reply)
+        elif self.loop is not None:
+            self.loop.call_soon_threadsafe(self._finish, route, message, reply)
 
     async def _answer_async(self, route: bytes, message: Message) -> None:
         if self._begin(route, message.call_id):
-            self._send_soon(await self._servant.answer_async(route, message))
+            self._send_from_task(await self._servant.answer_async(route, message))
         else:
-            self._send_soon(self._servant.cancelled(route, message))
+            self._send_from_task(self._servant.cancelled(route, message))
 
-    def _start(self, call: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(call)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _finish(self, route: bytes, message: Message, unfinished: Unfinished) -> None:
+        """Await what a plain method of a class with async methods has returned."""
+
+        async def finish() -> None:
+            self._send_from_task(await self._servant.answer_async(route, message, unfinished))
+
+        self._start([(route, message)], finish())
+
+    def _start(
+        self, calls: Sequence[tuple[bytes, Message]], work: Coroutine[Any, Any, None]
+    ) -> None:
+        """Begin to work on calls, on the event loop."""
+
+        def on_done(task: "asyncio.Task[None]") -> None:
+            self._tasks.discard(task)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self._answer_error(calls, error, self._send_soon)
+
+        self._is_starting = True
+        try:
+            task = eager_task.start(work)
+        finally:
+            self._is_starting = False
+        if task is not None:
+            self._tasks.add(task)
+            task.add_done_callback(on_done)
+
+    def _send_from_task(self, reply: RoutedReply) -> None:
+        """Send a reply as `handle` does if its task has not been suspended."""
+        (self._send if self._is_starting else self._send_soon)(reply)
 
     # --- batched methods --------------------------------------------------------------------------
 
@@ -348,11 +430,7 @@ class Dispatcher:
         return bool(due)
 
     def _gather(self, route: bytes, message: Message) -> None:
-        try:
-            arguments = self._servant.arguments(route, message)
-        except Exception as error:
-            self._send(raised(route, message, error))
-            return
+        arguments = self._servant.arguments(route, message)
         name = message.name
         if name not in self._gathered:
             self._gathered[name] = PendingBatch(self._servant.batched[name])
@@ -364,12 +442,18 @@ class Dispatcher:
         for name in names:
             gathering = self._gathered.pop(name)
             for calls in gathering.take():
+                asked = [call for call, _ in calls]
                 if inspect.iscoroutinefunction(gathering.batching.function):
-                    self._start(self._run_batch_async(gathering, calls))
+                    self._start(asked, self._run_batch_async(gathering, calls))
                 elif self._threads is not None:
                     self._threads.run(self._run_batch, gathering, calls, self._send_beside)
                 else:
-                    self._run_batch(gathering, calls, self._send)
+                    try:
+                        self._run_batch(gathering, calls, self._send)
+                    except self._servant.ends:
+                        raise
+                    except BaseException as error:
+                        self._answer_error(asked, error, self._send)
 
     def _run_batch(self, gathering: PendingBatch, calls: Any, send: Send) -> None:
         if calls := self._begin_batch(calls, send):
@@ -377,9 +461,9 @@ class Dispatcher:
                 send(each)
 
     async def _run_batch_async(self, gathering: PendingBatch, calls: Any) -> None:
-        if calls := self._begin_batch(calls, self._send_soon):
+        if calls := self._begin_batch(calls, self._send_from_task):
             for each in await self._servant.answer_batch_async(gathering.batching, calls):
-                self._send_soon(each)
+                self._send_from_task(each)
 
     def _begin_batch(self, calls: Any, send: Send) -> list[Any]:
         """Return the calls to run; reply to those that were cancelled."""

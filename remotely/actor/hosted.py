@@ -122,9 +122,10 @@ class Hosted(ABC):
         if self._has_ended:
             return
         self._has_ended = True
-        self._dispatcher.end_calls()
-        self.is_closing = True
-        self._dispatcher.close()
+        if not self._servant.is_async:  # else its loop has done so
+            self._dispatcher.end_calls()
+            self.is_closing = True
+            self._dispatcher.close()
         self._servant.release()
         connection.shutdown()
         exiting.flush_files()
@@ -231,7 +232,7 @@ class LoopHosted(Hosted):
     # --- a class with async methods ---------------------------------------------------------------
 
     def _begin_async(self) -> None:
-        self._loop = asyncio.new_event_loop()
+        self._loop = self._dispatcher.loop = asyncio.new_event_loop()
         self._over = asyncio.Event()
         threading.Thread(target=self._serve_async, name="remotely-actor", daemon=True).start()
 
@@ -247,6 +248,9 @@ class LoopHosted(Hosted):
         if not self._dispatcher.is_over():
             await self._over.wait()
         await self._dispatcher.before_end()
+        await self._dispatcher.end_calls_on_loop()
+        self.is_closing = True
+        await self._dispatcher.close_on_loop()
 
 
 def _exit(error: BaseException) -> None:

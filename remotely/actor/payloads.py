@@ -4,6 +4,9 @@ A client on the same machine and the actor exchange large values through shared 
 has opened the other's arena (values/payload.py).  Large values from a client on another machine
 are in the store of this machine, and so are large results for that client if it has announced that
 it fetches them there (machine_store.py).  Every other value is in the message itself.
+
+Nothing tells an actor that a connection has ended, and a client may open one after the other.  So
+each of those that are remembered here is tried at growing intervals, and forgotten with its end.
 """
 
 import time
@@ -26,6 +29,8 @@ from remotely.values.payload import (
     unpack,
 )
 
+CHECK_AFTER_S = 60.0  # a connection of which something is remembered; then after twice the time
+
 
 class Payloads:
     """Decodes arguments and encodes results.  A route identifies a client's connection."""
@@ -35,6 +40,7 @@ class Payloads:
         self._peers: dict[bytes, MemoryPeer] = {}  # by route
         self._store = store
         self._fetch: set[bytes] = set()  # routes of clients that fetch large results
+        self._checks: dict[bytes, tuple[float, float]] = {}  # by route: known since, next check
         self.handlers: Mapping[Kind, Callable[[bytes, Message], object]] = {
             Kind.OPEN: self.open_memory,
             Kind.OPENED: self.memory_is_open,
@@ -76,6 +82,7 @@ class Payloads:
 
     def open_memory(self, route: bytes, message: Message) -> ArenaAddress | None:
         """Open a client's arena; return the address of this actor's, or None if either fails."""
+        self._remember(route)
         address = control.Decoder(ArenaAddress).decode(message.payload)
         assert isinstance(address, ArenaAddress)
         ours = arena.ours()
@@ -92,6 +99,7 @@ class Payloads:
 
     def use_store(self, route: bytes, message: Message) -> None:
         """Note whether the client fetches large results from the store of this machine."""
+        self._remember(route)
         if bytes(message.payload) == wire.FETCHES:
             self._fetch.add(route)
         else:
@@ -107,11 +115,22 @@ class Payloads:
         return RoutedReply(route, wire.encode(Kind.RESULT, message.call_id, "", [payload], buffers))
 
     def waiting(self, now: float) -> list[bytes]:
-        return self._store.waiting(now)
+        due = [route for route, (_, check_at) in list(self._checks.items()) if check_at <= now]
+        for route in due:
+            if (check := self._checks.get(route)) is not None:
+                since, _ = check
+                self._checks[route] = since, now + (now - since)
+        return [*due, *self._store.waiting(now)]
 
     def forget(self, route: bytes) -> None:
+        self._checks.pop(route, None)
+        self._peers.pop(route, None)
         self._fetch.discard(route)
         self._store.withdraw(route)
+
+    def _remember(self, route: bytes) -> None:
+        now = time.monotonic()
+        self._checks.setdefault(route, (now, now + CHECK_AFTER_S))
 
     def tidy(self) -> None:
         """Forget clients that have ended, and reclaim what they held."""

@@ -49,6 +49,12 @@ class RoutedReply(NamedTuple):
     is_small: bool = False  # a result that may be sent in one message with others
 
 
+class Unfinished(NamedTuple):
+    """What a plain method of a class with async methods has returned, to be awaited on its loop."""
+
+    coroutine: "CoroutineType[Any, Any, Any]"
+
+
 def raised(route: bytes, message: Message, error: BaseException) -> RoutedReply:
     """Return the reply that reports an error, with its traceback as text."""
     payload, text = raised_error.pack(error, heading(), _OURS)
@@ -243,8 +249,10 @@ class Servant:
             **values.handlers,
         }
 
-    def answer(self, route: bytes, message: Message) -> RoutedReply:
+    def answer(self, route: bytes, message: Message) -> RoutedReply | Unfinished:
         """Run one message.  Every message gets exactly one reply, or the process dies.
+
+        The reply to an Unfinished one is that of `answer_async`.
 
         SystemExit propagates on purpose: it ends this process, and the worker, which sees the
         process end, informs the caller.  Any other exception becomes a reply, even a
@@ -256,10 +264,10 @@ class Servant:
             if self.is_made and kind in _SETUP_KINDS:
                 raise RemotelyError("this actor has already been created")
             value = self._handlers[kind](route, message)
-            if type(value) is RoutedReply:
+            if type(value) is RoutedReply or type(value) is Unfinished:
                 return value
             return self._values.returned(route, message, value)
-        except self._ends:
+        except self.ends:
             raise
         except BaseException as error:
             return raised(route, message, error)
@@ -283,31 +291,41 @@ class Servant:
         """Create the object as in the previous life.  On an error, print the traceback and exit."""
         for frames in self._preparation.kept_messages():
             reply = self.answer(b"", wire.decode(frames, "client"))
-            if self.failed:  # no caller waits for this reply
+            if self.failed and isinstance(reply, RoutedReply):  # no caller waits for this reply
                 trace = wire.decode(reply.frames, "actor").buffers[0]
                 print(bytes(trace).decode(errors="replace"), file=sys.stderr)
                 sys.exit(1)
 
     def is_coroutine(self, message: Message) -> bool:
-        """Return whether a message is for `answer_async`."""
+        """Return whether a message is for `answer_async`.  This runs none of the user's code."""
         if message.kind is Kind.CALL:
-            name = message.name
-            return name in self._async_methods or (
-                name not in self._names
-                and inspect.iscoroutinefunction(getattr(self.object, name, None))
-            )
+            return message.name in self._async_methods
         return message.kind in (Kind.NEXT, Kind.CLOSE) and self.streams.is_async(message.name)
 
-    async def answer_async(self, route: bytes, message: Message) -> RoutedReply:
-        """Run a message as a coroutine: a call, or an item or the end of an async stream."""
+    async def answer_async(
+        self, route: bytes, message: Message, unfinished: Unfinished | None = None
+    ) -> RoutedReply:
+        """Run a message as a coroutine: a call, an item or the end of an async stream, or `close`.
+
+        What is not caught here becomes the reply too, by way of the task.
+        """
         kind = message.kind
         begun = self._activity.begin(message.name if kind is Kind.CALL else _SHOWN_AS[kind])
         try:
             if kind is Kind.CALL:
-                self.calls += 1
-                args, kwargs = self.arguments(route, message)
-                value = await getattr(self.object, message.name)(*args, **kwargs)
-                return self._values.returned(route, message, self._outgoing(route, value))
+                if unfinished is not None:
+                    value = await unfinished.coroutine
+                else:
+                    self.calls += 1
+                    args, kwargs = self.arguments(route, message)
+                    value = await getattr(self.object, message.name)(*args, **kwargs)
+                outgoing = self._outgoing(route, value)
+                while type(outgoing) is Unfinished:
+                    outgoing = self._outgoing(route, await outgoing.coroutine)
+                return self._values.returned(route, message, outgoing)
+            if kind is Kind.END:
+                await self.close_async()
+                return self._values.returned(route, message, None)
             if kind is Kind.CLOSE:
                 await self.streams.close_async(message.name)
                 return self._values.returned(route, message, None)
@@ -328,7 +346,7 @@ class Servant:
         try:
             args, kwargs = batching.merge([arguments for _, arguments in calls])
             return self._replies(batching, calls, batching.function(self.object, *args, **kwargs))
-        except self._ends:
+        except self.ends:
             raise
         except BaseException as error:
             return self._raised_for_all(calls, error)
@@ -361,10 +379,22 @@ class Servant:
             if inspect.iscoroutine(closing):
                 asyncio.run(closing)
 
+    async def close_async(self) -> None:
+        """Do as `close`, on the event loop of a class with async methods."""
+        if callable(close := getattr(self.object, "close", None)):
+            closing = close()
+            if inspect.iscoroutine(closing):
+                await closing
+
     def close_on_stop(self) -> None:
         """Close the object when the worker, or Ray, stops the actor; not a borrowed object."""
         if not self._is_borrowed:
             self.close()
+
+    async def close_on_stop_async(self) -> None:
+        """Do as `close_on_stop`, on the event loop of a class with async methods."""
+        if not self._is_borrowed:
+            await self.close_async()
 
     def release(self) -> None:
         """Drop the object, so that its `__del__` runs and its files are closed."""
@@ -385,8 +415,8 @@ class Servant:
 
     def _ends_by(self, *errors: type[BaseException]) -> None:
         """Let these exceptions end the actor; they are not sent to the caller."""
-        self._ends: tuple[type[BaseException], ...] = errors
-        # An event loop closes a coroutine by raising GeneratorExit in it.
+        self.ends: tuple[type[BaseException], ...] = errors
+        # A coroutine that is closed, rather than run by its task, gets a GeneratorExit.
         self._async_ends: tuple[type[BaseException], ...] = (*errors, GeneratorExit)
 
     def suppress_cancelled_replies(self) -> None:
@@ -450,7 +480,9 @@ class Servant:
             return SelfPlaceholder()
         if not isinstance(value, _KEPT_HERE):
             return value
-        if isinstance(value, CoroutineType):  # of a class without async methods
+        if isinstance(value, CoroutineType):
+            if self.is_async:
+                return Unfinished(value)
             return self._outgoing(route, asyncio.run(value))
         return self.streams.keep(route, value)
 

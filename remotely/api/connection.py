@@ -30,6 +30,7 @@ _lock = RLock()
 _engine: Engine | None = None
 _forked = False
 _adopted: Callable[[], Engine] | None = None  # in an actor: makes its engine
+_shut_down_by: int | None = None  # the thread that called `shutdown`, until the next connection
 _shipped_root: Path | None = None
 
 
@@ -63,7 +64,7 @@ def connect(
     RemotelyError if Ray is wanted and not installed, and TypeError or ValueError for invalid
     arguments.
     """
-    global _engine, _forked
+    global _engine, _forked, _shut_down_by
     arguments.of_type("address", address, (str, type(None)), 'a string: "host:8010"')
     arguments.of_type("key", key, (str, Path, type(None)), "a path")
     arguments.of_type("show_output", show_output, bool, "True or False")
@@ -88,7 +89,7 @@ def connect(
             )
         address = address or os.environ.get("REMOTELY_ADDRESS")
         _engine = _new_engine(address, key, offer, ship, patience_s, show_output)
-        _forked = False
+        _forked, _shut_down_by = False, None
 
 
 def current() -> Engine:
@@ -99,12 +100,22 @@ def current() -> Engine:
             if _forked:
                 raise NotConnected(FORKED)
             if _engine is None:
+                _check_may_connect()
                 if _adopted is not None:
                     _engine = _adopted()
                 else:
                     connect()
     assert _engine is not None
     return _engine
+
+
+def _check_may_connect() -> None:
+    """Raise NotConnected if another thread has ended the connection: see `shutdown`."""
+    if _shut_down_by not in (None, threading.get_ident()):
+        raise NotConnected(
+            "another thread of this process has called remotely.shutdown(), or the process exits: "
+            "to go on in this thread, call remotely.connect()"
+        )
 
 
 def engine_for(cluster: str) -> Engine:
@@ -122,6 +133,7 @@ def engine_for(cluster: str) -> Engine:
                 f"cannot be used in this process. {SHARED}"
             )
         if address:
+            _check_may_connect()
             connect(address)
     engine = current()
     if engine.cluster.partition(" ")[2] != identity:
@@ -136,11 +148,15 @@ def engine_for(cluster: str) -> Engine:
 def shutdown() -> None:
     """End the actors that this process owns, and its own cluster if it has one.
 
-    Called automatically when the interpreter exits.  Idempotent.
+    Called automatically when the interpreter exits.  Idempotent.  Later, this thread connects again
+    when it makes an actor, as at the first use.  In other threads, which may not know of the end,
+    that raises NotConnected until `connect` is called.
     """
-    global _engine
+    global _engine, _shut_down_by
     with _lock:
         engine, _engine = _engine, None
+        if engine is not None:
+            _shut_down_by = threading.get_ident()
     if engine is not None and not _forked:
         engine.shutdown()
 
@@ -250,7 +266,9 @@ def _after_fork() -> None:
 
 
 def _at_exit() -> None:
+    global _shut_down_by
     _silence_daemon_threads()
+    _shut_down_by = threading.get_ident()  # even if this process never connected
     with contextlib.suppress(KeyboardInterrupt):
         shutdown()
 
@@ -270,6 +288,11 @@ def _silence_daemon_threads() -> None:
 def is_connected() -> bool:
     """Tell whether this process is connected; if not, its first actor starts a cluster."""
     return _engine is not None and not _forked
+
+
+def is_idle_actor() -> bool:
+    """Tell whether this process is an actor that has not been a client of its cluster yet."""
+    return _engine is None and _adopted is not None
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -42,14 +42,20 @@ Marks = tuple[int, float | None]
 class Handle:
     """A proxy for one actor.  `isinstance(handle, Actor)` is true."""
 
-    __slots__ = ("__weakref__", "_remotely_class", "_remotely_remote", "_remotely_wait")
+    __slots__ = (
+        *("__weakref__", "_remotely_class", "_remotely_remote", "_remotely_wait"),
+        "_remotely_arrived",  # what `borrowed` needs, until this handle is used
+    )
 
     _remotely_class: type
     _remotely_remote: RemoteActor
     _remotely_wait: bool
+    _remotely_arrived: tuple[Any, ...]
 
     def __getattr__(self, name: str) -> Any:
         """Read an attribute of the object; methods are found on the type of the handle."""
+        if name == "_remotely_remote":
+            return _begin_use(self)
         member_of(self._remotely_class, name)
         value = read((self,), name)[0].result()
         return Method((self,), name, value) if type(value) is RoutinePlaceholder else value
@@ -77,7 +83,7 @@ class Handle:
         return None
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and remote_of(other).actor == remote_of(self).actor
+        return issubclass(type(other), Handle) and remote_of(other).actor == remote_of(self).actor
 
     def __hash__(self) -> int:
         return hash(remote_of(self).actor)
@@ -90,15 +96,7 @@ class Handle:
         return {"text/plain": repr(self)}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        remote = remote_of(self)
-        cls, wait, cluster = self._remotely_class, self._remotely_wait, remote.engine.cluster
-        is_returned = False
-        if (table := codec.reference_table.get()) is not None:
-            table.keep(remote)  # arguments are borrowed
-        else:
-            is_returned = remote.note_return()
-        name, sent = remote.name, remote.sent
-        return _unpickle, (cls, remote.actor, name, wait, cluster, sent, is_returned)
+        return _unpickle, (self._remotely_class, *described(self))
 
 
 class Method:
@@ -194,10 +192,17 @@ _TYPES: WeakValueDictionary[type, type[Handle]] = WeakValueDictionary()
 def handle_of(cls: type, remote: RemoteActor, wait: bool) -> Any:
     """Return a new handle of an actor; with `wait`, plain calls on it block."""
     handle = object.__new__(_type_of_handle(cls))
-    for name, value in (("class", cls), ("remote", remote), ("wait", wait)):
-        object.__setattr__(handle, f"_remotely_{name}", value)
-    remote.face = functools.partial(handle_of, cls, wait=wait)
+    object.__setattr__(handle, "_remotely_remote", remote)
+    object.__setattr__(handle, "_remotely_wait", wait)
+    give_class(handle, cls)
     return handle
+
+
+def give_class(handle: Handle, cls: type) -> type[Handle]:
+    """Give a handle its class; return the type that it must have."""
+    object.__setattr__(handle, "_remotely_class", cls)
+    remote_of(handle).face = functools.partial(handle_of, cls, wait=handle._remotely_wait)
+    return _type_of_handle(cls)
 
 
 def _type_of_handle(cls: type) -> type[Handle]:
@@ -226,19 +231,56 @@ def _close(handle: Handle) -> None:
     end((handle,), DRAIN_S)
 
 
-def _unpickle(
-    cls: type,
+Description = tuple[str, str, bool, str, tuple[int, frozenset[str]], bool]
+
+
+def described(handle: Handle) -> Description:
+    """Return what `borrowed` needs in another process.
+
+    A call that carries it keeps the actor.  If an actor returns it, the receiver holds the actor.
+    """
+    remote, is_returned = remote_of(handle), False
+    if (table := codec.reference_table.get()) is not None:
+        table.keep(remote)
+    else:
+        is_returned = remote.note_return()
+    wait, cluster = handle._remotely_wait, remote.engine.cluster
+    return remote.actor, remote.name, wait, cluster, remote.sent, is_returned
+
+
+def borrowed(
     actor: str,
     name: str,
     wait: bool,
     cluster: str,
     sent: tuple[int, frozenset[str]],
     is_returned: bool,
-) -> Any:
+) -> tuple[RemoteActor, bool]:
+    """Return the actor of a handle that has arrived, and whether plain calls on that block."""
     engine = connection.engine_for(cluster)
     remote = (engine.hold if is_returned else engine.borrow)(actor, name)
     remote.sent = max(remote.sent, sent, key=lambda known: (known[0], len(known[1])))
-    return handle_of(cls, remote, wait)
+    return remote, wait
+
+
+def _unpickle(cls: type, *description: Any) -> Any:
+    _, _, wait, _, _, is_returned = description
+    # An idle actor may never use it, and the master may be away.
+    if connection.is_idle_actor() and not is_returned:
+        handle = object.__new__(_type_of_handle(cls))
+        object.__setattr__(handle, "_remotely_class", cls)
+        object.__setattr__(handle, "_remotely_wait", wait)
+        object.__setattr__(handle, "_remotely_arrived", description)
+        return handle
+    return handle_of(cls, *borrowed(*description))
+
+
+def _begin_use(handle: Handle) -> RemoteActor:
+    """Give a handle that has arrived its actor: this process becomes a client of its cluster."""
+    remote, _ = borrowed(*handle._remotely_arrived)
+    object.__setattr__(handle, "_remotely_remote", remote)
+    give_class(handle, handle._remotely_class)
+    return remote
 
 
 def _own_names(cls: type, names: Iterable[str]) -> list[str]:

@@ -6,10 +6,11 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from remotely import arguments
 from remotely.api import connection
+from remotely.api.found_handle import class_of, found_handle
 from remotely.api.group import Group
 from remotely.api.handle import Handle, Method, end, handle_of
 from remotely.arguments import suggests
-from remotely.engine import Engine, Options, RemoteActor
+from remotely.engine import Engine, Options
 from remotely.futures.future import CallFuture, completed, failed
 from remotely.futures.reference import Reference
 from remotely.protocol.lease import DRAIN_S
@@ -74,24 +75,21 @@ def get_actor(name: str, cls: type | None = None) -> Any:
     `cls`, its class or a base class, gives type checkers the type of the handle.  Classes are
     compared by name, because the actor may have imported its class from another place.
 
-    Raises NameError if there is no such actor, and TypeError if it is of another class.
+    Raises NameError if there is no such actor, and TypeError if it is of another class.  Without
+    `cls` this does not wait for the actor: the handle fetches the class when it is first used.
     """
     arguments.of_type("name", name, str, "a string")
     if cls is not None:
         arguments.of_type("cls", cls, type, "a class")
     remote = connection.current().find(name)
+    if cls is None:
+        return found_handle(remote)
     found = class_of(remote)
-    if cls is not None and cls.__name__ not in {each.__name__ for each in found.__mro__}:
+    if cls.__name__ not in {each.__name__ for each in found.__mro__}:
         raise TypeError(
             f"the actor named {name!r} is of the class {found.__name__}, not {cls.__name__}"
         )
     return handle_of(found, remote, wait=True)
-
-
-def class_of(remote: RemoteActor) -> type:
-    """Return the class of an actor of another process."""
-    cls: type = remote.engine.get([remote], "__class__")[0].result()
-    return cls
 
 
 def borrow(cls: type, actor: str, name: str) -> Any:
@@ -182,8 +180,8 @@ def _each_arrival(
 
 
 def _handles_of(target: Any) -> Sequence[Any]:
-    if isinstance(target, Group):
-        return target._remotely_handles
+    if issubclass(type(target), Group):
+        return target._remotely_handles  # type: ignore[no-any-return]
     if issubclass(type(target), Handle):
         return (target,)
     raise TypeError(f"expected a handle or a group, not {target!r}")

@@ -40,7 +40,7 @@ class CalledActor(RemoteActor):
     """The state that all handles of an actor in this process share.
 
     life          the number of its current life, or of the one that is being made
-    ended         makes the errors of its calls, once it has ended permanently
+    ended         makes the errors of its calls, once it has ended permanently: see `end_with`
     restarting    whether this process is making its next life
     made_from     what each of its lives is made from, if it may be restarted
     is_released   whether its last handle in this process is gone
@@ -58,6 +58,13 @@ class CalledActor(RemoteActor):
         self.is_released = False
         self.queue: Any = None  # send_queue.Queue
         self.back_pressure = BackPressure()
+
+    def end_with(self, ended: EndError) -> None:
+        """Record that it has ended permanently.  Its queued calls fail, whatever they wait for."""
+        self.ended = ended
+        if (queue := self.queue) is not None:
+            queue.check(self)
+        wakeup.wake(self)
 
     @property
     def unanswered(self) -> int:
@@ -92,7 +99,7 @@ def restart(
         with actor.lock:
             # Otherwise a later life is being made, or the actor was closed: a better reason.
             if actor.life == life and actor.ended is None:
-                actor.ended = lambda may: ActorDied(why, may_have_run=may)
+                actor.end_with(lambda may: ActorDied(why, may_have_run=may))
     finally:
         if actor.is_released or actor.ended is not None:
             end()

@@ -7,6 +7,8 @@
     an actor between two lives             its next life is ready
     the calls made before it               they are sent
 
+None of them waits for anything once its actor has ended.
+
 Calls from one thread to one actor run in the order in which they are made.  So an actor has a queue
 as soon as one of its calls must wait, and later calls join it until it is empty.  A call that is
 retried keeps its number, so it is sent before all calls that were made after it.
@@ -67,12 +69,14 @@ class RetriedFuture(CallFuture[Any]):
         if not is_lost or resend is None or not self._retries_left:
             return False
         self._retries_left -= 1
-        self.lost_by = error
+        if self.lost_by is None or getattr(error, "may_have_run", False):
+            self.lost_by = error
         self.call_id = 0
         resend(self)
         return True
 
     def _finish(self) -> None:
+        self.lost_by = None
         self._resend = None  # it holds the arguments
         super()._finish()
 
@@ -132,9 +136,13 @@ class QueuedCall(Generic[M]):
 
 
 class Queue(Generic[M]):
-    """The queued calls of one actor, in the order of their numbers."""
+    """The queued calls of one actor, in the order of their numbers.
 
-    def __init__(self) -> None:
+    `check`, for their actor, has them sent, or fail, if what they wait for has happened meanwhile.
+    """
+
+    def __init__(self, check: Callable[[CalledActor], None]) -> None:
+        self.check = check
         self._calls: dict[CallFuture[Any], QueuedCall[M]] = {}
         self._order: list[QueuedCall[M]] = []
         self.is_served = False
@@ -208,7 +216,7 @@ class SendQueues(Generic[M]):
                 closed = self._closed
                 if closed is None:
                     if actor.queue is None:
-                        actor.queue = Queue()
+                        actor.queue = Queue(self._check)
                         self._waiting.add(actor)
                     actor.queue.put(call)
                     future.receiver = self
@@ -299,10 +307,16 @@ class SendQueues(Generic[M]):
                 self._threads.run(lambda: self._serve(actor))
 
     def _unmet_needs(self, actor: CalledActor) -> list[Future[Any]]:
-        """Return the futures for which the first call of the queue still waits."""
+        """Return the futures for which the first call of the queue still waits.
+
+        An actor is marked as ended before its queue is checked, and a queue is made before this
+        looks at its actor.  So no call of an ended actor keeps waiting.
+        """
         with self._lock:
             first = actor.queue.first() if actor.queue is not None else None
-        return [need for need in first.needs if not need.done()] if first else []
+        if first is None or actor.ended is not None:
+            return []
+        return [need for need in first.needs if not need.done()]
 
     def _serve(self, actor: CalledActor) -> None:
         """Send the calls that can be sent, on one of the queues' threads."""

@@ -312,8 +312,8 @@ class Actors:
             return
         error = end_error(actor.name, actor.location, obituary)
         if not obituary.restarting:
-            actor.ended = error
             actor.gone = True
+            actor.end_with(error)
         elif actor.made_from is not None and (actor.owned or obituary.lost):
             with actor.lock:
                 # If it was given up, the master was asked to end it.
@@ -438,10 +438,11 @@ class Actors:
         """Fail the pending and later calls of an actor that was closed."""
         if actor.ended is None:
             gone = Obituary(actor=actor.actor, life=actor.request.life, asked=True)
-            actor.ended = end_error(actor.name, actor.location, gone)
+            ended = end_error(actor.name, actor.location, gone)
+            actor.end_with(ended)
             actor.wake()
             if actor.channel is not None:
-                actor.channel.end(actor.ended, gone)
+                actor.channel.end(ended, gone)
 
 
 class ArrivalQuestion:

@@ -106,7 +106,7 @@ from remotely.machine.owned_fd import OwnedFd
 from remotely.machine.shield import RLock, shield
 from remotely.protocol import control, wire
 from remotely.protocol.control import Location, Obituary
-from remotely.protocol.lease import DRAIN_S
+from remotely.protocol.lease import DRAIN_S, HANDSHAKE_S
 from remotely.protocol.numbers import ROUTE_BYTES
 from remotely.protocol.wire import Kind
 from remotely.testing import faults
@@ -262,6 +262,7 @@ class Channel:
         pair, session, stores, wait_reporter = shared
         loop = session.loop
         self.location = location
+        self._opened = time.monotonic()
         self.is_open = True
         self.ended: EndError | None = None
         self.sources_sent = 0
@@ -313,6 +314,15 @@ class Channel:
     def connected(self) -> bool:
         """Whether the connection was ever established, as far as the loop knows."""
         return self._monitor.connected
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether its process accepted the connection, and then was silent for a handshake's time.
+
+        Its code holds the interpreter, or it is stopped.  A refusal would have come at once.
+        """
+        silent_s = time.monotonic() - self._opened
+        return self._monitor.accepted and not self.connected and silent_s > HANDSHAKE_S / 2
 
     # --- sending ----------------------------------------------------------------------------------
 
@@ -698,9 +708,10 @@ class Channel:
         elif reply.loan:
             stored_results.receive(self, self._stores, future, reply)
         else:
-            may_offer = reply.buffers and self._may_offer_memory
-            if may_offer and sum(map(len, reply.buffers)) >= arena.SHARE_FROM_BYTES:
-                self._offer_memory()
+            if self._may_offer_memory:  # a large bytes object is in the payload, not in a buffer
+                nbytes = len(reply.payload) + sum(map(len, reply.buffers))
+                if nbytes >= arena.SHARE_FROM_BYTES:
+                    self._offer_memory()
             return future.settle_by(reply, self._stream)
         return future.has_callbacks
 

@@ -140,6 +140,8 @@ class Channels:
             locate      ask the master for the actor's location
             connect     if the actor answers, done.  If it has died, locate again.  If nothing
                         answers, locate again; the master replies once it has reached the machine
+            wait        the process is there, and its code lets it answer nobody: slow is not dead,
+                        so locate and connect again, as long as the master knows no end of it
             fail        nothing answers at the same location, although the master reached the
                         machine: raise the error
         """
@@ -154,8 +156,16 @@ class Channels:
                 assert actor.location is not None
                 is_last = actor.location == refused
                 refused = actor.location
-                if channel := self._connect(actor, is_last):
+                channel, is_slow = self._connect(actor, is_last)
+                if channel is not None:
                     return channel
+                if is_slow:
+                    refused = None
+                    self._session.warn(
+                        actor.name,
+                        f"remotely: {actor.name} does not answer: its process is there, and is "
+                        "stopped, or runs code that holds the interpreter. Calls wait for it",
+                    )
 
     def _existing(self, actor: ActorState) -> Channel | None:
         """Return the actor's open channel, if any.  If it is broken, wait until it has ended."""
@@ -166,10 +176,11 @@ class Channels:
         channel = actor.channel
         return channel if channel is not None and channel.is_open else None
 
-    def _connect(self, actor: ActorState, is_last: bool) -> Channel | None:
-        """Connect to the actor's location; return None if it has died or nothing answers.
+    def _connect(self, actor: ActorState, is_last: bool) -> tuple[Channel | None, bool]:
+        """Connect to the actor's location; return no channel if it has died or nothing answers.
 
-        If nothing answers at the last attempt (`is_last`), raise the reason instead.
+        Return too whether its process is there and slow.  If nothing answers at the last attempt
+        (`is_last`), raise the reason instead.
         """
         channel = self._open_at(actor)
         life = channel.location.life
@@ -184,11 +195,12 @@ class Channels:
         if channel.connected:
             actor.channel = channel  # first: a death that the next line misses ends this channel
         if channel.connected and not is_over():
-            return channel
-        if channel.ended is not None and is_last:
+            return channel, False
+        is_slow = channel.is_slow
+        if channel.ended is not None and is_last and not is_slow:
             raise channel.ended(False)
         channel.end(connection_error(channel.location, False, ""))
-        return None
+        return None, is_slow
 
     def may_wait(self) -> bool:
         """Tell whether this thread may wait: not the loop's, which receives for all channels."""

@@ -187,11 +187,11 @@ class Client:
         """Release everything in this process, whatever state it is in."""
         self._session.stop()
         self._log_listener.close()
-        self._display.close()
         self._channels.end_all()
         self._calls.close()
         self._stores.close()
         self._error_reporter.report()
+        self._display.close()
         self._session.close()
         arena.trim()
 

@@ -1,6 +1,7 @@
 """The engine of REMOTELY_LOCAL=1: objects live in this process, and calls run synchronously.
 
-It is for debuggers, for tests, and for machines without a cluster.  Arguments are not copied.
+It is for debuggers, for tests, and for machines without a cluster.  Arguments and results are not
+copied: they may be objects that do not pickle, and a debugger shows the one object that there is.
 """
 
 import asyncio

@@ -109,6 +109,9 @@ class Counts(Protocol):
         """Stop counting a call, which has its outcome.  Idempotent."""
 
 
+FETCH_WAIT_S = 2.0  # for another thread that fetches the same result, before it is fetched again
+
+
 class CallFuture(Future[R]):
     """The outcome of one call.  It can be cancelled until the call begins."""
 
@@ -121,7 +124,7 @@ class CallFuture(Future[R]):
     _made_condition: Condition | None = None
     keeps_alive: object = None  # until there is an outcome
     may_have_run: bool = False  # an attempt was sent, and no reply to it will arrive
-    lost_by: BaseException | None = None  # the error of the last attempt that was retried
+    lost_by: BaseException | None = None  # the error of an attempt that was retried
     is_passed_on: bool = False  # as an argument: a large result stays in its store until it is read
     kept: Owned | StoredResult | None = None  # the result as it arrived, if it is passed on
 
@@ -265,9 +268,10 @@ class CallFuture(Future[R]):
     def _settle(self, state: str, result: R | None, error: BaseException | None) -> bool:
         if self.may_have_run and (error is not None or state != "FINISHED"):
             # Whatever ends the call, an attempt may have run: so it is not cancelled either.
-            state = "FINISHED"
-            is_cancelled = RemotelyError(f"{self.what} is cancelled")
-            error = in_doubt(error or self.lost_by or is_cancelled)
+            if error is None:
+                state, error = "FINISHED", self.lost_by or RemotelyError(f"{self.what} was sent")
+                error.add_note("The call was to be retried, and that was cancelled.")
+            error = in_doubt(error)
         callback = None if error is None else self.on_unretrieved
         report = None if error is None or callback is None else UnretrievedReport(self.what, error)
         mine = state, result, error, report
@@ -289,10 +293,19 @@ class CallFuture(Future[R]):
         return bool(self._done_callbacks)
 
     def _fetch(self) -> None:
-        """Fetch a result that is still in its store."""
-        if isinstance(self._result, StoredResult):
-            self.kept = self._result
-            self._result = self.kept.fetch()
+        """Fetch a result that is still in its store: once, if several threads come here."""
+        stored = self._result
+        if not isinstance(stored, StoredResult):
+            return
+        lock = vars(self).setdefault("_fetching", threading.RLock())
+        is_first = lock.acquire(timeout=FETCH_WAIT_S)  # the other may need this thread meanwhile
+        try:
+            if self._result is stored:
+                self.kept = stored
+                self._result = stored.fetch()
+        finally:
+            if is_first:
+                lock.release()
 
     @property
     def raw_result(self) -> Any:

@@ -67,29 +67,50 @@ class Batching(NamedTuple):
 
 
 class PendingBatch:
-    """The next batch of a method: the calls that have arrived for it."""
+    """The next batch of a method: the calls that have arrived for it.
+
+    A call's first item is the route to its client, whose calls run in the order of arrival.
+    """
 
     def __init__(self, batching: Batching) -> None:
         self.batching = batching
         self.due = 0.0
         self._calls: list[tuple[Any, Arguments]] = []
+        self._routes: set[bytes] = set()
 
-    def add(self, caller: Any, arguments: Arguments, now: float) -> None:
+    def add(self, call: tuple[bytes, Any], arguments: Arguments, now: float) -> None:
         if not self._calls:
             self.due = now + self.batching.wait_s
-        self._calls.append((caller, arguments))
+        self._calls.append((call, arguments))
+        self._routes.add(call[0])
+
+    def has(self, route: bytes) -> bool:
+        """Return whether a client has a call in this batch."""
+        return route in self._routes
 
     @property
     def is_full(self) -> bool:
         return len(self._calls) >= self.batching.max_size
 
     def take(self) -> list[list[tuple[Any, Arguments]]]:
-        """Return the calls in batches that take the same number and names of arguments."""
-        batches: dict[Any, list[tuple[Any, Arguments]]] = {}
-        for caller, (args, kwargs) in self._calls:
-            batches.setdefault((len(args), *sorted(kwargs)), []).append((caller, (args, kwargs)))
+        """Return the calls in batches that take the same number and names of arguments.
+
+        A call joins the first such batch that does not run before an earlier call of its client.
+        """
+        batches: list[tuple[Any, list[tuple[Any, Arguments]]]] = []
+        last: dict[bytes, int] = {}  # by route, the batch of its latest call
+        for call in self._calls:
+            (route, *_), (args, kwargs) = call
+            parameters = (len(args), *sorted(kwargs))
+            candidates = range(last.get(route, 0), len(batches))
+            into = next((i for i in candidates if batches[i][0] == parameters), len(batches))
+            if into == len(batches):
+                batches.append((parameters, []))
+            batches[into][1].append(call)
+            last[route] = into
         self._calls = []
-        return list(batches.values())
+        self._routes.clear()
+        return [calls for _, calls in batches]
 
 
 class Batcher(Protocol):

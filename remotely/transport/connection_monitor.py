@@ -1,4 +1,9 @@
-"""A monitor of one libzmq socket: reports that it has connected, and that its connection broke."""
+"""A monitor of one libzmq socket: reports that it has connected, and that its connection broke.
+
+A connection is accepted before it is connected: by the kernel, or by libzmq's own thread, of a
+process whose Python may be busy.  That the handshake is done needs the peer's Python, which admits
+the key.
+"""
 
 from collections.abc import Callable
 
@@ -20,6 +25,9 @@ BROKEN = (
 class ConnectionMonitor:
     """Reads the monitor of one socket and calls back, on the loop's thread.
 
+    accepted    whether the peer has accepted the connection
+    connected   whether the handshake is done
+
     Create it before the socket connects.
     """
 
@@ -30,12 +38,14 @@ class ConnectionMonitor:
         on_broken: Callable[[], None],
         on_connected: Callable[[], None] = lambda: None,
     ) -> None:
-        self.connected = False
+        self.accepted = self.connected = False
         self._watched = socket
         self._loop = loop
         self._on_connected = on_connected
         self._on_broken = on_broken
-        self._monitor = socket.get_monitor_socket(BROKEN | zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        self._monitor = socket.get_monitor_socket(
+            BROKEN | zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
+        )
         loop.watch(self._monitor.FD, self._handle_events, edge=True)
         loop.call(self._handle_events)
 
@@ -62,7 +72,9 @@ class ConnectionMonitor:
     def _read(self) -> None:
         while not self._monitor.closed and readable(self._monitor):
             event = sockets.event_of(self._monitor.recv_multipart(zmq.NOBLOCK)[0])
-            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            if event == zmq.EVENT_CONNECTED:
+                self.accepted = True
+            elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self.connected = True
                 self._on_connected()
             elif event & BROKEN:

@@ -26,6 +26,7 @@ import logging
 import mmap
 import os
 import secrets
+import time
 import weakref
 from collections import deque
 from collections.abc import Sequence
@@ -46,7 +47,7 @@ SHARE_FROM_BYTES = 1 << 14  # a smaller value is as fast through the socket
 SLOTS = 1 << 16  # loans at a time
 ALIGNMENT = 64  # of each buffer within its block, as numpy and torch prefer
 TIDY_EVERY_S = 1.0
-IDLE_TICKS = 10  # calls of `tidy` after which unused memory returns to the operating system
+IDLE_S = 10.0  # without a new value, after which unused memory returns to the operating system
 VARIABLE = "REMOTELY_ARENA"  # bytes, or "2GiB"; 0 sends all values by socket
 
 LENT, RELEASED = 1, 2  # see above
@@ -123,7 +124,8 @@ class Arena:
         self._released: deque[StoredValue] = deque()
         self._lock = RLock()
         self._warned = False
-        self._idle_ticks = 0
+        self._used = time.monotonic()  # when a value was last placed
+        self._has_untrimmed = False  # blocks were freed since unused memory was last returned
         self.address = ArenaAddress(secrets.randbits(63), os.getpid(), self._fd, self._nbytes)
 
     def place(self, encoded: Encoded) -> StoredValue | None:
@@ -134,7 +136,7 @@ class Arena:
         sizes = list(map(len, encoded.pieces))
         has_payload = sum(sizes) >= SHARE_FROM_BYTES
         with self._lock:
-            self._idle_ticks = 0
+            self._used = time.monotonic()
             found = [self._pinned.get(id(buffer.obj)) for buffer in encoded.buffers]
             fresh = [b for b, pin in zip(encoded.buffers, found, strict=True) if pin is None]
             total = sum(aligned(buffer.nbytes) for buffer in fresh)
@@ -190,7 +192,7 @@ class Arena:
         It can be lent like any stored value, as one buffer.
         """
         with self._lock:
-            self._idle_ticks = 0
+            self._used = time.monotonic()
             block = self._take(nbytes)
         return StoredValue([block], True, [(0, 0, nbytes)], False) if block else None
 
@@ -254,14 +256,16 @@ class Arena:
         return views
 
     def tidy(self) -> None:
-        """Called each second: end the loans of dead borrowers, and trim when idle."""
+        """Called each second or so: end the loans of dead borrowers, and trim when idle.
+
+        Borrowers may release a value long after the last one was placed.
+        """
         with self._lock:
             self._reclaim()
             if self._lent:
                 self._end_loans_of_dead_borrowers()
-            self._idle_ticks += 1
-            trim = self._idle_ticks == IDLE_TICKS
-        if trim:
+            is_idle = time.monotonic() - self._used >= IDLE_S
+        if is_idle and self._has_untrimmed:
             self.trim()
 
     def trim(self) -> None:
@@ -269,6 +273,7 @@ class Arena:
         with self._lock:
             self._reclaim()
             self._end_loans_of_dead_borrowers()
+            self._has_untrimmed = False
             for start, end in self._blocks.gaps():
                 self._map.madvise(mmap.MADV_REMOVE, self._start + start, end - start)
 
@@ -334,6 +339,7 @@ class Arena:
         block.holders -= 1
         if block.holders == 0:
             self._blocks.free(block.offset)
+            self._has_untrimmed = True
 
     def _warn(self) -> None:
         if not self._warned:

@@ -267,8 +267,9 @@ class PlainPickler(pickle.Pickler):
         reducer = REDUCERS.get(type(obj))
         if reducer is not None:
             return reducer(obj)
-        if isinstance(obj, _CHECKED):
-            if isinstance(obj, BaseException):
+        kind = type(obj)  # not `isinstance`, for which a proxy may ask another process
+        if issubclass(kind, _CHECKED):
+            if issubclass(kind, BaseException):
                 return reduce_error(obj)
             module: object = obj.__module__
             if not isinstance(module, str) or way_of(module) is _VALUE:
@@ -287,19 +288,20 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no 
         reducer = REDUCERS.get(type(obj))
         if reducer is not None:
             return reducer(obj)
-        if isinstance(obj, ModuleType):
+        kind = type(obj)  # not `isinstance`, for which a proxy may ask another process
+        if issubclass(kind, ModuleType):
             if way_of(obj.__name__) is Way.VALUE:
                 return _reduce_module(obj)
             return import_module, (obj.__name__,)
-        if isinstance(obj, type):
+        if issubclass(kind, type):
             return self._reduce_class(obj)
-        if isinstance(obj, FunctionType):
+        if issubclass(kind, FunctionType):
             return self._reduce_function(obj)
-        if isinstance(obj, BaseException):
+        if issubclass(kind, BaseException):
             return reduce_error(obj)
-        if isinstance(obj, _lru_cache_wrapper):
+        if issubclass(kind, _lru_cache_wrapper):
             return NotImplemented if goes_by_name(obj) else _reduce_cache(obj)
-        if isinstance(obj, cached_property):  # contains a lock before Python 3.12
+        if issubclass(kind, cached_property):  # contains a lock before Python 3.12
             reduced: Any = obj.__reduce_ex__(5)
             make, args, state, *rest = reduced
             return make, args, with_new_locks(state), *rest
@@ -309,7 +311,7 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no 
             return self._reduce_alias(obj)
         if type(obj) in _TYPING and way_of(obj.__module__) is Way.VALUE:
             return _TYPING[type(obj)](obj)
-        return super().reducer_override(obj)
+        return NotImplemented
 
     def _reduce_class(self, cls: type) -> Any:
         if goes_by_name(cls):

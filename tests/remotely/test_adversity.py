@@ -11,15 +11,19 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
 import pytest
+import zmq
 
 import remotely
 from remotely.api.remote_class import Placeable
+from remotely.client import channel
 from remotely.engine import Options
+from remotely.transport import sockets
 from tests.clusters import processes, wait_until
 
 
@@ -239,3 +243,38 @@ def test_a_zygote_that_cannot_be_replaced_is_retried(nothing_left: None, tmp_pat
     out, more = running.communicate("there is room\n", timeout=60)
     assert (running.returncode, out) == (0, "7\n"), more
     assert "no zygote" not in more  # it is retried each second, and logged once a minute
+
+
+@pytest.mark.zeromq
+@pytest.mark.parametrize("ends", [False, True])
+def test_the_first_call_of_a_client_waits_for_a_stopped_actor_as_long_as_it_lives(
+    cluster: str, ends: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its process accepts the connection, and its Python admits nobody."""
+
+    @remotely.remote_class
+    class Maker:
+        def make(self, cls: Any, name: str) -> int:
+            self.made = remotely.options(cls, name=name)()
+            return self.made.pid()  # type: ignore[no-any-return]
+
+    maker = Maker()
+    pid = maker.make(Wild, f"stopped-{ends}")
+    in_a_moment_ms = 300
+    changed = [
+        (option, in_a_moment_ms if option == zmq.HANDSHAKE_IVL else value, why)
+        for option, value, why in sockets.OPTIONS
+    ]
+    monkeypatch.setattr(sockets, "OPTIONS", changed)
+    monkeypatch.setattr(channel, "HANDSHAKE_S", in_a_moment_ms / 1000)
+    os.kill(pid, signal.SIGSTOP)
+    found = remotely.get_actor(f"stopped-{ends}")
+    with ThreadPoolExecutor() as threads:
+        called = threads.submit(lambda: found.pid())
+        wait_until(lambda: "does not answer" in "".join(capfd.readouterr()), "the warning")
+        os.kill(pid, signal.SIGKILL if ends else signal.SIGCONT)
+        if not ends:
+            assert called.result(40) == pid
+        else:
+            with pytest.raises(remotely.ActorDied):
+                called.result(40)

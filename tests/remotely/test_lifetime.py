@@ -99,6 +99,34 @@ def test_close_waits_for_async_calls_and_an_async_close_method(here: None, tmp_p
     assert (tmp_path / "closed").exists()
 
 
+@pytest.mark.parametrize("end", [remotely.close, lambda actor: remotely.shutdown()])
+def test_an_async_close_runs_on_the_loop_of_the_calls_before_the_tasks_there_are_cancelled(
+    any_cluster: None, tmp_path: Path, end: Any
+) -> None:
+    @remotely.remote_class
+    class Server:
+        async def begin(self) -> None:
+            self.loop = asyncio.get_running_loop()
+            self.asked = asyncio.Event()
+            self.serving = asyncio.create_task(self.serve())
+
+        async def serve(self) -> None:
+            await self.asked.wait()
+            (tmp_path / "served").touch()
+
+        async def close(self) -> None:
+            assert asyncio.get_running_loop() is self.loop
+            self.asked.set()
+            await self.serving
+            (tmp_path / "closed").touch()
+
+    server = Server()
+    server.begin.submit().result()
+    end(server)
+    wait_until((tmp_path / "closed").exists, "close")
+    assert (tmp_path / "served").exists()
+
+
 @remotely.remote_class(cpus=0, concurrency=2)
 class Reef:
     """An actor with an event loop, and threads for its plain methods."""
@@ -470,3 +498,24 @@ def _survives(keeper: Any) -> int:
         return int(keeper.pid())
     except remotely.ActorDied:
         return int(keeper.pid())
+
+
+@remotely.remote_class(cpus=0)
+class Worker:
+    def work(self, *_: Any) -> str:
+        return "worked"
+
+    def sleep(self) -> None:
+        time.sleep(600)
+
+
+def test_calls_that_wait_for_a_future_fail_with_the_end_of_their_actor(any_cluster: None) -> None:
+    slow, dies = Worker(), Worker()
+    assert dies.work() == "worked"
+    value = slow.sleep.submit()
+    waiting = [dies.work.submit(value), dies.work.submit()]
+    remotely.kill(dies)
+    for call in waiting:
+        assert isinstance(call.exception(40), remotely.ActorDied)
+    assert not value.done()
+    remotely.kill(slow)

@@ -516,7 +516,7 @@ def test_records_left_by_slow_handlers_at_the_end_are_counted_and_reported(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(printing, "CLOSE_S", 0.0)
-    monkeypatch.setattr(printing, "MAX_WAITING", 2)
+    monkeypatch.setattr(printing, "MOST_RECORDS", 2)
     busy, go_on = threading.Event(), threading.Event()
 
     def is_slow(record: logging.LogRecord) -> bool:

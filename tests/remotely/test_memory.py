@@ -12,6 +12,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,30 @@ def test_a_large_array_arrives_as_a_private_writable_view(keeper: Keeper) -> Non
     got += 1
     assert (keeper.echo(sent) == sent).all()
     assert (got == sent + 1).all()
+
+
+@pytest.mark.parametrize("value", [np.ones(MIB), bytes(MIB), bytearray(MIB), "x" * MIB], ids=type)
+def test_a_large_result_of_any_type_has_later_ones_sent_through_memory(
+    here: None, value: Any
+) -> None:
+    @remotely.remote_class
+    class Maker:
+        def __init__(self, value: Any) -> None:
+            self.value = value
+
+        def make(self) -> Any:
+            return self.value
+
+        def pid(self) -> int:
+            return os.getpid()
+
+    maker = Maker(value)
+    memory = arena.file_name(maker.pid())
+    maker.make()
+    wait_until(lambda: memory in Path("/proc/self/maps").read_text(), "its memory is open")
+    made = maker.make()
+    assert type(made) is type(value)
+    assert np.array_equal(made, value)
 
 
 def test_items_of_a_stream_are_sent_through_memory(keeper: Keeper) -> None:

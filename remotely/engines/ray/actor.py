@@ -77,7 +77,7 @@ class HostedActor(CalledActor):
         """Kill its process, if it has one; with `how`, the actor has ended permanently."""
         with self.lock:
             if how and self.ended is None:
-                self.ended = closed(self.name, how)
+                self.end_with(closed(self.name, how))
             host, self.host = self.host, None
         if host is not None:
             try:

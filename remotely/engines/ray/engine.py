@@ -258,7 +258,7 @@ class RayEngine:
         left: list[Any] = []
         for actor in actors:
             left.append(None if actor.host is None else _leave(actor.host, grace_s))
-            actor.ended = closed(actor.name, "closed")  # now, so that its end is not a death
+            actor.end_with(closed(actor.name, "closed"))  # now, so that its end is not a death
         failures: list[BaseException] = []  # raised by users' `close`
         for actor, leaving in zip(actors, left, strict=True):
             try:
@@ -313,7 +313,7 @@ class RayEngine:
         owned = [actor for actor in list(self._actors.values()) if actor.owned]
         for actor in owned:
             with actor.lock:
-                actor.ended = actor.ended or closed(actor.name, "closed")
+                actor.end_with(actor.ended or closed(actor.name, "closed"))
         hosts = [actor.host for actor in owned if actor.host is not None]
         left = [_leave(host, OWNER_GRACE_S, stops=True) for host in hosts]
         if left:

@@ -283,10 +283,10 @@ class Placing:
             actor.host = None
             if actor.made_from is None:
                 if actor.owned:
-                    actor.ended = end
+                    actor.end_with(end)
                 return
             if not _may_restart(actor, actor.made_from.options):
-                actor.ended = end
+                actor.end_with(end)
                 return
             actor.life = next_life = life + 1
             actor.restarting = True

@@ -1,4 +1,7 @@
-"""The begin of a call, after which it cannot be cancelled: on a thread, in a batch, on a loop."""
+"""The begin of a call, after which it cannot be cancelled: on a thread, in a batch, on a loop.
+
+And its reply, whatever is raised meanwhile.
+"""
 
 import asyncio
 import mmap
@@ -10,6 +13,7 @@ import pytest
 
 from remotely.actor.dispatch import Cancellations, Dispatcher
 from remotely.objects.batching import Batching
+from remotely.protocol import wire
 from remotely.protocol.wire import Kind, Message
 from remotely.transport import activity
 
@@ -26,6 +30,7 @@ class Servant:
         self.concurrency = concurrency
         self.batched = {"method": Batching(print, 2, 3600.0, stack=False)} if batched else {}
         self.runs: Callable[[int], object] = lambda call_id: None
+        self.ends = (SystemExit,)
 
     def is_coroutine(self, message: Message) -> bool:
         return self.is_async and message.kind is not Kind.END
@@ -90,11 +95,8 @@ def test_a_marked_call_does_not_begin_and_the_next_one_does(
     assert not stage.cancellations.marks
 
 
-@pytest.mark.parametrize(("batched", "awaited"), [(True, False), (False, True)])
-def test_a_call_that_waits_in_a_batch_or_on_the_event_loop_can_be_cancelled(
-    batched: bool, awaited: bool
-) -> None:
-    stage = Stage(Servant(batched, awaited))
+def test_a_call_that_waits_in_a_batch_can_be_cancelled() -> None:
+    stage = Stage(Servant(batched=True))
 
     def cancel() -> None:
         assert activity.begun(stage.page) == ({}, True)
@@ -123,3 +125,26 @@ def test_a_message_other_than_a_call_does_not_record_earlier_calls_as_begun() ->
         meanwhile=lambda: stage.replies.append(activity.begun(stage.page)),
     )  # fmt: skip
     assert stage.replies == ["8 ran", ({}, True), "7 ran"]
+
+
+@pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt, GeneratorExit])
+@pytest.mark.parametrize("where", ["is_coroutine", "arguments", "answer", "answer_batch"])
+@pytest.mark.parametrize(("batched", "awaited"), [(False, False), (True, False), (False, True)])
+def test_whatever_is_raised_is_a_reply_and_the_next_call_runs(
+    batched: bool, awaited: bool, where: str, error: type[BaseException]
+) -> None:
+    servant = Servant(batched, awaited)
+    stage = Stage(servant)
+    works = getattr(servant, where)
+
+    def fails(*args: Any) -> Any:
+        setattr(servant, where, works)
+        raise error
+
+    setattr(servant, where, fails)
+    stage.run((Kind.CALL, 7), (Kind.CALL, 8))
+    replied = {
+        int(reply.partition(" ")[0]) if isinstance(reply, str) else wire.call_id_of(reply.frames[0])
+        for reply in stage.replies
+    }
+    assert replied >= {7, 8}

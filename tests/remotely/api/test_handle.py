@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import inspect
 import os
+import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from remotely.api import connection
 from remotely.api.group import GroupMethod
 from remotely.api.handle import Method
 from remotely.engines.in_process import InProcess
-from remotely.errors import ActorDied, NotPicklable
+from remotely.errors import ActorDied, MasterLost, NotPicklable
 
 
 def is_handle(value: object) -> bool:
@@ -149,6 +150,31 @@ def test_plain_and_async_classes_delegate_to_async_methods(place: str) -> None:
     assert [plain.step_later(), plain.step_later()] == [1, 2]
     results: list[Any] = [wrapper.own(), wrapper.step_later(), wrapper.step()]
     assert [*results, wrapper.add_five_slowly()] == [1, 2, 3, 5]
+
+
+@remotely.remote_class
+class Losing(AsyncWrapper):
+    """Delegates to what a mapping has, as long as it has it."""
+
+    def __init__(self) -> None:
+        self.known = {"found": lambda: "found"}
+        super().__init__()
+
+    async def forget(self) -> None:
+        self.known.clear()
+
+    def __getattr__(self, name: str) -> Any:
+        return self.__dict__["known"][name]
+
+
+def test_any_error_of_getattr_is_an_answer_and_later_calls_run(place: str) -> None:
+    losing = Losing()
+    found = losing.found
+    assert found() == "found"
+    losing.forget.submit().result(20)
+    with pytest.raises(KeyError):
+        found.submit().result(20)
+    assert losing.forget.submit().result(20) is None
 
 
 def test_delegated_methods_of_a_group_run_where_each_object_is(place: str) -> None:
@@ -674,3 +700,27 @@ def test_a_method_is_equal_to_the_same_method_of_the_same_actor(place: str) -> N
     assert board.add != other.add
     assert board.add != board.__init__  # type: ignore[misc]
     assert board.add != object()
+
+
+def test_a_handle_arrives_in_an_actor_that_cannot_reach_its_master(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An actor becomes a client of its cluster at its first use of a handle, not before."""
+    engine = InProcess()
+    monkeypatch.setattr(connection, "_engine", engine)
+    wrapper = Wrapper()
+    pickled = pickle.dumps(wrapper)
+    monkeypatch.setattr(connection, "_engine", None)
+    monkeypatch.setattr(connection, "_adopted", _unreachable)
+
+    arrived = pickle.loads(pickled)
+    assert isinstance(arrived, Wrapper)
+    with pytest.raises(MasterLost):
+        arrived.add(1)
+    monkeypatch.setattr(connection, "_adopted", lambda: engine)
+    assert arrived.add(1) == 1
+    assert arrived == wrapper
+
+
+def _unreachable() -> InProcess:
+    raise MasterLost("no master answers")

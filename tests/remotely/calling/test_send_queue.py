@@ -33,6 +33,7 @@ class Line:
     def __init__(self) -> None:
         self.sent: list[str] = []
         self.connected: dict[str, threading.Event] = {}
+        self.alive: Callable[[], None] = lambda: None
         self.queues: SendQueues[Message] = SendQueues(self.send, lambda *_: None)
 
     def actor(self, name: str, connected: bool = True) -> CalledActor:
@@ -44,6 +45,7 @@ class Line:
 
     def send(self, call: QueuedCall[Message]) -> None:
         assert self.connected[call.actor.name].wait(NO_LATER_THAN_S)
+        self.alive()
         if call.take():
             self.sent.append(call.future.what)
             call.future.set_result(call.future.what)
@@ -99,6 +101,23 @@ def test_a_retried_call_is_sent_before_later_calls(line: Line) -> None:
         future.lose(ActorDied("it was sent before"))
     line.connected["a"].set()
     assert results(first, second, third) == ["first", "second", "third"] == line.sent
+
+
+@pytest.mark.parametrize("may_have_run", [True, False])
+def test_cancelling_a_retry_gives_the_error_of_an_attempt_that_may_have_run(
+    line: Line, may_have_run: bool
+) -> None:
+    actor = line.actor("a", connected=False)
+    call = line.retried(actor, "call")
+    call.lose(ActorDied("an attempt was lost", may_have_run=may_have_run))
+    assert call.cancel() == call.cancelled() == (not may_have_run)
+    if may_have_run:
+        error = call.exception(0)
+        assert isinstance(error, ActorDied)
+        assert error.may_have_run
+    later = line.call(actor, "later")
+    line.connected["a"].set()
+    assert results(later) == ["later"] == line.sent
 
 
 def test_thousands_of_lost_calls_are_resent_in_order(line: Line) -> None:
@@ -196,3 +215,25 @@ def test_a_wait_that_could_never_end_raises_an_error(line: Line) -> None:
     future = line.call(line.actor("a"), "1", Future[None]())
     with pytest.raises(RemotelyError, match="1 of a is received"):
         future.result()
+
+
+@pytest.mark.parametrize("ends_first", [True, False])
+def test_the_end_of_an_actor_fails_calls_that_wait_for_a_future(
+    line: Line, ends_first: bool
+) -> None:
+    actor, need = line.actor("a"), Future[None]()
+
+    def dies() -> None:
+        actor.end_with(lambda may: ActorDied("it has ended", may_have_run=may))
+
+    line.alive = actor.check_alive
+    if ends_first:
+        dies()
+    futures = [line.call(actor, "1", need), line.call(actor, "2"), line.call(actor, "3", need)]
+    if not ends_first:
+        dies()
+    for future in futures:
+        error = future.exception(NO_LATER_THAN_S)
+        assert isinstance(error, ActorDied)
+        assert not error.may_have_run
+    assert not need.done()

@@ -10,6 +10,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,7 @@ class Counter:
 
 def test_it_has_every_method_of_engine_with_its_parameters() -> None:
     names = [name for name in vars(Engine) if not name.startswith("_")]
-    assert len(names) == 14
+    assert len(names) == 15
     for name in names:
         ours, theirs = (inspect.signature(getattr(kind, name)) for kind in (InProcess, Engine))
         assert list(ours.parameters) == list(theirs.parameters), name
@@ -352,6 +353,19 @@ def test_the_script_may_connect_again() -> None:
     with pytest.raises(remotely.RemotelyError, match="connected already"):
         remotely.connect()
     assert Counter().add() == 1
+
+
+def test_after_shutdown_another_thread_connects_only_explicitly() -> None:
+    assert Counter().add() == 1
+    remotely.shutdown()
+    with ThreadPoolExecutor(1) as other:
+        with pytest.raises(remotely.NotConnected, match=r"another thread .* remotely.connect\(\)"):
+            other.submit(Counter).result()
+        assert Counter().add() == 1, "this thread has called it"
+        assert other.submit(Counter).result().add() == 1
+        remotely.shutdown()
+        other.submit(remotely.connect).result()
+        assert other.submit(Counter).result().add() == 1
 
 
 def test_the_engine_keeps_no_references_after_a_call() -> None:

@@ -17,6 +17,7 @@ import remotely.futures.wakeup
 from remotely.errors import CallTimeout
 from remotely.futures import wakeup
 from remotely.futures.future import CallFuture
+from remotely.futures.reference import StoredResult
 from tests.clusters import wait_until
 from tests.striking import struck_after
 
@@ -32,6 +33,24 @@ def test_it_has_the_attributes_of_a_future() -> None:
         assert isinstance(ours[name], type(value)), name
         if name != "_condition":
             assert ours[name] == value, name
+
+
+def test_a_stored_result_is_fetched_once_for_several_threads() -> None:
+    fetched: list[str] = []
+    others_wait = threading.Event()
+
+    class Stored(StoredResult):
+        def fetch(self) -> str:
+            fetched.append("value")
+            others_wait.wait(0.05)  # while the others come here too
+            return "value"
+
+    future: CallFuture[Any] = CallFuture("a call")
+    future.is_passed_on = True
+    future.set_result(Stored())
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(lambda _: future.result(), range(4))) == ["value"] * 4
+    assert fetched == ["value"]
 
 
 def test_locking_one_future_does_not_lock_another() -> None:

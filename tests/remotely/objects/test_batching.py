@@ -62,19 +62,29 @@ def test_a_wrong_number_of_results_raises_an_error(value: Any, got: str) -> None
         rule(predict).split(value, 2)
 
 
-def test_calls_with_different_parameters_form_separate_batches_in_order() -> None:
+@pytest.mark.parametrize(
+    ("callers", "batches"),
+    [
+        (["one", "one", "one", "one"], [[0], [1], [2], [3]]),
+        (["one", "two", "three", "four"], [[0, 2], [1, 3]]),
+        (["one", "two", "two", "one"], [[0], [1, 3], [2]]),
+    ],
+)
+def test_calls_with_different_parameters_form_separate_batches_in_the_order_of_each_caller(
+    callers: list[str], batches: list[list[int]]
+) -> None:
     batch = PendingBatch(rule())
     calls: list[Any] = [((1,), {}), ((2,), {"k": 1}), ((3,), {}), ((4,), {"k": 2})]
-    for caller, arguments in enumerate(calls):
-        batch.add(caller, arguments, now=0.0)
-    assert [[caller for caller, _ in calls] for calls in batch.take()] == [[0, 2], [1, 3]]
+    for i, (caller, arguments) in enumerate(zip(callers, calls, strict=True)):
+        batch.add((caller.encode(), i), arguments, now=0.0)
+    assert [[i for (_, i), _ in calls] for calls in batch.take()] == batches
 
 
 def test_a_batch_is_due_wait_ms_after_its_first_call_and_full_at_max_size() -> None:
     batch = PendingBatch(rule())
     for i in range(4):
         assert not batch.is_full
-        batch.add(i, ((i,), {}), now=5.0 + i)
+        batch.add((b"route", i), ((i,), {}), now=5.0 + i)
     assert batch.is_full
     assert batch.due == pytest.approx(5.001)
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from remotely.values import borrowing, codec
-from remotely.values.arena import IDLE_TICKS, SHARE_FROM_BYTES, Arena, ArenaAddress, Loan
+from remotely.values.arena import SHARE_FROM_BYTES, Arena, ArenaAddress, Loan
 from remotely.values.blocks import GRANULE
 from remotely.values.borrowing import Lender
 from remotely.values.codec import Encoded
@@ -206,14 +206,25 @@ def test_a_full_arena_warns_once_and_lends_again_when_there_is_room(
     assert (crossed(arena, np.ones(800_000, np.uint8)) == 1).all()
 
 
-def test_idle_memory_returns_to_the_operating_system(arena: Arena) -> None:
+def test_idle_memory_returns_to_the_operating_system_after_each_release(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def resident() -> int:
         return os.stat(f"/proc/self/fd/{arena.address.fd}").st_blocks * 512
 
     crossed(arena, np.zeros(10 << 20, np.uint8))
-    assert resident() > 10 << 20
-    for _ in range(IDLE_TICKS):
-        arena.tidy()
+    kept = crossed(arena, np.zeros(10 << 20, np.uint8))
+    also_kept = crossed(arena, np.zeros(10 << 20, np.uint8))
+    arena.tidy()
+    assert resident() > 20 << 20, "it is not idle yet"
+    monkeypatch.setattr("remotely.values.arena.IDLE_S", 0.0)
+    arena.tidy()
+    assert 20 << 20 <= resident() < 21 << 20
+    del kept
+    arena.tidy()
+    assert 10 << 20 <= resident() < 11 << 20
+    del also_kept
+    arena.tidy()
     assert resident() < 1 << 20
     assert (crossed(arena, np.ones(10 << 20, np.uint8)) == 1).all()
 

@@ -1,0 +1,128 @@
+"""Handles of actors that were found by name: their class is fetched when it is first needed.
+
+The actor alone knows its class, and may be busy, or stuck for good.  To end it, to pass its handle
+on, or to print it needs no class, so `get_actor` waits for nothing.  The first use that needs the
+class turns the handle into one of its class, in place: an attribute or a method, `isinstance`, a
+special method.  So this type has every special method that a class may have, and each of them
+fetches the class and then does again what Python was asked to do.
+"""
+
+import functools
+import math
+import operator
+import os
+from collections.abc import Callable
+from typing import Any
+
+from remotely.api.handle import Handle, borrowed, described, give_class, remote_of
+from remotely.engine import RemoteActor
+from remotely.objects.special import FORWARDED
+
+_set_type = vars(object)["__class__"].__set__
+
+# What Python was asked to do, where it is not the function of this name in `operator`.
+_ASKED: dict[str, Callable[..., Any]] = {
+    "__len__": len,
+    "__length_hint__": operator.length_hint,
+    "__iter__": iter,
+    "__next__": next,
+    "__reversed__": reversed,
+    "__bool__": bool,
+    "__int__": int,
+    "__float__": float,
+    "__complex__": complex,
+    "__bytes__": bytes,
+    "__fspath__": os.fspath,
+    "__round__": round,
+    "__trunc__": math.trunc,
+    "__floor__": math.floor,
+    "__ceil__": math.ceil,
+    "__divmod__": divmod,
+    "__idivmod__": divmod,  # Python has no operator for it
+    "__pow__": pow,
+    "__call__": lambda handle, *args, **kwargs: handle(*args, **kwargs),
+}
+# Methods that Python looks up before it calls the first one of them: `with` and its like.
+_LOOKED_UP = ("__enter__", "__exit__", "__aenter__", "__aexit__", "__array__")
+
+
+class FoundHandle(Handle):
+    """A handle without a class; it has another type as soon as it has one."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith(("_ipython_", "_repr_")):  # a notebook shows it
+            raise AttributeError(name)
+        fetch_class(self)
+        return getattr(self, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        fetch_class(self)
+        setattr(self, name, value)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return fetch_class(self)
+
+    def __dir__(self) -> Any:
+        fetch_class(self)
+        return dir(self)
+
+    def __repr__(self) -> str:
+        return f"<handle of {remote_of(self).name!r}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickle, described(self)
+
+
+def found_handle(remote: RemoteActor, wait: bool = True) -> Any:
+    """Return a new handle of an actor whose class this process may not know."""
+    handle = object.__new__(FoundHandle)
+    object.__setattr__(handle, "_remotely_remote", remote)
+    object.__setattr__(handle, "_remotely_wait", wait)
+    remote.face = functools.partial(found_handle, wait=wait)
+    return handle
+
+
+def class_of(remote: RemoteActor) -> type:
+    """Return the class of an actor of another process.  Waits for the actor."""
+    cls: type = remote.engine.get([remote], "__class__")[0].result()
+    return cls
+
+
+def fetch_class(handle: Any) -> type:
+    """Make a handle one of its actor's class, which is returned.  Waits for the actor."""
+    cls = class_of(remote_of(handle))
+    _set_type(handle, give_class(handle, cls))
+    return cls
+
+
+def _unpickle(*description: Any) -> Any:
+    return found_handle(*borrowed(*description))
+
+
+def _asked(name: str) -> Callable[..., Any]:
+    plain = name.strip("_")
+    if name in _ASKED:
+        return _ASKED[name]
+    if name.startswith("__r") and f"__{plain[1:]}__" in FORWARDED:
+        reflected = _asked(f"__{plain[1:]}__")
+        return lambda handle, other: reflected(other, handle)
+    return getattr(operator, name)  # type: ignore[no-any-return]
+
+
+def _special(name: str) -> Callable[..., Any]:
+    asked = None if name in _LOOKED_UP else _asked(name)
+
+    def special(self: Any, *args: Any, **kwargs: Any) -> Any:
+        fetch_class(self)
+        again = asked or getattr(type(self), name)
+        return again(self, *args, **kwargs)
+
+    special.__name__ = name
+    return special
+
+
+for _name in (*FORWARDED, *_LOOKED_UP, "__call__"):
+    setattr(FoundHandle, _name, _special(_name))
