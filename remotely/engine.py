@@ -2,7 +2,7 @@
 
 Handles use an Engine and nothing of ZeroMQ.  `client.client.Client` is the engine of a cluster,
 `engines.in_process.InProcess` that of REMOTELY_LOCAL=1, `engines.ray.engine.RayEngine` that of Ray.
-Another engine must implement these fourteen verbs, and declare which promises it does not keep.
+Another engine must implement these fifteen verbs, and declare which promises it does not keep.
 """
 
 from collections.abc import Callable, Mapping, Sequence
