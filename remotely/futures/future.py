@@ -27,17 +27,18 @@ Over 250 lines: the class implements everything of the base class, without its C
 import contextlib
 import logging
 import operator
-import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures import as_completed as _as_completed
+from contextvars import Context
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from remotely.errors import CallTimeout, RemoteTraceback
 from remotely.futures import wakeup
+from remotely.futures.awaitable import AwaitableFuture, running_loop, where_it_runs
 from remotely.futures.reference import DependencyCallback, StoredResult, refuse
 from remotely.futures.unretrieved import OnUnretrieved, UnretrievedReport
 from remotely.machine.shield import Condition, is_for_main, shield
@@ -109,7 +110,7 @@ class Counts(Protocol):
         """Stop counting a call, which has its outcome.  Idempotent."""
 
 
-class CallFuture(Future[R]):
+class CallFuture(AwaitableFuture[R]):
     """The outcome of one call.  It can be cancelled until the call begins."""
 
     on_unretrieved: OnUnretrieved | None = None  # called with an error that was never retrieved
@@ -178,7 +179,7 @@ class CallFuture(Future[R]):
                 recalled = receiver.recall(self)
                 if recalled:
                     self.settle_cancelled()
-            if not recalled and receiver.cancel(self, waits=not _is_in_event_loop()):
+            if not recalled and receiver.cancel(self, waits=running_loop() is None):
                 self.settle_cancelled()
         finally:  # the end of the shield may raise a delayed interrupt
             self.run_callbacks()
@@ -326,22 +327,14 @@ class CallFuture(Future[R]):
                 raise
             log.exception("a done-callback of %s failed", self.what)
 
-    def add_done_callback(self, fn: Callable[[Future[R]], object]) -> None:
-        self._done_callbacks.append(fn)
+    def add_done_callback(
+        self, fn: Callable[[Future[R]], object], *, context: Context | None = None
+    ) -> None:
+        self._done_callbacks.append(where_it_runs(fn, context))
         if self.answered:
             self.run_callbacks()
         elif (receiver := self.receiver) is not None:
             receiver.receive_in_background()
-
-    def remove_done_callback(self, fn: Callable[[Future[R]], object]) -> None:
-        """Remove a callback that has not been called yet."""
-        with contextlib.suppress(ValueError):
-            self._done_callbacks.remove(fn)
-
-    def __await__(self) -> Generator[Any, None, R]:
-        import asyncio  # noqa: PLC0415 - slow to import, and async code has imported it
-
-        return asyncio.wrap_future(self).__await__()
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait for any outcome.  Raises CallTimeout after `timeout` seconds."""
@@ -419,11 +412,6 @@ class CallFuture(Future[R]):
 def _raised_here(error: BaseException) -> bool:
     """Tell whether the caller's own frame raised the error, and no function that it called."""
     return error.__traceback__ is None or error.__traceback__.tb_next is None
-
-
-def _is_in_event_loop() -> bool:
-    asyncio = sys.modules.get("asyncio")
-    return asyncio is not None and asyncio._get_running_loop() is not None
 
 
 def completed(value: R) -> CallFuture[R]:

@@ -31,6 +31,7 @@ from remotely.api.current_actor import heading
 from remotely.api.remote_class import as_placeable, check_options, make_on, remote_class
 from remotely.engine import Engine, Options
 from remotely.errors import NotPicklable
+from remotely.futures.awaitable import AwaitableFuture
 from remotely.objects.marks import retries_of
 from remotely.pools.scheduler import Scheduler, Staffing
 from remotely.protocol.lease import CONNECT_S
@@ -119,7 +120,9 @@ class Executor(futures.Executor):
         self._scheduler = Scheduler(staffing)
         self._put = staffing.engine.put
 
-    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+    def submit(
+        self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> AwaitableFuture[R]:
         """Run `fn(*args, **kwargs)` in one of the processes, and return its future."""
         name = _name_of(fn)
         names = name, f"{name}: args", f"{name}: kwargs"

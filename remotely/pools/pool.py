@@ -34,6 +34,7 @@ from remotely.api.group import Group
 from remotely.api.handle import MISSING, is_method, member_of
 from remotely.api.remote_class import as_placeable, make_on
 from remotely.engine import Engine
+from remotely.futures.awaitable import AwaitableFuture
 from remotely.machine.shield import Condition
 from remotely.objects.marks import retries_of
 from remotely.pools.scheduler import Scheduler, Staffing
@@ -91,7 +92,7 @@ class Pool(Generic[A]):
         /,
         *args: P.args,
         **kwargs: P.kwargs,
-    ) -> Future[R]:
+    ) -> AwaitableFuture[R]:
         """Run a method on the next idle member: `pool.submit(Actor.play, 3)`."""
         return self._scheduler.submit(self._name_of(method), args, kwargs, retries_of(method))
 

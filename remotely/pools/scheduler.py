@@ -36,6 +36,7 @@ from typing import Any, Protocol
 from remotely.api.handle import end, remote_of
 from remotely.engine import Engine, Prepared
 from remotely.errors import ActorDied, NotConnected, WorkerLost
+from remotely.futures.awaitable import AwaitableFuture
 from remotely.machine.shield import Condition, RLock, shield
 from remotely.protocol.lease import DRAIN_S
 from remotely.values import raised_error
@@ -100,7 +101,7 @@ class Job:
     def __init__(self, retries: int) -> None:
         self.send: Prepared
         self.retries = retries
-        self.future: Future[Any] = Future()
+        self.future: AwaitableFuture[Any] = AwaitableFuture()
         self.has_begun = False
         self.sent = 0.0
         self.lost: BaseException | None = None  # the error of an earlier attempt
@@ -214,7 +215,7 @@ class Scheduler:
         kwargs: dict[str, Any],
         retries: int,
         names: PartNames = "",
-    ) -> "Future[Any]":
+    ) -> "AwaitableFuture[Any]":
         """Run a method on a member.  Raises RuntimeError after `close`.
 
         If its outcome is lost, it is retried, at most `retries` times.

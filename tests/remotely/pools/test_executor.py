@@ -21,6 +21,7 @@ from remotely.engines.in_process import InProcess
 from remotely.errors import ActorDied, NotPicklable, RemoteTraceback
 from remotely.machine import this_machine
 from tests.clusters import Here, processes, wait_until
+from tests.every_way_to_wait import run_in
 from tests.remotely.counter import Counter
 
 
@@ -333,6 +334,18 @@ def test_asyncio_can_use_it_as_an_executor(here: None) -> None:
     assert asyncio.run(main()) == [n * n for n in range(8)]
 
 
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_every_function_of_asyncio_waits_for_its_calls(
+    here: None, tmp_path: Path, loop: str
+) -> None:
+    with remotely.Executor(2) as executor:
+        running = executor.submit(wait_for, tmp_path / "go")
+        wait_until(running.running, "it runs")
+        run_in(loop, lambda value: executor.submit(int, value), running)
+        (tmp_path / "go").touch()
+        assert running.result(40)
+
+
 def test_a_callback_may_submit_the_next_call(here: None) -> None:
     seen: list[int] = []
     done = threading.Event()
@@ -361,7 +374,7 @@ def test_shutdown_refuses_further_calls_and_can_cancel_waiting_ones(
     assert all(future.cancelled() for future in waiting)
     assert len(list(as_completed(waiting, 1))) == 3
     with pytest.raises(RuntimeError, match="after shutdown"):
-        executor.submit(square, 1)
+        _ = executor.submit(square, 1)
     (tmp_path / "go").touch()
     assert running.result(40)
     wait_until(lambda: remotely.status().actors == [], "the end of its process")

@@ -385,7 +385,7 @@ def test_an_error_in_the_block_kills_the_members(here: None, tmp_path: Path) -> 
     assert remotely.status().actors == []
     pool.close()
     with pytest.raises(RuntimeError, match="after shutdown"):
-        pool.submit(Player.play, 1)
+        _ = pool.submit(Player.play, 1)
 
 
 def test_a_dropped_pool_ends_its_members(here: None) -> None:
