@@ -309,6 +309,10 @@ class Channel:
         """The number of pending calls.  Thread-safe."""
         return len(self._pending)
 
+    def unfinished(self) -> list[str]:
+        """Return the names of the submitted calls among the pending ones.  Thread-safe."""
+        return [call.what for call in [*self._pending.values()] if call.is_left_behind]
+
     @property
     def connected(self) -> bool:
         """Whether the connection was ever established, as far as the loop knows."""

@@ -306,6 +306,11 @@ class CallFuture(AwaitableFuture[R]):
         return not self.is_passed_on or not all(type(c) is DependencyCallback for c in callbacks)
 
     @property
+    def is_left_behind(self) -> bool:
+        """Tell whether this is a submitted call, and its caller would miss its outcome."""
+        return self.on_unretrieved is not None and not self.done()
+
+    @property
     def has_callbacks(self) -> bool:
         """Tell whether any done-callbacks have not run yet."""
         return bool(self._done_callbacks)

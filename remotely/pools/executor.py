@@ -100,7 +100,8 @@ class Executor(futures.Executor):
     options       of each process, as in `remotely.options`: `cpus`, `gpus`, `memory`, `env`
 
     A process starts when there is work for it, and ends after ten seconds without work.  Leaving
-    the `with` block waits for running calls, unless Ctrl-C interrupts it: then they are ended.
+    the `with` block, and the end of the script, wait for all calls, unless Ctrl-C interrupts that:
+    then they are ended.
     """
 
     def __init__(
@@ -173,12 +174,9 @@ class Executor(futures.Executor):
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Accept no further call; with `wait`, return when all calls and processes have ended.
 
-        Without `wait`, the processes end after the last call, and the interpreter waits for that.
+        Without `wait`, the processes end after the last call.
         """
-        scheduler = self._scheduler
-        scheduler.close(cancel_futures, wait)
-        if not wait and scheduler.is_busy:  # not a daemon, so the interpreter waits for it
-            threading.Thread(target=scheduler.wait, name="remotely-executor").start()
+        self._scheduler.close(cancel_futures, wait)
 
     def _put_once(self, function: Callable[..., Any]) -> Any:
         """Pickle a function once for all of its calls, unless it is sent by name.
@@ -252,7 +250,11 @@ class _AsManyAsFit(Staffing):
                 started.put(error)
 
         for _ in range(count):  # separately, since each is useful without the others
-            threading.Thread(target=start_one, name="remotely-recruiter", daemon=True).start()
+            thread = threading.Thread(target=start_one, name="remotely-recruiter", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # Python 3.12 starts no thread after the script has ended
+                start_one()
         errors = []
         for _ in range(count):
             if isinstance(one := started.get(), Exception):

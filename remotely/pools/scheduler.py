@@ -18,6 +18,10 @@ estimated from its pace.  If a job takes longer than that, this is one job, so n
 long one while another member is idle.  Near the end, no member gets more than its share of the
 remaining jobs.
 
+When the script ends, jobs are waited for before the connection is closed, as the standard library
+does for its executors, and by the same means: a hook that runs after the main thread has ended, and
+before functions of `atexit`.  From then on, jobs are refused.
+
 The recruiter has a thread while the pool wants members, because starting one takes time, and may
 have to wait for room; and while it may retire members, since they take room from others.  The
 `Staffing` of a pool decides how many members it has.
@@ -25,8 +29,10 @@ have to wait for room; and while it may retire members, since they take room fro
 
 import functools
 import math
+import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future
@@ -36,6 +42,7 @@ from typing import Any, Protocol
 from remotely.api.handle import end, remote_of
 from remotely.engine import Engine, Prepared
 from remotely.errors import ActorDied, NotConnected, WorkerLost
+from remotely.futures import unfinished
 from remotely.futures.awaitable import AwaitableFuture
 from remotely.machine.shield import Condition, RLock, shield
 from remotely.protocol.lease import DRAIN_S
@@ -92,13 +99,15 @@ class Pace:
 class Job:
     """One call that any member may run, and its caller's future.
 
+    what     names it in messages
     send     sends it to a member: the same bytes each time, since it may wait or be retried
     retries  how often it may be retried if its outcome is lost
     """
 
-    __slots__ = ("future", "has_begun", "lost", "retries", "send", "sent")
+    __slots__ = ("future", "has_begun", "lost", "retries", "send", "sent", "what")
 
-    def __init__(self, retries: int) -> None:
+    def __init__(self, what: str, retries: int) -> None:
+        self.what = what
         self.send: Prepared
         self.retries = retries
         self.future: AwaitableFuture[Any] = AwaitableFuture()
@@ -147,6 +156,8 @@ class Scheduler:
         self._has_ended = False
         self._ends_when_done = False  # whether members end with the last job
         self._recruiter = Recruiter(self, staffing)
+        _schedulers.add(self)
+        unfinished.watch(self)
 
     # --- members ----------------------------------------------------------------------------------
 
@@ -220,7 +231,7 @@ class Scheduler:
 
         If its outcome is lost, it is retried, at most `retries` times.
         """
-        job = Job(retries)
+        job = Job(_name_of(names) or method, retries)
         try:
             job.send = self._prepare(method, args, kwargs, names)
         except Exception as error:
@@ -229,6 +240,8 @@ class Scheduler:
         with shield, self._lock:
             if self._is_closed:
                 raise RuntimeError("cannot schedule new futures after shutdown")
+            if _script_has_ended:
+                raise RuntimeError("cannot schedule new futures after interpreter shutdown")
             if (member := self._next_idle()) is not None:
                 job.begin()
                 member.jobs.add(job)
@@ -279,6 +292,7 @@ class Scheduler:
         job.sent = time.monotonic()
         try:
             future = job.send(remote_of(member.handle))
+            future.on_unretrieved = None  # the caller has the job's future
             future.add_done_callback(functools.partial(self._answered, member, job))
         except BaseException as error:  # for example, the cluster is gone, or Ctrl-C
             with self._lock:
@@ -374,10 +388,10 @@ class Scheduler:
             self.wait()
             self.end(DRAIN_S)
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether a job has no outcome yet."""
-        return self._unsettled > 0
+    def unfinished(self) -> list[str]:
+        """Return the names of the jobs without an outcome.  Takes no lock."""
+        sent = [job for member in [*self._members.values()] for job in [*member.jobs]]
+        return [job.what for job in (*sent, *self._waiting.copy())]
 
     def wait(self) -> None:
         """Return when every job has its outcome."""
@@ -395,6 +409,29 @@ class Scheduler:
         self._recruiter.join()
         with suppress(NotConnected):  # the cluster, or this process's connection to it, has ended
             end([member.handle for member in members], grace_s)
+
+
+def _name_of(names: PartNames) -> str:
+    while not isinstance(names, str):
+        names = names[0]
+    return names
+
+
+_schedulers: "weakref.WeakSet[Scheduler]" = weakref.WeakSet()
+_script_has_ended = False
+
+
+def _finish_jobs() -> None:
+    """When the script has ended: wait for all jobs.  Ctrl-C ends the wait."""
+    global _script_has_ended
+    _script_has_ended = True
+    for scheduler in list(_schedulers):
+        scheduler.wait()  # takes the lock, so it sees the jobs that were accepted before
+
+
+with suppress(RuntimeError):  # the script has ended already
+    threading._register_atexit(_finish_jobs)  # type: ignore[attr-defined]
+os.register_at_fork(after_in_child=_schedulers.clear)  # these jobs are the parent's
 
 
 class Recruiter:
