@@ -29,6 +29,7 @@ PURE = (
     "client.relay_plan",
     "values.codec",
     "values.unpicklable",
+    "values.script_globals",
     "values.blocks",
     "values.in_transit",
     "arguments",
