@@ -7,6 +7,7 @@ Nothing is ever retried silently.
 """
 
 from concurrent.futures import TimeoutError as FutureTimeout
+from pickle import PicklingError
 
 
 class RemotelyError(Exception):
@@ -41,7 +42,7 @@ class VersionMismatch(RemotelyError):
     """
 
 
-class NotPicklable(RemotelyError, TypeError):
+class NotPicklable(RemotelyError, TypeError, PicklingError):
     """An argument, result or class cannot be pickled.
 
     Whose fault: your value's: it contains a lock, a socket, an open file or a generator.

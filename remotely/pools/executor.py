@@ -55,11 +55,15 @@ class Outcomes(NamedTuple):
     errors: dict[int, raised_error.RaisedError]
 
     def each(self) -> Iterator[Any]:
-        """Yield the values; at the index of an error raise it, with its remote traceback."""
-        for i, value in enumerate(self.values):
+        """Yield the values; at the index of an error raise it, with its remote traceback.
+
+        Keeps no value that it has yielded.
+        """
+        self.values.reverse()
+        for i in range(len(self.values)):
             if i in self.errors:
                 raise raised_error.unpack(*self.errors[i])
-            yield value
+            yield self.values.pop()
 
 
 @remote_class(cpus=1)  # explicit, so that CPUs limit the number of processes on every cluster
@@ -162,14 +166,13 @@ class Executor(futures.Executor):
             return self._scheduler.submit("run_chunk", (function, chunk), {}, retries, names)
 
         calls: Iterator[Future[Any]]
-        read: Callable[[Any], Iterator[Any]]
         if chunksize == 1:
-            calls, read = map(submit, items), _single
+            calls = map(submit, items)
         else:
             chunks = iter(lambda: tuple(itertools.islice(items, chunksize)), ())
-            calls, read = map(submit_chunk, chunks), Outcomes.each
+            calls = map(submit_chunk, chunks)
         pending = deque(itertools.islice(calls, buffersize))
-        return _results(pending, calls, read, deadline)
+        return _results(pending, calls, chunksize == 1, deadline)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Accept no further call; with `wait`, return when all calls and processes have ended.
@@ -289,22 +292,22 @@ def _retries_of(function: Any) -> int:
     return retries_of(function)
 
 
-def _single(value: Any) -> Iterator[Any]:
-    yield value
-
-
 def _results(
     pending: "deque[Future[Any]]",
     more: Iterator[Future[Any]],
-    read: Callable[[Any], Iterator[Any]],
+    is_single: bool,
     deadline: float | None,
 ) -> Iterator[Any]:
+    """Yield the results of the calls, and keep none of them."""
     try:
         while pending:
             timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
-            outcome = pending.popleft().result(timeout)
+            pending[0].exception(timeout)  # waits
             pending.extend(itertools.islice(more, 1))
-            yield from read(outcome)
+            if is_single:
+                yield pending.popleft().result()
+            else:
+                yield from pending.popleft().result().each()
     finally:
         for future in pending:
             future.cancel()

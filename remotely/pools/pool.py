@@ -201,7 +201,7 @@ class Pool(Generic[A]):
         name, retries, submit = self._name_of(method), retries_of(method), self._scheduler.submit
         calls = (submit(name, args, {}, retries) for args in items)  # must not refer to the pool
         if self._is_immediate:
-            return (outcome(call, return_exceptions) for call in calls)
+            return map(functools.partial(outcome, return_exceptions=return_exceptions), calls)
         return Reading(calls, self._scheduler, in_order).results(return_exceptions, keep=self)
 
 

@@ -217,6 +217,7 @@ def test_only_the_codec_and_the_picklers_import_pickle() -> None:
     assert knowing == {
         ("values.codec", "pickle"),
         ("values.picklers", "pickle"),
+        ("errors", "pickle"),  # its error
         ("values.picklers", "cloudpickle"),
         ("values.sources", "marshal"),  # to write what Python itself reads, as it does .pyc files
     }

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import CancelledError, as_completed, wait
 from pathlib import Path
@@ -332,6 +333,15 @@ def test_asyncio_can_use_it_as_an_executor(here: None) -> None:
             return await asyncio.gather(*calls)
 
     assert asyncio.run(main()) == [n * n for n in range(8)]
+
+
+@pytest.mark.parametrize("chunksize", [1, 3])
+def test_map_keeps_no_result_that_it_has_yielded(here: None, chunksize: int) -> None:
+    with remotely.Executor(1) as executor:
+        for result in executor.map(lambda _: {1, 2}, range(6), chunksize=chunksize):
+            dropped = weakref.ref(result)
+            del result
+            wait_until(lambda: dropped() is None, "it is freed")  # noqa: B023 - called here
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
