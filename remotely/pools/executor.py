@@ -311,18 +311,3 @@ def _results(
     finally:
         for future in pending:
             future.cancel()
-
-
-def register_joblib() -> None:
-    """Make the cluster a backend of joblib, and so of scikit-learn.
-
-    Then `with joblib.parallel_config(backend="remotely"):` runs `joblib.Parallel`, and everything
-    that takes `n_jobs`, on the cluster.  Without `n_jobs`, all of its cores are used.  Further
-    arguments of `parallel_config` are those of `remotely.Executor`.  Raises ImportError without
-    joblib, which is not a dependency of remotely.
-    """
-    import joblib  # noqa: PLC0415 - not a dependency
-
-    from remotely.pools.joblib_backend import RemotelyBackend  # noqa: PLC0415 - it imports joblib
-
-    joblib.register_parallel_backend("remotely", RemotelyBackend)
