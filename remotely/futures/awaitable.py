@@ -12,8 +12,10 @@ callback has run.
 """
 
 import sys
+import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
+from concurrent.futures._base import PENDING, RUNNING
 from contextlib import suppress
 from contextvars import Context
 from typing import Any, TypeVar
@@ -24,7 +26,15 @@ R = TypeVar("R")
 class AwaitableFuture(Future[R]):
     """A future that threads can wait for, and that coroutines can await."""
 
-    _done_callbacks: list[Any]  # of the base class
+    _state: str  # of the base class, as the next two
+    _condition: threading.Condition
+    _done_callbacks: list[Any]
+
+    def set_waiting(self) -> None:
+        """Take back `set_running_or_notify_cancel`: it does not run after all."""
+        with self._condition:
+            if self._state == RUNNING:
+                self._state = PENDING
 
     def __await__(self) -> Generator[Any, None, R]:
         import asyncio  # noqa: PLC0415 - slow to import, and async code has imported it

@@ -30,7 +30,7 @@ import operator
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures import as_completed as _as_completed
 from contextvars import Context
@@ -171,6 +171,13 @@ class CallFuture(AwaitableFuture[R]):
         a second, and not at all in a running event loop.  If the actor confirms later, the future
         is cancelled then.
         """
+        return self._cancel(waits=running_loop() is None)
+
+    def cancel_soon(self) -> None:
+        """Cancel the call if it has not begun, without waiting for its actor to confirm."""
+        self._cancel(waits=False)
+
+    def _cancel(self, waits: bool) -> bool:
         receiver = self.receiver
         if self.answered or receiver is None:
             return self.cancelled()
@@ -179,7 +186,7 @@ class CallFuture(AwaitableFuture[R]):
                 recalled = receiver.recall(self)
                 if recalled:
                     self.settle_cancelled()
-            if not recalled and receiver.cancel(self, waits=running_loop() is None):
+            if not recalled and receiver.cancel(self, waits):
                 self.settle_cancelled()
         finally:  # the end of the shield may raise a delayed interrupt
             self.run_callbacks()
@@ -433,6 +440,11 @@ def failed(
     future.on_unretrieved = on_unretrieved
     future.set_exception(error)
     return future
+
+
+def futures_among(named: Sequence[codec.NamedReference]) -> list[CallFuture[Any]]:
+    """Return the futures among the arguments of a call."""
+    return [thing for thing, _ in named if isinstance(thing, CallFuture)]
 
 
 def wait_for(futures: Iterable[CallFuture[Any]]) -> None:

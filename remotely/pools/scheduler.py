@@ -14,17 +14,21 @@ are sent without holding the lock, because a job that cannot be sent runs its ca
 
 If a member got its next job only after replying to the last one, it would be idle for a round trip
 in between, which is longer than a tiny function runs.  So it is sent jobs for the next `AHEAD_S`,
-estimated from its pace.  If a job takes longer than that, this is one job, so no job waits behind a
-long one while another member is idle.  Near the end, no member gets more than its share of the
-remaining jobs.
+estimated from its pace.  If a job takes longer than that, this is one job.  Near the end, no member
+gets more than its share of the remaining jobs.  If a job that others were sent behind takes long
+after all, these are taken back: its member is asked not to begin them, and confirms each.  They are
+the next to be sent, to other members.
+
+A job with a future among its arguments is assigned once that is done, so that it keeps no member
+waiting.
 
 When the script ends, jobs are waited for before the connection is closed, as the standard library
 does for its executors, and by the same means: a hook that runs after the main thread has ended, and
 before functions of `atexit`.  From then on, jobs are refused.
 
 The recruiter has a thread while the pool wants members, because starting one takes time, and may
-have to wait for room; and while it may retire members, since they take room from others.  The
-`Staffing` of a pool decides how many members it has.
+have to wait for room; while it may retire members, since they take room from others; and while jobs
+are sent ahead, to take them back.  The `Staffing` of a pool decides how many members it has.
 """
 
 import functools
@@ -44,6 +48,8 @@ from remotely.engine import Engine, Prepared
 from remotely.errors import ActorDied, NotConnected, WorkerLost
 from remotely.futures import unfinished
 from remotely.futures.awaitable import AwaitableFuture
+from remotely.futures.future import CallFuture
+from remotely.futures.reference import DependencyCallback
 from remotely.machine.shield import Condition, RLock, shield
 from remotely.protocol.lease import DRAIN_S
 from remotely.values import raised_error
@@ -51,6 +57,7 @@ from remotely.values.unpicklable import PartNames
 
 AHEAD_S = 0.02
 MOST_AHEAD = 64
+TAKE_BACK_S = 0.1  # five times as long as a member was expected to take
 RETRY_S = 0.5  # while jobs wait and the cluster has no room
 _WEIGHT = 0.25  # of the newest call in the mean
 
@@ -99,17 +106,19 @@ class Pace:
 class Job:
     """One call that any member may run, and its caller's future.
 
-    what     names it in messages
-    send     sends it to a member: the same bytes each time, since it may wait or be retried
-    retries  how often it may be retried if its outcome is lost
+    what      names it in messages
+    prepared  sends it to a member: the same bytes each time, since it may wait or be retried
+    retries   how often it may be retried if its outcome is lost
+    call      its call to the member that it was sent to
     """
 
-    __slots__ = ("future", "has_begun", "lost", "retries", "send", "sent", "what")
+    __slots__ = ("call", "future", "has_begun", "lost", "prepared", "retries", "sent", "what")
 
     def __init__(self, what: str, retries: int) -> None:
         self.what = what
-        self.send: Prepared
+        self.prepared: Prepared
         self.retries = retries
+        self.call: CallFuture[Any] | None = None
         self.future: AwaitableFuture[Any] = AwaitableFuture()
         self.has_begun = False
         self.sent = 0.0
@@ -120,6 +129,11 @@ class Job:
         if not self.has_begun:
             self.has_begun = self.future.set_running_or_notify_cancel()
         return self.has_begun
+
+    def take_back(self) -> None:
+        """Mark it as waiting again: its member has not begun it."""
+        self.has_begun = False
+        self.future.set_waiting()
 
     def settle(self, value: Any, error: BaseException | None) -> None:
         """Give its caller the outcome.  Call without a lock: this runs the user's callbacks."""
@@ -134,10 +148,16 @@ class Member:
 
     def __init__(self, handle: Any, at_a_time: int) -> None:
         self.handle = handle
-        self.jobs: set[Job] = set()
+        self.jobs: dict[Job, None] = {}  # in the order in which they were sent
         self.idle_since = 0.0
+        self.answered = 0.0  # when it last replied, or was sent a job while it had none
         self.pace = Pace(at_a_time)
         self.is_gone = False
+
+    def add(self, job: Job) -> None:
+        if not self.jobs:
+            self.answered = time.monotonic()
+        self.jobs[job] = None
 
 
 class Scheduler:
@@ -148,12 +168,14 @@ class Scheduler:
         self._lock = RLock()
         self._changed = Condition(self._lock)
         self._waiting: deque[Job] = deque()
+        self._unready: dict[Job, None] = {}  # they wait for futures among their arguments
         self._members: dict[int, Member] = {}  # oldest first
         self._idle: dict[int, Member] = {}  # with fewer jobs than `at_a_time`, longest idle first
         self._at_a_time = at_a_time
         self._unsettled = 0  # jobs without an outcome
         self._is_closed = False
         self._has_ended = False
+        self._takes_back = False  # whether the recruiter's thread looks after jobs sent ahead
         self._ends_when_done = False  # whether members end with the last job
         self._recruiter = Recruiter(self, staffing)
         _schedulers.add(self)
@@ -188,9 +210,9 @@ class Scheduler:
                 self._feed(member)
 
     def demand(self) -> tuple[int, int]:
-        """Return how many jobs and members there are."""
+        """Return how many jobs could run, and how many members there are."""
         with self._lock:
-            return self._unsettled, len(self._members)
+            return self._unsettled - len(self._unready), len(self._members)
 
     def retire_idle(self, idle_s: float) -> float | None:
         """Retire members that have had no job for `idle_s`.
@@ -207,6 +229,31 @@ class Scheduler:
                 return None
             idle = [m.idle_since for m in self._idle.values() if not m.jobs]
         return min(idle, default=since + idle_s) - since  # the retired end as `gone` is dropped
+
+    def give_back_idle(self) -> None:
+        """Retire all idle members at once, unless idle members are kept."""
+        if self._recruiter.idle_s < math.inf:
+            self.retire_idle(0.0)
+
+    def take_back(self) -> float | None:
+        """Take back the jobs that were sent ahead to members whose current job takes long.
+
+        Returns the seconds until others may have to be taken back; None if none are sent ahead.
+        """
+        behind: list[CallFuture[Any]] = []
+        with self._lock:
+            late = time.monotonic() - TAKE_BACK_S
+            ahead = [m for m in self._members.values() if len(m.jobs) > self._at_a_time]
+            if len(self._members) > 1:
+                for member in ahead:
+                    if member.answered < late:
+                        sent = [job.call for job in member.jobs][self._at_a_time :]
+                        behind += [call for call in sent if call is not None]
+                        member.answered = math.inf  # until its next reply
+            self._takes_back = bool(ahead)
+        for call in reversed(behind):  # each goes to the front of those that wait
+            call.cancel_soon()
+        return TAKE_BACK_S if ahead else None
 
     def fail_waiting(self, error: BaseException) -> None:
         """Fail the waiting jobs: there is no member, and there will be none."""
@@ -233,7 +280,7 @@ class Scheduler:
         """
         job = Job(_name_of(names) or method, retries)
         try:
-            job.send = self._prepare(method, args, kwargs, names)
+            job.prepared = self._prepare(method, args, kwargs, names)
         except Exception as error:
             job.settle(None, error.with_traceback(None))
             return job.future
@@ -242,18 +289,48 @@ class Scheduler:
                 raise RuntimeError("cannot schedule new futures after shutdown")
             if _script_has_ended:
                 raise RuntimeError("cannot schedule new futures after interpreter shutdown")
-            if (member := self._next_idle()) is not None:
-                job.begin()
-                member.jobs.add(job)
-                self._update_idle(member)
-            else:
-                self._waiting.append(job)
             self._unsettled += 1
+            if is_ready := all(need.done() for need in job.prepared.needs):
+                member = self._assign(job)
+            else:
+                self._unready[job] = None
+        if is_ready:
+            self._begin(job, member)
+        else:
+            self._await_needs(job)
+        return job.future
+
+    def _await_needs(self, job: Job) -> None:
+        """Assign a job when the futures among its arguments are done."""
+        for need in job.prepared.needs:
+            if not need.done():
+                need.add_done_callback(DependencyCallback(lambda _: self._await_needs(job)))
+                return
+        with shield, self._lock:
+            if job not in self._unready:  # `close` has cancelled it
+                return
+            del self._unready[job]
+            member = self._assign(job)
+        self._begin(job, member)
+
+    def _assign(self, job: Job) -> Member | None:
+        """With the lock: assign a job to an idle member; if there is none, it waits."""
+        member = self._next_idle()
+        if member is None:
+            self._waiting.append(job)
+        elif job.begin():
+            member.add(job)
+            self._update_idle(member)
+        return member
+
+    def _begin(self, job: Job, member: Member | None) -> None:
+        """Send a job to the member that it was assigned to."""
         if member is None:
             self._recruiter.check()
+        elif not job.has_begun:  # its caller has cancelled it
+            self._job_done()
         elif not self._send(member, job):
             self._feed(member)
-        return job.future
 
     def _feed(self, member: Member) -> None:
         """Send a member waiting jobs, up to its limit."""
@@ -264,15 +341,18 @@ class Scheduler:
                 limit = member.pace.limit(len(self._waiting), len(self._members))
                 if not self._waiting or len(member.jobs) >= limit:
                     self._update_idle(member)
-                    return
+                    break
                 job = self._waiting.popleft()
                 begins = job.begin()
                 if begins:
-                    member.jobs.add(job)
+                    member.add(job)
             if begins:
                 self._send(member, job)
             else:
                 self._job_done()
+        if len(member.jobs) > self._at_a_time and not self._takes_back:
+            self._takes_back = True
+            self._recruiter.look()
 
     def _update_idle(self, member: Member) -> None:
         """With the lock: move a member to the end of the idle ones if it is idle."""
@@ -291,12 +371,12 @@ class Scheduler:
         """Send a job to a member; if that fails, give its caller the error and return false."""
         job.sent = time.monotonic()
         try:
-            future = job.send(remote_of(member.handle))
+            job.call = future = job.prepared.send(remote_of(member.handle))
             future.on_unretrieved = None  # the caller has the job's future
             future.add_done_callback(functools.partial(self._answered, member, job))
         except BaseException as error:  # for example, the cluster is gone, or Ctrl-C
             with self._lock:
-                member.jobs.discard(job)
+                member.jobs.pop(job, None)
             self._settle(job, None, error)
             if not isinstance(error, Exception):
                 raise
@@ -304,18 +384,38 @@ class Scheduler:
         return True
 
     def _answered(self, member: Member, job: Job, future: Future[Any]) -> None:
+        job.call = None
+        if future.cancelled():
+            self._taken_back(member, job)
+            return
         error = future.exception()
         is_lost = isinstance(error, ActorDied | WorkerLost) and not raised_error.was_raised(error)
         with self._lock:
-            member.jobs.discard(job)
+            member.jobs.pop(job, None)
             if not is_lost:
-                member.pace.note(job.sent, time.monotonic())
+                member.answered = time.monotonic()
+                member.pace.note(job.sent, member.answered)
         if is_lost:
             assert error is not None
             self._lost(member, job, error)
         else:
             self._feed(member)
             self._settle(job, None if error else future.result(), error)
+
+    def _taken_back(self, member: Member, job: Job) -> None:
+        """Give a job that its member has not begun to another one."""
+        with self._lock:
+            member.jobs.pop(job, None)
+            job.take_back()
+            is_to_run = not self._has_ended
+            if is_to_run:
+                self._waiting.appendleft(job)
+            idle = self._next_idle()
+        if not is_to_run:
+            self._cancel(job)
+        elif idle is not None:
+            self._feed(idle)
+        self._recruiter.check()
 
     def _lost(self, member: Member, job: Job, error: BaseException) -> None:
         may_have_run = getattr(error, "may_have_run", True)
@@ -377,21 +477,27 @@ class Scheduler:
             self._unsettled += 1  # so that the members do not end during this function
             if cancel:
                 cancelled, self._waiting = self._waiting, cancelled
+                cancelled.extend(self._unready)
+                self._unready.clear()
         for job in cancelled:
-            if job.future.cancel():
-                job.begin()  # notifies `wait` and `as_completed`
-                self._job_done()
-            else:
-                self._settle(job, None, job.lost)
+            self._cancel(job)
         self._job_done()
         if wait:
             self.wait()
             self.end(DRAIN_S)
 
+    def _cancel(self, job: Job) -> None:
+        """Cancel a job that no member has."""
+        if job.future.cancel():
+            job.begin()  # notifies `wait` and `as_completed`
+            self._job_done()
+        else:
+            self._settle(job, None, job.lost)
+
     def unfinished(self) -> list[str]:
         """Return the names of the jobs without an outcome.  Takes no lock."""
         sent = [job for member in [*self._members.values()] for job in [*member.jobs]]
-        return [job.what for job in (*sent, *self._waiting.copy())]
+        return [job.what for job in (*sent, *self._waiting.copy(), *self._unready.copy())]
 
     def wait(self) -> None:
         """Return when every job has its outcome."""
@@ -429,6 +535,12 @@ def _finish_jobs() -> None:
         scheduler.wait()  # takes the lock, so it sees the jobs that were accepted before
 
 
+def give_back_idle() -> None:
+    """End the idle processes of all executors, since somebody waits for room.  Thread-safe."""
+    for scheduler in list(_schedulers):
+        scheduler.give_back_idle()
+
+
 with suppress(RuntimeError):  # the script has ended already
     threading._register_atexit(_finish_jobs)  # type: ignore[attr-defined]
 os.register_at_fork(after_in_child=_schedulers.clear)  # these jobs are the parent's
@@ -450,6 +562,16 @@ class Recruiter:
         self._why = error
         self._staffing.member_lost()
 
+    @property
+    def idle_s(self) -> float:
+        """The time without a job after which a member is retired."""
+        return self._staffing.idle_s
+
+    def look(self) -> None:
+        """Have the thread look after the members.  Never blocks, and any thread may call this."""
+        if not self._staffing.is_immediate:
+            self._begin_thread()
+
     def check(self) -> None:
         """Start members if they are needed.  Never blocks, and any thread may call this."""
         jobs, members = self._scheduler.demand()
@@ -458,8 +580,8 @@ class Recruiter:
                 self._scheduler.fail_waiting(self._why)
         elif self._staffing.is_immediate:
             self._scheduler.add(self._staffing.make(jobs, members))
-        else:
-            self._begin()
+        elif (error := self._begin_thread()) is not None:
+            self._scheduler.fail_waiting(error)
 
     def stop(self) -> None:
         """Start no more members; one that is starting is ended when it has started."""
@@ -473,19 +595,20 @@ class Recruiter:
         if thread is not None and thread is not threading.current_thread():
             thread.join(RETRY_S)
 
-    def _begin(self) -> None:
+    def _begin_thread(self) -> Exception | None:
+        """Start the thread, or wake it; return the error if no further thread can be started."""
         with self._lock:
             if self._thread is not None or self._stopped.is_set():
                 self._wake.set()
-                return
+                return None
             name = "remotely-recruiter"
             self._thread = threading.Thread(target=self._run, name=name, daemon=True)
             try:
                 self._thread.start()
-                return
-            except RuntimeError as error:  # no further thread can be started
-                self._thread, failure = None, error
-        self._scheduler.fail_waiting(failure)
+            except RuntimeError as error:
+                self._thread = None
+                return error
+        return None
 
     def _run(self) -> None:
         continues = True
@@ -498,7 +621,9 @@ class Recruiter:
                 continues = self._rest()
         self._thread = None
         if not continues:
-            self.check()  # calls of `check` meanwhile have left it to this thread
+            self.check()  # calls of `check` and `look` meanwhile have left it to this thread
+            if self._wake.is_set():
+                self.look()
 
     def _start_members(self, jobs: int, members: int) -> None:
         try:
@@ -510,7 +635,8 @@ class Recruiter:
 
     def _rest(self) -> bool:
         """Wait until there may be work; return false if there is nothing to wait for."""
-        pause_s = self._scheduler.retire_idle(self._staffing.idle_s)
-        if pause_s is not None:
-            self._wake.wait(pause_s)
-        return pause_s is not None
+        pauses_s = self._scheduler.retire_idle(self.idle_s), self._scheduler.take_back()
+        wanted_s = [pause_s for pause_s in pauses_s if pause_s is not None]
+        if wanted_s:
+            self._wake.wait(min(wanted_s))
+        return bool(wanted_s)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import CancelledError, as_completed, wait
@@ -21,6 +22,8 @@ from remotely.api import connection
 from remotely.engines.in_process import InProcess
 from remotely.errors import ActorDied, NotPicklable, RemoteTraceback
 from remotely.machine import this_machine
+from remotely.pools.executor import IDLE_S
+from remotely.pools.scheduler import give_back_idle
 from tests.clusters import Here, processes, wait_until
 from tests.every_way_to_wait import run_in
 from tests.remotely.counter import Counter
@@ -59,6 +62,16 @@ def die_at_first(file: Path) -> int:
         return os.getpid()
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError
+
+
+@remotely.remote_class(cpus=0)
+class Gate:
+    def wait(self, file: Path) -> str:
+        wait_for(file)
+        return "opened"
+
+    def fail(self) -> None:
+        raise ValueError("gate")
 
 
 def die_at_first_again(file: Path) -> int:
@@ -175,6 +188,54 @@ def test_a_long_call_does_not_hold_up_the_calls_of_other_processes(
         assert [future.result(40) for future in short] == [n * n for n in range(50)]
         assert not long.done()
         (tmp_path / "go").touch()
+
+
+def test_calls_sent_ahead_of_a_long_one_go_to_other_processes(here: None, tmp_path: Path) -> None:
+    with remotely.Executor(2) as executor:
+        assert sum(executor.map(square, range(300))) > 0  # so that calls are sent ahead
+        quick = [executor.submit(square, n) for n in range(200)]
+        long = executor.submit(wait_for, tmp_path / "go")
+        quick += [executor.submit(square, n) for n in range(200)]
+        assert [call.result(20) for call in quick] == [n * n for n in range(200)] * 2
+        assert not long.done()
+        (tmp_path / "go").touch()
+        assert long.result(40)
+
+
+def test_a_call_that_was_taken_back_can_be_cancelled(here: None, tmp_path: Path) -> None:
+    with remotely.Executor(2) as executor:
+        assert sum(executor.map(square, range(300))) > 0
+        calls = [executor.submit(wait_for, tmp_path / "go") for _ in range(40)]
+        wait_until(lambda: sum(call.running() for call in calls) == 2, "the others are taken back")
+        executor.shutdown(wait=False, cancel_futures=True)
+        (tmp_path / "go").touch()
+        assert sum(call.cancelled() for call in calls) == 38
+        assert len([call.result(40) for call in calls if not call.cancelled()]) == 2
+
+
+def test_a_call_that_waits_for_an_argument_keeps_no_process(here: None, tmp_path: Path) -> None:
+    gate = Gate()
+    with remotely.Executor(1) as executor:
+        late = gate.wait.submit(tmp_path / "go")
+        calls = [executor.submit(str, late) for _ in range(3)]
+        assert executor.submit(square, 3).result(40) == 9
+        assert calls[0].cancel()
+        assert not calls[1].running()
+        (tmp_path / "go").touch()
+        assert [call.result(40) for call in calls[1:]] == ["opened", "opened"]
+        failed = gate.fail.submit()
+        with pytest.raises(ValueError, match="gate"):
+            executor.submit(str, failed).result(40)
+
+
+def test_idle_processes_are_given_back_when_somebody_needs_room(here: None) -> None:
+    with remotely.Executor(1) as executor:
+        assert list(executor.map(square, range(4))) == [0, 1, 4, 9]
+        begin = time.monotonic()
+        give_back_idle()
+        wait_until(lambda: not remotely.status().actors, "its processes have ended")
+        assert time.monotonic() - begin < IDLE_S
+        assert executor.submit(square, 2).result(40) == 4
 
 
 def test_there_are_as_many_processes_as_there_is_room_and_at_most_max_workers(
