@@ -64,8 +64,9 @@ from remotely.guest.serve import serve
 from remotely.objects.batching import batched
 from remotely.objects.marks import idempotent, method, timeout
 from remotely.other_names import no_such_name
-from remotely.pools.executor import Executor, register_joblib
+from remotely.pools.executor import Executor
 from remotely.pools.pool import Pool
+from remotely.pools.registration import register_joblib
 from remotely.values.shared_array import SharedArray
 
 __version__ = "0.1.0"

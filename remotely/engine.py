@@ -6,7 +6,7 @@ Another engine must implement these fifteen verbs, and declare which promises it
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -109,7 +109,17 @@ class RemoteActor:
         self.engine.release(self)
 
 
-Prepared = Callable[[RemoteActor], CallFuture[Any]]
+class Prepared(NamedTuple):
+    """A call with its arguments, pickled.
+
+    send    sends it to an actor; may be called repeatedly, and in the background
+    needs   the futures among its arguments: until they are done, it would wait at its actor
+    """
+
+    send: Callable[[RemoteActor], CallFuture[Any]]
+    needs: Sequence[CallFuture[Any]] = ()
+
+
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -152,10 +162,7 @@ class Engine(Protocol):
     def prepare(
         self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], names: PartNames = ""
     ) -> Prepared:
-        """Pickle the arguments of a call; return a function that sends the call to an actor.
-
-        It may be called repeatedly, and in the background.  Errors call the arguments `names`.
-        """
+        """Pickle the arguments of a call, which is sent later.  Errors call them `names`."""
 
     def get(self, remotes: Sequence[RemoteActor], name: str) -> list[CallFuture[Any]]:
         """Read an attribute of each."""

@@ -8,6 +8,7 @@ whatever the error is.  Nothing is ever retried silently.
 
 import copy
 from concurrent.futures import TimeoutError as FutureTimeout
+from pickle import PicklingError
 
 
 class RemotelyError(Exception):
@@ -46,7 +47,7 @@ class VersionMismatch(RemotelyError):
     """
 
 
-class NotPicklable(RemotelyError, TypeError):
+class NotPicklable(RemotelyError, TypeError, PicklingError):
     """An argument, result or class cannot be pickled.
 
     Whose fault: your value's: it contains a lock, a socket, an open file or a generator.

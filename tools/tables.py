@@ -239,7 +239,8 @@ def errors() -> str:
 
 def _head_of(error: type[Exception]) -> list[str]:
     """Return an error's name with its built-in base classes, and its meaning."""
-    also = [base.__name__ for base in error.__bases__ if base.__module__ == "builtins"]
+    others = ("builtins", "_pickle")
+    also = [base.__name__ for base in error.__bases__ if base.__module__ in others]
     kind = "".join(f", a `{name}`" for name in also if name != "Exception")
     means = _paragraphs(error)[0].replace("`still_running`:", "`still_running` is")
     return [f"`{error.__name__}`{kind}", means]

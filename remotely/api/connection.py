@@ -16,6 +16,7 @@ from remotely import arguments
 from remotely.arguments import suggests
 from remotely.engine import Engine
 from remotely.errors import NotConnected, RemotelyError
+from remotely.futures import unfinished
 from remotely.machine.gpus import Gpus, Offer, choose
 from remotely.machine.shield import RLock
 from remotely.protocol.address import FORKED, SHARED
@@ -270,6 +271,7 @@ def _at_exit() -> None:
     _silence_daemon_threads()
     _shut_down_by = threading.get_ident()  # even if this process never connected
     with contextlib.suppress(KeyboardInterrupt):
+        unfinished.report()
         shutdown()
 
 

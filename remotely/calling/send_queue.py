@@ -43,7 +43,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from remotely.calling.actor import CalledActor
 from remotely.calling.threads import Threads
 from remotely.errors import ActorDied, RemotelyError, WorkerLost
-from remotely.futures import wakeup
+from remotely.futures import unfinished, wakeup
 from remotely.futures.future import CallFuture
 from remotely.futures.reference import DependencyCallback
 from remotely.machine.shield import RLock, shield
@@ -159,6 +159,10 @@ class Queue(Generic[M]):
             self._calls[call.future] = call
             heapq.heappush(self._order, call)
 
+    def futures(self) -> list[CallFuture[Any]]:
+        """Return the futures of its calls.  Thread-safe."""
+        return [*self._calls]
+
     def first(self) -> QueuedCall[M] | None:
         while self._order:
             call = self._order[0]
@@ -197,6 +201,7 @@ class SendQueues(Generic[M]):
         self._lock = RLock()  # a done-callback on the same thread may add a call
         self._waiting: set[CalledActor] = set()
         self._closed: RemotelyError | None = None
+        unfinished.watch(self)
 
     def add(
         self,
@@ -237,6 +242,12 @@ class SendQueues(Generic[M]):
         if wakeup.sleepers:
             wakeup.wake(call.actor)
         return not call.future.done()
+
+    def unfinished(self) -> list[str]:
+        """Return the names of the submitted calls in the queues.  Takes no lock."""
+        queues = [actor.queue for actor in [*self._waiting]]
+        calls = [call for queue in queues if queue is not None for call in queue.futures()]
+        return [call.what for call in calls if call.is_left_behind]
 
     def close(self, error: RemotelyError) -> None:
         """Fail all queued calls.  None of them has run."""

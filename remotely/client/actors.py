@@ -27,6 +27,7 @@ from functools import partial
 from typing import Any
 
 from remotely.calling.actor import MadeFrom, Names, restart
+from remotely.calling.spare import is_spare
 from remotely.client.bulk_transfer import BulkTransfer
 from remotely.client.calls import Calls
 from remotely.client.channel import Shared
@@ -187,6 +188,7 @@ class Actors:
             python=this_machine.PYTHON,
             env=options.env,
             modules=heavy_modules(),
+            is_spare=is_spare(cls),
         )
         actor = self._state(request, owned=not options.detached)
         self._known[request.actor] = actor

@@ -27,7 +27,7 @@ from remotely.client.master_session import SHUT_DOWN, MasterSession
 from remotely.client.ref import Ref
 from remotely.engine import Prepared, RemoteActor
 from remotely.errors import NotConnected, RemotelyError
-from remotely.futures.future import CallFuture
+from remotely.futures.future import CallFuture, futures_among
 from remotely.futures.reference import StoredResult
 from remotely.futures.unretrieved import OnUnretrieved
 from remotely.machine.shield import RLock
@@ -72,7 +72,7 @@ class Message:
         self.name = name
         self.value = value
         self.refs = [thing for thing, _ in named if isinstance(thing, Ref)]
-        self._futures = [thing for thing, _ in named if isinstance(thing, CallFuture)]
+        self._futures = futures_among(named)
         self._named = named
         self._transfers = transfers
         self._ship = ship
@@ -191,7 +191,14 @@ class Calls:
     ) -> Prepared:
         encoded, named = codec.encode_arguments((), method, args, kwargs, names)
         kept = own(encoded)
-        return lambda remote: self.send((remote,), Kind.CALL, method, kept, True, 0, named)[0]
+        futures = futures_among(named)
+        for future in futures:
+            future.is_passed_on = True  # if it is not done, it keeps its result as it arrives
+
+        def send(remote: RemoteActor) -> CallFuture[Any]:
+            return self.send((remote,), Kind.CALL, method, kept, True, 0, named)[0]
+
+        return Prepared(send, futures)
 
     def get(self, remotes: Sequence[RemoteActor], name: str) -> list[CallFuture[Any]]:
         return self.send(remotes, Kind.GET, name, NOTHING, len(remotes) > 1)

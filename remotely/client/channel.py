@@ -310,6 +310,10 @@ class Channel:
         """The number of pending calls.  Thread-safe."""
         return len(self._pending)
 
+    def unfinished(self) -> list[str]:
+        """Return the names of the submitted calls among the pending ones.  Thread-safe."""
+        return [call.what for call in [*self._pending.values()] if call.is_left_behind]
+
     @property
     def connected(self) -> bool:
         """Whether the connection was ever established, as far as the loop knows."""
@@ -538,8 +542,8 @@ class Channel:
         """Ask the actor not to begin a call that was sent; true if the call will never run.
 
         The request goes through the master.  The answer arrives over the call's own connection, as
-        the reply to a call that was never sent: see actor/dispatch.py.  This waits for it only with
-        `waits`; in any case, the reply to a cancelled call says that it was cancelled.
+        the reply to a call that was never sent: see actor/dispatch.py.  Without `waits`, the future
+        is cancelled when it arrives.
         """
         waits = waits and not self._loop.is_own_thread()  # the loop's thread receives the answer
         answer: CallFuture[bool] = CallFuture("a cancellation")
@@ -547,8 +551,7 @@ class Channel:
             if self._pending.get(future.call_id) is not future:
                 return False
             answer.call_id, answer.receiver = next(self._ids), self
-            if waits:
-                self._pending[answer.call_id] = answer
+            self._pending[answer.call_id] = answer
         self._session.send(
             control.Cancel(
                 actor=self.location.actor,
@@ -558,6 +561,7 @@ class Channel:
             )
         )
         if not waits:
+            answer.add_done_callback(partial(self._cancelled, future))
             return False
         try:
             never_runs = answer.result(CANCEL_REPLY_S)
@@ -568,6 +572,14 @@ class Channel:
             if never_runs:  # its reply, which says the same, is not needed
                 self._pending.pop(future.call_id, None)
         return never_runs
+
+    def _cancelled(self, future: CallFuture[Any], answer: Any) -> None:
+        """Settle a future whose cancellation nobody waits for, if it came in time."""
+        if answer.exception() is None and answer.result():
+            with self._lock:
+                self._pending.pop(future.call_id, None)  # its reply says the same
+            future.settle_cancelled()
+            future.run_callbacks()
 
     # --- receiving --------------------------------------------------------------------------------
 

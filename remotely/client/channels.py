@@ -16,7 +16,7 @@ from remotely.client.end_errors import connection_error, end_error
 from remotely.client.master_session import SHUT_DOWN, Question
 from remotely.engine import Engine
 from remotely.errors import NoResources, NotConnected, RemotelyError
-from remotely.futures import wakeup
+from remotely.futures import unfinished, wakeup
 from remotely.futures.future import CallFuture
 from remotely.machine.shield import RLock
 from remotely.protocol import control
@@ -130,6 +130,7 @@ class Channels:
         self._open: set[Channel] = set()
         self._opening = RLock()  # held to open a channel, and to forbid that at the end
         self._is_closed = False
+        unfinished.watch(self)
 
     def connected(self, actor: ActorState) -> Channel:
         """Return the actor's channel, connected; open one if it has none.
@@ -236,6 +237,10 @@ class Channels:
         """Return the number of pending calls of each actor that has any."""
         channels = [(channel.location.actor, channel.unanswered) for channel in list(self._open)]
         return {actor: calls for actor, calls in channels if calls}
+
+    def unfinished(self) -> list[str]:
+        """Return the names of the submitted calls that were sent.  Takes no lock."""
+        return [name for channel in list(self._open) for name in channel.unfinished()]
 
     def locate(self, actor: ActorState, unreached: bool = False) -> None:
         """Ask the master for an actor's location.  Raises an error if the actor has ended.

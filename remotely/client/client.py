@@ -21,6 +21,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+from remotely.calling import spare
 from remotely.client.actors import Actors
 from remotely.client.bulk_transfer import Stores
 from remotely.client.calls import Calls
@@ -167,6 +168,8 @@ class Client:
                 self._actors.on_death(obituary)
             case control.Held(actor=actor):
                 self._actors.on_held(actor)
+            case control.RoomWanted():
+                spare.give_back()
             case control.Printed():
                 self._display.show(message)
             case control.Logged():

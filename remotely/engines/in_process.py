@@ -91,7 +91,9 @@ class InProcess:
     def prepare(
         self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], names: PartNames = ""
     ) -> Prepared:
-        return lambda remote: self.call((remote,), method, args, kwargs, background=True)[0]
+        return Prepared(
+            lambda remote: self.call((remote,), method, args, kwargs, background=True)[0]
+        )
 
     def get(self, remotes: Sequence[RemoteActor], name: str) -> list[CallFuture[Any]]:
         def read(target: Any) -> Any:

@@ -27,17 +27,18 @@ Over 250 lines: the class implements everything of the base class, without its C
 import contextlib
 import logging
 import operator
-import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures import as_completed as _as_completed
+from contextvars import Context
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from remotely.errors import CallTimeout, RemotelyError, RemoteTraceback, in_doubt
 from remotely.futures import wakeup
+from remotely.futures.awaitable import AwaitableFuture, running_loop, where_it_runs
 from remotely.futures.reference import DependencyCallback, StoredResult, refuse
 from remotely.futures.unretrieved import OnUnretrieved, UnretrievedReport
 from remotely.machine.shield import Condition, is_for_main, shield
@@ -112,7 +113,7 @@ class Counts(Protocol):
 FETCH_WAIT_S = 2.0  # for another thread that fetches the same result, before it is fetched again
 
 
-class CallFuture(Future[R]):
+class CallFuture(AwaitableFuture[R]):
     """The outcome of one call.  It can be cancelled until the call begins."""
 
     on_unretrieved: OnUnretrieved | None = None  # called with an error that was never retrieved
@@ -175,6 +176,13 @@ class CallFuture(Future[R]):
         a second, and not at all in a running event loop.  If the actor confirms later, the future
         is cancelled then.
         """
+        return self._cancel(waits=running_loop() is None)
+
+    def cancel_soon(self) -> None:
+        """Cancel the call if it has not begun, without waiting for its actor to confirm."""
+        self._cancel(waits=False)
+
+    def _cancel(self, waits: bool) -> bool:
         receiver = self.receiver
         if self.answered or receiver is None:
             return self.cancelled()
@@ -183,7 +191,7 @@ class CallFuture(Future[R]):
                 recalled = receiver.recall(self)
                 if recalled:
                     self.settle_cancelled()
-            if not recalled and receiver.cancel(self, waits=not _is_in_event_loop()):
+            if not recalled and receiver.cancel(self, waits):
                 self.settle_cancelled()
         finally:  # the end of the shield may raise a delayed interrupt
             self.run_callbacks()
@@ -334,6 +342,11 @@ class CallFuture(Future[R]):
         return not self.is_passed_on or not all(type(c) is DependencyCallback for c in callbacks)
 
     @property
+    def is_left_behind(self) -> bool:
+        """Tell whether this is a submitted call, and its caller would miss its outcome."""
+        return self.on_unretrieved is not None and not self.done()
+
+    @property
     def has_callbacks(self) -> bool:
         """Tell whether any done-callbacks have not run yet."""
         return bool(self._done_callbacks)
@@ -355,22 +368,14 @@ class CallFuture(Future[R]):
                 raise
             log.exception("a done-callback of %s failed", self.what)
 
-    def add_done_callback(self, fn: Callable[[Future[R]], object]) -> None:
-        self._done_callbacks.append(fn)
+    def add_done_callback(
+        self, fn: Callable[[Future[R]], object], *, context: Context | None = None
+    ) -> None:
+        self._done_callbacks.append(where_it_runs(fn, context))
         if self.answered:
             self.run_callbacks()
         elif (receiver := self.receiver) is not None:
             receiver.receive_in_background()
-
-    def remove_done_callback(self, fn: Callable[[Future[R]], object]) -> None:
-        """Remove a callback that has not been called yet."""
-        with contextlib.suppress(ValueError):
-            self._done_callbacks.remove(fn)
-
-    def __await__(self) -> Generator[Any, None, R]:
-        import asyncio  # noqa: PLC0415 - slow to import, and async code has imported it
-
-        return asyncio.wrap_future(self).__await__()
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait for any outcome.  Raises CallTimeout after `timeout` seconds."""
@@ -450,11 +455,6 @@ def _raised_here(error: BaseException) -> bool:
     return error.__traceback__ is None or error.__traceback__.tb_next is None
 
 
-def _is_in_event_loop() -> bool:
-    asyncio = sys.modules.get("asyncio")
-    return asyncio is not None and asyncio._get_running_loop() is not None
-
-
 def completed(value: R) -> CallFuture[R]:
     """Return a future that is done."""
     future: CallFuture[R] = CallFuture("")
@@ -469,6 +469,11 @@ def failed(
     future.on_unretrieved = on_unretrieved
     future.set_exception(error)
     return future
+
+
+def futures_among(named: Sequence[codec.NamedReference]) -> list[CallFuture[Any]]:
+    """Return the futures among the arguments of a call."""
+    return [thing for thing, _ in named if isinstance(thing, CallFuture)]
 
 
 def wait_for(futures: Iterable[CallFuture[Any]]) -> None:

@@ -187,12 +187,12 @@ def merge(streams: Iterable[Iterator[T]]) -> Iterator[T]:
         while left:
             stream = ready.get()
             try:
-                item = next(stream)
+                item = [next(stream)]
             except StopIteration:
                 left -= 1
                 continue
             stream.when_ready(ready.put)
-            yield item
+            yield item.pop()  # which is not kept until the next one
     finally:
         for stream in members:
             stream.close()

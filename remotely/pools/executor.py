@@ -29,8 +29,10 @@ from remotely import arguments
 from remotely.api import connection
 from remotely.api.current_actor import heading
 from remotely.api.remote_class import as_placeable, check_options, make_on, remote_class
+from remotely.calling.spare import spare
 from remotely.engine import Engine, Options
 from remotely.errors import NotPicklable
+from remotely.futures.awaitable import AwaitableFuture
 from remotely.objects.marks import retries_of
 from remotely.pools.scheduler import Scheduler, Staffing
 from remotely.protocol.lease import CONNECT_S
@@ -54,13 +56,18 @@ class Outcomes(NamedTuple):
     errors: dict[int, raised_error.RaisedError]
 
     def each(self) -> Iterator[Any]:
-        """Yield the values; at the index of an error raise it, with its remote traceback."""
-        for i, value in enumerate(self.values):
+        """Yield the values; at the index of an error raise it, with its remote traceback.
+
+        Keeps no value that it has yielded.
+        """
+        self.values.reverse()
+        for i in range(len(self.values)):
             if i in self.errors:
                 raise raised_error.unpack(*self.errors[i])
-            yield value
+            yield self.values.pop()
 
 
+@spare
 @remote_class(cpus=1)  # explicit, so that CPUs limit the number of processes on every cluster
 class Runner:
     """An actor of an Executor: runs functions, one by one or in chunks."""
@@ -99,7 +106,8 @@ class Executor(futures.Executor):
     options       of each process, as in `remotely.options`: `cpus`, `gpus`, `memory`, `env`
 
     A process starts when there is work for it, and ends after ten seconds without work.  Leaving
-    the `with` block waits for running calls, unless Ctrl-C interrupts it: then they are ended.
+    the `with` block, and the end of the script, wait for all calls, unless Ctrl-C interrupts that:
+    then they are ended.
     """
 
     def __init__(
@@ -119,7 +127,9 @@ class Executor(futures.Executor):
         self._scheduler = Scheduler(staffing)
         self._put = staffing.engine.put
 
-    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+    def submit(
+        self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> AwaitableFuture[R]:
         """Run `fn(*args, **kwargs)` in one of the processes, and return its future."""
         name = _name_of(fn)
         names = name, f"{name}: args", f"{name}: kwargs"
@@ -158,24 +168,20 @@ class Executor(futures.Executor):
             return self._scheduler.submit("run_chunk", (function, chunk), {}, retries, names)
 
         calls: Iterator[Future[Any]]
-        read: Callable[[Any], Iterator[Any]]
         if chunksize == 1:
-            calls, read = map(submit, items), _single
+            calls = map(submit, items)
         else:
             chunks = iter(lambda: tuple(itertools.islice(items, chunksize)), ())
-            calls, read = map(submit_chunk, chunks), Outcomes.each
+            calls = map(submit_chunk, chunks)
         pending = deque(itertools.islice(calls, buffersize))
-        return _results(pending, calls, read, deadline)
+        return _results(pending, calls, chunksize == 1, deadline)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Accept no further call; with `wait`, return when all calls and processes have ended.
 
-        Without `wait`, the processes end after the last call, and the interpreter waits for that.
+        Without `wait`, the processes end after the last call.
         """
-        scheduler = self._scheduler
-        scheduler.close(cancel_futures, wait)
-        if not wait and scheduler.is_busy:  # not a daemon, so the interpreter waits for it
-            threading.Thread(target=scheduler.wait, name="remotely-executor").start()
+        self._scheduler.close(cancel_futures, wait)
 
     def _put_once(self, function: Callable[..., Any]) -> Any:
         """Pickle a function once for all of its calls, unless it is sent by name.
@@ -249,7 +255,11 @@ class _AsManyAsFit(Staffing):
                 started.put(error)
 
         for _ in range(count):  # separately, since each is useful without the others
-            threading.Thread(target=start_one, name="remotely-recruiter", daemon=True).start()
+            thread = threading.Thread(target=start_one, name="remotely-recruiter", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # Python 3.12 starts no thread after the script has ended
+                start_one()
         errors = []
         for _ in range(count):
             if isinstance(one := started.get(), Exception):
@@ -258,8 +268,11 @@ class _AsManyAsFit(Staffing):
                 yield one
             del one
         self._has_room = not errors
-        if errors:
-            raise errors[0]
+        if errors:  # the frames of what is raised keep members, so no frame keeps the error
+            try:
+                raise errors.pop()
+            finally:
+                errors.clear()
 
     def member_lost(self) -> None: ...
 
@@ -284,37 +297,22 @@ def _retries_of(function: Any) -> int:
     return retries_of(function)
 
 
-def _single(value: Any) -> Iterator[Any]:
-    yield value
-
-
 def _results(
     pending: "deque[Future[Any]]",
     more: Iterator[Future[Any]],
-    read: Callable[[Any], Iterator[Any]],
+    is_single: bool,
     deadline: float | None,
 ) -> Iterator[Any]:
+    """Yield the results of the calls, and keep none of them."""
     try:
         while pending:
             timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
-            outcome = pending.popleft().result(timeout)
+            pending[0].exception(timeout)  # waits
             pending.extend(itertools.islice(more, 1))
-            yield from read(outcome)
+            if is_single:
+                yield pending.popleft().result()
+            else:
+                yield from pending.popleft().result().each()
     finally:
         for future in pending:
             future.cancel()
-
-
-def register_joblib() -> None:
-    """Make the cluster a backend of joblib, and so of scikit-learn.
-
-    Then `with joblib.parallel_config(backend="remotely"):` runs `joblib.Parallel`, and everything
-    that takes `n_jobs`, on the cluster.  Without `n_jobs`, all of its cores are used.  Further
-    arguments of `parallel_config` are those of `remotely.Executor`.  Raises ImportError without
-    joblib, which is not a dependency of remotely.
-    """
-    import joblib  # noqa: PLC0415 - not a dependency
-
-    from remotely.pools.joblib_backend import RemotelyBackend  # noqa: PLC0415 - it imports joblib
-
-    joblib.register_parallel_backend("remotely", RemotelyBackend)

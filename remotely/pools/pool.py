@@ -34,7 +34,9 @@ from remotely.api.group import Group
 from remotely.api.handle import MISSING, is_method, member_of
 from remotely.api.remote_class import as_placeable, make_on
 from remotely.engine import Engine
-from remotely.machine.shield import Condition
+from remotely.errors import MasterLost, NoResources
+from remotely.futures.awaitable import AwaitableFuture
+from remotely.machine.shield import Condition, RLock
 from remotely.objects.marks import retries_of
 from remotely.pools.scheduler import Scheduler, Staffing
 from remotely.protocol.lease import RESTARTS_WITHIN_S
@@ -91,7 +93,7 @@ class Pool(Generic[A]):
         /,
         *args: P.args,
         **kwargs: P.kwargs,
-    ) -> Future[R]:
+    ) -> AwaitableFuture[R]:
         """Run a method on the next idle member: `pool.submit(Actor.play, 3)`."""
         return self._scheduler.submit(self._name_of(method), args, kwargs, retries_of(method))
 
@@ -200,7 +202,7 @@ class Pool(Generic[A]):
         name, retries, submit = self._name_of(method), retries_of(method), self._scheduler.submit
         calls = (submit(name, args, {}, retries) for args in items)  # must not refer to the pool
         if self._is_immediate:
-            return (outcome(call, return_exceptions) for call in calls)
+            return map(functools.partial(outcome, return_exceptions=return_exceptions), calls)
         return Reading(calls, self._scheduler, in_order).results(return_exceptions, keep=self)
 
 
@@ -219,22 +221,35 @@ class _FixedSize(Staffing):
         self._place = place
         self._losses: deque[float] = deque()
         self._replacements = 0
+        self._lock = RLock()
 
     def wants(self, jobs: int, members: int) -> bool:
         return members < self._count and self._replacements > 0
 
     def make(self, jobs: int, members: int) -> list[Any]:
         count = min(self._count - members, self._replacements)
-        self._replacements -= count
-        return self._place(count)
+        try:
+            made = self._place(count)
+        except (NoResources, MasterLost):  # tried again, since there may be room later
+            raise
+        except BaseException:  # of the constructor
+            self._use(count)
+            raise
+        self._use(count)
+        return made
+
+    def _use(self, count: int) -> None:
+        with self._lock:
+            self._replacements -= count
 
     def member_lost(self) -> None:
         now = time.monotonic()
-        while self._losses and self._losses[0] < now - RESTARTS_WITHIN_S:
-            self._losses.popleft()
-        if len(self._losses) < self._limit:
-            self._losses.append(now)
-            self._replacements += 1
+        with self._lock:
+            while self._losses and self._losses[0] < now - RESTARTS_WITHIN_S:
+                self._losses.popleft()
+            if len(self._losses) < self._limit:
+                self._losses.append(now)
+                self._replacements += 1
 
 
 def _with_progress(

@@ -14,19 +14,29 @@ are sent without holding the lock, because a job that cannot be sent runs its ca
 
 If a member got its next job only after replying to the last one, it would be idle for a round trip
 in between, which is longer than a tiny function runs.  So it is sent jobs for the next `AHEAD_S`,
-estimated from its pace.  If a job takes longer than that, this is one job, so no job waits behind a
-long one while another member is idle.  Near the end, no member gets more than its share of the
-remaining jobs.
+estimated from its pace.  If a job takes longer than that, this is one job.  Near the end, no member
+gets more than its share of the remaining jobs.  If a job that others were sent behind takes long
+after all, these are taken back: its member is asked not to begin them, and confirms each.  They are
+the next to be sent, to other members.
+
+A job with a future among its arguments is assigned once that is done, so that it keeps no member
+waiting.
+
+When the script ends, jobs are waited for before the connection is closed, as the standard library
+does for its executors, and by the same means: a hook that runs after the main thread has ended, and
+before functions of `atexit`.  From then on, jobs are refused.
 
 The recruiter has a thread while the pool wants members, because starting one takes time, and may
-have to wait for room; and while it may retire members, since they take room from others.  The
-`Staffing` of a pool decides how many members it has.
+have to wait for room; while it may retire members, since they take room from others; and while jobs
+are sent ahead, to take them back.  The `Staffing` of a pool decides how many members it has.
 """
 
 import functools
 import math
+import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future
@@ -34,8 +44,13 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from remotely.api.handle import end, remote_of
+from remotely.calling import spare
 from remotely.engine import Engine, Prepared
 from remotely.errors import ActorDied, NotConnected, RemotelyError, WorkerLost, in_doubt
+from remotely.futures import unfinished
+from remotely.futures.awaitable import AwaitableFuture
+from remotely.futures.future import CallFuture
+from remotely.futures.reference import DependencyCallback
 from remotely.machine.shield import Condition, RLock, shield
 from remotely.protocol.lease import DRAIN_S
 from remotely.values import raised_error
@@ -43,6 +58,7 @@ from remotely.values.unpicklable import PartNames
 
 AHEAD_S = 0.02
 MOST_AHEAD = 64
+TAKE_BACK_S = 0.1  # five times as long as a member was expected to take
 RETRY_S = 0.5  # while jobs wait and the cluster has no room
 _WEIGHT = 0.25  # of the newest call in the mean
 
@@ -91,16 +107,23 @@ class Pace:
 class Job:
     """One call that any member may run, and its caller's future.
 
-    send     sends it to a member: the same bytes each time, since it may wait or be retried
-    retries  how often it may be retried if its outcome is lost
+    what      names it in messages
+    prepared  sends it to a member: the same bytes each time, since it may wait or be retried
+    retries   how often it may be retried if its outcome is lost
+    call      its call to the member that it was sent to
     """
 
-    __slots__ = ("future", "has_begun", "lost", "may_have_run", "retries", "send", "sent")
+    __slots__ = (
+        *("call", "future", "has_begun", "lost", "may_have_run", "prepared", "retries", "sent"),
+        "what",
+    )
 
-    def __init__(self, retries: int) -> None:
-        self.send: Prepared
+    def __init__(self, what: str, retries: int) -> None:
+        self.what = what
+        self.prepared: Prepared
         self.retries = retries
-        self.future: Future[Any] = Future()
+        self.call: CallFuture[Any] | None = None
+        self.future: AwaitableFuture[Any] = AwaitableFuture()
         self.has_begun = False
         self.sent = 0.0
         self.lost: BaseException | None = None  # the error of an earlier attempt
@@ -109,8 +132,15 @@ class Job:
     def begin(self) -> bool:
         """Mark it as running; return false if its caller has cancelled it."""
         if not self.has_begun:
-            self.has_begun = self.future.set_running_or_notify_cancel()
+            is_running = self.future.running()  # an earlier attempt may have run
+            self.has_begun = is_running or self.future.set_running_or_notify_cancel()
         return self.has_begun
+
+    def take_back(self) -> None:
+        """Mark it as waiting again: its member has not begun it."""
+        self.has_begun = False
+        if not self.may_have_run:  # else it must not be cancelled
+            self.future.set_waiting()
 
     def settle(self, value: Any, error: BaseException | None) -> None:
         """Give its caller the outcome.  Call without a lock: this runs the user's callbacks."""
@@ -125,10 +155,16 @@ class Member:
 
     def __init__(self, handle: Any, at_a_time: int) -> None:
         self.handle = handle
-        self.jobs: set[Job] = set()
+        self.jobs: dict[Job, None] = {}  # in the order in which they were sent
         self.idle_since = 0.0
+        self.answered = 0.0  # when it last replied, or was sent a job while it had none
         self.pace = Pace(at_a_time)
         self.is_gone = False
+
+    def add(self, job: Job) -> None:
+        if not self.jobs:
+            self.answered = time.monotonic()
+        self.jobs[job] = None
 
 
 class Scheduler:
@@ -139,14 +175,18 @@ class Scheduler:
         self._lock = RLock()
         self._changed = Condition(self._lock)
         self._waiting: deque[Job] = deque()
+        self._unready: dict[Job, None] = {}  # they wait for futures among their arguments
         self._members: dict[int, Member] = {}  # oldest first
         self._idle: dict[int, Member] = {}  # with fewer jobs than `at_a_time`, longest idle first
         self._at_a_time = at_a_time
         self._unsettled = 0  # jobs without an outcome
         self._is_closed = False
         self._has_ended = False
+        self._takes_back = False  # whether the recruiter's thread looks after jobs sent ahead
         self._ends_when_done = False  # whether members end with the last job
         self._recruiter = Recruiter(self, staffing)
+        _schedulers.add(self)
+        unfinished.watch(self)
 
     # --- members ----------------------------------------------------------------------------------
 
@@ -177,9 +217,9 @@ class Scheduler:
                 self._feed(member)
 
     def demand(self) -> tuple[int, int]:
-        """Return how many jobs and members there are."""
+        """Return how many jobs could run, and how many members there are."""
         with self._lock:
-            return self._unsettled, len(self._members)
+            return self._unsettled - len(self._unready), len(self._members)
 
     def retire_idle(self, idle_s: float) -> float | None:
         """Retire members that have had no job for `idle_s`.
@@ -196,6 +236,31 @@ class Scheduler:
                 return None
             idle = [m.idle_since for m in self._idle.values() if not m.jobs]
         return min(idle, default=since + idle_s) - since  # the retired end as `gone` is dropped
+
+    def give_back_idle(self) -> None:
+        """Retire all idle members at once, unless idle members are kept."""
+        if self._recruiter.idle_s < math.inf:
+            self.retire_idle(0.0)
+
+    def take_back(self) -> float | None:
+        """Take back the jobs that were sent ahead to members whose current job takes long.
+
+        Returns the seconds until others may have to be taken back; None if none are sent ahead.
+        """
+        behind: list[CallFuture[Any]] = []
+        with self._lock:
+            late = time.monotonic() - TAKE_BACK_S
+            ahead = [m for m in self._members.values() if len(m.jobs) > self._at_a_time]
+            if len(self._members) > 1:
+                for member in ahead:
+                    if member.answered < late:
+                        sent = [job.call for job in member.jobs][self._at_a_time :]
+                        behind += [call for call in sent if call is not None]
+                        member.answered = math.inf  # until its next reply
+            self._takes_back = bool(ahead)
+        for call in reversed(behind):  # each goes to the front of those that wait
+            call.cancel_soon()
+        return TAKE_BACK_S if ahead else None
 
     def fail_waiting(self, error: BaseException) -> None:
         """Fail the waiting jobs: there is no member, and there will be none."""
@@ -215,32 +280,64 @@ class Scheduler:
         kwargs: dict[str, Any],
         retries: int,
         names: PartNames = "",
-    ) -> "Future[Any]":
+    ) -> "AwaitableFuture[Any]":
         """Run a method on a member.  Raises RuntimeError after `close`.
 
         If its outcome is lost, it is retried, at most `retries` times.
         """
-        job = Job(retries)
+        job = Job(_name_of(names) or method, retries)
         try:
-            job.send = self._prepare(method, args, kwargs, names)
+            job.prepared = self._prepare(method, args, kwargs, names)
         except Exception as error:
             job.settle(None, error.with_traceback(None))
             return job.future
         with shield, self._lock:
             if self._is_closed:
                 raise RuntimeError("cannot schedule new futures after shutdown")
-            if (member := self._next_idle()) is not None:
-                job.begin()
-                member.jobs.add(job)
-                self._update_idle(member)
-            else:
-                self._waiting.append(job)
+            if _script_has_ended:
+                raise RuntimeError("cannot schedule new futures after interpreter shutdown")
             self._unsettled += 1
+            if is_ready := all(need.done() for need in job.prepared.needs):
+                member = self._assign(job)
+            else:
+                self._unready[job] = None
+        if is_ready:
+            self._begin(job, member)
+        else:
+            self._await_needs(job)
+        return job.future
+
+    def _await_needs(self, job: Job) -> None:
+        """Assign a job when the futures among its arguments are done."""
+        for need in job.prepared.needs:
+            if not need.done():
+                need.add_done_callback(DependencyCallback(lambda _: self._await_needs(job)))
+                return
+        with shield, self._lock:
+            if job not in self._unready:  # `close` has cancelled it
+                return
+            del self._unready[job]
+            member = self._assign(job)
+        self._begin(job, member)
+
+    def _assign(self, job: Job) -> Member | None:
+        """With the lock: assign a job to an idle member; if there is none, it waits."""
+        member = self._next_idle()
+        if member is None:
+            self._waiting.append(job)
+        elif job.begin():
+            member.add(job)
+            self._update_idle(member)
+        return member
+
+    def _begin(self, job: Job, member: Member | None) -> None:
+        """Send a job to the member that it was assigned to."""
         if member is None:
             self._recruiter.check()
+        elif not job.has_begun:  # its caller has cancelled it
+            self._job_done()
         elif not self._send(member, job):
             self._feed(member)
-        return job.future
 
     def _feed(self, member: Member) -> None:
         """Send a member waiting jobs, up to its limit."""
@@ -251,15 +348,18 @@ class Scheduler:
                 limit = member.pace.limit(len(self._waiting), len(self._members))
                 if not self._waiting or len(member.jobs) >= limit:
                     self._update_idle(member)
-                    return
+                    break
                 job = self._waiting.popleft()
                 begins = job.begin()
                 if begins:
-                    member.jobs.add(job)
+                    member.add(job)
             if begins:
                 self._send(member, job)
             else:
                 self._job_done()
+        if len(member.jobs) > self._at_a_time and not self._takes_back:
+            self._takes_back = True
+            self._recruiter.look()
 
     def _update_idle(self, member: Member) -> None:
         """With the lock: move a member to the end of the idle ones if it is idle."""
@@ -278,11 +378,12 @@ class Scheduler:
         """Send a job to a member; if that fails, give its caller the error and return false."""
         job.sent = time.monotonic()
         try:
-            future = job.send(remote_of(member.handle))
+            job.call = future = job.prepared.send(remote_of(member.handle))
+            future.on_unretrieved = None  # the caller has the job's future
             future.add_done_callback(functools.partial(self._answered, member, job))
         except BaseException as error:  # for example, the cluster is gone, or Ctrl-C
             with self._lock:
-                member.jobs.discard(job)
+                member.jobs.pop(job, None)
             self._settle(job, None, error)
             if not isinstance(error, Exception):
                 raise
@@ -290,19 +391,39 @@ class Scheduler:
         return True
 
     def _answered(self, member: Member, job: Job, future: Future[Any]) -> None:
+        job.call = None
+        if future.cancelled():
+            self._taken_back(member, job)
+            return
         error = future.exception()
         is_lost = isinstance(error, ActorDied | WorkerLost) and not raised_error.was_raised(error)
         with self._lock:
-            member.jobs.discard(job)
+            member.jobs.pop(job, None)
             if not is_lost:
-                member.pace.note(job.sent, time.monotonic())
+                member.answered = time.monotonic()
+                member.pace.note(job.sent, member.answered)
                 job.may_have_run &= isinstance(error, RemotelyError)  # else it has an outcome
         if is_lost:
             assert error is not None
             self._lost(member, job, error)
         else:
             self._feed(member)
-            self._settle(job, None if error else future.result(), error)
+            self._settle(job, future.result() if error is None else None, error)
+
+    def _taken_back(self, member: Member, job: Job) -> None:
+        """Give a job that its member has not begun to another one."""
+        with self._lock:
+            member.jobs.pop(job, None)
+            job.take_back()
+            is_to_run = not self._has_ended
+            if is_to_run:
+                self._waiting.appendleft(job)
+            idle = self._next_idle()
+        if not is_to_run:
+            self._cancel(job)
+        elif idle is not None:
+            self._feed(idle)
+        self._recruiter.check()
 
     def _lost(self, member: Member, job: Job, error: BaseException) -> None:
         may_have_run = getattr(error, "may_have_run", True)
@@ -365,21 +486,27 @@ class Scheduler:
             self._unsettled += 1  # so that the members do not end during this function
             if cancel:
                 cancelled, self._waiting = self._waiting, cancelled
+                cancelled.extend(self._unready)
+                self._unready.clear()
         for job in cancelled:
-            if job.future.cancel():
-                job.begin()  # notifies `wait` and `as_completed`
-                self._job_done()
-            else:
-                self._settle(job, None, job.lost)
+            self._cancel(job)
         self._job_done()
         if wait:
             self.wait()
             self.end(DRAIN_S)
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether a job has no outcome yet."""
-        return self._unsettled > 0
+    def _cancel(self, job: Job) -> None:
+        """Cancel a job that no member has."""
+        if job.future.cancel():
+            job.begin()  # notifies `wait` and `as_completed`
+            self._job_done()
+        else:
+            self._settle(job, None, job.lost)
+
+    def unfinished(self) -> list[str]:
+        """Return the names of the jobs without an outcome.  Takes no lock."""
+        sent = [job for member in [*self._members.values()] for job in [*member.jobs]]
+        return [job.what for job in (*sent, *self._waiting.copy(), *self._unready.copy())]
 
     def wait(self) -> None:
         """Return when every job has its outcome."""
@@ -399,6 +526,36 @@ class Scheduler:
             end([member.handle for member in members], grace_s)
 
 
+def _name_of(names: PartNames) -> str:
+    while not isinstance(names, str):
+        names = names[0]
+    return names
+
+
+_schedulers: "weakref.WeakSet[Scheduler]" = weakref.WeakSet()
+_script_has_ended = False
+
+
+def _finish_jobs() -> None:
+    """When the script has ended: wait for all jobs.  Ctrl-C ends the wait."""
+    global _script_has_ended
+    _script_has_ended = True
+    for scheduler in list(_schedulers):
+        scheduler.wait()  # takes the lock, so it sees the jobs that were accepted before
+
+
+def give_back_idle() -> None:
+    """End the idle processes of all executors, since somebody waits for room.  Thread-safe."""
+    for scheduler in list(_schedulers):
+        scheduler.give_back_idle()
+
+
+spare.givers.append(give_back_idle)
+with suppress(RuntimeError):  # the script has ended already
+    threading._register_atexit(_finish_jobs)  # type: ignore[attr-defined]
+os.register_at_fork(after_in_child=_schedulers.clear)  # these jobs are the parent's
+
+
 class Recruiter:
     """Starts members: at the beginning, to replace lost ones, and when there is room."""
 
@@ -415,6 +572,16 @@ class Recruiter:
         self._why = error
         self._staffing.member_lost()
 
+    @property
+    def idle_s(self) -> float:
+        """The time without a job after which a member is retired."""
+        return self._staffing.idle_s
+
+    def look(self) -> None:
+        """Have the thread look after the members.  Never blocks, and any thread may call this."""
+        if not self._staffing.is_immediate:
+            self._begin_thread()
+
     def check(self) -> None:
         """Start members if they are needed.  Never blocks, and any thread may call this."""
         jobs, members = self._scheduler.demand()
@@ -423,8 +590,8 @@ class Recruiter:
                 self._scheduler.fail_waiting(self._why)
         elif self._staffing.is_immediate:
             self._scheduler.add(self._staffing.make(jobs, members))
-        else:
-            self._begin()
+        elif (error := self._begin_thread()) is not None:
+            self._scheduler.fail_waiting(error)
 
     def stop(self) -> None:
         """Start no more members; one that is starting is ended when it has started."""
@@ -438,19 +605,20 @@ class Recruiter:
         if thread is not None and thread is not threading.current_thread():
             thread.join(RETRY_S)
 
-    def _begin(self) -> None:
+    def _begin_thread(self) -> Exception | None:
+        """Start the thread, or wake it; return the error if no further thread can be started."""
         with self._lock:
             if self._thread is not None or self._stopped.is_set():
                 self._wake.set()
-                return
+                return None
             name = "remotely-recruiter"
             self._thread = threading.Thread(target=self._run, name=name, daemon=True)
             try:
                 self._thread.start()
-                return
-            except RuntimeError as error:  # no further thread can be started
-                self._thread, failure = None, error
-        self._scheduler.fail_waiting(failure)
+            except RuntimeError as error:
+                self._thread = None
+                return error
+        return None
 
     def _run(self) -> None:
         continues = True
@@ -463,19 +631,23 @@ class Recruiter:
                 continues = self._rest()
         self._thread = None
         if not continues:
-            self.check()  # calls of `check` meanwhile have left it to this thread
+            self.check()  # calls of `check` and `look` meanwhile have left it to this thread
+            if self._wake.is_set():
+                self.look()
 
     def _start_members(self, jobs: int, members: int) -> None:
         try:
             self._scheduler.add(self._staffing.make(jobs, members))
         except Exception as error:  # no room, a constructor raised, or this process is shut down
+            error.with_traceback(None)  # its frames keep members, and with them their processes
             if not self._scheduler.demand()[1]:
-                self._scheduler.fail_waiting(error.with_traceback(None))
+                self._scheduler.fail_waiting(error)
             self._stopped.wait(RETRY_S)
 
     def _rest(self) -> bool:
         """Wait until there may be work; return false if there is nothing to wait for."""
-        pause_s = self._scheduler.retire_idle(self._staffing.idle_s)
-        if pause_s is not None:
-            self._wake.wait(pause_s)
-        return pause_s is not None
+        pauses_s = self._scheduler.retire_idle(self.idle_s), self._scheduler.take_back()
+        wanted_s = [pause_s for pause_s in pauses_s if pause_s is not None]
+        if wanted_s:
+            self._wake.wait(min(wanted_s))
+        return bool(wanted_s)

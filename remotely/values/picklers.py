@@ -30,7 +30,8 @@ The picklers:
     ByValuePickler    cloudpickle: lambdas, local classes, `__main__`
 
 A lambda, or a class defined in a function, is always sent by value.  If the receiver can import its
-module, its globals are those of that module; otherwise the globals that it uses are sent with it.
+module, its globals are those of that module; otherwise the globals that it uses are sent with it
+(script_globals.py).
 Locks among those globals, and among the members of a class, are replaced by new ones.  The memory
 of NumPy arrays and PyTorch tensors is sent out of band, without a copy.  This module imports
 neither library, except torch when a tensor arrives.
@@ -68,6 +69,7 @@ from zipimport import zipimporter
 
 import cloudpickle.cloudpickle
 
+from remotely.values import script_globals
 from remotely.values.made_class import without_hooks
 
 if TYPE_CHECKING:  # slow to import, and needed only for editable installs
@@ -343,12 +345,14 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no 
             return NotImplemented
         reduced = self._dynamic_function_reduce(_annotated(function))
         make, args, (attributes, slots), *rest = reduced
+        code, module_globals, _, _, closure = args
         if home := _home_of(function):
-            code, _, _, _, closure = args
-            make, args = _function_in, (home, code, closure)
             slots["__globals__"] = {}
-        else:
-            slots["__globals__"] = with_new_locks(slots["__globals__"])
+            return _function_in, (home, code, closure), (attributes, slots), *rest
+        slots["__globals__"] = with_new_locks(slots["__globals__"])
+        if (origin := script_globals.origin_of(function)) is not None:
+            make, args = script_globals.function_from, (origin, module_globals, code, closure)
+            rest = [None, None, _set_function_state]
         return make, args, (attributes, slots), *rest
 
 
@@ -461,6 +465,12 @@ def _annotated(function: FunctionType) -> FunctionType:
 
 def _function_in(home: str, code: Any, closure: Any) -> FunctionType:
     return FunctionType(code, vars(import_module(home)), None, None, closure)
+
+
+def _set_function_state(function: FunctionType, state: Any) -> None:
+    attributes, slots = state
+    script_globals.update(function, slots["__globals__"])
+    _c._function_setstate(function, (attributes, {**slots, "__globals__": {}}))
 
 
 def _reduce_code(code: CodeType) -> tuple[Any, ...]:

@@ -29,6 +29,7 @@ PURE = (
     "client.relay_plan",
     "values.codec",
     "values.unpicklable",
+    "values.script_globals",
     "values.blocks",
     "values.in_transit",
     "values.made_class",
@@ -217,6 +218,7 @@ def test_only_the_codec_and_the_picklers_import_pickle() -> None:
     assert knowing == {
         ("values.codec", "pickle"),
         ("values.picklers", "pickle"),
+        ("errors", "pickle"),  # its error
         ("values.picklers", "cloudpickle"),
         ("values.sources", "marshal"),  # to write what Python itself reads, as it does .pyc files
     }

@@ -5,6 +5,7 @@ No test asks a future for its result before the condition under test: futures co
 
 import asyncio
 import concurrent.futures
+import contextvars
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ import pytest
 
 import remotely
 from tests.clusters import Here, Traces, wait_until
+from tests.every_way_to_wait import run_in
 
 WAIT_S = 40.0
 
@@ -220,6 +222,49 @@ def test_awaiting_a_slow_call_does_not_block_the_event_loop(kind: Kind) -> None:
         return await waiting
 
     assert asyncio.run(asyncio.wait_for(main(), WAIT_S)) == 2
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_every_function_of_asyncio_waits_for_it(kind: Kind, loop: str) -> None:
+    running = kind.blocked()
+    wait_until(Path(f"{kind.gate}-begun").exists, "it runs")
+    run_in(loop, kind.quick, running)
+    kind.open()
+    assert running.result(WAIT_S) == 2
+
+
+def test_a_callback_with_a_context_runs_in_the_event_loop(kind: Kind) -> None:
+    async def main() -> None:
+        called: asyncio.Future[Any] = asyncio.Future()  # whose methods are not thread-safe
+        future: Any = kind.blocked()
+        future.add_done_callback(called.set_result, context=contextvars.copy_context())
+        kind.open()
+        assert await called is future
+
+    asyncio.run(asyncio.wait_for(main(), WAIT_S))
+
+
+def test_another_callback_runs_while_the_event_loop_is_blocked(kind: Kind) -> None:
+    async def cell() -> None:  # as of a notebook
+        called = threading.Event()
+        kind.quick().add_done_callback(lambda _: called.set())
+        assert called.wait(WAIT_S)
+
+    asyncio.run(cell())
+
+
+def test_a_removed_callback_is_not_called(kind: Kind) -> None:
+    async def main() -> int:
+        future: Any = kind.blocked()
+        asyncio.get_running_loop().call_soon(future.add_done_callback, _fail)
+        await asyncio.sleep(0)
+        return int(future.remove_done_callback(_fail))
+
+    assert asyncio.run(main()) == 1
+
+
+def _fail(_: object) -> None:
+    raise AssertionError("called")
 
 
 def test_two_threads_may_wait_for_one_future(kind: Kind) -> None:

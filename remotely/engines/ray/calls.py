@@ -30,6 +30,7 @@ from remotely.engines.ray.actor import HostedActor
 from remotely.engines.ray.host import LOST, NOT_RUN, received
 from remotely.engines.ray.stored import Referred, put_buffers
 from remotely.errors import ActorDied, NotConnected, RemotelyError
+from remotely.futures import unfinished
 from remotely.futures.future import CallFuture
 from remotely.futures.stream import Stream
 from remotely.futures.unretrieved import OnUnretrieved
@@ -147,6 +148,11 @@ class Calls:
         self._callbacks = TaskThread("remotely-callbacks")
         self._queues: SendQueues[Message] = SendQueues(self._leave, self._check_wait)
         self.run_in_background = self._replies.run  # tasks must not block
+        unfinished.watch(self)
+
+    def unfinished(self) -> list[str]:
+        """Return the names of the submitted calls that were sent.  Takes no lock."""
+        return [call.what for call in [*self._pending] if call.is_left_behind]
 
     def close(self) -> None:
         """Fail every pending call.

@@ -33,7 +33,7 @@ from remotely.engines.ray.placing import LOOK_EVERY_S, Placing
 from remotely.engines.ray.report import report
 from remotely.engines.ray.stored import PlasmaRef
 from remotely.errors import ActorDied, CallTimeout, NameTaken, NotConnected, WorkerLost
-from remotely.futures.future import CallFuture
+from remotely.futures.future import CallFuture, futures_among
 from remotely.futures.unretrieved import report_key, report_text
 from remotely.protocol.lease import DRAIN_S, OWNER_GRACE_S, PLACE_S
 from remotely.protocol.wire import Kind
@@ -149,7 +149,7 @@ class RayEngine:
             self._check()
             return self._calls.send((remote,), Kind.CALL, method, kept, True, 0, named)[0]
 
-        return send
+        return Prepared(send, futures_among(named))
 
     def get(self, remotes: Sequence[RemoteActor], name: str) -> list[CallFuture[Any]]:
         self._check()

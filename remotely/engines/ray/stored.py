@@ -9,7 +9,7 @@ import ray
 
 from remotely.calling.send_queue import RetriedFuture
 from remotely.engines.ray.host import received, sendable
-from remotely.futures.future import CallFuture
+from remotely.futures.future import CallFuture, futures_among
 from remotely.futures.reference import Put
 from remotely.protocol import wire
 from remotely.protocol.wire import Kind
@@ -75,7 +75,7 @@ class Referred:
     def needs(self) -> list[Future[Any]]:
         """Return the futures that must be done first: those of calls that are not sent yet, and of
         calls that may be retried, since Ray knows only the first attempt."""
-        futures = [thing for thing, _ in self._named if isinstance(thing, CallFuture)]
+        futures = futures_among(self._named)
         return [future for future in futures if not future.done() and _pending_ref(future) is None]
 
     def refs(self) -> list[Any]:

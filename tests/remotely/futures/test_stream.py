@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -349,6 +350,13 @@ def test_merge_yields_items_as_they_arrive(here: None) -> None:
             break
 
     assert seen.count(0.01) >= 18
+
+
+def test_merge_keeps_no_item_that_it_has_yielded() -> None:
+    for item in remotely.merge([map(set, ["ab", "c"])]):
+        dropped = weakref.ref(item)
+        del item
+        assert dropped() is None
 
 
 def test_merge_ends_with_the_last_of_its_streams(cluster: str) -> None:

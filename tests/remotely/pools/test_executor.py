@@ -2,12 +2,15 @@
 
 import asyncio
 import functools
+import gc
 import itertools
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import CancelledError, as_completed, wait
 from pathlib import Path
@@ -20,7 +23,10 @@ from remotely.api import connection
 from remotely.engines.in_process import InProcess
 from remotely.errors import ActorDied, NotPicklable, RemoteTraceback
 from remotely.machine import this_machine
+from remotely.pools.executor import IDLE_S
+from remotely.pools.scheduler import give_back_idle
 from tests.clusters import Here, processes, wait_until
+from tests.every_way_to_wait import run_in
 from tests.remotely.counter import Counter
 
 
@@ -59,6 +65,16 @@ def die_at_first(file: Path) -> int:
     raise AssertionError
 
 
+@remotely.remote_class(cpus=0)
+class Gate:
+    def wait(self, file: Path) -> str:
+        wait_for(file)
+        return "opened"
+
+    def fail(self) -> None:
+        raise ValueError("gate")
+
+
 def die_at_first_again(file: Path) -> int:
     return die_at_first(file)
 
@@ -89,6 +105,23 @@ def test_an_error_is_raised_in_place_of_its_result_with_its_remote_traceback(
         assert "In Runner-" in trace
         assert 'raise ValueError("three")' in trace
         assert "pools/executor.py" not in trace
+
+
+class Falsy(Exception):
+    def __bool__(self) -> bool:
+        return False
+
+
+def raise_falsy(_: int = 0) -> None:
+    raise Falsy
+
+
+def test_an_error_that_is_false_is_an_error(here: None) -> None:
+    with remotely.Executor(1) as executor:
+        assert isinstance(executor.submit(raise_falsy).exception(40), Falsy)
+        for chunksize in (1, 2):
+            with pytest.raises(Falsy):
+                list(executor.map(raise_falsy, range(2), chunksize=chunksize))
 
 
 def test_the_results_before_an_error_in_a_chunk_are_yielded(here: None) -> None:
@@ -173,6 +206,54 @@ def test_a_long_call_does_not_hold_up_the_calls_of_other_processes(
         assert [future.result(40) for future in short] == [n * n for n in range(50)]
         assert not long.done()
         (tmp_path / "go").touch()
+
+
+def test_calls_sent_ahead_of_a_long_one_go_to_other_processes(here: None, tmp_path: Path) -> None:
+    with remotely.Executor(2) as executor:
+        assert sum(executor.map(square, range(300))) > 0  # so that calls are sent ahead
+        quick = [executor.submit(square, n) for n in range(200)]
+        long = executor.submit(wait_for, tmp_path / "go")
+        quick += [executor.submit(square, n) for n in range(200)]
+        assert [call.result(20) for call in quick] == [n * n for n in range(200)] * 2
+        assert not long.done()
+        (tmp_path / "go").touch()
+        assert long.result(40)
+
+
+def test_a_call_that_was_taken_back_can_be_cancelled(here: None, tmp_path: Path) -> None:
+    with remotely.Executor(2) as executor:
+        assert sum(executor.map(square, range(300))) > 0
+        calls = [executor.submit(wait_for, tmp_path / "go") for _ in range(40)]
+        wait_until(lambda: sum(call.running() for call in calls) == 2, "the others are taken back")
+        executor.shutdown(wait=False, cancel_futures=True)
+        (tmp_path / "go").touch()
+        assert sum(call.cancelled() for call in calls) == 38
+        assert len([call.result(40) for call in calls if not call.cancelled()]) == 2
+
+
+def test_a_call_that_waits_for_an_argument_keeps_no_process(here: None, tmp_path: Path) -> None:
+    gate = Gate()
+    with remotely.Executor(1) as executor:
+        late = gate.wait.submit(tmp_path / "go")
+        calls = [executor.submit(str, late) for _ in range(3)]
+        assert executor.submit(square, 3).result(40) == 9
+        assert calls[0].cancel()
+        assert not calls[1].running()
+        (tmp_path / "go").touch()
+        assert [call.result(40) for call in calls[1:]] == ["opened", "opened"]
+        failed = gate.fail.submit()
+        with pytest.raises(ValueError, match="gate"):
+            executor.submit(str, failed).result(40)
+
+
+def test_idle_processes_are_given_back_when_somebody_needs_room(here: None) -> None:
+    with remotely.Executor(1) as executor:
+        assert list(executor.map(square, range(4))) == [0, 1, 4, 9]
+        begin = time.monotonic()
+        give_back_idle()
+        wait_until(lambda: not remotely.status().actors, "its processes have ended")
+        assert time.monotonic() - begin < IDLE_S
+        assert executor.submit(square, 2).result(40) == 4
 
 
 def test_there_are_as_many_processes_as_there_is_room_and_at_most_max_workers(
@@ -333,6 +414,27 @@ def test_asyncio_can_use_it_as_an_executor(here: None) -> None:
     assert asyncio.run(main()) == [n * n for n in range(8)]
 
 
+@pytest.mark.parametrize("chunksize", [1, 3])
+def test_map_keeps_no_result_that_it_has_yielded(here: None, chunksize: int) -> None:
+    with remotely.Executor(1) as executor:
+        for result in executor.map(lambda _: {1, 2}, range(6), chunksize=chunksize):
+            dropped = weakref.ref(result)
+            del result
+            wait_until(lambda: dropped() is None, "it is freed")  # noqa: B023 - called here
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_every_function_of_asyncio_waits_for_its_calls(
+    here: None, tmp_path: Path, loop: str
+) -> None:
+    with remotely.Executor(2) as executor:
+        running = executor.submit(wait_for, tmp_path / "go")
+        wait_until(running.running, "it runs")
+        run_in(loop, lambda value: executor.submit(int, value), running)
+        (tmp_path / "go").touch()
+        assert running.result(40)
+
+
 def test_a_callback_may_submit_the_next_call(here: None) -> None:
     seen: list[int] = []
     done = threading.Event()
@@ -361,7 +463,7 @@ def test_shutdown_refuses_further_calls_and_can_cancel_waiting_ones(
     assert all(future.cancelled() for future in waiting)
     assert len(list(as_completed(waiting, 1))) == 3
     with pytest.raises(RuntimeError, match="after shutdown"):
-        executor.submit(square, 1)
+        _ = executor.submit(square, 1)
     (tmp_path / "go").touch()
     assert running.result(40)
     wait_until(lambda: remotely.status().actors == [], "the end of its process")
@@ -494,3 +596,24 @@ def test_processes_start_when_there_is_work_for_them(here: None) -> None:
     with remotely.Executor(8) as executor:
         assert executor.submit(square, 2).result(40) == 4
         assert len(remotely.status().actors) == 1
+
+
+@remotely.remote_class(cpus=1)
+class Wanting:
+    def pid(self) -> int:
+        return os.getpid()
+
+
+def test_idle_processes_are_given_back_when_somebody_waits_for_room(nothing_left: None) -> None:
+    remotely.connect(cpus=2)
+    gc.disable()  # each must go with the scheduler's reference
+    try:
+        executor = remotely.Executor()
+        assert list(executor.map(abs, range(10))) == list(range(10))
+        wanting = [remotely.options(Wanting, patience_s=5)() for _ in range(2)]
+        assert len({each.pid() for each in wanting}) == 2
+        del wanting
+        assert list(executor.map(abs, range(10))) == list(range(10))
+        executor.shutdown()
+    finally:
+        gc.enable()

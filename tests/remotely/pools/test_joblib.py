@@ -2,6 +2,7 @@
 
 import os
 import signal
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -127,3 +128,65 @@ def test_a_grid_search_has_the_same_result_as_locally(here: None) -> None:
     local = search.fit(x, y).best_score_
     with joblib.parallel_config(backend="remotely", n_jobs=2):
         assert search.fit(x, y).best_score_ == local
+
+
+def test_arrays_that_one_batch_uses_are_freed_with_it(here: None) -> None:
+    alive: list[weakref.ref[np.ndarray]] = []
+    most = 0
+
+    def calls() -> Iterator[Any]:
+        nonlocal most
+        for number in range(30):
+            array = np.full(100_000, number)
+            alive.append(weakref.ref(array))
+            most = max(most, sum(one() is not None for one in alive))
+            yield joblib.delayed(total)(array, 1)
+
+    with joblib.parallel_config(backend="remotely", n_jobs=2):
+        totals = joblib.Parallel(batch_size=1)(calls())
+    assert totals == [100_000 * n for n in range(30)]
+    assert most <= 10
+
+
+level = 0
+
+
+def set_level(value: int) -> None:
+    global level
+    level = value
+
+
+def get_level(_: int) -> int:
+    return level
+
+
+def test_an_initializer_runs_in_each_process_before_its_calls(here: None) -> None:
+    calls = [joblib.delayed(get_level)(n) for n in range(6)]
+    with joblib.parallel_config("remotely", n_jobs=2, initializer=set_level, initargs=(7,)):
+        assert joblib.Parallel()(calls) == [7] * 6
+        assert joblib.Parallel(initializer=set_level, initargs=(8,))(calls) == [8] * 6
+    with pytest.raises(TypeError, match="initialiser"):
+        joblib.Parallel(2, backend="remotely", initialiser=set_level)(calls)
+
+
+def nested(number: int) -> list[int]:
+    with joblib.parallel_config("remotely", n_jobs=2):
+        return list(joblib.Parallel()(joblib.delayed(pid)(n) for n in range(number)))
+
+
+@remotely.remote_class(cpus=0)
+class Host:
+    def nested(self, number: int) -> int:
+        import joblib
+
+        calls = (joblib.delayed(abs)(n) for n in range(number))
+        return sum(joblib.Parallel(2, backend="remotely")(calls))
+
+
+def test_actors_know_the_backend_if_the_script_has_registered_it(embedded: None) -> None:
+    with joblib.parallel_config("remotely", n_jobs=2):
+        first, second = joblib.Parallel()(joblib.delayed(nested)(2) for _ in "ab")
+    assert os.getpid() not in {*first, *second}
+    assert Host().nested(4) == 6
+    with remotely.Executor(1) as executor:
+        assert len(executor.submit(nested, 3).result()) == 3

@@ -15,8 +15,10 @@ import pytest
 
 import remotely
 from remotely.api import connection
+from remotely.api.remote_class import make_on
 from remotely.engines.in_process import InProcess
 from remotely.errors import ActorDied, NoResources, NotPicklable, RemoteTraceback
+from remotely.pools import pool as pool_module
 from tests.clusters import wait_until
 
 
@@ -252,6 +254,24 @@ class SecondIsSlow:
         return 5
 
 
+def test_a_replacement_that_finds_no_room_is_tried_again(
+    here: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    refusals: list[Exception] = []
+
+    def make(*args: Any) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return make_on(*args)
+
+    monkeypatch.setattr(pool_module, "make_on", make)
+    with remotely.Pool(Player, 2) as pool:
+        refusals += [NoResources("no room"), NoResources("no room")]
+        assert isinstance(pool.submit(Player.die_unless, tmp_path / "one").exception(40), ActorDied)
+        wait_until(lambda: len(pool) == 2, "the member is replaced")
+        assert not refusals
+
+
 def test_a_job_waits_for_a_member_that_is_starting(here: None, tmp_path: Path) -> None:
     with remotely.Pool(SecondIsSlow, 1, tmp_path) as pool:
         pool.submit(SecondIsSlow.die, tmp_path).exception(40)
@@ -385,7 +405,7 @@ def test_an_error_in_the_block_kills_the_members(here: None, tmp_path: Path) -> 
     assert remotely.status().actors == []
     pool.close()
     with pytest.raises(RuntimeError, match="after shutdown"):
-        pool.submit(Player.play, 1)
+        _ = pool.submit(Player.play, 1)
 
 
 def test_a_dropped_pool_ends_its_members(here: None) -> None:

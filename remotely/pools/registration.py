@@ -1,0 +1,64 @@
+"""The registration of the backend "remotely" with joblib, in the script and in its actors.
+
+A function of the script that uses the backend may run in an actor, which knows no more than what it
+imports.  So the script leaves a mark in its environment, which its actors have too.  joblib takes a
+tenth of a second to import, and few actors use it: they register the backend once they import it.
+An actor that runs batches of joblib has imported joblib_backend.py, which registers the backend.
+"""
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+MARK = "REMOTELY_JOBLIB"
+BACKEND = "remotely.pools.joblib_backend"  # not imported above, as it imports joblib
+
+
+def register_joblib() -> None:
+    """Make the cluster a backend of joblib, and so of scikit-learn.
+
+    Then `with joblib.parallel_config(backend="remotely"):` runs `joblib.Parallel`, and everything
+    that takes `n_jobs`, on the cluster.  Without `n_jobs`, all of its cores are used.  Further
+    arguments of `parallel_config` are those of `remotely.Executor`.  Actors that are created
+    afterwards know the backend too.  Raises ImportError without joblib, which is not a dependency
+    of remotely.
+    """
+    importlib.import_module(BACKEND)
+    os.environ[MARK] = "1"
+
+
+def register_as_in_script() -> None:
+    """In an actor: register the backend with joblib, once that is imported, if the script has."""
+    if os.environ.get(MARK) != "1":
+        return
+    if "joblib" in sys.modules:
+        importlib.import_module(BACKEND)
+    else:
+        sys.meta_path.insert(0, _WhenImported())
+
+
+class _WhenImported:
+    """A finder that registers the backend after the first import of joblib."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != "joblib":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        loader = None if spec is None else spec.loader
+        if loader is None:
+            return spec
+        execute = loader.exec_module
+
+        def execute_and_register(module: ModuleType) -> None:
+            execute(module)
+            importlib.import_module(BACKEND)
+
+        loader.exec_module = execute_and_register  # type: ignore[method-assign]
+        return spec

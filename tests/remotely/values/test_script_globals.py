@@ -1,0 +1,164 @@
+"""Globals of functions that are sent by value, which this module's are under pytest."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import joblib
+import pytest
+
+import remotely
+from remotely.values import codec
+
+level = 0
+model: object = None
+
+
+def set_level(value: int) -> None:
+    global level
+    level = value
+
+
+def get_level(_: object = None) -> int:
+    return level
+
+
+def load_once(_: object = None) -> bool:
+    """Return whether the model had to be loaded."""
+    global model
+    is_first = model is None
+    model = "loaded"
+    return is_first
+
+
+def set_undefined() -> None:
+    global undefined
+    undefined = 5  # type: ignore[name-defined]
+
+
+def get_undefined(_: object = None) -> int:
+    return undefined  # type: ignore[name-defined, no-any-return]
+
+
+@remotely.remote_class(cpus=0)
+class Host:
+    def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        return function(*args)
+
+    def set_level(self, value: int) -> None:
+        set_level(value)
+
+    def level(self, _: object = None) -> int:
+        return level
+
+
+@pytest.fixture(autouse=True)
+def as_defined() -> Iterator[None]:
+    yield
+    globals().update(level=0, model=None)
+
+
+def test_names_that_an_initializer_assigns_win_over_the_scripts(here: None) -> None:
+    with remotely.Executor(1, initializer=set_level, initargs=(7,)) as executor:
+        assert list(executor.map(get_level, range(3))) == [7, 7, 7]
+        set_level(1)
+        assert executor.submit(lambda: level).result() == 7
+    assert level == 1
+
+
+def test_a_name_needs_no_default_in_the_script(here: None) -> None:
+    with remotely.Executor(1, initializer=set_undefined) as executor:
+        assert executor.submit(get_undefined).result() == 5
+    with remotely.Executor(1) as executor, pytest.raises(NameError, match="undefined"):
+        executor.submit(get_undefined).result()
+
+
+def test_the_scripts_value_is_the_one_at_the_time_of_each_call(here: None) -> None:
+    host = Host()
+    for value in (0, 1, 2):
+        set_level(value)
+        assert host.run(get_level) == value
+    assert [host.run.submit(get_level).result() for _ in range(2)] == [2, 2]
+
+
+def test_what_an_earlier_call_has_assigned_stays(here: None) -> None:
+    host = Host()
+    assert [host.run(load_once) for _ in range(3)] == [True, False, False]
+    with remotely.Executor(1) as executor:
+        assert [*executor.map(load_once, range(3)), executor.submit(load_once).result()] == [
+            *(True, False, False, False)
+        ]
+    with remotely.Pool(Host, 1) as pool:
+        assert pool.map(Host.run, [load_once] * 3) == [True, False, False]
+    remotely.register_joblib()
+    with joblib.parallel_config("remotely"):
+        loads = joblib.Parallel(n_jobs=2)(joblib.delayed(load_once)() for _ in range(6))
+        assert sum(loads) <= 2  # once in each process
+    assert model is None
+
+
+def test_functions_and_methods_of_a_script_share_its_names(here: None) -> None:
+    host, other = Host(), Host()
+    host.set_level(3)
+    assert (host.run(get_level), host.level()) == (3, 3)
+    host.run(set_level, 4)
+    assert (host.run(get_level), host.level()) == (4, 4)
+    assert (other.level(), level) == (0, 0)
+
+
+def test_a_function_that_is_passed_on_takes_along_what_it_has_there(here: None) -> None:
+    host, other = Host(), Host()
+    host.set_level(3)
+    assert other.run(lambda actor: actor.run(get_level), host) == 3
+    assert host.run(lambda actor: actor.run(get_level), other) == 3
+    assert other.level() == 3
+
+
+def test_a_function_that_comes_home_has_a_copy_of_its_own() -> None:
+    home = _copy(set_level)
+    home(9)
+    assert level == 0
+    assert home.__globals__["level"] == 9
+
+
+_SCRIPT = """
+import sys
+from remotely.values import codec
+level = int(sys.argv[1])
+def get(): return level
+def set(value):
+    global level
+    level = value
+for _ in range(2):
+    print(codec.encode((get, set)).payload.hex())
+"""
+
+
+def test_two_scripts_share_nothing() -> None:
+    (get, assign), again, (other, _) = (codec.decode(p) for p in (*_sent(1), _sent(2)[0]))
+    assert (get(), other()) == (1, 2)
+    assign(5)
+    assert (get(), again[0](), other()) == (5, 5, 2)
+    assert get.__globals__ is again[0].__globals__
+
+
+def test_a_function_of_no_module_shares_only_within_its_pickle() -> None:
+    names: dict[str, Any] = {"__name__": __name__, "level": 1}
+    exec("def get(): return level\ndef set(value): global level; level = value", names)  # noqa: S102
+    get, assign = _copy((names["get"], names["set"]))
+    other = _copy(names["get"])
+    assign(2)
+    assert (get(), other(), names["get"]()) == (2, 1, 1)
+
+
+def _copy(value: Any) -> Any:
+    encoded = codec.encode(value)
+    return codec.decode(encoded.payload, encoded.buffers)
+
+
+def _sent(level: int) -> list[bytes]:
+    """Return what a script with this level sends, twice the same."""
+    command = [sys.executable, "-c", _SCRIPT, str(level)]
+    out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return [bytes.fromhex(line) for line in out.split()]
