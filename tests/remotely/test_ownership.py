@@ -210,7 +210,7 @@ def by_put(size: int, folder: Path) -> Any:
 def by_a_job_of_a_pool_that_waits(size: int, folder: Path) -> Any:
     values = new_values(size)
     with remotely.Pool(Keeper, 1) as pool:
-        pool.submit(Keeper.hold, folder / "go")
+        _ = pool.submit(Keeper.hold, folder / "go")
         future = pool.submit(Keeper.look, *values)
         change(values)
         (folder / "go").touch()
@@ -229,7 +229,7 @@ def by_a_member_that_replaces_another(size: int, folder: Path) -> Any:
 def by_a_job_of_an_executor(size: int, folder: Path) -> Any:
     values = new_values(size)
     with remotely.Executor(1, cpus=0) as executor:
-        executor.submit(wait_until, (folder / "go").exists, "it may go on")
+        _ = executor.submit(wait_until, (folder / "go").exists, "it may go on")
         future = executor.submit(look, *values)
         change(values)
         (folder / "go").touch()
