@@ -400,7 +400,7 @@ class Scheduler:
             self._lost(member, job, error)
         else:
             self._feed(member)
-            self._settle(job, None if error else future.result(), error)
+            self._settle(job, future.result() if error is None else None, error)
 
     def _taken_back(self, member: Member, job: Job) -> None:
         """Give a job that its member has not begun to another one."""

@@ -106,6 +106,23 @@ def test_an_error_is_raised_in_place_of_its_result_with_its_remote_traceback(
         assert "pools/executor.py" not in trace
 
 
+class Falsy(Exception):
+    def __bool__(self) -> bool:
+        return False
+
+
+def raise_falsy(_: int = 0) -> None:
+    raise Falsy
+
+
+def test_an_error_that_is_false_is_an_error(here: None) -> None:
+    with remotely.Executor(1) as executor:
+        assert isinstance(executor.submit(raise_falsy).exception(40), Falsy)
+        for chunksize in (1, 2):
+            with pytest.raises(Falsy):
+                list(executor.map(raise_falsy, range(2), chunksize=chunksize))
+
+
 def test_the_results_before_an_error_in_a_chunk_are_yielded(here: None) -> None:
     with remotely.Executor(1) as executor:
         results = executor.map(three_fails, range(6), chunksize=6)
