@@ -1,6 +1,6 @@
 """joblib's tests of Parallel, with the backend "remotely" in place of its process backends.
 
-What is adapted: the list of process backends.
+What is adapted: the list of process backends, and scripts register the backend.
 """
 
 import importlib.util
@@ -8,6 +8,9 @@ import re
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+
+import joblib.testing
 
 import remotely
 
@@ -33,4 +36,18 @@ def adapted() -> ModuleType:
     return module
 
 
-globals().update({k: v for k, v in vars(adapted()).items() if not k.startswith("__")})
+REGISTER = "import remotely; remotely.register_joblib()\n"
+
+
+def check_subprocess_call(command: list[str], **how: Any) -> Any:
+    *start, last = command
+    if start[-1] == "-c":
+        last = REGISTER + last
+    else:
+        Path(last).write_text(REGISTER + Path(last).read_text(encoding="utf-8"), encoding="utf-8")
+    return joblib.testing.check_subprocess_call([*start, last], **{**how, "timeout": 60})
+
+
+module = adapted()
+module.check_subprocess_call = check_subprocess_call
+globals().update({k: v for k, v in vars(module).items() if not k.startswith("__")})
