@@ -5,6 +5,7 @@ and the scripts in test_shutdown import `Executor` from `remotely`.
 """
 
 import multiprocessing
+import os
 import unittest
 from typing import Any
 
@@ -40,6 +41,7 @@ class Mixin(util.ExecutorMixin):
 def assert_python_ok(*args: str, **variables: Any) -> Any:
     for old, new in (("from concurrent.futures", "from remotely"), (", mp_context=context", "")):
         args = tuple(arg.replace(old, new) for arg in args)
+    variables["PYTHONPATH"] = os.environ["PYTHONPATH"]
     return _assert_python_ok(*args, __isolated=False, **variables)
 
 
