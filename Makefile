@@ -27,7 +27,7 @@ NEEDS_REPLAY := tools/bench_replay/peers
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 
 .DEFAULT_GOAL := help
-.PHONY: help install pong test test-slow test-ray test-python check types docs release format chaos soak mutate bench bench-peers bench-network bench-rl bench-rl-peers bench-replay bench-replay-peers clean
+.PHONY: help install pong test test-slow test-ray test-outside test-python check types docs release format chaos soak mutate bench bench-peers bench-network bench-rl bench-rl-peers bench-replay bench-replay-peers clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ test-slow: install ## run the slow ones: chaos and learning too
 
 test-ray: .venv-ray/.installed ## run the tests of what every engine promises on Ray, in an environment of its own
 	@exec .venv-ray/bin/python -m pytest --engine ray tests/remotely $(ARGS)
+
+test-outside: install ## run suites that others wrote on remotely, which are fetched into .outside/; a quarter of an hour
+	@exec $(BIN)/python -m tests.outside $(ARGS)
 
 test-python: ## try the wheel and `remotely` on another Python, in a Debian made for it: SUITE=trixie, sid; RL=1
 	@exec tools/other_python.sh $(SUITE) $(ARGS)

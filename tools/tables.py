@@ -260,6 +260,22 @@ def _paragraphs(error: type[Exception]) -> list[str]:
     return [" ".join(one.split()) for one in (error.__doc__ or "").split("\n\n")]
 
 
+def suites() -> str:
+    """Return the tests of other projects that fail by design, with reasons."""
+    with (DOCS.parent / "tests" / "outside" / "differences.toml").open("rb") as file:
+        listed = tomllib.load(file)
+    rows = [
+        [f"`{suite}`", entry["reason"], ", ".join(f"`{_test_name(t)}`" for t in entry["tests"])]
+        for suite, entries in listed.items()
+        for entry in entries
+    ]
+    return table(["tests of", "what differs", "tests"], rows)
+
+
+def _test_name(test: str) -> str:
+    return test.partition(".")[2] or test
+
+
 def coefficients() -> str:
     return ", ".join(f"`{name}`" for name in sorted(hooks.COEFFICIENTS)) + "."
 
@@ -277,6 +293,7 @@ PAGES = {
     "launch.md": {"launchers": launchers, "promises": promises},
     "coming_from.md": {
         "other libraries": other_libraries,
+        "suites": suites,
         **{library: rows_of(library) for library in names.TABLES},
     },
     "results.md": {"presets": presets_beside_published},

@@ -26,9 +26,20 @@ R = TypeVar("R")
 class AwaitableFuture(Future[R]):
     """A future that threads can wait for, and that coroutines can await."""
 
-    _state: str  # of the base class, as the next two
+    _state: str  # of the base class, as the next three
+    _exception: BaseException | None
     _condition: threading.Condition
     _done_callbacks: list[Any]
+
+    def result(self, timeout: float | None = None) -> R:
+        """Wait for the value.  Raises the error, also one that is false, unlike the base class."""
+        value = super().result(timeout)
+        try:
+            if self._exception is not None:
+                raise self._exception
+            return value
+        finally:
+            del self  # see future.py
 
     def set_waiting(self) -> None:
         """Take back `set_running_or_notify_cancel`: it does not run after all."""
