@@ -20,7 +20,6 @@ from remotely.actor.actor import Actor, WorkerLine
 from remotely.api import current_actor, flight_recorder
 from remotely.errors import RemotelyError
 from remotely.machine import gpus, processes
-from remotely.pools.registration import register_as_in_script
 from remotely.protocol import control
 from remotely.testing import faults
 from remotely.transport import activity
@@ -66,7 +65,6 @@ def _prepare_process(birth: control.Birth) -> None:
     processes.write_tag(request.env.get(processes.TAG, ""))
     os.environ[gpus.VARIABLE] = ",".join(birth.gpus)
     os.environ.update(request.env)
-    register_as_in_script()
     current_actor.become(
         request.actor, request.name, request.class_name, request.life, birth.machine
     )

@@ -1,20 +1,21 @@
 """The registration of the backend "remotely" with joblib, in the script and in its actors.
 
 A function of the script that uses the backend may run in an actor, which knows no more than what it
-imports.  So the script leaves a mark in its environment, which its actors have too.  joblib takes a
-tenth of a second to import, and few actors use it: they register the backend once they import it.
-An actor that runs batches of joblib has imported joblib_backend.py, which registers the backend.
+imports.  So the registration is part of the state that an actor takes over (values/maker_state.py).
+joblib takes a tenth of a second to import, and few actors use it: they register the backend once
+they import it.
 """
 
 import importlib
 import importlib.util
-import os
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-MARK = "REMOTELY_JOBLIB"
+from remotely.values import maker_state
+
+NAME = "joblib"
 BACKEND = "remotely.pools.joblib_backend"  # not imported above, as it imports joblib
 
 
@@ -28,13 +29,11 @@ def register_joblib() -> None:
     of remotely.
     """
     importlib.import_module(BACKEND)
-    os.environ[MARK] = "1"
+    maker_state.registered.add(NAME)
 
 
-def register_as_in_script() -> None:
-    """In an actor: register the backend with joblib, once that is imported, if the script has."""
-    if os.environ.get(MARK) != "1":
-        return
+def register_when_imported() -> None:
+    """In an actor: register the backend with joblib once that is imported."""
     if "joblib" in sys.modules:
         importlib.import_module(BACKEND)
     else:
@@ -62,3 +61,6 @@ class _WhenImported:
 
         loader.exec_module = execute_and_register  # type: ignore[method-assign]
         return spec
+
+
+maker_state.registrations[NAME] = register_when_imported

@@ -10,7 +10,7 @@ detached actor, which only its user can read): the master and the worker never s
     working directory          the maker's                          that of the worker
     sys.path                   added to the actor's                 the worker's
     sys.argv, levels of loggers, warning filters,
-    authkey of multiprocessing                                      the same
+    authkey of multiprocessing, backends registered with joblib     the same
 
 Of the environment, changes alone: what a process was started with describes its machine and its
 shell, and the worker has its own.  A change is part of the program, like the value of a global.  A
@@ -30,7 +30,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,10 @@ FOLDERS = frozenset(
 
 Pattern = tuple[str, int] | str | None
 
+# How an actor registers with another library what its maker has; and what this process has.
+registrations: dict[str, Callable[[], object]] = {}
+registered: set[str] = set()
+
 
 def take() -> MakerState:
     """Return the state of this process."""
@@ -69,6 +73,7 @@ def take() -> MakerState:
         warning_filters=list(_filters()),
         warning_options=list(sys.warnoptions),
         authkey=bytes(process.current_process().authkey),
+        registered=sorted(registered),
     )
 
 
@@ -92,6 +97,9 @@ def apply(state: MakerState, is_same_host: bool, given: Collection[str]) -> None
     log_records.set_levels(state.log_levels)
     _set_filters(state.warning_filters)
     sys.warnoptions[:] = state.warning_options
+    for each in state.registered:
+        registered.add(each)
+        registrations[each]()
     if state.authkey:
         from multiprocessing import process  # noqa: PLC0415 - slow to import
 

@@ -48,6 +48,7 @@ class MakerState(ControlMessage, frozen=True):
     warning_filters: list[WarningFilter] = []
     warning_options: list[str] = []  # of the command line
     authkey: bytes = b""  # of multiprocessing: a secret
+    registered: list[str] = []  # with other libraries: "joblib" knows the cluster as a backend
 
     def __repr__(self) -> str:
         """Show no values: the environment may have secrets too."""

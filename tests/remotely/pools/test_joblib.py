@@ -183,7 +183,7 @@ class Host:
         return sum(joblib.Parallel(2, backend="remotely")(calls))
 
 
-def test_actors_know_the_backend_if_the_script_has_registered_it(embedded: None) -> None:
+def test_actors_know_the_backend_if_the_script_has_registered_it(here: None) -> None:
     with joblib.parallel_config("remotely", n_jobs=2):
         first, second = joblib.Parallel()(joblib.delayed(nested)(2) for _ in "ab")
     assert os.getpid() not in {*first, *second}
