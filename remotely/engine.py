@@ -100,10 +100,12 @@ class RemoteActor:
         self.name = name
         self.owned = owned
 
-    def note_return(self) -> bool:
-        """Note that a handle leaves this process with a result; return whether its receiver must
-        `hold` the actor."""
-        return False
+    def note_return(self) -> str:
+        """Note that a handle leaves this process with a result.
+
+        If its receiver must `hold` the actor, return the id of this client, which is told then.
+        """
+        return ""
 
     def __del__(self) -> None:
         self.engine.release(self)
@@ -196,8 +198,11 @@ class Engine(Protocol):
     def borrow(self, actor: str, name: str) -> RemoteActor:
         """Return the actor of a handle that arrived from another process."""
 
-    def hold(self, actor: str, name: str) -> RemoteActor:
-        """Return the actor of a handle that another actor returned; it lives as long as this."""
+    def hold(self, actor: str, name: str, giver: str) -> RemoteActor:
+        """Return the actor of a handle that the client `giver` returned.
+
+        It lives as long as what this returns.
+        """
 
     def report(self, fresh: bool = True) -> ClusterStatus:
         """Return the machines, clients and actors of the cluster.

@@ -8,6 +8,7 @@ whatever the error is.  Nothing is ever retried silently.
 
 import copy
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
 from pickle import PicklingError
 
 
@@ -103,19 +104,21 @@ def doubt(may_have_run: bool) -> str:
 def in_doubt(error: BaseException) -> BaseException:
     """Return an error that says that the call may have run; not the same one, which may be shared
     with calls that have not."""
-    if getattr(error, "may_have_run", False):
-        return error
+    with suppress(Exception):  # raised by one of the user's classes, such as by its constructor
+        if error.may_have_run:  # type: ignore[attr-defined]
+            return error
+    note = "An attempt of this call was sent, and may have run."
     try:
         mine = copy.copy(error)
-    except Exception:  # one of the user's classes, whose constructor takes other arguments
-        mine = error
-    mine.__notes__ = [*getattr(error, "__notes__", ())]
-    mine.__cause__ = error.__cause__
-    if mine.args and isinstance(mine.args[0], str):
-        mine.args = (mine.args[0].replace(doubt(False), doubt(True)), *mine.args[1:])
-    mine.may_have_run = True  # type: ignore[attr-defined]
-    mine.add_note("An attempt of this call was sent, and may have run.")
-    return mine.with_traceback(None)
+        mine.__notes__ = [*getattr(error, "__notes__", ()), note]
+        mine.__cause__ = error.__cause__
+        if mine.args and isinstance(mine.args[0], str):
+            mine.args = (mine.args[0].replace(doubt(False), doubt(True)), *mine.args[1:])
+        mine.may_have_run = True  # type: ignore[attr-defined]
+        return mine.with_traceback(None)
+    except Exception:
+        error.add_note(note)
+        return error
 
 
 class MasterLost(RemotelyError):

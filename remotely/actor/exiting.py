@@ -38,11 +38,13 @@ def end_child_processes() -> None:
     deadline = time.monotonic() + CHILDREN_S
     # By pid, because the processes of loky have no `kill`.  A child keeps its pid until `join`.
     for child in children:
-        os.kill(child.pid, signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):  # it was waited for by other means
+            os.kill(child.pid, signal.SIGTERM)
     for child in children:
         child.join(max(0.0, deadline - time.monotonic()))
         if child.is_alive():
-            os.kill(child.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child.pid, signal.SIGKILL)
 
 
 def flush_files() -> list[object]:

@@ -63,9 +63,7 @@ class Payloads:
     def returned(self, route: bytes, message: Message, value: object) -> RoutedReply:
         """Return the reply that carries a result.  Raises NotPicklable."""
         what = f"the result of {message.name}" if message.name else "the result"
-        encoded = codec.encode(value, what)
-        if encoded.travelling:
-            in_transit.keep_result(encoded.travelling, time.monotonic())
+        encoded = codec.encode_result(value, what, time.monotonic())
         if encoded.nbytes < SHARE_FROM_BYTES:
             frames = wire.encode(Kind.RESULT, message.call_id, "", encoded.pieces, encoded.buffers)
             return RoutedReply(route, frames, is_small=len(frames) == 1)

@@ -47,9 +47,7 @@ class PlasmaValues:
 
     def returned(self, route: bytes, message: Message, value: object) -> RoutedReply:
         what = f"the result of {message.name}" if message.name else "the result"
-        encoded = codec.encode(value, what)
-        if encoded.travelling:
-            in_transit.keep_result(encoded.travelling, time.monotonic())
+        encoded = codec.encode_result(value, what, time.monotonic())
         frames = wire.encode(Kind.RESULT, message.call_id, "", encoded.pieces, encoded.buffers)
         return RoutedReply(route, frames)
 

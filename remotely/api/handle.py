@@ -231,7 +231,7 @@ def _close(handle: Handle) -> None:
     end((handle,), DRAIN_S)
 
 
-Description = tuple[str, str, bool, str, tuple[int, frozenset[str]], bool]
+Description = tuple[str, str, bool, str, tuple[int, frozenset[str]], str]
 
 
 def described(handle: Handle) -> Description:
@@ -239,13 +239,11 @@ def described(handle: Handle) -> Description:
 
     A call that carries it keeps the actor.  If an actor returns it, the receiver holds the actor.
     """
-    remote, is_returned = remote_of(handle), False
+    remote = remote_of(handle)
     if (table := codec.reference_table.get()) is not None:
         table.keep(remote)
-    else:
-        is_returned = remote.note_return()
-    wait, cluster = handle._remotely_wait, remote.engine.cluster
-    return remote.actor, remote.name, wait, cluster, remote.sent, is_returned
+    wait, cluster, giver = handle._remotely_wait, remote.engine.cluster, remote.note_return()
+    return remote.actor, remote.name, wait, cluster, remote.sent, giver
 
 
 def borrowed(
@@ -254,19 +252,22 @@ def borrowed(
     wait: bool,
     cluster: str,
     sent: tuple[int, frozenset[str]],
-    is_returned: bool,
+    giver: str,
 ) -> tuple[RemoteActor, bool]:
-    """Return the actor of a handle that has arrived, and whether plain calls on that block."""
+    """Return the actor of a handle that has arrived, and whether plain calls on that block.
+
+    `giver` is the client that returned it; empty if it is borrowed.
+    """
     engine = connection.engine_for(cluster)
-    remote = (engine.hold if is_returned else engine.borrow)(actor, name)
+    remote = engine.hold(actor, name, giver) if giver else engine.borrow(actor, name)
     remote.sent = max(remote.sent, sent, key=lambda known: (known[0], len(known[1])))
     return remote, wait
 
 
 def _unpickle(cls: type, *description: Any) -> Any:
-    _, _, wait, _, _, is_returned = description
+    _, _, wait, _, _, giver = description
     # An idle actor may never use it, and the master may be away.
-    if connection.is_idle_actor() and not is_returned:
+    if connection.is_idle_actor() and not giver:
         handle = object.__new__(_type_of_handle(cls))
         object.__setattr__(handle, "_remotely_class", cls)
         object.__setattr__(handle, "_remotely_wait", wait)

@@ -94,36 +94,43 @@ class Actors:
     def borrow(self, actor: str, name: str) -> ActorState:
         """Return the actor of a handle that arrived here, or of a name that was looked up."""
         found = self._known.get(actor)
-        if found is None:
+        if found is None or found.is_released:  # a weak reference finds it in its `__del__`
             request = control.Request(
                 actor=actor, name=name, class_name="", owner="", job="", python=this_machine.PYTHON
             )
             found = self._known[actor] = self._state(request, owned=False)
         return found
 
-    def hold(self, actor: str, name: str) -> ActorState:
-        """Return the actor of a handle that another actor returned; it lives as long as this."""
+    def hold(self, actor: str, name: str, giver: str) -> ActorState:
+        """Return the actor of a handle that a client returned; it lives as long as this.
+
+        The giver is told each time, since it keeps the actor until then.
+        """
         held = self.borrow(actor, name)
-        if not held.owned and not held.holds:
-            held.holds = True
-            self._loop.call(partial(self._send_hold, actor))
+        held.holds |= not held.owned
+        self._loop.call(partial(self._send_hold, actor, giver))
         return held
 
     def _state(self, request: control.Request, owned: bool) -> ActorState:
-        is_inside = bool(self._session.inside)
-        in_transit.is_used |= is_inside  # this actor may return a handle
-        return ActorState(self._engine, request, owned, is_inside)
+        giver = self._session.id if self._session.inside else ""
+        in_transit.is_used |= bool(giver)  # this actor may return a handle
+        return ActorState(self._engine, request, owned, giver)
 
     def on_held(self, actor: str) -> None:
         """On the loop's thread: another client holds an actor, so this one need not keep it."""
         if (known := self._known.get(actor)) is not None:
-            known.is_held = True
+            known.note_arrival()
             del known
             in_transit.tidy(time.monotonic())
 
-    def _send_hold(self, actor: str) -> None:
-        self._ends.pop(actor, None)  # this process had let go of it before
-        self._session.link.send(control.Hold(actor=actor))
+    def on_let_go(self, actor: str) -> None:
+        """On the loop's thread: the master knows that this process has let go of an actor."""
+        if isinstance(self._ends.get(actor), control.LetGo):
+            del self._ends[actor]
+
+    def _send_hold(self, actor: str, giver: str = "") -> None:
+        self.on_let_go(actor)  # if this process had it before
+        self._session.link.send(control.Hold(actor=actor, giver=giver))
 
     def find(self, name: str) -> RemoteActor:
         located = self._session.ask(control.Locate, name=name).result()
@@ -385,7 +392,7 @@ class Actors:
             return
         assert isinstance(remote, ActorState)
         remote.is_released = True
-        if (remote.holds or (remote.owned and remote.is_shared)) and remote.ended is None:
+        if (remote.holds or (remote.owned and remote.given)) and remote.ended is None:
             self._request({remote.actor: control.LetGo(actor=remote.actor)})
         elif remote.owned and remote.ended is None:
             self._request_end([remote.actor], PLACE_S)
@@ -395,9 +402,10 @@ class Actors:
 
     def repeat_requests(self) -> None:
         """On the loop's thread: send a new master the requests that are not confirmed."""
-        for actor in list(self._known.values()):
-            if actor.holds:
-                self._session.link.send(control.Hold(actor=actor.actor))
+        # By reference: iterating over the values would fail if another thread adds one.
+        for reference in self._known.valuerefs():
+            if (actor := reference()) is not None and actor.holds:
+                self._send_hold(actor.actor)
         for request in self._ends.values():
             self._session.link.send(request)
 

@@ -41,15 +41,13 @@ class ActorState(CalledActor):
     opening       the lock of the thread that opens a channel, also while it waits for the master.
                   Waiters sleep on it (wakeup.py), not on the actor: a channel does not hold that
     gone          whether the master has reported its end
-    is_inside     whether this process is an actor, which may return a handle of it
+    giver         the id of this client, if it is an actor, which may return a handle of it
     holds         whether this process keeps it alive though another made it: an actor returned it
-    is_shared     whether a handle has left this process with a result, so others may hold it
-    is_held       whether the master has said that others do
+    given         how many handles have left this process with results, so others may hold it
+    arrived       how many of these the master has said to be held
     """
 
-    def __init__(
-        self, engine: Engine, request: control.Request, owned: bool, is_inside: bool
-    ) -> None:
+    def __init__(self, engine: Engine, request: control.Request, owned: bool, giver: str) -> None:
         super().__init__(engine, request.actor, request.name, owned)
         self.request = request
         self.life = request.life
@@ -59,8 +57,9 @@ class ActorState(CalledActor):
         self.channel: Channel | None = None
         self.opening = RLock()
         self.gone = False
-        self.is_inside = is_inside
-        self.holds = self.is_shared = self.is_held = False
+        self.giver = giver
+        self.holds = False
+        self.given = self.arrived = 0
 
     @property
     def unanswered(self) -> int:
@@ -80,12 +79,18 @@ class ActorState(CalledActor):
             self.life = life
             self.request = msgspec.structs.replace(self.request, life=life)
 
-    def note_return(self) -> bool:
-        may_share = self.is_inside and (self.owned or self.holds)
-        if may_share and in_transit.note((ReturnedHandle(self),)):
-            self.is_shared = True
-            return True
-        return False
+    def note_return(self) -> str:
+        if not (self.giver and (self.owned or self.holds) and in_transit.is_returning()):
+            return ""
+        with self.lock:
+            self.given += 1
+            in_transit.note((ReturnedHandle(self, self.given),))
+        return self.giver
+
+    def note_arrival(self) -> None:
+        """Note that a client holds one of the handles that were given."""
+        with self.lock:
+            self.arrived = min(self.arrived + 1, self.given)
 
     def wake(self) -> None:
         """Wake the threads that wait for its end, its next life, or a connection."""
@@ -108,13 +113,17 @@ class ActorState(CalledActor):
 
 
 class ReturnedHandle:
-    """Keeps an actor alive until the receiver of its handle holds it.  An `InTransit`."""
+    """Keeps an actor alive until the receiver of its handle holds it.  An `InTransit`.
 
-    def __init__(self, actor: ActorState) -> None:
+    Which of several handles has arrived is not known.  So the n-th is kept until n have.
+    """
+
+    def __init__(self, actor: ActorState, number: int) -> None:
         self._actor = actor
+        self._number = number
 
     def has_arrived(self) -> bool:
-        return self._actor.is_held or self._actor.gone
+        return self._actor.arrived >= self._number or self._actor.gone
 
 
 class Channels:

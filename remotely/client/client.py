@@ -168,6 +168,8 @@ class Client:
                 self._actors.on_death(obituary)
             case control.Held(actor=actor):
                 self._actors.on_held(actor)
+            case control.LetGoHeard(actor=actor):
+                self._actors.on_let_go(actor)
             case control.RoomWanted():
                 spare.give_back()
             case control.Printed():

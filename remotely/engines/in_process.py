@@ -140,7 +140,7 @@ class InProcess:
             found = self._remotes[actor] = RemoteActor(self, actor, name, owned=False)
         return found
 
-    def hold(self, actor: str, name: str) -> RemoteActor:
+    def hold(self, actor: str, name: str, giver: str) -> RemoteActor:
         return self.borrow(actor, name)
 
     def report(self, fresh: bool = True) -> ClusterStatus:

@@ -48,6 +48,7 @@ from remotely.master import lending, reservation, shortage, status
 from remotely.master.admission import REVOKED
 from remotely.master.arrivals import Assignment
 from remotely.master.state import (
+    RECOVERY,
     ActorRecord,
     Deferred,
     Forget,
@@ -208,6 +209,7 @@ def record_placement(state: State, record: ActorRecord, data: object) -> None:
             state.actors.watch(session, record)
     if request.owner and request.owner not in state.sessions:
         state.leases.renew(request.owner, state.now)
+    state.wait_graph.changed[request.actor] = None  # its client may have come before it
     for waiter in state.waiting.for_name(request.name) if request.named else ():
         if waiter.request.actor != request.actor:
             refuse_name(state, waiter)
@@ -295,6 +297,7 @@ def release_placement(state: State, record: ActorRecord, data: object) -> None:
 def move_placement(state: State, record: ActorRecord, data: object) -> None:
     """Move the actor to its place on the other worker."""
     assert isinstance(data, ActorRecord)
+    data.request, data.lender = record.request, record.lender  # it may have another owner by now
     data.requester, data.ends_within_s = record.requester, record.ends_within_s
     release_placement(state, record, data)
     record_placement(state, data, data)
@@ -616,8 +619,10 @@ def close(state: State, end: control.End) -> None:
 # --- ends -----------------------------------------------------------------------------------------
 
 
-def hold(state: State, client: str, actor: str) -> None:
-    """Handle the news that a client has a handle which an actor returned."""
+def hold(state: State, client: str, actor: str, giver: str = "") -> None:
+    """Handle the news that a client has a handle which the client `giver` returned."""
+    if giver in state.sessions:
+        state.send(giver, control.Held(actor=actor))
     table = state.actors
     record = table.records.get(actor)
     if record is None and actor not in state.restarts.pending:
@@ -629,23 +634,25 @@ def hold(state: State, client: str, actor: str) -> None:
         return
     if record is not None:
         table.watch(client, record)
-    for other in (request.owner, *table.holders.of(actor)):
-        if other != client:
-            state.send(other, control.Held(actor=actor))
     table.hold(client, actor)
 
 
 def let_go(state: State, client: str, actor: str) -> None:
-    """Handle the news that a client has no handle of an actor any more."""
+    """Handle the news that a client has no handle of an actor any more.
+
+    A restarted master learns of the holders only as they reconnect, and its workers name the first
+    owner: so it answers at the end of its recovery, unless it knows of a holder.
+    """
     table = state.actors
     record, pending = table.records.get(actor), state.restarts.pending.get(actor)
-    if record is None and state.is_recovering and not pending and actor not in table.deaths:
-        state.deferred.add(Unknown(actor), (client, control.LetGo(actor=actor)))
-        return
     table.let_go(client, actor)
     known = record or pending
     is_only_held = known is not None and known.request.owner != client
-    if not is_only_held and not (record and table.pass_on(record)):
+    if is_only_held or (record and table.pass_on(record)):
+        state.send(client, control.LetGoHeard(actor=actor))
+    elif state.is_recovering and actor not in table.deaths:
+        state.deferred.add(RECOVERY, (client, control.LetGo(actor=actor)))
+    else:
         handle_end(state, client, control.End(actor=actor, grace_s=PLACE_S))
 
 
@@ -665,7 +672,8 @@ def end_session(state: State, client: str) -> None:
         return
     state.leases.end(client)
     state.instructions.append(Forget(client))
-    state.wait_graph.end(session.hello.actor)
+    if state.wait_graph.is_of(client, session.hello.actor):
+        state.wait_graph.end(session.hello.actor)
     state.actors.unwatch(client)
     send_arrivals(state, state.arrivals.end_session(client))
     state.waiting.remove_session(client)

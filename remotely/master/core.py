@@ -37,7 +37,8 @@ class Core:
         self.state = State(admission, Leases(lease_s), recovers_until, is_embedded, counts_cpus)
 
     def _finish(self) -> list[Instruction]:
-        """Settle what this event has changed; return its instructions.  Each event ends so."""
+        """Settle what this event has changed; return its instructions.  Each event ends so, but the
+        registration of a worker, which `reconcile_worker` completes."""
         actors.settle_loans(self.state)
         return self.state.take_instructions()
 
@@ -150,8 +151,8 @@ class Core:
                 actors.request_actor(state, peer, message)
             case control.End():
                 actors.handle_end(state, peer, message)
-            case control.Hold(actor=actor):
-                actors.hold(state, peer, actor)
+            case control.Hold(actor=actor, giver=giver):
+                actors.hold(state, peer, actor, giver)
             case control.LetGo(actor=actor):
                 actors.let_go(state, peer, actor)
             case control.Cancel(actor=actor):
@@ -181,7 +182,7 @@ class Core:
             case control.Blocked():
                 self._handle_blocked(peer, message)
             case control.Unblocked():
-                self._end_wait(state.sessions[peer].hello.actor)
+                self._end_wait(state.sessions[peer].hello.actor, session=peer)
             case control.Goodbye():
                 state.sessions[peer].leaving = True
                 state.waiting.remove_session(peer)
@@ -223,8 +224,11 @@ class Core:
         if cycle := state.wait_graph.record(actor, wait):
             self._notify(cycle, why_deadlocked(cycle))
 
-    def _end_wait(self, actor: str, unless: int = 0) -> None:
-        """End an actor's wait, `unless` it has this number; report the end of a deadlock."""
+    def _end_wait(self, actor: str, unless: int = 0, session: str = "") -> None:
+        """End an actor's wait, `unless` it has this number, or another session has reported it;
+        report the end of a deadlock."""
+        if session and not self.state.wait_graph.is_of(session, actor):
+            return
         if wait := self.state.wait_graph.end(actor, unless):
             self._notify([wait], f"the deadlock is resolved: this wait has ended: {wait.sentence}")
 
@@ -272,7 +276,8 @@ class Core:
             state.workers.add(register, is_near, predecessors)
         reregistration.adopt_all(state, register, is_new)
         self._send_keys(name)
-        return self._finish()
+        # Nothing is placed yet: the worker would be told twice to start it, by `reconcile` too.
+        return state.take_instructions()
 
     def reconcile_worker(self, register: control.Register) -> list[Instruction]:
         """Reconcile what was lost while a worker's connection was broken."""

@@ -154,6 +154,7 @@ class ActorTable:
         self.by_worker.add(record.worker, request.actor)
         if self.lender and request.resources.cpus:
             record.lender = self.lender
+        if record.lender:
             self.by_lender.add(record.lender, request.actor)
         if request.gang:
             self.by_gang.add(request.gang, request.actor)
@@ -230,7 +231,9 @@ class ActorTable:
         self.let_go(owner, request.actor)
         for index in (self.by_owner, self.spare_of):
             index.discard(request.owner, request.actor)
-        record.request = msgspec.structs.replace(request, owner=owner, maker="", max_restarts=0)
+        record.request = msgspec.structs.replace(
+            request, owner=owner, maker="", max_restarts=0, is_spare=False
+        )
         self.by_owner.add(owner, request.actor)
         return True
 
@@ -513,6 +516,7 @@ class Unknown(NamedTuple):
     name: str = ""
 
 
+RECOVERY = Unknown("", "")  # the topic of requests that wait for the end of the recovery
 Topic = str | Unknown  # the id of an actor that is being placed or is unreachable
 # A session and its request.
 Deferred = tuple[str, control.Locate | control.Place | control.End | control.Hold | control.LetGo]

@@ -82,6 +82,11 @@ class WaitGraph:
             member.cycle = []
         return wait
 
+    def is_of(self, session: str, actor: str) -> bool:
+        """Return whether this client has reported the wait of the actor."""
+        wait = self._waits.get(actor)
+        return wait is not None and wait.session == session
+
     def not_heard_since(self, moment: float) -> list[str]:
         """Return the actors that have not repeated their reports; their ends may be lost."""
         return [actor for actor, wait in self._waits.items() if wait.heard < moment]

@@ -96,6 +96,19 @@ def encode(value: object, what: PartNames = "the value", *, in_band: bool = Fals
         raise NotPicklable(not_picklable_message(value, what, error)) from error
 
 
+def encode_result(value: object, what: PartNames, now: float, *, in_band: bool = False) -> Encoded:
+    """Pickle what leaves an actor with a reply, and keep what it needs until it has arrived.
+
+    `now` is on the monotonic clock.
+    """
+    if not in_transit.is_used or type(value) in _ATOMS:
+        return encode(value, what, in_band=in_band)
+    with in_transit.returning():
+        encoded = encode(value, what, in_band=in_band)
+    in_transit.keep_result(encoded.travelling, now)
+    return encoded
+
+
 def decode(payload: bytes | memoryview, buffers: Sequence[object] = ()) -> Any:
     """Unpickle a value from `encode`.  Arrays are views of the buffers, which are not copied."""
     return pickle.loads(payload, buffers=buffers)  # noqa: S301 - the one site; peers are authenticated

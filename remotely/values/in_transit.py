@@ -28,6 +28,7 @@ class InTransit(Protocol):
 # then nothing is collected.
 is_used = False
 _collecting: ContextVar[list[InTransit] | None] = ContextVar("remotely_in_transit", default=None)
+_returning: ContextVar[bool] = ContextVar("remotely_returning", default=False)
 _kept: deque[tuple[float, InTransit]] = deque()  # for results, with their deadlines
 
 
@@ -42,13 +43,25 @@ def collected() -> Iterator[list[InTransit]]:
         _collecting.reset(token)
 
 
-def note(needed: Sequence[InTransit]) -> bool:
-    """Record objects that the current pickle needs until it has been read; return whether anybody
-    keeps them."""
-    if (found := _collecting.get()) is None:
-        return False
-    found.extend(needed)
-    return True
+@contextmanager
+def returning() -> Iterator[None]:
+    """Within the block, what is pickled is a result: its receiver holds the actors in it."""
+    token = _returning.set(True)
+    try:
+        yield
+    finally:
+        _returning.reset(token)
+
+
+def is_returning() -> bool:
+    """Return whether a result is being pickled."""
+    return _returning.get()
+
+
+def note(needed: Sequence[InTransit]) -> None:
+    """Record objects that the current pickle needs until it has been read."""
+    if (found := _collecting.get()) is not None:
+        found.extend(needed)
 
 
 def keep_result(needed: Sequence[InTransit], now: float) -> None:
@@ -57,9 +70,12 @@ def keep_result(needed: Sequence[InTransit], now: float) -> None:
 
 
 def tidy(now: float) -> None:
-    """Release what has arrived or expired; called every few seconds."""
-    for _ in range(len(_kept)):  # one by one: another thread may add to them
-        until, each = _kept.popleft()
+    """Release what has arrived or expired; called every few seconds, and when a handle arrives."""
+    for _ in range(len(_kept)):  # one by one: another thread may add to them, or take them
+        try:
+            until, each = _kept.popleft()
+        except IndexError:
+            return
         if now < until and not each.has_arrived():
             _kept.append((until, each))
 

@@ -11,6 +11,7 @@ import linecache
 import os
 import re
 import stat
+import time
 import traceback
 from collections.abc import Collection
 from contextlib import suppress
@@ -33,7 +34,8 @@ def pack(error: BaseException, heading: str, ours: Collection[str]) -> RaisedErr
     trace = traceback.format_exception(type(error), error, _users_part(error, ours))
     text = (heading + "".join(trace)).encode(errors="replace")
     try:
-        return RaisedError(bytes(codec.encode(error, in_band=True).payload), text)
+        encoded = codec.encode_result(error, "the error", time.monotonic(), in_band=True)
+        return RaisedError(bytes(encoded.payload), text)
     except RemotelyError:
         return RaisedError(b"", text)
 

@@ -88,6 +88,44 @@ def test_a_returned_actor_outlives_its_maker_and_ends_with_its_last_handle(
     wait_until(lambda: remotely.actors() == [], "its end")
 
 
+class Failed(Exception):
+    def __init__(self, table: Any) -> None:
+        super().__init__(table)
+        self.table = table
+
+
+@remotely.remote_class(cpus=0)
+class Giver:
+    def __init__(self) -> None:
+        self.table: Any = None
+
+    def fail(self) -> None:
+        raise Failed(Table(7))
+
+    def give(self, keep: bool) -> Any:
+        table = self.table or Table(7)
+        self.table = table if keep else None
+        return table
+
+
+def test_an_actor_in_a_raised_error_is_held_too(here: None) -> None:
+    with pytest.raises(Failed) as failed:
+        Giver().fail()
+    gc.collect()
+    assert failed.value.table.size() == 7
+
+
+def test_an_actor_that_was_held_before_is_held_again(here: None) -> None:
+    giver = Giver()
+    first = giver.give(keep=True)
+    del first
+    gc.collect()
+    again = giver.give(keep=False)
+    assert again.size() == 7
+    remotely.close(giver)
+    assert again.size() == 7
+
+
 def test_an_actor_keeps_what_it_has_returned_for_itself_too(here: None) -> None:
     table = Table()
     table.attribute()

@@ -206,7 +206,7 @@ class RayEngine:
             found = self._actors[actor] = HostedActor(self, actor, name, owned=False)
         return found
 
-    def hold(self, actor: str, name: str) -> HostedActor:
+    def hold(self, actor: str, name: str, giver: str) -> HostedActor:
         return self.borrow(actor, name)
 
     def await_arrival(self, class_name: str) -> Arrival:

@@ -27,6 +27,7 @@ from remotely.protocol.control.client import (
     Hello,
     Hold,
     LetGo,
+    LetGoHeard,
     Locate,
     Located,
     Logged,
@@ -167,6 +168,7 @@ FromMaster = {
         | RoomWanted
         | Located
         | Held
+        | LetGoHeard
         | Died
         | Status
         | LogPiece
@@ -306,6 +308,7 @@ __all__ = [
     "Left",
     "Lent",
     "LetGo",
+    "LetGoHeard",
     "Locate",
     "Located",
     "Location",

@@ -46,10 +46,12 @@ class End(ControlMessage, frozen=True):
 class Hold(ControlMessage, frozen=True):
     """This client has a handle that an actor returned: the actor lives as long as it holds it.
 
-    Sent again to a new master, which knows of no holders.
+    `giver` is the client in that actor.  Sent again, without it, to a new master, which knows of no
+    holders.
     """
 
     actor: Id
+    giver: str = ""
 
 
 class LetGo(ControlMessage, frozen=True):
@@ -62,7 +64,13 @@ class LetGo(ControlMessage, frozen=True):
 
 
 class Held(ControlMessage, frozen=True):
-    """Another client holds an actor, to the clients that owned or held it before."""
+    """A handle that this client gave has arrived: its receiver holds the actor."""
+
+    actor: Id
+
+
+class LetGoHeard(ControlMessage, frozen=True):
+    """The answer to LetGo, which need not be repeated: others own or hold the actor."""
 
     actor: Id
 

@@ -5,7 +5,7 @@ import pytest
 from remotely.protocol import control
 from tests.remotely.master.played import LEASE_S, Cluster, request_of
 
-HOLD, LET_GO = control.Hold(actor="a"), control.LetGo(actor="a")
+HOLD, LET_GO = control.Hold(actor="a", giver="maker"), control.LetGo(actor="a")
 
 
 @pytest.fixture
@@ -26,8 +26,12 @@ def owner_of(cluster: Cluster) -> str:
     return cluster.state.actors.records["a"].request.owner
 
 
-def test_the_owner_is_told_that_the_actor_is_held(held: Cluster) -> None:
-    assert held.sent(control.Held) == [("maker", control.Held(actor="a"))]
+def test_the_giver_is_told_of_each_arrival_and_nobody_else(held: Cluster) -> None:
+    """It keeps the actor until then.  With many holders, to tell all would be a flood."""
+    held.hello("other")
+    held.says("other", HOLD)
+    held.says("client", HOLD)
+    assert held.sent(control.Held) == [("maker", control.Held(actor="a"))] * 3
 
 
 def test_the_holder_becomes_the_owner_when_the_owner_lets_go(held: Cluster) -> None:
@@ -84,6 +88,11 @@ def test_an_actor_is_held_between_its_lives_and_not_restarted_for_its_next_owner
     assert [obituary.restarting for obituary in obituaries] == [False]
 
 
+def test_who_lets_go_of_an_actor_that_others_have_need_not_repeat_it(held: Cluster) -> None:
+    held.says("maker", LET_GO)
+    assert held.sent(control.LetGoHeard) == [("maker", control.LetGoHeard(actor="a"))]
+
+
 def test_an_end_is_told_to_a_holder_that_lets_go_too_late(held: Cluster) -> None:
     held.says("maker", control.End(actor="a", grace_s=0))
     held.kills("a")
@@ -103,3 +112,33 @@ def test_holders_are_told_to_a_new_master_before_the_owners_lease_ends(cluster: 
     cluster.advance(LEASE_S + 1, but=["maker"])
     assert owner_of(cluster) == "client"
     assert not is_asked_to_end(cluster)
+
+
+@pytest.mark.parametrize("worker_first", [True, False])
+def test_a_new_master_waits_for_holders_before_an_owner_lets_go(
+    cluster: Cluster, worker_first: bool
+) -> None:
+    cluster.hosts("worker", [request_of("a", "maker")])
+    cluster.starts_master(recovers_until=LEASE_S)
+    for who in ("maker", "client"):
+        cluster.hello(who)
+    if worker_first:
+        cluster.joins("worker")
+    cluster.says("maker", LET_GO)
+    cluster.says("client", control.Hold(actor="a"))
+    if not worker_first:
+        cluster.joins("worker")
+    cluster.advance(LEASE_S + 1)
+    assert owner_of(cluster) == "client"
+    assert not is_asked_to_end(cluster)
+
+
+def test_a_new_master_ends_what_nobody_holds_at_the_end_of_its_recovery(cluster: Cluster) -> None:
+    cluster.hosts("worker", [request_of("a", "maker")])
+    cluster.starts_master(recovers_until=LEASE_S)
+    cluster.hello("maker")
+    cluster.joins("worker")
+    cluster.says("maker", LET_GO)
+    assert not is_asked_to_end(cluster)
+    cluster.advance(LEASE_S + 1)
+    assert is_asked_to_end(cluster)

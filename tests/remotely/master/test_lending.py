@@ -145,6 +145,26 @@ def test_the_end_of_a_client_inside_an_actor_ends_its_loan(cluster: Cluster) -> 
     assert free(cluster) == 0
 
 
+def test_another_client_in_the_actor_does_not_end_its_wait(cluster: Cluster) -> None:
+    cluster.joins("worker", cpus=1)
+    (who,) = nest(cluster, levels=1)
+    block(cluster, who)
+    cluster.hello("a child process", actor="level-0")
+    cluster.says("a child process", control.Unblocked())
+    cluster.loses_client("a child process")
+    assert free(cluster) == 1
+
+
+def test_an_actor_that_waits_before_its_worker_registers_lends(cluster: Cluster) -> None:
+    cluster.hosts("worker", [request_of("a", "client")])
+    cluster.starts_master(recovers_until=10)
+    cluster.hello("client")
+    who = inside(cluster, "a")
+    cluster.asks(who, "own")
+    cluster.joins("worker", cpus=1)
+    assert cluster.spawns() == ["own"]
+
+
 def test_a_lender_that_dies_releases_only_what_it_holds(cluster: Cluster) -> None:
     cluster.joins("worker", cpus=1)
     (who,) = nest(cluster, levels=1)
