@@ -10,7 +10,7 @@ from remotely_rl.acting.evaluation import Evaluation, measure_in, quotas
 from remotely_rl.acting.player import watch
 from remotely_rl.acting.policy import Trained
 from remotely_rl.config import Common
-from remotely_rl.supervision import failures
+from remotely_rl.supervision import env_ranks, failures
 
 MAX_ENVS = 16  # that it plays in parallel
 
@@ -23,6 +23,7 @@ class Evaluator:
         if is_replacement:
             failures.disable_stack_dumps()
         # Under REMOTELY_LOCAL the model is the caller's own.
+        config = config.ranked(env_ranks.EVALUATION)
         self.trained = Trained(config, copy.deepcopy(model).eval())
         self.wanted = quotas(config.evaluate_episodes, min(MAX_ENVS, config.evaluate_episodes))
         count = len(self.wanted)

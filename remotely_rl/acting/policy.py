@@ -33,9 +33,10 @@ class Trained(NamedTuple):
         Unlike in training, a lost life never ends a game.
         """
         given = {**self.config.env_kwargs, **env_kwargs}
-        return dataclasses.replace(
+        config = dataclasses.replace(
             self.config, env_kwargs=given, life_loss_is_terminal=False
-        ).make_environments(count, watch)
+        ).ranked(self.config.first_rank)
+        return config.make_environments(count, watch)
 
     def play(
         self, envs: Environments, obs: Tree, greedy: bool, seed: int

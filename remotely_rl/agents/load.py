@@ -17,6 +17,7 @@ from remotely_rl.errors import TrainingError
 from remotely_rl.runs import run_folder, training
 from remotely_rl.runs.run_folder import RunFolder
 from remotely_rl.runs.training import Train
+from remotely_rl.supervision import env_ranks
 
 
 def load(
@@ -34,6 +35,7 @@ def load(
     given = {"env": env, "env_kwargs": env_kwargs, "wrappers": wrappers}
     given = {name: value for name, value in given.items() if value is not None}
     config = training.config_of(by.Config, by.algorithm, run, given)
+    config = config.ranked(env_ranks.ALONE)
     path = RunFolder(Path(run)).saved(which)
     try:
         saved = run_folder.load_checkpoint(path)

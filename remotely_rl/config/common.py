@@ -1,9 +1,10 @@
 """Common, the settings that all algorithms share, and functions of a Config."""
 
+import copy
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 import gymnasium
 import torch
@@ -153,6 +154,9 @@ class Common:
         "hidden", "activation", "network", "normalize_observations", "log_std_start",
         "free_log_std",
     )  # fmt: skip
+
+    # The rank of the first environment that `make_environments` makes; set by `ranked`.
+    first_rank: ClassVar[int] = 0
 
     # Fields given when a run is resumed; set by `training.config_of`.
     overridden: ClassVar[frozenset[str]] = frozenset()
@@ -308,13 +312,24 @@ class Common:
             gymnasium.registry.setdefault(spec.id, spec)
         self.__dict__.update(state)
 
+    def ranked(self, first: int) -> Self:
+        """Return a copy whose environments have ranks from `first` on (env_ranks.py)."""
+        ranked = copy.copy(self)
+        object.__setattr__(ranked, "first_rank", first)
+        return ranked
+
+    def of_actor(self, index: int) -> Self:
+        """Return a copy for the actor with this index, whose environments have its ranks."""
+        return self.ranked(self.first_rank + index * self.envs_per_actor)
+
     def make_environments(
         self, count: int, watch: Watch | None = None, waits: bool = False
     ) -> Environments:
         """Make `count` environments; for `waits`, see `environments.plan`."""
         return environments.make(
-            self.env, count, self.atari, self.images, watch, waits, self.env_kwargs, self._wrappers
-        )
+            self.env, count, self.atari, self.images, watch, waits, self.env_kwargs,
+            self._wrappers, self.first_rank,
+        )  # fmt: skip
 
     @property
     def plan(self) -> environments.Plan:

@@ -101,7 +101,7 @@ class Masks:
     def _row(self, mask: Any, env: int) -> NDArray[np.bool_]:
         choices = list(self._actions.choices)
         if _is_plain(mask) and mask.size == sum(choices):
-            return legal_of(mask.reshape(1, -1), first=env)[0]
+            return legal_of(mask.reshape(1, -1), first=env).reshape(-1)
         try:
             parts = list(_parts(self._actions, mask))
         except LookupError as error:
@@ -114,7 +114,7 @@ class Masks:
                 f"environment {env} has an action_mask of {_described(mask)}; its actions need"
                 f" {' + '.join(map(str, choices))} numbers"
             )
-        return legal_of(np.concatenate(parts)[None], first=env)[0]
+        return legal_of(np.concatenate(parts)[None], first=env).reshape(-1)
 
 
 def legal_of(

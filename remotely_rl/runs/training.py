@@ -46,7 +46,7 @@ from remotely_rl.runs.hooks import Hook
 from remotely_rl.runs.metrics import Tally
 from remotely_rl.runs.run_folder import RunFolder
 from remotely_rl.runs.session import Process, Result, Session, limit_reached
-from remotely_rl.supervision import failures
+from remotely_rl.supervision import env_ranks, failures
 from remotely_rl.supervision.vector import is_registered
 from remotely_rl.trees import Tree
 
@@ -369,7 +369,7 @@ class Probe:
         Raises TrainingError if no policy fits it, if it cannot do what the config requires, or
         if it crashes too often.
         """
-        config = self.config
+        config = self.config.ranked(env_ranks.EVALUATION)
         envs = config.make_environments(1, player.watch(config, 1))
         try:
             if config.random_start:  # not every environment supports it
