@@ -39,9 +39,8 @@ class Number(int):
         made.index = index
         return made
 
-    def __getnewargs__(self) -> tuple[int, int]:
-        """Return what a copy in another process is made from."""
-        return int(self), self.index
+    def __reduce__(self) -> tuple[type["Number"], tuple[int, int]]:
+        return Number, (int(self), self.index)
 
 
 @dataclass

@@ -11,7 +11,6 @@ batch, until `reset` or `begins` marks the beginning of an episode.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +49,14 @@ def load(
     Pass your own `model` or `env` if only the training script defines it; otherwise the folder
     names its file.  Pass `algorithm`, the `train` of your own algorithm, if its file has moved.
     `env` may be another environment with the same spaces; it gets none of the run's arguments.
+    The environment itself is needed only by `agent.trained.environments`: to act, the spaces that
+    the folder keeps are enough.
     `env_kwargs` are added to those of the run, `wrappers` replace them.  Raises TrainingError if
     one of these is missing or does not fit, or if the folder is incomplete.
     """
     trained = load_trained(run, which, model, env, algorithm, env_kwargs, wrappers)
-    with closing(trained.environments(1)) as probe:
-        probe.reset(seed)  # shows whether actions are masked
-        return Agent(trained, probe.spaces, seed)
+    assert trained.spaces is not None
+    return Agent(trained, trained.spaces, seed)
 
 
 class Agent:

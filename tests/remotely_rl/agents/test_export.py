@@ -55,7 +55,7 @@ OBSERVATIONS: dict[str, gymnasium.Space[Any]] = {
     "discrete": spaces.Discrete(5),
     "discrete that starts at 3": spaces.Discrete(4, start=3),
     "multi-discrete": spaces.MultiDiscrete([3, 4, 2]),
-    "multi-discrete of two axes": spaces.MultiDiscrete([[3, 4], [2, 2]], start=[[1, 0], [-1, 5]]),
+    "multi-discrete of two axes": spaces.MultiDiscrete([[3, 4], [2, 2]], start=[[1, 0], [-1, 5]]),  # type: ignore[list-item]
     "multi-binary": spaces.MultiBinary(4),
     "multi-binary of two axes": spaces.MultiBinary([2, 3]),
     "nested": spaces.Dict(
