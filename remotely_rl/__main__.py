@@ -2,4 +2,5 @@
 
 from remotely_rl.cli import main
 
-main(prog_name="remotely-rl")
+if __name__ == "__main__":
+    main(prog_name="remotely-rl")

@@ -46,7 +46,7 @@ def evaluated(run: Path) -> set[float]:
 @pytest.mark.parametrize(
     ("more", "mean"),
     [
-        (dict[str, Any](), 2.0),
+        ({}, 2.0),
         ({"evaluate_env_kwargs": {"more": 5.0}}, 7.0),  # besides those of the run
         ({"evaluate_env": Paid}, 1.0),  # without those of the run
         ({"evaluate_env": Paid, "evaluate_env_kwargs": {"more": 5.0}}, 6.0),
@@ -60,17 +60,15 @@ def test_evaluations_have_an_environment_of_their_own(
     assert result.return_mean == 2.0
     assert evaluated(run) == {mean}
     kept = training.config_of(a2c.Config, "a2c", run)
-    assert (kept.evaluate_env, kept.evaluate_env_kwargs) == (
-        more.get("evaluate_env"),
-        more.get("evaluate_env_kwargs", {}),
-    )
+    assert kept.evaluate_env is more.get("evaluate_env")
+    assert kept.evaluate_env_kwargs == more.get("evaluate_env_kwargs", {})
 
 
 def test_a_resumed_run_keeps_it_and_may_be_given_another(tmp_path: Path) -> None:
     run = tmp_path / "run"
     config = dataclasses.replace(CONFIG, evaluate_env=Paid, evaluate_env_kwargs={"pay": 3.0})
     a2c.train(config, run=run)
-    given = {"total_steps": 2 * config.total_steps}
+    given: dict[str, Any] = {"total_steps": 2 * config.total_steps}
     a2c.train(training.config_of(a2c.Config, "a2c", run, given), resume=run)
     assert evaluated(run) == {3.0}
     given = {"total_steps": 3 * config.total_steps, "evaluate_env_kwargs": {"more": 1.0}}
