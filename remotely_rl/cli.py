@@ -133,6 +133,8 @@ def _train_command(name: str) -> click.Command:
             given = given_fields(given)
             if "env" in given:
                 given["env"] = env_of(given["env"])
+            if "evaluate_env" in given:
+                given["evaluate_env"] = env_of(given["evaluate_env"], "--evaluate-env")
             several = _seeds_of(seeds, at_once, resume, given)
             if resume is None:
                 config = train_by.Config(**DEFAULTS | given)
@@ -343,6 +345,7 @@ def options_of(config: type, defaults: Mapping[str, Any]) -> list[click.Option]:
 # Fields with several values, one for each use of the option: the option, and its metavar.
 REPEATED = {
     "env_kwargs": ("--env-arg", "NAME=VALUE"), "wrappers": ("--wrapper", "MODULE:NAME"),
+    "evaluate_env_kwargs": ("--evaluate-env-arg", "NAME=VALUE"),
 }  # fmt: skip
 
 
@@ -359,14 +362,20 @@ def given_fields(params: Mapping[str, Any]) -> dict[str, Any]:
     Raises TrainingError for an --env-arg that is not NAME=VALUE.
     """
     given = {k: v for k, v in params.items() if v is not None and (k not in REPEATED or v)}
-    if words := given.get("env_kwargs"):
-        given["env_kwargs"] = arguments = {}
-        for word in words:
-            name, equals, text = word.partition("=")
-            if not equals or not name.isidentifier():
-                raise TrainingError(f"--env-arg needs NAME=VALUE, not {word!r}")
-            arguments[name] = settings.literal(text)
+    for field in ("env_kwargs", "evaluate_env_kwargs"):
+        if field in given:
+            given[field] = _named_values(REPEATED[field][0], given[field])
     return given
+
+
+def _named_values(option: str, words: Sequence[str]) -> dict[str, Any]:
+    arguments = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals or not name.isidentifier():
+            raise TrainingError(f"{option} needs NAME=VALUE, not {word!r}")
+        arguments[name] = settings.literal(text)
+    return arguments
 
 
 def model_of(word: str | None) -> "networks.ModelSource | None":
@@ -374,10 +383,10 @@ def model_of(word: str | None) -> "networks.ModelSource | None":
     return typing.cast("networks.ModelSource | None", named_in("--model", word))
 
 
-def env_of(word: str | None) -> "Source | None":
+def env_of(word: str | None, option: str = "--env") -> "Source | None":
     """Load `FILE.py:NAME`, a class or function that makes environments; any other word is an id."""
     if word is not None and is_in_file(word):
-        return typing.cast("Source | None", named_in("--env", word))
+        return typing.cast("Source | None", named_in(option, word))
     return word
 
 

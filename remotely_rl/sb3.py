@@ -22,8 +22,9 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from remotely_rl.supervision import infos
-from remotely_rl.supervision.vector import CRASH, maker_of
+from remotely_rl.supervision.vector import CRASH
 from remotely_rl.vector import VectorEnv
+from remotely_rl.vector.vector_env import makes_of
 
 try:
     from stable_baselines3.common.monitor import Monitor
@@ -53,15 +54,10 @@ class VecEnv(base_vec_env.VecEnv):  # type: ignore[misc]
         `env_kwargs` are for `gymnasium.make`, if `env` is an id.  `monitor` wraps each in a
         Monitor, as `make_vec_env` does, so that training reports the returns of episodes.
         """
-        if isinstance(env, str):
-            env = maker_of(env, env_kwargs)
+        makes = makes_of(env, n_envs, env_kwargs or {})
         if monitor:
-            env = (
-                partial(_monitored, env)
-                if callable(env)
-                else [partial(_monitored, make) for make in env]
-            )
-        self.envs = VectorEnv(env, n_envs, autoreset_mode=AutoresetMode.SAME_STEP, **settings)
+            makes = [partial(_monitored, make) for make in makes]
+        self.envs = VectorEnv(makes, autoreset_mode=AutoresetMode.SAME_STEP, **settings)
         self.reset_infos: list[dict[str, Any]]
         super().__init__(
             self.envs.num_envs, self.envs.single_observation_space, self.envs.single_action_space

@@ -147,8 +147,9 @@ def whole(text: str) -> int:
 
 def option(name: str, value: Any = None) -> str:
     """Format a field as an option of the command line: --n-step 1, --no-double."""
-    if isinstance(value, Mapping):  # env_kwargs
-        return " ".join(f"--env-arg {key}={one}" for key, one in value.items())
+    if isinstance(value, Mapping):  # env_kwargs, evaluate_env_kwargs
+        option = f"--{name.removesuffix('_kwargs').replace('_', '-')}-arg"
+        return " ".join(f"{option} {key}={one}" for key, one in value.items())
     name = name.replace("_", "-")
     if isinstance(value, bool):
         return f"--{name}" if value else f"--no-{name}"

@@ -26,6 +26,23 @@ POLL_S = 0.5  # how often a waiting trainer checks its time limit and Ctrl-C
 A = TypeVar("A")
 
 
+class Number(int):
+    """The number of an actor among all that a crew has ever made, from 0.
+
+    `index` is its index among the live ones: a replacement takes that of the actor before it.
+    """
+
+    index: int
+
+    def __new__(cls, number: int, index: int) -> "Number":
+        made = super().__new__(cls, number)
+        made.index = index
+        return made
+
+    def __reduce__(self) -> tuple[type["Number"], tuple[int, int]]:
+        return Number, (int(self), self.index)
+
+
 @dataclass
 class ActorRecord:
     """The index of a live actor, and the number of steps it has taken."""
@@ -39,7 +56,7 @@ class Crew(Generic[A]):
 
     def __init__(
         self,
-        make: Callable[[int], A],
+        make: Callable[[Number], A],
         count: int,
         say: Callable[[str], None] = print,
         grows: bool = False,
@@ -48,8 +65,8 @@ class Crew(Generic[A]):
         width: int = 1,
         crashes: Crashes | None = None,
     ):
-        """`make(n)` makes the n-th actor ever, with `width` environments; it may wait for room.
-        `crashes` counts all crashes.
+        """`make(n)` makes the n-th actor ever, a `Number`, with `width` environments; it may wait
+        for room.  `crashes` counts all crashes.
 
         With `grows`, another actor is requested whenever one is placed, to use machines that join
         the cluster.
@@ -65,7 +82,8 @@ class Crew(Generic[A]):
         self._say = say
         self._grows = grows
         self._closed = False
-        self._made: queue.SimpleQueue[tuple[int, A | BaseException]] = queue.SimpleQueue()
+        self._made: queue.SimpleQueue[tuple[Number, A | BaseException]] = queue.SimpleQueue()
+        self._starting: set[int] = set()  # indices of actors that are being made
         self._requested = 0
         self.starting = 0  # actors that are being made
         self.actors: list[A] = []
@@ -98,13 +116,13 @@ class Crew(Generic[A]):
         """
         if not is_failure(error):
             raise error
-        steps = self._record_of(actor).steps // self._width
+        index, steps = self._record_of(actor).index, self._record_of(actor).steps // self._width
         self._crashed(actor, report_of(error, steps))
         self._remove(actor)
         if self._grows:  # another is requested already
             threading.Thread(target=cluster.close, args=(actor,), daemon=True).start()
         else:
-            self._request(instead_of=actor)
+            self._request(index, instead_of=actor)
 
     def admit(self, timeout_s: float = 0.0) -> bool:
         """Add the actors made since the last call; return whether there were any.
@@ -114,7 +132,6 @@ class Crew(Generic[A]):
         newcomers = [actor for _, actor in self._newcomers(timeout_s)]
         for actor in newcomers:
             self.actors.append(actor)
-            self._record_of(actor)
             if self._grows:
                 self._say(f"an actor joined; there are {len(self.actors)}")
                 self._request()
@@ -147,36 +164,36 @@ class Crew(Generic[A]):
         """Make the first actors in parallel: sixteen Atari games take an actor seconds."""
         for _ in range(count):
             self._request(waits_for_room=False)
-        made: list[tuple[int, A]] = []
+        made: list[tuple[Number, A]] = []
         while len(made) < count and not over():
             made += self._newcomers(timeout_s=POLL_S)
             self.actors = [actor for _, actor in sorted(made, key=lambda one: one[0])]
-        for actor in self.actors:
-            self._record_of(actor)
 
-    def _newcomers(self, timeout_s: float) -> list[tuple[int, A]]:
+    def _newcomers(self, timeout_s: float) -> list[tuple[Number, A]]:
         """Return the actors made since the last call and their numbers; retry failed ones."""
-        newcomers: list[tuple[int, A]] = []
+        newcomers: list[tuple[Number, A]] = []
         with contextlib.suppress(queue.Empty):
             while True:
                 number, made = self._made.get(timeout=0.0 if newcomers else timeout_s)
                 self.starting -= 1
+                self._starting.discard(number.index)
                 if not isinstance(made, BaseException):
+                    self._records[made] = ActorRecord(number.index)
                     newcomers.append((number, made))
                     continue
                 if not is_failure(made):
                     raise made
                 self.crashes.add(report_of(made))
-                self._request()
+                self._request(number.index)
         return newcomers
 
     def _record_of(self, actor: A) -> ActorRecord:
-        """Return the record of a live actor; a new one gets the lowest free index."""
-        if actor not in self._records:
-            taken = {record.index for record in self._records.values()}
-            free = next(i for i in itertools.count() if i not in taken)
-            self._records[actor] = ActorRecord(free)
         return self._records[actor]
+
+    def _free_index(self) -> int:
+        """Return the lowest index that no actor has, or will have once it is made."""
+        taken = self._starting | {record.index for record in self._records.values()}
+        return next(i for i in itertools.count() if i not in taken)
 
     def _crashed(self, actor: A, report: CrashReport) -> None:
         index = self._record_of(actor).index
@@ -187,14 +204,18 @@ class Crew(Generic[A]):
         self._records.pop(actor, None)
         self.actors = [other for other in self.actors if other != actor]
 
-    def _request(self, instead_of: A | None = None, waits_for_room: bool = True) -> None:
-        number, self._requested = self._requested, self._requested + 1
+    def _request(
+        self, index: int | None = None, instead_of: A | None = None, waits_for_room: bool = True
+    ) -> None:
+        number = Number(self._requested, self._free_index() if index is None else index)
+        self._requested += 1
         self.starting += 1
+        self._starting.add(number.index)
         # A daemon: it may still wait for room, or for a hung environment, when the run ends.
         args = (number, instead_of, waits_for_room)
         threading.Thread(target=self._make_one, args=args, daemon=True).start()
 
-    def _make_one(self, number: int, instead_of: A | None, waits_for_room: bool) -> None:
+    def _make_one(self, number: Number, instead_of: A | None, waits_for_room: bool) -> None:
         if instead_of is not None:
             cluster.close(instead_of)
         if self._closed:

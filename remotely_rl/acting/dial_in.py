@@ -31,7 +31,8 @@ class Station:
         """Make the actor, with this process's own `env` if it has one."""
         self.close()
         if self._env is not None:
-            config = dataclasses.replace(config, env=self._env, env_kwargs={})
+            own = dataclasses.replace(config, env=self._env, env_kwargs={})
+            config = own.ranked(config.first_rank)
         self._actor = remotely.local(Actor, config, model, seed)
 
     def set_param(self, params: Parameters) -> None:

@@ -10,6 +10,7 @@ from remotely_rl.acting.evaluation import Evaluation, measure_in, quotas
 from remotely_rl.acting.player import watch
 from remotely_rl.acting.policy import Trained
 from remotely_rl.config import Common
+from remotely_rl.environments.spaces import Spaces
 from remotely_rl.supervision import failures
 
 MAX_ENVS = 16  # that it plays in parallel
@@ -19,11 +20,19 @@ MAX_ENVS = 16  # that it plays in parallel
 class Evaluator:
     """Keeps its environments from one evaluation to the next."""
 
-    def __init__(self, config: Common, model: nn.Module, is_replacement: bool = False):
+    def __init__(
+        self,
+        config: Common,
+        model: nn.Module,
+        trained_in: Spaces | None,
+        is_replacement: bool = False,
+    ):
+        """Make the environments; raise TrainingError unless their spaces are those of training."""
         if is_replacement:
             failures.disable_stack_dumps()
         # Under REMOTELY_LOCAL the model is the caller's own.
-        self.trained = Trained(config, copy.deepcopy(model).eval())
+        config = config.of_evaluations()
+        self.trained = Trained(config, copy.deepcopy(model).eval(), spaces=trained_in)
         self.wanted = quotas(config.evaluate_episodes, min(MAX_ENVS, config.evaluate_episodes))
         count = len(self.wanted)
         self.envs = self.trained.environments(count, watch=watch(config, count))

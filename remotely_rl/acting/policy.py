@@ -12,30 +12,45 @@ from torch import nn
 
 from remotely_rl import networks, trees
 from remotely_rl.config import Common
-from remotely_rl.environments import Environments, Step, Watch
+from remotely_rl.environments import Environments, Step, Watch, name_of
 from remotely_rl.environments.action_spaces import Actions
+from remotely_rl.environments.spaces import Spaces
+from remotely_rl.errors import TrainingError
 from remotely_rl.supervision import Crashes
 from remotely_rl.trees import Tree
 
 
 class Trained(NamedTuple):
-    """A trained model, and the config of its run.  `by` says how it was trained, for people."""
+    """A trained model, and the config of its run.
+
+    `by` says how it was trained, for people; `spaces` are those of its environments, if known.
+    """
 
     config: Common
     model: nn.Module
     by: str = ""
+    spaces: Spaces | None = None
 
     def environments(
         self, count: int, watch: Watch | None = None, **env_kwargs: Any
     ) -> Environments:
         """Make `count` environments as in training, with `env_kwargs` added to the run's.
 
-        Unlike in training, a lost life never ends a game.
+        Unlike in training, a lost life never ends a game.  Raises TrainingError unless their spaces
+        are those of training.
         """
         given = {**self.config.env_kwargs, **env_kwargs}
-        return dataclasses.replace(
+        config = dataclasses.replace(
             self.config, env_kwargs=given, life_loss_is_terminal=False
-        ).make_environments(count, watch)
+        ).ranked(self.config.first_rank)
+        envs = config.make_environments(count, watch)
+        if self.spaces is not None and not envs.spaces.fit(self.spaces):
+            envs.close()
+            raise TrainingError(
+                f"{name_of(config.env)} has other spaces than the environment of training: it has"
+                f" {envs.spaces.text}, and that had {self.spaces.text}"
+            )
+        return envs
 
     def play(
         self, envs: Environments, obs: Tree, greedy: bool, seed: int

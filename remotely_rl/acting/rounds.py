@@ -67,14 +67,14 @@ class Rounds:
         if not self.idle:
             return []
         try:
-            calls = [remotely.submit(actor.pause) for actor in self.crew.actors]
+            calls = [remotely.submit(actor.pause) for actor in self._by_index()]
             return [call.result() for call in calls]
         except LOST:  # the next round replaces it
             return []
 
     def resume(self, paused: Sequence[bytes]) -> str:
         """Continue from the states that `pause` returned; return "" or why that failed."""
-        actors: Sequence[Any] = self.crew.actors
+        actors: Sequence[Any] = self._by_index()
         if not paused:
             return "the checkpoint was made during a round, without the environments"
         if not all(paused):
@@ -83,6 +83,10 @@ class Rounds:
             return f"there were {len(paused)} actors, and there are {len(actors)} now"
         resumed = [actor.resume(one) for actor, one in zip(actors, paused, strict=True)]
         return "" if all(resumed) else "the environments are not those that were saved"
+
+    def _by_index(self) -> list[Any]:
+        """Return the actors by index, so that saved environments keep their ranks."""
+        return sorted(self.crew.actors, key=self.crew.index_of)
 
     def close(self) -> None:
         """Close the actors; a running round is lost."""

@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import remotely
 from remotely_rl.acting import cluster
 from remotely_rl.acting.actor import Parameters
-from remotely_rl.acting.crew import Crew
+from remotely_rl.acting.crew import Crew, Number
 from remotely_rl.environments import Episode
 from remotely_rl.supervision import Crashes, CrashReport
 from remotely_rl.supervision.failures import LOST
@@ -59,7 +59,7 @@ class Samplers(Crew[SamplingActor[R]], Generic[R]):
 
     def __init__(
         self,
-        make: Callable[[int], SamplingActor[R]],
+        make: Callable[[Number], SamplingActor[R]],
         count: int,
         params: Parameters | None,
         say: Callable[[str], None] = print,

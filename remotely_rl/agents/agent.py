@@ -11,7 +11,6 @@ batch, until `reset` or `begins` marks the beginning of an episode.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,10 @@ from numpy.typing import NDArray
 from remotely_rl import networks, trees
 from remotely_rl.acting.policy import Policy, Trained
 from remotely_rl.agents.load import load as load_trained
-from remotely_rl.environments import Environments, Source, Wrapper
+from remotely_rl.environments import Source, Wrapper
 from remotely_rl.environments.masks import Masks
 from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION
+from remotely_rl.environments.spaces import Spaces
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs.training import Train
 from remotely_rl.supervision.rows import can_hold
@@ -49,29 +49,26 @@ def load(
     Pass your own `model` or `env` if only the training script defines it; otherwise the folder
     names its file.  Pass `algorithm`, the `train` of your own algorithm, if its file has moved.
     `env` may be another environment with the same spaces; it gets none of the run's arguments.
+    The environment itself is needed only by `agent.trained.environments`: to act, the spaces that
+    the folder keeps are enough.
     `env_kwargs` are added to those of the run, `wrappers` replace them.  Raises TrainingError if
     one of these is missing or does not fit, or if the folder is incomplete.
     """
     trained = load_trained(run, which, model, env, algorithm, env_kwargs, wrappers)
-    with closing(trained.environments(1)) as probe:
-        probe.reset(seed)  # shows whether actions are masked
-        return Agent(trained, probe, seed)
+    assert trained.spaces is not None
+    return Agent(trained, trained.spaces, seed)
 
 
 class Agent:
     """See the module's docstring.  Use it in one thread at a time."""
 
-    def __init__(self, trained: Trained, envs: Environments, seed: int = 0):
-        """`envs` are examples of its environments; `seed` seeds the sampling of actions."""
+    def __init__(self, trained: Trained, spaces: Spaces, seed: int = 0):
+        """`spaces` are those of its environments; `seed` seeds the sampling of actions."""
         self.trained = trained
         self.model, self.config = trained.model, trained.config
-        self.observation_space = envs.space
-        self.action_space: gymnasium.Space[Any] = envs.vector.single_action_space
-        self.actions = envs.actions
-        self.spec = envs.spec
-        self._convert = envs.convert
-        self._is_masked = isinstance(self.spec, dict) and ACTION_MASK in self.spec
-        self._mask_is_observed = envs.mask_is_observed
+        self.spaces = spaces
+        self.observation_space, self.action_space = spaces.observation, spaces.action
+        self.actions, self.spec = spaces.actions, spaces.spec
         self._seed = seed
         self._policy: Policy | None = None
         self._begins: NDArray[np.bool_] = np.ones(0, np.bool_)
@@ -94,8 +91,8 @@ class Agent:
         """
         count = rows_of(self.observation_space, obs)
         batch = _as_batch(self.observation_space, obs, is_single=count is None)
-        seen = self._convert(batch)
-        if self._is_masked:
+        seen = self.spaces.observations.of(batch)
+        if self.spaces.is_masked:
             seen = {OBSERVATION: seen, ACTION_MASK: self._masks(batch, count, mask)}
         elif mask is not None:
             raise TrainingError("mask is given, but the agent was trained without action masks")
@@ -128,7 +125,7 @@ class Agent:
 
     def _masks(self, batch: Any, count: int | None, mask: Any) -> NDArray[np.bool_]:
         masks = Masks(self.actions, 1 if count is None else count)
-        if self._mask_is_observed:
+        if self.spaces.mask_is_observed:
             return masks.of(batch[ACTION_MASK])
         if mask is None:
             raise TrainingError(

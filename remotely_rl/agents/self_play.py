@@ -33,6 +33,7 @@ from torch import Tensor, nn
 from remotely_rl import durable, networks, trees
 from remotely_rl.config import Common
 from remotely_rl.environments import action_spaces
+from remotely_rl.environments.games import check_makes
 from remotely_rl.environments.masks import Masks
 from remotely_rl.environments.names import name_of_games
 from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION, Observations
@@ -68,6 +69,7 @@ class SelfPlay:
         for name, number in (("every", every), ("keep", keep)):
             if number < 1:
                 raise TrainingError(f"{name} must be at least 1, not {number}")
+        check_makes("SelfPlay", make)
         self.make = make
         game = make()
         try:

@@ -49,6 +49,7 @@ from torch import Tensor, nn
 import remotely
 from remotely_rl import networks
 from remotely_rl.acting.actor import Parameters
+from remotely_rl.acting.crew import Number
 from remotely_rl.acting.player import AgentOutput, Player, play
 from remotely_rl.acting.samplers import Samplers
 from remotely_rl.acting.stream import Stream
@@ -327,8 +328,10 @@ def _attributes(learner: Learner[Config]) -> Parameters:
 
 
 def _agents(session: Session[Config], config: Config, server: Server) -> Samplers[SampleReport]:
-    def make(number: int) -> Agent:
-        return Agent(config, server, session.seed_of(number), number >= config.actors)
+    def make(number: Number) -> Agent:
+        return Agent(
+            config.of_actor(number.index), server, session.seed_of(number), number >= config.actors
+        )
 
     return Samplers(
         make,

@@ -63,8 +63,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "free_log_std",
     ),
     "Run": (
-        "target", "evaluate_every", "evaluate_episodes", "evaluate_greedy", "log_interval_s",
-        "checkpoint_interval_s", "play_epsilon",
+        "target", "evaluate_every", "evaluate_episodes", "evaluate_greedy", "evaluate_env",
+        "evaluate_env_kwargs", "best_by", "log_interval_s", "checkpoint_interval_s",
+        "play_epsilon",
     ),
     "Machine": (
         "learners", "learners_share", "steps_per_push", "device", "precision", "compile",

@@ -1,9 +1,10 @@
 """Common, the settings that all algorithms share, and functions of a Config."""
 
+import copy
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 import gymnasium
 import torch
@@ -27,7 +28,7 @@ from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.functions.distributions import INITIAL_LOG_STD
 from remotely_rl.networks import precision
 from remotely_rl.settings import COUNT, FRACTION, LENGTH, NOT_NEGATIVE, Length, Range
-from remotely_rl.supervision import crashes, watchdog
+from remotely_rl.supervision import crashes, env_ranks, watchdog
 from remotely_rl.trees import Tree
 
 GRADIENTS, STORE = "gradients", "store"  # what learners share
@@ -135,6 +136,15 @@ class Common:
     evaluate_greedy: Annotated[bool, "evaluations take the most likely action; no: they sample"] = (
         True
     )
+    evaluate_env: fields.EvaluateEnv = None
+    evaluate_env_kwargs: Annotated[
+        Mapping[str, Any], "argument of the environment of evaluations, besides env_kwargs if it is"
+                           " env; repeatable"
+    ] = dataclasses.field(default_factory=dict)  # fmt: skip
+    best_by: Annotated[
+        str | None, "metric that is highest in best.pt, or lowest with a minus before it; none: the"
+                    " mean return"
+    ] = None  # fmt: skip
     log_interval_s: Annotated[float, "seconds between rows of metrics", NOT_NEGATIVE] = 5.0
     checkpoint_interval_s: Annotated[float, "seconds between checkpoints", NOT_NEGATIVE] = 120.0
 
@@ -154,6 +164,9 @@ class Common:
         "free_log_std",
     )  # fmt: skip
 
+    # The rank of the first environment that `make_environments` makes; set by `ranked`.
+    first_rank: ClassVar[int] = 0
+
     # Fields given when a run is resumed; set by `training.config_of`.
     overridden: ClassVar[frozenset[str]] = frozenset()
 
@@ -167,6 +180,8 @@ class Common:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "env_kwargs", additions.checked_arguments(self.env_kwargs))
+        arguments = additions.checked_arguments(self.evaluate_env_kwargs, "evaluate_env_kwargs")
+        object.__setattr__(self, "evaluate_env_kwargs", arguments)
         presets.begin(self, self.__dict__.pop("given", ()))
         settings.check(self)
         precision.check(self.precision)
@@ -221,6 +236,11 @@ class Common:
         It is called once per run, before the run folder is created.
         """
         _ = self.plan  # raises for environments whose resets cannot wait
+        if self.evaluate_every:
+            ours = self.of_evaluations()
+            environments.check_is_known(ours.env, ours.env_kwargs)
+        if (self.best_by or "").lstrip("-").startswith("evaluation/") and not self.evaluate_every:
+            raise TrainingError(f"best_by={self.best_by} needs evaluations: set evaluate_every")
 
     def check_fits(self, model: nn.Module, actions: Actions) -> None:
         """Raise TrainingError for a network or actions that the algorithm cannot train.
@@ -232,7 +252,9 @@ class Common:
         """Return the fields that have no effect with these settings, with the reason."""
         why: dict[str, str] = {}
         if not self.evaluate_every:
-            of_evaluations = ("evaluate_episodes", "evaluate_greedy")
+            of_evaluations = (
+                "evaluate_episodes", "evaluate_greedy", "evaluate_env", "evaluate_env_kwargs",
+            )  # fmt: skip
             why |= dict.fromkeys(of_evaluations, "evaluate_every is 0")
         if not is_atari(self.env):
             of_atari = ("sticky_actions", "life_loss_is_terminal")
@@ -260,7 +282,7 @@ class Common:
         unused = self.unused()
         if is_own_model:
             unused |= dict.fromkeys(self.of_networks, "the model is your own")
-        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        defaults = {setting.name: setting.default for setting in settings.settings(type(self))}
         remarks = presets.remarks(self)
         if self.overridden & set(ENDS):
             ends = [settings.option(name, at) for name in ENDS if (at := getattr(self, name))]
@@ -308,13 +330,37 @@ class Common:
             gymnasium.registry.setdefault(spec.id, spec)
         self.__dict__.update(state)
 
+    def ranked(self, first: int) -> Self:
+        """Return a copy whose environments have ranks from `first` on (env_ranks.py)."""
+        ranked = copy.copy(self)
+        object.__setattr__(ranked, "first_rank", first)
+        return ranked
+
+    def of_actor(self, index: int) -> Self:
+        """Return a copy for the actor with this index, whose environments have its ranks."""
+        return self.ranked(self.first_rank + index * self.envs_per_actor)
+
+    def of_evaluations(self) -> Self:
+        """Return a copy that makes the environments of evaluations, with their ranks.
+
+        Another environment gets none of the arguments of `env`.
+        """
+        kept = self.env_kwargs if self.evaluate_env is None else {}
+        ours = dataclasses.replace(
+            self,
+            env=self.env if self.evaluate_env is None else self.evaluate_env,
+            env_kwargs={**kept, **self.evaluate_env_kwargs},
+        )
+        return ours.ranked(env_ranks.EVALUATION)
+
     def make_environments(
         self, count: int, watch: Watch | None = None, waits: bool = False
     ) -> Environments:
         """Make `count` environments; for `waits`, see `environments.plan`."""
         return environments.make(
-            self.env, count, self.atari, self.images, watch, waits, self.env_kwargs, self._wrappers
-        )
+            self.env, count, self.atari, self.images, watch, waits, self.env_kwargs,
+            self._wrappers, self.first_rank,
+        )  # fmt: skip
 
     @property
     def plan(self) -> environments.Plan:

@@ -16,6 +16,9 @@ from remotely_rl.settings import COUNT, FRACTION, LENGTH, NOT_NEGATIVE, Range
 Env = Annotated[
     Source, "Gymnasium id, envpool:NAME, or FILE.py:NAME of a callable that makes environments"
 ]
+EvaluateEnv = Annotated[
+    Source | None, "environment that evaluations play, as env; none: that of training"
+]
 
 # --- sampling -------------------------------------------------------------------------------------
 

@@ -45,10 +45,14 @@ def plain(number: float | None) -> Number:
 def columns_of(file: BinaryIO) -> tuple[list[str], int]:
     """Return the names of the columns, and the offset of the first row."""
     file.seek(0)
-    head = file.readline(MAX_HEAD)
-    if not head.endswith(b"\n"):
-        return [], 0
-    return next(csv.reader(io.StringIO(head.decode("utf-8", "replace"))), []), len(head)
+    head = b""
+    while not head or head.count(b'"') % 2:  # within quotes, a name goes on in the next line
+        line = file.readline(MAX_HEAD - len(head))
+        if not line.endswith(b"\n"):
+            return [], 0
+        head += line
+    text = io.StringIO(head.decode("utf-8", "replace"), newline="")
+    return next(csv.reader(text), []), len(head)
 
 
 def last_row(file: BinaryIO) -> dict[str, float]:

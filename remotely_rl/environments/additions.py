@@ -36,15 +36,15 @@ REFERENCE = re.compile(r"(?P<where>[^()]+):(?P<name>[\w.]+)(\((?P<arguments>.*)\
 # --- arguments ------------------------------------------------------------------------------------
 
 
-def checked_arguments(given: Any) -> dict[str, Any]:
+def checked_arguments(given: Any, field: str = "env_kwargs") -> dict[str, Any]:
     """Return a copy of arguments.  Raises TrainingError unless they map names to values."""
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
-        raise TrainingError(f"env_kwargs must be a dict of arguments by name, not {given!r}")
+        raise TrainingError(f"{field} must be a dict of arguments by name, not {given!r}")
     try:
         return copy.deepcopy(dict(given))
     except Exception as error:
         raise TrainingError(
-            f"env_kwargs cannot be copied, which each environment needs: {error}"
+            f"{field} cannot be copied, which each environment needs: {error}"
         ) from error
 
 

@@ -15,7 +15,7 @@ from remotely_rl import trees
 from remotely_rl.environments.contract import Environments
 from remotely_rl.environments.sources import Source, make
 from remotely_rl.errors import TrainingError
-from remotely_rl.supervision import Cause, Crashes, CrashReport, SupervisedVectorEnv
+from remotely_rl.supervision import Cause, Crashes, CrashReport, SupervisedVectorEnv, env_ranks
 from remotely_rl.supervision.crashes import MAX_RATE
 from remotely_rl.trees import Tree
 
@@ -32,7 +32,7 @@ def check(env: Source | gymnasium.Env[Any, Any], steps: int = STEPS, seed: int =
     """
     if isinstance(env, gymnasium.Env):
         return play(make(lambda: env, 1), steps, seed)[1]
-    with closing(make(env, 1)) as envs:
+    with closing(make(env, 1, first_rank=env_ranks.ALONE)) as envs:
         return play(envs, steps, seed)[1]
 
 

@@ -34,6 +34,7 @@ score is the mean over the agents.
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -44,11 +45,12 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from numpy.typing import NDArray
 
 from remotely_rl import trees
-from remotely_rl.environments import action_spaces, episodes
+from remotely_rl.environments import episodes
 from remotely_rl.environments.episodes import Episode
 from remotely_rl.environments.games import ABSENT
 from remotely_rl.environments.masks import Masks
-from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION, Leaf, Observations
+from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION
+from remotely_rl.environments.spaces import Spaces
 from remotely_rl.errors import TrainingError
 from remotely_rl.functions.distributions import ILLEGAL
 from remotely_rl.supervision import CrashReport, SupervisedVectorEnv
@@ -74,7 +76,8 @@ class Environments:
     """B environments with autoreset, made from any Gymnasium vector environment.
 
     `space` is the environment's own observation space; `spec` describes observations as models
-    take them.  `vector` is the vector environment itself, for rendering and the like.
+    take them; `spaces` has both, and the actions.  `vector` is the vector environment itself, for
+    rendering and the like.
     """
 
     def __init__(
@@ -98,12 +101,10 @@ class Environments:
         """
         self.vector = vector
         self.num_envs = vector.num_envs
-        self.actions = action_spaces.of(vector.single_action_space)
         self.space: gymnasium.Space[Any] = vector.single_observation_space
-        self._observations = Observations(self.space, channels_first)
-        self._mask_is_observed = (
-            isinstance(self.space, gymnasium.spaces.Dict) and ACTION_MASK in self.space.spaces
-        )
+        self.spaces = Spaces(self.space, vector.single_action_space, channels_first)
+        self.actions, self._observations = self.spaces.actions, self.spaces.observations
+        self._mask_is_observed = self.spaces.mask_is_observed
         self._masks = Masks(self.actions, self.num_envs) if self._mask_is_observed else None
         self._mask: NDArray[np.bool_] | None = None  # of the last observations
         self._was_reset_once = False
@@ -126,20 +127,7 @@ class Environments:
 
         A mask in `info` is included from the first reset on.
         """
-        spec = self._observations.spec
-        if self._masks is None:
-            return spec
-        mask = Leaf((self.actions.outputs,), np.dtype(np.bool_))
-        return {OBSERVATION: spec, ACTION_MASK: mask}
-
-    @property
-    def mask_is_observed(self) -> bool:
-        """Whether action masks are part of the observations, not of `info`."""
-        return self._mask_is_observed
-
-    def convert(self, obs: Any) -> Tree:
-        """Return a batch of the environment's observations as models take them, without masks."""
-        return self._observations.of(obs)
+        return self.spaces.spec
 
     def reset(self, seed: int | Sequence[int] | None = None) -> Tree:
         """Reset all environments, the i-th with `seed` + i or with `seed[i]`.
@@ -152,6 +140,7 @@ class Environments:
         obs, info = self.vector.reset(seed=given)
         if ACTION_MASK in info and not self._was_reset_once and self._masks is None:
             self._masks = Masks(self.actions, self.num_envs)
+            self.spaces = replace(self.spaces, masks_in_info=True)
         self._was_reset_once = True
         self._ended[:] = info.get(ABSENT, False)
         self._score[:] = 0

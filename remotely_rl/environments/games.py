@@ -66,6 +66,18 @@ class SideBySide(VectorEnv[Any, Any, NDArray[Any]]):
         return (self._rows.value(True), *rows, infos)
 
 
+EXAMPLES = {"MultiAgent": "simple_spread_v3.parallel_env", "SelfPlay": "connect_four_v3.env"}
+
+
+def check_makes(by: str, make: object) -> None:
+    """Raise TrainingError unless `make`, the argument of `by`, can be called: it may be a name."""
+    if not callable(make):
+        raise TrainingError(
+            f"{by} takes a function that makes a new game in each call, not {make!r}: of"
+            f" PettingZoo, {by}({EXAMPLES[by]}), or a functools.partial of that"
+        )
+
+
 def takes_turns(game: object) -> bool:
     """Whether a game is one of PettingZoo's AEC environments, whose agents act one by one."""
     return hasattr(game, "last")

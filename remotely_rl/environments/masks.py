@@ -1,8 +1,9 @@
 """Masks of legal actions, provided by environments.
 
 A mask comes from `info["action_mask"]` of `reset` and `step`, or from a leaf `action_mask` of a
-Dict observation (the conventions of Gymnasium and PettingZoo).  1 or True means legal.  Its form
-depends on the action space:
+Dict observation (the conventions of Gymnasium and PettingZoo).  1 or True means legal, 0 or False
+illegal; `legal_of` refuses any other number, above all masks that are added to logits, in which 0
+means legal.  The form of a mask depends on the action space:
 
     Discrete         [n]
     MultiDiscrete    a tuple of arrays, one per choice; or these concatenated
@@ -22,6 +23,11 @@ from numpy.typing import NDArray
 
 from remotely_rl.environments.action_spaces import Actions, Composite, MultiDiscrete
 from remotely_rl.errors import TrainingError
+
+MEANING = (
+    "a mask has 1 or True for each legal action, and 0 or False for each illegal one (of a mask"
+    " that is added to logits, as in RLlib's examples, pass `mask >= 0`)"
+)
 
 
 class Masks:
@@ -76,7 +82,7 @@ class Masks:
             which = f" in choice {choice}" if len(self._starts) > 1 else ""
             raise TrainingError(
                 f"environment {env} has no legal action{which}: its action_mask is 0 for all"
-                f" {self._actions.choices[choice]}, but its episode is not over"
+                f" {self._actions.choices[choice]}, but its episode is not over; {MEANING}"
             )
         mask = np.ones((self._count, self._actions.outputs), np.bool_)
         mask[:, self._is_choice] = flat
@@ -86,7 +92,7 @@ class Masks:
         """Return the concatenated masks of all choices, [B, sum of the counts]."""
         width = sum(self._actions.choices)
         if _is_plain(raw) and raw.shape[1:] == (width,):
-            return np.asarray(raw.astype(np.bool_))
+            return legal_of(raw, read)
         flat = np.ones((self._count, width), np.bool_)
         for env in range(self._count) if read is None else np.flatnonzero(read):
             flat[env] = self._row(_row_of(raw, int(env)), int(env))
@@ -95,7 +101,7 @@ class Masks:
     def _row(self, mask: Any, env: int) -> NDArray[np.bool_]:
         choices = list(self._actions.choices)
         if _is_plain(mask) and mask.size == sum(choices):
-            return np.asarray(mask.reshape(-1).astype(np.bool_))
+            return legal_of(mask.reshape(1, -1), first=env).reshape(-1)
         try:
             parts = list(_parts(self._actions, mask))
         except LookupError as error:
@@ -108,7 +114,32 @@ class Masks:
                 f"environment {env} has an action_mask of {_described(mask)}; its actions need"
                 f" {' + '.join(map(str, choices))} numbers"
             )
-        return np.concatenate(parts).astype(np.bool_)
+        return legal_of(np.concatenate(parts)[None], first=env).reshape(-1)
+
+
+def legal_of(
+    masks: NDArray[Any], read: NDArray[np.bool_] | None = None, first: int = 0
+) -> NDArray[np.bool_]:
+    """Return which actions are legal by the masks of environments, [B, n], as booleans.
+
+    Rows that are not in `read` may hold anything.  Raises TrainingError, which names the
+    environment, counted from `first`, unless all others are booleans, 0 or 1.
+    """
+    if masks.dtype.kind == "b":
+        return masks.copy()
+    is_number = masks.dtype.kind in "iuf"
+    legal: NDArray[np.bool_] = masks != 0 if is_number else np.zeros(masks.shape, np.bool_)
+    if is_number and (masks == legal).all():
+        return legal
+    wrong = masks != legal if is_number else np.ones(masks.shape, np.bool_)
+    if read is not None:
+        wrong &= read[:, None]
+    if wrong.any():
+        row, column = np.argwhere(wrong)[0]
+        raise TrainingError(
+            f"environment {first + row} has an action_mask with {masks[row, column]}; {MEANING}"
+        )
+    return legal
 
 
 def is_choice(actions: Actions) -> NDArray[np.bool_]:

@@ -36,6 +36,7 @@ from remotely_rl.environments.games import (
     Game,
     SideBySide,
     Step,
+    check_makes,
     spaces_of,
     takes_turns,
 )
@@ -59,6 +60,7 @@ class MultiAgent:
         Raises TrainingError for a turn-based environment, for one that does not name its agents,
         and for agents whose spaces differ.
         """
+        check_makes("MultiAgent", make)
         self.make, self.separate = make, separate
         game = make()
         try:

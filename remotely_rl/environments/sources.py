@@ -1,6 +1,5 @@
 """Sources of environments: an id of Gymnasium or EnvPool, or the user's own callable."""
 
-import copy
 import functools
 import re
 import sys
@@ -26,7 +25,9 @@ from remotely_rl.environments.games import takes_turns
 from remotely_rl.environments.images import Images, preprocessed
 from remotely_rl.environments.multi_agent import MultiAgent
 from remotely_rl.environments.names import name_of
+from remotely_rl.environments.statistics import check_keeps_no_statistics
 from remotely_rl.errors import TrainingError, nearest
+from remotely_rl.supervision import env_ranks
 from remotely_rl.supervision.vector import SupervisedVectorEnv, is_registered, spec_of
 from remotely_rl.supervision.watchdog import Watch
 from remotely_rl.supervision.whole import WatchedVectorEnv
@@ -41,9 +42,12 @@ CANNOT_WAIT = "step as one and cannot wait for the pause: set resets=at_once"
 
 
 class Plan(NamedTuple):
-    """How to make the environments of a source, and what is known about them beforehand."""
+    """How to make the environments of a source, and what is known about them beforehand.
 
-    make: Callable[[int, Watch | None], VectorEnv[Any, Any, Any]]
+    `make(count, watch, first)` numbers them from `first` on (supervision/env_ranks.py).
+    """
+
+    make: Callable[[int, Watch | None, int], VectorEnv[Any, Any, Any]]
     lives: bool = False  # see `Environments`
     channels_first: bool = False
     waits: bool = False
@@ -59,12 +63,13 @@ def make(
     waits: bool = False,
     kwargs: Mapping[str, Any] | None = None,
     wrappers: Sequence[Wrapper] = (),
+    first_rank: int = 0,
 ) -> Environments:
     """Make `count` environments; see `plan`."""
     make_vector, lives, channels_first, waits, agents = plan(
         source, atari, images, waits, kwargs, wrappers
     )
-    vector = make_vector(count * agents, watch)
+    vector = make_vector(count * agents, watch, first_rank)
     return Environments(
         vector, lives=lives, channels_first=channels_first, waits=waits, agents=agents
     )
@@ -84,7 +89,7 @@ def plan(
     such as a VectorEnv class, is called once with it and returns a Gymnasium VectorEnv; for a
     `MultiAgent`, `num_envs` is the total number of agents.  Any other callable is called for each
     environment without positional arguments, and returns a Gymnasium Env each time.  All calls
-    have `kwargs`.
+    have `kwargs`, in which `{rank}` is replaced by the environment's number.
 
     `wrappers` are applied to each environment, the first one innermost.  `atari` applies only to
     Atari games, `images` to all other environments, around the wrappers; those that step as one
@@ -93,8 +98,8 @@ def plan(
 
     Raises TrainingError for an unknown id or argument, for wrappers of environments that step as
     one, and for environments that cannot wait.  `Plan.make` also raises it for unsupported
-    spaces, for a callable that returns something else, and for observations that are not one
-    image if `images` needs that.
+    spaces, for a callable that returns something else, for wrappers that keep statistics, and
+    for observations that are not one image if `images` needs that.
     """
     images, atari = images or Images(), atari or Atari()
     kwargs = dict(kwargs or {})
@@ -172,6 +177,8 @@ def check_is_known(source: Source, kwargs: Mapping[str, Any] | None = None) -> N
         )
     try:
         given = {"num_envs": 1} if _takes_num_envs(source) else {}
+        if env_ranks.takes_rank(source) and env_ranks.NAME not in kwargs:
+            given[env_ranks.NAME] = 0
         additions.check_taken(name_of(source), kwargs, source)
         signature_of(source).bind(**given, **kwargs)
     except ValueError:  # some built-ins have no signature
@@ -195,18 +202,20 @@ def _check_arguments(source: str, spec: EnvSpec, kwargs: Mapping[str, Any]) -> N
 
 
 def _native(
-    spec: EnvSpec, atari: Atari, kwargs: Mapping[str, Any], count: int, watch: Watch | None
-) -> VectorEnv[Any, Any, Any]:
+    spec: EnvSpec, atari: Atari, kwargs: Mapping[str, Any], count: int, watch: Watch | None,
+    first: int,
+) -> VectorEnv[Any, Any, Any]:  # fmt: skip
     return _watched(make_vector(spec, count, atari, kwargs), watch)
 
 
 def _whole(
     source: Callable[..., Any], kwargs: Mapping[str, Any], images: Images, count: int,
-    watch: Watch | None,
+    watch: Watch | None, first: int,
 ) -> VectorEnv[Any, Any, Any]:  # fmt: skip
-    vector = source(num_envs=count, **copy.deepcopy(dict(kwargs)))
+    vector = source(num_envs=count, **env_ranks.arguments(source, kwargs, first))
     if not isinstance(vector, VectorEnv):
         raise TrainingError(_wrong_type(source, vector, "gymnasium.vector.VectorEnv"))
+    check_keeps_no_statistics(vector)
     if vector.num_envs != count:
         raise TrainingError(
             f"{name_of(source)} made {vector.num_envs} environments; expected {count}"
@@ -219,9 +228,10 @@ def _registered(
     spec: EnvSpec,
     count: int,
     watch: Watch | None,
+    first: int,
 ) -> VectorEnv[Any, Any, Any]:
     try:
-        return side_by_side(functools.partial(gymnasium.make, spec), count, watch)
+        return side_by_side(functools.partial(gymnasium.make, spec), count, watch, first)
     except (gymnasium.error.Error, ImportError) as error:
         raise TrainingError(f"Gymnasium cannot make {spec.id!r}: {error}") from error
 
@@ -234,18 +244,19 @@ def _watched(vector: VectorEnv[Any, Any, Any], watch: Watch | None) -> VectorEnv
 
 def _side_by_side(
     images: Images, waits: bool, wrappers: Sequence[Wrapper], kwargs: Mapping[str, Any],
-    make_one: Callable[..., Any], count: int, watch: Watch | None,
+    make_one: Callable[..., Any], count: int, watch: Watch | None, first: int,
 ) -> VectorEnv[Any, Any, Any]:  # fmt: skip
-    def make_checked() -> gymnasium.Env[Any, Any]:
-        env = make_one(**copy.deepcopy(dict(kwargs)))  # an environment may change its arguments
+    def make_checked(rank: int) -> gymnasium.Env[Any, Any]:
+        env = make_one(**env_ranks.arguments(make_one, kwargs, rank))
         if not isinstance(env, gymnasium.Env):
             raise TrainingError(_wrong_type(make_one, env, "gymnasium.Env"))
-        return preprocessed(additions.wrapped(env, wrappers), images)
+        env = additions.wrapped(env, wrappers)
+        check_keeps_no_statistics(env)
+        return preprocessed(env, images)
 
     flight, step_timeout_s = watch or (None, 0.0)
-    return SupervisedVectorEnv(
-        [make_checked] * count, step_timeout_s=step_timeout_s, flight=flight, waits=waits
-    )
+    makes = [functools.partial(make_checked, rank) for rank in range(first, first + count)]
+    return SupervisedVectorEnv(makes, step_timeout_s=step_timeout_s, flight=flight, waits=waits)
 
 
 def makes_vector(source: Source) -> bool:

@@ -31,7 +31,7 @@ from torch import Tensor
 
 import remotely
 from remotely_rl.acting import cluster
-from remotely_rl.acting.crew import Crew
+from remotely_rl.acting.crew import Crew, Number
 from remotely_rl.errors import SyncError, TrainingError
 from remotely_rl.supervision import Crashes, failures
 from remotely_rl.sync.client import Client
@@ -124,7 +124,7 @@ class ParameterServer:
     def __init__(
         self,
         rule: Rule,
-        make: Callable[[int], Any],
+        make: Callable[[Number], Any],
         say: Callable[[str], None] = print,
         accumulate: int = 1,
         record: bool = False,

@@ -75,7 +75,7 @@ class DiscreteEncoder(nn.Module):
         self.width = size * len(leaf.counts)
 
     def forward(self, obs: Tensor) -> Tensor:
-        return self.embedding(obs.reshape(len(obs), -1) + self.offsets).flatten(1)  # type: ignore[no-any-return]
+        return self.embedding(obs.reshape(obs.shape[0], -1) + self.offsets).flatten(1)  # type: ignore[no-any-return]
 
 
 class TreeEncoder(nn.Module):

@@ -62,7 +62,7 @@ class QNetwork(nn.Module):
         policy, value = self.model(obs[OBSERVATION] if self.is_masked else obs)
         if not self.is_distributional:
             return q_learning.q_values(self.masked(full(policy), obs), value, self.is_dueling)
-        rows = full(cast(Tensor, policy)).view(len(policy), -1, self.width)
+        rows = full(cast(Tensor, policy)).view(policy.shape[0], -1, self.width)
         if not self.is_dueling:
             return rows
         one = torch.ones(rows[:, 1:, 0].shape, device=rows.device)

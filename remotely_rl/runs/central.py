@@ -49,7 +49,7 @@ from remotely_rl.acting.actor import Actor, Parameters, Rollout, device_of
 from remotely_rl.acting.crew import POLL_S
 from remotely_rl.acting.player import AgentOutput, Player
 from remotely_rl.config import Common, learners_of
-from remotely_rl.environments import Environments, episodes
+from remotely_rl.environments import Environments, Watch, episodes
 from remotely_rl.environments.contract import FRAME
 from remotely_rl.environments.games import ABSENT
 from remotely_rl.environments.observations import ACTION_MASK
@@ -271,8 +271,12 @@ def _simulators(config: Common, hosts: int, crashes: Any, first_index: int) -> S
     # if each thread takes the next game than if one actor per core has a fixed share of the games.
     threads = max(1, this_machine.cores() // (hosts * learners_of(config)))
     plan = config.plan_of(threads)
+
+    def make(count: int, watch: Watch | None, first: int) -> Any:
+        return plan.make(count, watch, config.first_rank + first)
+
     return Simulators(
-        plan.make,
+        make,
         hosts,
         config.rows_per_actor,
         crashes,

@@ -30,6 +30,8 @@ from remotely_rl.acting.crew import Crew
 from remotely_rl.acting.evaluation import Evaluation
 from remotely_rl.acting.evaluator import Evaluator
 from remotely_rl.config import Common
+from remotely_rl.environments.spaces import Spaces
+from remotely_rl.runs import metrics
 from remotely_rl.runs.metrics import Row
 from remotely_rl.supervision import Crashes
 
@@ -64,7 +66,8 @@ class Evaluations:
     ):
         """`seed_of(env_steps)` is the seed of an evaluation; `saved` is a `state`, or empty."""
         self._config, self._say, self._seed_of = config, say, seed_of
-        self.best: float = saved.get("best", -math.inf)  # mean return
+        # The highest mean return, or what `best_by` names.
+        self.best: float = saved.get("best", -math.inf) if is_by(saved, config) else -math.inf
         self._ended_at: int = saved.get("env_steps", 0)  # training steps of the last one
         self._begun_at = self._ended_at
         self._begun: Begun | None = None
@@ -85,16 +88,26 @@ class Evaluations:
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps; a running evaluation restarts when the run is resumed."""
-        return {"env_steps": self._ended_at, "best": self.best}
+        by = {} if self._config.best_by is None else {"by": self._config.best_by}
+        return {"env_steps": self._ended_at, "best": self.best} | by
 
-    def begin(self, env_steps: int, checkpoint: dict[str, Any], model: nn.Module) -> None:
-        """Start an evaluation of the policy in this checkpoint, which is copied."""
+    def begin(
+        self,
+        env_steps: int,
+        checkpoint: dict[str, Any],
+        model: nn.Module,
+        spaces: Spaces | None = None,
+    ) -> None:
+        """Start an evaluation of the policy in this checkpoint, which is copied.
+
+        The environments must have these `spaces`, those of training.
+        """
         self._begun_at = env_steps
         kept = copy.deepcopy(checkpoint)
         state = networks.arrays_of(kept["learner"]["model"])
         self._begun = Begun(env_steps, kept, state, self._seed_of(env_steps))
         if self._crew is None:
-            self._crew = self._make_crew(networks.copy_to_cpu(model))
+            self._crew = self._make_crew(networks.copy_to_cpu(model), spaces)
 
     def look(self, timeout_s: float = 0.0) -> Measured | None:
         """Return the evaluation if it ends within the timeout, else None."""
@@ -138,12 +151,15 @@ class Evaluations:
 
     def _ended(self, begun: Begun, evaluation: Evaluation) -> Measured:
         self._begun, self._ended_at = None, begun.env_steps
-        if evaluation.mean <= self.best:
+        merit, by = evaluation.mean, self._config.best_by
+        if by is not None:
+            merit = metrics.merit(by, columns_of(evaluation) | own_columns_of(evaluation))
+        if merit <= self.best or not choose_best(self._config):
             return Measured(evaluation, None)
-        self.best = evaluation.mean
+        self.best = merit
         return Measured(evaluation, {**begun.checkpoint, "evaluations": self.state()})
 
-    def _make_crew(self, model: nn.Module) -> Crew[Evaluator]:
+    def _make_crew(self, model: nn.Module, spaces: Spaces | None) -> Crew[Evaluator]:
         # It reserves no cores: if sampling takes them all, it would never be placed.
         place: Callable[..., Evaluator] = remotely.options(Evaluator, cpus=0)
 
@@ -151,13 +167,30 @@ class Evaluations:
             self._say(f"evaluation: {text}")
 
         crew = Crew(
-            lambda number: place(self._config, model, number > 0),
+            lambda number: place(self._config, model, spaces, number > 0),
             0,
             say,
             crashes=Crashes(say, self._config.max_crash_rate),
         )
         crew.add()
         return crew
+
+
+def choose_best(config: Common) -> bool:
+    """Whether best.pt is chosen by evaluations, rather than by rows of training."""
+    if config.best_by is None:
+        return bool(config.evaluate_every)
+    return config.best_by.removeprefix("-").startswith("evaluation/")
+
+
+def is_by(saved: Mapping[str, Any], config: Common) -> bool:
+    """Whether a saved `state` has the best by the same metric as this config."""
+    return saved.get("by") == config.best_by
+
+
+def own_columns_of(evaluation: Evaluation) -> Row:
+    """Return the columns of the environments' own metrics."""
+    return {f"evaluation/{name}": number for name, number in evaluation.metrics.items()}
 
 
 def columns_of(evaluation: Evaluation) -> Row:

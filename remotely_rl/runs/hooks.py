@@ -50,7 +50,8 @@ class Hook:
 
     Read from the session `env_steps`, `seconds()`, `progress`, `learner` and its `model`,
     `tally.recent` (the last 100 episodes), `folder.path`; call `stop(why)`,
-    `change(entropy_coef=0.0)`, `set_env_attr(name, value)`, `say(text)`.
+    `change(entropy_coef=0.0)`, `set_env_attr(name, value)`, `log_image(name, image)`,
+    `log_histogram(name, numbers)`, `say(text)`.
     """
 
     def on_start(self, session: "Session[Any]") -> None:

@@ -23,8 +23,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from remotely_rl import durable
+from remotely_rl.errors import TrainingError
 
 if TYPE_CHECKING:  # the dashboard reads rows without torch
     from torch.utils.tensorboard import SummaryWriter
@@ -78,6 +80,8 @@ class Counters:
     updates: int = 0
     episodes: int = 0
     best_return: float = -math.inf
+    best_by: str = ""  # the metric that best.pt is chosen by, unless it is the return
+    best_metric: float = -math.inf  # the best so far, negated if less of it is better
 
 
 @dataclass
@@ -291,6 +295,35 @@ class Writer:
             self._board = _board(self._folder)
             raise
 
+    def image(self, name: str, image: NDArray[Any], step: int) -> None:
+        """Write an image for TensorBoard.  Raises TrainingError unless it is one."""
+        picture = np.asarray(image)
+        if picture.ndim == 2:
+            picture = picture[:, :, None]
+        if (
+            picture.ndim != 3
+            or picture.dtype.kind not in "uif"
+            or picture.shape[2] not in (1, 3, 4)
+        ):
+            raise TrainingError(
+                f"the image {name} has shape {list(np.shape(image))} and dtype {picture.dtype}:"
+                " give [height, width] or [height, width, 3], bytes or floats from 0 to 1"
+            )
+        board: Any = self._board
+        board.add_image(name, picture, step, dataformats="HWC")
+
+    def histogram(self, name: str, numbers: NDArray[Any], step: int) -> None:
+        """Write a histogram for TensorBoard.  Raises TrainingError for no finite number."""
+        try:
+            values = np.asarray(numbers, np.float64).reshape(-1)
+        except (TypeError, ValueError):
+            values = np.empty(0)
+        values = values[np.isfinite(values)]
+        if not values.size:
+            raise TrainingError(f"the histogram {name} has no finite numbers: {numbers!r:.200}")
+        board: Any = self._board
+        board.add_histogram(name, values, step)
+
     def describe(self, settings: Mapping[str, Any]) -> None:
         """Write the run's settings for TensorBoard, which shows them beside its last metrics."""
         from torch.utils.tensorboard.summary import hparams  # noqa: PLC0415 - as in _board
@@ -342,6 +375,14 @@ def read(path: Path) -> list[Row]:
             for row in csv.DictReader(file)
             if None not in row.values()  # a line cut short by a crash
         ]
+
+
+def merit(best_by: str, row: Row) -> float:
+    """Return a row's number for `Common.best_by`, negated for `-NAME`; -inf if it has none."""
+    number = row.get(best_by.removeprefix("-"), math.nan)
+    if math.isnan(number):
+        return -math.inf
+    return -number if best_by.startswith("-") else float(number)
 
 
 def _columns(rows: Sequence[Row]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ model: 3 convolutions, 512; LSTM 64; 1,868,967 parameters; sees images of 4 chan
 import math
 import sys
 from collections.abc import Collection
-from typing import Any, Protocol, TextIO
+from typing import TextIO
 
 import gymnasium
 from rich.console import Console
@@ -17,13 +17,13 @@ from torch import nn
 from remotely_rl import trees
 from remotely_rl.config import Common, target_kl_of
 from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION, Leaf
+from remotely_rl.environments.spaces import Spaces
 from remotely_rl.networks import QNetwork, SoftActorCritic, precision
 from remotely_rl.networks.encoders import is_image
 from remotely_rl.networks.masked import MaskedPolicy
 from remotely_rl.networks.per_agent import PerAgent
 from remotely_rl.runs.metrics import Row
 from remotely_rl.runs.notebook import Cell
-from remotely_rl.trees import Tree
 
 # Metrics of learning, which depend on the algorithm: column, name, digits.
 LEARNING = (
@@ -216,23 +216,14 @@ def clock(seconds: float) -> str:
 # --- the model ------------------------------------------------------------------------------------
 
 
-class EnvironmentSpec(Protocol):
-    """The part of an environment that the summary needs."""
-
-    @property
-    def space(self) -> gymnasium.Space[Any]: ...
-    @property
-    def spec(self) -> Tree: ...
-
-
-def summary(model: nn.Module, envs: EnvironmentSpec) -> list[str]:
+def summary(model: nn.Module, spaces: Spaces) -> list[str]:
     """Return the summary, and a warning if it has images but no convolutions."""
     size = sum(parameter.numel() for parameter in model.parameters())
     agents = next((len(part.models) for part in model.modules() if isinstance(part, PerAgent)), 0)
     per_agent = f", for each of {agents} agents" if agents else ""
-    network, seen = describe_network(model), describe_observations(envs)
+    network, seen = describe_network(model), describe_observations(spaces)
     lines = [f"model: {network}{per_agent}; {size:,} parameters; sees {seen}"]
-    if _is_ours(model) and has_image(envs.space) and not _convolves(model):
+    if _is_ours(model) and has_image(spaces.observation) and not _convolves(model):
         lines.append(
             "the model has no convolutions for the images: to get some, observe images [height,"
             " width, channels], or pass your own model (model=, --model)"
@@ -257,15 +248,15 @@ def describe_network(model: nn.Module) -> str:
     return "; ".join(words)
 
 
-def describe_observations(envs: EnvironmentSpec) -> str:
+def describe_observations(spaces: Spaces) -> str:
     """Return a description of the observations, as the model receives them."""
-    spec, masked = envs.spec, ""
+    spec, masked = spaces.spec, ""
     if isinstance(spec, dict) and ACTION_MASK in spec:
         spec, masked = spec[OBSERVATION], "; illegal actions are masked"
     if isinstance(spec, Leaf):
-        return describe_leaf(spec, envs.space.shape or ()) + masked
+        return describe_leaf(spec, spaces.observation.shape or ()) + masked
     parts = [f"{trees.named(path)} {describe_leaf(leaf)}" for path, leaf in trees.items(spec)]
-    return f"a {type(envs.space).__name__} of {', '.join(parts)}{masked}"
+    return f"a {type(spaces.observation).__name__} of {', '.join(parts)}{masked}"
 
 
 def describe_leaf(leaf: Leaf, original: tuple[int, ...] | None = None) -> str:

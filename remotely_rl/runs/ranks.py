@@ -337,6 +337,7 @@ def _parts(
     parts = []
     for rank in range(1, size):
         config = dataclasses.replace(learner.config, seed=seed_from(learner.config.seed, rank))
+        config = config.of_actor(rank * config.actors)
         part = Part(
             session.algorithm, loop, kind, config, model, learner.actions,
             learner.value_scale.moments, saved,

@@ -4,12 +4,13 @@ A row is due every `log_interval_s`, at the first update after a game has ended,
 of a short run has a beginning, and at the end of an evaluation.  `checkpoint.pt` is written every
 `checkpoint_interval_s`.  `best.pt` is the policy of the best evaluation; without evaluations it is
 written if the mean return of the last games is the best so far, checked with each row and at the
-end.
+end; with `best_by`, if that column of a row, or of an evaluation, is.
 
 If the disk is full or temporarily gone, the recorder says so once and training continues.
 """
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,6 +49,8 @@ class Recorder:
         self._on_row = on_row  # may add columns
         self._clipping = ClippingReport(config.clips_rewards_at)
         started = tally.counters.seconds
+        if tally.counters.best_by != (by := config.best_by or ""):
+            tally.counters.best_by, tally.counters.best_metric = by, -math.inf
         self._writer = metrics.Writer(folder.path, resumed_at_s=started)
         with contextlib.suppress(OSError):  # reported at the first row
             self._writer.describe(run_folder.fields_of(config))
@@ -68,6 +71,16 @@ class Recorder:
         """Count an update."""
         self._tally.learnt(metrics, staleness)
         self._clipping.count(metrics)
+
+    def log_image(self, name: str, image: Any) -> None:
+        """Write an image for TensorBoard, at the present number of steps."""
+        with self._disk(self._folder.metrics):
+            self._writer.image(name, image, self._tally.counters.env_steps)
+
+    def log_histogram(self, name: str, numbers: Any) -> None:
+        """Write a histogram for TensorBoard, at the present number of steps."""
+        with self._disk(self._folder.metrics):
+            self._writer.histogram(name, numbers, self._tally.counters.env_steps)
 
     def evaluated(self, measured: Measured) -> None:
         """Count an evaluation, and keep its policy if it is the best so far."""
@@ -107,6 +120,9 @@ class Recorder:
                     self._judge(now)
                     if self._saved != self._reached:
                         self._save(self._folder.checkpoint, now)
+                by = self._config.best_by
+                if by is not None and not self._folder.best.exists():
+                    self.say(f"no row has a number {by.removeprefix('-')}: there is no best.pt")
             with self._disk(self._folder.curve):
                 curve.draw(self._folder.metrics, self._folder.curve, self._title)
         finally:
@@ -133,14 +149,20 @@ class Recorder:
             self.say(warning)
         if clipped := self._clipping.news():
             self.say(clipped)
-        self._judge(now)
+        self._judge(now, row)
 
-    def _judge(self, now: float) -> None:
-        counters = self._tally.counters
-        if self._tally.short_return_mean() > counters.best_return:
+    def _judge(self, now: float, row: metrics.Row | None = None) -> None:
+        """Save the policy if it is the best so far; evaluations have policies of their own."""
+        counters, by = self._tally.counters, self._config.best_by
+        is_best = self._tally.short_return_mean() > counters.best_return
+        if is_best:
             counters.best_return = self._tally.short_return_mean()
-            if not self._config.evaluate_every:
-                self._save(self._folder.best, now)
+        if by is not None:
+            is_best = row is not None and metrics.merit(by, row) > counters.best_metric
+            if row is not None and is_best:
+                counters.best_metric = metrics.merit(by, row)
+        if is_best and not evaluating.choose_best(self._config):
+            self._save(self._folder.best, now)
 
     def _save(self, path: Path, now: float) -> None:
         self._tally.counters.seconds = now

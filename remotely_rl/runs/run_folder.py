@@ -6,6 +6,7 @@ metrics.csv     a row per interval; tensorboard/ has the same
 checkpoint.pt   the latest state, to resume from
 best.pt         the state at the best evaluation; without evaluations, at the best mean return
 curve.png       the learning curve
+spaces.json     the spaces of the environment, by which an agent acts without it
 crashes.jsonl   the crashes of environments
 
 A checkpoint holds all that a run needs to continue as if it had not stopped.  It is a dictionary of
@@ -33,6 +34,8 @@ from remotely_rl.errors import TrainingError
 if TYPE_CHECKING:  # the dashboard reads run folders without torch
     from torch import Tensor, nn
 
+    from remotely_rl.environments.spaces import Spaces
+
 # Incremented when the content of a checkpoint changes, or the meaning of its numbers to a network.
 FORMAT = 3
 # If one of these settings has changed, saved environments are of no use.  `env` cannot change.
@@ -51,6 +54,7 @@ class RunFolder:
         self.best = path / "best.pt"
         self.curve = path / "curve.png"
         self.metrics = path / "metrics.csv"
+        self.spaces = path / "spaces.json"
 
     @property
     def crashes(self) -> Path:
@@ -118,6 +122,7 @@ def write(
         "algorithm": algorithm,
         "source": source,
         "env_source": source_of(config.env),
+        "evaluate_env_source": source_of(config.evaluate_env),
         "model_source": model_source,
         "config": fields_of(config),
         "not_kept": not_kept(config),
@@ -128,19 +133,42 @@ def write(
     temporary.replace(folder.config)
 
 
+def write_spaces(folder: RunFolder, spaces: "Spaces") -> None:
+    """Write spaces.json."""
+    from remotely_rl.environments import spaces as of_environments  # noqa: PLC0415 - imports torch
+
+    text = json.dumps(of_environments.plain(spaces))
+    with contextlib.suppress(OSError):  # without it, the environment is needed
+        durable.write(folder.spaces, [text.encode()])
+
+
+def spaces_of(run: str | Path) -> "Spaces | None":
+    """Return the spaces in a run folder; None if an earlier version has written it."""
+    from remotely_rl.environments import spaces as of_environments  # noqa: PLC0415 - imports torch
+
+    try:
+        return of_environments.parsed(json.loads(RunFolder(Path(run)).spaces.read_bytes()))
+    except (OSError, ValueError):
+        return None
+
+
 def fields_of(config: Any) -> dict[str, Any]:
     """Return the fields of a config as config.json stores them."""
     from remotely_rl.environments import additions, name_of  # noqa: PLC0415 - imports torch
 
     fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    texts = {name: settings.text_of(value) for name, value in config.env_kwargs.items()}
-    arguments = {
-        name: _json_of(config.env_kwargs[name], text)
-        for name, text in texts.items()
-        if text is not None
-    }
     words = [additions.reference_to(one) for one in config.wrappers]
-    return fields | {"env": name_of(config.env), "env_kwargs": arguments, "wrappers": words}
+    kept = {"env": name_of(config.env), "env_kwargs": _kept(config.env_kwargs), "wrappers": words}
+    kept["evaluate_env_kwargs"] = _kept(config.evaluate_env_kwargs)
+    if config.evaluate_env is not None:
+        kept["evaluate_env"] = name_of(config.evaluate_env)
+    return fields | kept
+
+
+def _kept(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of an environment that JSON or the command line's text can hold."""
+    texts = {name: settings.text_of(value) for name, value in given.items()}
+    return {name: _json_of(given[name], text) for name, text in texts.items() if text is not None}
 
 
 def source_of(thing: Any) -> str | None:
@@ -150,34 +178,47 @@ def source_of(thing: Any) -> str | None:
     """
     from remotely_rl.environments import additions  # noqa: PLC0415 - imports torch
 
-    if isinstance(thing, str):
+    if thing is None or isinstance(thing, str):
         return None
     has_name = isinstance(thing, type | types.FunctionType | functools.partial)
     return user_code.word_for(thing) or (additions.reference_to(thing) if has_name else None)
 
 
 # How to pass again, on the command line, what a folder could not keep.
-AGAIN = {"env_kwargs": "--env-arg NAME=VALUE", "wrappers": "--wrapper FILE.py:NAME"}
+AGAIN = {
+    "env_kwargs": "--env-arg NAME=VALUE",
+    "wrappers": "--wrapper FILE.py:NAME",
+    "evaluate_env": "--evaluate-env FILE.py:NAME",
+    "evaluate_env_kwargs": "--evaluate-env-arg NAME=VALUE",
+}
+OF_EVALUATIONS = ("evaluate_env", "evaluate_env_kwargs")  # only a run that goes on needs them
 
 
 def not_kept(config: Any) -> dict[str, str]:
     """Return what config.json cannot store, by field."""
-    from remotely_rl.environments import additions  # noqa: PLC0415 - imports torch
+    from remotely_rl.environments import additions, name_of  # noqa: PLC0415 - imports torch
 
-    arguments = [f"{k}={v!r}" for k, v in config.env_kwargs.items() if settings.text_of(v) is None]
+    def arguments(given: Mapping[str, Any]) -> str:
+        return ", ".join(f"{k}={v!r}" for k, v in given.items() if settings.text_of(v) is None)
+
     wrappers = [
         additions.display_name(one)
         for one in config.wrappers
         if additions.reference_to(one) is None
     ]
-    lost = {"env_kwargs": ", ".join(arguments), "wrappers": ", ".join(wrappers)}
+    lost = {"env_kwargs": arguments(config.env_kwargs), "wrappers": ", ".join(wrappers)}
+    lost["evaluate_env_kwargs"] = arguments(config.evaluate_env_kwargs)
+    env = config.evaluate_env
+    if env is not None and not isinstance(env, str) and source_of(env) is None:
+        lost["evaluate_env"] = name_of(env)
     return {name: what for name, what in lost.items() if what}
 
 
 def remarks(config: Any) -> list[str]:
     """Return lines for the user about what the folder cannot keep."""
     return [
-        f"the run folder cannot keep {what}, of {name}: pass it again to resume, evaluate or play"
+        f"the run folder cannot keep {what}, of {name}: pass it again to resume"
+        f"{'' if name in OF_EVALUATIONS else ', evaluate or play'}"
         for name, what in not_kept(config).items()
     ]
 
@@ -199,6 +240,7 @@ class RunConfig(NamedTuple):
     source: str | None = None  # FILE.py:NAME of a user's algorithm
     env_source: str | None = None  # FILE.py:NAME or module:NAME of a user's environments
     model_source: str | None = None  # the same of a user's model
+    evaluate_env_source: str | None = None  # the same of environments that evaluations play
     not_kept: Mapping[str, str] = MappingProxyType({})  # what it could not store, by field
 
 
@@ -250,7 +292,7 @@ def parsed(content: bytes, path: Path) -> RunConfig:
         case {"algorithm": str(algorithm), "config": {"env": str(env)}}:
             sources = {
                 name: str(parsed[name])
-                for name in ("source", "env_source", "model_source")
+                for name in ("source", "env_source", "model_source", "evaluate_env_source")
                 if parsed.get(name) is not None
             }
             return RunConfig(
@@ -265,9 +307,10 @@ def parsed(content: bytes, path: Path) -> RunConfig:
 
 def upgrade(config: dict[str, Any]) -> dict[str, Any]:
     """Parse the arguments in a config.json, and rename fields of earlier versions."""
-    for name, value in (config.get("env_kwargs") or {}).items():
-        if isinstance(value, str):
-            config["env_kwargs"][name] = settings.literal(value)
+    for field in ("env_kwargs", "evaluate_env_kwargs"):
+        for name, value in (config.get(field) or {}).items():
+            if isinstance(value, str):
+                config[field][name] = settings.literal(value)
     if "hidden_units" in config:  # an earlier version: the width of each of two layers
         config["hidden"] = "{0},{0}".format(config.pop("hidden_units"))
     return config
@@ -353,14 +396,27 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     return found
 
 
-def best_of(path: Path) -> tuple[float, float]:
-    """Return the best mean return and the best evaluation of a checkpoint, -inf where missing."""
+class Best(NamedTuple):
+    """The best numbers of a checkpoint, -inf where it has none."""
+
+    best_return: float = -math.inf  # the best mean return
+    best_metric: float = -math.inf  # of the metric `best_by`
+    evaluated: float = -math.inf  # the best evaluation, by `best_by` too
+
+
+def best_of(path: Path, by: str | None) -> Best:
+    """Return the best numbers of the checkpoint at `path`, by the metric of `Common.best_by`."""
     try:
         content = load_checkpoint(path)
-        evaluated = content.get("evaluations", {}).get("best", -math.inf)
-        return float(content["counters"]["best_return"]), float(evaluated)
+        counters, evaluations = content["counters"], content.get("evaluations", {})
+        best = Best(float(counters["best_return"]))
+        if counters.get("best_by", "") == (by or ""):
+            best = best._replace(best_metric=float(counters.get("best_metric", -math.inf)))
+        if evaluations.get("by") == by:
+            best = best._replace(evaluated=float(evaluations.get("best", -math.inf)))
     except (TrainingError, KeyError, TypeError):
-        return -math.inf, -math.inf
+        return Best()
+    return best
 
 
 def asks_about_spaces(env: str, trained_in: str) -> str:

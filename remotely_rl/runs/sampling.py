@@ -13,6 +13,7 @@ from torch import nn
 import remotely
 from remotely_rl import networks
 from remotely_rl.acting.actor import Actor, Rollout
+from remotely_rl.acting.crew import Number
 from remotely_rl.acting.dial_in import Station, arrive
 from remotely_rl.acting.rounds import Rounds
 from remotely_rl.acting.samplers import Samplers
@@ -77,7 +78,7 @@ def workers(session: Session[Any], make_work: MakeWork) -> tuple[SharedLearner, 
     # On the CPU even if there is a GPU: pushes and parameters are sent and received there.
     learner = SharedLearner(config, networks.copy_to_cpu(session.learner.model))
     learner.scale = session.learner.value_scale  # of a model of another run
-    work = functools.partial(make_work, config, networks.copy_to_cpu(learner.model))
+    model = networks.copy_to_cpu(learner.model)
     if learner.rule.has_fixed_rate:
         session.say(
             f"{config.sync} is plain gradient descent at its own rate: learning_rate,"
@@ -88,7 +89,8 @@ def workers(session: Session[Any], make_work: MakeWork) -> tuple[SharedLearner, 
     session.restore(learner)
     torch.set_num_threads(1)  # the workers have the cores
 
-    def make(number: int) -> Worker:
+    def make(number: Number) -> Worker:
+        work = functools.partial(make_work, config.of_actor(number.index), model)
         return Worker(work, session.seed_of(number), number >= config.actors)
 
     server = ParameterServer(
@@ -131,12 +133,12 @@ def _actors(
     # With actors=0 (as many as fit) each must reserve a CPU, whatever the cluster's default.
     place: Callable[..., Actor] = kind if config.actors else remotely.options(kind, cpus=1)
 
-    def make(number: int) -> Actor | Station:
-        seed = session.seed_of(number)
+    def make(number: Number) -> Actor | Station:
+        own, seed = config.of_actor(number.index), session.seed_of(number)
         if arrivals:
             say = session.say if number == 0 else lambda text: None
-            return arrive(config, model, seed, session.over, say)
-        return place(config, model, seed, number >= (config.actors or 1))
+            return arrive(own, model, seed, session.over, say)
+        return place(own, model, seed, number >= (config.actors or 1))
 
     return Samplers(
         make,

@@ -65,6 +65,7 @@ from remotely_rl.acting.rounds import Rounds
 from remotely_rl.acting.stream import Stream
 from remotely_rl.config import Common, learners_of
 from remotely_rl.environments import Episode, name_of
+from remotely_rl.environments.spaces import Spaces
 from remotely_rl.errors import LearnerLost, TrainingError
 from remotely_rl.experience.trajectory import Trajectory, columns, stack
 from remotely_rl.learning.all_reduce import AllReduce
@@ -213,6 +214,7 @@ class Session(Generic[C]):
                    spending, learnt, count_update       record an update: its time and metrics
                    over, tick, progress                 when to stop; due work; the schedule
     for hooks      stop, change, set_env_attr           the end, coefficients, environments
+                   log_image, log_histogram             for TensorBoard
     for users      say, warn                            lines that stay on the terminal
     """
 
@@ -222,6 +224,7 @@ class Session(Generic[C]):
     apart: Apart | None = None  # if the learner shares a store
     opening: Sequence[str] = ()  # lines about the model, printed at the start
     replay: Kept | None = None
+    spaces: Spaces | None = None  # of the environments
     threads: Threads | None = None  # torch's, if their number follows the machine's load
 
     def __init__(
@@ -328,10 +331,12 @@ class Session(Generic[C]):
             learner.load(self.saved["learner"])
             torch.set_rng_state(self.saved["random"])
             # best.pt may be better than anything before the checkpoint, if the run crashed.
-            best, evaluated = run_folder.best_of(self.folder.best)
-            self.tally.counters.best_return = max(best, self.tally.counters.best_return)
+            best = run_folder.best_of(self.folder.best, self._config.best_by)
+            counters = self.tally.counters
+            counters.best_return = max(best.best_return, counters.best_return)
+            counters.best_metric = max(best.best_metric, counters.best_metric)
             if self._evaluations is not None:
-                self._evaluations.best = max(evaluated, self._evaluations.best)
+                self._evaluations.best = max(best.evaluated, self._evaluations.best)
         self._saveable = learner
 
     def learn_with(self, others: AllReduce) -> None:
@@ -604,6 +609,24 @@ class Session(Generic[C]):
         if learners_of(self._config) > 1 or self.apart is not None:
             raise TrainingError(f"{what} cannot be changed in a run with several learners")
 
+    def log_image(self, name: str, image: Any) -> None:
+        """Write an image for TensorBoard: for hooks.
+
+        It is [height, width] or [height, width, channels], of bytes or of floats from 0 to 1; a
+        tensor is one too.  metrics.csv has no part in it.  Raises TrainingError for other shapes.
+        """
+        if self._recorder is not None:
+            self._recorder.log_image(name, _array_of(image))
+
+    def log_histogram(self, name: str, numbers: Any) -> None:
+        """Write a histogram of numbers, an array or a tensor, for TensorBoard: for hooks.
+
+        metrics.csv has no part in it.  What is not finite is left out; raises TrainingError if
+        nothing is left.
+        """
+        if self._recorder is not None:
+            self._recorder.log_histogram(name, _array_of(numbers))
+
     def say(self, text: str) -> None:
         """Print a line for the user, in rank 0 only."""
         if self._recorder is not None:
@@ -655,7 +678,7 @@ class Session(Generic[C]):
         self.tally.counters.seconds = self.seconds()
         content = self._checkpoint_content(self.folder.best)
         if content is not None:
-            evaluations.begin(self.env_steps, content, self._saveable.model)
+            evaluations.begin(self.env_steps, content, self._saveable.model, self.spaces)
 
     def _look_at_evaluation(self, timeout_s: float = 0.0) -> None:
         """Count an evaluation, if one ends within the timeout."""
@@ -699,6 +722,14 @@ class Session(Generic[C]):
         if self._recorder is not None:
             self._recorder.say_summary(summary)
             self._hooks.end(self.result)
+
+
+def _array_of(numbers: Any) -> Any:
+    """Return a tensor of any device as an array, and everything else as it is."""
+    if not isinstance(numbers, torch.Tensor):
+        return numbers
+    on_cpu = numbers.detach().cpu()
+    return (on_cpu.float() if on_cpu.dtype is torch.bfloat16 else on_cpu).numpy()
 
 
 class Process:

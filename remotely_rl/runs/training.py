@@ -37,7 +37,7 @@ from remotely_rl.acting import cluster, player
 from remotely_rl.acting.policy import one_thread
 from remotely_rl.config import GROUPS, Common, device_of, learners_of
 from remotely_rl.environments import additions, checks, name_of
-from remotely_rl.environments.action_spaces import Actions
+from remotely_rl.environments.spaces import Spaces
 from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.learning.learner import Learner
 from remotely_rl.runs import hooks as hook
@@ -46,7 +46,7 @@ from remotely_rl.runs.hooks import Hook
 from remotely_rl.runs.metrics import Tally
 from remotely_rl.runs.run_folder import RunFolder
 from remotely_rl.runs.session import Process, Result, Session, limit_reached
-from remotely_rl.supervision import failures
+from remotely_rl.supervision import env_ranks, failures
 from remotely_rl.supervision.vector import is_registered
 from remotely_rl.trees import Tree
 
@@ -195,13 +195,15 @@ def begin(
     except BaseException:
         process.restore()
         raise
-    session.learner = made
+    session.learner, session.spaces = made, info.spaces
+    run_folder.write_spaces(session.folder, info.spaces)
     origin = [f"continues at {session.env_steps:,} steps"] if earlier else []
     if initial is not None:
         origin = [f"begins with the model of {initial}"]
     session.opening = [
         *origin,
-        *progress.summary(made.model, info), f"learning rate: {made.learning_rate}", *info.warnings,
+        *progress.summary(made.model, info.spaces), f"learning rate: {made.learning_rate}",
+        *info.warnings,
         *config.remarks(is_own_model=model is not None), *run_folder.remarks(config),
     ]  # fmt: skip
     if os.environ.get("REMOTELY_LOCAL") != "1":  # in local mode there is no wait to use
@@ -265,7 +267,13 @@ def _session(
 
 
 def config_of(
-    kind: type[C], algorithm: str, run: str | Path, given: dict[str, Any] | None = None
+    kind: type[C],
+    algorithm: str,
+    run: str | Path,
+    given: dict[str, Any] | None = None,
+    *,
+    to_act: bool = False,
+    needs_env: bool = True,
 ) -> C:
     """Return the config of the run in this folder, with the fields in `given` changed.
 
@@ -273,9 +281,19 @@ def config_of(
     those of the run do not apply.  Raises TrainingError if it is a run of another algorithm, if it
     has an unknown option, or if its environment or another argument cannot be loaded from what the
     folder says and is not in `given`.
+
+    With `to_act`, the environment of evaluations is left out.  Without `needs_env`, an environment
+    that cannot be loaded is one that raises the error when it is made.
     """
     _, ran = run_folder.reopen(Path(run), algorithm)
     kept, given = ran.config, given or {}
+    if to_act:
+        given = {**given, "evaluate_env": None, "evaluate_env_kwargs": {}}
+    if not needs_env:
+        try:
+            return config_of(kind, algorithm, run, given)
+        except TrainingError as error:
+            given = {**given, "env": Missing(ran.env, str(error)), "env_kwargs": {}, "wrappers": ()}
     is_other = "env" in given and name_of(given["env"]) != ran.env
     if is_other:
         kept = {**kept, "env_kwargs": {}}
@@ -293,15 +311,32 @@ def config_of(
         additions.check_is_outside(kept.get("wrappers", ()), run)
     if "env_kwargs" in given:
         given = given | {"env_kwargs": {**kept.get("env_kwargs", {}), **given["env_kwargs"]}}
+    if given.get("evaluate_env_kwargs") and "evaluate_env" not in given:
+        ours = {**kept.get("evaluate_env_kwargs", {}), **given["evaluate_env_kwargs"]}
+        given = given | {"evaluate_env_kwargs": ours}
     if "preset" in given:
         raise TrainingError("a resumed run has its settings: use --resume without --preset")
     defaults = {field.name: field.default for field in settings.settings(kind)}
     fields = {**defaults, **kept, **given}  # all of them, so that no preset is applied again
     if fields["env"] == ran.env:
         fields["env"] = _environments_of(run, ran)
+    if "evaluate_env" not in given and (word := ran.evaluate_env_source) is not None:
+        again = "evaluate_env= or --evaluate-env FILE.py:NAME"
+        fields["evaluate_env"] = _resolve(run, word, "environment of evaluations", again)
     config = kind(**fields)
     object.__setattr__(config, "overridden", frozenset(given))
     return config
+
+
+class Missing:
+    """An environment that a run folder names and that cannot be loaded here."""
+
+    def __init__(self, name: str, why: str):
+        self.__qualname__, self._why = name, why
+
+    def __call__(self) -> gymnasium.Env[Any, Any]:
+        """Raise TrainingError: an agent acts without it, and nothing else does."""
+        raise TrainingError(self._why)
 
 
 def _environments_of(run: str | Path, ran: run_folder.RunConfig) -> environments.Source:
@@ -347,9 +382,7 @@ def _resolve(run: str | Path, word: str, what: str, again: str) -> Any:
 class EnvironmentInfo(NamedTuple):
     """The spaces of an environment, and a sample of its observations."""
 
-    space: gymnasium.Space[Any]
-    spec: Tree  # of Leaf, one for each array of an observation
-    actions: Actions
+    spaces: Spaces
     obs: Tree  # of arrays [probe_steps or less, ...], from random play
     warnings: list[str]  # for the user
 
@@ -369,14 +402,14 @@ class Probe:
         Raises TrainingError if no policy fits it, if it cannot do what the config requires, or
         if it crashes too often.
         """
-        config = self.config
+        config = self.config.ranked(env_ranks.EVALUATION)
         envs = config.make_environments(1, player.watch(config, 1))
         try:
             if config.random_start:  # not every environment supports it
                 envs.reset(seed)
                 envs.decorrelate(0, [np.random.default_rng(seed)])
             obs, warnings = checks.play(envs, steps, seed, config.max_crash_rate)
-            return EnvironmentInfo(envs.space, envs.spec, envs.actions, obs, warnings)
+            return EnvironmentInfo(envs.spaces, obs, warnings)
         finally:
             envs.close()
 
@@ -411,17 +444,18 @@ def make_learner(
     info = info or probe(config)
     with MODEL_LOCK, one_thread():
         torch.manual_seed(config.seed)
-        network = config.make_model(model, info.spec, info.actions)
+        actions = info.spaces.actions
+        network = config.make_model(model, info.spaces.spec, actions)
         if networks.has_normalizer(network):
             networks.update_normalizers(network, trees.map_tree(torch.from_numpy, info.obs))
         if initial is None:
-            return kind(config, network, info.actions)
+            return kind(config, network, actions)
         earlier = run_folder.load_checkpoint(initial)
         saved = earlier["learner"]
         hint = run_folder.asks_about_spaces(name_of(config.env), earlier["env"])
         run_folder.check_fits(initial, saved["model"], network, hint)
         network.load_state_dict(saved["model"])
-        made = kind(config, network, info.actions)
+        made = kind(config, network, actions)
         if "scale" in saved:
             made.value_scale = type(made.value_scale)(*saved["scale"])
         return made

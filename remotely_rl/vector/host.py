@@ -35,7 +35,7 @@ class Settings(NamedTuple):
     step_timeout_s: float
     cpus: float  # that a host reserves
     # `makes` of a host repeats one function, which makes a vector environment of all of them:
-    # `make(count, watch)`.
+    # `make(count, watch, first)`, numbered from `first` on.
     are_whole: bool = False
     keys: frozenset[str] | None = None  # of infos, those to return; None: all
     keys_at_end: frozenset[str] = frozenset()  # and these, in a step that ends an episode
@@ -99,9 +99,10 @@ class Host:
         )
         if settings.are_whole:
             make: Any = makes[0]
-            vector = make(len(makes), self._watch)
+            first = settings.first_index + first_index
+            vector = make(len(makes), self._watch, first)
             if isinstance(vector, SupervisedVectorEnv):
-                vector.copy, vector.first_index = False, settings.first_index + first_index
+                vector.copy, vector.first_index = False, first
             self.envs = vector if isinstance(vector, SupervisedVectorEnv) else Whole(vector)
         else:
             self.envs = SupervisedVectorEnv(

@@ -26,7 +26,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from remotely.machine import this_machine
-from remotely_rl.supervision import Crashes, CrashReport
+from remotely_rl.supervision import Crashes, CrashReport, env_ranks
 from remotely_rl.supervision.crashes import MAX_RATE
 from remotely_rl.supervision.infos import Info
 from remotely_rl.supervision.rows import ARRAYS
@@ -68,8 +68,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
     ):
         """Make the environments.
 
-        env             a Gymnasium id (or `module:id`), with `kwargs` for `gymnasium.make`; a
-                        callable that makes an environment; or one callable per environment
+        env             a Gymnasium id (or `module:id`), with `kwargs` for `gymnasium.make`, in
+                        which `{rank}` is the number of the environment; a callable that makes an
+                        environment, perhaps by its `rank`; or one callable per environment
         envs_per_actor  environments per process; by default as many as make one process per core
                         of this machine.  Several make cheap environments faster; if the process
                         dies, all of them lose their episodes
@@ -97,7 +98,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         ):
             if not number >= 0:  # NaN is not
                 raise ValueError(f"{name} is {number}; it must be at least 0")
-        makes = _makes(env, num_envs, kwargs)
+        makes = makes_of(env, num_envs, kwargs)
         if wrappers:
             makes = [partial(_wrapped, make, list(wrappers)) for make in makes]
         width = envs_per_actor or math.ceil(len(makes) / this_machine.cores())
@@ -224,18 +225,23 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
             )
 
 
-def _makes(
+def makes_of(
     env: str | Make | Sequence[Make], num_envs: int | None, kwargs: dict[str, Any]
 ) -> list[Make]:
     """Return a callable for each environment.  Raises ValueError or TypeError for bad arguments."""
     if not isinstance(env, (str, Sequence)) and not callable(env):
         raise TypeError(f"env is {env!r}: it must be an id, a callable, or a list of callables")
     if isinstance(env, str):
-        return [maker_of(env, kwargs)] * _checked(num_envs)
+        one, count = maker_of(env), _checked(num_envs)
+        return [partial(one, **env_ranks.arguments(one, kwargs, rank)) for rank in range(count)]
     if kwargs:
         raise TypeError(f"{', '.join(kwargs)}: only an environment made from its id takes these")
     if callable(env):
-        return [env] * _checked(num_envs)
+        count = _checked(num_envs)
+        if not env_ranks.takes_rank(env):
+            return [env] * count
+        make: Callable[..., Any] = env
+        return [partial(make, rank=rank) for rank in range(count)]
     if not env or num_envs not in (None, len(env)):
         raise ValueError(f"num_envs is {num_envs}, and there are {len(env)} callables")
     return list(env)
@@ -257,7 +263,8 @@ def _checked(num_envs: int | None) -> int:
 
 
 class Simulators(VectorEnv):
-    """A VectorEnv for central sampling: `make(width, watch)` makes a host's environments together.
+    """A VectorEnv for central sampling: `make(width, watch, first)` makes the environments of a
+    host together, numbered from `first` on.
 
     Steps and resets return the infos named in `keys`, and in a step that ends an episode those in
     `keys_at_end` as well.

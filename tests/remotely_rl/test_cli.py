@@ -424,3 +424,9 @@ def test_rules_are_listed_with_their_settings() -> None:
     listed = invoke("rules").output
     for shown in ("\nfasgd\n", "\n    rate  ", "--optimizer (optimizer=)", "\n    gate_push "):
         assert shown in listed
+
+
+def test_the_command_is_run_by_its_package_too() -> None:
+    command = [sys.executable, "-m", "remotely_rl", "--version"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert shown.startswith("remotely-rl ")

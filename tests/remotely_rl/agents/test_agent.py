@@ -43,7 +43,7 @@ def agent_of(kind: Any, env: Any, **settings: Any) -> Agent:
     envs = trained.environments(1)
     envs.reset(0)
     envs.close()
-    return Agent(trained, envs)
+    return Agent(trained, envs.spaces)
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +91,12 @@ def test_a_mask_applies_to_single_observations_and_batches(camera: Agent) -> Non
 def test_a_missing_mask_is_refused(camera: Agent) -> None:
     with pytest.raises(TrainingError, match=r'pass mask=info\["action_mask"\]'):
         camera.act(samples(camera, 1)[0])
+
+
+def test_a_mask_that_is_added_to_logits_is_refused(camera: Agent) -> None:
+    obs = samples(camera, 1)[0]
+    with pytest.raises(TrainingError, match=r"1 or True for each legal action"):
+        camera.act(obs, mask=np.array([0, 0, -1e9]))
 
 
 def test_an_agent_trained_without_masks_refuses_a_mask(cart: Agent) -> None:
@@ -245,5 +251,5 @@ def test_an_error_names_a_model_that_cannot_be_exported(tmp_path: Path) -> None:
     trained = Trained(config, training.make_learner(config, model=Unpredictable).model.eval())
     envs = trained.environments(1)
     with pytest.raises(TrainingError, match="Unpredictable cannot be exported"):
-        Agent(trained, envs).export(tmp_path / "agent.pt2")
+        Agent(trained, envs.spaces).export(tmp_path / "agent.pt2")
     envs.close()

@@ -425,7 +425,10 @@ def config(algorithm: str, **fields: Any) -> Callable[[Path], object]:
         (config("a2c", gama=1), "'gama', did you mean 'gamma'"),
         (config("a2c", gamma="high"), "gamma must be a number, not 'high'"),
         (config("a2c", env="CartPole-v9"), "was trained on CartPole-v9, which Gymnasium"),
-        (config("a2c", env="Acrobot-v1"), "is a checkpoint of another model"),
+        (
+            config("a2c", env="Acrobot-v1"),
+            "Acrobot-v1 has other spaces than the environment of training",
+        ),
         (remove("checkpoint.pt"), "has no checkpoint.pt: the run has not saved one yet"),
         (write("checkpoint.pt", "?"), "cannot be read as a checkpoint"),
         (

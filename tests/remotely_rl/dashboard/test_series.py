@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from remotely_rl.dashboard import series
+from remotely_rl.runs.metrics import COLUMNS, Writer
+from remotely_rl.runs.metrics import read as read_rows
 
 STEPS, RETURN, LOSS = "time/env_steps", "rollout/return_mean", "train/loss"
 HEAD = f"{STEPS},{RETURN},{LOSS}\r\n"
@@ -147,3 +149,19 @@ def test_downsampling_keeps_the_range_of_a_column(metrics: Path) -> None:
             kept = [v for v in series.read(file, points=points).series[LOSS] if v is not None]
         assert (min(kept), max(kept)) == (min(numbers), max(numbers))
         assert len(kept) <= points
+
+
+def test_a_column_may_have_any_name(tmp_path: Path) -> None:
+    names = ["mine/a,b", 'mine/"quoted"', "mine/two\nlines", "mine/carriage\rreturn"]
+    writer = Writer(tmp_path)
+    for count in range(1, len(names) + 1):
+        row = dict.fromkeys(COLUMNS, 1.0) | dict.fromkeys(names[:count], float(count))
+        writer.write(row)
+    writer.close()
+    last = read_rows(tmp_path / "metrics.csv")[-1]
+    assert [last[name] for name in names] == [4.0] * 4
+    with (tmp_path / "metrics.csv").open("rb") as file:
+        assert [series.last_row(file)[name] for name in names] == [4.0] * 4
+        piece = series.read(file, names)
+    assert piece.rows == 4
+    assert piece.series["mine/two\nlines"] == [None, None, 3.0, 4.0]

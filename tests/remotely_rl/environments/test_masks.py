@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
 
+import remotely_rl
 from remotely_rl.environments import action_spaces
 from remotely_rl.environments.masks import Masks
 from remotely_rl.errors import TrainingError
@@ -106,3 +108,55 @@ def test_a_mask_of_a_wrong_shape_is_rejected(
 def test_masks_of_continuous_actions_are_rejected() -> None:
     with pytest.raises(TrainingError, match="its actions are continuous: only Discrete, Multi"):
         Masks(action_spaces.of(VECTOR), 1)
+
+
+@pytest.mark.parametrize(
+    ("actions", "raw", "shown"),
+    [
+        (DISCRETE, np.array([[1, 1, 1], [0, 0, -1e9]], np.float32), "-1000000000.0"),
+        (DISCRETE, np.array([[1, 1, 1], [0, -np.inf, 0]]), "-inf"),
+        (DISCRETE, np.array([[1, 1, 1], [0, np.nan, 1]]), "nan"),
+        (DISCRETE, np.array([[1, 1, 1], [0, 2, 1]], np.int8), "2"),
+        (DISCRETE, np.array([[1, 1, 1], [1, 0, 0.5]]), "0.5"),
+        (DISCRETE, objects([1, 1, 1], [1, 0, -1]), "-1"),
+        (DISCRETE, objects([1, 1, 1], ["1", "0", "1"]), "1"),
+        (MULTI, objects((np.ones(2), np.ones(3)), (np.ones(2), np.array([0, 0, -5]))), "-5.0"),
+        (NESTED, {"go": np.array([[1, 0], [0, -9]])}, "-9"),
+    ],
+)  # fmt: skip
+def test_a_mask_of_other_numbers_than_0_and_1_is_refused(
+    actions: action_spaces.Actions, raw: Any, shown: str
+) -> None:
+    with pytest.raises(TrainingError, match=r"0 or False .*added to logits.*mask >= 0") as refused:
+        Masks(actions, 2).of(raw)
+    assert str(refused.value).startswith(f"environment 1 has an action_mask with {shown};")
+
+
+def test_a_mask_that_is_not_read_may_hold_anything() -> None:
+    raw = np.array([[1, 0, 1], [-1e9, 7, np.nan]])
+    found = Masks(DISCRETE, 2).of(raw, read=np.array([True, False]))
+    assert found.tolist() == [[True, False, True], [True, True, True]]
+
+
+def test_a_mask_of_an_environment_is_not_written_to() -> None:
+    raw = np.ones((2, 3), np.bool_)
+    Masks(DISCRETE, 2).of(raw)[:] = False
+    assert raw.all()
+
+
+class Additive(gymnasium.Env[Any, Any]):
+    """Its mask is to be added to logits: 0 means legal."""
+
+    observation_space, action_space = spaces.Box(-1, 1, (3,)), spaces.Discrete(4)
+    mask = np.array([0, 0, -1e9, -1e9], np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        return np.zeros(3, np.float32), {"action_mask": self.mask}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return np.zeros(3, np.float32), 0.0, False, False, {"action_mask": self.mask}
+
+
+def test_a_check_refuses_a_mask_that_is_added_to_logits() -> None:
+    with pytest.raises(TrainingError, match=r"has an action_mask with -1000000000\.0"):
+        remotely_rl.check(Additive)

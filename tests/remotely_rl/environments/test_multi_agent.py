@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from remotely_rl import MultiAgent, environments
+from remotely_rl import MultiAgent, SelfPlay, environments
 from remotely_rl.environments import Environments, Episode, name_of
 from remotely_rl.errors import TrainingError
 from tests.remotely_rl.agent_toys import Party, Race
@@ -224,3 +224,9 @@ def test_a_run_is_named_after_the_game() -> None:
     assert name_of(MultiAgent(Party)) == "Party"
     assert name_of(MultiAgent(parallel_env)) == "party_v2"
     assert name_of(MultiAgent(functools.partial(parallel_env, players=2))) == "party_v2(players=2)"
+
+
+@pytest.mark.parametrize("kind", [MultiAgent, SelfPlay])
+def test_a_name_in_place_of_a_function_is_refused_in_a_sentence(kind: Any) -> None:
+    with pytest.raises(TrainingError, match=r"takes a function .* not 'simple_spread_v3'"):
+        kind("simple_spread_v3")

@@ -153,7 +153,7 @@ def said(
     outputs = envs.actions.outputs
     model = networks.build(maker, envs.spec, outputs, networks.Architecture(lstm=units))
     size = sum(parameter.numel() for parameter in model.parameters())
-    first, *rest = progress.summary(model, envs)
+    first, *rest = progress.summary(model, envs.spaces)
     assert f"; {size:,} parameters; sees " in first
     return first.replace(f" {size:,} parameters;", ""), rest
 
@@ -237,7 +237,7 @@ def test_a_model_without_convolutions_for_images_is_warned_about() -> None:
 def test_the_summary_of_an_actor_critic_names_the_policys_layers() -> None:
     envs = environments.make(toys.Aim, 1)
     model = sac.Config(hidden="16,16").make_model(None, envs.spec, envs.actions)
-    (line,) = progress.summary(model, envs)
+    (line,) = progress.summary(model, envs.spaces)
     assert line.startswith("model: MLP, 16, 16; ")
     assert line.endswith("; sees 1 number")
 
@@ -246,7 +246,7 @@ def test_the_summary_mentions_action_masks() -> None:
     envs = environments.make(space_toys.Masked, 1)
     envs.reset(1)
     model = networks.build(None, envs.spec, envs.actions.outputs)
-    (line,) = progress.summary(model, envs)
+    (line,) = progress.summary(model, envs.spaces)
     assert line.endswith("sees 1 number; illegal actions are masked")
 
 

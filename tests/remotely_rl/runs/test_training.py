@@ -19,6 +19,7 @@ from torch import nn
 from remotely.engines.in_process import InProcess
 from remotely_rl import Hook, a2c, c51, impala, networks, ppo
 from remotely_rl.acting.actor import Actor
+from remotely_rl.acting.crew import Number
 from remotely_rl.acting.samplers import Samplers
 from remotely_rl.config import Common
 from remotely_rl.errors import TrainingError
@@ -148,14 +149,14 @@ def test_with_actors_0_each_actor_reserves_a_cpu(
 
     def write_down(engine: InProcess, cls: type, *rest: Any) -> Any:
         if issubclass(cls, Actor):
-            asked.append(rest[2].cpus)
+            asked.append(rest[-1].cpus)
         return place(engine, cls, *rest)
 
     class Enough(Exception):
         pass
 
-    def make_one(samplers: Samplers[Any], make: Callable[[int], Any], *_: Any, **__: Any) -> None:
-        make(0)
+    def make_one(samplers: object, make: Callable[[Number], Any], *_: Any, **__: Any) -> None:
+        make(Number(0, 0))
         raise Enough
 
     monkeypatch.setattr(InProcess, "place", write_down)
