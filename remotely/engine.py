@@ -18,7 +18,7 @@ from remotely.values.unpicklable import PartNames
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """The options of `@remote_class(...)` and `options(...)`.
 
-    cpus          cores to reserve: 1, or none on a script's own cluster; also the BLAS threads
+    cpus          cores to reserve: 1, or none on a script's own cluster without `connect(cpus=)`
     gpus          GPUs to reserve, or a fraction of one (0.5); the actor sees no others
     memory        bytes, or "2GiB"; an actor that uses more is ended
     resources     custom resources to reserve, as {"license": 1}: see `--resource` and `connect`
@@ -90,6 +90,8 @@ class RemoteActor:
     """
 
     face: Callable[["RemoteActor"], Any]
+
+    class_name = ""  # if the engine knows it without asking the actor
 
     # The sources that any client sent, and to which life of the actor.  Pickled handles carry it.
     sent: tuple[int, frozenset[str]] = (0, frozenset())

@@ -76,7 +76,8 @@ def get_actor(name: str, cls: type | None = None) -> Any:
     compared by name, because the actor may have imported its class from another place.
 
     Raises NameError if there is no such actor, and TypeError if it is of another class.  Without
-    `cls` this does not wait for the actor: the handle fetches the class when it is first used.
+    `cls`, the handle asks the actor for its class when it is first used, so that waits for a busy
+    actor.  With its very class, nothing waits; with a base class, this does.
     """
     arguments.of_type("name", name, str, "a string")
     if cls is not None:
@@ -84,6 +85,8 @@ def get_actor(name: str, cls: type | None = None) -> Any:
     remote = connection.current().find(name)
     if cls is None:
         return found_handle(remote)
+    if cls.__name__ == remote.class_name:
+        return handle_of(cls, remote, wait=True)
     found = class_of(remote)
     if cls.__name__ not in {each.__name__ for each in found.__mro__}:
         raise TypeError(

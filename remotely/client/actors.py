@@ -136,7 +136,9 @@ class Actors:
         located = self._session.ask(control.Locate, name=name).result()
         if located.location is None:
             raise NameError(f"there is no actor named {name!r} on this cluster")
-        return self.borrow(located.location.actor, name)
+        found = self.borrow(located.location.actor, name)
+        found.class_name = located.location.class_name
+        return found
 
     def await_arrival(self, class_name: str) -> "ArrivalQuestion":
         return ArrivalQuestion(self._session, self, class_name)

@@ -141,10 +141,13 @@ def test_a_stuck_actor_is_found_printed_compared_passed_on_and_killed(here: None
         assert found == shelf
         assert hash(found) == hash(shelf)
         assert pickle.loads(pickle.dumps(found)) == shelf
+        typed = remotely.get_actor("stuck", Shelf)
+        late = typed.pid.submit()
         given = helper.give.submit(found, lambda: None)
         wait_until(lambda: not given.done(), "the call")
         remotely.kill(remotely.get_actor("stuck"))
-        assert isinstance(given.exception(40), remotely.ActorDied)
+        for call in (given, late):
+            assert isinstance(call.exception(40), remotely.ActorDied)
     finally:
         with pytest.raises(ProcessLookupError):
             wait_until(lambda: os.kill(pid, signal.SIGCONT), "the end of the process")
