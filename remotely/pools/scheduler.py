@@ -291,20 +291,24 @@ class Scheduler:
         except Exception as error:
             job.settle(None, error.with_traceback(None))
             return job.future
-        with shield, self._lock:
-            if self._is_closed:
-                raise RuntimeError("cannot schedule new futures after shutdown")
-            if _script_has_ended:
-                raise RuntimeError("cannot schedule new futures after interpreter shutdown")
-            self._unsettled += 1
-            if is_ready := all(need.done() for need in job.prepared.needs):
-                member = self._assign(job)
-            else:
-                self._unready[job] = None
-        if is_ready:
-            self._begin(job, member)
-        else:
-            self._await_needs(job)
+        is_ready: bool | None = None
+        member: Member | None = None
+        try:
+            with shield, self._lock:
+                if self._is_closed:
+                    raise RuntimeError("cannot schedule new futures after shutdown")
+                if _script_has_ended:
+                    raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+                self._unsettled += 1
+                if is_ready := all(need.done() for need in job.prepared.needs):
+                    member = self._assign(job)
+                else:
+                    self._unready[job] = None
+        finally:  # Ctrl-C in the section is raised at its end, and the job has its member
+            if is_ready:
+                self._begin(job, member)
+            elif is_ready is not None:
+                self._await_needs(job)
         return job.future
 
     def _await_needs(self, job: Job) -> None:
@@ -313,12 +317,15 @@ class Scheduler:
             if not need.done():
                 need.add_done_callback(DependencyCallback(lambda _: self._await_needs(job)))
                 return
-        with shield, self._lock:
-            if job not in self._unready:  # `close` has cancelled it
-                return
-            del self._unready[job]
-            member = self._assign(job)
-        self._begin(job, member)
+        is_assigned, member = False, None
+        try:
+            with shield, self._lock:
+                if job in self._unready:  # else `close` has cancelled it
+                    del self._unready[job]
+                    is_assigned, member = True, self._assign(job)
+        finally:  # as in `submit`
+            if is_assigned:
+                self._begin(job, member)
 
     def _assign(self, job: Job) -> Member | None:
         """With the lock: assign a job to an idle member; if there is none, it waits."""
@@ -376,22 +383,27 @@ class Scheduler:
 
     def _send(self, member: Member, job: Job) -> bool:
         """Send a job to a member; if that fails, give its caller the error and return false."""
-        job.sent = time.monotonic()
         try:
+            job.sent = time.monotonic()
             job.call = future = job.prepared.send(remote_of(member.handle))
             future.on_unretrieved = None  # the caller has the job's future
             future.add_done_callback(functools.partial(self._answered, member, job))
         except BaseException as error:  # for example, the cluster is gone, or Ctrl-C
             with self._lock:
+                is_mine = job in member.jobs  # else it was answered already
                 member.jobs.pop(job, None)
-            self._settle(job, None, error)
+            if is_mine:
+                self._settle(job, None, error)
             if not isinstance(error, Exception):
+                self._feed(member)
                 raise
             return False
         return True
 
     def _answered(self, member: Member, job: Job, future: Future[Any]) -> None:
         job.call = None
+        if job not in member.jobs:  # `_send` was interrupted
+            return
         if future.cancelled():
             self._taken_back(member, job)
             return
@@ -407,8 +419,10 @@ class Scheduler:
             assert error is not None
             self._lost(member, job, error)
         else:
-            self._feed(member)
-            self._settle(job, future.result() if error is None else None, error)
+            try:
+                self._feed(member)
+            finally:  # Ctrl-C while the next job was sent
+                self._settle(job, future.result() if error is None else None, error)
 
     def _taken_back(self, member: Member, job: Job) -> None:
         """Give a job that its member has not begun to another one."""
