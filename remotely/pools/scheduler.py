@@ -175,7 +175,8 @@ class Scheduler:
         self._lock = RLock()
         self._changed = Condition(self._lock)
         self._waiting: deque[Job] = deque()
-        self._unready: dict[Job, None] = {}  # they wait for futures among their arguments
+        # Those that wait for futures among their arguments, by their own futures.
+        self._unready: dict[Future[Any], Job] = {}
         self._members: dict[int, Member] = {}  # oldest first
         self._idle: dict[int, Member] = {}  # with fewer jobs than `at_a_time`, longest idle first
         self._at_a_time = at_a_time
@@ -303,11 +304,13 @@ class Scheduler:
                 if is_ready := all(need.done() for need in job.prepared.needs):
                     member = self._assign(job)
                 else:
-                    self._unready[job] = None
+                    self._unready[job.future] = job
         finally:  # Ctrl-C in the section is raised at its end, and the job has its member
             if is_ready:
                 self._begin(job, member)
             elif is_ready is not None:
+                count_down = functools.partial(_count_cancelled, weakref.ref(self))
+                job.future.add_done_callback(count_down)
                 self._await_needs(job)
         return job.future
 
@@ -320,12 +323,22 @@ class Scheduler:
         is_assigned, member = False, None
         try:
             with shield, self._lock:
-                if job in self._unready:  # else `close` has cancelled it
-                    del self._unready[job]
+                if self._unready.pop(job.future, None) is not None:  # else it is cancelled
                     is_assigned, member = True, self._assign(job)
         finally:  # as in `submit`
             if is_assigned:
                 self._begin(job, member)
+
+    def count_cancelled(self, future: Future[Any]) -> None:
+        """Count a job down if its caller has cancelled it while it waited for its arguments."""
+        job = None
+        try:
+            with shield, self._lock:
+                job = self._unready.pop(future, None)
+        finally:  # as in `submit`
+            if job is not None:
+                job.begin()  # notifies `wait` and `as_completed`
+                self._job_done()
 
     def _assign(self, job: Job) -> Member | None:
         """With the lock: assign a job to an idle member; if there is none, it waits."""
@@ -500,7 +513,7 @@ class Scheduler:
             self._unsettled += 1  # so that the members do not end during this function
             if cancel:
                 cancelled, self._waiting = self._waiting, cancelled
-                cancelled.extend(self._unready)
+                cancelled.extend(self._unready.values())
                 self._unready.clear()
         for job in cancelled:
             self._cancel(job)
@@ -520,7 +533,7 @@ class Scheduler:
     def unfinished(self) -> list[str]:
         """Return the names of the jobs without an outcome.  Takes no lock."""
         sent = [job for member in [*self._members.values()] for job in [*member.jobs]]
-        return [job.what for job in (*sent, *self._waiting.copy(), *self._unready.copy())]
+        return [job.what for job in (*sent, *self._waiting.copy(), *self._unready.copy().values())]
 
     def wait(self) -> None:
         """Return when every job has its outcome."""
@@ -538,6 +551,12 @@ class Scheduler:
         self._recruiter.join()
         with suppress(NotConnected):  # the cluster, or this process's connection to it, has ended
             end([member.handle for member in members], grace_s)
+
+
+def _count_cancelled(scheduler: "weakref.ref[Scheduler]", future: Future[Any]) -> None:
+    """Do as `Scheduler.count_cancelled`; the future of a job keeps no pool."""
+    if (found := scheduler()) is not None:
+        found.count_cancelled(future)
 
 
 def _name_of(names: PartNames) -> str:
