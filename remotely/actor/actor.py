@@ -409,6 +409,7 @@ class Actor:
 
         loop.add_reader(self._socket.fd, turn)
         loop.add_reader(self._socket.wake_fd, woken)
+        dispatcher.run_early()
         turn()
         await over
         await dispatcher.before_end()

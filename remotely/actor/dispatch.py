@@ -296,10 +296,15 @@ class Dispatcher:
                 return
             self._send(reply)
             self._begin_threads()
-            if kind is Kind.INIT and not self.is_over():
-                early, self._early = self._early, []
-                for call in early:
-                    self.handle(*call)
+            if kind is Kind.INIT and not servant.is_async:
+                self.run_early()
+
+    def run_early(self) -> None:
+        """Run the calls that arrived before the object existed; on the event loop if it has one."""
+        early, self._early = self._early, []
+        for call in early:
+            if not self.is_over():
+                self.handle(*call)
 
     def _begin_threads(self) -> None:
         """Start the threads if there is an object and it serves several calls at a time."""
@@ -371,7 +376,8 @@ class Dispatcher:
         reply = answer(route, message)
         if not isinstance(reply, Unfinished):
             self._send_beside(reply)
-        elif self.loop is not None:
+        else:
+            assert self.loop is not None  # only a class with async methods has coroutines
             self.loop.call_soon_threadsafe(self._finish, route, message, reply)
 
     async def _answer_async(self, route: bytes, message: Message) -> None:

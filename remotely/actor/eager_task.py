@@ -9,7 +9,11 @@ context.  The task then takes what that step yielded, or raised, for its own fir
     2  make it the current one, and run the coroutine up to its first suspension
     3  on the loop, the task's first step gets the outcome of 2; further ones go to the coroutine
 
-A task that is cancelled between 2 and 3 raises the cancellation where the coroutine has stopped.
+A future marks itself as awaited, and its task removes the mark in 3.  Until then, the mark is kept
+here: another task that awaited the same future would find it, and fail.
+
+A task that is cancelled between 2 and 3 raises the cancellation where the coroutine has stopped,
+and cancels what that awaits, as asyncio does.
 """
 
 import asyncio
@@ -34,7 +38,7 @@ def start(coroutine: Coroutine[Any, Any, None]) -> "asyncio.Task[None] | None":
         asyncio._leave_task(loop, outer)  # documented for tasks of one's own: "Extending asyncio"
     asyncio._enter_task(loop, task)
     try:
-        begun.yielded = context.run(coroutine.send, None)  # 2
+        begun.suspend(context.run(coroutine.send, None))  # 2
     except StopIteration:
         begun.is_over = True
     except _LEAVE_THE_LOOP:
@@ -56,14 +60,21 @@ class _Begun(Coroutine[Any, Any, None]):
     It is in no reference cycle afterwards, so that the collector has no work with each call.
     """
 
-    __slots__ = ("_coroutine", "_is_first", "is_over", "raised", "yielded")
+    __slots__ = ("_coroutine", "_is_first", "_is_marked", "_yielded", "is_over", "raised")
 
     def __init__(self, coroutine: Coroutine[Any, Any, None]) -> None:
         self._coroutine = coroutine
         self._is_first = True
-        self.yielded: Any = None  # by the first step
-        self.raised: BaseException | None = None  # likewise
+        self._yielded: Any = None  # by the first step
+        self._is_marked = False  # that is a future, which the coroutine awaits
+        self.raised: BaseException | None = None  # by the first step
         self.is_over = False  # it was the last one
+
+    def suspend(self, yielded: Any) -> None:
+        """Keep what the first step has yielded, and its mark."""
+        self._yielded = yielded
+        if getattr(yielded, "_asyncio_future_blocking", False):
+            yielded._asyncio_future_blocking, self._is_marked = False, True
 
     def send(self, value: Any) -> Any:
         if not self._is_first:
@@ -73,7 +84,7 @@ class _Begun(Coroutine[Any, Any, None]):
             raise StopIteration
         error, self.raised = self.raised, None
         if error is None:
-            return self.yielded
+            return self._resume()
         try:
             raise error
         finally:
@@ -83,8 +94,18 @@ class _Begun(Coroutine[Any, Any, None]):
         """Raise an error in the coroutine: its task was cancelled, or awaits what has failed."""
         if self._is_first and (self.is_over or self.raised is not None):
             return self.send(None)
-        self._is_first = False
+        was_first, self._is_first = self._is_first, False
+        if was_first and self._is_marked and self._yielded.cancel(*error[0].args):
+            return self._resume()  # the end of what it awaits raises the cancellation
+        self._yielded = None
         return self._coroutine.throw(*error)
+
+    def _resume(self) -> Any:
+        """Return what the first step has yielded, with its mark."""
+        yielded, self._yielded = self._yielded, None
+        if self._is_marked:
+            yielded._asyncio_future_blocking = True
+        return yielded
 
     def close(self) -> None:
         self._coroutine.close()

@@ -234,6 +234,7 @@ class LoopHosted(Hosted):
     def _begin_async(self) -> None:
         self._loop = self._dispatcher.loop = asyncio.new_event_loop()
         self._over = asyncio.Event()
+        self._post(self._dispatcher.run_early)
         threading.Thread(target=self._serve_async, name="remotely-actor", daemon=True).start()
 
     def _serve_async(self) -> None:

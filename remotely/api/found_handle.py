@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from remotely.api import connection
 from remotely.api.handle import Handle, borrowed, described, give_class, remote_of
 from remotely.engine import RemoteActor
 from remotely.objects.special import FORWARDED
@@ -52,6 +53,8 @@ class FoundHandle(Handle):
     __slots__ = ()
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_remotely_remote":
+            return _set_remote(self, *borrowed(*self._remotely_arrived))
         if name.startswith(("_ipython_", "_repr_")):  # a notebook shows it
             raise AttributeError(name)
         fetch_class(self)
@@ -79,10 +82,15 @@ class FoundHandle(Handle):
 def found_handle(remote: RemoteActor, wait: bool = True) -> Any:
     """Return a new handle of an actor whose class this process may not know."""
     handle = object.__new__(FoundHandle)
+    _set_remote(handle, remote, wait)
+    return handle
+
+
+def _set_remote(handle: FoundHandle, remote: RemoteActor, wait: bool) -> RemoteActor:
     object.__setattr__(handle, "_remotely_remote", remote)
     object.__setattr__(handle, "_remotely_wait", wait)
     remote.face = functools.partial(found_handle, wait=wait)
-    return handle
+    return remote
 
 
 def class_of(remote: RemoteActor) -> type:
@@ -99,6 +107,12 @@ def fetch_class(handle: Any) -> type:
 
 
 def _unpickle(*description: Any) -> Any:
+    _, _, wait, _, _, is_returned = description
+    if connection.is_idle_actor() and not is_returned:  # as for a handle with a class
+        handle = object.__new__(FoundHandle)
+        object.__setattr__(handle, "_remotely_wait", wait)
+        object.__setattr__(handle, "_remotely_arrived", description)
+        return handle
     return found_handle(*borrowed(*description))
 
 
@@ -116,7 +130,8 @@ def _special(name: str) -> Callable[..., Any]:
     asked = None if name in _LOOKED_UP else _asked(name)
 
     def special(self: Any, *args: Any, **kwargs: Any) -> Any:
-        fetch_class(self)
+        if type(self) is FoundHandle:  # else it has its class since Python looked this up: `with`
+            fetch_class(self)
         again = asked or getattr(type(self), name)
         return again(self, *args, **kwargs)
 

@@ -99,7 +99,7 @@ from remotely.client.end_errors import last_begun
 from remotely.client.master_session import MasterSession
 from remotely.errors import RemotelyError, WireError
 from remotely.futures.future import CallFuture
-from remotely.futures.reference import StoredResult
+from remotely.futures.reference import DependencyCallback, StoredResult
 from remotely.futures.stream import Stream
 from remotely.machine import this_machine
 from remotely.machine.owned_fd import OwnedFd
@@ -562,6 +562,8 @@ class Channel:
         )
         if not waits:
             answer.add_done_callback(partial(self._cancelled, future))
+            # The answer never comes if the request is lost; the call's own reply ends the wait.
+            future.add_done_callback(DependencyCallback(lambda _: self._forget(answer)))
             return False
         try:
             never_runs = answer.result(CANCEL_REPLY_S)

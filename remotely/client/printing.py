@@ -47,6 +47,7 @@ T = TypeVar("T")
 class Backlog(Generic[T]):
     """Items that a thread handles in order; whoever adds one never waits.
 
+    If no thread can be started, as when the script has ended, the one that adds an item handles it.
     Items are dropped while those that wait have a size of `most` together, and all of them once
     `close` has waited CLOSE_S: then `is_given_up`.  `report` gets their number on the thread, as
     soon as it has caught up.
@@ -74,9 +75,15 @@ class Backlog(Generic[T]):
                 return
             self._size += size
             self._waiting.put((item, size, count))
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            if self._thread is not None:
+                return
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            try:
                 self._thread.start()
+                return
+            except RuntimeError:  # none can be started: the script has ended, or there are too many
+                self._thread = None
+        self._run_here()
 
     def close(self) -> None:
         """Wait up to CLOSE_S for the items, then drop, count and report the remaining ones.
@@ -92,19 +99,28 @@ class Backlog(Generic[T]):
 
     def _run(self) -> None:
         while (entry := self._waiting.get()) is not None:
-            item, size, count = entry
-            is_handled = not self.is_given_up
-            try:
-                if is_handled:
-                    self._handle(item)
-            except Exception:  # from a filter of the user; `logging` reports those of handlers
-                traceback.print_exc()
-            with self._lock:
-                self._size -= size
-                self._dropped += 0 if is_handled else count
-            if self._waiting.empty():
-                self._report_dropped()
+            self._run_one(*entry)
         self._report_dropped()
+
+    def _run_here(self) -> None:
+        """Handle what waits on this thread, for want of another."""
+        with contextlib.suppress(queue.Empty):
+            while (entry := self._waiting.get_nowait()) is not None:
+                self._run_one(*entry)
+            self._waiting.put(None)  # for a thread that could be started meanwhile
+
+    def _run_one(self, item: T, size: int, count: int) -> None:
+        is_handled = not self.is_given_up
+        try:
+            if is_handled:
+                self._handle(item)
+        except Exception:  # from a filter of the user; `logging` reports those of handlers
+            traceback.print_exc()
+        with self._lock:
+            self._size -= size
+            self._dropped += 0 if is_handled else count
+        if self._waiting.empty():
+            self._report_dropped()
 
     def _report_dropped(self) -> None:
         with self._lock:

@@ -33,8 +33,8 @@ class AwaitableFuture(Future[R]):
 
     def result(self, timeout: float | None = None) -> R:
         """Wait for the value.  Raises the error, also one that is false, unlike the base class."""
-        value = super().result(timeout)
         try:
+            value = super().result(timeout)
             if self._exception is not None:
                 raise self._exception
             return value

@@ -7,9 +7,9 @@ they import it.
 """
 
 import importlib
-import importlib.util
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
@@ -41,15 +41,19 @@ def register_when_imported() -> None:
 
 
 class _WhenImported:
-    """A finder that registers the backend after the first import of joblib."""
+    """A finder that registers the backend after the first import of joblib.
+
+    It stays until then: programs look for joblib to see whether it is installed.
+    """
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if name != "joblib":
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        others = [finder for finder in sys.meta_path if finder is not self]
+        specs = (finder.find_spec(name, path, target) for finder in others)
+        spec = next((spec for spec in specs if spec is not None), None)
         loader = None if spec is None else spec.loader
         if loader is None:
             return spec
@@ -57,6 +61,8 @@ class _WhenImported:
 
         def execute_and_register(module: ModuleType) -> None:
             execute(module)
+            with suppress(ValueError):  # it was removed
+                sys.meta_path.remove(self)
             importlib.import_module(BACKEND)
 
         loader.exec_module = execute_and_register  # type: ignore[method-assign]

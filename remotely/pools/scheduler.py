@@ -175,7 +175,8 @@ class Scheduler:
         self._lock = RLock()
         self._changed = Condition(self._lock)
         self._waiting: deque[Job] = deque()
-        self._unready: dict[Job, None] = {}  # they wait for futures among their arguments
+        # Those that wait for futures among their arguments, by their own futures.
+        self._unready: dict[Future[Any], Job] = {}
         self._members: dict[int, Member] = {}  # oldest first
         self._idle: dict[int, Member] = {}  # with fewer jobs than `at_a_time`, longest idle first
         self._at_a_time = at_a_time
@@ -185,7 +186,8 @@ class Scheduler:
         self._takes_back = False  # whether the recruiter's thread looks after jobs sent ahead
         self._ends_when_done = False  # whether members end with the last job
         self._recruiter = Recruiter(self, staffing)
-        _schedulers.add(self)
+        with _schedulers_lock:
+            _schedulers.add(self)
         unfinished.watch(self)
 
     # --- members ----------------------------------------------------------------------------------
@@ -291,20 +293,26 @@ class Scheduler:
         except Exception as error:
             job.settle(None, error.with_traceback(None))
             return job.future
-        with shield, self._lock:
-            if self._is_closed:
-                raise RuntimeError("cannot schedule new futures after shutdown")
-            if _script_has_ended:
-                raise RuntimeError("cannot schedule new futures after interpreter shutdown")
-            self._unsettled += 1
-            if is_ready := all(need.done() for need in job.prepared.needs):
-                member = self._assign(job)
-            else:
-                self._unready[job] = None
-        if is_ready:
-            self._begin(job, member)
-        else:
-            self._await_needs(job)
+        is_ready: bool | None = None
+        member: Member | None = None
+        try:
+            with shield, self._lock:
+                if self._is_closed:
+                    raise RuntimeError("cannot schedule new futures after shutdown")
+                if _script_has_ended:
+                    raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+                self._unsettled += 1
+                if is_ready := all(need.done() for need in job.prepared.needs):
+                    member = self._assign(job)
+                else:
+                    self._unready[job.future] = job
+        finally:  # Ctrl-C in the section is raised at its end, and the job has its member
+            if is_ready:
+                self._begin(job, member)
+            elif is_ready is not None:
+                count_down = functools.partial(_count_cancelled, weakref.ref(self))
+                job.future.add_done_callback(count_down)
+                self._await_needs(job)
         return job.future
 
     def _await_needs(self, job: Job) -> None:
@@ -313,12 +321,25 @@ class Scheduler:
             if not need.done():
                 need.add_done_callback(DependencyCallback(lambda _: self._await_needs(job)))
                 return
-        with shield, self._lock:
-            if job not in self._unready:  # `close` has cancelled it
-                return
-            del self._unready[job]
-            member = self._assign(job)
-        self._begin(job, member)
+        is_assigned, member = False, None
+        try:
+            with shield, self._lock:
+                if self._unready.pop(job.future, None) is not None:  # else it is cancelled
+                    is_assigned, member = True, self._assign(job)
+        finally:  # as in `submit`
+            if is_assigned:
+                self._begin(job, member)
+
+    def count_cancelled(self, future: Future[Any]) -> None:
+        """Count a job down if its caller has cancelled it while it waited for its arguments."""
+        job = None
+        try:
+            with shield, self._lock:
+                job = self._unready.pop(future, None)
+        finally:  # as in `submit`
+            if job is not None:
+                job.begin()  # notifies `wait` and `as_completed`
+                self._job_done()
 
     def _assign(self, job: Job) -> Member | None:
         """With the lock: assign a job to an idle member; if there is none, it waits."""
@@ -376,22 +397,27 @@ class Scheduler:
 
     def _send(self, member: Member, job: Job) -> bool:
         """Send a job to a member; if that fails, give its caller the error and return false."""
-        job.sent = time.monotonic()
         try:
+            job.sent = time.monotonic()
             job.call = future = job.prepared.send(remote_of(member.handle))
             future.on_unretrieved = None  # the caller has the job's future
             future.add_done_callback(functools.partial(self._answered, member, job))
         except BaseException as error:  # for example, the cluster is gone, or Ctrl-C
             with self._lock:
+                is_mine = job in member.jobs  # else it was answered already
                 member.jobs.pop(job, None)
-            self._settle(job, None, error)
+            if is_mine:
+                self._settle(job, None, error)
             if not isinstance(error, Exception):
+                self._feed(member)
                 raise
             return False
         return True
 
     def _answered(self, member: Member, job: Job, future: Future[Any]) -> None:
         job.call = None
+        if job not in member.jobs:  # `_send` was interrupted
+            return
         if future.cancelled():
             self._taken_back(member, job)
             return
@@ -407,8 +433,10 @@ class Scheduler:
             assert error is not None
             self._lost(member, job, error)
         else:
-            self._feed(member)
-            self._settle(job, future.result() if error is None else None, error)
+            try:
+                self._feed(member)
+            finally:  # Ctrl-C while the next job was sent
+                self._settle(job, future.result() if error is None else None, error)
 
     def _taken_back(self, member: Member, job: Job) -> None:
         """Give a job that its member has not begun to another one."""
@@ -486,7 +514,7 @@ class Scheduler:
             self._unsettled += 1  # so that the members do not end during this function
             if cancel:
                 cancelled, self._waiting = self._waiting, cancelled
-                cancelled.extend(self._unready)
+                cancelled.extend(self._unready.values())
                 self._unready.clear()
         for job in cancelled:
             self._cancel(job)
@@ -506,7 +534,7 @@ class Scheduler:
     def unfinished(self) -> list[str]:
         """Return the names of the jobs without an outcome.  Takes no lock."""
         sent = [job for member in [*self._members.values()] for job in [*member.jobs]]
-        return [job.what for job in (*sent, *self._waiting.copy(), *self._unready.copy())]
+        return [job.what for job in (*sent, *self._waiting.copy(), *self._unready.copy().values())]
 
     def wait(self) -> None:
         """Return when every job has its outcome."""
@@ -526,6 +554,12 @@ class Scheduler:
             end([member.handle for member in members], grace_s)
 
 
+def _count_cancelled(scheduler: "weakref.ref[Scheduler]", future: Future[Any]) -> None:
+    """Do as `Scheduler.count_cancelled`; the future of a job keeps no pool."""
+    if (found := scheduler()) is not None:
+        found.count_cancelled(future)
+
+
 def _name_of(names: PartNames) -> str:
     while not isinstance(names, str):
         names = names[0]
@@ -533,27 +567,40 @@ def _name_of(names: PartNames) -> str:
 
 
 _schedulers: "weakref.WeakSet[Scheduler]" = weakref.WeakSet()
+_schedulers_lock = RLock()  # to add one, and to copy them: another thread may add meanwhile
 _script_has_ended = False
+
+
+def _all() -> "list[Scheduler]":
+    with _schedulers_lock:
+        return list(_schedulers)
+
+
+def _after_fork() -> None:
+    """In a forked child: these jobs are the parent's, and so may be the lock."""
+    global _schedulers_lock
+    _schedulers_lock = RLock()
+    _schedulers.clear()
 
 
 def _finish_jobs() -> None:
     """When the script has ended: wait for all jobs.  Ctrl-C ends the wait."""
     global _script_has_ended
     _script_has_ended = True
-    for scheduler in list(_schedulers):
+    for scheduler in _all():
         scheduler.wait()  # takes the lock, so it sees the jobs that were accepted before
 
 
 def give_back_idle() -> None:
     """End the idle processes of all executors, since somebody waits for room.  Thread-safe."""
-    for scheduler in list(_schedulers):
+    for scheduler in _all():
         scheduler.give_back_idle()
 
 
 spare.givers.append(give_back_idle)
 with suppress(RuntimeError):  # the script has ended already
     threading._register_atexit(_finish_jobs)  # type: ignore[attr-defined]
-os.register_at_fork(after_in_child=_schedulers.clear)  # these jobs are the parent's
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class Recruiter:

@@ -20,6 +20,7 @@ No lock is needed: each step on a dict is atomic, and if functions arrive on two
 the value of either of them is right.
 """
 
+import itertools
 import sys
 import uuid
 from types import CodeType, FunctionType
@@ -27,8 +28,9 @@ from typing import Any
 
 MOST = 64  # namespaces: a detached actor may be called by any number of scripts, one after another
 
-_namespaces: "dict[tuple[str, str], Namespace]" = {}  # by origin and module, oldest first
+_namespaces: "dict[tuple[str, str], Namespace]" = {}  # by origin and module
 _by_globals: "dict[int, Namespace]" = {}  # the same, by the id of the dict
+_uses = itertools.count()
 _own_origin: list[str] = []
 
 
@@ -37,11 +39,13 @@ class Namespace:
 
     globals   the `__globals__` of its functions
     arrived   those of them that have arrived, and were not assigned since
+    last_use  the number of the last arrival of a function
     """
 
     def __init__(self, origin: str, module_globals: dict[str, Any]) -> None:
         self.origin = origin
         self.globals = module_globals
+        self.last_use = next(_uses)
         self._arrived: dict[str, Any] = {}
 
     def update(self, values: dict[str, Any]) -> None:
@@ -96,7 +100,10 @@ def _namespace(origin: str, module_globals: dict[str, Any]) -> Namespace:
     if found is None:
         found = _namespaces.setdefault(key, Namespace(origin, module_globals))
         _by_globals[id(found.globals)] = found
-        for oldest in list(_namespaces)[:-MOST]:
-            if (ended := _namespaces.pop(oldest, None)) is not None:
+    found.last_use = next(_uses)
+    if len(_namespaces) > MOST:
+        by_use = sorted(_namespaces.copy().items(), key=lambda item: item[1].last_use)
+        for unused, _ in by_use[:-MOST]:
+            if (ended := _namespaces.pop(unused, None)) is not None:
                 _by_globals.pop(id(ended.globals), None)
     return found

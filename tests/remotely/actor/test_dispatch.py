@@ -67,14 +67,18 @@ class Stage:
             cast(Any, servant), cast(Any, line), self.cancellations, wait_for_lease=lambda: None
         )
 
+    def handle(self, kind: Kind, call_id: int) -> None:
+        self._dispatcher.handle(ROUTE, Message(kind, call_id, "method", b"", ()))
+
     def run(self, *messages: tuple[Kind, int], meanwhile: Callable[[], object] = str) -> None:
         """Handle messages, then call `meanwhile`, then let everything run."""
 
         async def run() -> None:
+            self._dispatcher.run_early()
             for kind, call_id in (*messages, (Kind.END, 1000)):
                 if kind is Kind.END:
                     meanwhile()
-                self._dispatcher.handle(ROUTE, Message(kind, call_id, "method", b"", ()))
+                self.handle(kind, call_id)
             await self._dispatcher.before_end()
 
         asyncio.run(run())
@@ -125,6 +129,25 @@ def test_a_message_other_than_a_call_does_not_record_earlier_calls_as_begun() ->
         meanwhile=lambda: stage.replies.append(activity.begun(stage.page)),
     )  # fmt: skip
     assert stage.replies == ["8 ran", ({}, True), "7 ran"]
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+def test_a_call_that_arrives_before_the_object_runs_once_there_is_one_and_its_loop(
+    awaited: bool,
+) -> None:
+    servant = Servant()
+    servant.is_made = False
+    stage = Stage(servant)
+
+    def make(call_id: int) -> None:
+        if call_id == 6:
+            servant.is_made, servant.is_async = True, awaited
+
+    servant.runs = make
+    stage.handle(Kind.CALL, 5)
+    stage.handle(Kind.INIT, 6)
+    stage.run((Kind.CALL, 7))
+    assert stage.replies == ["6 ran", "5 ran", "7 ran"]
 
 
 @pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt, GeneratorExit])

@@ -106,6 +106,39 @@ def test_a_cancellation_is_raised_where_the_first_step_has_stopped(waits: Any) -
     assert seen == ["cancelled"]
 
 
+def test_two_may_await_the_same_future() -> None:
+    got = []
+
+    async def main() -> None:
+        shared = asyncio.get_running_loop().create_future()
+
+        async def work() -> None:
+            got.append(await shared)
+
+        tasks = [task for _ in range(2) if (task := eager_task.start(work())) is not None]
+        shared.set_result("value")
+        await asyncio.gather(*tasks)
+
+    asyncio.run(main())
+    assert got == ["value", "value"]
+
+
+def test_a_cancellation_cancels_the_task_that_the_first_step_awaits() -> None:
+    async def main() -> tuple[bool, bool]:
+        inner = asyncio.ensure_future(asyncio.sleep(60))
+
+        async def work() -> None:
+            await inner
+
+        task = eager_task.start(work())
+        assert task is not None
+        task.cancel()
+        await asyncio.wait([task])
+        return task.cancelled(), inner.cancelled()
+
+    assert asyncio.run(main()) == (True, True)
+
+
 def test_one_that_returns_in_its_first_step_needs_no_task() -> None:
     async def work() -> None: ...
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import remotely
+from remotely.api import connection
 from remotely.api.found_handle import _ASKED, FoundHandle
 from remotely.objects.special import FORWARDED
 from tests.clusters import wait_until
@@ -62,6 +63,15 @@ class Shelf:
     def __exit__(self, *_: object) -> None: ...
 
 
+@remotely.remote_class(cpus=0)
+class Plain:
+    def takes_as_idle(self, _: Any) -> bool:
+        return connection.is_idle_actor()
+
+    def pid_of(self, shelf: Any) -> Any:
+        return shelf.pid()
+
+
 @pytest.fixture
 def shelf(any_cluster: None) -> Any:
     return remotely.options(Shelf, name="shelf")("a", "b")
@@ -102,9 +112,6 @@ def test_its_first_use_gives_it_its_class(shelf: Any) -> None:
 
 
 def test_what_its_class_lacks_raises_the_error_of_its_class(any_cluster: None) -> None:
-    @remotely.remote_class
-    class Plain: ...
-
     plain = remotely.options(Plain, name="plain")()
     uses: list[Callable[[Any], Any]] = [len, iter, int, lambda x: x[0], lambda x: x < 1]
     uses += [lambda x: x + 1, lambda x: 1 + x]
@@ -124,6 +131,20 @@ def test_leaving_a_with_block_closes_it(shelf: Any) -> None:
         assert entered == "entered"
     with pytest.raises(remotely.ActorDied):
         shelf.pid()
+
+
+def test_leaving_a_with_block_is_quiet_if_the_actor_has_died_in_it(any_cluster: None) -> None:
+    plain = remotely.options(Plain, name="plain")()
+    with remotely.get_actor("plain") as entered:
+        remotely.kill(plain)
+        with pytest.raises(remotely.ActorDied):
+            entered.takes_as_idle(None)
+
+
+def test_an_idle_actor_that_gets_one_stays_idle_until_it_uses_it(here: None) -> None:
+    shelf, plain = remotely.options(Shelf, name="shelf")(), Plain()
+    assert plain.takes_as_idle(remotely.get_actor("shelf"))
+    assert plain.pid_of(remotely.get_actor("shelf")) == shelf.pid()
 
 
 def test_every_special_method_of_a_handle_has_its_function() -> None:

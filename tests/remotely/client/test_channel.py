@@ -16,8 +16,9 @@ from remotely.api.handle import remote_of
 from remotely.client import channel
 from remotely.client.channel import this_thread
 from remotely.client.end_errors import end_error
+from remotely.client.master_session import MasterSession
 from remotely.futures.future import CallFuture
-from remotely.protocol.control import Obituary
+from remotely.protocol.control import Cancel, Obituary
 from remotely.protocol.wire import Kind
 from remotely.transport import sockets
 from remotely.values import codec
@@ -170,6 +171,25 @@ def test_replies_arrive_while_a_program_submits_without_waiting(
     while not first.done():
         assert time.monotonic() < deadline
         echo.echo.submit(2)
+
+
+def test_a_cancellation_without_answer_is_pending_no_longer_than_its_call(
+    here: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    echo, line = an_echo()
+    send = MasterSession.send
+
+    def send_unless_cancel(session: MasterSession, message: Any) -> None:
+        if not isinstance(message, Cancel):  # as if the master were restarting
+            send(session, message)
+
+    monkeypatch.setattr(MasterSession, "send", send_unless_cancel)
+    future = echo.echo_once_there_is.submit(tmp_path / "answer", 1)
+    future.cancel_soon()
+    assert line.unanswered == 2
+    (tmp_path / "answer").touch()
+    assert future.result(NO_LATER_THAN_S) == 1
+    wait_until(lambda: not line.unanswered, "nothing is pending")
 
 
 def test_a_forked_child_has_its_own_wake_descriptor(here: None) -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -57,6 +58,21 @@ def test_what_a_stuck_pipe_did_not_take_is_counted_at_the_end(
         said = capsys.readouterr().err
     assert "a warning" in said
     assert "lines were not printed" in said
+
+
+def test_without_a_thread_output_is_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    with pipe_as_stdout() as reader:
+        display = Display(shows_output=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            display.show(printed("first\n"))
+            assert reader.readline() == "[A] first\n"
+        display.show(printed("second\n"))
+        display.close()
+        assert reader.readline() == "[A] second\n"
 
 
 def test_beyond_the_limit_output_is_dropped_and_counted(

@@ -1,10 +1,13 @@
 """The future of a call behaves as a future of the standard library."""
 
 import asyncio
+import gc
 import itertools
 import os
 import signal
 import threading
+import weakref
+from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
 from types import SimpleNamespace
@@ -16,6 +19,7 @@ import remotely.futures.future
 import remotely.futures.wakeup
 from remotely.errors import CallTimeout
 from remotely.futures import wakeup
+from remotely.futures.awaitable import AwaitableFuture
 from remotely.futures.future import CallFuture
 from remotely.futures.reference import StoredResult
 from tests.clusters import wait_until
@@ -183,6 +187,23 @@ def test_a_done_future_releases_its_actor_and_cannot_be_set_again() -> None:
         assert future.actor is None
         with pytest.raises(InvalidStateError):
             future.set_result(2)
+
+
+@pytest.mark.parametrize("make", [lambda: CallFuture("a call"), AwaitableFuture])
+def test_a_caught_error_keeps_nothing_until_the_collector_comes(
+    make: Callable[[], "Future[Any]"],
+) -> None:
+    future = make()
+    future.set_exception(LookupError())
+    dropped = weakref.ref(future)
+    gc.disable()
+    try:
+        with suppress(LookupError):
+            future.result()
+        del future
+        assert dropped() is None
+    finally:
+        gc.enable()
 
 
 def test_losing_a_call_that_has_an_outcome_changes_nothing() -> None:

@@ -246,6 +246,20 @@ def test_a_call_that_waits_for_an_argument_keeps_no_process(here: None, tmp_path
             executor.submit(str, failed).result(40)
 
 
+def test_shutdown_does_not_wait_for_the_argument_of_a_cancelled_call(
+    here: None, tmp_path: Path
+) -> None:
+    late = Gate().wait.submit(tmp_path / "go")
+    executor = remotely.Executor(1)
+    call = executor.submit(str, late)
+    assert call.cancel()
+    assert wait([call], 0).done == {call}
+    executor.shutdown(wait=True)
+    assert not late.done()
+    (tmp_path / "go").touch()
+    assert late.result(40) == "opened"
+
+
 def test_idle_processes_are_given_back_when_somebody_needs_room(here: None) -> None:
     with remotely.Executor(1) as executor:
         assert list(executor.map(square, range(4))) == [0, 1, 4, 9]

@@ -1,7 +1,9 @@
 """joblib, and so scikit-learn, on a cluster."""
 
+import importlib.util
 import os
 import signal
+import sys
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -182,6 +184,12 @@ class Host:
         calls = (joblib.delayed(abs)(n) for n in range(number))
         return sum(joblib.Parallel(2, backend="remotely")(calls))
 
+    def looks_before_it_imports(self) -> list[bool]:
+        facts = ["joblib" not in sys.modules, importlib.util.find_spec("joblib") is not None]
+        import joblib
+
+        return [*facts, "remotely" in joblib.parallel.BACKENDS]
+
 
 def test_actors_know_the_backend_if_the_script_has_registered_it(here: None) -> None:
     with joblib.parallel_config("remotely", n_jobs=2):
@@ -190,3 +198,7 @@ def test_actors_know_the_backend_if_the_script_has_registered_it(here: None) -> 
     assert Host().nested(4) == 6
     with remotely.Executor(1) as executor:
         assert len(executor.submit(nested, 3).result()) == 3
+
+
+def test_an_actor_that_looks_for_joblib_before_it_imports_it_knows_the_backend(here: None) -> None:
+    assert Host().looks_before_it_imports() == [True, True, True]

@@ -8,6 +8,7 @@ import queue
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from remotely.api.remote_class import make_on
 from remotely.engines.in_process import InProcess
 from remotely.errors import ActorDied, NoResources, NotPicklable, RemoteTraceback
 from remotely.pools import pool as pool_module
+from remotely.pools import scheduler
 from tests.clusters import wait_until
+from tests.striking import struck_after
 
 
 @remotely.remote_class(max_restarts=1)
@@ -215,6 +218,17 @@ def test_ctrl_c_interrupts_the_wait_for_the_next_result(here: None) -> None:
             list(pool.imap(Player.play, items()))
         gate.set()
         assert pool.map(Player.play, [1]) == [1]
+
+
+def test_a_member_goes_on_wherever_an_interrupt_strikes_a_submission(here: None) -> None:
+    with remotely.Pool(Player, 1) as pool:
+        for n in itertools.count(1):
+            with suppress(KeyboardInterrupt), struck_after(n, signal.SIGINT, scheduler) as struck:
+                _ = pool.submit(Player.play, 1)
+            assert pool.submit(Player.play, 2).result(40) == 2
+            if not struck:
+                break
+    assert n > 2
 
 
 def test_an_iterable_is_read_in_the_context_of_its_caller(here: None) -> None:

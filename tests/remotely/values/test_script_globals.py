@@ -9,7 +9,7 @@ import joblib
 import pytest
 
 import remotely
-from remotely.values import codec
+from remotely.values import codec, script_globals
 
 level = 0
 model: object = None
@@ -141,6 +141,17 @@ def test_two_scripts_share_nothing() -> None:
     assign(5)
     assert (get(), again[0](), other()) == (5, 5, 2)
     assert get.__globals__ is again[0].__globals__
+
+
+def test_names_in_use_outlast_those_of_any_number_of_other_scripts() -> None:
+    (get, assign), *_ = map(codec.decode, _sent(1))
+    assign(5)
+    for number in range(script_globals.MOST + 1):
+        script_globals.function_from(f"script {number}", {"__name__": "m"}, get.__code__, None)
+        again = script_globals.function_from(
+            script_globals.origin_of(get) or "", {"__name__": "__main__"}, get.__code__, None
+        )
+    assert again() == 5
 
 
 def test_a_function_of_no_module_shares_only_within_its_pickle() -> None:
