@@ -9,6 +9,7 @@ import atexit
 import contextlib
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -31,6 +32,7 @@ _lock = RLock()
 _engine: Engine | None = None
 _forked = False
 _adopted: Callable[[], Engine] | None = None  # in an actor: makes its engine
+_threads_then: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # at the last shutdown
 _shut_down_by: int | None = None  # the thread that called `shutdown`, until the next connection
 _shipped_root: Path | None = None
 
@@ -111,8 +113,13 @@ def current() -> Engine:
 
 
 def _check_may_connect() -> None:
-    """Raise NotConnected if another thread has ended the connection: see `shutdown`."""
-    if _shut_down_by not in (None, threading.get_ident()):
+    """Raise NotConnected if another thread has ended the connection: see `shutdown`.
+
+    The main thread, and threads that began later, may begin anew.
+    """
+    thread = threading.current_thread()
+    is_later = thread is threading.main_thread() or thread not in _threads_then
+    if not is_later and _shut_down_by not in (None, threading.get_ident()):
         raise NotConnected(
             "another thread of this process has called remotely.shutdown(), or the process exits: "
             "to go on in this thread, call remotely.connect()"
@@ -158,6 +165,7 @@ def shutdown() -> None:
         engine, _engine = _engine, None
         if engine is not None:
             _shut_down_by = threading.get_ident()
+            _threads_then.update(threading.enumerate())
     if engine is not None and not _forked:
         engine.shutdown()
 
@@ -269,7 +277,8 @@ def _after_fork() -> None:
 def _at_exit() -> None:
     global _shut_down_by
     _silence_daemon_threads()
-    _shut_down_by = threading.get_ident()  # even if this process never connected
+    _shut_down_by = threading.get_ident()
+    _threads_then.update(threading.enumerate())  # even if this process never connected
     with contextlib.suppress(KeyboardInterrupt):
         unfinished.report()
         shutdown()

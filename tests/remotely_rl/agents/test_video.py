@@ -128,7 +128,7 @@ def test_copies_that_diverge_raise(pong: Path) -> None:
 def test_copies_do_not_diverge_with_sticky_actions_or_in_later_games(pong: Path) -> None:
     agent = load.load(pong)
     agent = agent._replace(
-        config=a2c.Config(env="ALE/Breakout-v5", sticky_actions=0.25, image_size=42)
+        config=a2c.Config(env="ALE/Breakout-v5", sticky_actions=0.25, image_size=42), spaces=None
     )
     envs, screen = watched(agent)
     envs.reset(2)

@@ -52,7 +52,7 @@ class Short(Numbered):
         return self._obs().tolist()
 
 
-def waiting(count: int, watch: Any) -> SupervisedVectorEnv:
+def waiting(count: int, watch: Any, *_: Any) -> SupervisedVectorEnv:
     """Make a host's environments together; ended ones wait for a `reset`."""
     return SupervisedVectorEnv([Short] * count, episode_seeds=False, waits=True)
 
