@@ -32,8 +32,8 @@ _lock = RLock()
 _engine: Engine | None = None
 _forked = False
 _adopted: Callable[[], Engine] | None = None  # in an actor: makes its engine
-_threads_then: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # at the last shutdown
-_shut_down_by: int | None = None  # the thread that called `shutdown`, until the next connection
+# The threads that ran when another one called `shutdown`, until the next connection.
+_bystanders: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
 _shipped_root: Path | None = None
 
 
@@ -67,7 +67,7 @@ def connect(
     RemotelyError if Ray is wanted and not installed, and TypeError or ValueError for invalid
     arguments.
     """
-    global _engine, _forked, _shut_down_by
+    global _engine, _forked
     arguments.of_type("address", address, (str, type(None)), 'a string: "host:8010"')
     arguments.of_type("key", key, (str, Path, type(None)), "a path")
     arguments.of_type("show_output", show_output, bool, "True or False")
@@ -92,7 +92,8 @@ def connect(
             )
         address = address or os.environ.get("REMOTELY_ADDRESS")
         _engine = _new_engine(address, key, offer, ship, patience_s, show_output)
-        _forked, _shut_down_by = False, None
+        _forked = False
+        _bystanders.clear()
 
 
 def current() -> Engine:
@@ -113,13 +114,8 @@ def current() -> Engine:
 
 
 def _check_may_connect() -> None:
-    """Raise NotConnected if another thread has ended the connection: see `shutdown`.
-
-    The main thread, and threads that began later, may begin anew.
-    """
-    thread = threading.current_thread()
-    is_later = thread is threading.main_thread() or thread not in _threads_then
-    if not is_later and _shut_down_by not in (None, threading.get_ident()):
+    """Raise NotConnected if another thread has ended the connection: see `shutdown`."""
+    if threading.current_thread() in _bystanders:
         raise NotConnected(
             "another thread of this process has called remotely.shutdown(), or the process exits: "
             "to go on in this thread, call remotely.connect()"
@@ -157,17 +153,22 @@ def shutdown() -> None:
     """End the actors that this process owns, and its own cluster if it has one.
 
     Called automatically when the interpreter exits.  Idempotent.  Later, this thread connects again
-    when it makes an actor, as at the first use.  In other threads, which may not know of the end,
-    that raises NotConnected until `connect` is called.
+    when it makes an actor, as at the first use, and so do threads that begin later.  In the other
+    threads, which may not know of the end, that raises NotConnected until `connect` is called.
     """
-    global _engine, _shut_down_by
+    global _engine
     with _lock:
         engine, _engine = _engine, None
         if engine is not None:
-            _shut_down_by = threading.get_ident()
-            _threads_then.update(threading.enumerate())
+            _note_end()
     if engine is not None and not _forked:
         engine.shutdown()
+
+
+def _note_end() -> None:
+    """Have the other threads ask for a connection before they go on."""
+    _bystanders.update(threading.enumerate())
+    _bystanders.discard(threading.current_thread())
 
 
 def shipped(name: str | Path) -> Path:
@@ -275,10 +276,8 @@ def _after_fork() -> None:
 
 
 def _at_exit() -> None:
-    global _shut_down_by
     _silence_daemon_threads()
-    _shut_down_by = threading.get_ident()
-    _threads_then.update(threading.enumerate())  # even if this process never connected
+    _note_end()  # even if this process never connected
     with contextlib.suppress(KeyboardInterrupt):
         unfinished.report()
         shutdown()

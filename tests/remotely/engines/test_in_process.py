@@ -355,10 +355,10 @@ def test_the_script_may_connect_again() -> None:
     assert Counter().add() == 1
 
 
-def test_after_shutdown_another_thread_connects_only_explicitly() -> None:
-    assert Counter().add() == 1
-    remotely.shutdown()
+def test_after_shutdown_other_threads_that_ran_then_connect_only_explicitly() -> None:
     with ThreadPoolExecutor(1) as other:
+        assert other.submit(Counter).result().add() == 1
+        remotely.shutdown()
         with pytest.raises(remotely.NotConnected, match=r"another thread .* remotely.connect\(\)"):
             other.submit(Counter).result()
         assert Counter().add() == 1, "this thread has called it"
@@ -366,6 +366,13 @@ def test_after_shutdown_another_thread_connects_only_explicitly() -> None:
         remotely.shutdown()
         other.submit(remotely.connect).result()
         assert other.submit(Counter).result().add() == 1
+
+
+def test_a_thread_that_begins_after_a_shutdown_connects_at_its_first_use() -> None:
+    """Such as those of a training that begins then."""
+    remotely.shutdown()
+    with ThreadPoolExecutor(1) as later:
+        assert later.submit(Counter).result().add() == 1
 
 
 def test_the_engine_keeps_no_references_after_a_call() -> None:
