@@ -209,7 +209,6 @@ def record_placement(state: State, record: ActorRecord, data: object) -> None:
             state.actors.watch(session, record)
     if request.owner and request.owner not in state.sessions:
         state.leases.renew(request.owner, state.now)
-    state.wait_graph.changed[request.actor] = None  # its client may have come before it
     for waiter in state.waiting.for_name(request.name) if request.named else ():
         if waiter.request.actor != request.actor:
             refuse_name(state, waiter)

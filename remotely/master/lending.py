@@ -94,10 +94,11 @@ def _lendable(state: State, lender: ActorRecord) -> float:
 
 
 def take_changed(state: State) -> list[str]:
-    """Return the actors whose waits have begun or ended since the last call, in order."""
-    changed = {**state.waiting.changed, **state.wait_graph.changed}
-    state.waiting.changed.clear()
-    state.wait_graph.changed.clear()
+    """Return the actors since the last call that are new, or whose waits have begun or ended."""
+    changed: dict[str, None] = {}
+    for table in (state.waiting, state.wait_graph, state.actors):
+        changed |= table.changed
+        table.changed.clear()
     return list(changed)
 
 

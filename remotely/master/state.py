@@ -141,6 +141,7 @@ class ActorTable:
         self.spare_of: Index[str, str] = Index()  # the actors of an owner that may be spare
         self.lender = ""  # of the actors that are placed now
         self.repaid: dict[str, None] = {}  # lenders whose borrowers have ended
+        self.changed: dict[str, None] = {}  # new ones, whose clients may have waited before
         self.names: dict[str, str] = {}  # name -> actor, also while that is restarting
         self.deaths: OrderedDict[str, control.Obituary] = OrderedDict()
         self._recorded: deque[str] = deque()  # actors in `deaths` with a flight record
@@ -149,6 +150,7 @@ class ActorTable:
         """Add a placed actor, and its name."""
         request = record.request
         self.records[request.actor] = record
+        self.changed[request.actor] = None
         self.deaths.pop(request.actor, None)
         self.by_owner.add(request.owner, request.actor)
         self.by_worker.add(record.worker, request.actor)
