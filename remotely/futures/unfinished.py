@@ -4,12 +4,12 @@ Nobody waits for them, so they are named in one line.  An executor's calls are w
 (pools/scheduler.py), and left behind only after Ctrl-C.
 """
 
-import os
 import sys
-import weakref
 from collections import Counter
 from collections.abc import Iterable
 from typing import Protocol
+
+from remotely.machine.living import Living
 
 NAMED = 3  # the most names in the line
 
@@ -21,8 +21,7 @@ class Caller(Protocol):
         """Return the name of each submitted call without an outcome.  Takes no lock."""
 
 
-_callers: "weakref.WeakSet[Caller]" = weakref.WeakSet()
-os.register_at_fork(after_in_child=_callers.clear)  # these calls are the parent's
+_callers: Living[Caller] = Living()
 
 
 def watch(caller: Caller) -> None:
@@ -32,7 +31,7 @@ def watch(caller: Caller) -> None:
 
 def report() -> None:
     """Say on stderr which calls the script leaves behind, if there are any."""
-    calls = Counter(name for caller in list(_callers) for name in caller.unfinished())
+    calls = Counter(name for caller in _callers.all() for name in caller.unfinished())
     if calls and sys.stderr is not None:
         print(text(calls), file=sys.stderr, flush=True)
 

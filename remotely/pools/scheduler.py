@@ -33,7 +33,6 @@ are sent ahead, to take them back.  The `Staffing` of a pool decides how many me
 
 import functools
 import math
-import os
 import threading
 import time
 import weakref
@@ -51,6 +50,7 @@ from remotely.futures import unfinished
 from remotely.futures.awaitable import AwaitableFuture
 from remotely.futures.future import CallFuture
 from remotely.futures.reference import DependencyCallback
+from remotely.machine.living import Living
 from remotely.machine.shield import Condition, RLock, shield
 from remotely.protocol.lease import DRAIN_S
 from remotely.values import raised_error
@@ -186,8 +186,7 @@ class Scheduler:
         self._takes_back = False  # whether the recruiter's thread looks after jobs sent ahead
         self._ends_when_done = False  # whether members end with the last job
         self._recruiter = Recruiter(self, staffing)
-        with _schedulers_lock:
-            _schedulers.add(self)
+        _schedulers.add(self)
         unfinished.watch(self)
 
     # --- members ----------------------------------------------------------------------------------
@@ -566,41 +565,27 @@ def _name_of(names: PartNames) -> str:
     return names
 
 
-_schedulers: "weakref.WeakSet[Scheduler]" = weakref.WeakSet()
-_schedulers_lock = RLock()  # to add one, and to copy them: another thread may add meanwhile
+_schedulers: "Living[Scheduler]" = Living()
 _script_has_ended = False
-
-
-def _all() -> "list[Scheduler]":
-    with _schedulers_lock:
-        return list(_schedulers)
-
-
-def _after_fork() -> None:
-    """In a forked child: these jobs are the parent's, and so may be the lock."""
-    global _schedulers_lock
-    _schedulers_lock = RLock()
-    _schedulers.clear()
 
 
 def _finish_jobs() -> None:
     """When the script has ended: wait for all jobs.  Ctrl-C ends the wait."""
     global _script_has_ended
     _script_has_ended = True
-    for scheduler in _all():
+    for scheduler in _schedulers.all():
         scheduler.wait()  # takes the lock, so it sees the jobs that were accepted before
 
 
 def give_back_idle() -> None:
     """End the idle processes of all executors, since somebody waits for room.  Thread-safe."""
-    for scheduler in _all():
+    for scheduler in _schedulers.all():
         scheduler.give_back_idle()
 
 
 spare.givers.append(give_back_idle)
 with suppress(RuntimeError):  # the script has ended already
     threading._register_atexit(_finish_jobs)  # type: ignore[attr-defined]
-os.register_at_fork(after_in_child=_after_fork)
 
 
 class Recruiter:
