@@ -120,8 +120,9 @@ class Executor(futures.Executor):
     ) -> None:
         if max_workers is not None:
             arguments.whole_number("max_workers", max_workers, 1)
-        for name in _UNSUPPORTED & options.keys():
-            raise TypeError(f"{name!r} is not an option of an Executor's processes")
+        for name in sorted(options.keys() - set(_PROCESS_OPTIONS)):
+            hint = arguments.did_you_mean(name, _OPTIONS) or f"there are {', '.join(_OPTIONS)}"
+            raise TypeError(f"an Executor has no option {name!r}; {hint}")
         checked = check_options(as_placeable(Runner).options, options)
         staffing = _AsManyAsFit(max_workers, checked, (initializer, initargs))
         self._scheduler = Scheduler(staffing)
@@ -211,7 +212,9 @@ class Executor(futures.Executor):
             self._scheduler.close(cancel=False, wait=False)
 
 
-_UNSUPPORTED = frozenset(("name", "detached", "wait", "concurrency", "max_restarts"))
+# Of `remotely.options`; the others make no sense for processes that come and go.
+_PROCESS_OPTIONS = ("cpus", "gpus", "memory", "resources", "env", "machine", "near", "patience_s")
+_OPTIONS = ("max_workers", "initializer", "initargs", *_PROCESS_OPTIONS)
 
 
 class _AsManyAsFit(Staffing):
