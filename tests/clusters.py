@@ -22,6 +22,15 @@ DEADLINE_S = 40.0
 SCRIPTS = Path(sys.executable).parent
 
 
+def printed() -> str:
+    """Return what the fixture capfd has captured, and leave it there.
+
+    Its `readouterr` empties the files, and what is written in the middle of that is lost: a thread
+    or a process that prints once would be waited for in vain.
+    """
+    return "".join(os.pread(fd, os.fstat(fd).st_size, 0).decode() for fd in (1, 2))
+
+
 def wait_until(fact: Callable[[], object], what: str) -> None:
     """Poll until a condition of another process holds."""
     deadline = time.monotonic() + DEADLINE_S

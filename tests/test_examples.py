@@ -118,7 +118,9 @@ def test_every_example_ends_quietly_at_ctrl_c(example: str) -> None:
     assert re.search(r'__main__":\n    with contextlib\.suppress\(KeyboardInterrupt\):', text)
 
 
-def test_an_interrupted_example_prints_nothing_and_leaves_nothing(tmp_path: Path) -> None:
+def test_an_interrupted_example_prints_at_most_a_count_of_its_calls_and_leaves_nothing(
+    tmp_path: Path,
+) -> None:
     running = subprocess.Popen(
         [sys.executable, "-u", ROOT / "examples" / "parallel_pi.py"],
         env={**clean_environment(), "REMOTELY_HOME": str(tmp_path)},
@@ -131,7 +133,9 @@ def test_an_interrupted_example_prints_nothing_and_leaves_nothing(tmp_path: Path
     assert "darts" in running.stdout.readline()
     os.killpg(running.pid, signal.SIGINT)  # as a terminal does
     _, said = running.communicate(timeout=40)
-    assert said == ""
+    lines = said.splitlines()  # none, if the signal came between two rounds
+    assert all("the script ends, and" in line and "(Thrower-" in line for line in lines)
+    assert len(lines) <= 1
     wait_until(lambda: not processes(str(tmp_path)), "nothing of it is left")
 
 

@@ -24,7 +24,7 @@ from remotely.api.remote_class import Placeable
 from remotely.client import channel
 from remotely.engine import Options
 from remotely.transport import sockets
-from tests.clusters import processes, wait_until
+from tests.clusters import printed, processes, wait_until
 
 
 def hold_the_interpreter(seconds: int) -> None:
@@ -82,7 +82,7 @@ def test_a_forked_child_that_returns_from_a_method_ends_without_a_reply(
     for _ in range(3):
         assert wild.fork_and_return() is False
     assert wild.fork() == 7
-    wait_until(lambda: "end it with os._exit()" in "".join(capfd.readouterr()), "the warning")
+    wait_until(lambda: "end it with os._exit()" in printed(), "the warning")
 
 
 class Pair(NamedTuple):
@@ -273,7 +273,7 @@ def test_the_first_call_of_a_client_waits_for_a_stopped_actor_as_long_as_it_live
     found = remotely.get_actor(f"stopped-{ends}")
     with ThreadPoolExecutor() as threads:
         called = threads.submit(lambda: found.pid())
-        wait_until(lambda: "does not answer" in "".join(capfd.readouterr()), "the warning")
+        wait_until(lambda: "does not answer" in printed(), "the warning")
         os.kill(pid, signal.SIGKILL if ends else signal.SIGCONT)
         if not ends:
             assert called.result(40) == pid

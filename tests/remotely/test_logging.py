@@ -28,7 +28,7 @@ from remotely.protocol import control
 from remotely.reporting import log_records
 from remotely.worker import output
 from remotely.worker.output import LogRelay, Output
-from tests.clusters import DEADLINE_S, Started, wait_until
+from tests.clusters import DEADLINE_S, Started, printed, wait_until
 
 log = logging.getLogger(__name__)
 
@@ -187,7 +187,7 @@ def test_records_of_an_actor_that_configures_logging_are_shown_once(
     talker = Talker()
     talker.configures(logging.DEBUG)
     talker.says(logging.DEBUG, "in detail", "detail")
-    wait_until(lambda: "here: Talker-1 in detail" in "".join(capfd.readouterr()), "the line")
+    wait_until(lambda: "here: Talker-1 in detail" in printed(), "the line")
     assert not kept.of("detail")
 
 
@@ -505,7 +505,7 @@ def test_a_handler_that_raises_or_waits_harms_nothing(
     logging.getLogger("x").addFilter(bad)
     listener = LogListener(lambda shown: None)
     listener.hear(logged("one"))
-    wait_until(lambda: "a filter of the user's" in capfd.readouterr().err, "the traceback")
+    wait_until(lambda: "a filter of the user's" in printed(), "the traceback")
     logging.getLogger("x").removeFilter(bad)
     listener.hear(logged("two"))
     listener.close()

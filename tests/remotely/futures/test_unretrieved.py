@@ -16,7 +16,7 @@ import pytest
 import remotely
 from remotely.futures.future import CallFuture
 from remotely.futures.unretrieved import report_key
-from tests.clusters import wait_until
+from tests.clusters import printed, wait_until
 
 
 @remotely.remote_class(max_restarts=0)
@@ -138,38 +138,31 @@ def test_the_same_error_of_a_groups_members_has_one_report_key() -> None:
 
 
 def test_the_error_of_a_dropped_call_is_printed_once(
-    cluster: str, capsys: pytest.CaptureFixture[str]
+    cluster: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     actor = Actor()
     for _ in range(100):
         actor.set_param.submit("lr")
     assert actor.pid()
 
-    printed = ""
-
-    def is_printed() -> bool:
-        nonlocal printed
-        printed += capsys.readouterr().err
-        return "KeyError" in printed
-
-    wait_until(is_printed, "the error")
+    wait_until(lambda: "KeyError" in printed(), "the error")
     remotely.shutdown()
-    printed += capsys.readouterr().err
-    assert printed.count("set_param failed, and the error was never retrieved") == 1
-    assert printed.count("KeyError: 'lr'") == 1
-    assert "in set_param" in printed
-    assert "result() or exception()" in printed
+    text = printed()
+    assert text.count("set_param failed, and the error was never retrieved") == 1
+    assert text.count("KeyError: 'lr'") == 1
+    assert "in set_param" in text
+    assert "result() or exception()" in text
 
 
 def test_the_death_of_an_actor_is_printed_for_a_dropped_call(
-    here: None, capsys: pytest.CaptureFixture[str]
+    here: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     actor: Any = Actor()
     pid = actor.pid()
     actor.sleep.submit(60)
     wait_until(lambda: remotely.status().actors[0].running, "it runs")
     os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: "SIGKILL; the call may have run" in capsys.readouterr().err, "its death")
+    wait_until(lambda: "SIGKILL; the call may have run" in printed(), "its death")
 
 
 def test_retrieved_errors_streams_and_requested_ends_print_nothing(
@@ -205,9 +198,9 @@ def test_unretrieved_errors_are_printed_in_process_too(
     actor: Any = Actor()
     for _ in range(3):
         actor.set_param.submit("lr")
-    printed = capsys.readouterr().err
-    assert printed.count("Actor-1.set_param failed") == 1
-    assert "KeyError: 'lr'" in printed
+    text = capsys.readouterr().err
+    assert text.count("Actor-1.set_param failed") == 1
+    assert "KeyError: 'lr'" in text
 
 
 SCRIPT = """
@@ -246,12 +239,12 @@ def test_a_daemon_thread_that_calls_until_the_script_ends_prints_no_error(tmp_pa
         threading.Thread(target=play, daemon=True).start()
     print(actor.step())
     """
-    printed, *left_behind = output_of(tmp_path, body).splitlines()
-    assert printed == "1"
+    result, *left_behind = output_of(tmp_path, body).splitlines()
+    assert result == "1"
     assert len(left_behind) <= 1
     assert all("the script ends, and" in line for line in left_behind)
 
 
 def test_an_unretrieved_error_in_the_last_line_of_a_script_is_printed(tmp_path: Path) -> None:
-    printed = output_of(tmp_path, "actor = Actor(); actor.set_param.submit('lr'); actor.step()")
-    assert printed.count("Actor-1.set_param failed") == 1
+    text = output_of(tmp_path, "actor = Actor(); actor.set_param.submit('lr'); actor.step()")
+    assert text.count("Actor-1.set_param failed") == 1

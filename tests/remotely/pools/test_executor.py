@@ -25,7 +25,7 @@ from remotely.errors import ActorDied, NotPicklable, RemoteTraceback
 from remotely.machine import this_machine
 from remotely.pools.executor import IDLE_S
 from remotely.pools.scheduler import give_back_idle
-from tests.clusters import Here, processes, wait_until
+from tests.clusters import Here, printed, processes, wait_until
 from tests.every_way_to_wait import run_in
 from tests.remotely.counter import Counter
 
@@ -299,7 +299,7 @@ def test_on_a_scripts_own_cluster_too_each_process_takes_a_core(
     """Where other actors share the cores."""
     monkeypatch.setattr(this_machine, "cores", lambda: 2)
     others = remotely.group(Counter, 3)
-    wait_until(lambda: "which they share" in capfd.readouterr().err, "the line that says so")
+    wait_until(lambda: "which they share" in printed(), "the line that says so")
     with remotely.Executor() as executor:
         assert set(executor.map(pid, range(50)))
         assert len(remotely.status().actors) <= len(others) + 2

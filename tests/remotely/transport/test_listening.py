@@ -15,7 +15,7 @@ from remotely.transport import listening as module
 from remotely.transport.keys import fresh_pair
 from remotely.transport.listening import bind_within, listen, nearest, reach
 from remotely.transport.sockets import new_context, server
-from tests.clusters import free_port, wait_until
+from tests.clusters import free_port, printed, wait_until
 
 
 @pytest.fixture
@@ -142,24 +142,17 @@ def test_a_name_with_several_addresses_becomes_the_one_that_answers(
 
 
 def test_a_patient_client_waits_for_a_listener_with_a_notice(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(module, "RETRY_EVERY_S", 0.001)
     monkeypatch.setattr(module, "NOTICE_AFTER_S", 0.0)
-    port, text = free_port(), ""
+    port = free_port()
     with ThreadPoolExecutor() as script:
         found = script.submit(reach, "127.0.0.1", port, "", 20.0)
-
-        def is_printed() -> bool:
-            nonlocal text
-            text += capsys.readouterr().err
-            return text.endswith("(giving up after 20 s)\n")
-
-        wait_until(is_printed, "the line")
+        wait_until(lambda: printed().endswith("(giving up after 20 s)\n"), "the line")
         with socket.create_server(("127.0.0.1", port)):
             assert found.result(40) == f"127.0.0.1:{port}"
-    text += capsys.readouterr().err
-    assert text.count("remotely: waiting for a cluster: no master at 127.0.0.1") == 1
+    assert printed().count("remotely: waiting for a cluster: no master at 127.0.0.1") == 1
     with pytest.raises(MasterLost, match=r"waited for it for 0\.01 s"):
         reach("127.0.0.1", port, "", 0.01)
 

@@ -17,7 +17,7 @@ from remotely.machine import memory_file
 from remotely_rl import a2c, appo, dqn, ppo, rainbow
 from remotely_rl.errors import LearnerLost, TrainingError
 from remotely_rl.runs import metrics, ranks, run_folder
-from tests.clusters import wait_until
+from tests.clusters import printed, wait_until
 from tests.remotely_rl import toys
 
 pytestmark = pytest.mark.usefixtures("no_curve", "own_cluster")
@@ -200,7 +200,7 @@ def test_with_a_store_the_run_continues_if_a_learner_is_killed(
     def act() -> None:
         until_updates(tmp_path / "run")
         os.kill(the_rank(), signal.SIGKILL)
-        wait_until(lambda: "the others continue" in capfd.readouterr().out, "the death is told")
+        wait_until(lambda: "the others continue" in printed(), "the death is told")
         os.kill(os.getpid(), signal.SIGINT)
 
     acting = meanwhile(act)
