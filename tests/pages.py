@@ -26,7 +26,8 @@ from unittest import mock
 import remotely
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
+FOUND = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "lab").glob("*.md")]
+PAGES = ("README.md", *sorted(str(path.relative_to(ROOT)) for path in FOUND))
 
 BLOCK = re.compile(
     r"(?:^<!-- (?P<word>not run|first):\s(?P<said>(?:(?!-->).)*)-->\n\s*)?"

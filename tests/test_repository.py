@@ -20,6 +20,7 @@ PAGES = (
     "CHANGELOG.md",
     "SECURITY.md",
     *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
+    *sorted(f"docs/lab/{path.name}" for path in (ROOT / "docs" / "lab").glob("*.md")),
     "docs/decisions/README.md",
     *DECISION_PAGES,
 )

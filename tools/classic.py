@@ -5,7 +5,7 @@
 
 A run ends when the mean of the last 30 training returns, with sampled actions, reaches the target.
 It is added to runs/classic.jsonl, and runs in that file are not repeated.  A table of all is
-printed at the end, and written to docs/results.md with `--write`.
+printed at the end, and written to docs/lab/results.md with `--write`.
 """
 
 import dataclasses
@@ -179,5 +179,5 @@ def table(finishes: list[Finish]) -> str:
 
 
 if __name__ == "__main__":
-    page, seeds = ROOT / "docs" / "results.md", (1, 2, 3, 4, 5)
+    page, seeds = ROOT / "docs" / "lab" / "results.md", (1, 2, 3, 4, 5)
     runs.command("classic", __doc__, page, [*ALGORITHMS], [*TASKS], seeds, run, table)

@@ -6,7 +6,7 @@
 The runs are those of tests/remotely_rl/test_learning.py: the defaults and `lstm=64`, in one
 process, so a seed takes the same steps on any machine.  A run is added to runs/memory.jsonl, and
 runs in that file are not repeated.  A table of all is printed at the end, and written to
-docs/results.md with `--write`.
+docs/lab/results.md with `--write`.
 """
 
 import functools
@@ -46,5 +46,5 @@ def table(finishes: list[Finish]) -> str:
 
 if __name__ == "__main__":
     os.environ["REMOTELY_LOCAL"] = "1"
-    page, known = ROOT / "docs" / "results.md", memory_toys.ALGORITHMS
+    page, known = ROOT / "docs" / "lab" / "results.md", memory_toys.ALGORITHMS
     runs.command("memory", __doc__, page, [*known], [*PROBLEMS], (1, 2, 3, 4, 5), run, table)

@@ -1,7 +1,7 @@
 """Every algorithm in every kind of space: the steps until it has learnt.
 
     python -m tools.spaces                         # all, with and without an LSTM: ten minutes
-    python -m tools.spaces --only ppo a2c --write  # and fill docs/results.md
+    python -m tools.spaces --only ppo a2c --write  # and fill docs/lab/results.md
 
 The runs are those of tests/remotely_rl/test_spaces.py with seed 1.  A run is added to
 runs/spaces.jsonl, and runs in that file are not repeated.
@@ -74,5 +74,5 @@ def table(finishes: list[Finish]) -> str:
 if __name__ == "__main__":
     os.environ["REMOTELY_LOCAL"] = "1"
     known = [named(name, units) for units in (0, LSTM) for name in ALGORITHMS]
-    page = ROOT / "docs" / "results.md"
+    page = ROOT / "docs" / "lab" / "results.md"
     runs.command("spaces", __doc__, page, known, [*KINDS], (1,), run, table)

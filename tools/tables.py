@@ -2,7 +2,7 @@
 
 They come from the code that they describe (errors.md from the docstrings of the errors).  Those of
 reliability.md are also from the figures that `python -m tests.chaos --json docs/chaos.jsonl` adds
-to that file, those of results.md from the presets and docs/published.jsonl.  The index of
+to that file, those of training.md from the presets and docs/published.jsonl.  The index of
 decisions/ is from the headings of its files.
 
 python tools/tables.py           # rewrite them
@@ -296,7 +296,7 @@ PAGES = {
         "suites": suites,
         **{library: rows_of(library) for library in names.TABLES},
     },
-    "results.md": {"presets": presets_beside_published},
+    "training.md": {"presets": presets_beside_published},
     "reliability.md": {"times": times, "figures": figures},
     "decisions/README.md": {"decisions": decisions},
 }

@@ -33,8 +33,6 @@ Restarts
 Nothing here waits for a reply.  If a message cannot be sent, that is an event of its own
 (`lose_route` in core.py).  So a request may be placed on an unreachable worker; it is then placed
 again.
-
-Over 700 lines: one state machine, whose steps cause each other.
 """
 
 from collections.abc import Callable, Iterable

@@ -7,10 +7,8 @@
 
 A record names its owner; an index maps the owner back to its records.  Only this file updates the
 indexes, when it adds or removes a record, so the cost of an event depends on what it touches and
-not on the size of the cluster.
-
-Over 500 lines: the whole state in one place.  core.py and actors.py change it; ledger.py,
-waiting.py and arrivals.py hold parts of it.
+not on the size of the cluster.  core.py and actors.py change the state; ledger.py, waiting.py and
+arrivals.py hold parts of it.
 """
 
 import math

@@ -70,7 +70,7 @@ MUJOCO: dict[str, Any] = {
 }  # fmt: skip
 
 # Walkers want tianshou's deviations and advantages too: without, BipedalWalker's return was 272 and
-# Walker2d's 3,168.  HalfCheetah's falls with them, from 5,190 to 4,632 (docs/results.md).
+# Walker2d's 3,168.  HalfCheetah's falls with them, from 5,190 to 4,632 (docs/lab/results.md).
 WALKER: dict[str, Any] = {**MUJOCO, "free_log_std": True, "normalize_advantage": False}
 
 # fmt: off

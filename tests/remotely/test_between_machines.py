@@ -1,8 +1,6 @@
 """Large values between machines: each is sent once per machine, and results stay where they are.
 
 The machines are the two workers of `joined` (conftest.py).
-
-Over 500 lines: all tests share two machines, which are started once.
 """
 
 import concurrent.futures

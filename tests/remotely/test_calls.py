@@ -1,6 +1,4 @@
 """Calls on actors: their values, order and threads.
-
-Over 500 lines: one list of the promises of calls, on one set of classes.
 """
 
 import asyncio

@@ -1,8 +1,6 @@
 """The command `remotely` as its users see it: real daemons and sockets, on simulated machines.
 
 Each test ends by asserting that no process and no file of its machines is left (command.py).
-
-Over 400 lines: one command, and each subcommand has its own ways to fail.
 """
 
 import contextlib

@@ -1,6 +1,4 @@
 """Errors of users and of the environment: each is reported clearly, and no call is lost.
-
-Over 500 lines: one list of all errors that a user may see, on one set of classes that fail.
 """
 
 import asyncio

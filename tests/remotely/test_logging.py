@@ -1,6 +1,4 @@
 """Log records of actors: each reaches the handlers of the owning script once, and the actor's file.
-
-Over 500 lines: the whole path of a record, from the actor's logger to the script and to the file.
 """
 
 import logging

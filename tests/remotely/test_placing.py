@@ -4,10 +4,6 @@ The rules of placement are tested pure, in tests/remotely/master.
 
 The master runs on a real socket with real keys, and shorter times.  The tests play its peers, so
 they can produce any order of events and read all replies.
-
-Over 700 lines: one scripted cluster serves all tests, and is most of what a test has to know.
-
-Over 500 lines: all tests share one master and a few peers.
 """
 
 import errno

@@ -3,7 +3,7 @@
     sudo python -m tools.bench_network                    all rows
     sudo python -m tools.bench_network --quick            small values, once
     sudo python -m tools.bench_network --only array group
-    sudo python -m tools.bench_network --write            puts the table into docs/benchmarks.md
+    sudo python -m tools.bench_network --write            puts the table into docs/lab/benchmarks.md
 
 The machines are network namespaces of this one, so both ends share its cores.  The rows on lines of
 1 Gbit/s use `tc tbf`; loss and delay are from a process that carries packets (lossy.py).  Each
@@ -27,7 +27,7 @@ from tools.bench.page import replaced
 from tools.bench_network import of_ray, spaces
 from tools.bench_network.spaces import PORT, Spaces, address_of, name_of
 
-PAGE = ROOT / "docs" / "benchmarks.md"
+PAGE = ROOT / "docs" / "lab" / "benchmarks.md"
 MARKS = "<!-- network -->", "<!-- end network -->"
 HEAD = ("between machines", "to reach", "measured", "beside it", "reached")
 PEERS = python_of(".peers")

@@ -142,7 +142,7 @@ BENCH = Benchmark(
 
 SECTION = Section(
     BENCH,
-    ROOT / "docs" / "benchmarks.md",
+    ROOT / "docs" / "lab" / "benchmarks.md",
     "bench-replay",
     "Draws of 256 rows a second, median of the rounds and their range. A ratio is that of one"
     ' round; the median of the rounds\' ratios is judged. "Others" are medians.',

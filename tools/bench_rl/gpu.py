@@ -3,7 +3,7 @@
     python -m tools.bench_rl.gpu --minutes 9 --json gpu.json      # on a machine with a GPU
     python -m tools.bench_rl.gpu --only pong_1 alternating_84
     python -m tools.bench_rl.gpu --minutes 25 --only breakout_400 # the only long part
-    python -m tools.bench_rl.gpu --read gpu.json --write          # into docs/benchmarks.md
+    python -m tools.bench_rl.gpu --read gpu.json --write          # into docs/lab/benchmarks.md
     python -m tools.bench_rl.gpu --device cpu --quick             # a test that all of it runs
 
 The most important parts are first.  Each runs in a new process, for at most two minutes, and the
@@ -111,7 +111,7 @@ BENCH = Benchmark(
 
 SECTION = Section(
     BENCH,
-    ROOT / "docs" / "benchmarks.md",
+    ROOT / "docs" / "lab" / "benchmarks.md",
     "gpu",
     "Steps of the agent a second at 84x84, median and range of five slices of"
     " 15 seconds; of Pong the median and range of three seeds.",

@@ -190,7 +190,7 @@ BENCH = Benchmark(
 
 SECTION = Section(
     BENCH,
-    ROOT / "docs" / "results.md",
+    ROOT / "docs" / "lab" / "results.md",
     "bench-rl",
     "Steps of the agent a second, median of the rounds and their range. A ratio is that of one"
     ' round; the median of the rounds\' ratios is judged. "Others" are medians.',

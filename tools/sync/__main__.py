@@ -59,7 +59,7 @@ def main() -> None:
     parser = command_line.parser("python -m tools.sync", sync.__doc__)
     parser.add_argument("what", choices=[*FIGURES, *race.RACES, "overhead"])
     parser.add_argument("--quick", action="store_true", help="a minute, as a test")
-    parser.add_argument("--write", action="store_true", help="fill docs/sync.md")
+    parser.add_argument("--write", action="store_true", help="fill docs/lab/sync.md")
     parser.add_argument("--replot", action="store_true", help="only show the runs in runs/")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="for simulations")
     parser.add_argument("--seeds", type=int, default=5, help="number of seeds of a race")

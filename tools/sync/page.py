@@ -18,7 +18,7 @@ from tools.bench.benchmark import ROOT
 from tools.bench.page import commit, replaced
 from tools.sync.paper import LAST, Run
 
-PAGE = ROOT / "docs" / "sync.md"
+PAGE = ROOT / "docs" / "lab" / "sync.md"
 IMAGES = ROOT / "docs" / "img"
 CODE = ("remotely", "remotely_rl", "tools/sync")
 GOAL = 0.8  # the accuracy whose simulated time is compared

@@ -1,7 +1,4 @@
-"""The engine of "ray:..." addresses.
-
-The class is over 250 lines: it has each method of `engine.Engine`, most of them a few lines.
-"""
+"""The engine of "ray:..." addresses."""
 
 import atexit
 import contextlib

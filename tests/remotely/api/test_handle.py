@@ -1,6 +1,4 @@
 """A handle behaves as its object would, on each engine.
-
-Over 500 lines: one list of what Python can do with an object, on one set of classes.
 """
 
 import asyncio

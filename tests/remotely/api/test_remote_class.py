@@ -1,6 +1,4 @@
 """A remote class still behaves as a class: for Python, its tools and its users.
-
-Over 700 lines: one test for each thing that Python does with classes.
 """
 
 import abc

@@ -1,6 +1,4 @@
 """Tests of VectorEnv with real processes: rows as in Gymnasium, crashes, calls, and its end.
-
-Over 700 lines: all tests are of one class and share a few environments.
 """
 
 import contextlib
