@@ -191,14 +191,14 @@ class Calls:
     ) -> Prepared:
         encoded, named = codec.encode_arguments((), method, args, kwargs, names)
         kept = own(encoded)
-        futures = futures_among(named)
+        futures = futures_among(named) if named else ()
         for future in futures:
             future.is_passed_on = True  # if it is not done, it keeps its result as it arrives
-
-        def send(remote: RemoteActor) -> CallFuture[Any]:
-            return self.send((remote,), Kind.CALL, method, kept, True, 0, named)[0]
-
-        return Prepared(send, futures)
+        # Not a function with annotations, which Python would evaluate for each call.
+        return Prepared(
+            lambda remote: self.send((remote,), Kind.CALL, method, kept, True, 0, named)[0],
+            futures,
+        )
 
     def get(self, remotes: Sequence[RemoteActor], name: str) -> list[CallFuture[Any]]:
         return self.send(remotes, Kind.GET, name, NOTHING, len(remotes) > 1)

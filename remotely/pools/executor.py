@@ -310,12 +310,13 @@ def _results(
     try:
         while pending:
             timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
-            pending[0].exception(timeout)  # waits
+            result = [pending[0].result(timeout)]
+            pending.popleft()
             pending.extend(itertools.islice(more, 1))
             if is_single:
-                yield pending.popleft().result()
+                yield result.pop()
             else:
-                yield from pending.popleft().result().each()
+                yield from result.pop().each()
     finally:
         for future in pending:
             future.cancel()

@@ -132,7 +132,7 @@ class Job:
     def begin(self) -> bool:
         """Mark it as running; return false if its caller has cancelled it."""
         if not self.has_begun:
-            is_running = self.future.running()  # an earlier attempt may have run
+            is_running = self.may_have_run and self.future.running()  # since an earlier attempt
             self.has_begun = is_running or self.future.set_running_or_notify_cancel()
         return self.has_begun
 
@@ -301,7 +301,8 @@ class Scheduler:
                 if _script_has_ended:
                     raise RuntimeError("cannot schedule new futures after interpreter shutdown")
                 self._unsettled += 1
-                if is_ready := all(need.done() for need in job.prepared.needs):
+                needs = job.prepared.needs
+                if is_ready := not needs or all(need.done() for need in needs):
                     member = self._assign(job)
                 else:
                     self._unready[job.future] = job
@@ -421,13 +422,18 @@ class Scheduler:
             self._taken_back(member, job)
             return
         error = future.exception()
-        is_lost = isinstance(error, ActorDied | WorkerLost) and not raised_error.was_raised(error)
+        is_lost = (
+            error is not None
+            and isinstance(error, ActorDied | WorkerLost)
+            and not raised_error.was_raised(error)
+        )
         with self._lock:
             member.jobs.pop(job, None)
             if not is_lost:
                 member.answered = time.monotonic()
                 member.pace.note(job.sent, member.answered)
-                job.may_have_run &= isinstance(error, RemotelyError)  # else it has an outcome
+                if job.may_have_run and not isinstance(error, RemotelyError):
+                    job.may_have_run = False  # it has an outcome
         if is_lost:
             assert error is not None
             self._lost(member, job, error)
