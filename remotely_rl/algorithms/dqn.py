@@ -374,7 +374,7 @@ def loop(session: Session[Config]) -> None:
     """Train.  Without `overlap`, a seed repeats the run, bit for bit, on one machine."""
     learner = session.learner
     assert isinstance(learner, QLearner)
-    replay = session.replay = replaying.RunReplay(session)
+    replay = replaying.RunReplay(session)
     session.tally.gauges.append(lambda: learner.config.gauge(session.env_steps))
     for rollouts in replay.rounds(sampling.rounds(session, QActor)):
         config = learner.config  # a hook may have changed it

@@ -225,7 +225,7 @@ def loop(session: Session[Config]) -> None:
     """Train.  Without `overlap`, a seed repeats the run, bit for bit, on one machine."""
     learner = session.learner
     assert isinstance(learner, SoftLearner)
-    replay = session.replay = replaying.RunReplay(session)
+    replay = replaying.RunReplay(session)
     for _ in replay.rounds(sampling.rounds(session, ContinuousActor)):
         for progress in replay.updates():
             draw = replay.draw(progress)

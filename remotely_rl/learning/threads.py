@@ -12,8 +12,8 @@ loaded.
 
 All this applies to float32.  In bfloat16, the threads of oneDNN's convolutions wait for each other
 in generated machine code, which ignores these settings: beside that process an update took 2.5 to
-7.1 times as long with two threads, and no longer with one (docs/lab/results.md, "Threads beside other
-work").
+7.1 times as long with two threads, and no longer with one ("Threads beside other work" in
+docs/lab/results.md).
 
 So in bfloat16 only, the number of threads follows the load of the machine (`Threads`).  The last
 bits of sums depend on it: a run that has tried fewer threads does not repeat bit for bit, and warns

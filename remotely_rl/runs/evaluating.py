@@ -17,6 +17,7 @@ import contextlib
 import copy
 import dataclasses
 import math
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ from torch import nn
 import remotely
 from remotely_rl import networks
 from remotely_rl.acting import cluster
-from remotely_rl.acting.crew import Crew
+from remotely_rl.acting.crew import POLL_S, Crew
 from remotely_rl.acting.evaluation import Evaluation
 from remotely_rl.acting.evaluator import Evaluator
 from remotely_rl.config import Common
@@ -36,6 +37,7 @@ from remotely_rl.runs.metrics import Row
 from remotely_rl.supervision import Crashes
 
 END_S = 300.0  # how long the end of a run waits for its last evaluation
+SAY_AFTER_S = 2.0  # after this wait for an evaluation, the end of a run says that it waits
 
 
 class Begun(NamedTuple):
@@ -63,9 +65,13 @@ class Evaluations:
         say: Callable[[str], None],
         seed_of: Callable[[int], int],
         saved: Mapping[str, Any],
+        spaces: Spaces | None = None,
     ):
-        """`seed_of(env_steps)` is the seed of an evaluation; `saved` is a `state`, or empty."""
-        self._config, self._say, self._seed_of = config, say, seed_of
+        """`seed_of(env_steps)` is the seed of an evaluation; `saved` is a `state`, or empty.
+
+        The environments must have these `spaces`, those of training.
+        """
+        self._config, self._say, self._seed_of, self._spaces = config, say, seed_of, spaces
         # The highest mean return, or what `best_by` names.
         self.best: float = saved.get("best", -math.inf) if is_by(saved, config) else -math.inf
         self._ended_at: int = saved.get("env_steps", 0)  # training steps of the last one
@@ -91,23 +97,14 @@ class Evaluations:
         by = {} if self._config.best_by is None else {"by": self._config.best_by}
         return {"env_steps": self._ended_at, "best": self.best} | by
 
-    def begin(
-        self,
-        env_steps: int,
-        checkpoint: dict[str, Any],
-        model: nn.Module,
-        spaces: Spaces | None = None,
-    ) -> None:
-        """Start an evaluation of the policy in this checkpoint, which is copied.
-
-        The environments must have these `spaces`, those of training.
-        """
+    def begin(self, env_steps: int, checkpoint: dict[str, Any], model: nn.Module) -> None:
+        """Start an evaluation of the policy in this checkpoint, which is copied."""
         self._begun_at = env_steps
         kept = copy.deepcopy(checkpoint)
         state = networks.arrays_of(kept["learner"]["model"])
         self._begun = Begun(env_steps, kept, state, self._seed_of(env_steps))
         if self._crew is None:
-            self._crew = self._make_crew(networks.copy_to_cpu(model), spaces)
+            self._crew = self._make_crew(networks.copy_to_cpu(model))
 
     def look(self, timeout_s: float = 0.0) -> Measured | None:
         """Return the evaluation if it ends within the timeout, else None."""
@@ -159,7 +156,7 @@ class Evaluations:
         self.best = merit
         return Measured(evaluation, {**begun.checkpoint, "evaluations": self.state()})
 
-    def _make_crew(self, model: nn.Module, spaces: Spaces | None) -> Crew[Evaluator]:
+    def _make_crew(self, model: nn.Module) -> Crew[Evaluator]:
         # It reserves no cores: if sampling takes them all, it would never be placed.
         place: Callable[..., Evaluator] = remotely.options(Evaluator, cpus=0)
 
@@ -167,13 +164,79 @@ class Evaluations:
             self._say(f"evaluation: {text}")
 
         crew = Crew(
-            lambda number: place(self._config, model, spaces, number > 0),
+            lambda number: place(self._config, model, self._spaces, number > 0),
             0,
             say,
             crashes=Crashes(say, self._config.max_crash_rate),
         )
         crew.add()
         return crew
+
+
+class Policy(NamedTuple):
+    """A policy to evaluate: the content of its checkpoint, and its model."""
+
+    checkpoint: dict[str, Any]
+    model: nn.Module
+
+
+class Evaluating:
+    """Starts the evaluations of a run when they are due, and reports their results.
+
+    `policy` returns what to evaluate, or None if there is nothing yet; `report` receives each
+    result.
+    """
+
+    def __init__(
+        self,
+        evaluations: Evaluations,
+        policy: Callable[[], Policy | None],
+        report: Callable[[Measured], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._evaluations = evaluations
+        self._policy = policy
+        self._report = report
+        self._say = say
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps."""
+        return self._evaluations.state()
+
+    def close(self) -> None:
+        """End the actor; a running evaluation is discarded."""
+        self._evaluations.close()
+
+    def know_best(self, best: float) -> None:
+        """Note the best result of an earlier process of this run."""
+        self._evaluations.best = max(best, self._evaluations.best)
+
+    def begin_if_due(self, env_steps: int) -> None:
+        """Start an evaluation of the current policy, if one is due."""
+        if self._evaluations.is_due(env_steps) and (policy := self._policy()) is not None:
+            self._evaluations.begin(env_steps, *policy)
+
+    def look(self, timeout_s: float = 0.0) -> None:
+        """Report an evaluation, if one ends within the timeout."""
+        if (measured := self._evaluations.look(timeout_s)) is not None:
+            self._report(measured)
+
+    def end(self, env_steps: int | None, is_cut_short: Callable[[], bool]) -> None:
+        """Wait for the running evaluation and, with `env_steps`, for one that is due."""
+        started, has_said = time.monotonic(), False
+        while not is_cut_short():
+            if env_steps is not None:
+                self.begin_if_due(env_steps)
+            if not self._evaluations.is_under_way:
+                return
+            waited_s = time.monotonic() - started
+            if waited_s > END_S:
+                self._say(f"the last evaluation has not ended in {waited_s:.0f} s: it is skipped")
+                return
+            if waited_s > SAY_AFTER_S and not has_said:
+                self._say("waiting for the last evaluation; Ctrl-C skips it")
+                has_said = True
+            self.look(POLL_S)
 
 
 def choose_best(config: Common) -> bool:

@@ -59,8 +59,9 @@ from remotely_rl.learning import all_reduce
 from remotely_rl.learning.all_reduce import AllReduce, RankGone
 from remotely_rl.learning.learner import Learner
 from remotely_rl.learning.store import SharedAddress, Sharing
+from remotely_rl.runs.peers import Apart, Round
 from remotely_rl.runs.run_folder import RunFolder
-from remotely_rl.runs.session import Apart, Round, Session, seed_from
+from remotely_rl.runs.session import Session, seed_from
 from remotely_rl.supervision import failures
 
 C = TypeVar("C", bound=Common)
@@ -138,14 +139,17 @@ class Rank:
 
         learner = part.kind(part.config, part.model, part.actions)
         learner.value_scale = type(learner.value_scale)(*part.scale)
-        session = Session(part.algorithm, part.config, RunFolder(part.run), part.saved, follows=why)
-        session.learner = learner
+        folder = RunFolder(part.run)
+        session = Session(
+            part.algorithm, part.config, folder, part.saved, learner=learner, follows=why
+        )
         with contextlib.suppress(Ended), session:
             if part.shared is not None:
                 sharing = Sharing.opened(part.shared)
                 session.at_end(sharing.close)
                 sharing.join(learner)
-                self._apart = session.apart = Apart(part.rank, sharing.steps)
+                self._apart = Apart(part.rank, sharing.steps)
+                session.learn_apart(self._apart)
                 part.loop(session)
                 return
             device = device_of(part.config)
@@ -261,7 +265,7 @@ def beside(session: Session[C], loop: Loop, kind: type[Learner[C]]) -> Iterator[
                 device = session.learner.device
                 session.learn_with(AllReduce(meeting, 0, size, device, ranks.look))
             else:
-                session.apart = Apart(0, sharing.steps, ranks.news)
+                session.learn_apart(Apart(0, sharing.steps, ranks.news))
             store = "" if sharing is None else "; they share a store"
             session.say(f"{size} learners, with {config.actors} actors each{store}")
             yield
@@ -269,8 +273,7 @@ def beside(session: Session[C], loop: Loop, kind: type[Learner[C]]) -> Iterator[
             raise ranks.lost() from gone
         finally:
             ranks.close()
-            if session.others is not None:
-                session.others.close()
+            session.peers.close()
 
 
 def _has_store(config: Common) -> bool:

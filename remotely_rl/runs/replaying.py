@@ -1,6 +1,6 @@
 """The replay of a run: rounds of actors fill it, and updates draw from it at a fixed ratio.
 
-    replay = session.replay = replaying.RunReplay(session)
+    replay = replaying.RunReplay(session)
     for _ in replay.rounds(sampling.rounds(session, QActor)):
         for progress in replay.updates():
             draw = replay.draw(progress)
@@ -91,6 +91,7 @@ class RunReplay:
         if config.save_replay and not self._is_kept:
             session.say("the replays of several learners are not saved")
         session.tally.gauges.append(lambda: self.gauge(session.progress))
+        session.keep_replay(self)
 
     @property
     def _config(self) -> "ReplayConfig":

@@ -41,9 +41,9 @@ from remotely_rl.config import Common, device_of
 from remotely_rl.errors import TrainingError
 from remotely_rl.learning import threads
 from remotely_rl.runs import curve, progress, run_folder
+from remotely_rl.runs.ending import limit_reached
 from remotely_rl.runs.metrics import Tally
 from remotely_rl.runs.run_folder import RunFolder
-from remotely_rl.runs.session import limit_reached
 from remotely_rl.runs.training import Train
 
 # The code of a run's process, which receives SIGTERM when its parent dies.

@@ -20,42 +20,29 @@ and the curve.  A second Ctrl-C interrupts immediately.  The session also saves 
 because the learner is consistent between updates; but if the learner is lost, the last checkpoint
 is kept unchanged.  If the disk is full, the run says so and continues.
 
-A run changes this state of its process, and restores it at the end (`Process`):
+Its parts:
 
-    torch's threads     their number, to suit the algorithm
-    random numbers      torch's global generator starts at the run's seed, for the parts of a
-                        model that draw from it: initial weights, dropout
-    SIGINT, SIGTERM     the first asks the run to stop, the second interrupts it immediately
-
-The library itself draws from its own generators, so runs in several threads of one process do not
-affect each other, except through dropout, which has no generator.  Python handles signals only in
-the main thread: runs in other threads stop gracefully when a KeyboardInterrupt propagates through
-the main thread or has ended it.
-
-A run with several learners (`ranks.py`) has a session in each, with the same loop.  After each
-round they exchange what was sampled, so that all have the same counts and make the same decisions.
-The session of rank 0 is the run's; the others write nothing, and end when it ends.
-
-The file is over 700 lines because all ways to end or resume a run share its state.
+    process.py      state of the process that a run changes: signals, threads, random numbers
+    ending.py       the clock of the run, and why it ends
+    peers.py        the other learners, if there are several: each has a session, with the same
+                    loop.  That of rank 0 is the run's; the others write nothing, and end when it
+                    ends
+    evaluating.py   evaluations beside training
+    recorder.py     rows, checkpoints, the live table
 """
 
 import copy
 import dataclasses
-import json
-import signal
 import sys
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from remotely_rl import networks
@@ -64,7 +51,7 @@ from remotely_rl.acting.crew import POLL_S
 from remotely_rl.acting.rounds import Rounds
 from remotely_rl.acting.stream import Stream
 from remotely_rl.config import Common, learners_of
-from remotely_rl.environments import Episode, name_of
+from remotely_rl.environments import name_of
 from remotely_rl.environments.spaces import Spaces
 from remotely_rl.errors import LearnerLost, TrainingError
 from remotely_rl.experience.trajectory import Trajectory, columns, stack
@@ -72,17 +59,18 @@ from remotely_rl.learning.all_reduce import AllReduce
 from remotely_rl.learning.learner import Learner, LearningRate, gpu_lost
 from remotely_rl.learning.parameter_server import ParameterServer
 from remotely_rl.learning.threads import Threads, waited_s
-from remotely_rl.runs import evaluating, notebook, progress, run_folder
-from remotely_rl.runs.evaluating import Evaluations
+from remotely_rl.runs import notebook, progress, run_folder
+from remotely_rl.runs.ending import Clock, Ending
+from remotely_rl.runs.evaluating import Evaluating, Evaluations, Measured, Policy
 from remotely_rl.runs.hooks import COEFFICIENTS, Hook, Hooks
 from remotely_rl.runs.metrics import Tally
+from remotely_rl.runs.peers import Apart, Peers, minibatches_in
+from remotely_rl.runs.process import Process
 from remotely_rl.runs.progress import Progress
 from remotely_rl.runs.recorder import Recorder
 from remotely_rl.runs.run_folder import RunFolder
 from remotely_rl.supervision import Crashes
 from remotely_rl.supervision.logbook import Logbook
-
-SAY_AFTER_S = 2.0  # after this wait for an evaluation, the end of a run says that it waits
 
 C = TypeVar("C", bound=Common)
 A = TypeVar("A", bound=Rounds | Stream[Any] | ParameterServer)
@@ -108,31 +96,6 @@ class Kept(Protocol):
     def save(self) -> dict[str, Any]:
         """Save it; return its entry in the checkpoint."""
         ...
-
-
-class Round(NamedTuple):
-    """What learners exchange after a round of their actors."""
-
-    steps: int
-    episodes: list[tuple[float, int, dict[str, float]]]
-    seconds: dict[str, float]  # by phase
-    minibatches: int  # into which its experience can be split
-    is_ready: bool  # whether it can draw from its replay, if there is one
-    clock_s: float  # since the run began; rank 0's counts
-
-
-@dataclasses.dataclass
-class Apart:
-    """The counts of a session whose learner shares a store and does not wait for the others.
-
-    `steps` has each learner's environment steps since it started, in memory shared by all.  The
-    other ranks keep their `rounds` until rank 0 fetches them through `news`.
-    """
-
-    rank: int
-    steps: NDArray[np.int64]
-    news: Callable[[], Sequence[Round]] = lambda: ()
-    rounds: deque[Round] = dataclasses.field(default_factory=deque)
 
 
 class Result(NamedTuple):
@@ -187,29 +150,11 @@ def seed_from(*words: int) -> int:
     return int(np.random.SeedSequence(words).generate_state(1)[0]) >> 1
 
 
-def limit_reached(config: Common, tally: Tally, seconds: float) -> str:
-    """Return the limit of a config that is reached, as text, or an empty string."""
-    if config.total_steps and tally.counters.env_steps >= config.total_steps:
-        return f"{config.total_steps:,} steps are done"
-    if config.minutes and seconds >= config.minutes * 60:
-        return f"{config.minutes:g} minute{' is' if config.minutes == 1 else 's are'} over"
-    if config.target is not None and tally.short_return_mean() >= config.target:
-        return f"the mean return of {config.target:g} is reached"
-    return ""
-
-
-def _minibatches_in(rollouts: Sequence[Rollout], wanted: int, is_recurrent: bool) -> int:
-    """Return into how many minibatches, at most `wanted`, a round can be split."""
-    valid = [rollout.trajectory.valid for rollout in rollouts]
-    if is_recurrent:  # split along the environments
-        return min(wanted, sum(one.shape[1] for one in valid) if any(map(np.any, valid)) else 0)
-    return min(wanted, sum(int(one.sum()) for one in valid))
-
-
 class Session(Generic[C]):
     """The session of a run (see the module's docstring), made by `training.begin`.
 
-    set-up         restore, keep, at_end, learn_with    what to save and close; other learners
+    set-up         restore, keep, keep_replay, at_end   what to save and close
+                   learn_with, learn_apart              other learners
     the loop       take, collect, gather, count         wait for rollouts in slices; count them
                    spending, learnt, count_update       record an update: its time and metrics
                    over, tick, progress                 when to stop; due work; the schedule
@@ -219,13 +164,6 @@ class Session(Generic[C]):
     """
 
     result: Result
-    learner: Learner[C]
-    others: AllReduce | None = None  # the group of learners, if there are several
-    apart: Apart | None = None  # if the learner shares a store
-    opening: Sequence[str] = ()  # lines about the model, printed at the start
-    replay: Kept | None = None
-    spaces: Spaces | None = None  # of the environments
-    threads: Threads | None = None  # torch's, if their number follows the machine's load
 
     def __init__(
         self,
@@ -234,27 +172,33 @@ class Session(Generic[C]):
         folder: RunFolder,
         saved: dict[str, Any] | None = None,
         *,
+        learner: Learner[C] | None = None,
+        spaces: Spaces | None = None,
+        opening: Sequence[str] = (),
         progress: Progress | None = None,
         clock: Callable[[], float] = time.monotonic,
-        process: "Process | None" = None,
+        process: Process | None = None,
         follows: Callable[[], str] | None = None,
         hooks: Sequence[Hook] = (),
     ):
-        """`follows`, for ranks other than 0, returns why the run is over, or an empty string."""
+        """`spaces` are those of the environments.  `opening` are lines that are printed first.
+
+        `follows`, for ranks other than 0, returns why the run is over, or an empty string.
+        """
         self.folder = folder
         self.algorithm = algorithm
         self._config = config
         self.saved = saved  # the checkpoint that the run resumes from
-        self._clock = clock
+        self._learner = learner
+        self._opening = opening
         self.tally = Tally.of(saved) if saved else Tally()
-        counters = self.tally.counters
-        self._started = clock() - counters.seconds
-        self._steps_before = counters.env_steps
+        self._steps_before = self.tally.counters.env_steps
         self.times_resumed = saved["times_resumed"] + 1 if saved else 0
         self._process = process or Process()
-        self._ended = ""  # why the run stops, once known
-        self._may_evaluate = True  # until a hook stops the run
-        self._follows = follows
+        self._clock = Clock(self.tally.counters.seconds, clock)
+        self._ending = Ending(config, self.tally, self._clock, self._process, follows)
+        self._is_first = follows is None
+        self.peers = Peers(self.tally, self._minibatches_in, self._may_learn, self._clock.seconds)
         self._title = f"{algorithm} on {name_of(config.env)}"
         self._hooks = Hooks(self, hooks)
         # Rank 0 records for all learners; None in the others.
@@ -272,12 +216,17 @@ class Session(Generic[C]):
             self.crashes = Crashes(self.say, config.max_crash_rate, keep=Logbook(folder.crashes))
         else:  # this is an actor's process, whose output appears on the run's terminal
             self.crashes = Crashes(print, config.max_crash_rate)
-        self._evaluations: Evaluations | None = None
+        self._evaluating: Evaluating | None = None
         if self._recorder is not None and config.evaluate_every:
             known = saved.get("evaluations", {}) if saved else {}
-            self._evaluations = Evaluations(config, self.say, self._evaluation_seed, known)
-        self._last_rounds: list[Round] = []  # one per learner
-        self._unreported: dict[str, float] = {}  # seconds spent since, by phase
+            self._evaluating = Evaluating(
+                Evaluations(config, self.say, self._evaluation_seed, known, spaces),
+                self._policy,
+                self._measured,
+                self.say,
+            )
+        self._replay: Kept | None = None
+        self._threads: Threads | None = None  # torch's, if their number follows the machine's load
         self._saveable: Saveable | None = None
         self._actors: Rounds | Stream[Any] | ParameterServer | None = None
         self._gathered: list[Trajectory] = []
@@ -285,14 +234,14 @@ class Session(Generic[C]):
         self._warned: set[str] = set()
         self._at_end = ExitStack()
         self._at_end.callback(self._process.restore)
-        if self._evaluations is not None:
-            self._at_end.callback(self._evaluations.close)
+        if self._evaluating is not None:
+            self._at_end.callback(self._evaluating.close)
 
     def __enter__(self) -> "Session[C]":
-        if self._follows is None:  # not in an actor's process
+        if self._is_first:  # not in an actor's process
             self._process.listen()
         watch = f"to watch it in the browser: remotely-rl dashboard {self.folder.path.parent}"
-        for text in (f"{self._title}: {self.folder.path}", watch, *self.opening):
+        for text in (f"{self._title}: {self.folder.path}", watch, *self._opening):
             self.say(text)
         try:
             self._hooks.start()
@@ -335,19 +284,37 @@ class Session(Generic[C]):
             counters = self.tally.counters
             counters.best_return = max(best.best_return, counters.best_return)
             counters.best_metric = max(best.best_metric, counters.best_metric)
-            if self._evaluations is not None:
-                self._evaluations.best = max(best.evaluated, self._evaluations.best)
+            if self._evaluating is not None:
+                self._evaluating.know_best(best.evaluated)
         self._saveable = learner
 
+    @property
+    def learner(self) -> Learner[C]:
+        """The learner that this process trains."""
+        assert self._learner is not None, "a session without a learner only counts"
+        return self._learner
+
     def learn_with(self, others: AllReduce) -> None:
-        """Make this session's learner one of a group."""
-        self.others = self.learner.others = others
+        """Make this session's learner one of a group, which is in step."""
+        self.peers.group = self.learner.others = others
+
+    def learn_apart(self, apart: Apart) -> None:
+        """Make this session's learner one of those that share a store."""
+        self.peers.apart = apart
 
     def keep(self, actors: A) -> A:
         """Close these actors when the session ends.  Returns them."""
         self._actors = actors
         self._at_end.callback(actors.close)
         return actors
+
+    def keep_replay(self, replay: Kept) -> None:
+        """Save this replay with the checkpoints."""
+        self._replay = replay
+
+    def adapt_threads(self, threads: Threads) -> None:
+        """Have the number of torch's threads follow the machine's load."""
+        self._threads = threads
 
     def at_end(self, end: Callable[[], object]) -> None:
         """Call this after the learner is saved and whatever was registered later is closed."""
@@ -377,14 +344,7 @@ class Session(Generic[C]):
         With several learners, a round is over when it is over for all of them.
         """
         with self.spending("waiting"):
-            rollouts = actors.take(timeout_s=POLL_S)
-            if self.others is not None:
-                rollouts = self._share(rollouts, self.others)
-        if self.apart is not None:
-            self._exchange_news(rollouts, self.apart)
-        if self.others is None:
-            for rollout in rollouts:
-                self.tally.sampled(rollout.steps, rollout.episodes, rollout.seconds)
+            rollouts = self.peers.exchange(actors.take(timeout_s=POLL_S), self.over)
         self._hooks.rollout(rollouts)
         if not rollouts and self._recorder is not None:
             self._look_at_evaluation()
@@ -403,72 +363,25 @@ class Session(Generic[C]):
         if not rollouts:
             return None
         trajectory = stack([rollout.trajectory for rollout in rollouts])
-        if self.others is not None:
-            minibatches = {each.minibatches for each in self._last_rounds}
-            return trajectory if len(minibatches) == 1 and min(minibatches) else None
+        if self.peers.group is not None:
+            return trajectory if self.peers.have_equal_minibatches() else None
         return trajectory if trajectory.valid.any() else None
 
     def steps_of(self, rollouts: Sequence[Rollout]) -> int:
         """Return the steps of a round returned by `take`, of all learners."""
-        if self.others is not None:
-            return sum(each.steps for each in self._last_rounds)
-        return sum(rollout.steps for rollout in rollouts)
+        return self.peers.steps_of(rollouts)
 
     @property
     def all_ready(self) -> bool:
         """Whether all learners could draw from their replays at the end of the last round."""
-        return all(each.is_ready for each in self._last_rounds)
+        return all(each.is_ready for each in self.peers.last)
 
-    def _share(self, rollouts: list[Rollout], others: AllReduce) -> list[Rollout]:
-        """Exchange a round with the other learners and count them all; return this one's rollouts.
+    def _minibatches_in(self, rollouts: Sequence[Rollout]) -> int:
+        wanted = getattr(self._config, "minibatches", 1)
+        return minibatches_in(rollouts, wanted, networks.is_recurrent(self.learner.model))
 
-        Returns none if this session is over first.
-        """
-        others.look()
-        if not rollouts:
-            return []
-        own = self._round_of(rollouts)
-        shared = others.exchange(json.dumps(own).encode(), self.over)
-        if shared is None:
-            return []
-        self._last_rounds = [Round(*json.loads(content)) for content in shared]
-        for each in self._last_rounds:
-            self._count_round(each)
-        return rollouts
-
-    def _exchange_news(self, rollouts: Sequence[Rollout], apart: Apart) -> None:
-        """Publish a round of this learner, and count what the others have published."""
-        apart.steps[apart.rank] += sum(rollout.steps for rollout in rollouts)
-        if apart.rank and rollouts:
-            apart.rounds.append(self._round_of(rollouts))
-        for each in apart.news():
-            self._count_round(each)
-
-    def _count_round(self, each: Round) -> None:
-        episodes = [Episode(*episode) for episode in each.episodes]
-        self.tally.sampled(each.steps, episodes, each.seconds)
-
-    def _round_of(self, rollouts: Sequence[Rollout]) -> Round:
-        spent, self._unreported = self._unreported, {}
-        for rollout in rollouts:
-            for phase, seconds in rollout.seconds.items():
-                spent[phase] = spent.get(phase, 0.0) + seconds
-        return Round(
-            steps=sum(rollout.steps for rollout in rollouts),
-            episodes=[
-                (float(one.score), one.length, dict(one.metrics))
-                for rollout in rollouts
-                for one in rollout.episodes
-            ],
-            seconds=spent,
-            minibatches=_minibatches_in(
-                rollouts,
-                getattr(self._config, "minibatches", 1),
-                networks.is_recurrent(self.learner.model),
-            ),
-            is_ready=self.replay is None or self.replay.is_ready,
-            clock_s=self._clock() - self._started,
-        )
+    def _may_learn(self) -> bool:
+        return self._replay is None or self._replay.is_ready
 
     def gather(self, actors: Stream[Rollout], count: int) -> Trajectory | None:
         """Wait up to POLL_S for `count` trajectories; return them stacked, or None.
@@ -480,13 +393,14 @@ class Session(Generic[C]):
         if sum(one.width for one in self._gathered) < width:
             with self.spending("waiting"):
                 rollout = actors.take(timeout_s=POLL_S)
-            if self.apart is not None:
-                self._exchange_news([] if rollout is None else [rollout], self.apart)
+                rollouts = self.peers.exchange([] if rollout is None else [rollout], self.over)
+            if self.peers.apart is not None:
                 self.learner.optimizer.pull()  # the other learners' updates
-            if rollout is None:
+            if not rollouts:
                 self.tick()
                 return None
-            trajectory = self.count([rollout])
+            self._hooks.rollout(rollouts)
+            trajectory = rollouts[0].trajectory
             if trajectory.valid.any():
                 self._gathered.append(trajectory)
         if sum(one.width for one in self._gathered) < width:
@@ -502,18 +416,18 @@ class Session(Generic[C]):
     @property
     def env_steps(self) -> int:
         """Environment steps since the beginning of the run."""
-        if self.apart is not None:
-            return self._steps_before + int(self.apart.steps.sum())
+        if (apart := self.peers.apart) is not None:
+            return self._steps_before + int(apart.steps.sum())
         return self.tally.counters.env_steps
 
     def seconds(self) -> float:
         """Return the seconds of training, without the time between resumes."""
-        return self._clock() - self._started
+        return self._clock.seconds()
 
     @property
     def progress(self) -> float:
         """The position in the schedules of coefficients, from 0 to 1."""
-        seconds = self._last_rounds[0].clock_s if self._last_rounds else self.seconds()
+        seconds = self.peers.last[0].clock_s if self.peers.last else self.seconds()
         return self._config.progress(self.env_steps, seconds)
 
     @contextmanager
@@ -524,15 +438,13 @@ class Session(Generic[C]):
         yield
         spent = time.perf_counter() - start
         self.tally.spent(phase, spent)
-        group = self.others or self.apart
-        if group is not None and group.rank and phase == "learning":
-            self._unreported[phase] = self._unreported.get(phase, 0.0) + spent
+        self.peers.spent(phase, spent)
         if phase == "learning":
             self._learning = spent, self._waited_s(phase) - waited_s
 
     def _waited_s(self, phase: str) -> float:
-        """Return how long torch's threads have waited for a core, if `threads` needs it."""
-        return waited_s() if phase == "learning" and self.threads is not None else 0.0
+        """Return how long torch's threads have waited for a core, if that matters."""
+        return waited_s() if phase == "learning" and self._threads is not None else 0.0
 
     def learnt(self, metrics: dict[str, float], staleness: Sequence[int]) -> None:
         """Count an update; write what is due."""
@@ -544,34 +456,27 @@ class Session(Generic[C]):
         if self._recorder is not None:
             self._recorder.count_update(metrics, staleness)
             self._hooks.update(metrics)
-        if self.threads is not None and self.threads.updated(*self._learning):
-            torch.set_num_threads(self.threads.count)
+        if self._threads is not None and self._threads.updated(*self._learning):
+            torch.set_num_threads(self._threads.count)
 
     def tick(self) -> None:
         """Write what is due and start due evaluations.  Call it in each iteration of the loop."""
         if self._recorder is not None:
             self._look_at_evaluation()
-            self._begin_evaluation()
+            if self._evaluating is not None and not self._ending.is_by_hook:
+                self._evaluating.begin_if_due(self.env_steps)
             self._recorder.write_due(self.seconds())
 
     def over(self) -> bool:
         """Whether to stop: at a limit or on request.  The first reason is kept."""
-        if not self._ended:
-            self._ended = (
-                self._process.asked_to_stop
-                or limit_reached(self._config, self.tally, self.seconds())
-                if self._follows is None
-                else self._follows()
-            )
-        return bool(self._ended)
+        return self._ending.is_here()
 
     def stop(self, why: str) -> None:
         """End the run gracefully, as a limit does: for hooks.  The first reason is kept.
 
         No new evaluation starts; the end of the run waits for a running one.
         """
-        self._ended = self._ended or why
-        self._may_evaluate = False
+        self._ending.stop(why)
 
     def change(self, **coefficients: float) -> None:
         """Change coefficients for the following updates: for hooks.
@@ -606,7 +511,7 @@ class Session(Generic[C]):
 
     def _check_is_alone(self, what: str) -> None:
         # Check the config too: in `on_start` the other learners do not exist yet.
-        if learners_of(self._config) > 1 or self.apart is not None:
+        if learners_of(self._config) > 1 or not self.peers.is_alone:
             raise TrainingError(f"{what} cannot be changed in a run with several learners")
 
     def log_image(self, name: str, image: Any) -> None:
@@ -643,14 +548,14 @@ class Session(Generic[C]):
             return None
         paused: list[bytes] = []
         # With several learners, the actors of the others are not paused at the same time.
-        is_alone = self.others is None and self.apart is None
-        if isinstance(self._actors, Rounds) and path == self.folder.checkpoint and is_alone:
+        is_checkpoint = path == self.folder.checkpoint
+        if isinstance(self._actors, Rounds) and is_checkpoint and self.peers.is_alone:
             paused = self._actors.pause()
         kept: dict[str, Any] = {}
-        if self.replay is not None and path == self.folder.checkpoint:
-            kept["replay"] = self.replay.save()
-        if self._evaluations is not None:
-            kept["evaluations"] = self._evaluations.state()
+        if self._replay is not None and is_checkpoint:
+            kept["replay"] = self._replay.save()
+        if self._evaluating is not None:
+            kept["evaluations"] = self._evaluating.state()
         elif self.saved and "evaluations" in self.saved:
             kept["evaluations"] = self.saved["evaluations"]
         return kept | {
@@ -670,51 +575,37 @@ class Session(Generic[C]):
     def _evaluation_seed(self, env_steps: int) -> int:
         return seed_from(self._config.seed, 0, 0, env_steps)  # four words, so no actor's
 
-    def _begin_evaluation(self) -> None:
-        """Start an evaluation of the current policy, if one is due."""
-        evaluations = self._evaluations if self._may_evaluate else None
-        if evaluations is None or self._saveable is None or not evaluations.is_due(self.env_steps):
-            return
+    def _policy(self) -> Policy | None:
+        """Return the current policy, for an evaluation and for best.pt."""
+        if self._saveable is None:
+            return None
         self.tally.counters.seconds = self.seconds()
         content = self._checkpoint_content(self.folder.best)
-        if content is not None:
-            evaluations.begin(self.env_steps, content, self._saveable.model, self.spaces)
+        return None if content is None else Policy(content, self._saveable.model)
 
-    def _look_at_evaluation(self, timeout_s: float = 0.0) -> None:
-        """Count an evaluation, if one ends within the timeout."""
-        if self._evaluations is None or self._recorder is None:
-            return
-        if (measured := self._evaluations.look(timeout_s)) is not None:
+    def _measured(self, measured: Measured) -> None:
+        if self._recorder is not None:
             self._recorder.evaluated(measured)
             self._hooks.evaluation(measured.evaluation)
 
-    def _end_evaluations(self) -> None:
-        """Wait for the running evaluation and for one that is due, unless asked to stop."""
-        evaluations, started, has_said = self._evaluations, time.monotonic(), False
-        while evaluations is not None and not self._process.asked_to_stop:
-            self._begin_evaluation()
-            if not evaluations.is_under_way:
-                return
-            waited_s = time.monotonic() - started
-            if waited_s > evaluating.END_S:
-                self.say(f"the last evaluation has not ended in {waited_s:.0f} s: it is skipped")
-                return
-            if waited_s > SAY_AFTER_S and not has_said:
-                self.say("waiting for the last evaluation; Ctrl-C skips it")
-                has_said = True
-            self._look_at_evaluation(POLL_S)
+    def _look_at_evaluation(self) -> None:
+        if self._evaluating is not None:
+            self._evaluating.look()
 
     def _finish(self, error: BaseException | None) -> None:
         self.crashes.flush()
         now = self.seconds()
         try:
-            if error is None:
-                self._end_evaluations()
+            if error is None and self._evaluating is not None:
+                self._evaluating.end(
+                    None if self._ending.is_by_hook else self.env_steps,
+                    lambda: bool(self._process.asked_to_stop),
+                )
         finally:
             if self._recorder is not None:
                 self._recorder.finish(now, has_learner=self._saveable is not None)
         new_steps = self.env_steps - self._steps_before
-        ended = summary = self._ended
+        ended = summary = self._ending.why
         if error is not None:  # the caller prints its text
             kind = type(error).__name__
             ended, summary = f"{kind}: {error}", f"ended by {kind}"
@@ -730,54 +621,3 @@ def _array_of(numbers: Any) -> Any:
         return numbers
     on_cpu = numbers.detach().cpu()
     return (on_cpu.float() if on_cpu.dtype is torch.bfloat16 else on_cpu).numpy()
-
-
-class Process:
-    """Process-wide state that a run changes: saved when this is made, and restored at the end."""
-
-    def __init__(self) -> None:
-        self._asked = ""
-        self._is_in_main = threading.current_thread() is threading.main_thread()
-        self._threads = torch.get_num_threads()
-        self._random = torch.get_rng_state()
-        self._handlers: dict[int, Any] = {}
-
-    @property
-    def asked_to_stop(self) -> str:
-        """Why the run is asked to stop, or an empty string."""
-        if not (self._asked or self._is_in_main) and main_is_interrupted():
-            self._asked = "stopped by SIGINT"
-        return self._asked
-
-    def listen(self) -> None:
-        """Install the signal handlers; in the main thread only, where Python allows it."""
-        if self._is_in_main:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._handlers[number] = signal.signal(number, self._on_signal)
-
-    def restore(self) -> None:
-        """Restore the saved state."""
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
-        self._handlers.clear()
-        torch.set_num_threads(self._threads)
-        torch.set_rng_state(self._random)
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self._asked:
-            raise KeyboardInterrupt
-        self._asked = f"stopped by {signal.Signals(number).name}"
-
-
-def main_is_interrupted() -> bool:
-    """Whether a KeyboardInterrupt propagates through the main thread, or has ended it.
-
-    Meanwhile the main thread may wait for others: in a `finally`, or leaving a ThreadPoolExecutor.
-    """
-    main = threading.main_thread()
-    if not main.is_alive():
-        return isinstance(getattr(sys, "last_value", None), KeyboardInterrupt)
-    handled: Any = sys._current_exceptions().get(main.ident or 0)
-    # Python 3.11 returns the sys.exc_info() tuple of each thread.
-    error = handled[1] if isinstance(handled, tuple) else handled
-    return isinstance(error, KeyboardInterrupt)

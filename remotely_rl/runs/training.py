@@ -42,10 +42,12 @@ from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.learning.learner import Learner
 from remotely_rl.runs import hooks as hook
 from remotely_rl.runs import progress, ranks, replaying, run_folder
+from remotely_rl.runs.ending import limit_reached
 from remotely_rl.runs.hooks import Hook
 from remotely_rl.runs.metrics import Tally
+from remotely_rl.runs.process import Process
 from remotely_rl.runs.run_folder import RunFolder
-from remotely_rl.runs.session import Process, Result, Session, limit_reached
+from remotely_rl.runs.session import Result, Session
 from remotely_rl.supervision import env_ranks, failures
 from remotely_rl.supervision.vector import is_registered
 from remotely_rl.trees import Tree
@@ -191,21 +193,35 @@ def begin(
         made = make_learner(config, model, info, kind=learner, initial=start)
         config.check_fits(made.model, made.actions)
         sources = source, run_folder.source_of(model)
-        session = _session(algorithm, config, made.model, run, earlier, process, hooks, sources)
+        folder, saved = _folder(algorithm, config, made.model, run, earlier, sources)
+        origin = []
+        if initial is not None:
+            origin = [f"begins with the model of {initial}"]
+        elif saved is not None:
+            origin = [f"continues at {saved['counters']['env_steps']:,} steps"]
+        opening = [
+            *origin,
+            *progress.summary(made.model, info.spaces),
+            f"learning rate: {made.learning_rate}",
+            *info.warnings,
+            *config.remarks(is_own_model=model is not None),
+            *run_folder.remarks(config),
+        ]
+        session = Session(
+            algorithm,
+            config,
+            folder,
+            saved,
+            learner=made,
+            spaces=info.spaces,
+            opening=opening,
+            process=process,
+            hooks=hooks,
+        )
     except BaseException:
         process.restore()
         raise
-    session.learner, session.spaces = made, info.spaces
     run_folder.write_spaces(session.folder, info.spaces)
-    origin = [f"continues at {session.env_steps:,} steps"] if earlier else []
-    if initial is not None:
-        origin = [f"begins with the model of {initial}"]
-    session.opening = [
-        *origin,
-        *progress.summary(made.model, info.spaces), f"learning rate: {made.learning_rate}",
-        *info.warnings,
-        *config.remarks(is_own_model=model is not None), *run_folder.remarks(config),
-    ]  # fmt: skip
     if os.environ.get("REMOTELY_LOCAL") != "1":  # in local mode there is no wait to use
         import_late()
     return session
@@ -248,22 +264,25 @@ def _reopened(
     return folder, saved
 
 
-def _session(
-    algorithm: str, config: C, model: nn.Module, run: str | Path | None,
-    earlier: tuple[RunFolder, dict[str, Any]] | None, process: Process, hooks: Sequence[Hook],
+def _folder(
+    algorithm: str,
+    config: Common,
+    model: nn.Module,
+    run: str | Path | None,
+    earlier: tuple[RunFolder, dict[str, Any]] | None,
     sources: tuple[str | None, str | None],
-) -> Session[C]:  # fmt: skip
+) -> tuple[RunFolder, dict[str, Any] | None]:
+    """Return the folder of a run, new or as it is, and the checkpoint that it resumes from."""
     if earlier is None:
         path = None if run is None else Path(run)
-        folder = run_folder.create(path, algorithm, config, *sources)
-        return Session(algorithm, config, folder, process=process, hooks=hooks)
+        return run_folder.create(path, algorithm, config, *sources), None
     folder, saved = earlier
     changed = [name for name in GROUPS["Network"] if name in config.overridden]
     options = " ".join(settings.option(name, getattr(config, name)) for name in changed)
     hint = f"leave out {options}: " if changed else ""
     run_folder.check_fits(folder.checkpoint, saved["learner"]["model"], model, hint)
     run_folder.write(folder, algorithm, config, *sources)
-    return Session(algorithm, config, folder, saved, process=process, hooks=hooks)
+    return folder, saved
 
 
 def config_of(

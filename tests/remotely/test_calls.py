@@ -1,5 +1,4 @@
-"""Calls on actors: their values, order and threads.
-"""
+"""Calls on actors: their values, order and threads."""
 
 import asyncio
 import concurrent.futures

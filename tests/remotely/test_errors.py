@@ -1,5 +1,4 @@
-"""Errors of users and of the environment: each is reported clearly, and no call is lost.
-"""
+"""Errors of users and of the environment: each is reported clearly, and no call is lost."""
 
 import asyncio
 import os

@@ -1,5 +1,4 @@
-"""Log records of actors: each reaches the handlers of the owning script once, and the actor's file.
-"""
+"""Log records of actors: each reaches the handlers of the script once, and the file of the actor."""
 
 import logging
 import os

@@ -1,5 +1,4 @@
-"""A handle behaves as its object would, on each engine.
-"""
+"""A handle behaves as its object would, on each engine."""
 
 import asyncio
 import copy

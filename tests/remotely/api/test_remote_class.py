@@ -1,5 +1,4 @@
-"""A remote class still behaves as a class: for Python, its tools and its users.
-"""
+"""A remote class still behaves as a class: for Python, its tools and its users."""
 
 import abc
 import copy

@@ -45,11 +45,14 @@ class Clock:
 
 
 def session(
-    tmp_path: Path, config: Common | None = None, clock: Clock | None = None
+    tmp_path: Path,
+    config: Common | None = None,
+    clock: Clock | None = None,
+    learner: Any = None,
 ) -> training.Session[Any]:
     config = config or CONFIG
     folder = create(tmp_path / "run", "toy", config)
-    return training.Session("toy", config, folder, clock=clock or Clock())
+    return training.Session("toy", config, folder, learner=learner, clock=clock or Clock())
 
 
 def finished_run(tmp_path: Path) -> RunFolder:

@@ -43,8 +43,8 @@ def run_replay(tmp_path: Path, no_curve: None) -> Iterator[Make]:
 
         def make(**changes: Any) -> RunReplay:
             config = dataclasses.replace(CONFIG, **changes)
-            session = stack.enter_context(sessions.session(tmp_path, config))
-            session.learner = QLearner(config, model(), ACTIONS)
+            learner = QLearner(config, model(), ACTIONS)
+            session = stack.enter_context(sessions.session(tmp_path, config, learner=learner))
             return RunReplay(session)
 
         yield make
@@ -121,8 +121,8 @@ def test_n_step_and_gamma_of_a_draw_default_to_the_config(
 
 
 def test_a_gamma_changed_by_a_hook_applies_to_later_draws(tmp_path: Path) -> None:
-    with sessions.session(tmp_path, CONFIG) as session:
-        session.learner = QLearner(CONFIG, model(), ACTIONS)
+    learner = QLearner(CONFIG, model(), ACTIONS)
+    with sessions.session(tmp_path, CONFIG, learner=learner) as session:
         experience = RunReplay(session)
         experience.append([rollout()])
         session.change(gamma=0.25)

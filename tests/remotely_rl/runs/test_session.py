@@ -21,7 +21,7 @@ from remotely_rl.environments import Episode
 from remotely_rl.errors import LearnerLost, TrainingError
 from remotely_rl.learning.threads import Threads
 from remotely_rl.runs import training
-from remotely_rl.runs.session import Process
+from remotely_rl.runs.process import Process
 from remotely_rl.supervision import CrashReport
 from remotely_rl.supervision.report import Cause
 from tests.remotely_rl import toys
@@ -229,9 +229,7 @@ def test_a_schedule_by_minutes_continues_when_the_run_is_resumed(tmp_path: Path)
         assert run.progress == 1
 
 
-def test_the_number_of_threads_follows_the_last_update(
-    tmp_path: Path,
-) -> None:
+def test_the_number_of_threads_follows_the_last_update(tmp_path: Path) -> None:
     class Fewer(Threads):
         def updated(self, seconds: float, waited_s: float) -> bool:
             took.append(seconds)
@@ -243,7 +241,7 @@ def test_the_number_of_threads_follows_the_last_update(
     waited: list[float] = []
     torch.set_num_threads(2)
     with session(tmp_path) as run:
-        run.threads = Fewer(2, run.warn)
+        run.adapt_threads(Fewer(2, run.warn))
         for phase in ("learning", "waiting"):
             with run.spending(phase):
                 pass

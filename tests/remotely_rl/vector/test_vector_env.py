@@ -1,5 +1,4 @@
-"""Tests of VectorEnv with real processes: rows as in Gymnasium, crashes, calls, and its end.
-"""
+"""Tests of VectorEnv with real processes: rows as in Gymnasium, crashes, calls, and its end."""
 
 import contextlib
 import ctypes

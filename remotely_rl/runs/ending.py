@@ -1,0 +1,73 @@
+"""The clock of a run, and why the run ends."""
+
+import time
+from collections.abc import Callable
+
+from remotely_rl.config import Common
+from remotely_rl.runs.metrics import Tally
+from remotely_rl.runs.process import Process
+
+
+def limit_reached(config: Common, tally: Tally, seconds: float) -> str:
+    """Return the limit of a config that is reached, as text, or an empty string."""
+    if config.total_steps and tally.counters.env_steps >= config.total_steps:
+        return f"{config.total_steps:,} steps are done"
+    if config.minutes and seconds >= config.minutes * 60:
+        return f"{config.minutes:g} minute{' is' if config.minutes == 1 else 's are'} over"
+    if config.target is not None and tally.short_return_mean() >= config.target:
+        return f"the mean return of {config.target:g} is reached"
+    return ""
+
+
+class Clock:
+    """The seconds of training, without the time between resumes."""
+
+    def __init__(self, before_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._started = clock() - before_s
+
+    def seconds(self) -> float:
+        """Return the seconds since the run began."""
+        return self._clock() - self._started
+
+
+class Ending:
+    """The reason for which a run ends: the first that is found is kept.
+
+    Reasons are a limit of its config, a signal, a hook, and for other learners than rank 0 what
+    `follows` returns: why the run is over, or an empty string.
+
+    why          the reason, or an empty string
+    is_by_hook   whether a hook has ended the run: it starts no new evaluation then
+    """
+
+    def __init__(
+        self,
+        config: Common,
+        tally: Tally,
+        clock: Clock,
+        process: Process,
+        follows: Callable[[], str] | None,
+    ) -> None:
+        self.why = ""
+        self.is_by_hook = False
+        self._config = config
+        self._tally = tally
+        self._clock = clock
+        self._process = process
+        self._follows = follows
+
+    def is_here(self) -> bool:
+        """Whether to stop now."""
+        if not self.why:
+            self.why = self._look() if self._follows is None else self._follows()
+        return bool(self.why)
+
+    def stop(self, why: str) -> None:
+        """End the run as a limit does, for a hook."""
+        self.why = self.why or why
+        self.is_by_hook = True
+
+    def _look(self) -> str:
+        limit = limit_reached(self._config, self._tally, self._clock.seconds())
+        return self._process.asked_to_stop or limit
