@@ -6,9 +6,9 @@ simulate 10,000 workers in a loop.  state.py has the state, actors.py the life c
 reregistration.py the registration of a worker that has actors.  Peers are identified by the id of
 their session or worker.
 
-The cost of an event depends on what it touches, not on the size of the cluster (docs/lab/benchmarks.md
-has the figures).  Three events visit every worker: a module that no client used before, a request
-for the log of an actor that has ended, and a status.
+The cost of an event depends on what it touches, not on the size of the cluster (figures are in
+docs/lab/benchmarks.md).  Three events visit every worker: a module that no client used before, a
+request for the log of an actor that has ended, and a status.
 """
 
 from collections.abc import Collection, Iterable

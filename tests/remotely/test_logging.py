@@ -1,4 +1,4 @@
-"""Log records of actors: each reaches the handlers of the script once, and the file of the actor."""
+"""Log records of actors: each reaches the handlers of the script once, and its actor's file."""
 
 import logging
 import os
