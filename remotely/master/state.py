@@ -27,8 +27,9 @@ from remotely.master.wait_graph import WaitGraph
 from remotely.master.waiting import WaitingList, gang_of
 from remotely.protocol import control
 from remotely.protocol.index import Index
-from remotely.protocol.lease import EXPECTED_S, RESTARTS_WITHIN_S, Leases
+from remotely.protocol.lease import EXPECTED_S, Leases
 from remotely.protocol.resources import Resources
+from remotely.protocol.restart_limit import RestartLimit
 
 REMEMBERED_DEATHS = 10_000
 REMEMBERED_FLIGHT_RECORDS = 16  # of these deaths; each record may take 1 MiB
@@ -262,19 +263,14 @@ class Restarts:
     """
 
     def __init__(self) -> None:
-        self.begun: dict[str, deque[float]] = {}  # the times of the restarts of an actor
+        self.begun: dict[str, RestartLimit] = {}  # by actor
         self.pending: dict[str, PendingRestart] = {}
         self._of_maker: Index[str, str] = Index()  # actors in `pending`
 
     def allow(self, request: control.Request, now: float) -> bool:
         """Count a restart; return False, and do not count it, if max_restarts is reached."""
-        begun = self.begun.setdefault(request.actor, deque())
-        while begun and begun[0] <= now - RESTARTS_WITHIN_S:
-            begun.popleft()
-        if len(begun) >= request.max_restarts:
-            return False
-        begun.append(now)
-        return True
+        limit = self.begun.setdefault(request.actor, RestartLimit())
+        return limit.allow(request.max_restarts, now)
 
     def add(self, request: control.Request, obituary: control.Obituary) -> None:
         """Record that the maker is expected to request the next life."""

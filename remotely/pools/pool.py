@@ -21,7 +21,6 @@ import math
 import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import Future
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
@@ -39,7 +38,7 @@ from remotely.futures.awaitable import AwaitableFuture
 from remotely.machine.shield import Condition, RLock
 from remotely.objects.marks import retries_of
 from remotely.pools.scheduler import Scheduler, Staffing
-from remotely.protocol.lease import RESTARTS_WITHIN_S
+from remotely.protocol.restart_limit import RestartLimit
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -219,7 +218,7 @@ class _FixedSize(Staffing):
         self._count = count
         self._limit = limit
         self._place = place
-        self._losses: deque[float] = deque()
+        self._restarts = RestartLimit()
         self._replacements = 0
         self._lock = RLock()
 
@@ -243,13 +242,8 @@ class _FixedSize(Staffing):
             self._replacements -= count
 
     def member_lost(self) -> None:
-        now = time.monotonic()
         with self._lock:
-            while self._losses and self._losses[0] < now - RESTARTS_WITHIN_S:
-                self._losses.popleft()
-            if len(self._losses) < self._limit:
-                self._losses.append(now)
-                self._replacements += 1
+            self._replacements += self._restarts.allow(self._limit, time.monotonic())
 
 
 def _with_progress(

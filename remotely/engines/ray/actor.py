@@ -17,6 +17,7 @@ from remotely.calling.actor import CalledActor, EndError
 from remotely.engine import Engine
 from remotely.engines.ray.host import ROUTE_BYTES, Place, State
 from remotely.errors import ActorDied, RemotelyError, WorkerLost, doubt
+from remotely.protocol.restart_limit import RestartLimit
 
 NAMESPACE = "remotely"
 ANSWER_S = 10.0  # timeout for the state of a host; one that waits for resources does not reply
@@ -33,7 +34,7 @@ class HostedActor(CalledActor):
     route           identifies this object to one life, which handles its messages in numbered order
     number          the number of the last of these messages
     sources_sent    how many batches of sources it was sent
-    lives           the start times of the lives after the first
+    restarts        how many there were lately
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class HostedActor(CalledActor):
         self.route = b""
         self.number = 0
         self.sources_sent = 0
-        self.lives: list[float] = []
+        self.restarts = RestartLimit()
 
     @property
     def unanswered(self) -> int:

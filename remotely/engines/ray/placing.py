@@ -53,7 +53,7 @@ from remotely.machine.shield import shield
 from remotely.objects import introspection
 from remotely.protocol import control
 from remotely.protocol.control import MakerState
-from remotely.protocol.lease import PLACE_S, RESTARTS_WITHIN_S
+from remotely.protocol.lease import PLACE_S
 from remotely.protocol.resources import format_bytes
 from remotely.protocol.wire import Kind
 from remotely.reporting.cluster_status import ClientStatus
@@ -285,7 +285,8 @@ class Placing:
                 if actor.owned:
                     actor.end_with(end)
                 return
-            if not _may_restart(actor, actor.made_from.options):
+            most = actor.made_from.options.max_restarts
+            if not actor.restarts.allow(most, time.monotonic()):
                 actor.end_with(end)
                 return
             actor.life = next_life = life + 1
@@ -308,16 +309,6 @@ class Placing:
             self.on_death(actor, life, end_error(actor.name, None, error))
         else:
             self.watch(actor)
-
-
-def _may_restart(actor: HostedActor, options: Options) -> bool:
-    """Count one more life; return false if the actor has used up its restarts."""
-    now = time.monotonic()
-    actor.lives = [began for began in actor.lives if now - began < RESTARTS_WITHIN_S]
-    if len(actor.lives) >= options.max_restarts:
-        return False
-    actor.lives.append(now)
-    return True
 
 
 # --- resources ------------------------------------------------------------------------------------
