@@ -5,7 +5,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from remotely.machine import this_machine
 from remotely_rl.errors import TrainingError
 
 A = TypeVar("A")
+R = TypeVar("R")
 
 _connecting = threading.Lock()  # runs in several threads share the cluster of the first
 _own: "weakref.ref[Any] | None" = None  # the engine of the cluster that this module has started
@@ -105,3 +106,27 @@ def close(actor: Any) -> None:
     """Close an actor that may be dead."""
     with contextlib.suppress(remotely.RemotelyError):
         remotely.close(actor)
+
+
+def on_a_thread(function: Callable[[], R]) -> "Future[R]":
+    """Call a function on a thread of its own, and do not wait for it.
+
+    A daemon: it may still wait for room, or for a hung environment, when the run ends.  Not an
+    executor's, which takes no work once the main thread has ended: the run may be in another one.
+    """
+    future: Future[R] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="cluster", daemon=True).start()
+    return future
+
+
+def all_at_once(functions: Iterable[Callable[[], object]]) -> None:
+    """Call functions at the same time, and wait for all: closing a hung actor takes seconds."""
+    for call in [on_a_thread(function) for function in functions]:
+        call.exception()

@@ -12,9 +12,9 @@ Ctrl-C.
 import contextlib
 import itertools
 import queue
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Generic, TypeVar
 
 from remotely_rl.acting import cluster
@@ -120,7 +120,7 @@ class Crew(Generic[A]):
         self._crashed(actor, report_of(error, steps))
         self._remove(actor)
         if self._grows:  # another is requested already
-            threading.Thread(target=cluster.close, args=(actor,), daemon=True).start()
+            cluster.on_a_thread(partial(cluster.close, actor))
         else:
             self._request(index, instead_of=actor)
 
@@ -151,13 +151,7 @@ class Crew(Generic[A]):
         """Close the actors; their pending calls are lost."""
         self._closed = True
         self.crashes.flush()
-        # In parallel, because closing a hung actor takes seconds.  Not with a ThreadPoolExecutor,
-        # which takes no work once the main thread has ended: the run may be in another thread.
-        closing = [threading.Thread(target=cluster.close, args=(one,)) for one in self.actors]
-        for thread in closing:
-            thread.start()
-        for thread in closing:
-            thread.join()
+        cluster.all_at_once([partial(cluster.close, one) for one in self.actors])
         self.actors.clear()
 
     def _make_first(self, count: int, over: Callable[[], bool]) -> None:
@@ -211,9 +205,7 @@ class Crew(Generic[A]):
         self._requested += 1
         self.starting += 1
         self._starting.add(number.index)
-        # A daemon: it may still wait for room, or for a hung environment, when the run ends.
-        args = (number, instead_of, waits_for_room)
-        threading.Thread(target=self._make_one, args=args, daemon=True).start()
+        cluster.on_a_thread(partial(self._make_one, number, instead_of, waits_for_room))
 
     def _make_one(self, number: Number, instead_of: A | None, waits_for_room: bool) -> None:
         if instead_of is not None:

@@ -11,12 +11,12 @@ A signal handler may raise wherever this waits.  The next call then finishes the
 import contextlib
 import itertools
 import os
-import threading
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -373,7 +373,7 @@ class Hosts:
             self._report_death(seat, error)
             host = seat.release()
         if host is not None and not isinstance(error, LOST):
-            threading.Thread(target=cluster.close, args=(host,), daemon=True).start()
+            cluster.on_a_thread(partial(cluster.close, host))
 
     def _is_due(self, seat: Seat) -> bool:
         """Whether the step waits for a new host."""

@@ -6,7 +6,6 @@ A host on this machine steps through bells and shared memory, any other through 
 import contextlib
 import os
 import pickle
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -35,20 +34,6 @@ class HostFailed(Exception):
         return self.__cause__ or self
 
 
-def on_a_thread(function: Callable[[], Any]) -> "Future[Any]":
-    """Call a function on a daemon thread of its own."""
-    future: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(function())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="host", daemon=True).start()
-    return future
-
-
 class Spare:
     """A host without environments, made in advance, so that replacing a host starts no process.
 
@@ -70,7 +55,7 @@ class Spare:
         """Start making the spare, unless there is one."""
         with self._lock:
             if self._making is None and not self.is_closed and cluster.is_own():
-                self._making = on_a_thread(self.new)
+                self._making = cluster.on_a_thread(self.new)
 
     def take(self) -> Any:
         """Return the spare, or a new host if there is none."""
@@ -161,7 +146,7 @@ class Seat:
                 spare.make()
             return host
 
-        self._making = on_a_thread(made)
+        self._making = cluster.on_a_thread(made)
 
     def join(self) -> None:
         """Wait for the host that is being made.  Raises HostFailed."""
@@ -210,7 +195,7 @@ class Seat:
     def kill(self) -> None:
         """Kill the host's process, from any thread; its death is handled like any other."""
         if (host := self._host) is not None:
-            on_a_thread(partial(remotely.kill, host))
+            cluster.on_a_thread(partial(remotely.kill, host))
 
     def pop_making(self) -> "Future[Any] | None":
         """Return the future of the host that is being made, if any, for closing it."""
@@ -325,8 +310,7 @@ def end(seats: Sequence[Seat], bells: Switchboard, spare: Spare) -> None:
             ends.append(partial(cluster.close, host))
         elif making is not None:
             ends.append(partial(_close_made, making))
-    for ended in [on_a_thread(one) for one in ends]:
-        ended.exception()
+    cluster.all_at_once(ends)
     bells.close()
 
 
