@@ -52,9 +52,13 @@ class Simulator(gymnasium.Env[np.ndarray, Any]):
 def main(minutes: float = 0.5, total_steps: int = 0, steps: int = 3_000) -> None:
     # With an algorithm of the library.
     config = ppo.Config(
-        env=Simulator, minutes=minutes, total_steps=total_steps, envs_per_actor=8,
-        rollout_steps=32, step_timeout_s=1.0,
-    )  # fmt: skip
+        env=Simulator,
+        minutes=minutes,
+        total_steps=total_steps,
+        envs_per_actor=8,
+        rollout_steps=32,
+        step_timeout_s=1.0,
+    )
     result = ppo.train(config)
     print(f"mean return {result.return_mean:.2f}, {result.ended}")
 

@@ -39,9 +39,14 @@ def main(minutes: float = MINUTES) -> None:
         rollouts = actors.sample()
         count_in(learner, rollouts)
         replay = replay or Replay(
-            CONFIG.replay_rows, width * CONFIG.actors, rollouts[0].trajectory, CONFIG.n_step,
-            CONFIG.gamma, CONFIG.clips_rewards_at, CONFIG.prioritized_alpha,
-        )  # fmt: skip
+            CONFIG.replay_rows,
+            width * CONFIG.actors,
+            rollouts[0].trajectory,
+            CONFIG.n_step,
+            CONFIG.gamma,
+            CONFIG.clips_rewards_at,
+            CONFIG.prioritized_alpha,
+        )
         for number, rollout in enumerate(rollouts):
             replay.append(rollout.trajectory, column=number * width)
             ratio.appended(rollout.steps)

@@ -68,9 +68,16 @@ class Solved(Hook):
 
 def main() -> None:
     config = ppo.Config(
-        env=Corridor, actors=2, envs_per_actor=8, batch_rows=512, total_steps=200_000,
-        evaluate_every=2_000, evaluate_episodes=20, evaluate_greedy=False, reward_clip=0,
-    )  # fmt: skip
+        env=Corridor,
+        actors=2,
+        envs_per_actor=8,
+        batch_rows=512,
+        total_steps=200_000,
+        evaluate_every=2_000,
+        evaluate_episodes=20,
+        evaluate_greedy=False,
+        reward_clip=0,
+    )
     result = ppo.train(config, hooks=[Curriculum(), Solved()])
     print(f"the policy of the best evaluation is in {result.run}/best.pt")
 

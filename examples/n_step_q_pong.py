@@ -22,9 +22,15 @@ from remotely_rl.learning.parameter_server import ParameterServer, Worker
 from remotely_rl.runs.training import make_learner
 
 CONFIG = n_step_q.Config(
-    env="ALE/Pong-v5", actors=2, envs_per_actor=16, optimizer="adam", learning_rate=5e-4,
-    explore_steps=400_000, max_grad_norm=5.0, gamma=0.98,
-)  # fmt: skip
+    env="ALE/Pong-v5",
+    actors=2,
+    envs_per_actor=16,
+    optimizer="adam",
+    learning_rate=5e-4,
+    explore_steps=400_000,
+    max_grad_norm=5.0,
+    gamma=0.98,
+)
 MINUTES = 40
 
 

@@ -40,9 +40,8 @@ class Fork(gymnasium.Env[np.ndarray, Any]):
 def main(minutes: float = 0.5) -> None:
     for lstm in (0, 32):
         config = ppo.Config(
-            env=Fork, lstm=lstm, minutes=minutes, target=0.95, rollout_steps=16,
-            log_interval_s=1.0,
-        )  # fmt: skip
+            env=Fork, lstm=lstm, minutes=minutes, target=0.95, rollout_steps=16, log_interval_s=1.0
+        )
         result = ppo.train(config)
         print(f"lstm={lstm}: mean return {result.return_mean:.2f}, {result.ended}")
 

@@ -55,9 +55,14 @@ class Points(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
 
 def main(minutes: float = 1.0) -> None:
     config = ppo.Config(
-        env=Points, actors=1, envs_per_actor=256, rollout_steps=32, minutes=minutes,
-        target=-12.0, log_interval_s=2.0,
-    )  # fmt: skip
+        env=Points,
+        actors=1,
+        envs_per_actor=256,
+        rollout_steps=32,
+        minutes=minutes,
+        target=-12.0,
+        log_interval_s=2.0,
+    )
     result = ppo.train(config)
     print(f"mean return {result.return_mean:.1f}, {result.ended}")
 

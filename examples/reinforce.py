@@ -34,9 +34,15 @@ def update(learner: rl.Learner[Config], trajectory: rl.Trajectory) -> dict[str, 
     log_prob = learner.actions.log_prob(policy, rows.action)
     gradient = rl.losses.policy_gradient(log_prob, rows.advantage)
     parts = rl.actor_critic_losses(
-        gradient, log_prob, policy, value, rows, learner.actions,
-        value_coef=learner.config.value_coef, entropy_coef=0.0,
-    )  # fmt: skip
+        gradient,
+        log_prob,
+        policy,
+        value,
+        rows,
+        learner.actions,
+        value_coef=learner.config.value_coef,
+        entropy_coef=0.0,
+    )
     return learner.end_update([learner.step(parts)], batch)
 
 

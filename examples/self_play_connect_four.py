@@ -168,9 +168,11 @@ class Network(nn.Module):
         self.register_buffer("lines", lines, persistent=False)  # [cells, lines]
         move_features, units = 6 * COLUMNS, 128
         self.body = nn.Sequential(
-            nn.Linear(2 * (2 * len(cells) + len(LINES)) + move_features, units), nn.ReLU(),
-            nn.Linear(units, units), nn.ReLU(),
-        )  # fmt: skip
+            nn.Linear(2 * (2 * len(cells) + len(LINES)) + move_features, units),
+            nn.ReLU(),
+            nn.Linear(units, units),
+            nn.ReLU(),
+        )
         self.policy, self.value = nn.Linear(units + move_features, outputs), nn.Linear(units, 1)
 
     def forward(self, obs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -214,9 +216,17 @@ def play(run: Any, games: int = 200) -> dict[float, int]:
 
 def main(minutes: float = 10.0) -> None:
     config = ppo.Config(
-        env=game, minutes=minutes, envs_per_actor=128, batch_rows=4096, minibatches=8, gamma=1.0,
-        learning_rate=1e-3, learning_rate_end=1e-4, entropy_coef=0.02, entropy_coef_end=0.003,
-    )  # fmt: skip
+        env=game,
+        minutes=minutes,
+        envs_per_actor=128,
+        batch_rows=4096,
+        minibatches=8,
+        gamma=1.0,
+        learning_rate=1e-3,
+        learning_rate_end=1e-4,
+        entropy_coef=0.02,
+        entropy_coef_end=0.003,
+    )
     result = ppo.train(config, Network)
     counts = play(result.run)
     print(f"against minimax: {counts[1.0]} won, {counts[0.0]} drawn, {counts[-1.0]} lost")

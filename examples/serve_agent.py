@@ -55,9 +55,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = sys.argv[1] if len(sys.argv) > 1 else f"{folder}/run"
         if len(sys.argv) == 1:
-            config = ppo.Config(
-                env="CartPole-v1", actors=1, total_steps=20_000, learner_threads=1
-            )  # fmt: skip
+            config = ppo.Config(env="CartPole-v1", actors=1, total_steps=20_000, learner_threads=1)
             ppo.train(config, run=run)
         server = Server(run)
         games = [Game(server) for _ in range(4)]

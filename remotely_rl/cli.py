@@ -39,8 +39,13 @@ if typing.TYPE_CHECKING:  # these import torch, which takes two seconds; --help 
 Command = Callable[..., None]
 
 # Errors whose message suffices: printed without a traceback.
-EXPLAINED = (TrainingError, remotely.MasterLost, remotely.NotAllowed, remotely.VersionMismatch,
-             remotely.NoResources)  # fmt: skip
+EXPLAINED = (
+    TrainingError,
+    remotely.MasterLost,
+    remotely.NotAllowed,
+    remotely.VersionMismatch,
+    remotely.NoResources,
+)
 
 
 class Refused(click.ClickException):
@@ -107,9 +112,11 @@ def _train_command(name: str) -> click.Command:
         "--seeds", metavar="1-5", help="One run per seed, in --run DIR; then mean and interval."
     )
     @click.option(
-        "--at-once", metavar="N", type=click.IntRange(1), help="How many runs of --seeds train at"
-        " a time.  [as many as fit]",
-    )  # fmt: skip
+        "--at-once",
+        metavar="N",
+        type=click.IntRange(1),
+        help="How many runs of --seeds train at a time.  [as many as fit]",
+    )
     @click.option(
         "--address",
         metavar="ADDRESS",
@@ -177,16 +184,25 @@ def _seeds_of(
 
 
 def _train_seeds(
-    train_by: "training.Train[Any]", config: "Common", seeds: Sequence[int], at_once: int | None,
-    run: str | None, address: str | None,
-) -> None:  # fmt: skip
+    train_by: "training.Train[Any]",
+    config: "Common",
+    seeds: Sequence[int],
+    at_once: int | None,
+    run: str | None,
+    address: str | None,
+) -> None:
     from remotely_rl.runs.seeds import train as train_each  # noqa: PLC0415 - as in train_one
 
     outcomes = train_each(
-        train_by, config, seeds, _arguments("seeds", "at_once", "run"),
-        folder=None if run is None else Path(run), requested=at_once, address=address,
+        train_by,
+        config,
+        seeds,
+        _arguments("seeds", "at_once", "run"),
+        folder=None if run is None else Path(run),
+        requested=at_once,
+        address=address,
         say=click.echo,
-    )  # fmt: skip
+    )
     if any(outcome.has_failed for outcome in outcomes):
         raise click.exceptions.Exit(1)
 
@@ -344,9 +360,10 @@ def options_of(config: type, defaults: Mapping[str, Any]) -> list[click.Option]:
 
 # Fields with several values, one for each use of the option: the option, and its metavar.
 REPEATED = {
-    "env_kwargs": ("--env-arg", "NAME=VALUE"), "wrappers": ("--wrapper", "MODULE:NAME"),
+    "env_kwargs": ("--env-arg", "NAME=VALUE"),
+    "wrappers": ("--wrapper", "MODULE:NAME"),
     "evaluate_env_kwargs": ("--evaluate-env-arg", "NAME=VALUE"),
-}  # fmt: skip
+}
 
 
 def _repeated(name: str, prose: str) -> click.Option:
@@ -429,20 +446,44 @@ def train() -> None:
 
 def run_options(command: Command) -> Command:
     """Add the argument and the options of a command that loads an agent from a run folder."""
-    for decorate in reversed((
-        click.argument("run"),
-        click.option("--checkpoint", type=click.Choice(["best", "last"]), default="last",
-                     show_default=True, help="Which checkpoint of the run."),
-        click.option("--seed", default=1000, show_default=True, help="Seed of all random numbers."),
-        click.option("--model", metavar="FILE.py:NAME",
-                     help="Your own model, if the run was trained with one."),
-        click.option("--env", metavar="ENV", help="Another environment with the same spaces, or"
-                     " your own environment of the run: FILE.py:NAME."),
-        click.option("--algorithm", metavar="FILE.py:NAME", help="Your own algorithm of the run, if"
-                     " its file has moved."),
-        click.option("--steps", metavar="N", type=WHOLE, help="Stop after N steps in each"
-                     " environment; only finished episodes count.  [no limit]"),
-    )):  # fmt: skip
+    for decorate in reversed(
+        (
+            click.argument("run"),
+            click.option(
+                "--checkpoint",
+                type=click.Choice(["best", "last"]),
+                default="last",
+                show_default=True,
+                help="Which checkpoint of the run.",
+            ),
+            click.option(
+                "--seed", default=1000, show_default=True, help="Seed of all random numbers."
+            ),
+            click.option(
+                "--model",
+                metavar="FILE.py:NAME",
+                help="Your own model, if the run was trained with one.",
+            ),
+            click.option(
+                "--env",
+                metavar="ENV",
+                help="Another environment with the same spaces, or"
+                " your own environment of the run: FILE.py:NAME.",
+            ),
+            click.option(
+                "--algorithm",
+                metavar="FILE.py:NAME",
+                help="Your own algorithm of the run, if its file has moved.",
+            ),
+            click.option(
+                "--steps",
+                metavar="N",
+                type=WHOLE,
+                help="Stop after N steps in each"
+                " environment; only finished episodes count.  [no limit]",
+            ),
+        )
+    ):
         command = decorate(command)
     command.__click_params__[:0] = [  # type: ignore[attr-defined]
         _repeated("env_kwargs", "argument of the environment, besides those of the run"),
@@ -462,10 +503,19 @@ def run_options(command: Command) -> Command:
 @click.option("--envs", default=16, show_default=True, help="Games to play in parallel.")
 @click.option("--json", "as_json", is_flag=True, help="Print all numbers, for programs.")
 def evaluate(
-    run: str, checkpoint: str, seed: int, model: str | None, env: str | None,
-    algorithm: str | None, steps: int | None, episodes: int, greedy: bool | None, envs: int,
-    as_json: bool, **more: Any,
-) -> None:  # fmt: skip
+    run: str,
+    checkpoint: str,
+    seed: int,
+    model: str | None,
+    env: str | None,
+    algorithm: str | None,
+    steps: int | None,
+    episodes: int,
+    greedy: bool | None,
+    envs: int,
+    as_json: bool,
+    **more: Any,
+) -> None:
     """Play whole games with the agent of a RUN folder; print their mean raw score.
 
     Also prints the 95 % confidence interval of the mean (Student's t).  The same options give
@@ -475,9 +525,13 @@ def evaluate(
 
     with messages_for_errors():
         agent = load.load(
-            run, checkpoint, model_of(model), env_of(env), named_in("--algorithm", algorithm),
+            run,
+            checkpoint,
+            model_of(model),
+            env_of(env),
+            named_in("--algorithm", algorithm),
             **given_fields(more),
-        )  # fmt: skip
+        )
         results = []
         for mode in (False, True) if greedy is None else (greedy,):
             results.append(evaluation.measure(agent, episodes, mode, seed, envs, steps))
@@ -493,20 +547,36 @@ def evaluate(
 @click.option("--episodes", default=1, show_default=True, help="Whole games to play.")
 @click.option("--greedy/--sampled", default=False, help="As in `evaluate`.  [sampled]")
 def play(
-    run: str, checkpoint: str, seed: int, model: str | None, env: str | None,
-    algorithm: str | None, steps: int | None, video: str | None, episodes: int, greedy: bool,
+    run: str,
+    checkpoint: str,
+    seed: int,
+    model: str | None,
+    env: str | None,
+    algorithm: str | None,
+    steps: int | None,
+    video: str | None,
+    episodes: int,
+    greedy: bool,
     **more: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Watch the agent of a RUN folder play."""
     from remotely_rl.acting import evaluation  # noqa: PLC0415 - as in train_one
     from remotely_rl.agents import video as videos  # noqa: PLC0415 - as in train_one
 
     with messages_for_errors():
         played = videos.play(
-            run, video, episodes, greedy, checkpoint,
-            seed=seed, model=model_of(model), env=env_of(env),
-            algorithm=named_in("--algorithm", algorithm), steps=steps, **given_fields(more),
-        )  # fmt: skip
+            run,
+            video,
+            episodes,
+            greedy,
+            checkpoint,
+            seed=seed,
+            model=model_of(model),
+            env=env_of(env),
+            algorithm=named_in("--algorithm", algorithm),
+            steps=steps,
+            **given_fields(more),
+        )
     for number, episode in enumerate(played.episodes, 1):
         score = evaluation.plain(episode.score)
         click.echo(f"episode {number}: {score} in {episode.length:,} steps")
@@ -520,9 +590,10 @@ def play(
 @main.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option(
-    "--out", metavar="FILE.png", help="Where to draw it.  [curve.png beside the runs, or in a"
-    " single RUN]",
-)  # fmt: skip
+    "--out",
+    metavar="FILE.png",
+    help="Where to draw it.  [curve.png beside the runs, or in a single RUN]",
+)
 @click.option("--x", "over", type=click.Choice(["minutes", "steps"]), help="One panel.  [both]")
 def plot(runs: tuple[str, ...], out: str | None, over: str | None) -> None:
     """Draw the learning curves of one or more RUN folders.

@@ -147,8 +147,19 @@ def main() -> None:
     for _ in range(asked.n):
         for actors in asked.actors:
             for title, tree in trees.items():
-                words = ["train", asked.algorithm, "--env", "ALE/Pong-v5", "--total-steps", "1",
-                         "--device", asked.device, "--actors", str(actors), *more]  # fmt: skip
+                words = [
+                    "train",
+                    asked.algorithm,
+                    "--env",
+                    "ALE/Pong-v5",
+                    "--total-steps",
+                    "1",
+                    "--device",
+                    asked.device,
+                    "--actors",
+                    str(actors),
+                    *more,
+                ]
                 found.setdefault(f"{title}{actors} actors", []).append(run(tree, words))
                 if asked.json:
                     asked.json.write_text(json.dumps(found, indent=1))

@@ -218,9 +218,11 @@ def presets_beside_published() -> str:
             returns = row.measured.returns
             reached = sum(one >= task["reach"] for one in returns)
             ours = [
-                str(row.measured), f"{reached} of {len(returns)}",
-                f"{row.settings['total_steps']:,}", f"{row.measured.minutes:g}",
-            ]  # fmt: skip
+                str(row.measured),
+                f"{reached} of {len(returns)}",
+                f"{row.settings['total_steps']:,}",
+                f"{row.measured.minutes:g}",
+            ]
         rows.append([task["env"], f"`{task['algorithm']}`", task["published"], *ours])
     head = ["environment", "algorithm", "published", "ours: greedy", "seeds", "steps", "minutes"]
     return table(head, rows)

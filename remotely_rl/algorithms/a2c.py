@@ -84,8 +84,11 @@ class Config(Common):
     learner_threads: fields.LearnerThreads = 0
 
     paper: ClassVar[Mapping[str, Any]] = {
-        "random_start": 0, "rollout_steps": 5, "entropy_coef": 0.01, "image_size": 84,
-    }  # fmt: skip
+        "random_start": 0,
+        "rollout_steps": 5,
+        "entropy_coef": 0.01,
+        "image_size": 84,
+    }
 
     @property
     def rate_ratio(self) -> float:
@@ -94,9 +97,13 @@ class Config(Common):
 
 
 def compute_losses(
-    policy: Tensor, value: Tensor, rows: Transitions, config: Config, entropy_coef: float,
+    policy: Tensor,
+    value: Tensor,
+    rows: Transitions,
+    config: Config,
+    entropy_coef: float,
     actions: Actions,
-) -> Losses:  # fmt: skip
+) -> Losses:
     """Compute the policy gradient, the value loss and the entropy bonus."""
     log_prob = actions.log_prob(policy, rows.action)
     gradient = losses.policy_gradient(log_prob, rows.advantage)
@@ -113,9 +120,12 @@ def update(learner: Learner[Config], trajectory: Trajectory, progress: float) ->
 
     rollout = to_device(learner, trajectory)
     targets = returns.gae(
-        rollout.reward, rollout.discount, rollout.value,
-        valid=rollout.valid, gae_lambda=config.gae_lambda,
-    )  # fmt: skip
+        rollout.reward,
+        rollout.discount,
+        rollout.value,
+        valid=rollout.valid,
+        gae_lambda=config.gae_lambda,
+    )
     batch = make_batch(learner, rollout, targets, normalize_advantage=config.normalize_advantage)
 
     policy, value, rows = learner.forward(batch)

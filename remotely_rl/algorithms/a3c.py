@@ -84,8 +84,11 @@ class Config(Common):
     free_log_std: fields.FreeLogStd = False
 
     paper: ClassVar[Mapping[str, Any]] = {
-        "random_start": 0, "rollout_steps": 5, "entropy_coef": 0.01, "image_size": 84,
-    }  # fmt: skip
+        "random_start": 0,
+        "rollout_steps": 5,
+        "entropy_coef": 0.01,
+        "image_size": 84,
+    }
 
     def unused(self) -> dict[str, str]:
         return super().unused() | sharing.unused(self)
@@ -96,9 +99,13 @@ class Config(Common):
 
 
 def compute_losses(
-    policy: Tensor, value: Tensor, rows: Transitions, config: Config, entropy_coef: float,
+    policy: Tensor,
+    value: Tensor,
+    rows: Transitions,
+    config: Config,
+    entropy_coef: float,
     actions: Actions,
-) -> Losses:  # fmt: skip
+) -> Losses:
     """Compute the policy gradient (or PPO's clipped surrogate), value loss and entropy bonus."""
     log_prob = actions.log_prob(policy, rows.action)
     if config.clip_range:

@@ -58,9 +58,10 @@ class Config(Common):
     gamma: fields.Gamma = 0.99
     gae_lambda: fields.GaeLambda = 1.0  # V-trace's clipped c already cuts stale traces
     v_trace: Annotated[
-        bool, "V-trace targets, by the current network; no: GAE with the actors' values, which"
-              " saves a forward pass"
-    ] = True  # fmt: skip
+        bool,
+        "V-trace targets, by the current network; no: GAE with the actors' values, which"
+        " saves a forward pass",
+    ] = True
     normalize_values: fields.NormalizeValues = None
     normalize_advantage: fields.NormalizeAdvantage = True
     epochs: fields.Epochs = 3
@@ -115,9 +116,12 @@ def v_trace_batch(
         gae_lambda=learner.config.gae_lambda,
     )
     return make_batch(
-        learner, rollout, targets, start_log_prob=log_prob,
+        learner,
+        rollout,
+        targets,
+        start_log_prob=log_prob,
         normalize_advantage=learner.config.normalize_advantage,
-    )  # fmt: skip
+    )
 
 
 def update(learner: Learner[Config], trajectory: Trajectory, progress: float) -> dict[str, float]:

@@ -66,9 +66,11 @@ class Config(Common):
     epsilon: Annotated[float, "probability of a random action after explore_steps", FRACTION] = 0.01
     explore_steps: fields.ExploreSteps = 30_000
     epsilon_spread: Annotated[
-        float, "spread final epsilons from epsilon down to epsilon ** (1 + this), as in Ape-X; 0:"
-               " all the same", NOT_NEGATIVE,
-    ] = 0.0  # fmt: skip
+        float,
+        "spread final epsilons from epsilon down to epsilon ** (1 + this), as in Ape-X; 0:"
+        " all the same",
+        NOT_NEGATIVE,
+    ] = 0.0
     noisy: Annotated[bool, "explore by noisy layers, not by epsilon"] = False
     play_epsilon: fields.PlayEpsilon = 0.01
 
@@ -95,28 +97,28 @@ class Config(Common):
     weight_decay: Annotated[float, "decoupled weight decay (AdamW)", NOT_NEGATIVE] = 0.0
     target_update_interval: Annotated[
         int, "environment steps between updates of the target network", COUNT
-    ] = 2_000  # fmt: skip
+    ] = 2_000
     double: Annotated[bool, "double Q-learning: the online network chooses the next action"] = True
     dueling: Annotated[bool, "dueling heads: a state value plus advantages of actions"] = True
     atoms: Annotated[int, "atoms of the return's distribution (C51); 1: its mean", COUNT] = 1
     value_bound: Annotated[
         float, "the atoms range from minus this to this; returns beyond are clipped", NOT_NEGATIVE
-    ] = 10.0  # fmt: skip
+    ] = 10.0
     quantiles: Annotated[
         int, "quantiles of the return's distribution (QR-DQN); 1: its mean", COUNT
-    ] = 1  # fmt: skip
+    ] = 1
     reset_interval: Annotated[
         int, "updates between resets of the networks, as in BBF; 0: never", NOT_NEGATIVE
-    ] = 0  # fmt: skip
+    ] = 0
     n_step_start: Annotated[
         int | None, "n_step after a reset, annealed over recovery_updates; none: n_step", COUNT
-    ] = None  # fmt: skip
+    ] = None
     gamma_start: Annotated[
         float | None, "gamma after a reset, annealed over recovery_updates; none: gamma", FRACTION
-    ] = None  # fmt: skip
+    ] = None
     recovery_updates: Annotated[
         int, "updates after a reset over which n_step and gamma are annealed", COUNT
-    ] = 10_000  # fmt: skip
+    ] = 10_000
 
     learners: fields.Learners = 1
     learners_share: fields.LearnersShare = "gradients"
@@ -124,8 +126,11 @@ class Config(Common):
     learner_threads: fields.LearnerThreads = 0
 
     paper: ClassVar[Mapping[str, Any]] = {
-        "n_step": 1, "double": False, "dueling": False, "image_size": 84,
-    }  # fmt: skip
+        "n_step": 1,
+        "double": False,
+        "dueling": False,
+        "image_size": 84,
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()

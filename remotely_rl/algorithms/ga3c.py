@@ -87,9 +87,11 @@ class Config(Common):
     predictors: Annotated[int, "threads that answer agents, at the start", COUNT] = 1
     trainers: Annotated[int, "threads that learn, at the start", COUNT] = 1
     adjust_s: Annotated[
-        float, "seconds for which the tuner tries other numbers of agents, predictors and trainers;"
-               " 0: no tuning", NOT_NEGATIVE,
-    ] = 0.0  # fmt: skip
+        float,
+        "seconds for which the tuner tries other numbers of agents, predictors and trainers;"
+        " 0: no tuning",
+        NOT_NEGATIVE,
+    ] = 0.0
     most_agents: Annotated[int, "maximum number of agents, if adjust_s is set", COUNT] = 16
     predict_requests: Annotated[int, "maximum requests in a batch of a predictor", COUNT] = 2
     predict_wait_ms: Annotated[
@@ -123,9 +125,14 @@ class Config(Common):
     learner_threads: fields.LearnerThreads = 0
 
     paper: ClassVar[Mapping[str, Any]] = {
-        "epochs": 1, "minibatches": 1, "clip_range": 0.0, "normalize_advantage": False,
-        "target_kl": 0.0, "gae_lambda": 1.0, "image_size": 84,
-    }  # fmt: skip
+        "epochs": 1,
+        "minibatches": 1,
+        "clip_range": 0.0,
+        "normalize_advantage": False,
+        "target_kl": 0.0,
+        "gae_lambda": 1.0,
+        "image_size": 84,
+    }
 
     def unused(self) -> dict[str, str]:
         why = super().unused()
@@ -156,9 +163,13 @@ class Config(Common):
 
 
 def compute_losses(
-    policy: Tensor, value: Tensor, rows: Transitions, config: Config, entropy_coef: float,
+    policy: Tensor,
+    value: Tensor,
+    rows: Transitions,
+    config: Config,
+    entropy_coef: float,
     actions: Actions,
-) -> Losses:  # fmt: skip
+) -> Losses:
     """Compute PPO's clipped surrogate or the floored policy gradient, value loss and entropy."""
     log_prob = actions.log_prob(policy, rows.action)
     if config.clip_range:
@@ -170,9 +181,16 @@ def compute_losses(
         floored = log_prob.clamp(min=math.log(floor)) if floor else log_prob
         gradient = losses.policy_gradient(floored, rows.advantage)
     return actor_critic_losses(
-        gradient, log_prob, policy, value, rows, actions, config.value_coef, entropy_coef,
+        gradient,
+        log_prob,
+        policy,
+        value,
+        rows,
+        actions,
+        config.value_coef,
+        entropy_coef,
         config.clip_range or math.inf,
-    )  # fmt: skip
+    )
 
 
 def update(

@@ -89,7 +89,7 @@ class Config(Common):
     rho_bar_pg: Annotated[float, "clip of V-trace's rho, for the policy", NOT_NEGATIVE] = 2.0
     clip_range: Annotated[
         float, "PPO's clip of the probability ratio, to [1 - this, 1 + this]; 0: off", NOT_NEGATIVE
-    ] = 0.2  # fmt: skip
+    ] = 0.2
     normalize_values: fields.NormalizeValues = None
     normalize_advantage: fields.NormalizeAdvantage = True
     epochs: fields.Epochs = 3
@@ -109,9 +109,13 @@ class Config(Common):
     learner_threads: fields.LearnerThreads = 0
 
     paper: ClassVar[Mapping[str, Any]] = {
-        "epochs": 1, "minibatches": 1, "target_kl": 0.0, "rho_bar_pg": 1.0,
-        "normalize_advantage": False, "image_size": 84,
-    }  # fmt: skip
+        "epochs": 1,
+        "minibatches": 1,
+        "target_kl": 0.0,
+        "rho_bar_pg": 1.0,
+        "normalize_advantage": False,
+        "image_size": 84,
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -147,15 +151,23 @@ def v_trace_batch(
     )
     rho = log_rho.exp().clamp(max=config.rho_bar_pg)
     return make_batch(
-        learner, rollout, targets, old_log_prob=log_prob, weight=rho,
+        learner,
+        rollout,
+        targets,
+        old_log_prob=log_prob,
+        weight=rho,
         normalize_advantage=config.normalize_advantage,
-    )  # fmt: skip
+    )
 
 
 def compute_losses(
-    policy: Tensor, value: Tensor, rows: Transitions, config: Config, entropy_coef: float,
+    policy: Tensor,
+    value: Tensor,
+    rows: Transitions,
+    config: Config,
+    entropy_coef: float,
     actions: Actions,
-) -> Losses:  # fmt: skip
+) -> Losses:
     """Compute the three losses of section 4.2.
 
     `rows.old_log_prob` is that of the policy before the update; the advantages include rho.

@@ -73,7 +73,7 @@ class Config(Common):
     ] = 200_000
     target_every: Annotated[
         int, "environment steps between updates of the target network", COUNT
-    ] = 10_000  # fmt: skip
+    ] = 10_000
     on_policy: Annotated[bool, "SARSA: bootstrap from the action taken, not from the best"] = False
     dueling: Annotated[bool, "dueling heads: a state value plus advantages of actions"] = True
     play_epsilon: fields.PlayEpsilon = 0.01
@@ -89,8 +89,11 @@ class Config(Common):
     values_in_rewards: ClassVar[bool] = True
 
     paper: ClassVar[Mapping[str, Any]] = {
-        "random_start": 0, "rollout_steps": 5, "dueling": False, "image_size": 84,
-    }  # fmt: skip
+        "random_start": 0,
+        "rollout_steps": 5,
+        "dueling": False,
+        "image_size": 84,
+    }
 
     def unused(self) -> dict[str, str]:
         return super().unused() | sharing.unused(self)

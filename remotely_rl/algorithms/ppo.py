@@ -145,18 +145,29 @@ class Coefficients(Protocol):
 
 
 def compute_losses(
-    policy: Tensor, value: Tensor, rows: Transitions, config: Coefficients, entropy_coef: float,
+    policy: Tensor,
+    value: Tensor,
+    rows: Transitions,
+    config: Coefficients,
+    entropy_coef: float,
     actions: Actions,
-) -> Losses:  # fmt: skip
+) -> Losses:
     """Compute equation 9: the clipped surrogate, the value loss and the entropy bonus."""
     log_prob = actions.log_prob(policy, rows.action)
     surrogate = losses.clipped_surrogate(
         log_prob - rows.old_log_prob, rows.advantage, config.clip_range
     )
     return actor_critic_losses(
-        surrogate, log_prob, policy, value, rows, actions, config.value_coef, entropy_coef,
+        surrogate,
+        log_prob,
+        policy,
+        value,
+        rows,
+        actions,
+        config.value_coef,
+        entropy_coef,
         config.clip_range,
-    )  # fmt: skip
+    )
 
 
 def update(learner: Learner[Config], trajectory: Trajectory, progress: float) -> dict[str, float]:
@@ -168,16 +179,23 @@ def update(learner: Learner[Config], trajectory: Trajectory, progress: float) ->
     old_log_prob = rho = None
     rollout = to_device(learner, trajectory)
     targets = returns.gae(
-        rollout.reward, rollout.discount, rollout.value,
-        valid=rollout.valid, gae_lambda=config.gae_lambda,
-    )  # fmt: skip
+        rollout.reward,
+        rollout.discount,
+        rollout.value,
+        valid=rollout.valid,
+        gae_lambda=config.gae_lambda,
+    )
     if learner.is_newer_than(trajectory):  # sampled during the previous update
         old_log_prob = learner.log_prob(rollout)
         rho = (old_log_prob - rollout.log_prob).exp().clamp(max=RHO_BAR)
     batch = make_batch(
-        learner, rollout, targets, old_log_prob=old_log_prob, weight=rho,
+        learner,
+        rollout,
+        targets,
+        old_log_prob=old_log_prob,
+        weight=rho,
         normalize_advantage=config.normalize_advantage,
-    )  # fmt: skip
+    )
 
     steps = []
     for _ in range(config.epochs):

@@ -85,7 +85,7 @@ class Config(Common):
     tau: fields.Tau = 0.005
     policy_delay: Annotated[
         int, "critic updates per update of the policy and the target networks", COUNT
-    ] = 2  # fmt: skip
+    ] = 2
     target_noise: Annotated[
         float, "standard deviation of the noise on the target policy's actions", NOT_NEGATIVE
     ] = 0.2
@@ -100,8 +100,11 @@ class Config(Common):
     learner_threads: fields.LearnerThreads = 0
 
     paper: ClassVar[Mapping[str, Any]] = {
-        "learning_rate": 1e-3, "batch_size": 100, "replay_ratio": 100.0, "hidden": "400,300",
-    }  # fmt: skip
+        "learning_rate": 1e-3,
+        "batch_size": 100,
+        "replay_ratio": 100.0,
+        "hidden": "400,300",
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()

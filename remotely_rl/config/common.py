@@ -55,13 +55,16 @@ class Common:
     envs_per_actor: Annotated[int, "environments that each actor steps together", COUNT] = 16
     rollout_steps: fields.RolloutSteps = 64
     random_start: Annotated[
-        int, "up to this many random steps in each environment first, so that they differ",
-        NOT_NEGATIVE
-    ] = 0  # fmt: skip
+        int,
+        "up to this many random steps in each environment first, so that they differ",
+        NOT_NEGATIVE,
+    ] = 0
     probe_steps: Annotated[
-        int, "random steps in one environment before the run, to check it and initialize the"
-             " observation statistics", Range(2)
-    ] = checks.STEPS  # fmt: skip
+        int,
+        "random steps in one environment before the run, to check it and initialize the"
+        " observation statistics",
+        Range(2),
+    ] = checks.STEPS
     total_steps: Annotated[
         int, "stop after this many environment steps in all; 0: no limit", NOT_NEGATIVE
     ] = 0
@@ -72,29 +75,32 @@ class Common:
     seed: Annotated[int, "seed of all random numbers", NOT_NEGATIVE] = 1
     preset: Annotated[
         str, "base settings: auto, those tuned for env; none; paper; or another environment's"
-    ] = presets.NONE  # fmt: skip
+    ] = presets.NONE
 
     env_kwargs: Annotated[
         Mapping[str, Any], "argument of the environment, a Python literal or text; repeatable"
     ] = dataclasses.field(default_factory=dict)
     wrappers: Annotated[
-        Sequence[Wrapper | str], "wrapper around each environment, module:NAME or FILE.py:NAME;"
-                                 " repeatable, innermost first"
-    ] = ()  # fmt: skip
+        Sequence[Wrapper | str],
+        "wrapper around each environment, module:NAME or FILE.py:NAME; repeatable, innermost first",
+    ] = ()
 
     step_timeout_s: Annotated[
-        float, "timeout of an environment's step or reset, at which it is replaced; 0: no limit",
-        NOT_NEGATIVE
-    ] = watchdog.DEFAULT_S  # fmt: skip
-    max_crash_rate: Annotated[
-        float, "end the run if environments crash more often than this, per step; 1: never",
+        float,
+        "timeout of an environment's step or reset, at which it is replaced; 0: no limit",
         NOT_NEGATIVE,
-    ] = crashes.MAX_RATE  # fmt: skip
+    ] = watchdog.DEFAULT_S
+    max_crash_rate: Annotated[
+        float,
+        "end the run if environments crash more often than this, per step; 1: never",
+        NOT_NEGATIVE,
+    ] = crashes.MAX_RATE
 
     reward_clip: Annotated[
-        float | None, "clip rewards in the learner to +-this; 0: off; none: 1 in Atari games, else"
-                      " off", NOT_NEGATIVE,
-    ] = None  # fmt: skip
+        float | None,
+        "clip rewards in the learner to +-this; 0: off; none: 1 in Atari games, else off",
+        NOT_NEGATIVE,
+    ] = None
 
     anneal_steps: Annotated[
         float | None,
@@ -103,15 +109,14 @@ class Common:
         LENGTH,
     ] = None
     image_size: Annotated[
-        int | None, "scale images to this height and width; none: 42 in Atari games, else off",
+        int | None,
+        "scale images to this height and width; none: 42 in Atari games, else off",
         Range(20),
-    ] = None  # fmt: skip
-    gray: Annotated[
-        bool | None, "convert images to grayscale; none: in Atari games only"
-    ] = None  # fmt: skip
+    ] = None
+    gray: Annotated[bool | None, "convert images to grayscale; none: in Atari games only"] = None
     frame_stack: Annotated[
         int | None, "number of stacked frames; none: 4 in Atari games, else 1", COUNT
-    ] = None  # fmt: skip
+    ] = None
     sticky_actions: Annotated[
         float, "Atari: probability of repeating the previous action", FRACTION
     ] = 0.0
@@ -129,22 +134,24 @@ class Common:
         bool, "compile the learner's network with torch.compile; on a GPU with CUDA graphs"
     ] = False
     evaluate_every: Annotated[
-        int, "environment steps between evaluations, which run beside training; 0: none",
+        int,
+        "environment steps between evaluations, which run beside training; 0: none",
         NOT_NEGATIVE,
-    ] = 0  # fmt: skip
+    ] = 0
     evaluate_episodes: Annotated[int, "complete episodes of an evaluation", COUNT] = 10
     evaluate_greedy: Annotated[bool, "evaluations take the most likely action; no: they sample"] = (
         True
     )
     evaluate_env: fields.EvaluateEnv = None
     evaluate_env_kwargs: Annotated[
-        Mapping[str, Any], "argument of the environment of evaluations, besides env_kwargs if it is"
-                           " env; repeatable"
-    ] = dataclasses.field(default_factory=dict)  # fmt: skip
+        Mapping[str, Any],
+        "argument of the environment of evaluations, besides env_kwargs if it is env; repeatable",
+    ] = dataclasses.field(default_factory=dict)
     best_by: Annotated[
-        str | None, "metric that is highest in best.pt, or lowest with a minus before it; none: the"
-                    " mean return"
-    ] = None  # fmt: skip
+        str | None,
+        "metric that is highest in best.pt, or lowest with a minus before it; none: the"
+        " mean return",
+    ] = None
     log_interval_s: Annotated[float, "seconds between rows of metrics", NOT_NEGATIVE] = 5.0
     checkpoint_interval_s: Annotated[float, "seconds between checkpoints", NOT_NEGATIVE] = 120.0
 
@@ -160,9 +167,13 @@ class Common:
 
     # Fields that have no effect on a model of your own.
     of_networks: ClassVar[tuple[str, ...]] = (
-        "hidden", "activation", "network", "normalize_observations", "log_std_start",
+        "hidden",
+        "activation",
+        "network",
+        "normalize_observations",
+        "log_std_start",
         "free_log_std",
-    )  # fmt: skip
+    )
 
     # The rank of the first environment that `make_environments` makes; set by `ranked`.
     first_rank: ClassVar[int] = 0
@@ -253,8 +264,11 @@ class Common:
         why: dict[str, str] = {}
         if not self.evaluate_every:
             of_evaluations = (
-                "evaluate_episodes", "evaluate_greedy", "evaluate_env", "evaluate_env_kwargs",
-            )  # fmt: skip
+                "evaluate_episodes",
+                "evaluate_greedy",
+                "evaluate_env",
+                "evaluate_env_kwargs",
+            )
             why |= dict.fromkeys(of_evaluations, "evaluate_every is 0")
         if not is_atari(self.env):
             of_atari = ("sticky_actions", "life_loss_is_terminal")
@@ -358,9 +372,16 @@ class Common:
     ) -> Environments:
         """Make `count` environments; for `waits`, see `environments.plan`."""
         return environments.make(
-            self.env, count, self.atari, self.images, watch, waits, self.env_kwargs,
-            self._wrappers, self.first_rank,
-        )  # fmt: skip
+            self.env,
+            count,
+            self.atari,
+            self.images,
+            watch,
+            waits,
+            self.env_kwargs,
+            self._wrappers,
+            self.first_rank,
+        )
 
     @property
     def plan(self) -> environments.Plan:

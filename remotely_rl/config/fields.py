@@ -25,11 +25,11 @@ EvaluateEnv = Annotated[
 RolloutSteps = Annotated[int | None, "T, steps of each environment in a trajectory", COUNT]
 Arrivals = Annotated[
     bool, "actors are processes that dial in (remotely_rl.dial_in); more may join at any time"
-]  # fmt: skip
+]
 Sampling = Annotated[
-    str, "where actions are computed: local, central or alternating; auto: central on a GPU, else"
-         " local"
-]  # fmt: skip
+    str,
+    "where actions are computed: local, central or alternating; auto: central on a GPU, else local",
+]
 
 
 def one_way_to_sample(why: str) -> dict[str, str]:
@@ -40,22 +40,26 @@ def one_way_to_sample(why: str) -> dict[str, str]:
 
 Resets = Annotated[
     str, "when an environment resets: at_once, or in_pause, while the learner learns"
-]  # fmt: skip
+]
 Overlap = Annotated[bool, "sample the next round while learning"]
 FreeActors = Annotated[
-    int, "processes that sample; 0: as many as the cluster has room for, also on machines that join"
-         " later", NOT_NEGATIVE
-]  # fmt: skip
+    int,
+    "processes that sample; 0: as many as the cluster has room for, also on machines that join"
+    " later",
+    NOT_NEGATIVE,
+]
 BatchTrajectories = Annotated[int, "trajectories in a batch", COUNT]
 Ahead = Annotated[int, "maximum trajectories of an actor that wait to be learnt from", COUNT]
 MaxStaleness = Annotated[
-    int | None, "maximum age of experience in updates; 0: synchronous rounds, none: no limit",
+    int | None,
+    "maximum age of experience in updates; 0: synchronous rounds, none: no limit",
     NOT_NEGATIVE,
-]  # fmt: skip
+]
 ExploreSteps = Annotated[
-    float, "steps, or fraction of total_steps, over which epsilon falls from 1, after learn_from",
+    float,
+    "steps, or fraction of total_steps, over which epsilon falls from 1, after learn_from",
     LENGTH,
-]  # fmt: skip
+]
 PlayEpsilon = Annotated[
     float, "probability of a random action when a trained agent plays by sampling", FRACTION
 ]
@@ -67,9 +71,9 @@ GaeLambda = Annotated[
     float, "lambda of GAE: 1 for whole returns, 0 for one-step temporal differences", FRACTION
 ]
 NormalizeValues = Annotated[
-    bool | None, "normalize value targets by their running mean and deviation; none: if rewards are"
-                 " not clipped"
-]  # fmt: skip
+    bool | None,
+    "normalize value targets by their running mean and deviation; none: if rewards are not clipped",
+]
 NormalizeAdvantage = Annotated[bool, "scale advantages to mean 0 and standard deviation 1"]
 
 # --- losses and steps -----------------------------------------------------------------------------
@@ -87,16 +91,17 @@ LearningRateEndOrSame = Annotated[
     float | None, "learning rate at the end of the schedule; none: as at the start", NOT_NEGATIVE
 ]
 RateOrSteered = Annotated[
-    float | None, "Adam's learning rate at the start; none: 0.001, steered by target_kl",
+    float | None,
+    "Adam's learning rate at the start; none: 0.001, steered by target_kl",
     NOT_NEGATIVE,
-]  # fmt: skip
+]
 TargetKl = Annotated[
-    float | None, "steer the learning rate to this KL divergence per update; 0: anneal it; none:"
-                  " 0.01, or 0 with a learning_rate", NOT_NEGATIVE
-]  # fmt: skip
-RateRule = Annotated[
-    str, "scaling of learning rates with {cls.rate_follows}: none, sqrt or linear"
-]  # fmt: skip
+    float | None,
+    "steer the learning rate to this KL divergence per update; 0: anneal it; none:"
+    " 0.01, or 0 with a learning_rate",
+    NOT_NEGATIVE,
+]
+RateRule = Annotated[str, "scaling of learning rates with {cls.rate_follows}: none, sqrt or linear"]
 MaxGradNorm = Annotated[float, "clip the gradient's global norm to this; 0: off", NOT_NEGATIVE]
 ValueCoef = Annotated[float, "value loss coefficient", NOT_NEGATIVE]
 EntropyCoef = Annotated[float, "entropy coefficient at the start", NOT_NEGATIVE]
@@ -105,9 +110,10 @@ ClipRange = Annotated[
     float, "PPO's clip of the probability ratio, to [1 - this, 1 + this]", NOT_NEGATIVE
 ]
 ClipRangeOrNone = Annotated[
-    float, "PPO's clip of the probability ratio, to [1 - this, 1 + this]; 0: plain policy gradient",
-    NOT_NEGATIVE
-]  # fmt: skip
+    float,
+    "PPO's clip of the probability ratio, to [1 - this, 1 + this]; 0: plain policy gradient",
+    NOT_NEGATIVE,
+]
 Epochs = Annotated[int, "epochs of an update over its batch", COUNT]
 Minibatches = Annotated[int, "minibatches per epoch, each with an optimizer step", COUNT]
 Lstm = Annotated[int, "units of an LSTM before the heads; 0: none", NOT_NEGATIVE]
@@ -115,9 +121,10 @@ Lstm = Annotated[int, "units of an LSTM before the heads; 0: none", NOT_NEGATIVE
 # --- the network ----------------------------------------------------------------------------------
 
 Hidden = Annotated[
-    str | tuple[int, ...] | None, "units of each fully connected layer, such as 256,256; none:"
-    " 64,64 for vectors, 512 or 256 after convolutions"
-]  # fmt: skip
+    str | tuple[int, ...] | None,
+    "units of each fully connected layer, such as 256,256; none:"
+    " 64,64 for vectors, 512 or 256 after convolutions",
+]
 Activation = Annotated[
     str | None, "tanh, relu, elu or silu; none: tanh for vectors, relu in convolutional networks"
 ]
@@ -131,36 +138,40 @@ FreeLogStd = Annotated[
     bool, "continuous actions: log standard deviations are parameters, the same in every state"
 ]
 LogStdStart = Annotated[
-    float, "continuous actions: log standard deviation of the policy at the start",
+    float,
+    "continuous actions: log standard deviation of the policy at the start",
     Range(MIN_LOG_STD, MAX_LOG_STD),
-]  # fmt: skip
+]
 
 # --- a replay -------------------------------------------------------------------------------------
 
 ReplayRows = Annotated[int, "capacity of the replay in steps, over all environments", COUNT]
 LearnFrom = Annotated[int, "random steps before the first update", COUNT]
 ReplayRatio = Annotated[
-    float, "times that each step is drawn, on average; if equal to batch_size: one update per step",
+    float,
+    "times that each step is drawn, on average; if equal to batch_size: one update per step",
     NOT_NEGATIVE,
-]  # fmt: skip
+]
 BatchSize = Annotated[int, "steps that an update draws from the replay", COUNT]
 NStep = Annotated[int, "rewards in a target before it bootstraps", COUNT]
 PrioritizedAlpha = Annotated[
     float, "exponent of priorities, the last TD errors, in draws; 0: uniform draws", FRACTION
 ]
 PrioritizedBeta = Annotated[
-    float, "exponent of importance weights of prioritized draws; annealed to 1 over the schedule",
+    float,
+    "exponent of importance weights of prioritized draws; annealed to 1 over the schedule",
     FRACTION,
-]  # fmt: skip
+]
 Tau = Annotated[float, "step of the target networks towards the online ones per update", FRACTION]
 SaveReplay = Annotated[bool, "save the replay with each checkpoint, to resume from it"]
 
 # --- parameters shared by a sync rule -------------------------------------------------------------
 
 Sync = Annotated[
-    str, "sync rule of the workers' shared parameters (`remotely-rl rules`); its rate= replaces"
-         " learning_rate"
-]  # fmt: skip
+    str,
+    "sync rule of the workers' shared parameters (`remotely-rl rules`); its rate= replaces"
+    " learning_rate",
+]
 Accumulate = Annotated[int, "gradients that a worker sums for each push", COUNT]
 Optimizer = Annotated[
     str, "optimizer of the shared parameters, or of workers with local steps: rmsprop, adam or sgd"
@@ -170,15 +181,13 @@ RmspropEpsilon = Annotated[float, "epsilon, added to the square root of that mea
 
 # --- several learners -----------------------------------------------------------------------------
 
-Learners = Annotated[
-    int, "learner processes, each with its own device and actors", COUNT
-]  # fmt: skip
+Learners = Annotated[int, "learner processes, each with its own device and actors", COUNT]
 LearnersShare = Annotated[
     str, "what learners share: gradients (averaged), or store (parameters that each steps alone)"
-]  # fmt: skip
+]
 StepsPerPush = Annotated[
     int, "optimizer steps of a learner between its pushes to the shared store", Range(1, 4)
-]  # fmt: skip
+]
 
 
 def one_learner(why: str) -> dict[str, str]:

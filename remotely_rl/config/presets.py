@@ -55,9 +55,14 @@ class Preset(NamedTuple):
 # Small optimizer steps on large rounds, as in RL Baselines3 Zoo.  In rounds of 2,048 rows
 # LunarLander's return was 223 with a steered learning rate, and 127 with an annealed one.
 SMALL_STEPS: dict[str, Any] = {
-    "gamma": 0.999, "gae_lambda": 0.98, "batch_rows": 16_384, "minibatches": 256, "epochs": 4,
-    "learning_rate": 3e-4, "learning_rate_end": 5e-5,
-}  # fmt: skip
+    "gamma": 0.999,
+    "gae_lambda": 0.98,
+    "batch_rows": 16_384,
+    "minibatches": 256,
+    "epochs": 4,
+    "learning_rate": 3e-4,
+    "learning_rate_end": 5e-5,
+}
 # On tables of a few hundred states a steered rate rose to 0.004, and Taxi's policy collapsed.
 # Taxi's policy also settled on detours of two or four steps, unless entropy is worth 30 times the
 # default at first: 7.39 on average without, 7.60 with 10 times, of 7.93.
@@ -65,9 +70,16 @@ FALLING_RATE: dict[str, Any] = {"learning_rate": 1e-3, "learning_rate_end": 1e-4
 
 # Tianshou's settings for all of MuJoCo.
 MUJOCO: dict[str, Any] = {
-    "actors": 1, "minibatches": 32, "epochs": 10, "learning_rate": 3e-4, "learning_rate_end": 1e-5,
-    "entropy_coef": 0.0, "entropy_coef_end": 0.0, "value_coef": 0.25, "log_std_start": -0.5,
-}  # fmt: skip
+    "actors": 1,
+    "minibatches": 32,
+    "epochs": 10,
+    "learning_rate": 3e-4,
+    "learning_rate_end": 1e-5,
+    "entropy_coef": 0.0,
+    "entropy_coef_end": 0.0,
+    "value_coef": 0.25,
+    "log_std_start": -0.5,
+}
 
 # Walkers want tianshou's deviations and advantages too: without, BipedalWalker's return was 272 and
 # Walker2d's 3,168.  HalfCheetah's falls with them, from 5,190 to 4,632 (docs/lab/results.md).

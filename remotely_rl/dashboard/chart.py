@@ -5,9 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-COLOURS = (
-    "#2b6f5e", "#b5632b", "#4a62a8", "#8d4a86", "#7a7320", "#3d7f9c", "#a3382a", "#5c5f63",
-)  # fmt: skip
+COLOURS = ("#2b6f5e", "#b5632b", "#4a62a8", "#8d4a86", "#7a7320", "#3d7f9c", "#a3382a", "#5c5f63")
 LEFT, TOP, BOTTOM, RIGHT = 56, 8, 24, 10
 Values = Sequence[float | None]
 

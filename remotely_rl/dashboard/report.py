@@ -146,17 +146,32 @@ def _key(place: int, group: dict[str, Any]) -> str:
 
 
 def _table(runs: Chosen, now: float) -> str:
-    heads = ("run", "algorithm", "environment", "seed", "steps", "minutes", "steps/s", "episodes",
-             "return", "max")  # fmt: skip
+    heads = (
+        "run",
+        "algorithm",
+        "environment",
+        "seed",
+        "steps",
+        "minutes",
+        "steps/s",
+        "episodes",
+        "return",
+        "max",
+    )
     lines = []
     for name in runs.names():
         row = runs.row(name, now)
         words = [name, row["algorithm"], row["env"]]
         minutes = row["seconds"] / 60 if row["seconds"] is not None else None
         numbers = [
-            row["seed"], row["steps"], minutes, row["steps_per_s"], row["episodes"],
-            row["return_mean"], row["return_max"],
-        ]  # fmt: skip
+            row["seed"],
+            row["steps"],
+            minutes,
+            row["steps_per_s"],
+            row["episodes"],
+            row["return_mean"],
+            row["return_max"],
+        ]
         cells = [f"<td>{_text(word)}</td>" for word in words]
         cells += [f'<td class="n">{_number(number)}</td>' for number in numbers]
         lines.append(f"<tr>{''.join(cells)}</tr>")

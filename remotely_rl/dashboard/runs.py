@@ -31,9 +31,19 @@ LAST = {  # columns of the last row that the list shows
     "return_max": "rollout/return_max",
 }
 COLUMNS = (
-    "updated", "name", "algorithm", "env", "seed", "state", "steps", "seconds", "steps_per_s",
-    "episodes", "return_mean", "return_max",
-)  # fmt: skip
+    "updated",
+    "name",
+    "algorithm",
+    "env",
+    "seed",
+    "state",
+    "steps",
+    "seconds",
+    "steps_per_s",
+    "episodes",
+    "return_mean",
+    "return_max",
+)
 
 
 class NoRun(LookupError):

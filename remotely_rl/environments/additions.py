@@ -174,9 +174,13 @@ def check_is_outside(
 def reference_to(wrapper: Any) -> str | None:
     """Return the text from which any process of this machine can load a wrapper, or None."""
     if isinstance(wrapper, functools.partial):
-        func, texts = reference_to(wrapper.func), [
-            (name, repr(value), settings.text_of(value)) for name, value in wrapper.keywords.items()
-        ]  # fmt: skip
+        func, texts = (
+            reference_to(wrapper.func),
+            [
+                (name, repr(value), settings.text_of(value))
+                for name, value in wrapper.keywords.items()
+            ],
+        )
         if func is None or ")" in func or wrapper.args or None in (text for *_, text in texts):
             return None
         return f"{func}({', '.join(f'{name}={value}' for name, value, _ in texts)})"

@@ -46,9 +46,15 @@ def observes_ram(spec: EnvSpec) -> bool:
 
 # The arguments of ale-py's vector environment that no setting covers.
 VECTOR_ARGUMENTS = (
-    "full_action_space", "continuous", "continuous_action_threshold", "frameskip", "maxpool",
-    "noop_max", "use_fire_reset", "max_num_frames_per_episode",
-)  # fmt: skip
+    "full_action_space",
+    "continuous",
+    "continuous_action_threshold",
+    "frameskip",
+    "maxpool",
+    "noop_max",
+    "use_fire_reset",
+    "max_num_frames_per_episode",
+)
 
 
 def make_vector(

@@ -202,16 +202,24 @@ def _check_arguments(source: str, spec: EnvSpec, kwargs: Mapping[str, Any]) -> N
 
 
 def _native(
-    spec: EnvSpec, atari: Atari, kwargs: Mapping[str, Any], count: int, watch: Watch | None,
+    spec: EnvSpec,
+    atari: Atari,
+    kwargs: Mapping[str, Any],
+    count: int,
+    watch: Watch | None,
     first: int,
-) -> VectorEnv[Any, Any, Any]:  # fmt: skip
+) -> VectorEnv[Any, Any, Any]:
     return _watched(make_vector(spec, count, atari, kwargs), watch)
 
 
 def _whole(
-    source: Callable[..., Any], kwargs: Mapping[str, Any], images: Images, count: int,
-    watch: Watch | None, first: int,
-) -> VectorEnv[Any, Any, Any]:  # fmt: skip
+    source: Callable[..., Any],
+    kwargs: Mapping[str, Any],
+    images: Images,
+    count: int,
+    watch: Watch | None,
+    first: int,
+) -> VectorEnv[Any, Any, Any]:
     vector = source(num_envs=count, **env_ranks.arguments(source, kwargs, first))
     if not isinstance(vector, VectorEnv):
         raise TrainingError(_wrong_type(source, vector, "gymnasium.vector.VectorEnv"))
@@ -243,9 +251,15 @@ def _watched(vector: VectorEnv[Any, Any, Any], watch: Watch | None) -> VectorEnv
 
 
 def _side_by_side(
-    images: Images, waits: bool, wrappers: Sequence[Wrapper], kwargs: Mapping[str, Any],
-    make_one: Callable[..., Any], count: int, watch: Watch | None, first: int,
-) -> VectorEnv[Any, Any, Any]:  # fmt: skip
+    images: Images,
+    waits: bool,
+    wrappers: Sequence[Wrapper],
+    kwargs: Mapping[str, Any],
+    make_one: Callable[..., Any],
+    count: int,
+    watch: Watch | None,
+    first: int,
+) -> VectorEnv[Any, Any, Any]:
     def make_checked(rank: int) -> gymnasium.Env[Any, Any]:
         env = make_one(**env_ranks.arguments(make_one, kwargs, rank))
         if not isinstance(env, gymnasium.Env):

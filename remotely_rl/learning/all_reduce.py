@@ -64,9 +64,13 @@ class AllReduce:
     """See the module's docstring.  All ranks make the same calls in the same order."""
 
     def __init__(
-        self, folder: Path, rank: int, size: int, device: torch.device,
+        self,
+        folder: Path,
+        rank: int,
+        size: int,
+        device: torch.device,
         look: Callable[[], None] = lambda: None,
-    ):  # fmt: skip
+    ):
         """Wait for the other ranks, which use the same `folder`."""
         self.rank, self.size = rank, size
         self.look = look

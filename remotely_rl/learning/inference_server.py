@@ -72,9 +72,13 @@ class Server:
     """See the module's docstring.  `inference_server` makes it a remote class."""
 
     def __init__(
-        self, config: "ga3c.Config", model: nn.Module, actions: Actions, update: Update,
+        self,
+        config: "ga3c.Config",
+        model: nn.Module,
+        actions: Actions,
+        update: Update,
         scale: Sequence[float] = (),
-    ):  # fmt: skip
+    ):
         """`scale` is the state of the value scale, for a model that continues another run."""
         torch.set_num_threads(config.learner_threads or 1)
         self.config = config
@@ -174,9 +178,13 @@ class Server:
                 if gathered := self._gather(leave):
                     began = time.perf_counter()
                     self._update(
-                        self.learner, model, self._lock, stack(gathered), self.progress,
+                        self.learner,
+                        model,
+                        self._lock,
+                        stack(gathered),
+                        self.progress,
                         self._record,
-                    )  # fmt: skip
+                    )
                     with self._lock:
                         self._report.seconds["learning"] += time.perf_counter() - began
         except torch.AcceleratorError as error:

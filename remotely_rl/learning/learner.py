@@ -58,9 +58,13 @@ C = TypeVar("C", bound=Common)
 
 # The metrics of the fields of `Losses`, in order.
 METRICS = (
-    "total", "train/policy_loss", "train/value_loss", "train/entropy", "train/approx_kl",
+    "total",
+    "train/policy_loss",
+    "train/value_loss",
+    "train/entropy",
+    "train/approx_kl",
     "train/clip_fraction",
-)  # fmt: skip
+)
 
 # A steered learning rate starts here by default and changes by FACTOR per update, from BELOW times
 # the end rate to ABOVE times the start rate.
@@ -104,9 +108,12 @@ class LearningRate:
     """
 
     def __init__(
-        self, start: float, end: float | None = None, target_kl: float = 0.0,
+        self,
+        start: float,
+        end: float | None = None,
+        target_kl: float = 0.0,
         usual_end: float = Common.rate_end,
-    ):  # fmt: skip
+    ):
         """`end` defaults to the lower of `usual_end` and `start`."""
         self.start = self.value = start
         self.end = min(usual_end, start) if end is None else end
@@ -636,9 +643,12 @@ def gae_batch(learner: Learner[Any], trajectory: Trajectory, *, normalize_advant
     """
     rollout = to_device(learner, trajectory)
     targets = returns.gae(
-        rollout.reward, rollout.discount, rollout.value,
-        valid=rollout.valid, gae_lambda=learner.config.gae_lambda,
-    )  # fmt: skip
+        rollout.reward,
+        rollout.discount,
+        rollout.value,
+        valid=rollout.valid,
+        gae_lambda=learner.config.gae_lambda,
+    )
     # To steer the learning rate, KL is measured from the policy before the update.
     steers = learner.learning_rate.target_kl and learner.is_newer_than(trajectory)
     start = learner.log_prob(rollout) if steers else None
@@ -648,9 +658,16 @@ def gae_batch(learner: Learner[Any], trajectory: Trajectory, *, normalize_advant
 
 
 def actor_critic_losses(
-    gradient: Tensor, log_prob: Tensor, policy: Tensor, value: Tensor, rows: Transitions,
-    actions: Actions, value_coef: float, entropy_coef: float, clip_range: float = math.inf,
-) -> Losses:  # fmt: skip
+    gradient: Tensor,
+    log_prob: Tensor,
+    policy: Tensor,
+    value: Tensor,
+    rows: Transitions,
+    actions: Actions,
+    value_coef: float,
+    entropy_coef: float,
+    clip_range: float = math.inf,
+) -> Losses:
     """Add the value loss and the entropy bonus to a policy loss, `gradient`.
 
     `clip_range` is the policy loss's, for the metric; infinite if it has none.

@@ -271,7 +271,7 @@ class StoreOptimizer:
 
     def __init__(
         self, parameters: Sequence[nn.Parameter], store: Store, make: MakeOptimizer, every: int = 1
-    ):  # fmt: skip
+    ):
         self.store = store
         self._parameters = list(parameters)
         self._make, self._every = make, every

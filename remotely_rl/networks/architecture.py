@@ -14,8 +14,11 @@ from remotely_rl.networks.normalizer import Normalizer, Scaler
 from remotely_rl.trees import Path
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
-    "tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU,
-}  # fmt: skip
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "elu": nn.ELU,
+    "silu": nn.SiLU,
+}
 NETWORKS = ("auto", "mlp", "nature", "small", "tiny", "resnet")
 HIDDEN = (64, 64)  # default of networks for vectors
 

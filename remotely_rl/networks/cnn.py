@@ -154,8 +154,11 @@ class _ResidualBlock(nn.Module):
 
 # The names of networks in Architecture.
 CNNS: dict[str, type[CNN]] = {
-    "nature": NatureCNN, "small": SmallCNN, "tiny": TinyCNN, "resnet": ResNet,
-}  # fmt: skip
+    "nature": NatureCNN,
+    "small": SmallCNN,
+    "tiny": TinyCNN,
+    "resnet": ResNet,
+}
 
 
 def cnn_for(shape: tuple[int, ...], network: str = "auto") -> type[CNN]:

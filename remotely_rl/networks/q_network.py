@@ -41,9 +41,16 @@ class QNetwork(nn.Module):
     atoms: Tensor
 
     def __init__(
-        self, model: nn.Module, actions: int, *, is_dueling: bool, atoms: int, bound: float,
-        quantiles: int, is_masked: bool,
-    ):  # fmt: skip
+        self,
+        model: nn.Module,
+        actions: int,
+        *,
+        is_dueling: bool,
+        atoms: int,
+        bound: float,
+        quantiles: int,
+        is_masked: bool,
+    ):
         super().__init__()
         self.model = model
         self.actions = actions

@@ -36,9 +36,17 @@ LOG_SCALE_RATIO = 20.0
 
 # Settings in which the runs of one line may differ: randomness, limits and speed.
 PER_RUN = {
-    "env", "seed", "total_steps", "minutes", "target", "log_interval_s",
-    "checkpoint_interval_s", "device", "learner_threads", "compile",
-}  # fmt: skip
+    "env",
+    "seed",
+    "total_steps",
+    "minutes",
+    "target",
+    "log_interval_s",
+    "checkpoint_interval_s",
+    "device",
+    "learner_threads",
+    "compile",
+}
 
 
 class Run(NamedTuple):

@@ -39,10 +39,18 @@ if TYPE_CHECKING:
 # Fields that `Session.change` may change, because each update reads them.
 COEFFICIENTS = frozenset(
     {
-        "clip_range", "entropy_coef", "entropy_coef_end", "epochs", "gae_lambda", "gamma",
-        "learning_rate", "learning_rate_end", "minibatches", "value_coef",
+        "clip_range",
+        "entropy_coef",
+        "entropy_coef_end",
+        "epochs",
+        "gae_lambda",
+        "gamma",
+        "learning_rate",
+        "learning_rate_end",
+        "minibatches",
+        "value_coef",
     }
-)  # fmt: skip
+)
 
 
 class Hook:

@@ -58,10 +58,13 @@ class Progress:
         self._live: Live | Cell | None = None
         is_notebook = stream is None and Console().is_jupyter
         self._console = Console(
-            file=stream or sys.stdout, highlight=False, soft_wrap=True,
+            file=stream or sys.stdout,
+            highlight=False,
+            soft_wrap=True,
             # In a notebook, rich would print each line as HTML.
-            force_jupyter=False, force_terminal=False if is_notebook else None,
-        )  # fmt: skip
+            force_jupyter=False,
+            force_terminal=False if is_notebook else None,
+        )
         if is_notebook:
             self._live = Cell()
         elif self._console.is_terminal:
@@ -238,8 +241,11 @@ def describe_network(model: nn.Module) -> str:
         return type(model).__name__
     parts = [(name, part) for name, part in model.named_modules() if not name.startswith("value")]
     convolutions = sum(isinstance(part, precision.CONVOLUTIONS) for _, part in parts)
-    widths = [part.out_features for name, part in parts
-              if isinstance(part, nn.Linear) and name != "policy"]  # fmt: skip
+    widths = [
+        part.out_features
+        for name, part in parts
+        if isinstance(part, nn.Linear) and name != "policy"
+    ]
     memories = [part.hidden_size for _, part in parts if isinstance(part, nn.LSTM)]
     layers = [f"{convolutions} convolutions"] if convolutions else ["MLP"]
     words = [", ".join([*layers, *map(str, widths)]), *(f"LSTM {units}" for units in memories)]

@@ -329,9 +329,13 @@ def check(config: Common) -> None:
 
 
 def _parts(
-    session: Session[C], loop: Loop, kind: type[Learner[C]], size: int, meeting: Path,
+    session: Session[C],
+    loop: Loop,
+    kind: type[Learner[C]],
+    size: int,
+    meeting: Path,
     sharing: Sharing | None,
-) -> list[Part]:  # fmt: skip
+) -> list[Part]:
     learner, over = session.learner, Flag()
     saved = session.saved
     if saved is not None:  # the saved actors and replay are rank 0's
@@ -342,11 +346,21 @@ def _parts(
         config = dataclasses.replace(learner.config, seed=seed_from(learner.config.seed, rank))
         config = config.of_actor(rank * config.actors)
         part = Part(
-            session.algorithm, loop, kind, config, model, learner.actions,
-            learner.value_scale.moments, saved,
-            session.folder.path, meeting, rank, size, over,
+            session.algorithm,
+            loop,
+            kind,
+            config,
+            model,
+            learner.actions,
+            learner.value_scale.moments,
+            saved,
+            session.folder.path,
+            meeting,
+            rank,
+            size,
+            over,
             None if sharing is None else sharing.address,
-        )  # fmt: skip
+        )
         parts.append(part)
     return parts
 

@@ -39,8 +39,15 @@ if TYPE_CHECKING:  # the dashboard reads run folders without torch
 # Incremented when the content of a checkpoint changes, or the meaning of its numbers to a network.
 FORMAT = 3
 # If one of these settings has changed, saved environments are of no use.  `env` cannot change.
-OF_ENVIRONMENTS = ("env_kwargs", "wrappers", "image_size", "gray", "frame_stack",
-                   "sticky_actions", "life_loss_is_terminal")  # fmt: skip
+OF_ENVIRONMENTS = (
+    "env_kwargs",
+    "wrappers",
+    "image_size",
+    "gray",
+    "frame_stack",
+    "sticky_actions",
+    "life_loss_is_terminal",
+)
 MAX_NAMED = 5  # runs of a folder that an error message names
 
 

@@ -298,6 +298,12 @@ def _outcome(
         ended = ended or "a hook has ended it"
     best = counters.best_return if math.isfinite(counters.best_return) else math.nan
     return Outcome(
-        seed, ended or failed or "not over", bool(ended), bool(failed) and not ended,
-        tally.return_mean(), best, counters.env_steps, counters.seconds,
-    )  # fmt: skip
+        seed,
+        ended or failed or "not over",
+        bool(ended),
+        bool(failed) and not ended,
+        tally.return_mean(),
+        best,
+        counters.env_steps,
+        counters.seconds,
+    )

@@ -115,9 +115,17 @@ class Train(Generic[C]):
             if (result := already_over(self.algorithm, config, resume)) is not None:
                 return result
         begun = begin(
-            self.algorithm, self.Config, config, model, run, resume, self._learner, hooks, initial,
+            self.algorithm,
+            self.Config,
+            config,
+            model,
+            run,
+            resume,
+            self._learner,
+            hooks,
+            initial,
             self.source,
-        )  # fmt: skip
+        )
         with begun as session, ranks.beside(session, self._loop, self._learner):
             self._loop(session)
         return session.result

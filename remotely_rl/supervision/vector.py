@@ -227,9 +227,7 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         ):
             self._find_not_finite(infos)
         if self.copy:
-            return (
-                rows.value(True), rewards.copy(), terminated.copy(), truncated.copy(), infos,
-            )  # fmt: skip
+            return (rows.value(True), rewards.copy(), terminated.copy(), truncated.copy(), infos)
         return rows.value(False), rewards, terminated, truncated, infos
 
     def reset(

@@ -99,10 +99,16 @@ class Counters:
 
 # Optimizers whose step is proportional to their learning rate.
 PROPORTIONAL = (
-    torch.optim.SGD, torch.optim.RMSprop, torch.optim.Adam, torch.optim.AdamW,
-    torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adamax, torch.optim.Adagrad,
+    torch.optim.SGD,
+    torch.optim.RMSprop,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.Adamax,
+    torch.optim.Adagrad,
     torch.optim.Adadelta,
-)  # fmt: skip
+)
 
 
 class Stepper:

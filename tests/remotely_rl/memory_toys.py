@@ -21,10 +21,15 @@ def train(name: str, env: Any, seed: int, run: Path) -> Result:
     """Train an LSTM with an algorithm's defaults until the target or STEPS."""
     algorithm = algorithms.named(name)
     config = algorithm.Config(
-        env=env, lstm=64, target=TARGETS[env], total_steps=STEPS, seed=seed,
+        env=env,
+        lstm=64,
+        target=TARGETS[env],
+        total_steps=STEPS,
+        seed=seed,
         anneal_steps=algorithm.Config.horizon,  # most finish much earlier
-        log_interval_s=1e6, checkpoint_interval_s=1e6,
-    )  # fmt: skip
+        log_interval_s=1e6,
+        checkpoint_interval_s=1e6,
+    )
     result: Result = algorithm.train(config, run=run)
     return result
 

@@ -24,9 +24,15 @@ TAKE_LSTM = ("a2c", "ppo", "impala", "appo", "a3c")
 # Settings for short problems and one actor.
 SETTINGS: dict[str, Any] = {"actors": 1, "envs_per_actor": 16, "gamma": 0.5, "random_start": 0}
 FROM_REPLAY: dict[str, Any] = {
-    "learn_from": 500, "replay_rows": 20_000, "batch_size": 64, "explore_steps": 3000,
-    "target_update_interval": 500, "n_step": 1, "learning_rate": 1e-3, "learner_threads": 1,
-}  # fmt: skip
+    "learn_from": 500,
+    "replay_rows": 20_000,
+    "batch_size": 64,
+    "explore_steps": 3000,
+    "target_update_interval": 500,
+    "n_step": 1,
+    "learning_rate": 1e-3,
+    "learner_threads": 1,
+}
 OF_ALGORITHM: dict[str, dict[str, Any]] = {
     "a2c": {"entropy_coef": 0.003},
     "a3c": {"entropy_coef": 0.003},
@@ -240,9 +246,15 @@ def train(name: str, env: type[Toy], seed: int, run: Path, units: int = 0) -> Re
     """Train until the target or STEPS."""
     algorithm = algorithms.named(name)
     config = algorithm.Config(
-        env=env, seed=seed, target=TARGETS.get(env), total_steps=STEPS, log_interval_s=1e6,
-        checkpoint_interval_s=1e6, **SETTINGS, **OF_ALGORITHM[name],
+        env=env,
+        seed=seed,
+        target=TARGETS.get(env),
+        total_steps=STEPS,
+        log_interval_s=1e6,
+        checkpoint_interval_s=1e6,
+        **SETTINGS,
+        **OF_ALGORITHM[name],
         **({"lstm": units} if units else {}),
-    )  # fmt: skip
+    )
     result: Result = algorithm.train(config, run=run)
     return result

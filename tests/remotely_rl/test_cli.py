@@ -23,9 +23,7 @@ from remotely_rl.config import GROUPS, presets
 from remotely_rl.runs import metrics, session
 from remotely_rl.runs.training import Train
 
-TINY = [
-    "--env", "CartPole-v1", "--actors", "1", "--envs-per-actor", "2", "--rollout-steps", "5",
-]  # fmt: skip
+TINY = ["--env", "CartPole-v1", "--actors", "1", "--envs-per-actor", "2", "--rollout-steps", "5"]
 
 
 def invoke(*command: str) -> Result:
@@ -110,8 +108,14 @@ def test_every_field_is_an_option_with_its_prose_in_the_order_of_groups(
     assert list(sections) == [*groups, "Help"]
     listed = {group: re.findall(r"(?m)^  --([a-z-]+)", text) for group, text in sections.items()}
     assert listed["Start here"] == [
-        "env", "preset", "actors", "minutes", "total-steps", "learning-rate", "seed"
-    ]  # fmt: skip
+        "env",
+        "preset",
+        "actors",
+        "minutes",
+        "total-steps",
+        "learning-rate",
+        "seed",
+    ]
     assert "gamma" in listed["Learning"]
     assert "resume" in listed["Run"]
     names = [option for options in listed.values() for option in options]
@@ -138,9 +142,22 @@ def test_options_become_fields_and_the_others_keep_their_defaults(
     trained: list[tuple[impala.Config, Any]],
 ) -> None:
     done = invoke(
-        "train", "impala", "--env", "CartPole-v1", "--gamma", "0.9", "--target", "400",
-        "--no-normalize-advantage", "--actors", "3", "--max-staleness", "0", "--total-steps", "1e6",
-    )  # fmt: skip
+        "train",
+        "impala",
+        "--env",
+        "CartPole-v1",
+        "--gamma",
+        "0.9",
+        "--target",
+        "400",
+        "--no-normalize-advantage",
+        "--actors",
+        "3",
+        "--max-staleness",
+        "0",
+        "--total-steps",
+        "1e6",
+    )
     assert done.exit_code == 0, done.output
     want = impala.Config(
         env="CartPole-v1",

@@ -118,28 +118,53 @@ def test_every_name_in_the_table_of_other_libraries_is_a_field() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (dqn.Config(), ("differs from the paper, which has --n-step 1 --no-double --no-dueling"
-                       " --image-size 84")),
+        (
+            dqn.Config(),
+            (
+                "differs from the paper, which has --n-step 1 --no-double --no-dueling"
+                " --image-size 84"
+            ),
+        ),
         (dqn.Config(env="CartPole-v1", n_step=1, double=False, dueling=False), ""),
-        (rainbow.Config(env="CartPole-v1", n_step=3, epsilon=0.2),
-         "epsilon=0.2 has no effect: noisy layers explore instead of epsilon"),
-        (c51.Config(env="CartPole-v1", dueling=False, n_step=1, value_bound=50),
-         "differs from the paper, which has --no-double"),
-        (qr_dqn.Config(env="CartPole-v1", dueling=False, n_step=1, double=False, value_bound=50),
-         "value_bound=50.0 has no effect: it bounds the atoms, and atoms is 1"),
-        (td3.Config(batch_size=100, replay_ratio=100),
-         "differs from the paper, which has --learning-rate 0.001 --hidden 400,300"),
-        (sac.Config(prioritized_beta=0.5),
-         "prioritized_beta=0.5 has no effect: prioritized_alpha is 0"),
+        (
+            rainbow.Config(env="CartPole-v1", n_step=3, epsilon=0.2),
+            "epsilon=0.2 has no effect: noisy layers explore instead of epsilon",
+        ),
+        (
+            c51.Config(env="CartPole-v1", dueling=False, n_step=1, value_bound=50),
+            "differs from the paper, which has --no-double",
+        ),
+        (
+            qr_dqn.Config(env="CartPole-v1", dueling=False, n_step=1, double=False, value_bound=50),
+            "value_bound=50.0 has no effect: it bounds the atoms, and atoms is 1",
+        ),
+        (
+            td3.Config(batch_size=100, replay_ratio=100),
+            "differs from the paper, which has --learning-rate 0.001 --hidden 400,300",
+        ),
+        (
+            sac.Config(prioritized_beta=0.5),
+            "prioritized_beta=0.5 has no effect: prioritized_alpha is 0",
+        ),
         (sac.Config(prioritized_alpha=0.5, prioritized_beta=0.5), ""),
-        (sac.Config(sticky_actions=0.25),
-         "sticky_actions=0.25 has no effect: env is not an Atari game"),
-        (a3c.Config(env="CartPole-v1", random_start=0, rollout_steps=5, entropy_coef=0.01,
-                    optimizer="adam", rmsprop_decay=0.9),
-         "rmsprop_decay=0.9 has no effect: the optimizer is adam"),
+        (
+            sac.Config(sticky_actions=0.25),
+            "sticky_actions=0.25 has no effect: env is not an Atari game",
+        ),
+        (
+            a3c.Config(
+                env="CartPole-v1",
+                random_start=0,
+                rollout_steps=5,
+                entropy_coef=0.01,
+                optimizer="adam",
+                rmsprop_decay=0.9,
+            ),
+            "rmsprop_decay=0.9 has no effect: the optimizer is adam",
+        ),
     ],
     ids=lambda given: given if isinstance(given, str) else "",
-)  # fmt: skip
+)
 def test_settings_without_effect_and_deviations_from_the_paper_are_reported(
     given: Common, said: str
 ) -> None:
@@ -158,8 +183,11 @@ def test_the_preset_paper_has_the_papers_settings(name: str) -> None:
 
 def test_a_whole_number_may_be_of_any_numeric_type() -> None:
     numbers: dict[str, Any] = {
-        "total_steps": 1e6, "actors": np.int64(2), "anneal_steps": 2e3, "gamma": np.float32(0.5),
-    }  # fmt: skip
+        "total_steps": 1e6,
+        "actors": np.int64(2),
+        "anneal_steps": 2e3,
+        "gamma": np.float32(0.5),
+    }
     config = ppo.Config(**numbers)
     given = (config.total_steps, config.actors, config.anneal_steps, config.gamma)
     assert json.dumps(given) == "[1000000, 2, 2000, 0.5]"

@@ -107,7 +107,7 @@ def test_the_paper_is_a_preset_whose_image_size_applies_to_atari_only() -> None:
         (a2c.Config, "ALE/Pong-v5", "a2c has no preset 'ALE/Pong-v5', but ppo has one"),
         (sac.Config, "CartPole-v1", "there is no field 'epochs'"),
     ],
-)  # fmt: skip
+)
 def test_an_unknown_preset_and_an_unknown_field_of_a_preset_are_rejected(
     rows: None, kind: Any, name: str, said: str
 ) -> None:
@@ -142,16 +142,22 @@ def test_a_resumed_run_keeps_its_settings_and_applies_no_preset(rows: None, tmp_
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        (lambda: ppo.Config(env="CartPole-v1", preset="auto"),
-         ["preset CartPole-v1: --gamma 0.9 --total-steps 150000"]),
-        (lambda: ppo.Config(env="Taxi-v4", preset="CartPole-v1", gamma=0.5),
-         ["preset CartPole-v1: --total-steps 150000; changed: --gamma 0.5"]),
-        (lambda: a2c.Config(env="CartPole-v0", preset="auto"),
-         ["no preset of a2c for CartPole-v0, but ppo and sac have one"]),
+        (
+            lambda: ppo.Config(env="CartPole-v1", preset="auto"),
+            ["preset CartPole-v1: --gamma 0.9 --total-steps 150000"],
+        ),
+        (
+            lambda: ppo.Config(env="Taxi-v4", preset="CartPole-v1", gamma=0.5),
+            ["preset CartPole-v1: --total-steps 150000; changed: --gamma 0.5"],
+        ),
+        (
+            lambda: a2c.Config(env="CartPole-v0", preset="auto"),
+            ["no preset of a2c for CartPole-v0, but ppo and sac have one"],
+        ),
         (lambda: ppo.Config(env="CartPole-v1"), []),
         (lambda: ppo.Config(env="Taxi-v4", preset="auto"), []),
     ],
-)  # fmt: skip
+)
 def test_a_run_reports_its_preset_or_which_algorithm_has_one(
     rows: None, config: Any, said: list[str]
 ) -> None:

@@ -16,10 +16,18 @@ from tests.remotely_rl.agent_toys import Party, Roles
 
 PARTY = MultiAgent(functools.partial(Party, "ab abc abC aBc ac AC"))
 SMALL: dict[str, Any] = {
-    "env": PARTY, "actors": 1, "envs_per_actor": 2, "random_start": 0, "total_steps": 300,
-    "rollout_steps": 8, "learner_threads": 1, "log_interval_s": 0.0, "probe_steps": 8,
-    "batch_rows": 48, "train_rows": 32,
-}  # fmt: skip
+    "env": PARTY,
+    "actors": 1,
+    "envs_per_actor": 2,
+    "random_start": 0,
+    "total_steps": 300,
+    "rollout_steps": 8,
+    "learner_threads": 1,
+    "log_interval_s": 0.0,
+    "probe_steps": 8,
+    "batch_rows": 48,
+    "train_rows": 32,
+}
 REPLAYING = {"learn_from": 64, "batch_size": 32, "replay_rows": 1_000, "replay_ratio": 4.0}
 
 pytestmark = pytest.mark.usefixtures("local", "no_curve")
@@ -51,9 +59,15 @@ def test_separate_agents_learn_to_act_differently_on_equal_observations(
     tmp_path: Path,
 ) -> None:
     config = ppo.Config(
-        env=MultiAgent(Roles, separate=True), actors=1, envs_per_actor=16, batch_rows=384,
-        total_steps=10_000, learner_threads=1, probe_steps=8, target=0.9,
-    )  # fmt: skip
+        env=MultiAgent(Roles, separate=True),
+        actors=1,
+        envs_per_actor=16,
+        batch_rows=384,
+        total_steps=10_000,
+        learner_threads=1,
+        probe_steps=8,
+        target=0.9,
+    )
     result = ppo.train(config, run=tmp_path / "run")
     assert "is reached" in result.ended  # a shared policy would be right in a third of the games
 

@@ -53,11 +53,13 @@ def test_a_trained_agent_is_evaluated_and_resumed_in_spaces_of_any_kind(
 
     again = ppo.train(
         ppo.Config(
-            env=env, total_steps=first.env_steps + 500, **space_toys.SETTINGS,
+            env=env,
+            total_steps=first.env_steps + 500,
+            **space_toys.SETTINGS,
             **space_toys.OF_ALGORITHM["ppo"],
         ),
         resume=run,
-    )  # fmt: skip
+    )
     assert again.env_steps > first.env_steps
     assert again.updates > first.updates
 

@@ -65,11 +65,16 @@ def config(name: str, fails: Any, **changes: Any) -> Any:
     """Return settings of two actors with two environments each."""
     spaces = (toys.Aim.action_space,) if name == "sac" else ()
     given: dict[str, Any] = {
-        "env": functools.partial(Flaky, fails, *spaces), "actors": 2, "envs_per_actor": 2,
-        "rollout_steps": 8, "random_start": 0,
+        "env": functools.partial(Flaky, fails, *spaces),
+        "actors": 2,
+        "envs_per_actor": 2,
+        "rollout_steps": 8,
+        "random_start": 0,
         "probe_steps": 16,  # fewer than SURVIVES
-        "log_interval_s": 1e6, "checkpoint_interval_s": 1e6, **changes,
-    }  # fmt: skip
+        "log_interval_s": 1e6,
+        "checkpoint_interval_s": 1e6,
+        **changes,
+    }
     if name not in ("a3c", "n_step_q"):
         given |= {"learner_threads": 1, "device": "cpu"}
     if name == "ga3c":

@@ -78,9 +78,14 @@ ONE_STEP = [1 + GAMMA * 3.0, 0 + GAMMA * 7.0]
 @pytest.mark.parametrize("double", [False, True])
 def test_a_target_of_dqn_takes_the_best_of_the_legal_actions_at_a_time_limit(double: bool) -> None:
     config = dqn.Config(
-        env=Turns, envs_per_actor=2, rollout_steps=12, gamma=GAMMA, dueling=False, double=double,
+        env=Turns,
+        envs_per_actor=2,
+        rollout_steps=12,
+        gamma=GAMMA,
+        dueling=False,
+        double=double,
         device="cpu",
-    )  # fmt: skip
+    )
     model = made(config)
     rows = remotely.local(QActor, config, model, 5).sample().trajectory
     replay = Replay(64, 2, rows, n_step=1, gamma=GAMMA)
@@ -96,9 +101,15 @@ def test_a_target_of_dqn_takes_the_best_of_the_legal_actions_at_a_time_limit(dou
 
 def test_a_target_of_n_step_q_takes_the_best_of_the_legal_actions_at_a_time_limit() -> None:
     config = n_step_q.Config(
-        env=Turns, envs_per_actor=2, rollout_steps=12, gamma=GAMMA, gae_lambda=0.0, dueling=False,
-        random_start=0, reward_clip=0.0,
-    )  # fmt: skip
+        env=Turns,
+        envs_per_actor=2,
+        rollout_steps=12,
+        gamma=GAMMA,
+        gae_lambda=0.0,
+        dueling=False,
+        random_start=0,
+        reward_clip=0.0,
+    )
     work = n_step_q.make_work(config, made(config), 5)
     rows = work.actor.sample().trajectory
 

@@ -23,15 +23,27 @@ def main(to: page.Section, doc: str | None) -> int:
     parser = command_line.parser(bench.command, doc)
     names = [*bench.parts, *bench.systems]
     parser.add_argument("--quick", action="store_true", help="one short round without slow peers")
-    parser.add_argument("--only", nargs="+", metavar="NAME", default=[], choices=names,
-                        help=f"only these parts and systems: {', '.join(names)}")  # fmt: skip
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        metavar="NAME",
+        default=[],
+        choices=names,
+        help=f"only these parts and systems: {', '.join(names)}",
+    )
     parser.add_argument("--rounds", type=int, help=f"by default {bench.rounds}, with --quick 1")
-    parser.add_argument("--minutes", type=float, default=math.inf, metavar="M",
-                        help="end after M minutes, without the remaining turns")  # fmt: skip
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=math.inf,
+        metavar="M",
+        help="end after M minutes, without the remaining turns",
+    )
     if bench.devices:
         parser.add_argument("--device", choices=bench.devices, default=bench.devices[0])
-    parser.add_argument("--json", type=Path, metavar="FILE",
-                        help="write every value to FILE after each turn")  # fmt: skip
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write every value to FILE after each turn"
+    )
     parser.add_argument(
         "--read", type=Path, metavar="FILE", help="show the run in FILE; measure nothing"
     )

@@ -70,9 +70,17 @@ class MadeUp:
         kind = ("Player", "Learner", "ReplayShard", "Evaluator")[n % 4]
         name, actor = f"{kind}-{n}", f"{n:032x}"
         location = control.Location(
-            actor=actor, name=name, class_name=kind, life=0, pid=1000 + n, host=machine,
-            machine=machine, ipc="", tcp="", public_key=b"",
-        )  # fmt: skip
+            actor=actor,
+            name=name,
+            class_name=kind,
+            life=0,
+            pid=1000 + n,
+            host=machine,
+            machine=machine,
+            ipc="",
+            tcp="",
+            public_key=b"",
+        )
         request = control.Request(
             actor=actor, name=name, class_name=kind, owner="", job="", python="3.11"
         )

@@ -84,9 +84,14 @@ class Run:
         """Return the seconds of a value there, and back, over a plain connection."""
         with self.raw_server(how):
             process = self.place.popen(
-                0, "tools.bench_network.raw", how, "send", address_of(1),
-                str(self.size.nbytes), str(self.size.times),
-            )  # fmt: skip
+                0,
+                "tools.bench_network.raw",
+                how,
+                "send",
+                address_of(1),
+                str(self.size.nbytes),
+                str(self.size.times),
+            )
             report = _read(process)
         return statistics.median(report["there_s"]), statistics.median(report["back_s"])
 
@@ -99,8 +104,11 @@ class Run:
         with self.place.ray(PEERS.parent / "ray", of_ray.PORT):
             done = subprocess.run(
                 self.place.command(0, str(PEERS), of_ray.__file__, head, *size),
-                env=self.place.environment(0), stdout=subprocess.PIPE, text=True, check=True,
-            )  # fmt: skip
+                env=self.place.environment(0),
+                stdout=subprocess.PIPE,
+                text=True,
+                check=True,
+            )
         report = json.loads(done.stdout.splitlines()[-1])
         one, every = (statistics.median(report[key]) for key in ("one_s", "all_s"))
         return f"Ray {1000 * every:.0f} ms, to one {1000 * one:.0f} ms"
@@ -210,10 +218,19 @@ def many(run: Run) -> list[Line]:
 def loss(run: Run) -> list[Line]:
     """Measure on a separate line between machines 0 and 1, with a separate cluster."""
     carrier = subprocess.Popen(
-        [sys.executable, "-m", "tools.bench_network.lossy",
-         name_of(0), f"{BAD_LINE}.1", name_of(1), f"{BAD_LINE}.2", "1", "50"],
+        [
+            sys.executable,
+            "-m",
+            "tools.bench_network.lossy",
+            name_of(0),
+            f"{BAD_LINE}.1",
+            name_of(1),
+            f"{BAD_LINE}.2",
+            "1",
+            "50",
+        ],
         stdout=subprocess.PIPE,
-    )  # fmt: skip
+    )
     try:
         assert carrier.stdout is not None
         carrier.stdout.readline()
@@ -223,8 +240,17 @@ def loss(run: Run) -> list[Line]:
         place.remotely(0, "start", "--host", f"{BAD_LINE}.1", "--port", other, "--cpus", "0")
         try:
             key = str(home / "keys" / "worker.key")
-            place.remotely(1, "join", f"{BAD_LINE}.1:{other}", "--key", key, "--cpus", "2",
-                           "--host", f"{BAD_LINE}.2")  # fmt: skip
+            place.remotely(
+                1,
+                "join",
+                f"{BAD_LINE}.1:{other}",
+                "--key",
+                key,
+                "--cpus",
+                "2",
+                "--host",
+                f"{BAD_LINE}.2",
+            )
             master = f"{BAD_LINE}.1:{other}"
             report = _read(run.start_client("calls", 2_000_000, run.size.calls, master))
         finally:
@@ -259,8 +285,14 @@ CPUS = {"machines": 1}  # of each machine, so each has one member of the group
 def main() -> int:
     parser = command_line.parser("python -m tools.bench_network", __doc__)
     parser.add_argument("--quick", action="store_true", help="small values, a few times")
-    parser.add_argument("--only", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW",
-                        help=f"only these rows: {', '.join(ROWS)}")  # fmt: skip
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=ROWS,
+        default=list(ROWS),
+        metavar="ROW",
+        help=f"only these rows: {', '.join(ROWS)}",
+    )
     parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}")
     options = parser.parse_args()
     if why := spaces.why_not():

@@ -38,8 +38,20 @@ class Spaces:
         for number in self.machines:
             space = name_of(number)
             _ip("netns", "add", space)
-            _ip("link", "add", f"to{number}", "netns", self._switch, "type", "veth",
-                "peer", "name", "line", "netns", space)  # fmt: skip
+            _ip(
+                "link",
+                "add",
+                f"to{number}",
+                "netns",
+                self._switch,
+                "type",
+                "veth",
+                "peer",
+                "name",
+                "line",
+                "netns",
+                space,
+            )
             _ip("-n", self._switch, "link", "set", f"to{number}", "master", "bridge", "up")
             _ip("-n", space, "addr", "add", f"{address_of(number)}/24", "dev", "line")
             _ip("-n", space, "link", "set", "line", "up")
@@ -53,8 +65,9 @@ class Spaces:
             key = self.home(number) / "worker.key"
             shutil.copy(self.home(0) / "keys" / "worker.key", key)
             key.chmod(0o600)
-            self.remotely(number, "join", f"{address_of(0)}:{PORT}", "--key", str(key),
-                          "--cpus", str(cpus))  # fmt: skip
+            self.remotely(
+                number, "join", f"{address_of(0)}:{PORT}", "--key", str(key), "--cpus", str(cpus)
+            )
 
     def shape(self, rate: str) -> None:
         """Limit each line to this rate in both directions; "" for no limit."""
@@ -109,22 +122,36 @@ class Spaces:
         nodes = []
         try:
             for number in self.machines:
-                first = ["--head", "--port", port, "--include-dashboard", "false",
-                     "--temp-dir", str(folder)]  # fmt: skip
+                first = [
+                    "--head",
+                    "--port",
+                    port,
+                    "--include-dashboard",
+                    "false",
+                    "--temp-dir",
+                    str(folder),
+                ]
                 words = first if number == 0 else ["--address", head]
                 nodes.append(
                     subprocess.Popen(
                         self.command(
-                            number, str(program), "start", *words, "--block",
-                            "--node-ip-address", address_of(number),
-                            "--num-cpus", str(min(number, 1)),
-                            "--object-store-memory", str(RAY_STORE_BYTES),
+                            number,
+                            str(program),
+                            "start",
+                            *words,
+                            "--block",
+                            "--node-ip-address",
+                            address_of(number),
+                            "--num-cpus",
+                            str(min(number, 1)),
+                            "--object-store-memory",
+                            str(RAY_STORE_BYTES),
                         ),
                         env=self.environment(number),
                         stdout=subprocess.DEVNULL,
                         stderr=subprocess.DEVNULL,
                     )
-                )  # fmt: skip
+                )
                 time.sleep(RAY_START_S)  # simultaneous starts race for files in /tmp
             yield
         finally:

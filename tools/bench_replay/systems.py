@@ -36,9 +36,12 @@ def alone(side: int, rows: str, prioritised: float, row_bytes: int) -> tuple[Row
             f"prioritised_{side}_per_s",
             (at_least(prioritised, Term("ours", "uniform", uniform)),),
         ),
-        Row(f"{side}x{side}, a million rows in memory", f"million_{side}_bytes",
-            (at_most(row_bytes * 1e6),)),
-    )  # fmt: skip
+        Row(
+            f"{side}x{side}, a million rows in memory",
+            f"million_{side}_bytes",
+            (at_most(row_bytes * 1e6),),
+        ),
+    )
 
 
 ROWS = (
@@ -96,29 +99,42 @@ SYSTEMS = {
         " alpha 0.5",
     ),
     "take": System(
-        "numpy.take", OWN, "numpy", is_limit=True,
+        "numpy.take",
+        OWN,
+        "numpy",
+        is_limit=True,
         note="of 512 stacks of frames, which lie in one array as large as all frames",
     ),
-    "copy": System("a copy of the files", OWN, "", is_limit=True,
-        note="shutil.copyfile and fsync of 1.8 GB"),
+    "copy": System(
+        "a copy of the files", OWN, "", is_limit=True, note="shutil.copyfile and fsync of 1.8 GB"
+    ),
     "sb3": System(
-        "stable_baselines3 ReplayBuffer", PEERS, "stable-baselines3",
+        "stable_baselines3 ReplayBuffer",
+        PEERS,
+        "stable-baselines3",
         note="64 environments; it keeps stacks of 4 frames, and the next ones beside",
     ),
     "cpprb": System(
-        "cpprb ReplayBuffer", PEERS, "cpprb",
+        "cpprb ReplayBuffer",
+        PEERS,
+        "cpprb",
         note='`next_of="obs"`, `stack_compress="obs"`; returns numpy arrays',
     ),
     "torchrl": System(
-        "torchrl replay buffers", PEERS_TORCHRL, "torchrl",
+        "torchrl replay buffers",
+        PEERS_TORCHRL,
+        "torchrl",
         note="LazyTensorStorage; by priority it keeps stacks and the next ones; CatFrames rebuilds"
         " stacks of single frames, by its `make_rb_transform_and_sampler`",
     ),
-}  # fmt: skip
+}
 
 OURS, SB3, CPPRB, TORCHRL = (
-    "ours/replay.py", "peers/of_sb3.py", "peers/of_cpprb.py", "peers/of_torchrl.py"
-)  # fmt: skip
+    "ours/replay.py",
+    "peers/of_sb3.py",
+    "peers/of_cpprb.py",
+    "peers/of_torchrl.py",
+)
 
 PARTS: dict[str, dict[str, str]] = {
     "alone_84": {"take": "peers/of_numpy.py", "ours": OURS},

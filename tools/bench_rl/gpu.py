@@ -27,12 +27,18 @@ PLAIN = Term("plain", "the plain loop", "plain_84_ppo_per_s")
 WITH_15 = Term("ours", "with 15 actors", "pong_actors_15_steps")
 
 ROWS = (
-    Row("ale-py's vector environment, 256 games on all threads", "plain_84_emulators_per_s",
-        of="plain"),
+    Row(
+        "ale-py's vector environment, 256 games on all threads",
+        "plain_84_emulators_per_s",
+        of="plain",
+    ),
     Row("the same with a batched inference a step", "plain_84_inference_per_s", of="plain"),
     Row("a plain PPO loop around that", PLAIN.figure, of="plain"),
-    Row("PPO, Nature CNN, `sampling=alternating`", "alternating_84_per_s",
-        (at_least(24_000), at_least(1.4, PLAIN))),
+    Row(
+        "PPO, Nature CNN, `sampling=alternating`",
+        "alternating_84_per_s",
+        (at_least(24_000), at_least(1.4, PLAIN)),
+    ),
     Row("the same, `sampling=central`", "central_84_per_s", beside=(PLAIN,)),
     Row("the same, `sampling=local`, `overlap`", "local_84_per_s", beside=(PLAIN,)),
     Row("Stable-Baselines3's PPO, three epochs of 2,048", "sb3_ppo_84_per_s", of="sb3"),
@@ -41,16 +47,18 @@ ROWS = (
     Row("to the first step, 15 actors", "first_step_15_s"),
     Row("IMPALA, deep residual network", "impala_84_per_s", (at_least(15_000),)),
     Row("DQN, each step learnt from 8 times", "dqn_84_per_s", (at_least(4 * 1_670),)),
-    Row("epsilon-Rainbow, each step learnt from 8 times", "rainbow_84_per_s",
-        (at_least(4 * 980),)),
+    Row("epsilon-Rainbow, each step learnt from 8 times", "rainbow_84_per_s", (at_least(4 * 980),)),
     Row("Pong to 18 with 15 actors, steps", WITH_15.figure),
     *(
-        Row(f"with {count}", f"pong_actors_{count}_steps",
-            (at_most(1.5, WITH_15), at_least(1 / 1.5, WITH_15)))
+        Row(
+            f"with {count}",
+            f"pong_actors_{count}_steps",
+            (at_most(1.5, WITH_15), at_least(1 / 1.5, WITH_15)),
+        )
         for count in sorted(ACTORS)[:-1]
     ),
     Row("Breakout to 400", "breakout_400_s", (at_most(600),)),
-)  # fmt: skip
+)
 
 PARTS: dict[str, dict[str, str]] = {
     "plain_84": {"plain": "peers/of_plain.py"},

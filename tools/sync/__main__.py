@@ -31,8 +31,9 @@ def simulated(simulations: list[Run], simulate: Simulate, processes: int, file: 
             print(
                 f"{run.panel}, {run.spec}: loss {last.metrics['loss']:.4f}, accuracy"
                 f" {last.metrics['accuracy']:.4f}",
-                file=sys.stderr, flush=True,
-            )  # fmt: skip
+                file=sys.stderr,
+                flush=True,
+            )
     page.write(file, done)
 
 

@@ -27,9 +27,14 @@ ROUNDS = 3
 BATCH = 32
 LITTLE = 1000  # numbers of a small push
 SPECS = (
-    "asynchronous", "synchronous", "semi_async:n=2,counted=8,weak=12", "stale_synchronous",
-    "sasgd", "fasgd", "delay_compensated",
-)  # fmt: skip
+    "asynchronous",
+    "synchronous",
+    "semi_async:n=2,counted=8,weak=12",
+    "stale_synchronous",
+    "sasgd",
+    "fasgd",
+    "delay_compensated",
+)
 NEARLY_NOTHING = f"`{SPECS[0]}`, {LITTLE:,} numbers pushed"
 
 
@@ -40,11 +45,18 @@ class Network:
         torch.manual_seed(0)
         self.flat = Flat(
             nn.Sequential(
-                nn.Conv2d(4, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU(),
-                nn.Conv2d(64, 64, 3), nn.ReLU(), nn.Flatten(), nn.Linear(3136, 512), nn.ReLU(),
+                nn.Conv2d(4, 32, 8, 4),
+                nn.ReLU(),
+                nn.Conv2d(32, 64, 4, 2),
+                nn.ReLU(),
+                nn.Conv2d(64, 64, 3),
+                nn.ReLU(),
+                nn.Flatten(),
+                nn.Linear(3136, 512),
+                nn.ReLU(),
                 nn.Linear(512, 7),
             )
-        )  # fmt: skip
+        )
         self.x = torch.randn(BATCH, 4, 84, 84, generator=torch.Generator().manual_seed(seed))
 
     def gradient(self, parameters: Tensor, broadcast: Any = None) -> Tensor:

@@ -149,8 +149,9 @@ def _mean(curve: Curve, name: str) -> float:
 def grouped(rows: Sequence[list[str]]) -> list[list[str]]:
     """Return the rows, with the name of a group only in its first row."""
     names = [None, *(row[0] for row in rows)]
-    return [["" if row[0] == name else row[0], *row[1:]]
-            for row, name in zip(rows, names, strict=False)]  # fmt: skip
+    return [
+        ["" if row[0] == name else row[0], *row[1:]] for row, name in zip(rows, names, strict=False)
+    ]
 
 
 def _first(curve: Curve) -> str:

@@ -40,24 +40,26 @@ def clients() -> list[Run]:
     """Return the runs with 250 to 10,000 clients, the long ones first."""
     return [
         Run(
-            f"{many} clients", spec,
+            f"{many} clients",
+            spec,
             dataclasses.replace(PAPER, clients=many, batch=128),
         )
         for many in reversed(MANY)
         for spec in (FASGD, SASGD)
-    ]  # fmt: skip
+    ]
 
 
 def combinations() -> list[Run]:
     """Return the runs of 128 images at a time, from few clients and from many."""
     return [
         Run(
-            f"batch {batch}, {some} clients", spec,
+            f"batch {batch}, {some} clients",
+            spec,
             dataclasses.replace(PAPER, clients=some, batch=batch),
         )
         for batch, some in COMBINATIONS
         for spec in (FASGD, SASGD)
-    ]  # fmt: skip
+    ]
 
 
 def gates() -> list[Run]:

@@ -58,15 +58,22 @@ class Task(NamedTuple):
 
 
 CARTPOLE: dict[str, Any] = {
-    "envs_per_actor": 2, "rollout_steps": 8, "random_start": 0,
-    "entropy_coef": 0.0, "entropy_coef_end": 0.0, "gae_lambda": 0.9, "gamma": 0.98,
+    "envs_per_actor": 2,
+    "rollout_steps": 8,
+    "random_start": 0,
+    "entropy_coef": 0.0,
+    "entropy_coef_end": 0.0,
+    "gae_lambda": 0.9,
+    "gamma": 0.98,
     "normalize_advantage": True,
-    "optimizer": "adam", "learning_rate": 1e-3, "learning_rate_end": 5e-4,
+    "optimizer": "adam",
+    "learning_rate": 1e-3,
+    "learning_rate_end": 5e-4,
     "anneal_steps": 200_000,
     # Rewards of 1 make values of 50, whose errors dominate the clipped gradient: one run in five
     # then fell back and stayed low.
     "reward_clip": 0.05,
-}  # fmt: skip
+}
 PONG: dict[str, Any] = {"envs_per_actor": 4, "optimizer": "adam", "learning_rate": 5e-4}
 TASKS = {
     "CartPole-v1": Task(475.0, 2.0, 5, CARTPOLE),
@@ -183,9 +190,16 @@ def run(spec: str, course: Course, seed: int, minutes: float) -> Finish:
         server.close()
     counters = shared.rule.counters
     return Finish(
-        course.name, spec, seed, tally.short_return_mean() >= course.task.target, seconds, steps,
-        counters.pushes, counters.staleness_mean, counters.dropped,
-    )  # fmt: skip
+        course.name,
+        spec,
+        seed,
+        tally.short_return_mean() >= course.task.target,
+        seconds,
+        steps,
+        counters.pushes,
+        counters.staleness_mean,
+        counters.dropped,
+    )
 
 
 def table(finishes: list[Finish]) -> str:

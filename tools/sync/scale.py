@@ -16,9 +16,16 @@ from tools.sync import paper
 from tools.sync.paper import LAST, Run
 
 BASE = Study(
-    iterations=30_000, batch=16, hidden=100, every=500, compute_s=0.2, jitter=0.2,
-    latency_s=0.001, bandwidth=1e9, server_s=0.0001,
-)  # fmt: skip
+    iterations=30_000,
+    batch=16,
+    hidden=100,
+    every=500,
+    compute_s=0.2,
+    jitter=0.2,
+    latency_s=0.001,
+    bandwidth=1e9,
+    server_s=0.0001,
+)
 SIZES = (10, 100, 1000)
 GRID = 10**0.5  # the ratio of two rates
 

@@ -122,10 +122,12 @@ class Timing:
     compute_s: Annotated[float, "mean seconds for a contribution", NOT_NEGATIVE] = 0.01
     jitter: Annotated[float, "its relative standard deviation", NOT_NEGATIVE] = 0.1
     latency_s: Annotated[float, "seconds for a message, one way", NOT_NEGATIVE] = 0.0
-    bandwidth: Annotated[float, "bytes per second of each client's link; 0: no limit",
-                         NOT_NEGATIVE] = 0.0  # fmt: skip
-    server_s: Annotated[float, "seconds of the server for a push, one at a time",
-                        NOT_NEGATIVE] = 0.0  # fmt: skip
+    bandwidth: Annotated[
+        float, "bytes per second of each client's link; 0: no limit", NOT_NEGATIVE
+    ] = 0.0
+    server_s: Annotated[float, "seconds of the server for a push, one at a time", NOT_NEGATIVE] = (
+        0.0
+    )
 
     def __post_init__(self) -> None:
         settings.check(self)

@@ -35,13 +35,15 @@ class Study:
     seed: Annotated[int, "seed of all random streams", NOT_NEGATIVE] = 1
 
     compute_s: Annotated[
-        float, "seconds for a gradient, by a simulated clock; 0: no clock, in random order",
+        float,
+        "seconds for a gradient, by a simulated clock; 0: no clock, in random order",
         NOT_NEGATIVE,
-    ] = 0.0  # fmt: skip
+    ] = 0.0
     jitter: Annotated[float, "its relative standard deviation", NOT_NEGATIVE] = 0.1
     latency_s: Annotated[float, "seconds for a message, one way", NOT_NEGATIVE] = 0.0
-    bandwidth: Annotated[float, "bytes per second of a client's link; 0: no limit",
-                         NOT_NEGATIVE] = 0.0  # fmt: skip
+    bandwidth: Annotated[
+        float, "bytes per second of a client's link; 0: no limit", NOT_NEGATIVE
+    ] = 0.0
     server_s: Annotated[float, "seconds of the server for a push", NOT_NEGATIVE] = 0.0
     stragglers: Annotated[int, "number of slow clients", NOT_NEGATIVE] = 0
     straggle: Annotated[float, "factor by which slow clients take longer", NOT_NEGATIVE] = 5.0

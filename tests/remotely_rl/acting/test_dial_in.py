@@ -60,9 +60,13 @@ def test_successive_runs_train_with_the_same_actors_that_dial_in(
     remotely.connect(cluster.address, key=cluster.key)
     actors = [start(cluster) for _ in range(2)]
     common: dict[str, Any] = {
-        "env": "CartPole-v1", "arrivals": True, "actors": 2, "envs_per_actor": 2,
-        "rollout_steps": 16, "total_steps": 600,
-    }  # fmt: skip
+        "env": "CartPole-v1",
+        "arrivals": True,
+        "actors": 2,
+        "envs_per_actor": 2,
+        "rollout_steps": 16,
+        "total_steps": 600,
+    }
     try:
         for number, algorithm in enumerate((ppo, impala)):
             run = tmp_path / f"run-{number}"

@@ -38,8 +38,14 @@ from tests.remotely_rl import toys
 
 pytestmark = pytest.mark.usefixtures("local")
 
-TINY = {"actors": 1, "envs_per_actor": 2, "rollout_steps": 4, "random_start": 0, "total_steps": 8,
-        "learner_threads": 1}  # fmt: skip
+TINY = {
+    "actors": 1,
+    "envs_per_actor": 2,
+    "rollout_steps": 4,
+    "random_start": 0,
+    "total_steps": 8,
+    "learner_threads": 1,
+}
 
 
 def train(run: Path, env: Any = "CartPole-v1", model: Any = None, **more: Any) -> Path:

@@ -100,9 +100,13 @@ ALONE = [
 
 
 def agent_of(
-    seen: gymnasium.Space[Any], taken: gymnasium.Space[Any], mask: Any = None, lstm: int = 0,
-    algorithm: str = "ppo", **settings: Any,
-) -> Agent:  # fmt: skip
+    seen: gymnasium.Space[Any],
+    taken: gymnasium.Space[Any],
+    mask: Any = None,
+    lstm: int = 0,
+    algorithm: str = "ppo",
+    **settings: Any,
+) -> Agent:
     """Make an agent that nobody has trained; its weights are large, so that actions differ."""
     torch.manual_seed(4)
     by = algorithms.named(algorithm)

@@ -30,10 +30,16 @@ LEGAL = np.ones(3, np.int8)
 
 def config_of(env: Any = None, **more: Any) -> ppo.Config:
     given = {
-        "env": env or SelfPlay(Race, every=64), "actors": 1, "envs_per_actor": 8,
-        "batch_rows": 64, "epochs": 1, "total_steps": 240, "learner_threads": 1, "probe_steps": 8,
+        "env": env or SelfPlay(Race, every=64),
+        "actors": 1,
+        "envs_per_actor": 8,
+        "batch_rows": 64,
+        "epochs": 1,
+        "total_steps": 240,
+        "learner_threads": 1,
+        "probe_steps": 8,
         **more,
-    }  # fmt: skip
+    }
     return ppo.Config(**given)
 
 
@@ -211,9 +217,13 @@ def test_self_play_learns_the_winning_moves(tmp_path: Path) -> None:
 def test_other_algorithms_can_use_self_play(algorithm: Any, tmp_path: Path) -> None:
     module, more = algorithm
     config = module.Config(
-        env=SelfPlay(Race, every=64), actors=1, envs_per_actor=4, total_steps=300, probe_steps=8,
+        env=SelfPlay(Race, every=64),
+        actors=1,
+        envs_per_actor=4,
+        total_steps=300,
+        probe_steps=8,
         **more,
-    )  # fmt: skip
+    )
     module.train(config, run=tmp_path / "run")
     *_, one, other = (
         torch.load(tmp_path / "run" / FOLDER / name, weights_only=True)

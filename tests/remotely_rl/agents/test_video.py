@@ -28,9 +28,14 @@ pytestmark = pytest.mark.usefixtures("local", "no_curve")
 
 def train(run: Path, env: Any) -> Path:
     config = a2c.Config(
-        env=env, actors=1, envs_per_actor=2, rollout_steps=4, random_start=0, total_steps=8,
+        env=env,
+        actors=1,
+        envs_per_actor=2,
+        rollout_steps=4,
+        random_start=0,
+        total_steps=8,
         learner_threads=1,
-    )  # fmt: skip
+    )
     a2c.train(config, run=run)
     return run
 

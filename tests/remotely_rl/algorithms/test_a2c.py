@@ -19,11 +19,20 @@ from tests.remotely_rl import toys
 pytestmark = pytest.mark.usefixtures("no_curve")
 
 CONFIG = a2c.Config(
-    env=toys.Guess, actors=2, envs_per_actor=4, rollout_steps=8, random_start=0,
-    learning_rate=0.01, learning_rate_end=0.01, rate_rule="none",
-    entropy_coef=0.01, entropy_coef_end=0.01, learner_threads=1,
-    log_interval_s=1e6, checkpoint_interval_s=1e6,
-)  # fmt: skip
+    env=toys.Guess,
+    actors=2,
+    envs_per_actor=4,
+    rollout_steps=8,
+    random_start=0,
+    learning_rate=0.01,
+    learning_rate_end=0.01,
+    rate_rule="none",
+    entropy_coef=0.01,
+    entropy_coef_end=0.01,
+    learner_threads=1,
+    log_interval_s=1e6,
+    checkpoint_interval_s=1e6,
+)
 COIN = Discrete(2)
 
 

@@ -15,10 +15,19 @@ from tests.remotely_rl import toys
 pytestmark = pytest.mark.usefixtures("no_curve")
 
 CONFIG = a3c.Config(
-    env=toys.Guess, actors=3, envs_per_actor=4, rollout_steps=6, random_start=0,
-    optimizer="adam", learning_rate=0.01, learning_rate_end=0.01, log_interval_s=1e6,
-    checkpoint_interval_s=1e6, target=0.95, total_steps=30_000,
-)  # fmt: skip
+    env=toys.Guess,
+    actors=3,
+    envs_per_actor=4,
+    rollout_steps=6,
+    random_start=0,
+    optimizer="adam",
+    learning_rate=0.01,
+    learning_rate_end=0.01,
+    log_interval_s=1e6,
+    checkpoint_interval_s=1e6,
+    target=0.95,
+    total_steps=30_000,
+)
 # Each kind of push, wait and optimizer; clipped losses in epochs; an LSTM.
 LEARNT: list[dict[str, Any]] = [
     {"sync": "synchronous"},

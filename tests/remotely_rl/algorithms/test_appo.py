@@ -20,14 +20,27 @@ from tests.remotely_rl import toys
 pytestmark = pytest.mark.usefixtures("no_curve")
 
 CONFIG = appo.Config(
-    env=toys.Guess, actors=2, envs_per_actor=4, rollout_steps=6, batch_trajectories=2,
-    minibatches=2, learning_rate=0.01, anneal_steps=1000,
-    learner_threads=1, log_interval_s=1e6, checkpoint_interval_s=1e6,
-)  # fmt: skip
+    env=toys.Guess,
+    actors=2,
+    envs_per_actor=4,
+    rollout_steps=6,
+    batch_trajectories=2,
+    minibatches=2,
+    learning_rate=0.01,
+    anneal_steps=1000,
+    learner_threads=1,
+    log_interval_s=1e6,
+    checkpoint_interval_s=1e6,
+)
 ONCE = dataclasses.replace(
-    CONFIG, epochs=1, minibatches=1, normalize_advantage=False, gae_lambda=1.0, target_kl=0.0,
+    CONFIG,
+    epochs=1,
+    minibatches=1,
+    normalize_advantage=False,
+    gae_lambda=1.0,
+    target_kl=0.0,
     normalize_values=False,
-)  # fmt: skip
+)
 COIN = Discrete(2)
 
 
@@ -57,9 +70,12 @@ def seen_by_the_loss(
 @pytest.mark.parametrize("normalize_advantage", [False, True])
 def test_on_policy_the_update_is_that_of_ppo(gae_lambda: float, normalize_advantage: bool) -> None:
     config = dataclasses.replace(
-        CONFIG, env=toys.Counting, minibatches=1, gae_lambda=gae_lambda,
+        CONFIG,
+        env=toys.Counting,
+        minibatches=1,
+        gae_lambda=gae_lambda,
         normalize_advantage=normalize_advantage,
-    )  # fmt: skip
+    )
     ours = Learner(config, toys.network(1), COIN)
     theirs = Learner(toys.converted(config, ppo.Config), toys.network(1), COIN)
     for group in (*ours.optimizer.param_groups, *theirs.optimizer.param_groups):

@@ -23,11 +23,25 @@ from tests.remotely_rl import toys
 pytestmark = pytest.mark.usefixtures("no_curve")
 
 CONFIG = dqn.Config(
-    env=toys.Guess, actors=2, envs_per_actor=4, rollout_steps=4, learn_from=200, replay_rows=2000,
-    batch_size=32, replay_ratio=4, explore_steps=1000, target_update_interval=100, device="cpu",
-    learning_rate=0.01, learning_rate_end=0.01, n_step=1, log_interval_s=1e6,
-    checkpoint_interval_s=1e6, target=0.95, total_steps=20_000,
-)  # fmt: skip
+    env=toys.Guess,
+    actors=2,
+    envs_per_actor=4,
+    rollout_steps=4,
+    learn_from=200,
+    replay_rows=2000,
+    batch_size=32,
+    replay_ratio=4,
+    explore_steps=1000,
+    target_update_interval=100,
+    device="cpu",
+    learning_rate=0.01,
+    learning_rate_end=0.01,
+    n_step=1,
+    log_interval_s=1e6,
+    checkpoint_interval_s=1e6,
+    target=0.95,
+    total_steps=20_000,
+)
 SPEC = Leaf((2,), np.dtype("float32"))
 FAMILY: dict[str, dict[str, Any]] = {
     "plain": {"double": False, "dueling": False},
@@ -212,9 +226,14 @@ def test_a_reset_restores_both_networks_and_clears_the_optimizer() -> None:
 
 def test_n_step_and_gamma_are_annealed_after_each_reset() -> None:
     config = dataclasses.replace(
-        CONFIG, n_step=3, n_step_start=10, gamma=0.997, gamma_start=0.97, reset_interval=1000,
+        CONFIG,
+        n_step=3,
+        n_step_start=10,
+        gamma=0.997,
+        gamma_start=0.97,
+        reset_interval=1000,
         recovery_updates=500,
-    )  # fmt: skip
+    )
 
     assert [config.n_step_at(n) for n in (0, 250, 500, 999, 1000)] == [10, 5, 3, 3, 10]
     horizons = [1 / (1 - config.gamma_at(n)) for n in (0, 250, 500, 1000)]
@@ -236,9 +255,15 @@ def test_a_run_draws_with_the_annealed_n_step_and_gamma(
 
     monkeypatch.setattr(replaying.RunReplay, "draw", spy)
     config = dataclasses.replace(
-        CONFIG, n_step=2, n_step_start=5, gamma_start=0.5, recovery_updates=10, reset_interval=15,
-        target=None, total_steps=400,
-    )  # fmt: skip
+        CONFIG,
+        n_step=2,
+        n_step_start=5,
+        gamma_start=0.5,
+        recovery_updates=10,
+        reset_interval=15,
+        target=None,
+        total_steps=400,
+    )
     dqn.train(config, run=tmp_path / "run")
 
     assert len(drawn) > 15
@@ -301,9 +326,17 @@ def test_actors_in_processes_learn_it_too(tmp_path: Path) -> None:
 def test_the_action_values_of_a_known_chain_are_learnt(tmp_path: Path) -> None:
     # Three steps of (clipped) reward 1 for any action, then the end.
     config = dataclasses.replace(
-        CONFIG, env=toys.Counting, reward_clip=1.0, gamma=0.5, n_step=2, epsilon=1.0, target=None,
-        total_steps=4_000, learning_rate_end=1e-4, anneal_steps=3_500,
-    )  # fmt: skip
+        CONFIG,
+        env=toys.Counting,
+        reward_clip=1.0,
+        gamma=0.5,
+        n_step=2,
+        epsilon=1.0,
+        target=None,
+        total_steps=4_000,
+        learning_rate_end=1e-4,
+        anneal_steps=3_500,
+    )
 
     dqn.train(config, run=tmp_path / "run")
 

@@ -24,11 +24,23 @@ from tests.remotely_rl import toys
 pytestmark = pytest.mark.usefixtures("no_curve")
 
 CONFIG = ga3c.Config(
-    env=toys.Guess, actors=2, envs_per_actor=4, rollout_steps=8, train_rows=1, random_start=0,
-    learning_rate=0.01, learning_rate_end=0.01, log_interval_s=1e6, checkpoint_interval_s=1e6,
-    epochs=1, minibatches=1, clip_range=0.0, normalize_advantage=False, target_kl=0.0,
+    env=toys.Guess,
+    actors=2,
+    envs_per_actor=4,
+    rollout_steps=8,
+    train_rows=1,
+    random_start=0,
+    learning_rate=0.01,
+    learning_rate_end=0.01,
+    log_interval_s=1e6,
+    checkpoint_interval_s=1e6,
+    epochs=1,
+    minibatches=1,
+    clip_range=0.0,
+    normalize_advantage=False,
+    target_kl=0.0,
     gae_lambda=1.0,
-)  # fmt: skip
+)
 COIN = Discrete(2)
 
 

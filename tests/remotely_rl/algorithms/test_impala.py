@@ -21,14 +21,30 @@ from tests.remotely_rl import toys
 pytestmark = pytest.mark.usefixtures("no_curve")
 
 CONFIG = impala.Config(
-    env=toys.Guess, actors=2, envs_per_actor=4, rollout_steps=6, batch_trajectories=2,
-    minibatches=2, learning_rate=0.01, learning_rate_end=0.01, anneal_steps=1000,
-    learner_threads=1, log_interval_s=1e6, checkpoint_interval_s=1e6,
-)  # fmt: skip
+    env=toys.Guess,
+    actors=2,
+    envs_per_actor=4,
+    rollout_steps=6,
+    batch_trajectories=2,
+    minibatches=2,
+    learning_rate=0.01,
+    learning_rate_end=0.01,
+    anneal_steps=1000,
+    learner_threads=1,
+    log_interval_s=1e6,
+    checkpoint_interval_s=1e6,
+)
 PAPER = dataclasses.replace(
-    CONFIG, epochs=1, minibatches=1, clip_range=0.0, rho_bar_pg=1.0, normalize_advantage=False,
-    gae_lambda=1.0, target_kl=0.0, normalize_values=False,
-)  # fmt: skip
+    CONFIG,
+    epochs=1,
+    minibatches=1,
+    clip_range=0.0,
+    rho_bar_pg=1.0,
+    normalize_advantage=False,
+    gae_lambda=1.0,
+    target_kl=0.0,
+    normalize_values=False,
+)
 COIN = Discrete(2)
 
 

@@ -49,10 +49,16 @@ def test_a_run_follows_its_schedule_and_has_the_metrics_of_its_algorithm(
     monkeypatch.setattr(owner, method, spy)
     algorithm = algorithms.named(name)
     given: dict[str, Any] = {
-        "env": toys.Aim if name in ("sac", "td3") else toys.Tells, "actors": 1, "envs_per_actor": 4,
-        "rollout_steps": 8, "random_start": 0, "log_interval_s": 1e6, "checkpoint_interval_s": 1e6,
-        "evaluate_every": 128, "evaluate_episodes": 2,
-    }  # fmt: skip
+        "env": toys.Aim if name in ("sac", "td3") else toys.Tells,
+        "actors": 1,
+        "envs_per_actor": 4,
+        "rollout_steps": 8,
+        "random_start": 0,
+        "log_interval_s": 1e6,
+        "checkpoint_interval_s": 1e6,
+        "evaluate_every": 128,
+        "evaluate_episodes": 2,
+    }
     if hasattr(algorithm.Config, "replay_rows"):
         given |= {"learn_from": 32, "batch_size": 16, "replay_ratio": 1.0}
     if name == "ga3c":

@@ -18,11 +18,21 @@ from tests.remotely_rl import toys
 pytestmark = pytest.mark.usefixtures("no_curve")
 
 CONFIG = n_step_q.Config(
-    env=toys.Guess, actors=2, envs_per_actor=4, rollout_steps=6, random_start=0,
-    optimizer="adam", learning_rate=0.01, learning_rate_end=0.01, explore_steps=2000,
-    target_every=200, log_interval_s=1e6, checkpoint_interval_s=1e6,
-    target=0.95, total_steps=40_000,
-)  # fmt: skip
+    env=toys.Guess,
+    actors=2,
+    envs_per_actor=4,
+    rollout_steps=6,
+    random_start=0,
+    optimizer="adam",
+    learning_rate=0.01,
+    learning_rate_end=0.01,
+    explore_steps=2000,
+    target_every=200,
+    log_interval_s=1e6,
+    checkpoint_interval_s=1e6,
+    target=0.95,
+    total_steps=40_000,
+)
 
 
 def test_the_loss_is_half_the_squared_error_of_the_action_taken() -> None:
@@ -55,9 +65,13 @@ def test_targets_are_n_step_or_one_step_returns(
     gae_lambda: float, targets: list[float] | None
 ) -> None:
     config = dataclasses.replace(
-        CONFIG, env=toys.Counting, rollout_steps=3, gamma=0.5, reward_clip=0.0,
+        CONFIG,
+        env=toys.Counting,
+        rollout_steps=3,
+        gamma=0.5,
+        reward_clip=0.0,
         gae_lambda=gae_lambda,
-    )  # fmt: skip
+    )
     work = n_step_q.make_work(config, toys.network(1), 5)
     trajectory = work.actor.sample().trajectory
     batch = gae_batch(work.learner, trajectory, normalize_advantage=False)

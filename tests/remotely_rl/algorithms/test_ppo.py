@@ -19,9 +19,15 @@ from tests.remotely_rl import toys
 pytestmark = pytest.mark.usefixtures("no_curve")
 
 CONFIG = ppo.Config(
-    env=toys.Guess, actors=2, envs_per_actor=4, rollout_steps=8, learning_rate=0.01,
-    learner_threads=1, log_interval_s=1e6, checkpoint_interval_s=1e6,
-)  # fmt: skip
+    env=toys.Guess,
+    actors=2,
+    envs_per_actor=4,
+    rollout_steps=8,
+    learning_rate=0.01,
+    learner_threads=1,
+    log_interval_s=1e6,
+    checkpoint_interval_s=1e6,
+)
 COIN = Discrete(2)
 
 
@@ -86,9 +92,10 @@ def test_losses_and_gradients_match_hand_worked_numbers(
 
 
 @pytest.mark.parametrize(
-    "actions", [COIN, MultiDiscrete((2, 3), (0, 0)), Continuous((-1.0,) * 2, (1.0,) * 2, (2,))],
+    "actions",
+    [COIN, MultiDiscrete((2, 3), (0, 0)), Continuous((-1.0,) * 2, (1.0,) * 2, (2,))],
     ids=["Discrete", "MultiDiscrete", "Continuous"],
-)  # fmt: skip
+)
 def test_at_ratio_one_the_gradient_is_that_of_a2c(actions: Actions) -> None:
     torch.manual_seed(0)
     policy = torch.randn(50, actions.outputs, requires_grad=True)
@@ -106,9 +113,13 @@ def test_at_ratio_one_the_gradient_is_that_of_a2c(actions: Actions) -> None:
 
 def test_one_epoch_of_one_minibatch_is_the_update_of_a2c() -> None:
     same: dict[str, Any] = {
-        "env": toys.Guess, "envs_per_actor": 4, "rollout_steps": 8, "normalize_advantage": False,
-        "gae_lambda": 0.9, "learning_rate": 0.01,
-    }  # fmt: skip
+        "env": toys.Guess,
+        "envs_per_actor": 4,
+        "rollout_steps": 8,
+        "normalize_advantage": False,
+        "gae_lambda": 0.9,
+        "learning_rate": 0.01,
+    }
     ours = Learner(ppo.Config(epochs=1, minibatches=1, target_kl=0.0, **same), toys.network(), COIN)
     theirs = Learner(a2c.Config(rate_rule="none", **same), toys.network(), COIN)
     assert ours.learning_rate.end == theirs.learning_rate.end
@@ -125,9 +136,14 @@ def test_the_clip_limits_how_far_many_epochs_move_the_policy() -> None:
     # The clip bounds the objective of each row; this is its effect.
     def moved(clip: float) -> float:
         config = dataclasses.replace(
-            CONFIG, epochs=60, minibatches=1, clip_range=clip, target_kl=0.0,
-            normalize_advantage=False, normalize_values=False,
-        )  # fmt: skip
+            CONFIG,
+            epochs=60,
+            minibatches=1,
+            clip_range=clip,
+            target_kl=0.0,
+            normalize_advantage=False,
+            normalize_values=False,
+        )
         learner = Learner(config, toys.network(), COIN)
         trajectory = toys.actor(config, learner.model, rollout_steps=40).sample().trajectory
         return ppo.update(learner, trajectory, 0)["train/approx_kl"]

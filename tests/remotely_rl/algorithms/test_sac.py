@@ -25,11 +25,23 @@ from tests.remotely_rl.space_toys import LENGTH, Toy
 pytestmark = pytest.mark.usefixtures("no_curve")
 
 CONFIG = sac.Config(
-    env=toys.Aim, rollout_steps=16, replay_rows=10_000, learn_from=128, batch_size=64,
-    replay_ratio=16.0, learning_rate=0.01, initial_temperature=0.1, target_entropy=-2.0,
-    hidden="32,32", device="cpu", learner_threads=1, log_interval_s=1e6,
-    checkpoint_interval_s=1e6, target=0.8, total_steps=2_500,
-)  # fmt: skip
+    env=toys.Aim,
+    rollout_steps=16,
+    replay_rows=10_000,
+    learn_from=128,
+    batch_size=64,
+    replay_ratio=16.0,
+    learning_rate=0.01,
+    initial_temperature=0.1,
+    target_entropy=-2.0,
+    hidden="32,32",
+    device="cpu",
+    learner_threads=1,
+    log_interval_s=1e6,
+    checkpoint_interval_s=1e6,
+    target=0.8,
+    total_steps=2_500,
+)
 
 
 def learner(**changes: Any) -> SoftLearner:
@@ -63,8 +75,9 @@ def test_targets_are_soft_values_of_the_lower_critic() -> None:
 
 def test_the_critic_loss_is_weighted_and_priorities_are_mean_absolute_errors() -> None:
     made, steps = learner(), batch(2)
-    steps = steps._replace(discount=torch.zeros(2), reward=torch.tensor([1.0, -1.0]),
-                           weight=torch.tensor([1.0, 0.5]))  # fmt: skip
+    steps = steps._replace(
+        discount=torch.zeros(2), reward=torch.tensor([1.0, -1.0]), weight=torch.tensor([1.0, 0.5])
+    )
     make_constant(made.model.critics, 2.0, 4.0)
 
     parts, priority = sac.compute_losses(made, steps)

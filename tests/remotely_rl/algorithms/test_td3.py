@@ -23,10 +23,21 @@ from tests.remotely_rl.algorithms.continuous import BOX, VECTOR, batch
 pytestmark = pytest.mark.usefixtures("no_curve")
 
 CONFIG = td3.Config(
-    env=toys.Aim, rollout_steps=16, replay_rows=10_000, learn_from=128, batch_size=64,
-    replay_ratio=16.0, learning_rate=0.01, hidden="32,32", device="cpu", learner_threads=1,
-    log_interval_s=1e6, checkpoint_interval_s=1e6, target=0.8, total_steps=2_500,
-)  # fmt: skip
+    env=toys.Aim,
+    rollout_steps=16,
+    replay_rows=10_000,
+    learn_from=128,
+    batch_size=64,
+    replay_ratio=16.0,
+    learning_rate=0.01,
+    hidden="32,32",
+    device="cpu",
+    learner_threads=1,
+    log_interval_s=1e6,
+    checkpoint_interval_s=1e6,
+    target=0.8,
+    total_steps=2_500,
+)
 
 
 def learner(**changes: Any) -> DelayedLearner:

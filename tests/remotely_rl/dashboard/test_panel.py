@@ -124,9 +124,22 @@ def test_invalid_comparisons_are_rejected(browser: Browser) -> None:
 
 
 NAMES = (
-    "../secret", "..", ".", "", "one/../../secret", "one/..", "/etc", "one//two", "one/", "\0",
-    "one\0", "linked", "nothing", "sweep", "long" * 100,
-)  # fmt: skip
+    "../secret",
+    "..",
+    ".",
+    "",
+    "one/../../secret",
+    "one/..",
+    "/etc",
+    "one//two",
+    "one/",
+    "\0",
+    "one\0",
+    "linked",
+    "nothing",
+    "sweep",
+    "long" * 100,
+)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -24,9 +24,11 @@ DISCRETE = Discrete(4)
 MULTI = MultiDiscrete((2, 3), (0, 0))
 VECTOR = Continuous((-1.0, -1.0), (1.0, 1.0), (2,))
 BOTH = spaces.Dict(
-    {"arm": spaces.Tuple([spaces.Box(-1, 1, (2,)), spaces.Discrete(4)]),
-     "legs": spaces.MultiDiscrete([2, 3], start=[1, 5])}
-)  # fmt: skip
+    {
+        "arm": spaces.Tuple([spaces.Box(-1, 1, (2,)), spaces.Discrete(4)]),
+        "legs": spaces.MultiDiscrete([2, 3], start=[1, 5]),
+    }
+)
 NESTED = action_spaces.of(BOTH)
 ALL = [DISCRETE, MULTI, VECTOR, NESTED]
 NAMES = ["Discrete", "MultiDiscrete", "Continuous", "Dict"]
@@ -257,12 +259,16 @@ def test_no_action_lies_outside_a_box_whatever_its_bounds_and_dtype(
         space = spaces.Box(low, high, dtype=dtype.type)
         of = action_spaces.of(space)
         wild = 3 * torch.from_numpy(random.standard_normal((20, of.outputs), np.float32))
-        made = torch.cat([
-            of.sample(wild), of.mode(wild),
-            distributions.squashed_sample(wild)[0], distributions.squashed_mode(9 * wild),
-            torch.from_numpy(random.uniform(-1, 1, (20, 120)).astype(np.float32)),
-            torch.tensor([-9e9, -1.0, 1.0, 9e9])[:, None].expand(-1, 120),
-        ])  # fmt: skip
+        made = torch.cat(
+            [
+                of.sample(wild),
+                of.mode(wild),
+                distributions.squashed_sample(wild)[0],
+                distributions.squashed_mode(9 * wild),
+                torch.from_numpy(random.uniform(-1, 1, (20, 120)).astype(np.float32)),
+                torch.tensor([-9e9, -1.0, 1.0, 9e9])[:, None].expand(-1, 120),
+            ]
+        )
         arrived = of.to_environment(made.numpy())
         assert arrived.dtype == dtype
         assert (arrived >= low).all()

@@ -57,7 +57,7 @@ def test_environments_and_configs_copy_the_arguments() -> None:
         (Mutable, {"lenght": 3}, "it takes parts, length, did you mean 'length'"),
         (toys.counting_vector, {"size": 3}, "counting_vector takes no argument 'size'"),
     ],
-)  # fmt: skip
+)
 def test_an_unknown_argument_is_rejected_with_the_known_ones(
     env: Any, given: dict[str, Any], said: str
 ) -> None:
@@ -77,8 +77,13 @@ def test_wrappers_are_applied_to_each_environment_the_first_innermost() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ([wrapping_toys.needs_more], ("the wrapper needs_more is called with only an environment:"
-                                     " missing a required argument: 'size'")),
+        (
+            [wrapping_toys.needs_more],
+            (
+                "the wrapper needs_more is called with only an environment:"
+                " missing a required argument: 'size'"
+            ),
+        ),
         ([3], "a wrapper is a class or a function of an environment, not a int"),
         (Half, "wrappers must be a list of wrappers"),
         ("gymnasium.wrappers:TimeLimit", "wrappers must be a list"),
@@ -88,7 +93,7 @@ def test_wrappers_are_applied_to_each_environment_the_first_innermost() -> None:
         ([f"{HERE}:Halve"], "wrapping_toys.py has nothing called 'Halve'"),
         ([f"{HERE}:Half(0.25)"], "arguments of a wrapper are NAME=VALUE, with Python literals"),
     ],
-)  # fmt: skip
+)
 def test_an_invalid_wrapper_is_rejected_before_a_run(given: Any, said: str) -> None:
     with pytest.raises(TrainingError, match=said):
         ppo.Config(wrappers=given)
@@ -108,10 +113,20 @@ def test_environments_that_step_as_one_reject_wrappers(env: Any) -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(50, "50"), (0.5, "0.5"), (True, "True"), (None, "None"), ("rgb_array", "rgb_array"),
-     ("50", "'50'"), ((0.2, 1.0), "(0.2, 1.0)"), ([1], "[1]"), ({"a": (1,)}, "{'a': (1,)}"),
-     (np.zeros(2), None), (Half, None)],
-)  # fmt: skip
+    [
+        (50, "50"),
+        (0.5, "0.5"),
+        (True, "True"),
+        (None, "None"),
+        ("rgb_array", "rgb_array"),
+        ("50", "'50'"),
+        ((0.2, 1.0), "(0.2, 1.0)"),
+        ([1], "[1]"),
+        ({"a": (1,)}, "{'a': (1,)}"),
+        (np.zeros(2), None),
+        (Half, None),
+    ],
+)
 def test_an_argument_is_stored_in_the_syntax_of_the_command_line(value: Any, text: Any) -> None:
     assert settings.text_of(value) == text
     if text is not None:
@@ -122,14 +137,16 @@ def test_an_argument_is_stored_in_the_syntax_of_the_command_line(value: Any, tex
     ("wrapper", "word"),
     [
         (TimeAwareObservation, "gymnasium.wrappers.stateful_observation:TimeAwareObservation"),
-        (functools.partial(TimeLimit, max_episode_steps=5),
-         "gymnasium.wrappers.common:TimeLimit(max_episode_steps=5)"),
+        (
+            functools.partial(TimeLimit, max_episode_steps=5),
+            "gymnasium.wrappers.common:TimeLimit(max_episode_steps=5)",
+        ),
         (Half, "tests.remotely_rl.wrapping_toys:Half"),
         (functools.partial(Half, part=math.inf), None),
         (functools.partial(lambda env: env), None),
         (lambda env: env, None),
     ],
-)  # fmt: skip
+)
 def test_a_wrapper_is_stored_as_a_reference(wrapper: Any, word: str | None) -> None:
     assert additions.reference_to(wrapper) == word
     if word is not None:
@@ -157,8 +174,9 @@ def test_a_run_folder_stores_arguments_and_wrappers(tmp_path: Path) -> None:
     assert config.env_kwargs == arguments
     assert config.wrappers[0] is Half
     assert (config.wrappers[1].func, config.wrappers[1].keywords) == (
-        TimeLimit, {"max_episode_steps": 5},
-    )  # fmt: skip
+        TimeLimit,
+        {"max_episode_steps": 5},
+    )
 
 
 def test_arguments_given_later_are_added_to_those_of_the_run(tmp_path: Path) -> None:

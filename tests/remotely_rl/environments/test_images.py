@@ -100,11 +100,14 @@ def test_a_stack_is_one_image_whatever_its_layout_and_size(
         (toys.Counting, Images(gray=True), "gray cannot be applied: "),
         (toys.Counting, Images(size=42), "image_size cannot be applied: an image is"),
         (toys.Counting, Images(frame_stack=4), "frame_stack needs an environment whose observatio"),
-        (lambda: toys.Blank(spaces.Box(0, 255, (3, 64, 64), np.uint8)), Images(size=42),
-         r"an image is \[height, width\] or \[height, width, channels\], not Box"),
+        (
+            lambda: toys.Blank(spaces.Box(0, 255, (3, 64, 64), np.uint8)),
+            Images(size=42),
+            r"an image is \[height, width\] or \[height, width, channels\], not Box",
+        ),
         (toys.counting_vector, Images(gray=True), "gray cannot be applied: "),
     ],
-)  # fmt: skip
+)
 def test_preprocessing_without_images_is_rejected(env: Any, images: Images, said: str) -> None:
     with pytest.raises(TrainingError, match=said):
         environments.make(env, 1, images=images)

@@ -52,7 +52,7 @@ def objects(*rows: Any) -> Any:
             ["11011111", "11111001"],
         ),
     ],
-)  # fmt: skip
+)
 def test_a_mask_has_an_entry_for_each_output(
     actions: action_spaces.Actions, raw: Any, masks: list[str]
 ) -> None:
@@ -79,7 +79,7 @@ def test_an_empty_mask_is_allowed_if_no_action_follows() -> None:
         (DISCRETE, [[1, 1, 1], [0, 0, 0]], "environment 1 has no legal action: its action_mask"),
         (MULTI, [[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]], "environment 1 has no legal action in choice"),
     ],
-)  # fmt: skip
+)
 def test_an_environment_without_a_legal_action_is_named(
     actions: action_spaces.Actions, raw: Any, said: str
 ) -> None:
@@ -97,7 +97,7 @@ def test_an_environment_without_a_legal_action_is_named(
         (NESTED, {"goo": np.ones((2, 2))}, "environment 0 has an action_mask for 'goo', which"),
         (PAIR, objects((None, [0, 1], None, [1]), None), "an action_mask for 3, which is not a p"),
     ],
-)  # fmt: skip
+)
 def test_a_mask_of_a_wrong_shape_is_rejected(
     actions: action_spaces.Actions, raw: Any, said: str
 ) -> None:
@@ -123,7 +123,7 @@ def test_masks_of_continuous_actions_are_rejected() -> None:
         (MULTI, objects((np.ones(2), np.ones(3)), (np.ones(2), np.array([0, 0, -5]))), "-5.0"),
         (NESTED, {"go": np.array([[1, 0], [0, -9]])}, "-9"),
     ],
-)  # fmt: skip
+)
 def test_a_mask_of_other_numbers_than_0_and_1_is_refused(
     actions: action_spaces.Actions, raw: Any, shown: str
 ) -> None:

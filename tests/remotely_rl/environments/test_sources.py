@@ -19,9 +19,13 @@ def test_a_users_vector_environment_is_used_as_it_is() -> None:
 
 @pytest.mark.parametrize(
     ("wrong", "right"),
-    [("pong", "ALE/Pong-v5"), ("ALE/Ponk-v5", "ALE/Pong-v5"), ("CartPole-v2", "CartPole-v1"),
-     ("cartpole", "CartPole-v1")],
-)  # fmt: skip
+    [
+        ("pong", "ALE/Pong-v5"),
+        ("ALE/Ponk-v5", "ALE/Pong-v5"),
+        ("CartPole-v2", "CartPole-v1"),
+        ("cartpole", "CartPole-v1"),
+    ],
+)
 def test_an_unknown_id_suggests_the_nearest(wrong: str, right: str) -> None:
     with pytest.raises(TrainingError, match=f"no environment is called '{wrong}', did you mean"):
         environments.make(wrong, 1)

@@ -63,8 +63,10 @@ def test_the_learners_seat_changes_with_each_game() -> None:
     seats = [[who for who, _ in game.moves] for game in games]
     assert seats[0][:3] == seats[1][:3] == ["player_0", "player_1", "player_0"]
     # The player who begins wins; the learner begins every second game.
-    scores = [[episode.score for g, episode in envs.pop_episodes_by_environment() if g == which]
-              for which in (0, 1)]  # fmt: skip
+    scores = [
+        [episode.score for g, episode in envs.pop_episodes_by_environment() if g == which]
+        for which in (0, 1)
+    ]
     assert not scores[1] or scores[0] != scores[1]
 
 

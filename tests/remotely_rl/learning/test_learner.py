@@ -34,9 +34,13 @@ from remotely_rl.learning.learner import (
 from tests.remotely_rl import toys
 
 CONFIG = a2c.Config(
-    env=toys.Guess, envs_per_actor=4, rollout_steps=6, random_start=0, anneal_steps=1000,
+    env=toys.Guess,
+    envs_per_actor=4,
+    rollout_steps=6,
+    random_start=0,
+    anneal_steps=1000,
     rate_rule="none",
-)  # fmt: skip
+)
 ACTIONS = Discrete(2)
 
 
@@ -66,9 +70,13 @@ def test_the_contents_of_reset_rows_never_change_an_update(
     make: Any, normalize_advantage: bool, module: Any, update: Any
 ) -> None:
     config = module.Config(
-        env=toys.Guess, envs_per_actor=4, rollout_steps=7, minibatches=2,
-        normalize_advantage=normalize_advantage, normalize_values=normalize_advantage,
-    )  # fmt: skip
+        env=toys.Guess,
+        envs_per_actor=4,
+        rollout_steps=7,
+        minibatches=2,
+        normalize_advantage=normalize_advantage,
+        normalize_values=normalize_advantage,
+    )
     trajectory = played(config, make())
     reset = ~trajectory.valid
     assert reset.any()
@@ -534,12 +542,14 @@ def test_the_steered_rate_has_bounds() -> None:
         ({}, "0.001, steered by target_kl=0.01, from 1e-05 to 0.004"),
         ({"learning_rate": 1e-4}, "0.0001"),
         ({"learning_rate": 1e-3}, "0.001, annealed to 0.0001"),
-        ({"learning_rate": 2e-4, "target_kl": 0.02},
-         "0.0002, steered by target_kl=0.02, from 1e-05 to 0.0008"),
+        (
+            {"learning_rate": 2e-4, "target_kl": 0.02},
+            "0.0002, steered by target_kl=0.02, from 1e-05 to 0.0008",
+        ),
         ({"target_kl": 0.0, "learning_rate_end": 5e-4}, "0.001, annealed to 0.0005"),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_given_rate_is_steered_only_with_a_given_target_kl(
     name: str, given: dict[str, Any], text: str
 ) -> None:

@@ -116,12 +116,20 @@ def pids_of_workers(server: ParameterServer) -> set[int]:
 @pytest.mark.parametrize(
     "word",
     [
-        "semi_async:n=2", "b_fasgd:gate_push=1,gate_fetch=1", "diloco:steps=3",
-        *(pytest.param(word, marks=pytest.mark.slow) for word in (
-            "asynchronous", "synchronous", "elastic_averaging:period=2", "delay_compensated",
-        )),
+        "semi_async:n=2",
+        "b_fasgd:gate_push=1,gate_fetch=1",
+        "diloco:steps=3",
+        *(
+            pytest.param(word, marks=pytest.mark.slow)
+            for word in (
+                "asynchronous",
+                "synchronous",
+                "elastic_averaging:period=2",
+                "delay_compensated",
+            )
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_live_run_replays_bit_for_bit_in_the_simulator(word: str) -> None:
     live = rule_of(word)
     with serving(live) as server:

@@ -24,9 +24,16 @@ from remotely_rl.sync.rule import Accepted
 from tests.remotely_rl import toys
 
 CONFIG = a3c.Config(
-    env=toys.Guess, actors=2, envs_per_actor=4, rollout_steps=6, random_start=0,
-    max_grad_norm=0.0, entropy_coef=0.02, entropy_coef_end=0.02, optimizer="sgd",
-)  # fmt: skip
+    env=toys.Guess,
+    actors=2,
+    envs_per_actor=4,
+    rollout_steps=6,
+    random_start=0,
+    max_grad_norm=0.0,
+    entropy_coef=0.02,
+    entropy_coef_end=0.02,
+    optimizer="sgd",
+)
 
 
 def make_work(config: a3c.Config = CONFIG, seed: int = 5) -> sharing.SegmentWork:
@@ -279,9 +286,15 @@ def test_reports_are_counted_after_a_step_in_the_order_of_clients() -> None:
 @pytest.mark.parametrize("template", [a3c, n_step_q])
 def test_observation_statistics_are_saved_and_resumed(template: Any, tmp_path: Path) -> None:
     config = template.Config(
-        env=toys.Counting, actors=2, envs_per_actor=4, rollout_steps=6, random_start=0,
-        total_steps=400, log_interval_s=1e6, checkpoint_interval_s=1e6,
-    )  # fmt: skip
+        env=toys.Counting,
+        actors=2,
+        envs_per_actor=4,
+        rollout_steps=6,
+        random_start=0,
+        total_steps=400,
+        log_interval_s=1e6,
+        checkpoint_interval_s=1e6,
+    )
     counts = []
     for steps, where in ((400, {"run": tmp_path / "run"}), (800, {"resume": tmp_path / "run"})):
         template.train(dataclasses.replace(config, total_steps=steps), **where)

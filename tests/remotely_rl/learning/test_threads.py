@@ -23,8 +23,11 @@ def openmp_settings(script: str, policy: str | None = None) -> list[str]:
     )
     done = subprocess.run(
         [sys.executable, "-c", f"{script}; {show}"],
-        env=environment, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return done.stdout.split()
 
 

@@ -96,10 +96,18 @@ def test_a_network_that_does_not_fit_the_observations_is_refused(
         config.make_model(None, spec, BOX if name == "sac" else Discrete(3))
 
 
-@pytest.mark.parametrize(("hidden", "units"), [
-    ("256,128", "256,128"), (" 64, 64 ", "64,64"), ((8, 4), "8,4"), ([8, 4], "8,4"), (32, "32"),
-    ("", ""), (None, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("hidden", "units"),
+    [
+        ("256,128", "256,128"),
+        (" 64, 64 ", "64,64"),
+        ((8, 4), "8,4"),
+        ([8, 4], "8,4"),
+        (32, "32"),
+        ("", ""),
+        (None, None),
+    ],
+)
 def test_hidden_is_normalized_to_a_string(hidden: Any, units: Any) -> None:
     assert ppo.Config(hidden=hidden).hidden == units
 
@@ -111,13 +119,15 @@ def test_hidden_is_normalized_to_a_string(hidden: Any, units: Any) -> None:
         ({"hidden": "256,0"}, "hidden must be the units of each layer"),
         ({"hidden": "256,"}, "hidden must be the units of each layer"),
         ({"hidden": (1.5,)}, "hidden must be the units of each layer"),
-        ({"activation": "relo"},
-         "activation must be tanh, relu, elu, silu, not 'relo', did you mean 'relu'"),
+        (
+            {"activation": "relo"},
+            "activation must be tanh, relu, elu, silu, not 'relo', did you mean 'relu'",
+        ),
         ({"activation": 3}, "activation must be"),
         ({"network": "resnt"}, "network must be auto, .*, did you mean 'resnet'"),
         ({"log_std_start": 3.0}, "log_std_start must be from -5 to 2, not 3"),
     ],
-)  # fmt: skip
+)
 def test_invalid_architectures_are_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(TrainingError, match=said):
         ppo.Config(**given)

@@ -188,8 +188,9 @@ def test_the_policy_depends_on_every_leaf_of_a_nested_observation(units: int) ->
         numbers = itertools.count()
         other = trees.map_tree(
             lambda x, y: y if next(numbers) == changed else x,  # noqa: B023 - called at once
-            obs, observed(NESTED, 7),
-        )  # fmt: skip
+            obs,
+            observed(NESTED, 7),
+        )
         assert not torch.equal(policy(trees.map_tree(lambda x: x[None], other)), plain), changed
 
 

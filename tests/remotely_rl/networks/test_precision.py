@@ -19,9 +19,13 @@ from tests.remotely_rl import toys
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 CONFIG = a2c.Config(
-    env=toys.Guess, envs_per_actor=4, rollout_steps=6, random_start=0, precision="bfloat16",
+    env=toys.Guess,
+    envs_per_actor=4,
+    rollout_steps=6,
+    random_start=0,
+    precision="bfloat16",
     normalize_values=False,
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(

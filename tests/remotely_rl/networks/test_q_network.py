@@ -57,9 +57,9 @@ def test_dueling_distributions_have_the_hand_worked_means() -> None:
     assert logits.shape == (2, 2, 3)
     root = 2**0.5
     low, high = 1 / root, root  # half of the log ratio on each side, since the mean is subtracted
-    assert q[0].tolist() == pytest.approx([
-        (high - low) / (high + 1 + low), (low - high) / (high + 1 + low),
-    ])  # fmt: skip
+    assert q[0].tolist() == pytest.approx(
+        [(high - low) / (high + 1 + low), (low - high) / (high + 1 + low)]
+    )
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,18 @@ from tests.remotely_rl import toys
 
 CONFIG = a2c.Config(
     env="CartPole-v1", random_start=0, log_interval_s=5.0, checkpoint_interval_s=30.0
-)  # fmt: skip
+)
 TRAINED = a2c.Config(
-    env=toys.Guess, actors=1, envs_per_actor=4, rollout_steps=8, random_start=0, total_steps=100,
-    learner_threads=1, log_interval_s=1e6, checkpoint_interval_s=1e6,
-)  # fmt: skip
+    env=toys.Guess,
+    actors=1,
+    envs_per_actor=4,
+    rollout_steps=8,
+    random_start=0,
+    total_steps=100,
+    learner_threads=1,
+    log_interval_s=1e6,
+    checkpoint_interval_s=1e6,
+)
 
 
 class Learner:

@@ -37,9 +37,15 @@ pytestmark = pytest.mark.usefixtures("here", "no_curve")
 
 SEEDS = [7, 1000, 30, 4]
 CONFIG = ppo.Config(
-    env="CartPole-v1", actors=4, envs_per_actor=2, rollout_steps=20, random_start=9, device="cpu",
-    learner_threads=1, precision="float32",
-)  # fmt: skip
+    env="CartPole-v1",
+    actors=4,
+    envs_per_actor=2,
+    rollout_steps=20,
+    random_start=9,
+    device="cpu",
+    learner_threads=1,
+    precision="float32",
+)
 FORMS = {"central": 1, "alternating": 2}
 
 
@@ -62,9 +68,14 @@ def central(
 ) -> Iterator[CentralActor]:
     said: list[CrashReport] = []
     made = CentralActor(
-        kind, dataclasses.replace(CONFIG, **changes), model or InFloat64(), SEEDS, halves, 1,
+        kind,
+        dataclasses.replace(CONFIG, **changes),
+        model or InFloat64(),
+        SEEDS,
+        halves,
+        1,
         Crashes(lambda text: None, keep=said.append),
-    )  # fmt: skip
+    )
     try:
         yield made
     finally:
@@ -237,10 +248,16 @@ def test_other_algorithms_support_central_sampling(name: str, tmp_path: Path) ->
     if name in ("sac", "td3"):
         given |= {"hidden": "8,8", "replay_ratio": 1.0}
     config = kind(
-        env=toys.Aim if name in ("sac", "td3") else toys.Guess, actors=2, envs_per_actor=4,
-        rollout_steps=8, total_steps=400, sampling="alternating", learner_threads=1, device="cpu",
+        env=toys.Aim if name in ("sac", "td3") else toys.Guess,
+        actors=2,
+        envs_per_actor=4,
+        rollout_steps=8,
+        total_steps=400,
+        sampling="alternating",
+        learner_threads=1,
+        device="cpu",
         **given,
-    )  # fmt: skip
+    )
     result = algorithms.named(name).train(config, run=tmp_path / "run")
     assert result.ended == "400 steps are done"
     assert result.updates > 2
@@ -248,9 +265,17 @@ def test_other_algorithms_support_central_sampling(name: str, tmp_path: Path) ->
 
 def test_in_a_replay_each_environment_has_its_own_column_and_epsilon() -> None:
     config = dqn.Config(
-        env=toys.Counting, actors=4, envs_per_actor=2, rollout_steps=100, epsilon=0.6,
-        epsilon_spread=19.0, explore_steps=1, learn_from=1, batch_size=1, device="cpu",
-    )  # fmt: skip
+        env=toys.Counting,
+        actors=4,
+        envs_per_actor=2,
+        rollout_steps=100,
+        epsilon=0.6,
+        epsilon_spread=19.0,
+        explore_steps=1,
+        learn_from=1,
+        batch_size=1,
+        device="cpu",
+    )
     model = config.make_model(None, Leaf((1,), np.dtype(np.float32)), Discrete(2))
     made = CentralActor(dqn.QActor, config, model, SEEDS, 2, 1, Crashes(lambda text: None))
     try:
@@ -271,8 +296,9 @@ def test_with_resets_in_the_pause_a_dead_host_ends_only_its_own_episodes(tmp_pat
     for dies in (False, True):
         if dies:
             mark.unlink()
-        with central(1, env=lambda: Dies(mark), resets="in_pause", random_start=0,
-                     model=toys.network(1)) as made:  # fmt: skip
+        with central(
+            1, env=lambda: Dies(mark), resets="in_pause", random_start=0, model=toys.network(1)
+        ) as made:
             played = rounds(made, 6)
         assert [len(one.episodes) for one in played].count(8) == 6 - dies  # 7 steps of 20 each
         assert {game.length for one in played for game in one.episodes} == {7}
@@ -333,9 +359,16 @@ def test_an_update_uses_batch_trajectories_whatever_the_size_of_a_round(
     tmp_path: Path,
 ) -> None:
     config = impala.Config(
-        env=toys.Guess, actors=4, envs_per_actor=2, rollout_steps=8, total_steps=400,
-        batch_trajectories=1, sampling="central", learner_threads=1, device="cpu",
-    )  # fmt: skip
+        env=toys.Guess,
+        actors=4,
+        envs_per_actor=2,
+        rollout_steps=8,
+        total_steps=400,
+        batch_trajectories=1,
+        sampling="central",
+        learner_threads=1,
+        device="cpu",
+    )
     assert impala.train(config, run=tmp_path / "run").updates >= 400 // (2 * 8)
 
 
@@ -420,9 +453,14 @@ def test_a_gpu_lost_before_the_first_step_is_reported(monkeypatch: pytest.Monkey
 
 def test_close_stops_a_round() -> None:
     made = CentralActor(
-        Actor, dataclasses.replace(CONFIG, rollout_steps=10_000_000), InFloat64(), SEEDS, 2, 1,
+        Actor,
+        dataclasses.replace(CONFIG, rollout_steps=10_000_000),
+        InFloat64(),
+        SEEDS,
+        2,
+        1,
         Crashes(lambda text: None),
-    )  # fmt: skip
+    )
     call: Future[Rollout] = made.request(made.actors[0])
     made.close()
     assert call.exception(40) is not None

@@ -64,10 +64,16 @@ RUNS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 def climbs(algorithm: Any, folder: Path, **changes: Any) -> list[set[float]]:
     given = {
-        "env": Level, "actors": 1, "envs_per_actor": 4, "rollout_steps": 4, "total_steps": 200,
-        "log_interval_s": 1e6, "checkpoint_interval_s": 1e6, "random_start": 0,
+        "env": Level,
+        "actors": 1,
+        "envs_per_actor": 4,
+        "rollout_steps": 4,
+        "total_steps": 200,
+        "log_interval_s": 1e6,
+        "checkpoint_interval_s": 1e6,
+        "random_start": 0,
         "learner_threads": 1,
-    } | changes  # fmt: skip
+    } | changes
     known = {field.name for field in dataclasses.fields(algorithm.Config)}
     hook = Climbs()
     config = algorithm.Config(**{name: given[name] for name in given.keys() & known})

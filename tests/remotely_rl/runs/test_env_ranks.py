@@ -49,9 +49,15 @@ def test_an_environment_that_replaces_another_has_its_rank(
     notes = tmp_path / "notes"
     notes.mkdir()
     config = algorithm.Config(
-        env=Ranked, env_kwargs={"folder": str(notes)}, actors=2, envs_per_actor=2,
-        total_steps=400, max_crash_rate=1.0, rollout_steps=4, **more,
-    )  # fmt: skip
+        env=Ranked,
+        env_kwargs={"folder": str(notes)},
+        actors=2,
+        envs_per_actor=2,
+        total_steps=400,
+        max_crash_rate=1.0,
+        rollout_steps=4,
+        **more,
+    )
     run = algorithm.train(config, run=tmp_path / "run").run
     made = {int(one.name): len(one.read_text().splitlines()) for one in notes.glob("[0-9]*")}
     in_training = {rank: times for rank, times in made.items() if rank < 10_000}

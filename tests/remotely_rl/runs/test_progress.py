@@ -38,9 +38,17 @@ def row(seconds: float = 4.0) -> Row:
 def test_a_line_has_speed_return_staleness_and_time_shares() -> None:
     line = progress.line(row(), NO_LIMITS)
     for part in (
-        "0:00:04", "640 steps", "160/s", "-20.00", "2 games", "0/1.3/3", "environment 60%",
-        "inference 30%", "waiting 10%", "rate 0.0002",
-    ):  # fmt: skip
+        "0:00:04",
+        "640 steps",
+        "160/s",
+        "-20.00",
+        "2 games",
+        "0/1.3/3",
+        "environment 60%",
+        "inference 30%",
+        "waiting 10%",
+        "rate 0.0002",
+    ):
         assert part in line
     assert "left" not in line
 
@@ -51,8 +59,11 @@ def test_only_the_metrics_of_the_algorithm_are_shown() -> None:
     of_dqn.gauges.append(lambda: {"train/epsilon": 0.1})
     closed = of_dqn.close(1.0)
     assert progress.learning(closed) == [
-        "value loss 2.0000", "epsilon 0.100", "mean Q 1.500", "TD error 0.2500"
-    ]  # fmt: skip
+        "value loss 2.0000",
+        "epsilon 0.100",
+        "mean Q 1.500",
+        "TD error 0.2500",
+    ]
     assert "epsilon 0.100  mean Q 1.500  rate" in progress.line(closed, NO_LIMITS)
     assert progress.learning(row()) == ["policy loss 1.5000", "entropy 1.000"]
 
@@ -166,24 +177,28 @@ def image(*shape: int, dtype: Any = np.uint8) -> Box:
     ("space", "units", "line"),
     [
         (
-            image(4, 84, 84), 64,
+            image(4, 84, 84),
+            64,
             "model: 3 convolutions, 512; LSTM 64; sees images of 4 channels, 84x84",
         ),
         (
-            image(42, 42, 12, dtype=np.float32), 0,
+            image(42, 42, 12, dtype=np.float32),
+            0,
             "model: 2 convolutions, 256; sees images of 12 channels, which came last, 42x42",
         ),
         (Box(-1, 1, (3,)), 0, "model: MLP, 64, 64; as much for the value; sees 3 numbers"),
         (
-            Box(-1, 1, (3, 2)), 8,
+            Box(-1, 1, (3, 2)),
+            8,
             "model: MLP, 64, 64; LSTM 8; as much for the value; sees 3x2, flattened to 6 numbers",
         ),
         (
-            Discrete(5), 0,
+            Discrete(5),
+            0,
             "model: MLP, 64, 64; as much for the value; sees one of 5",
         ),
     ],
-)  # fmt: skip
+)
 def test_the_summary_names_the_layers_and_the_observations(
     space: gymnasium.Space[Any], units: int, line: str
 ) -> None:

@@ -24,9 +24,16 @@ pytestmark = pytest.mark.usefixtures("no_curve", "own_cluster")
 
 
 GIVEN: dict[str, Any] = {
-    "env": toys.Tells, "actors": 1, "envs_per_actor": 4, "rollout_steps": 8, "device": "cpu",
-    "learner_threads": 1, "learners": 2, "log_interval_s": 1e6, "checkpoint_interval_s": 1e6,
-}  # fmt: skip
+    "env": toys.Tells,
+    "actors": 1,
+    "envs_per_actor": 4,
+    "rollout_steps": 8,
+    "device": "cpu",
+    "learner_threads": 1,
+    "learners": 2,
+    "log_interval_s": 1e6,
+    "checkpoint_interval_s": 1e6,
+}
 A2C = a2c.Config(**GIVEN, random_start=0, total_steps=7_000)
 OF_REPLAY: dict[str, Any] = {"learn_from": 64, "batch_size": 16, "replay_ratio": 4.0}
 RUNS: dict[str, tuple[Any, Any]] = {

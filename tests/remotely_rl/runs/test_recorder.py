@@ -173,9 +173,16 @@ def test_a_run_reports_the_share_of_clipped_rewards(
     algorithm: Any, bound: float, share: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = algorithm.Config(
-        env=toys.Counting, actors=1, envs_per_actor=4, rollout_steps=8, random_start=0,
-        total_steps=200, reward_clip=bound, log_interval_s=1e6, checkpoint_interval_s=1e6,
-    )  # fmt: skip
+        env=toys.Counting,
+        actors=1,
+        envs_per_actor=4,
+        rollout_steps=8,
+        random_start=0,
+        total_steps=200,
+        reward_clip=bound,
+        log_interval_s=1e6,
+        checkpoint_interval_s=1e6,
+    )
 
     algorithm.train(config, run=tmp_path / "run")
 

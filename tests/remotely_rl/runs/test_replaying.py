@@ -25,9 +25,19 @@ from tests.remotely_rl import toys
 from tests.remotely_rl.runs import sessions
 
 CONFIG = dqn.Config(
-    env=toys.Counting, actors=2, envs_per_actor=3, rollout_steps=8, learn_from=24, batch_size=8,
-    replay_ratio=2.0, replay_rows=600, n_step=1, device="cpu", reward_clip=15.0, gamma=0.5,
-)  # fmt: skip
+    env=toys.Counting,
+    actors=2,
+    envs_per_actor=3,
+    rollout_steps=8,
+    learn_from=24,
+    batch_size=8,
+    replay_ratio=2.0,
+    replay_rows=600,
+    n_step=1,
+    device="cpu",
+    reward_clip=15.0,
+    gamma=0.5,
+)
 ACTIONS = Discrete(2)
 Make = Callable[..., RunReplay]
 

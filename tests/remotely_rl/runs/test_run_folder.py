@@ -72,12 +72,26 @@ def test_the_content_of_a_checkpoint_matches_its_format(tmp_path: Path) -> None:
     content = run_folder.load_checkpoint(tmp_path / "run" / "checkpoint.pt")
     assert run_folder.FORMAT == 3
     assert content.keys() == {
-        "format", "algorithm", "env", "learner", "counters", "recent", "random", "actors",
+        "format",
+        "algorithm",
+        "env",
+        "learner",
+        "counters",
+        "recent",
+        "random",
+        "actors",
         "times_resumed",
-    }  # fmt: skip
+    }
     assert content["learner"].keys() == {
-        "version", "rate", "rate_given", "scale", "model", "optimizer", "random", "cuda_random",
-    }  # fmt: skip
+        "version",
+        "rate",
+        "rate_given",
+        "scale",
+        "model",
+        "optimizer",
+        "random",
+        "cuda_random",
+    }
 
 
 def test_fields_of_an_earlier_version_are_renamed(tmp_path: Path) -> None:

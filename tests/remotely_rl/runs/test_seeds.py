@@ -21,9 +21,14 @@ from remotely_rl.runs import curve, run_folder, seeds
 from remotely_rl.runs.seeds import Outcome, Processes
 
 TINY = [
-    "ppo", "--env=CartPole-v1", "--actors=1", "--envs-per-actor=2", "--batch-rows=32",
-    "--no-normalize-advantage", "--device=cpu",
-]  # fmt: skip
+    "ppo",
+    "--env=CartPole-v1",
+    "--actors=1",
+    "--envs-per-actor=2",
+    "--batch-rows=32",
+    "--no-normalize-advantage",
+    "--device=cpu",
+]
 
 
 def invoke(*command: str) -> Result:
@@ -103,11 +108,17 @@ def test_the_table_has_a_line_per_run_and_the_mean_of_finished_ones() -> None:
 def test_a_resumed_run_keeps_its_own_model_and_settings(tmp_path: Path) -> None:
     words = ["train", "ppo", "--initial=other", "--preset=paper", "--gamma=0.9"]
     assert seeds.command(words, 3, tmp_path / "new") == [
-        *words, "--seed=3", f"--run={tmp_path / 'new'}"
-    ]  # fmt: skip
+        *words,
+        "--seed=3",
+        f"--run={tmp_path / 'new'}",
+    ]
     assert seeds.command(words, 3, tmp_path) == [
-        "train", "ppo", "--gamma=0.9", "--seed=3", f"--resume={tmp_path}"
-    ]  # fmt: skip
+        "train",
+        "ppo",
+        "--gamma=0.9",
+        "--seed=3",
+        f"--resume={tmp_path}",
+    ]
 
 
 # --- processes ------------------------------------------------------------------------------------
@@ -227,7 +238,7 @@ def test_no_run_starts_after_one_has_failed_before_its_folder_was_made(
         (["--seeds", "1", "--at-once", "0"], "0 is not in the range x>=1"),
         (["--seeds", "1", "--minutes", "-1"], "minutes must be at least 0"),
     ],
-)  # fmt: skip
+)
 def test_invalid_options_are_rejected_before_any_folder_is_made(
     words: list[str], said: str, tmp_path: Path, here: list[list[str]]
 ) -> None:
@@ -289,9 +300,12 @@ def test_ctrl_c_ends_all_runs_gracefully_and_the_same_command_resumes_them(tmp_p
     words = [*TINY, "--seeds=1-2", "--at-once=2", "--log-interval-s=1", f"--run={run}"]
     command = [sys.executable, "-m", "remotely_rl.cli", "train", *words]
     training = subprocess.Popen(
-        [*command, "--minutes=50"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        [*command, "--minutes=50"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
         start_new_session=True,
-    )  # fmt: skip
+    )
     assert training.stdout is not None
     said: list[str] = []
     while {line[:7] for line in said if "games)" in line} != {"seed 1:", "seed 2:"}:

@@ -303,9 +303,16 @@ def test_ctrl_c_stops_at_the_next_iteration_and_saves_checkpoint_metrics_and_cur
 
 
 PPO = ppo.Config(
-    env=toys.Guess, actors=2, envs_per_actor=4, rollout_steps=8, total_steps=60, learner_threads=2,
-    device="cpu", log_interval_s=1e6, checkpoint_interval_s=1e6,
-)  # fmt: skip
+    env=toys.Guess,
+    actors=2,
+    envs_per_actor=4,
+    rollout_steps=8,
+    total_steps=60,
+    learner_threads=2,
+    device="cpu",
+    log_interval_s=1e6,
+    checkpoint_interval_s=1e6,
+)
 
 
 def wide(observation_shape: tuple[int, ...], outputs: int) -> nn.Module:

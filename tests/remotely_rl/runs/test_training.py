@@ -227,7 +227,7 @@ def test_another_environment_gets_no_arguments_of_the_run(tmp_path: Path) -> Non
         (lambda f: f.config.write_text("{"), "toy", "CartPole-v1", "cannot be read"),
         (lambda f: f.config.write_text("{}"), "toy", "CartPole-v1", "does not name the algorithm"),
     ],
-)  # fmt: skip
+)
 def test_a_run_that_cannot_be_resumed_says_why(
     tmp_path: Path, spoil: Callable[[RunFolder], None], algorithm: str, env: str, said: str
 ) -> None:

@@ -18,11 +18,13 @@ class Robot:
     [
         ({"folder": "logs/{rank}"}, {"folder": "logs/7"}),
         ({"port": "{rank}"}, {"port": 7}),
-        ({"ports": ["50{rank}", 3], "at": {"x": ("{rank}",)}},
-         {"ports": ["507", 3], "at": {"x": (7,)}}),
+        (
+            {"ports": ["50{rank}", 3], "at": {"x": ("{rank}",)}},
+            {"ports": ["507", 3], "at": {"x": (7,)}},
+        ),
         ({"text": "{ranks} {0} {"}, {"text": "{ranks} {0} {"}),
     ],
-)  # fmt: skip
+)
 def test_an_argument_may_have_the_rank_in_it(
     given: dict[str, Any], expected: dict[str, Any]
 ) -> None:

@@ -56,8 +56,11 @@ def test_missing_infos_are_masked_at_any_depth() -> None:
     other = of_host({}, {"a": {"b": 0.5, "c": "text"}})
     merged = infos.merge([(2, other), (0, one)], 4)
     assert [infos.of(merged, i) for i in range(4)] == [
-        {"a": {"b": 1}}, {}, {}, {"a": {"b": 0.5, "c": "text"}}
-    ]  # fmt: skip
+        {"a": {"b": 1}},
+        {},
+        {},
+        {"a": {"b": 0.5, "c": "text"}},
+    ]
     assert infos.merge([], 4) == {}
 
 

@@ -135,11 +135,12 @@ def test_an_environment_that_cannot_be_reset_ends_the_run() -> None:
         ("array of ends", Cause.WRONG_ROW, "terminated is [True, True] of shape (2,): it must"),
         ("list of infos", Cause.WRONG_ROW, "`step` returned an info that is a list of 0: it must"),
         (
-            "four values", Cause.WRONG_ROW,
+            "four values",
+            Cause.WRONG_ROW,
             "of 4: it must return (observation, reward, terminated, truncated, info); the old",
         ),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("ends", [False, True])
 def test_a_row_with_bad_values_is_a_crash(
     mode: AutoresetMode, fault: str, cause: Cause, words: str, ends: bool

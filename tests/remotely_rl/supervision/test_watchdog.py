@@ -117,8 +117,11 @@ def test_paused_work_may_hold_the_gil_but_not_a_later_step() -> None:
 def test_a_step_that_holds_the_gil_is_ended_by_the_switch(after_s: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", HOLDS_THE_GIL, after_s],
-        capture_output=True, text=True, timeout=40, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=40,
+        check=False,
+    )
     assert done.returncode == 1
     assert done.stderr.startswith("Timeout (")
     assert "in hangs" in done.stderr

@@ -14,10 +14,17 @@ from tests.remotely_rl.sync.quadratic import play, round_robin, start
 
 # Worked by hand, with epsilon 1e-4: (weight, deviation, probability).
 TABLE = [
-    (0.01, 0, 0.009901), (0.01, 1e-4, 0.019608), (0.01, 0.01, 0.502488), (0.01, 0.1, 0.909173),
-    (0.01, 1, 0.990100), (0.1, 0, 0.000999), (0.1, 1e-4, 0.001996), (0.1, 0.01, 0.091735),
-    (0.1, 0.1, 0.500250), (0.1, 1, 0.909099),
-]  # fmt: skip
+    (0.01, 0, 0.009901),
+    (0.01, 1e-4, 0.019608),
+    (0.01, 0.01, 0.502488),
+    (0.01, 0.1, 0.909173),
+    (0.01, 1, 0.990100),
+    (0.1, 0, 0.000999),
+    (0.1, 1e-4, 0.001996),
+    (0.1, 0.01, 0.091735),
+    (0.1, 0.1, 0.500250),
+    (0.1, 1, 0.909099),
+]
 
 
 @pytest.mark.parametrize(("weight", "deviation", "chance"), TABLE)
@@ -72,9 +79,11 @@ def test_a_withheld_push_reapplies_the_last_one_with_its_version() -> None:
 def test_withheld_pushes_can_be_accumulated_and_sent_as_their_mean() -> None:
     values = iter([1.0, 2.0, 6.0, 1.0, 1.0])
     played = play(
-        "asynchronous:gate_push_every=2,gate_withheld=accumulate", 1, [0] * 5,
+        "asynchronous:gate_push_every=2,gate_withheld=accumulate",
+        1,
+        [0] * 5,
         gradient=lambda client, w: torch.full_like(w, next(values)),
-    )  # fmt: skip
+    )
 
     assert played.w == pytest.approx([0.9, 0.9, 0.9 - 0.4, 0.5, 0.5 - 0.1])
 

@@ -146,10 +146,18 @@ def test_a_rule_counts_pushes_fetches_and_bytes() -> None:
     counters = play("semi_async:n=1", 2, [0] * 6 + [1, 1]).rule.counters
 
     assert vars(counters) == {
-        "pushes": 8, "withheld_pushes": 0, "refused": 0, "counted": 7, "weak": 0, "dropped": 1,
-        "fetches": 8, "withheld_fetches": 0, "bytes_pushed": 64, "bytes_fetched": 64,
+        "pushes": 8,
+        "withheld_pushes": 0,
+        "refused": 0,
+        "counted": 7,
+        "weak": 0,
+        "dropped": 1,
+        "fetches": 8,
+        "withheld_fetches": 0,
+        "bytes_pushed": 64,
+        "bytes_fetched": 64,
         "staleness": {0: 7, 6: 1},
-    }  # fmt: skip
+    }
     assert counters.staleness_mean == 6 / 8
 
 

@@ -66,9 +66,11 @@ def made(spec: str, optimizer: str, clients: int = 3) -> sync.Rule:
 
 
 def steps(
-    rule: sync.Rule, each: Sequence[Tensor] | Tensor, pushes: int = 1,
+    rule: sync.Rule,
+    each: Sequence[Tensor] | Tensor,
+    pushes: int = 1,
     staleness: Callable[[int], int] = lambda at: STALENESS,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Return the step of each round [rounds, 16]; in a round all clients push the same gradient."""
     moves = []
     for at, gradient in enumerate(each):

@@ -142,8 +142,10 @@ def test_no_row_is_wrong_whatever_breaks(
     assert oracle.crashed >= 3
     for report in reports:
         assert report.cause is {
-            "exception": Cause.RAISED, "kill": Cause.DIED, "segfault": Cause.DIED,
-        }.get(fault, Cause.HUNG)  # fmt: skip
+            "exception": Cause.RAISED,
+            "kill": Cause.DIED,
+            "segfault": Cause.DIED,
+        }.get(fault, Cause.HUNG)
         assert report.env is not None
         assert report.step
         assert report.seed is not None

@@ -24,9 +24,17 @@ END_S = 10.0  # for a run without success to end by itself
 
 PONG = ["ppo", "--env", "ALE/Pong-v5", "--preset", "none", "--gamma", "0.98", "--target", "18"]
 BREAKOUT = [
-    "ppo", "--env", "ALE/Breakout-v5", "--gamma", "0.99", "--life-loss-is-terminal",
-    "--entropy-coef-end", "0.005", "--anneal-steps", "20000000",
-]  # fmt: skip
+    "ppo",
+    "--env",
+    "ALE/Breakout-v5",
+    "--gamma",
+    "0.99",
+    "--life-loss-is-terminal",
+    "--entropy-coef-end",
+    "0.005",
+    "--anneal-steps",
+    "20000000",
+]
 # The fastest of the tried settings: small rounds, which more games would enlarge.
 FEW_GAMES = ["--envs-per-actor", "6", "--rollout-steps", "64", "--minibatches", "8"]
 
@@ -48,8 +56,21 @@ def breakout(turn: Asked) -> None:
 def learn(turn: Asked, figure: str, repeat: int, words: list[str]) -> None:
     """Run the command; report its seconds and steps if it reached its target."""
     if turn.is_quick:
-        words = [*words, "--total-steps", "64", "--rollout-steps", "4", "--probe-steps", "8",
-                 "--actors", "1", "--envs-per-actor", "2", "--minibatches", "1"]  # fmt: skip
+        words = [
+            *words,
+            "--total-steps",
+            "64",
+            "--rollout-steps",
+            "4",
+            "--probe-steps",
+            "8",
+            "--actors",
+            "1",
+            "--envs-per-actor",
+            "2",
+            "--minibatches",
+            "1",
+        ]
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         command = [sys.executable, "-m", "remotely_rl.cli", "train", *words]

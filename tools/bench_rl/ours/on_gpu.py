@@ -20,12 +20,20 @@ ACTORS = 4  # that step at a time
 WIDTH = 4 * cores()
 # As in the plain loop: rounds of 16,384 rows with 16 cores, three epochs, minibatches of 2,048.
 ROUNDS: dict[str, Any] = {
-    "actors": ACTORS, "rollout_steps": 64, "epochs": 3, "minibatches": max(1, cores() // 2),
-}  # fmt: skip
+    "actors": ACTORS,
+    "rollout_steps": 64,
+    "epochs": 3,
+    "minibatches": max(1, cores() // 2),
+}
 REPLAYED: dict[str, Any] = {
-    "actors": ACTORS, "replay_ratio": 8.0, "batch_size": 512, "overlap": True,
-    "learn_from": 10_000, "replay_rows": 200_000, "save_replay": False,
-}  # fmt: skip
+    "actors": ACTORS,
+    "replay_ratio": 8.0,
+    "batch_size": 512,
+    "overlap": True,
+    "learn_from": 10_000,
+    "replay_rows": 200_000,
+    "save_replay": False,
+}
 
 PARTS: dict[str, tuple[ModuleType, dict[str, Any]]] = {
     "alternating": (

@@ -11,8 +11,11 @@ GAME = "ALE/Pong-v5"
 TOO_LONG_MIN = 3.5
 
 REPLAYED: dict[str, Any] = {
-    "actors": cores(), "learn_from": 2048, "replay_rows": 50_000, "save_replay": False,
-}  # fmt: skip
+    "actors": cores(),
+    "learn_from": 2048,
+    "replay_rows": 50_000,
+    "save_replay": False,
+}
 
 # Differences from the defaults.  `dqn_32` computes the same as Stable-Baselines3's DQN.
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -32,9 +32,16 @@ class Nature(nn.Module):
     def __init__(self, actions: int) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(4, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU(),
-            nn.Conv2d(64, 64, 3, 1), nn.ReLU(), nn.Flatten(), nn.LazyLinear(512), nn.ReLU(),
-        )  # fmt: skip
+            nn.Conv2d(4, 32, 8, 4),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 4, 2),
+            nn.ReLU(),
+            nn.Conv2d(64, 64, 3, 1),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.LazyLinear(512),
+            nn.ReLU(),
+        )
         self.policy, self.value = nn.Linear(512, actions), nn.Linear(512, 1)
 
     def forward(self, obs: Tensor) -> tuple[Categorical, Tensor]:
@@ -50,9 +57,13 @@ class Loop:
     def __init__(self, games: int, steps: int, rows: int, size: int, device: str) -> None:
         """`rows` is the size of a minibatch."""
         self.envs = AtariVectorEnv(
-            "pong", games, num_threads=cores(), img_height=size, img_width=size,
+            "pong",
+            games,
+            num_threads=cores(),
+            img_height=size,
+            img_width=size,
             reward_clipping=False,
-        )  # fmt: skip
+        )
         self.games, self.steps, self.rows, self.device = games, steps, rows, device
         self.actions = int(self.envs.action_space.nvec[0])  # type: ignore[attr-defined]
         self.random = np.random.default_rng(0)

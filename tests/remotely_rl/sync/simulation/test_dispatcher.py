@@ -77,8 +77,13 @@ def test_without_jitter_a_client_of_slowness_2_pushes_half_as_often() -> None:
     events = turns(clocked, 2, 6)
 
     assert [(event.client, event.time_s) for event in events] == [
-        (0, 1.0), (1, 2.0), (0, 2.0), (0, 3.0), (1, 4.0), (0, 4.0),
-    ]  # fmt: skip
+        (0, 1.0),
+        (1, 2.0),
+        (0, 2.0),
+        (0, 3.0),
+        (1, 4.0),
+        (0, 4.0),
+    ]
 
 
 def test_a_busy_server_processes_one_push_at_a_time() -> None:
@@ -116,9 +121,13 @@ def test_a_client_loses_its_work_in_an_outage_and_rejoins() -> None:
     events = [(event.kind.value, event.client, event.time_s) for event in turns(clocked, 2, 6)]
 
     assert events == [
-        ("leave", 1, 0.5), ("push", 0, 1.0), ("push", 0, 2.0), ("join", 1, 2.25),
-        ("push", 0, 3.0), ("push", 1, 3.25),
-    ]  # fmt: skip
+        ("leave", 1, 0.5),
+        ("push", 0, 1.0),
+        ("push", 0, 2.0),
+        ("join", 1, 2.25),
+        ("push", 0, 3.0),
+        ("push", 1, 3.25),
+    ]
 
 
 @pytest.mark.parametrize("rule", ["synchronous", "semi_async:n=2", "stale_synchronous"])

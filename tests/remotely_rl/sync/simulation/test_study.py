@@ -130,11 +130,30 @@ def test_errors_name_missing_and_damaged_files(folder: Path, tmp_path: Path) -> 
 
 def test_the_command_prints_writes_and_plots(folder: Path, tmp_path: Path) -> None:
     out, png = tmp_path / "rows.csv", tmp_path / "loss.png"
-    result = CliRunner().invoke(main, [
-        "simulate", "fasgd:rate=0.01", "semi_async:n=2", "--data", str(folder), "--clients", "4",
-        "--iterations", "20", "--every", "10", "--hidden", "8", "--compute-s", "0.01",
-        "--out", str(out), "--png", str(png),
-    ])  # fmt: skip
+    result = CliRunner().invoke(
+        main,
+        [
+            "simulate",
+            "fasgd:rate=0.01",
+            "semi_async:n=2",
+            "--data",
+            str(folder),
+            "--clients",
+            "4",
+            "--iterations",
+            "20",
+            "--every",
+            "10",
+            "--hidden",
+            "8",
+            "--compute-s",
+            "0.01",
+            "--out",
+            str(out),
+            "--png",
+            str(png),
+        ],
+    )
 
     assert result.exit_code == 0, result.output
     assert "fasgd:rate=0.01" in result.output
