@@ -18,15 +18,13 @@ Reasons to end are checked in this order, so that a full inbox can never keep an
     5  end             send Ending, the last replies and Exiting; release the object and its files;
                        return when the replies have left, after LAST_REPLY_S at most
 
-A worker stopped by SIGSTOP reads nothing, and the socket to it fills.  A thread that writes to it
-then blocks, except for the background thread, which must keep checking the lease.
+A worker stopped by SIGSTOP reads nothing, and the line to it fills (transport/line.py).  A thread
+that sends then waits, except for the background thread, which must keep checking the lease.
 """
 
 import asyncio
-import contextlib
 import functools
 import select
-import socket
 import sys
 import threading
 import time
@@ -45,6 +43,7 @@ from remotely.actor.preparation import Preparation
 from remotely.actor.servant import Servant, raised
 from remotely.api import connection
 from remotely.errors import MasterLost, NotAllowed, WireError
+from remotely.machine.owned_fd import OwnedFd
 from remotely.protocol import control, wire
 from remotely.protocol.lease import CONNECT_S
 from remotely.protocol.wire import Kind, Message
@@ -55,6 +54,7 @@ from remotely.transport.access_list import AccessList
 from remotely.transport.activity import OneByOne
 from remotely.transport.fence import Fence
 from remotely.transport.keys import KeyPair, MemberKey, fresh_pair
+from remotely.transport.line import OnMessage
 from remotely.transport.loop import Loop
 from remotely.values import references
 
@@ -62,7 +62,6 @@ if TYPE_CHECKING:  # slow to import, and only an actor that makes calls needs it
     from remotely.client.client import Client
 
 
-MAX_UNSENT = 1_000  # messages queued for a stopped worker; further ones are dropped
 TIDY_EVERY_S = 2.0  # while calls arrive; the interval doubles while the actor is idle
 MAX_TIDY_EVERY_S = 16.0
 FENCE_POLL_S = 0.05
@@ -70,78 +69,19 @@ LAST_REPLY_S = 1.0
 MESSAGES_A_TURN = 100  # that an event loop receives before it runs its tasks again
 REVOKED = "the key with which this call came was revoked"
 
-OnMessage = Callable[[object, socket.socket | None], None]  # and the socket passed with it
 
+class WorkerLine(Protocol):
+    """An actor's connection to its worker: a `Line`, or the `Guest` that acts as the worker."""
 
-class Line(Protocol):
-    """An actor's connection to its worker, or to the `Guest` that acts as one."""
-
-    def watch(self, loop: Loop, on_message: OnMessage, on_lost: Callable[[], None]) -> None:
+    def watch(self, loop: Loop, on_message: OnMessage, on_lost: Callable[[], object]) -> None:
         """Call these on the thread of `loop`: for each message, and when the worker has died."""
 
-    def tell(self, message: control.FromActor) -> None:
+    def send(self, message: control.FromActor) -> None:
         """Send a message.  Any thread may call this.  If the worker is gone, drop the message."""
 
-    def flush(self) -> bool:
-        """Send queued messages, on the loop's thread; return whether none is left."""
-
-
-class WorkerLine:
-    """The connection of an actor in a process of its own."""
-
-    def __init__(self, worker: socket.socket) -> None:
-        self._worker = worker
-        self._decoder = control.Decoder(control.ToActor)
-        self._unsent: deque[bytes] = deque()
-        self._nonblocking_thread = 0
-
-    def watch(self, loop: Loop, on_message: OnMessage, on_lost: Callable[[], None]) -> None:
-        loop.call(self.never_block)
-        loop.watch(self._worker.fileno(), lambda: self._receive(on_message, on_lost))
-
-    def never_block(self) -> None:
-        """From now on, queue this thread's messages for `flush` if the socket is full."""
-        self._nonblocking_thread = threading.get_ident()
-
-    def _receive(self, on_message: OnMessage, on_lost: Callable[[], None]) -> None:
-        try:
-            data, fds, _, _ = socket.recv_fds(
-                self._worker, control.MAX_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC
-            )
-        except OSError:
-            data, fds = b"", []
-        if not data:
-            on_lost()  # 1: nothing may outlive the worker
-        on_message(self._decoder.decode(data), socket.socket(fileno=fds[0]) if fds else None)
-
-    def tell(self, message: control.FromActor) -> None:
-        self.send(control.encode(message))
-
-    def send(self, data: bytes) -> None:
-        """Send an encoded message, as `tell` does."""
-        if threading.get_ident() == self._nonblocking_thread:
-            if len(self._unsent) < MAX_UNSENT:
-                self._unsent.append(data)
-            self.flush()
-        else:
-            with contextlib.suppress(OSError):
-                self._worker.send(data)
-
-    def send_with_fd(self, message: control.FromActor, fd: int) -> None:
-        """Send a message with a file descriptor, on any thread but the one that never blocks."""
-        with contextlib.suppress(OSError):
-            socket.send_fds(self._worker, [control.encode(message)], [fd])
-
-    def flush(self) -> bool:
-        while self._unsent:
-            try:
-                self._worker.send(self._unsent[0], socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                return False
-            except OSError:
-                pass
-            self._unsent.popleft()
-        return True
+    @property
+    def has_sent_all(self) -> bool:
+        """Whether no message waits for the worker to read others."""
 
 
 class Delegation:
@@ -188,7 +128,7 @@ class Background:
     def __init__(
         self,
         birth: control.Birth,
-        line: Line,
+        line: WorkerLine,
         delegation: Delegation,
         servant: Servant,
         store: MachineStore,
@@ -258,7 +198,7 @@ class Background:
 
     # --- on the thread ----------------------------------------------------------------------------
 
-    def _on_worker_message(self, message: object, end: socket.socket | None) -> None:
+    def _on_worker_message(self, message: object, fds: list[OwnedFd]) -> None:
         match message:
             case control.Admit(client_keys=client_keys):
                 self.access.set_keys(client_keys)
@@ -270,12 +210,12 @@ class Background:
             case control.Cancel():
                 self._on_cancel(message)
             case control.Meet():
-                self._store.introduced(end)
+                self._store.introduced(fds[0] if fds else None)
             case control.Leave():
                 self._on_leave()  # -> 3
 
     def _ask_about(self, key: bytes) -> None:
-        self._line.tell(control.MayCall(key=key))
+        self._line.send(control.MayCall(key=key))
 
     def _check_fence(self) -> None:
         if self._fence.look():  # 2
@@ -288,9 +228,9 @@ class Background:
         self._tidy()
         self._servant.tidy()
         was_called = self._servant.calls != self._reported
-        if (all_sent := self._line.flush()) and was_called:
+        if (all_sent := self._line.has_sent_all) and was_called:
             self._reported = self._servant.calls
-            self._line.tell(control.Count(calls=self._reported))
+            self._line.send(control.Count(calls=self._reported))
         if all_sent and not was_called:
             self._tidy_after_s = min(2 * self._tidy_after_s, MAX_TIDY_EVERY_S)
         else:
@@ -314,14 +254,14 @@ class Actor:
     def __init__(
         self,
         birth: control.Birth,
-        line: Line,
+        line: WorkerLine,
         activity: OneByOne,
         served: object = None,
         concurrency: int = 1,
     ) -> None:
-        self._tell = line.tell
-        delegation = Delegation(line.tell)
-        store = MachineStore(lambda: line.tell(control.Meet()))
+        self._tell = line.send
+        delegation = Delegation(line.send)
+        store = MachineStore(lambda: line.send(control.Meet()))
         references.fetch_parcel = store.fetch_argument
         request = birth.request
         payloads = Payloads(request.name, store)

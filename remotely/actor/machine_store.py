@@ -29,12 +29,13 @@ from typing import TypeVar
 import msgspec
 
 from remotely.errors import ActorDied, WorkerLost
+from remotely.machine.owned_fd import OwnedFd
 from remotely.protocol import control
 from remotely.protocol.address import describe
-from remotely.protocol.control import MAX_MESSAGE
 from remotely.protocol.lease import CONNECT_S
 from remotely.transport import bulk
 from remotely.transport.bulk import ValueGone
+from remotely.transport.line import Line
 from remotely.transport.listening import nearest
 from remotely.values import arena, payload
 from remotely.values.arena import Arena, ArenaAddress, Loan, StoredValue
@@ -51,47 +52,31 @@ AGAIN_S = 5.0  # until the next try to reach a store; until then results go in m
 _write = msgspec.msgpack.Encoder().encode
 _read_loan = msgspec.msgpack.Decoder(Loan).decode
 _read_arena = msgspec.msgpack.Decoder(ArenaAddress).decode
-_decode = control.Decoder(control.FromStore["actor"]).decode
+_FROM_STORE = control.Decoder(control.FromStore["actor"])
 
 
 class NoStore(Exception):
     """There is no store here, it has ended, or it lacks a value; the message says which."""
 
 
-class LineEnded(NoStore):
-    """The store has ended, or this connection to it."""
+class _Connection:
+    """A connection to the store, for one request at a time.  Raises LineLost."""
 
-
-class _Line:
-    """A connection to the store, for one request at a time.  Raises NoStore."""
-
-    def __init__(self, line: socket.socket, address: bytes) -> None:
-        self._line = line
+    def __init__(self, end: OwnedFd, address: bytes) -> None:
+        self._line = Line(socket.socket(fileno=end.take()), _FROM_STORE)
+        self.close = self._line.close
+        self.tell = self._line.send
         shared = self.ask(control.Share(arena=address))
         if not isinstance(shared, control.Shared):
             raise NoStore("the store cannot share memory with this actor")
         self.bulk = shared.bulk
         self.arena = _read_arena(shared.arena)
 
-    def tell(self, message: msgspec.Struct) -> None:
-        try:
-            self._line.send(control.encode(message))
-        except OSError as error:
-            raise LineEnded(f"the store of this machine has ended: {error}") from None
-
     def ask(self, message: control.Share | control.Offer | control.Borrow) -> object:
         slowest_s = 0.0
         if isinstance(message, control.Borrow) and message.bulk is not None:
             slowest_s = message.nbytes / SLOWEST_LINE
-        self._line.settimeout(ANSWER_S + slowest_s)
-        self.tell(message)
-        try:
-            data = self._line.recv(MAX_MESSAGE)
-        except OSError as error:
-            raise LineEnded(f"the store of this machine has ended: {error}") from None
-        if not data:
-            raise LineEnded("the store of this machine has ended")
-        return _decode(data)
+        return self._line.ask(message, ANSWER_S + slowest_s)
 
 
 @dataclass(slots=True, eq=False)
@@ -114,22 +99,22 @@ class MachineStore:
 
     def __init__(self, ask_worker: Callable[[], None]) -> None:
         self._ask_worker = ask_worker
-        self._new: queue.SimpleQueue[socket.socket | None] = queue.SimpleQueue()
+        self._new: queue.SimpleQueue[OwnedFd | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._asking = threading.Lock()
-        self._free: list[_Line] = []
+        self._free: list[_Connection] = []
         self._peer: MemoryPeer | None = None  # the store
         self._kept: dict[bytes, _Kept] = {}
         self._none_until = 0.0
 
-    def introduced(self, line: socket.socket | None) -> None:
-        """Take the worker's answer; None means that there is no store here."""
-        self._new.put(line)
+    def introduced(self, end: OwnedFd | None) -> None:
+        """Take the worker's answer, a socket; None means that there is no store here."""
+        self._new.put(end)
 
     def _borrow(self, wanted: Parcel) -> Unpacked:
         """Return the pickle and the buffers of a value.  Raises NoStore."""
         asked = control.Borrow(value=wanted.value, nbytes=wanted.nbytes, bulk=wanted.store)
-        answer, lender = self._use(lambda line: (line.ask(asked), self._reader(line).lender))
+        answer, lender = self._use(lambda its: (its.ask(asked), self._reader(its).lender))
         if not isinstance(answer, control.Lent):
             assert isinstance(answer, control.Gone)
             raise NoStore(answer.why)
@@ -176,18 +161,18 @@ class MachineStore:
             return None
 
     def _offer(
-        self, memory: Arena, encoded: Encoded, route: bytes, of: str, line: _Line
+        self, memory: Arena, encoded: Encoded, route: bytes, of: str, connection: _Connection
     ) -> Parcel | None:
-        made = payload.parcel_of(encoded, line.bulk, of)
+        made = payload.parcel_of(encoded, connection.bulk, of)
         if (placed := memory.reserve(made.nbytes)) is None:  # 1
             return None
         try:
             payload.lay_out(encoded, memory.memory_of(placed))
-            reader = self._reader(line)
+            reader = self._reader(connection)
             if (loan := memory.lend(placed, reader, private=False)) is None:
                 memory.release(placed)
                 return None
-            line.ask(control.Offer(value=made.value, loan=_write(loan)))
+            connection.ask(control.Offer(value=made.value, loan=_write(loan)))
         except BaseException:  # the store may read the offer yet: it, or its end, ends the loan
             memory.release(placed)
             raise
@@ -228,7 +213,7 @@ class MachineStore:
 
     def _withdraw(self, name: bytes) -> None:
         with contextlib.suppress(NoStore):
-            self._use(lambda line: line.tell(control.Withdraw(value=name)))
+            self._use(lambda its: its.tell(control.Withdraw(value=name)))
 
     def _sweep(self) -> None:
         """Forget the results that callers have fetched or released.
@@ -240,19 +225,19 @@ class MachineStore:
             if is_over and self._kept.pop(name, None) is not None:  # 3
                 kept.memory.release(kept.placed)
 
-    def _reader(self, line: _Line) -> MemoryPeer:
+    def _reader(self, connection: _Connection) -> MemoryPeer:
         """Return the store as a reader of this actor's arena.  Raises NoStore."""
         with self._lock:
-            if self._peer is None or self._peer.lender.address != line.arena:
+            if self._peer is None or self._peer.lender.address != connection.arena:
                 try:
-                    peer = MemoryPeer(line.arena)
+                    peer = MemoryPeer(connection.arena)
                 except OSError as error:
                     raise NoStore(f"its memory cannot be opened: {error}") from None
                 peer.reads = True
                 self._peer = peer
             return self._peer
 
-    def _use(self, work: Callable[[_Line], T]) -> T:
+    def _use(self, work: Callable[[_Connection], T]) -> T:
         """Do work with a connection of its own.  Raises NoStore.
 
         Connections to a store that has ended are dropped; the last try uses a new one.
@@ -260,18 +245,23 @@ class MachineStore:
         while True:
             with self._lock:
                 found = self._free.pop() if self._free else None
-            line = found or self._new_line()
+            connection = found
             try:
-                result = work(line)
-            except LineEnded:
-                if found is None:
+                connection = found or self._connect()
+                result = work(connection)
+            except BaseException as error:
+                if connection is not None:
+                    connection.close()
+                if not isinstance(error, OSError):
                     raise
+                if found is None:
+                    raise NoStore(f"the store of this machine has ended: {error}") from None
                 continue
             with self._lock:
-                self._free.append(line)
+                self._free.append(connection)
             return result
 
-    def _new_line(self) -> _Line:
+    def _connect(self) -> _Connection:
         if (ours := arena.ours()) is None:
             raise NoStore("this actor shares no memory")
         with self._asking:
@@ -282,4 +272,4 @@ class MachineStore:
                 raise NoStore("the worker has not connected this actor to its store") from None
         if made is None:
             raise NoStore("this machine has no store for large values")
-        return _Line(made, _write(ours.address))
+        return _Connection(made, _write(ours.address))

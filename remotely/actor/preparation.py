@@ -21,7 +21,6 @@ script, whose handlers process them (client/printing.py).  Handlers that are set
 `logging.basicConfig` does nothing if the root logger has a handler; in an actor it ignores Sender.
 """
 
-import contextlib
 import functools
 import logging
 import sys
@@ -49,7 +48,7 @@ _root = logging.getLogger()
 
 
 class Sender(logging.Handler):
-    def __init__(self, send: Callable[[bytes], object]) -> None:
+    def __init__(self, send: Callable[[control.Logged], object]) -> None:
         super().__init__()
         self._send = send
 
@@ -64,12 +63,9 @@ class Sender(logging.Handler):
         if self._is_shown_here(record):
             return
         try:
-            logged = control.encode(log_records.pack(record))
+            self._send(log_records.pack(record))
         except Exception:  # the arguments do not fit the message, or cannot be formatted
             self.handleError(record)
-            return
-        with contextlib.suppress(OSError):  # the worker is gone, so this process ends too
-            self._send(logged)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - its name in `logging`
         """Report a wrong logging call in one line, without the stack of this handler."""
@@ -98,7 +94,7 @@ def _shows(handler: logging.Handler) -> bool:
 _sender: Sender | None = None
 
 
-def send_records(name: str, send: Callable[[bytes], object]) -> None:
+def send_records(name: str, send: Callable[[control.Logged], object]) -> None:
     """From now on, send the log records of this process, with the name of its actor."""
     global _sender
     log_records.name_actors(lambda: name)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from remotely.actor import generators, preparation
-from remotely.actor.actor import Actor, WorkerLine
+from remotely.actor.actor import Actor
 from remotely.api import current_actor, flight_recorder
 from remotely.errors import RemotelyError
 from remotely.machine import gpus, processes
@@ -24,9 +24,10 @@ from remotely.protocol import control
 from remotely.testing import faults
 from remotely.transport import activity
 from remotely.transport.activity import OneByOne
+from remotely.transport.line import Line
 from remotely.values.maker_state import THREAD_VARIABLES
 
-MAX_CONTROL_BYTES = 1 << 18
+MOST_KEPT = 1_000  # messages to a stopped worker; later ones are dropped
 
 
 def main(control_fd: int, stdout_fd: int = 1, stderr_fd: int = 2) -> int:
@@ -38,18 +39,18 @@ def main(control_fd: int, stdout_fd: int = 1, stderr_fd: int = 2) -> int:
             os.close(fd)
     if faults.ON:
         faults.at("actor.birth")
-    worker = socket.socket(fileno=control_fd)
-    data, (page,), _, _ = socket.recv_fds(worker, MAX_CONTROL_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
-    birth = control.Decoder(control.Birth).decode(data)
+    line = Line(socket.socket(fileno=control_fd), control.Decoder(control.ToActor), MOST_KEPT)
+    if (first := line.receive()) is None:
+        return 1  # the worker is gone
+    birth, (page,) = first
     assert isinstance(birth, control.Birth)
     _prepare_process(birth)
-    line = WorkerLine(worker)
-    flight_recorder.enable(line.send_with_fd)
+    flight_recorder.enable(line.send)
     preparation.send_records(birth.request.name, line.send)
     try:
-        actor = Actor(birth, line, OneByOne(activity.received(page)))
+        actor = Actor(birth, line, OneByOne(activity.received(page.take())))
     except RemotelyError as error:  # no port is free
-        line.tell(control.NotBound(why=str(error)))
+        line.send(control.NotBound(why=str(error)))
         return 1
     return actor.run()
 

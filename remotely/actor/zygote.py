@@ -37,9 +37,9 @@ from typing import NoReturn
 
 from remotely.actor import exiting
 from remotely.machine import processes, signal_pipe
+from remotely.machine.owned_fd import OwnedFd
 from remotely.protocol.control import (
     HEAVY,
-    MAX_MESSAGE,
     Decoder,
     Exited,
     Fork,
@@ -47,11 +47,11 @@ from remotely.protocol.control import (
     NotForked,
     Preload,
     ToZygote,
-    encode,
 )
 from remotely.testing import faults
+from remotely.transport.line import Line
 
-DESCRIPTORS_PER_ACTOR = 3  # control socket, stdout, stderr
+FDS_PER_ACTOR = 3  # control socket, stdout, stderr
 
 
 def main() -> None:
@@ -67,22 +67,16 @@ def main() -> None:
 
 class Zygote:
     def __init__(self, worker: socket.socket, folder: str, worker_id: str) -> None:
-        self._worker = worker
+        self._worker = Line(worker, Decoder(ToZygote))
         self._worker_id = worker_id
         self._folder = folder
-        self._decoder = Decoder(ToZygote)
         self.children: set[int] = set()
 
     def serve(self) -> None:
         """Fork and report until the worker is gone, then kill its actors and remove its folder.
 
-        Any other error ends this process only: the worker inherits the actors.
+        An error ends this process only: the worker inherits the actors.
         """
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._serve()
-        self._end()
-
-    def _serve(self) -> None:
         signals = signal_pipe.open_signal_pipe()
         signal.signal(signal.SIGCHLD, lambda *_: None)
         poll = select.poll()
@@ -94,54 +88,47 @@ class Zygote:
                 signal_pipe.drain(signals)
                 self._reap()
             if self._worker.fileno() in ready and not self.read():
-                return
+                break
+        self._end()
 
     def read(self) -> bool:
         """Handle one message of the worker; return false if it is gone."""
-        data, descriptors, _, _ = socket.recv_fds(self._worker, MAX_MESSAGE, DESCRIPTORS_PER_ACTOR)
-        if not data:
+        if (received := self._worker.receive()) is None:
             return False
-        match self._decoder.decode(data):
-            case Preload(modules=modules):
+        match received:
+            case Preload(modules=modules), _:
                 preload(modules)
-            case Fork(actor=actor):
-                self._fork(actor, descriptors)
+            case Fork(actor=actor), fds:
+                self._fork(actor, fds)
         return True
 
-    def _fork(self, actor: str, descriptors: list[int]) -> None:
+    def _fork(self, actor: str, fds: list[OwnedFd]) -> None:
         if faults.ON:
             faults.at("zygote.fork")
-        if len(descriptors) < DESCRIPTORS_PER_ACTOR:  # this process has no descriptors left
-            for fd in descriptors:
-                os.close(fd)
-            self._worker.send(encode(NotForked(actor=actor, why=os.strerror(errno.EMFILE))))  # 1'
+        if len(fds) < FDS_PER_ACTOR:  # this process has no descriptors left
+            self._worker.send(NotForked(actor=actor, why=os.strerror(errno.EMFILE)))  # 1'
             return
         gc.freeze()  # keeps these pages shared: a collection in the child would copy them
         try:
-            pid, pidfd = self._child(descriptors)
+            pid, pidfd = self._child(fds)
         except OSError as error:
-            self._worker.send(encode(NotForked(actor=actor, why=str(error.strerror))))  # 1'
-            return
-        try:
-            socket.send_fds(self._worker, [encode(Forked(actor=actor, pid=pid))], [pidfd])  # 3
-        finally:
-            os.close(pidfd)
+            self._worker.send(NotForked(actor=actor, why=str(error.strerror)))  # 1'
+        else:
+            self._worker.send(Forked(actor=actor, pid=pid), [pidfd.fd])  # 3
 
-    def _child(self, descriptors: list[int]) -> tuple[int, int]:
-        try:
-            if (pid := os.fork()) == 0:
-                self._become_actor(descriptors)  # 2
-        finally:
-            for fd in descriptors:
-                os.close(fd)
+    def _child(self, fds: list[OwnedFd]) -> tuple[int, OwnedFd]:
+        if (pid := os.fork()) == 0:
+            self._become_actor([fd.take() for fd in fds])  # 2
+        fds.clear()
         self.children.add(pid)
         try:
-            return pid, os.pidfd_open(pid)  # it is not reaped yet, so the pid is not reused
+            # It is not reaped yet, so the pid is not reused.
+            return pid, OwnedFd(os.pidfd_open(pid))
         except OSError:
             os.kill(pid, signal.SIGKILL)
             raise
 
-    def _become_actor(self, descriptors: list[int]) -> NoReturn:
+    def _become_actor(self, fds: list[int]) -> NoReturn:
         code = 1
         try:
             signal.set_wakeup_fd(-1)
@@ -149,7 +136,7 @@ class Zygote:
             self._worker.close()
             from remotely.actor import startup  # noqa: PLC0415 - main() has it loaded
 
-            code = startup.main(*descriptors)
+            code = startup.main(*fds)
         except SystemExit as error:
             code = exiting.exit_code(error)
         except BaseException:  # nothing above this frame reports it
@@ -169,7 +156,7 @@ class Zygote:
             if pid == 0:
                 return
             self.children.discard(pid)
-            self._worker.send(encode(Exited(pid=pid, status=status)))  # 4
+            self._worker.send(Exited(pid=pid, status=status))  # 4
 
     def _end(self) -> None:
         for pid in self.children:

@@ -8,7 +8,7 @@ process has ended (worker/reaper.py).
 
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from remotely import arguments
 from remotely.api.current_actor import current_actor
@@ -18,7 +18,7 @@ from remotely.protocol import control
 from remotely.protocol.numbers import MOST_FLIGHT_RECORD
 from remotely.protocol.resources import format_bytes
 
-HandOver = Callable[[control.FlightRecorder, int], None]
+HandOver = Callable[[control.FlightRecorder, Sequence[int]], None]
 
 _hand_over: HandOver | None = None
 _memory: mmap.mmap | None = None  # of this life
@@ -26,7 +26,7 @@ _lock = RLock()
 
 
 def enable(hand_over: HandOver) -> None:
-    """Enable the recorder; `hand_over` sends a message and a descriptor to the actor's worker."""
+    """Enable the recorder; `hand_over` sends a message and descriptors to the actor's worker."""
     global _hand_over
     _hand_over = hand_over
 
@@ -64,7 +64,7 @@ def _new_memory(nbytes: int, hand_over: HandOver) -> mmap.mmap:
     fd = memory_file.create("remotely-flight-recorder", nbytes)
     try:
         memory = mmap.mmap(fd, nbytes)
-        hand_over(control.FlightRecorder(), fd)
+        hand_over(control.FlightRecorder(), [fd])
         return memory
     finally:
         os.close(fd)

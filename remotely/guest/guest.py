@@ -24,7 +24,6 @@ from pathlib import Path
 
 import msgspec
 
-from remotely.actor.actor import OnMessage
 from remotely.errors import (
     ActorDied,
     MasterLost,
@@ -41,6 +40,7 @@ from remotely.protocol.resources import Resources
 from remotely.transport import sockets
 from remotely.transport.access_list import AccessRelay
 from remotely.transport.keys import MemberKey
+from remotely.transport.line import OnMessage
 from remotely.transport.listening import nearest, reach
 from remotely.transport.loop import Loop
 from remotely.transport.master_link import MasterLink
@@ -225,16 +225,15 @@ class Guest:
         self._died(why, lost=True)
         self._loop.after(STOP_WAIT_S, lambda: self._end(WorkerLost(why)))
 
-    # --- the actor's `Line` -----------------------------------------------------------------------
+    # --- the actor's `WorkerLine` -----------------------------------------------------------------
 
-    def watch(self, loop: Loop, on_message: OnMessage, on_lost: Callable[[], None]) -> None:
-        self._tell_actor = lambda message: loop.call(lambda: on_message(message, None))
+    has_sent_all = True
 
-    def tell(self, message: control.FromActor) -> None:
+    def watch(self, loop: Loop, on_message: OnMessage, on_lost: Callable[[], object]) -> None:
+        self._tell_actor = lambda message: loop.call(lambda: on_message(message, []))
+
+    def send(self, message: control.FromActor) -> None:
         self._loop.call(lambda: self._on_actor_message(message))
-
-    def flush(self) -> bool:
-        return True
 
     def _on_actor_message(self, message: control.FromActor) -> None:
         match message:

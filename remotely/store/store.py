@@ -16,7 +16,6 @@ A client owns what it announces for as long as it is connected.  An actor owns w
 long as it lives; then the client that has claimed it owns it.
 """
 
-import contextlib
 import logging
 import os
 import signal
@@ -30,8 +29,9 @@ import msgspec
 import zmq
 
 from remotely.machine import daemons
+from remotely.machine.owned_fd import OwnedFd
 from remotely.protocol import control
-from remotely.protocol.control import MAX_MESSAGE, BulkAddress
+from remotely.protocol.control import BulkAddress
 from remotely.reporting.throttled_log import ThrottledLog
 from remotely.store import shelf
 from remotely.store.bulk_server import BulkServer, Fetching
@@ -40,6 +40,7 @@ from remotely.transport import certificate, sockets
 from remotely.transport.access_list import AccessList
 from remotely.transport.bulk import STALL_S
 from remotely.transport.keys import KeyPair
+from remotely.transport.line import Line
 from remotely.transport.listening import listen_for_bytes
 from remotely.transport.loop import Loop
 from remotely.values import arena
@@ -53,12 +54,13 @@ NOT_HERE = "it is not on this machine any more: its sender has ended, or the con
 _decode_arena = msgspec.msgpack.Decoder(ArenaAddress).decode
 _decode_loan = msgspec.msgpack.Decoder(Loan).decode
 _encode = msgspec.msgpack.Encoder().encode
+_FROM_ACTOR = control.Decoder(control.ToStore["actor"])
 
 
 class Store:
-    """`line` is the socket to the worker, `control_fd` the port at which clients connect."""
+    """`line` leads to the worker; `control_fd` is the port at which clients connect."""
 
-    def __init__(self, line: socket.socket, control_fd: int, birth: control.StoreBirth) -> None:
+    def __init__(self, line: Line, control_fd: int, birth: control.StoreBirth) -> None:
         self._line = line
         self._loop = Loop()
         self._shelf = Shelf()
@@ -73,14 +75,14 @@ class Store:
         self._bulk = BulkAddress(endpoints, own.fingerprint)
         self._fetching = Fetching(self._shelf, self._bulk)
         self._server = BulkServer(listener, own, self._shelf, self._tell_owner)
-        self._decode_worker = control.Decoder(control.ToStore["worker"]).decode
         self._decode_client = control.Decoder(control.ToStore["client"]).decode
 
     def run(self) -> None:
         """Serve until the worker is gone."""
         self._loop.watch_socket(self._zap.socket, self._zap.answer)
         self._loop.watch_socket(self._router, self._hear_client)
-        self._loop.watch(self._line.fileno(), self._hear_worker)
+        # Threads may be in the middle of anything, and their work is not needed.
+        self._line.watch(self._loop, self._hear_worker, lambda: os._exit(0))
         self._loop.every(arena.TIDY_EVERY_S, arena.tidy)
         self._loop.every(ASK_EVERY_S, self._ask_after_clients)
         self._loop.every(STALL_S / 2, self._report_stalled)
@@ -89,14 +91,8 @@ class Store:
 
     # --- the worker -------------------------------------------------------------------------------
 
-    def _hear_worker(self) -> None:
-        try:
-            data, descriptors, _, _ = socket.recv_fds(self._line, MAX_MESSAGE, 1)
-        except OSError:
-            data, descriptors = b"", []
-        if not data:
-            os._exit(0)  # threads may be in the middle of anything, and their work is not needed
-        match self._decode_worker(data):
+    def _hear_worker(self, message: object, fds: list[OwnedFd]) -> None:
+        match message:
             case control.Admit(client_keys=client_keys):
                 self._access.set_keys(client_keys)
                 self._check_owners()
@@ -105,12 +101,12 @@ class Store:
                 self._zap.decide(key, "client" if admitted else None)
                 self._check_owners()
             case control.Meet():
-                for fd in descriptors:
-                    ActorLine(socket.socket(fileno=fd), self._loop, self._shelf, self._fetching)
+                for fd in fds:
+                    end = socket.socket(fileno=fd.take())
+                    ActorLine(end, self._loop, self._shelf, self._fetching)
 
     def _ask_about(self, key: bytes) -> None:
-        with contextlib.suppress(OSError):
-            self._line.send(control.encode(control.MayCall(key=key)))
+        self._line.send(control.MayCall(key=key))
 
     # --- clients ----------------------------------------------------------------------------------
 
@@ -181,32 +177,25 @@ class ActorLine:
     ask.  Fetching from another machine, which takes long, runs on a thread of its own.
     """
 
-    def __init__(self, line: socket.socket, loop: Loop, shelf: Shelf, fetching: Fetching) -> None:
-        self._line = line
+    def __init__(self, end: socket.socket, loop: Loop, shelf: Shelf, fetching: Fetching) -> None:
+        self._line = Line(end, _FROM_ACTOR)
         self._loop = loop
         self._shelf = shelf
         self._fetching = fetching
         self._peer: MemoryPeer | None = None
-        self._decode = control.Decoder(control.ToStore["actor"]).decode
-        loop.watch(line.fileno(), self._hear)
+        self._line.watch(loop, self._hear, self._lost)
 
-    def _hear(self) -> None:
-        try:
-            data = self._line.recv(MAX_MESSAGE)
-        except OSError:
-            data = b""
-        if not data:
-            self._loop.unwatch(self._line.fileno())
-            self._line.close()
-            self._shelf.leave(self, time.monotonic())
-            return
-        match self._decode(data):
+    def _lost(self) -> None:
+        self._shelf.leave(self, time.monotonic())
+
+    def _hear(self, message: object, _: object) -> None:
+        match message:
             case control.Share(arena=address):
                 self._share(address)
             case control.Offer() as offer if self._peer is not None:
                 room = OfferedRoom(self._peer.lender, _decode_loan(offer.loan))
                 self._shelf.add(offer.value, room, self, is_here=True)
-                self._tell(control.Offered())
+                self._line.send(control.Offered())
             case control.Withdraw(value=name):
                 self._shelf.drop(name)
             case control.Borrow(value=name, bulk=None):
@@ -221,46 +210,42 @@ class ActorLine:
         try:
             self._peer = MemoryPeer(_decode_arena(address))
         except OSError as error:
-            self._tell(control.Gone(why=str(error)))
+            self._line.send(control.Gone(why=str(error)))
             return
         if ours is None:
-            self._tell(control.Gone(why="no memory to share"))
+            self._line.send(control.Gone(why="no memory to share"))
         else:
-            self._tell(control.Shared(arena=_encode(ours.address), bulk=self._fetching.own))
+            self._line.send(control.Shared(arena=_encode(ours.address), bulk=self._fetching.own))
 
     def _lend(self, name: bytes) -> None:
         with self._shelf.using(name) as value:
             loan = value and self._peer and value.room.lend(self._peer)
             if loan:
-                self._tell(control.Lent(loan=_encode(loan)))
+                self._line.send(control.Lent(loan=_encode(loan)))
             else:
-                self._tell(control.Gone(why="no room is left" if value else NOT_HERE))
+                self._line.send(control.Gone(why="no room is left" if value else NOT_HERE))
 
     def _fetch(self, name: bytes, nbytes: int, bulk: control.BulkAddress) -> None:
         """On a thread of its own: fetch a value, and lend it."""
         gone = self._fetching.fetch(name, nbytes, bulk)
         if gone is not None:
-            self._loop.call(partial(self._tell, gone))
+            self._loop.call(partial(self._line.send, gone))
         else:
             self._loop.call(partial(self._lend, name))
-
-    def _tell(self, message: msgspec.Struct) -> None:
-        with contextlib.suppress(OSError):
-            self._line.send(control.encode(message))
 
 
 def main() -> None:
     """Run the store of a machine, as the first message on the worker's socket says."""
-    line = socket.socket(fileno=int(sys.argv[1]))
+    end = socket.socket(fileno=int(sys.argv[1]))
     control_fd = int(sys.argv[2])
     logging.basicConfig(format=daemons.log_format("store", True), level=logging.WARNING)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends with its worker, which handles this
     daemons.raise_descriptor_limit()
     sys.setswitchinterval(0.0005)  # between threads that move bytes
-    data = line.recv(MAX_MESSAGE)
-    if not data:
+    line = Line(end, control.Decoder(control.ToStore["worker"]))
+    if (first := line.receive()) is None:
         return
-    birth = control.Decoder(control.StoreBirth).decode(data)
+    birth, _ = first
     assert isinstance(birth, control.StoreBirth)
     Store(line, control_fd, birth).run()

@@ -79,6 +79,11 @@ class Loop:
         edges = (select.EPOLLET if edge else 0) | (select.EPOLLOUT if writable else 0)
         self._epoll.register(fd, select.EPOLLIN | edges)
 
+    def await_room(self, fd: int, awaited: bool = True) -> None:
+        """Call the handler of `fd` also whenever there is room to write, or no longer."""
+        room = select.EPOLLOUT if awaited else 0
+        self._epoll.modify(fd, select.EPOLLIN | room)
+
     def unwatch(self, fd: int) -> None:
         if self._handlers.pop(fd, None) is not None:
             self._epoll.unregister(fd)
@@ -105,7 +110,7 @@ class Loop:
             os.eventfd_write(wake.fd, 1)
 
     def is_own_thread(self) -> bool:
-        """Return whether the caller runs on the loop's thread."""
+        """Return whether the caller runs on the thread that turns the loop."""
         return self._thread == threading.get_ident()
 
     def stop(self) -> None:
@@ -114,12 +119,12 @@ class Loop:
             os.eventfd_write(wake.fd, 1)
 
     def run(self) -> None:
-        self._thread = threading.get_ident()
         while not self._stopped:
             self.turn()
 
     def turn(self, at_most_s: float = 3600.0) -> None:
         """Wait for events, and handle them."""
+        self._thread = threading.get_ident()
         busy = self._read_sockets()
         timeout_s = 0.0 if busy or self._calls else min(at_most_s, self._until_next_timer())
         for fd, _ in self._epoll.poll(timeout_s):

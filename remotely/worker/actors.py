@@ -3,7 +3,7 @@
     from the master         spawn, end, end_all, tell, admit
     from the spawner        prepared, started, spawn_lost, spawn_failed, exited   (spawner.Parent)
     from an actor process   its port, its number of calls, its log records, its end   (_on_message)
-    from the reaper         the drained socket, the end
+    from the reaper         the drained line, the end
 
 The master may request the next life of an actor while the last process is still being killed: the
 next life starts when that process has ended.
@@ -12,14 +12,14 @@ The class is a little over 250 lines: each event reads or changes the same row, 
 would share all of its state with the first.
 """
 
-import contextlib
 import logging
-import socket
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import msgspec
 
+from remotely.machine.owned_fd import OwnedFd
 from remotely.protocol import control
 from remotely.reporting.throttled_log import ThrottledLog
 from remotely.testing import faults
@@ -34,7 +34,6 @@ from remotely.worker.store_line import StoreLine
 
 log = logging.getLogger("remotely.worker")
 
-RESEND_S = 1.0  # to a process whose socket was full
 STORE = "store"  # asks about keys, as the actors do
 MAX_LAST_MESSAGES = 300  # of an actor; more than its socket holds
 
@@ -56,14 +55,12 @@ class Actors:
         self._emptied = emptied
         self._children: dict[str, Child] = {}
         self._next_lives: dict[str, control.Spawn] = {}  # wait for the end of the last life
-        self._decoder = control.Decoder(control.FromActor)
         self._logs = LogFiles(info.folder / "logs")
         self._reaper = Reaper(loop, info.worker, self._children, self._drain, self._reaped)
         self._spawner = Spawner(loop, info, self._logs, self, ThrottledLog(log.warning))
         self._access = AccessRelay(send, self._answer_asker)
         self._store = store
         self._memory_limit = MemoryLimit(loop, self.children)
-        self._will_resend = False
         self._is_for_good = False  # the whole cluster ends
         self._are_lost = False  # the master learns of their end from that of the worker
 
@@ -124,23 +121,11 @@ class Actors:
         """Replace the list of client keys."""
         if keys != self._spawner.client_keys:
             self._spawner.client_keys = keys
-            self.admit()
+            for child in self._children.values():
+                child.line.send(control.Admit(client_keys=keys))
             self._access.ask_again()
             if self._store is not None:
                 self._store.list_keys(keys)
-
-    def admit(self) -> None:
-        """Send the current list of client keys to the actors that do not have it."""
-        keys = self._spawner.client_keys
-        message = control.encode(control.Admit(client_keys=keys))
-        for child in self._children.values():
-            if child.client_keys is not keys:
-                try:
-                    child.socket.send(message)
-                except OSError:
-                    self._resend_soon()
-                else:
-                    child.client_keys = keys
 
     def update_caller(self, caller: control.Caller) -> None:
         """Pass on to the actors, and to the store, whether a key may call."""
@@ -162,42 +147,19 @@ class Actors:
 
     def _introduce(self, child: Child) -> None:
         """Send an actor a socket to the store, or none if there is no store."""
-        line = self._store.meet() if self._store is not None else None
-        with contextlib.suppress(OSError):  # it has ended, or will ask again
-            fds = [line.fileno()] if line else []
-            socket.send_fds(child.socket, [control.encode(control.Meet())], fds)
-        if line is not None:
-            line.close()
+        end = self._store.meet() if self._store is not None else None
+        child.line.send(control.Meet(), [end.fileno()] if end else [])
+        if end is not None:
+            end.close()
 
     def ask_again(self) -> None:
         """Ask the master about every key again: the connection to it is new."""
         self._access.ask_again()
 
     def tell(self, actor: str, message: msgspec.Struct) -> None:
-        """Send a message to an actor's process, now or when its socket has room."""
+        """Send a message to an actor's process."""
         if child := self._children.get(actor):
-            child.unsent.append(control.encode(message))
-            self._flush(child)
-
-    def _flush(self, child: Child) -> None:
-        try:
-            while child.unsent:
-                child.socket.send(child.unsent[0])
-                child.unsent.popleft()
-        except OSError:
-            self._resend_soon()
-
-    def _resend_soon(self) -> None:
-        """Try again later: a process is stopped and its socket full, or it has just ended."""
-        if not self._will_resend:
-            self._will_resend = True
-            self._loop.after(RESEND_S, self._resend)
-
-    def _resend(self) -> None:
-        self._will_resend = False
-        self.admit()
-        for child in self._children.values():
-            self._flush(child)
+            child.line.send(message)
 
     # --- requests of the master -------------------------------------------------------------------
 
@@ -265,7 +227,8 @@ class Actors:
     def prepared(self, child: Child) -> None:
         self._children[child.request.actor] = child
         self._memory_limit.begin()
-        self._loop.watch(child.socket.fileno(), lambda: self._on_message(child))
+        # Its end is seen by the reaper.
+        child.line.watch(self._loop, partial(self._on_message, child), lambda: None)
         for fd, is_error in child.pipes.items():
             self._loop.watch(fd, self._reader_of(child, fd, is_error))
 
@@ -312,15 +275,8 @@ class Actors:
 
         return read
 
-    def _on_message(self, child: Child) -> None:
-        try:
-            data, descriptor = child.receive()
-        except OSError:
-            data, descriptor = b"", None
-        if not data:
-            self._loop.unwatch(child.socket.fileno())
-            return
-        match message := self._decoder.decode(data):
+    def _on_message(self, child: Child, message: object, fds: list[OwnedFd]) -> None:
+        match message:
             case control.Bound(tcp=tcp):
                 child.location = msgspec.structs.replace(child.location, tcp=tcp)
                 child.announced = True
@@ -339,7 +295,7 @@ class Actors:
             case control.MayCall() as question:
                 self._access.handle_question(child.request.actor, question)
             case control.FlightRecorder():
-                child.keep_recorder(descriptor)
+                child.keep_recorder(fds)
             case control.Meet():
                 self._introduce(child)
             case control.Ending(why=why):
@@ -355,21 +311,16 @@ class Actors:
     def _drain(self, child: Child) -> None:
         """Read the log records and the flight recorder that a dead process has sent, and whether
         it had sent its last reply.  Its other messages no longer matter."""
-        with contextlib.suppress(OSError):
-            for _ in range(MAX_LAST_MESSAGES):  # a process that it started may still send
-                data, descriptor = child.receive()
-                if not data:
-                    break
-                with contextlib.suppress(Exception):  # a malformed message must not prevent reaping
-                    match message := self._decoder.decode(data):
-                        case control.Logged():
-                            child.log.take(message)
-                        case control.FlightRecorder():
-                            child.keep_recorder(descriptor)
-                        case control.NotBound(why=why):
-                            child.why = child.why or why
-                        case control.Exiting():
-                            child.stage = Stage.EXITS
+        for message, fds in child.line.rest(MAX_LAST_MESSAGES):  # a process of its may still send
+            match message:
+                case control.Logged():
+                    child.log.take(message)
+                case control.FlightRecorder():
+                    child.keep_recorder(fds)
+                case control.NotBound(why=why):
+                    child.why = child.why or why
+                case control.Exiting():
+                    child.stage = Stage.EXITS
         child.log.end()
 
     def _reaped(self, child: Child, obituary: control.Obituary) -> None:

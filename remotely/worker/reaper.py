@@ -7,7 +7,7 @@
     5  ended        its pidfd becomes readable; the exit status follows from the zygote or from
                     waitpid, within STATUS_WAIT_S (`_on_process_end`, `exited`)
     6  reaped       read from its shared page which calls had begun, remove its row, kill its group,
-                    read its pipes and socket to the end, close the page, inform the master (`reap`)
+                    read its pipes and line to the end, close the page, inform the master (`reap`)
     7  strays       processes that it left in sessions of their own become children of the worker,
                     their subreaper, as soon as all processes between them have ended
 
@@ -19,10 +19,8 @@ import contextlib
 import mmap
 import os
 import signal
-import socket
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, auto
 
@@ -31,11 +29,11 @@ import psutil
 from remotely.machine import memory_file, processes, signal_pipe, this_machine
 from remotely.machine.owned_fd import OwnedFd
 from remotely.protocol import control
-from remotely.protocol.control import MAX_MESSAGE
 from remotely.protocol.lease import DRAIN_S, TERM_S
 from remotely.protocol.numbers import MOST_FLIGHT_RECORD
 from remotely.testing import faults
 from remotely.transport import activity
+from remotely.transport.line import Line
 from remotely.transport.loop import Loop, Timer
 from remotely.worker.output import LogRelay, Output
 
@@ -64,20 +62,18 @@ class Child:
     gpu_ids: list[int]
     seal: bytes  # of its placement
     location: control.Location
-    socket: socket.socket
+    line: Line
     output: Output
     log: LogRelay
     page: mmap.mmap  # what it runs: activity.py
     pipes: dict[int, bool]
     since: float
-    client_keys: list[bytes]  # the list last sent to it
     pid: int = 0
     pidfd: int = -1
     announced: bool = False
     calls: int = 0
     asked: bool = False
     delegate: bytes = b""
-    unsent: deque[bytes] = field(default_factory=deque)  # messages; its socket was full
     why: str = ""
     process: psutil.Process | None = None
     cpu_percent: float = 0.0  # average over an interval that ended at `cpu_at`
@@ -90,15 +86,11 @@ class Child:
     status: int | None = None  # as waitpid returns it; None until it is known
     recorder: OwnedFd | None = None  # its flight recorder
 
-    def receive(self) -> tuple[bytes, OwnedFd | None]:
-        """Return its next message and the descriptor passed with it."""
-        data, found, _, _ = socket.recv_fds(self.socket, MAX_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC)
-        return data, OwnedFd(found[0]) if found else None
-
-    def keep_recorder(self, memory: OwnedFd | None) -> None:
+    def keep_recorder(self, fds: Sequence[OwnedFd]) -> None:
         """Keep the first memory file that it sends, to be read when it has died."""
-        if self.recorder is None and memory is not None and memory_file.is_memory_file(memory.fd):
-            self.recorder = memory
+        for fd in fds:
+            if self.recorder is None and memory_file.is_memory_file(fd.fd):
+                self.recorder = fd
 
     def take_flight_record(self) -> bytes:
         """Release the flight recorder; return its contents unless the actor ended gracefully."""
@@ -185,7 +177,7 @@ def kill_group(pid: int) -> None:
 class Reaper:
     """Ends and reaps children: removes each from `children` and passes its obituary to `tell`.
 
-    `drain` reads what a dead child has left in its socket.
+    `drain` reads what a dead child has left in its line.
     """
 
     def __init__(
@@ -237,8 +229,7 @@ class Reaper:
             child.kill()  # -> 4
             return
         child.why = child.why or "closed"
-        with contextlib.suppress(OSError):
-            child.socket.send(control.encode(control.Leave()))  # -> 1
+        child.line.send(control.Leave())  # -> 1
         if child.term_at is None or time.monotonic() + grace_s < child.term_at:
             self._schedule_kill(child, grace_s)
 
@@ -307,8 +298,7 @@ class Reaper:
             self._loop.unwatch(fd)
             os.close(fd)
         self._drain(child)
-        self._loop.unwatch(child.socket.fileno())
-        child.socket.close()
+        child.line.close()
         child.page.close()
         with contextlib.suppress(OSError):
             os.unlink(child.location.ipc.removeprefix("ipc://"))

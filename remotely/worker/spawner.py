@@ -13,9 +13,8 @@ that it becomes.
                   modules that the zygote was to import may have ended it (`_on_zygote_lost`)
 
 A zygote may be busy for a long time, importing torch.  So at most FORKS_AT_ONCE requests are
-between 2 and 3, and the others wait at 1: the socket to the zygote never fills, and neither process
-waits for the other to read.  When the zygote ends, another is started, at once or as soon as the
-machine can start a process.
+between 2 and 3, and the others wait at 1.  When the zygote ends, another is started, at once or as
+soon as the machine can start a process.
 """
 
 import contextlib
@@ -34,22 +33,24 @@ from typing import Protocol
 import msgspec
 
 from remotely.machine import daemons, processes
+from remotely.machine.owned_fd import OwnedFd
 from remotely.protocol import control
-from remotely.protocol.control import MAX_MESSAGE, StoreAddress
+from remotely.protocol.control import StoreAddress
 from remotely.protocol.listening import Listening
 from remotely.reporting.throttled_log import ThrottledLog
 from remotely.transport import activity
 from remotely.transport.keys import fresh_pair
+from remotely.transport.line import Line, OnMessage
 from remotely.transport.loop import Loop
 from remotely.worker.output import LogFiles, LogRelay, Output
 from remotely.worker.reaper import Child, kill_group
 
-FORKS_AT_ONCE = 32  # a socket holds about 278 messages; a descriptor limit allows fewer
+FORKS_AT_ONCE = 32  # each has descriptors in transit, of which the kernel limits the number
 AGAIN_S = 1.0  # until the next try to start a zygote
 
 
 class ZygoteLine:
-    """The zygote process and the socket to it.
+    """The zygote process and the line to it.
 
     `on_message` receives messages and their descriptors; `on_lost` is called when it has ended.
     """
@@ -59,7 +60,7 @@ class ZygoteLine:
         loop: Loop,
         folder: Path,
         worker: str,
-        on_message: Callable[[object, list[int]], None],
+        on_message: OnMessage,
         on_lost: Callable[[], None],
         throttled: ThrottledLog,
     ) -> None:
@@ -75,17 +76,15 @@ class ZygoteLine:
 
     def preload(self, modules: list[str]) -> None:
         """Have the zygote import modules before the next fork."""
-        if (new := set(modules) - self._preloaded) and self._is_open:
+        if (new := set(modules) - self._preloaded) and self._line.is_open:
             self._preloaded |= new
-            with contextlib.suppress(OSError):  # its end is seen by `_receive`
-                self._socket.send(control.encode(control.Preload(modules=sorted(new))))
+            self._line.send(control.Preload(modules=sorted(new)))
 
     def fork(self, actor: str, descriptors: list[int]) -> None:
-        """Request a process that gets these descriptors.  Raises OSError if that is impossible."""
-        if not self._is_open:
+        """Request a process that gets these descriptors.  Raises OSError if there is no zygote."""
+        if not self._line.is_open:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-        message = control.encode(control.Fork(actor=actor))
-        socket.send_fds(self._socket, [message], descriptors)
+        self._line.send(control.Fork(actor=actor), descriptors)
 
     def stop(self) -> None:
         """Start no new zygote when this one ends."""
@@ -103,11 +102,7 @@ class ZygoteLine:
         """
         self._process.kill()
         self._process.wait()
-        self._socket.close()
-
-    @property
-    def _is_open(self) -> bool:
-        return self._socket.fileno() >= 0
+        self._line.close()
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -126,21 +121,11 @@ class ZygoteLine:
                 env={**os.environ, processes.TAG: processes.TAG_PLACEHOLDER},
             )
             undo.pop_all()
-        ours.setblocking(False)  # it never fills, thanks to FORKS_AT_ONCE; if it does, raise
-        self._socket = ours
-        self._loop.watch(ours.fileno(), self._receive)
+        self._line = Line(ours, self._decoder)
+        self._line.watch(self._loop, self._on_message, self._lost)
         self._preloaded.clear()  # imported again on demand: one may have ended the last zygote
 
-    def _receive(self) -> None:
-        try:
-            data, descriptors, _, _ = socket.recv_fds(self._socket, MAX_MESSAGE, 1)
-        except ConnectionResetError:  # it ended with unread requests
-            data, descriptors = b"", []
-        if data:
-            self._on_message(self._decoder.decode(data), descriptors)
-            return
-        self._loop.unwatch(self._socket.fileno())
-        self._socket.close()
+    def _lost(self) -> None:
         self._process.returncode = 0  # the worker's Reaper waits for it, not `subprocess`
         if not self.is_closing:
             self._throttled.add("zygote", "the zygote ended; starting another", time.monotonic())
@@ -218,6 +203,7 @@ class Spawner:
         self._avoids_zygote: set[str] = set()  # waiting requests that a zygote's end set back
         self._is_due = False  # `_serve` is scheduled
         self._numbers = itertools.count()
+        self._decoder = control.Decoder(control.FromActor)
         (info.folder / "s").mkdir(parents=True, exist_ok=True)
         self._zygote = ZygoteLine(
             loop, info.folder, info.worker, self._on_zygote_message, self._on_zygote_lost, throttled
@@ -299,14 +285,15 @@ class Spawner:
             )
             out_read, out_write = _pipe(undo)
             error_read, error_write = _pipe(undo)
-            for fd in (ours.fileno(), out_read, error_read):
+            for fd in (out_read, error_read):
                 os.set_blocking(fd, False)
-            child = self._child(spawn, ours, {out_read: False, error_read: True})
+            line = Line(ours, self._decoder)
+            child = self._child(spawn, line, {out_read: False, error_read: True})
             undo.pop_all()
             return child, [theirs.detach(), out_write, error_write]
 
-    def _child(self, spawn: control.Spawn, ours: socket.socket, pipes: dict[int, bool]) -> Child:
-        """Write the Birth into the socket, where the process will read it; return the child."""
+    def _child(self, spawn: control.Spawn, line: Line, pipes: dict[int, bool]) -> Child:
+        """Send the Birth, which the process will read; return the child."""
         info, pair, request = self._info, fresh_pair(), spawn.request
         # Each try has its own path: a process forked by a lost zygote may still bind the last one.
         ipc = f"ipc://{info.folder}/s/{request.actor[:12]}.{next(self._numbers)}"
@@ -327,7 +314,7 @@ class Spawner:
             again=spawn.again,
         )
         with activity.new() as (page_fd, page):
-            socket.send_fds(ours, [control.encode(birth)], [page_fd])
+            line.send(birth, [page_fd])
         printed = functools.partial(self._parent.printed, request)
         logged = functools.partial(self._parent.logged, request)
         output = Output(self._logs.begin(request), printed, self._loop.after, info.stays)
@@ -348,13 +335,12 @@ class Spawner:
                 public_key=pair.public,
                 store=info.store,
             ),
-            socket=ours,
+            line=line,
             output=output,
             log=LogRelay(output, logged, self._loop.after),
             page=page,
             pipes=pipes,
             since=time.time(),
-            client_keys=self.client_keys,
             again=spawn.again,
         )
 
@@ -391,10 +377,10 @@ class Spawner:
         self._zygote.fork(child.request.actor, descriptors)
         self._expected[child.request.actor] = child
 
-    def _on_zygote_message(self, message: object, descriptors: list[int]) -> None:
+    def _on_zygote_message(self, message: object, fds: list[OwnedFd]) -> None:
         match message:
             case control.Forked(actor=actor, pid=pid):
-                self._forked(self._expected.pop(actor), pid, descriptors)
+                self._forked(self._expected.pop(actor), pid, fds)
             case control.NotForked(actor=actor, why=why):
                 self._parent.spawn_failed(self._expected.pop(actor).request, why)
             case control.Exited(pid=pid, status=status):
@@ -402,10 +388,10 @@ class Spawner:
         if self._waiting:
             self._serve_soon()
 
-    def _forked(self, child: Child, pid: int, descriptors: list[int]) -> None:
+    def _forked(self, child: Child, pid: int, fds: list[OwnedFd]) -> None:
         try:
             # If this process has no free descriptor, none arrives; without one the end is not seen.
-            pidfd = descriptors[0] if descriptors else _pidfd(pid)
+            pidfd = fds[0].take() if fds else _pidfd(pid)
         except OSError as error:
             self._parent.spawn_failed(child.request, str(error.strerror))
         else:

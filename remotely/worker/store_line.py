@@ -5,7 +5,6 @@ asks, it starts the process and passes it the socket.  So a cluster that never s
 between machines has no store process.  If the store ends, the next request starts another.
 """
 
-import contextlib
 import logging
 import os
 import socket
@@ -15,10 +14,11 @@ from collections.abc import Callable
 
 from remotely.machine import daemons, processes
 from remotely.protocol import control
-from remotely.protocol.control import MAX_MESSAGE, StoreAddress
+from remotely.protocol.control import StoreAddress
 from remotely.protocol.listening import Listening
 from remotely.reporting.throttled_log import ThrottledLog
 from remotely.transport.keys import fresh_pair
+from remotely.transport.line import Line
 from remotely.transport.listening import listen_for_bytes
 from remotely.transport.loop import Loop
 
@@ -49,9 +49,9 @@ class StoreLine:
         self._pair = fresh_pair()
         self._keys: list[bytes] = []
         self._throttled = ThrottledLog(log.warning)
-        self._socket: socket.socket | None = None
+        self._line: Line | None = None  # while a store runs
         self._process: subprocess.Popen[bytes] | None = None
-        self._decode = control.Decoder(control.FromStore["worker"]).decode
+        self._decoder = control.Decoder(control.FromStore["worker"])
         self._listener, endpoints = listen_for_bytes(listening)
         self.address = StoreAddress(tcp=endpoints, public_key=self._pair.public)
         self._pause = loop.after(0.0, self._watch)
@@ -67,16 +67,12 @@ class StoreLine:
 
     def meet(self) -> socket.socket | None:
         """Return a socket for an actor that is connected to the store; None if there is none."""
-        if self._socket is None and not self._start():
+        if self._line is None and not self._start():
             return None
+        assert self._line is not None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            try:
-                assert self._socket is not None
-                socket.send_fds(self._socket, [control.encode(control.Meet())], [theirs.fileno()])
-            except OSError:
-                ours.close()
-                return None
+            self._line.send(control.Meet(), [theirs.fileno()])
         return ours
 
     def close(self) -> None:
@@ -84,14 +80,13 @@ class StoreLine:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
-        if self._socket is not None:
-            self._socket.close()
+        if self._line is not None:
+            self._line.close()
         self._listener.close()
 
     def _send(self, message: control.Admit | control.Caller) -> None:
-        if self._socket is not None:
-            with contextlib.suppress(OSError):  # its end is seen by `_receive`
-                self._socket.send(control.encode(message))
+        if self._line is not None:
+            self._line.send(message)
 
     # Always exactly one: the port is watched, a pause before that runs, or a store runs.
 
@@ -113,9 +108,10 @@ class StoreLine:
             secret_key=self._pair.secret,
             client_keys=self._keys,
         )
+        line = Line(ours, self._decoder)
         with theirs:
             try:
-                ours.send(control.encode(birth))
+                line.send(birth)
                 fds = theirs.fileno(), self._listener.fileno()
                 self._process = subprocess.Popen(
                     daemons.module_command("remotely.store", *map(str, fds)),
@@ -127,31 +123,22 @@ class StoreLine:
                 )
             except OSError as error:
                 log.warning("no store for large values could be started: %s", error)
-                ours.close()
+                line.close()
                 return False
-        ours.setblocking(False)
-        self._socket = ours
+        self._line = line
         self._pause.cancel()
         self._loop.unwatch(self._listener.fileno())
-        self._loop.watch(ours.fileno(), self._receive)
+        line.watch(self._loop, self._receive, self._lost)
         return True
 
-    def _receive(self) -> None:
-        assert self._socket is not None
+    def _receive(self, message: object, _: object) -> None:
+        assert isinstance(message, control.MayCall)
+        self._ask(message)
+
+    def _lost(self) -> None:
         assert self._process is not None
-        try:
-            data = self._socket.recv(MAX_MESSAGE)
-        except OSError:
-            data = b""
-        if data:
-            message = self._decode(data)
-            if isinstance(message, control.MayCall):
-                self._ask(message)
-            return
         self._throttled.add("store", "the store for large values ended", time.monotonic())
-        self._loop.unwatch(self._socket.fileno())
-        self._socket.close()
-        self._socket = None
+        self._line = None
         self._process.returncode = 0  # the worker's Reaper waits for it, not `subprocess`
         self._process = None
         self._on_lost()

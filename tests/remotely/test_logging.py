@@ -540,7 +540,7 @@ def test_a_record_that_cannot_be_formatted_is_reported_in_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging.getLogger(), "handlers", [])  # pytest's
-    sent: list[bytes] = []
+    sent: list[control.Logged] = []
     record = logging.LogRecord("my", logging.WARNING, "/a/b.py", 7, "bad %d", ("x",), None)
     Sender(sent.append).handle(record)
     (line,) = capsys.readouterr().err.splitlines()

@@ -121,7 +121,7 @@ from remotely.protocol.control.worker import (
 from remotely.protocol.numbers import LONGEST_S, MOST
 
 VERSION = 8
-MAX_MESSAGE = 1 << 16  # between the processes of one worker
+MAX_MESSAGE = 1 << 18  # between the processes of one worker: more than a socket holds by default
 # Modules worth importing before a fork; a client names those that it has loaded.
 HEAVY = ("numpy", "torch", "gymnasium", "ale_py", "cv2")
 

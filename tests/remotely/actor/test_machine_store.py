@@ -1,5 +1,6 @@
 """Memory that an actor has offered to the store is not reused while the store may read it."""
 
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ import pytest
 
 from remotely.actor import machine_store
 from remotely.actor.machine_store import MachineStore
+from remotely.machine.owned_fd import OwnedFd
 from remotely.protocol import control
 from remotely.protocol.control import MAX_MESSAGE, BulkAddress
 from remotely.values import arena, codec
@@ -57,7 +59,7 @@ def test_memory_lent_to_a_store_that_answers_late_is_not_reused(
     monkeypatch.setattr(arena, "ours", lambda: ours)
     monkeypatch.setattr(machine_store, "ANSWER_S", 0.2)
     actor = MachineStore(lambda: None)
-    actor.introduced(slow_store.theirs)
+    actor.introduced(OwnedFd(os.dup(slow_store.theirs.fileno())))
 
     offered = codec.encode(np.ones(500_000))
     assert actor.offer(offered, b"route", "Peer-1.make") is None

@@ -1,5 +1,6 @@
 """The store process, with an actor of its machine and a client."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 
 from remotely.actor.machine_store import MachineStore
 from remotely.client.bulk_transfer import Stores
+from remotely.machine.owned_fd import OwnedFd
 from remotely.protocol import control
 from remotely.protocol.control import StoreAddress
 from remotely.protocol.listening import Listening
@@ -61,7 +63,7 @@ class Machine:
         self.line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             socket.send_fds(self._worker, [control.encode(control.Meet())], [theirs.fileno()])
-        self.actor.introduced(self.line)
+        self.actor.introduced(OwnedFd(os.dup(self.line.fileno())))
 
     def offer(self) -> Parcel:
         offered = self.actor.offer(codec.encode(np.ones(100_000)), b"route", "Peer-1.make")

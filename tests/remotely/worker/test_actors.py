@@ -143,3 +143,18 @@ def test_the_full_socket_of_a_dead_actor_is_drained_although_another_process_hol
     (died,) = played.sent_of(control.Died)
     assert died.obituary.flight_record.startswith(b"the memory")
     assert not list(played.actors.children)
+
+
+def test_messages_to_an_actor_that_reads_nothing_wait_for_it_in_order(played: Played) -> None:
+    played.spawn("a")
+    keys = [f"{number:040}".encode() for number in range(1000)]
+    for key in keys:
+        played.actors.tell("a", control.Caller(key=key, admitted=False))
+    decoder = control.Decoder(control.ToActor)
+    read: list[object] = []
+    while len(read) < 1 + len(keys):
+        read.append(decoder.decode(played.ends["a"].recv(control.MAX_MESSAGE)))
+        played.loop.turn(0)
+    birth, *callers = read
+    assert isinstance(birth, control.Birth)
+    assert callers == [control.Caller(key=key, admitted=False) for key in keys]

@@ -17,6 +17,7 @@ from remotely.machine import memory_file, processes, this_machine
 from remotely.machine.owned_fd import OwnedFd
 from remotely.protocol import control
 from remotely.protocol.numbers import MOST_FLIGHT_RECORD
+from remotely.transport.line import Line
 from remotely.transport.loop import Loop
 from remotely.worker.output import LogRelay, Output
 from remotely.worker.reaper import Child, Reaper, Stage
@@ -35,11 +36,12 @@ def loop() -> Iterator[Loop]:
 def child_of(loop: Loop, number: int, folder: Path) -> Child:
     """Return a child whose process has ended."""
     name = f"C-{number}"
-    ours, theirs = socket.socketpair()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     theirs.close()
     read, write = os.pipe2(os.O_NONBLOCK)
     os.close(write)
-    loop.watch(ours.fileno(), lambda: None)
+    line = Line(ours, control.Decoder(control.FromActor))
+    line.watch(loop, lambda message, fds: None, lambda: None)
     loop.watch(read, lambda: None)
     output = Output(folder / name, lambda is_error, text: None, lambda _, action: None)
     return Child(
@@ -60,13 +62,12 @@ def child_of(loop: Loop, number: int, folder: Path) -> Child:
             tcp="",
             public_key=b"",
         ),
-        socket=ours,
+        line=line,
         output=output,
         log=LogRelay(output, lambda logged: None, lambda _, action: None),
         page=mmap.mmap(-1, mmap.PAGESIZE),
         pipes={read: False},
         since=0.0,
-        client_keys=[],
         pid=NO_PIDS_FROM + number,
         status=0,
     )
@@ -153,20 +154,20 @@ def test_the_first_memory_file_is_the_flight_recorder_and_other_descriptors_are_
 ) -> None:
     read, write = os.pipe()
     os.close(write)
-    child.keep_recorder(None)
-    child.keep_recorder(OwnedFd(read))
+    child.keep_recorder([])
+    child.keep_recorder([OwnedFd(read)])
     assert child.recorder is None
     for text in (b"first", b"second"):
         memory = memory_file.create("remotely-test", 8)
         os.pwrite(memory, text, 0)
-        child.keep_recorder(OwnedFd(memory))
+        child.keep_recorder([OwnedFd(memory)])
     assert child.take_flight_record() == b"first\0\0\0"
     assert child.take_flight_record() == b""
     reaper.reap(child)
 
 
 def test_a_flight_record_is_cut_at_its_maximum_size(child: Child, reaper: Reaper) -> None:
-    child.keep_recorder(OwnedFd(memory_file.create("remotely-test", 2 * MOST_FLIGHT_RECORD)))
+    child.keep_recorder([OwnedFd(memory_file.create("remotely-test", 2 * MOST_FLIGHT_RECORD))])
     assert len(child.take_flight_record()) == MOST_FLIGHT_RECORD
     reaper.reap(child)
 

@@ -76,7 +76,7 @@ class Family:
             child.kill()
             os.close(child.pidfd)
         for child in self.all_prepared:
-            child.socket.close()
+            child.line.close()
             for fd in child.pipes:
                 os.close(fd)
         self.spawner.close()
