@@ -50,13 +50,20 @@ class LineLost(ConnectionError):
     """The peer of a line has ended, or has not answered in time."""
 
 
+class _End(socket.socket):
+    """Closed with the last reference to it, in a garbage cycle too, and without a warning."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
 class Line:
     """`decoder` decodes what the peer may send.  A line that nobody refers to is closed."""
 
     def __init__(
         self, end: socket.socket, decoder: control.Decoder, most_kept: int | None = None
     ) -> None:
-        self._end = end
+        self._end = _End(fileno=end.detach())
         self.is_open = True
         self._decoder = decoder
         self._most_kept = most_kept
@@ -64,9 +71,6 @@ class Line:
         self._loop: Loop | None = None
         self._on_message: OnMessage = _ignore
         self._on_lost: Callable[[], object] = _ignore
-
-    def __del__(self) -> None:
-        self._end.close()
 
     def fileno(self) -> int:
         return self._end.fileno()
