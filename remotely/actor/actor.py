@@ -76,7 +76,7 @@ class WorkerLine(Protocol):
     def watch(self, loop: Loop, on_message: OnMessage, on_lost: Callable[[], object]) -> None:
         """Call these on the thread of `loop`: for each message, and when the worker has died."""
 
-    def send(self, message: control.FromActor) -> None:
+    def send(self, message: control.ControlMessage) -> None:
         """Send a message.  Any thread may call this.  If the worker is gone, drop the message."""
 
     @property

@@ -52,7 +52,7 @@ AGAIN_S = 5.0  # until the next try to reach a store; until then results go in m
 _write = msgspec.msgpack.Encoder().encode
 _read_loan = msgspec.msgpack.Decoder(Loan).decode
 _read_arena = msgspec.msgpack.Decoder(ArenaAddress).decode
-_FROM_STORE = control.Decoder(control.FromStore["actor"])
+_FROM_STORE = control.Decoder("store > actor")
 
 
 class NoStore(Exception):

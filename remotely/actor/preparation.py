@@ -166,7 +166,7 @@ class Preparation:
 
     def prepare(self, route: bytes, message: Message) -> list[str]:
         """Apply the client's settings; return the hashes of the files that are missing here."""
-        prepare = control.Decoder(control.Prepare).decode(message.payload)
+        prepare = control.Decoder("client > actor").decode(message.payload)
         assert isinstance(prepare, control.Prepare)
         self._prepared = prepare
         connection.adopt(functools.partial(self._client, prepare))

@@ -39,7 +39,7 @@ def main(control_fd: int, stdout_fd: int = 1, stderr_fd: int = 2) -> int:
             os.close(fd)
     if faults.ON:
         faults.at("actor.birth")
-    line = Line(socket.socket(fileno=control_fd), control.Decoder(control.ToActor), MOST_KEPT)
+    line = Line(socket.socket(fileno=control_fd), control.Decoder("worker > actor"), MOST_KEPT)
     if (first := line.receive()) is None:
         return 1  # the worker is gone
     birth, (page,) = first

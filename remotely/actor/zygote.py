@@ -1,8 +1,7 @@
 """The zygote: a process that has imported the heavy modules, and forks actors in milliseconds.
 
 Forking is safe here because this process has one thread, no ZeroMQ context and no CUDA.  It talks
-only to its worker, over one socket (`ToZygote`, `FromZygote` in control.py), which also passes
-file descriptors.  If one of the processes dies:
+only to its worker, over a line that also passes descriptors.  If one of the processes dies:
 
     worker    the zygote reads end of file, kills its actors, and removes the worker's folder
     zygote    the worker, its subreaper, inherits the actors and starts another zygote
@@ -46,7 +45,6 @@ from remotely.protocol.control import (
     Forked,
     NotForked,
     Preload,
-    ToZygote,
 )
 from remotely.testing import faults
 from remotely.transport.line import Line
@@ -67,7 +65,7 @@ def main() -> None:
 
 class Zygote:
     def __init__(self, worker: socket.socket, folder: str, worker_id: str) -> None:
-        self._worker = Line(worker, Decoder(ToZygote))
+        self._worker = Line(worker, Decoder("worker > zygote"))
         self._worker_id = worker_id
         self._folder = folder
         self.children: set[int] = set()

@@ -244,7 +244,7 @@ class StoreLink:
         self._loop = loop
         self._on_choice = on_choice
         self._listeners: dict[bytes, Listener] = {}  # by value
-        self._decode = control.Decoder(control.FromStore["client"]).decode
+        self._decode = control.Decoder("store > client").decode
         self._socket = sockets.client(context, pair, address.public_key, Reconnect.NEVER)
         self._monitor = ConnectionMonitor(self._socket, loop, self.close)
 

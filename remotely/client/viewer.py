@@ -1,7 +1,7 @@
 """Read-only access to a cluster: its status, and the output of its actors.
 
-A viewer's key has the role `viewer`.  The master decodes its messages by a union of their own
-(`control.ToMaster`), none of which changes anything.  Actors do not admit viewers.
+A viewer's key has the role `viewer`, of which the master accepts only messages that change nothing.
+Actors do not admit viewers.
 """
 
 import os

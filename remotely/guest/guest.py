@@ -232,10 +232,10 @@ class Guest:
     def watch(self, loop: Loop, on_message: OnMessage, on_lost: Callable[[], object]) -> None:
         self._tell_actor = lambda message: loop.call(lambda: on_message(message, []))
 
-    def send(self, message: control.FromActor) -> None:
+    def send(self, message: control.ControlMessage) -> None:
         self._loop.call(lambda: self._on_actor_message(message))
 
-    def _on_actor_message(self, message: control.FromActor) -> None:
+    def _on_actor_message(self, message: control.ControlMessage) -> None:
         match message:
             case control.MayCall():
                 self._access.handle_question("", message)

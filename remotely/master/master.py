@@ -43,7 +43,7 @@ from remotely.reporting.throttled_log import ThrottledLog
 from remotely.testing import faults
 from remotely.transport import sockets
 from remotely.transport.key_files import load_master
-from remotely.transport.keys import MasterKey
+from remotely.transport.keys import ROLES, MasterKey
 from remotely.transport.loop import Loop
 from remotely.transport.sockets import Unknown
 
@@ -87,7 +87,9 @@ class Master:
             is_embedded=self._is_embedded,
             counts_cpus=config.counts_cpus,
         )
-        self._decoders = {role: control.Decoder(union) for role, union in control.ToMaster.items()}
+        self._decoders: dict[str, control.Decoder] = {
+            role: control.Decoder(f"{role} > master") for role in ROLES
+        }
         self._throttled = ThrottledLog(log.warning)
 
         self._loop = Loop()

@@ -54,7 +54,7 @@ NOT_HERE = "it is not on this machine any more: its sender has ended, or the con
 _decode_arena = msgspec.msgpack.Decoder(ArenaAddress).decode
 _decode_loan = msgspec.msgpack.Decoder(Loan).decode
 _encode = msgspec.msgpack.Encoder().encode
-_FROM_ACTOR = control.Decoder(control.ToStore["actor"])
+_FROM_ACTOR = control.Decoder("actor > store")
 
 
 class Store:
@@ -75,7 +75,7 @@ class Store:
         self._bulk = BulkAddress(endpoints, own.fingerprint)
         self._fetching = Fetching(self._shelf, self._bulk)
         self._server = BulkServer(listener, own, self._shelf, self._tell_owner)
-        self._decode_client = control.Decoder(control.ToStore["client"]).decode
+        self._decode_client = control.Decoder("client > store").decode
 
     def run(self) -> None:
         """Serve until the worker is gone."""
@@ -243,7 +243,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends with its worker, which handles this
     daemons.raise_descriptor_limit()
     sys.setswitchinterval(0.0005)  # between threads that move bytes
-    line = Line(end, control.Decoder(control.ToStore["worker"]))
+    line = Line(end, control.Decoder("worker > store"))
     if (first := line.receive()) is None:
         return
     birth, _ = first

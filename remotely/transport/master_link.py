@@ -61,7 +61,7 @@ class MasterLink:
         self._address = address
         self._key = key
         self._loop = loop
-        self._decoder = control.Decoder(control.FromMaster[key.role])
+        self._decoder = control.Decoder(f"master > {key.role}")
         self._introduce = introduce
         self._on_message = on_message
         self._on_refused = on_refused

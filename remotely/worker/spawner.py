@@ -69,7 +69,7 @@ class ZygoteLine:
         self._on_message = on_message
         self._on_lost = on_lost
         self._throttled = throttled
-        self._decoder = control.Decoder(control.FromZygote)
+        self._decoder = control.Decoder("zygote > worker")
         self._preloaded: set[str] = set()
         self.is_closing = False  # no new zygote is started when this one ends
         self._start()
@@ -203,7 +203,7 @@ class Spawner:
         self._avoids_zygote: set[str] = set()  # waiting requests that a zygote's end set back
         self._is_due = False  # `_serve` is scheduled
         self._numbers = itertools.count()
-        self._decoder = control.Decoder(control.FromActor)
+        self._decoder = control.Decoder("actor > worker")
         (info.folder / "s").mkdir(parents=True, exist_ok=True)
         self._zygote = ZygoteLine(
             loop, info.folder, info.worker, self._on_zygote_message, self._on_zygote_lost, throttled

@@ -51,7 +51,7 @@ class StoreLine:
         self._throttled = ThrottledLog(log.warning)
         self._line: Line | None = None  # while a store runs
         self._process: subprocess.Popen[bytes] | None = None
-        self._decoder = control.Decoder(control.FromStore["worker"])
+        self._decoder = control.Decoder("store > worker")
         self._listener, endpoints = listen_for_bytes(listening)
         self.address = StoreAddress(tcp=endpoints, public_key=self._pair.public)
         self._pause = loop.after(0.0, self._watch)

@@ -59,9 +59,9 @@ def good_calls() -> list[Frames]:
     return found
 
 
-def good_messages(union: Any) -> list[bytes]:
-    """Return one control message of each type of a union, filled with plausible values."""
-    return [control.encode(_filled(member)) for member in union.__args__]
+def good_messages(way: str) -> list[bytes]:
+    """Return one control message of each type that may go a way, with plausible values."""
+    return [control.encode(_filled(message)) for message in control.WAYS[way]]
 
 
 def _filled(struct_type: type[msgspec.Struct]) -> Any:
@@ -121,15 +121,7 @@ def decoder(n: int, seed: int, folder: Path) -> Finding:
     del folder
     draw = random.Random(seed)
     calls = good_calls()
-    unions = [
-        *control.ToMaster.values(),
-        *control.FromMaster.values(),
-        control.ToActor,
-        control.FromActor,
-        control.ToZygote,
-        control.FromZygote,
-    ]
-    readers = [(control.Decoder(union), good_messages(union)) for union in unions]
+    readers = [(control.Decoder(way), good_messages(way)) for way in control.WAYS]
     begun, refused = time.monotonic(), 0
     wrong: list[str] = []
     rss = psutil.Process().memory_info().rss
@@ -281,7 +273,7 @@ def admitted(n: int, seed: int, folder: Path) -> Finding:
             )
             peer.connect(address)
             good = (
-                [[message] for message in good_messages(control.ToMaster[role])]
+                [[message] for message in good_messages(f"{role} > master")]
                 if port == "master"
                 else good_calls()
             )

@@ -175,7 +175,7 @@ class Liar:
         self.nonce = secrets.token_hex(8)
         self.me = bound_id(key.role, key.pair.public, self.nonce)
         self.refused = 0
-        self._decoder = control.Decoder(control.FromMaster[key.role])
+        self._decoder = control.Decoder(f"master > {key.role}")
         address, public = ground.ports["master"]
         self._socket = sockets.client(context, key.pair, public, Reconnect.BACKING_OFF)
         self._socket.connect(address)

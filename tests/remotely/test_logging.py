@@ -418,7 +418,7 @@ def test_a_long_record_fits_into_one_message() -> None:
     )
     packed = control.encode(log_records.pack(record))
     assert len(packed) < control.MAX_MESSAGE
-    found = control.Decoder(control.FromActor).decode(packed)
+    found = control.Decoder("actor > worker").decode(packed)
     assert isinstance(found, control.Logged)
     assert found.exc_text.endswith("KeyError: the end")
     assert "bytes were cut" in found.message
@@ -427,7 +427,7 @@ def test_a_long_record_fits_into_one_message() -> None:
 
 def as_the_worker_reads_it(**attributes: object) -> logging.LogRecord:
     record = logging.makeLogRecord({"name": "x", "levelno": 30, "msg": "hi", **attributes})
-    found = control.Decoder(control.FromActor).decode(control.encode(log_records.pack(record)))
+    found = control.Decoder("actor > worker").decode(control.encode(log_records.pack(record)))
     assert isinstance(found, control.Logged)
     return log_records.unpack(found)
 

@@ -283,7 +283,7 @@ def worker(world: World) -> Worker:
 def answer_to(world: World, key: MemberKey, *frames: bytes) -> object:
     """Return the first reply of the master to a handmade message."""
     socket = sockets.client(world.context, key.pair, key.master_public, Reconnect.NEVER)
-    reader = control.Decoder(control.FromMaster[key.role])
+    reader = control.Decoder(f"master > {key.role}")
     answers: list[object] = []
     world.loop.watch_socket(socket, lambda f: answers.append(reader.decode(f[0].buffer)))
     socket.connect(world.address)
@@ -340,7 +340,7 @@ def test_messages_before_hello_are_processed_up_to_goodbye(
         said = [control.Left(), control.Report(actors=[]), control.Left(), register(world)]
     line = sockets.client(world.context, key.pair, key.master_public, Reconnect.NEVER)
     answers: list[object] = []
-    reader = control.Decoder(control.FromMaster[role])
+    reader = control.Decoder(f"master > {role}")
     world.loop.watch_socket(line, lambda frames: answers.append(reader.decode(frames[0].buffer)))
     line.connect(world.address)
     for message in said:

@@ -67,7 +67,9 @@ class Cluster:
         self.spent_s = 0.0  # this process's CPU time
         self.now = 0.0
         self.said: list[tuple[str, msgspec.Struct]] = []
-        self._decoders = {role: control.Decoder(union) for role, union in control.ToMaster.items()}
+        self._decoders = {
+            role: control.Decoder(f"{role} > master") for role in ("client", "worker", "viewer")
+        }
         self.core = Core(ADMISSION, LEASE_S)
         self.workers = [f"{number:016x}" for number in range(workers)]
         self.clients = [f"{number:032x}" for number in range(workers)]
@@ -559,7 +561,7 @@ class _Member:
         key: MemberKey,
         introduction: msgspec.Struct,
     ) -> None:
-        self._decoder = control.Decoder(control.FromMaster[key.role])
+        self._decoder = control.Decoder(f"master > {key.role}")
         self._line = sockets.client(context, key.pair, key.master_public, Reconnect.BACKING_OFF)
         sockets.connect(self._line, address)
         self.says(introduction)

@@ -1,6 +1,6 @@
 """The messages between a client and the master."""
 
-from remotely.protocol.control.message import ControlMessage
+from remotely.protocol.control.message import ControlMessage, sent
 from remotely.protocol.control.records import (
     ClientStatus,
     EndStatus,
@@ -13,6 +13,7 @@ from remotely.protocol.control.records import (
 from remotely.protocol.numbers import Amount, Id, Moment, Offset, Pid, Route, Seconds
 
 
+@sent("client > master", "viewer > master")
 class Hello(ControlMessage, frozen=True):
     session: str
     python: str
@@ -25,12 +26,14 @@ class Hello(ControlMessage, frozen=True):
     arrivals: list[str] = []  # actors that are assigned to it
 
 
+@sent("client > master")
 class Place(ControlMessage, frozen=True):
     ticket: Amount
     request: Request
     patience_s: Seconds
 
 
+@sent("client > master", "master > worker")
 class End(ControlMessage, frozen=True):
     """End an actor: gracefully at first, by force after `grace_s`; `kill`: immediately.
 
@@ -43,6 +46,7 @@ class End(ControlMessage, frozen=True):
     by: str = ""
 
 
+@sent("client > master")
 class Hold(ControlMessage, frozen=True):
     """This client has a handle that an actor returned: the actor lives as long as it holds it.
 
@@ -54,6 +58,7 @@ class Hold(ControlMessage, frozen=True):
     giver: str = ""
 
 
+@sent("client > master")
 class LetGo(ControlMessage, frozen=True):
     """This client, the owner or a holder, has no handle of the actor any more.
 
@@ -63,18 +68,21 @@ class LetGo(ControlMessage, frozen=True):
     actor: Id
 
 
+@sent("master > client")
 class Held(ControlMessage, frozen=True):
     """A handle that this client gave has arrived: its receiver holds the actor."""
 
     actor: Id
 
 
+@sent("master > client")
 class LetGoHeard(ControlMessage, frozen=True):
     """The answer to LetGo, which need not be repeated: others own or hold the actor."""
 
     actor: Id
 
 
+@sent("client > master", "master > worker", "worker > actor")
 class Cancel(ControlMessage, frozen=True):
     """Cancel a call that has not begun.  Sent to the actor through the master and the worker.
 
@@ -88,6 +96,7 @@ class Cancel(ControlMessage, frozen=True):
     answer: Amount
 
 
+@sent("client > master")
 class Locate(ControlMessage, frozen=True):
     """Look up an actor by id or name, and notify the client when it ends.
 
@@ -101,6 +110,7 @@ class Locate(ControlMessage, frozen=True):
     unreached: bool = False
 
 
+@sent("client > master")
 class AskArrival(ControlMessage, frozen=True):
     """Assign a guest's actor of this class to the client, now or when there is one."""
 
@@ -108,12 +118,14 @@ class AskArrival(ControlMessage, frozen=True):
     class_name: str
 
 
+@sent("client > master")
 class NoArrival(ControlMessage, frozen=True):
     """Withdraw the AskArrival with this ticket."""
 
     ticket: Amount
 
 
+@sent("client > master", "viewer > master")
 class AskStatus(ControlMessage, frozen=True):
     """`fresh`: collect current figures first; else reply immediately with the last ones."""
 
@@ -121,12 +133,14 @@ class AskStatus(ControlMessage, frozen=True):
     fresh: bool = True
 
 
+@sent("client > master")
 class Unanswered(ControlMessage, frozen=True):
     """The number of unanswered calls of this client, by actor."""
 
     calls: dict[str, Amount]
 
 
+@sent("client > master", "viewer > master", "master > worker")
 class ReadLog(ControlMessage, frozen=True):
     """Read an actor's output from `offset`; -1 means its last few kilobytes.
 
@@ -138,6 +152,7 @@ class ReadLog(ControlMessage, frozen=True):
     offset: Offset = -1
 
 
+@sent("client > master")
 class Blocked(ControlMessage, frozen=True):
     """The actor in which this client runs serves no calls, because it waits for another actor.
 
@@ -151,44 +166,53 @@ class Blocked(ControlMessage, frozen=True):
     has_timeout: bool = False  # the wait ends without help
 
 
+@sent("client > master")
 class Unblocked(ControlMessage, frozen=True):
     pass
 
 
+@sent("client > master", "viewer > master")
 class Goodbye(ControlMessage, frozen=True):
     """End this client's actors; the reply is Farewell."""
 
 
+@sent("master > client", "master > viewer")
 class Welcome(ControlMessage, frozen=True):
     pythons: list[str]
 
 
+@sent("master > client")
 class Placed(ControlMessage, frozen=True):
     ticket: Amount
     location: Location
 
 
+@sent("master > client")
 class NotPlaced(ControlMessage, frozen=True):
     ticket: Amount
     error: str  # the name of a class in errors.py
     why: str
 
 
+@sent("master > client")
 class Queued(ControlMessage, frozen=True):
     ticket: Amount
     why: str  # empty: there is room now, and the actor is being started
 
 
+@sent("master > client")
 class RoomWanted(ControlMessage, frozen=True):
     """Somebody waits for room, and this client owns actors that are spare if they are idle."""
 
 
+@sent("master > client")
 class Located(ControlMessage, frozen=True):
     ticket: Amount
     location: Location | None = None
     obituary: Obituary | None = None
 
 
+@sent("master > client", "master > viewer")
 class Status(ControlMessage, frozen=True):
     ticket: Amount
     workers: list[WorkerStatus]
@@ -198,6 +222,7 @@ class Status(ControlMessage, frozen=True):
     ends: list[EndStatus] = []  # the last few unexpected ends, newest first
 
 
+@sent("worker > master", "master > client", "master > viewer")
 class LogPiece(ControlMessage, frozen=True):
     ticket: Amount
     text: str
@@ -206,6 +231,7 @@ class LogPiece(ControlMessage, frozen=True):
     ended: bool
 
 
+@sent("worker > master", "master > client")
 class Printed(ControlMessage, frozen=True):
     """Lines that an actor printed."""
 
@@ -216,6 +242,7 @@ class Printed(ControlMessage, frozen=True):
     text: str
 
 
+@sent("worker > master", "master > client", "actor > worker")
 class Logged(ControlMessage, frozen=True):
     """A log record of an actor (log_records.py).  Its worker sets `actor`, `name` and `job`."""
 
@@ -239,10 +266,12 @@ class Logged(ControlMessage, frozen=True):
     extra: dict[str, str | int | float | bool | None] = {}
 
 
+@sent("master > client", "master > viewer")
 class Farewell(ControlMessage, frozen=True):
     pass
 
 
+@sent("master > client")
 class Notice(ControlMessage, frozen=True):
     """A notice for the user's terminal."""
 

@@ -1,11 +1,12 @@
 """The messages between a worker, its zygote and the processes of its actors."""
 
-from remotely.protocol.control.message import ControlMessage
+from remotely.protocol.control.message import ControlMessage, sent
 from remotely.protocol.control.records import Request
 from remotely.protocol.listening import Listening
 from remotely.protocol.numbers import Amount, Balance, Pid
 
 
+@sent("worker > actor")
 class Birth(ControlMessage, frozen=True):
     """All that a new process needs to become an actor; the first message on its socket."""
 
@@ -55,6 +56,7 @@ class MakerState(ControlMessage, frozen=True):
         return f"<the state of a process in {self.folder!r}>"
 
 
+@sent("client > actor")
 class Prepare(ControlMessage, frozen=True):
     """From the client, before the class: PREPARE in wire.py.  Not sent through the master."""
 
@@ -66,51 +68,61 @@ class Prepare(ControlMessage, frozen=True):
     sources: bytes = b""  # the script's modules: a batch of sources.py
 
 
+@sent("worker > actor", "worker > store")
 class Admit(ControlMessage, frozen=True):
     """Only these keys may call from now on."""
 
     client_keys: list[bytes]
 
 
+@sent("actor > worker")
 class Bound(ControlMessage, frozen=True):
     tcp: str
 
 
+@sent("actor > worker")
 class NotBound(ControlMessage, frozen=True):
     """No port is free for this actor, which ends."""
 
     why: str
 
 
+@sent("actor > worker")
 class Count(ControlMessage, frozen=True):
     calls: Amount
 
 
+@sent("actor > worker")
 class FlightRecorder(ControlMessage, frozen=True):
     """The attached memory is the flight recorder: report its content if the actor dies."""
 
 
+@sent("actor > worker")
 class Ending(ControlMessage, frozen=True):
     """The actor ends gracefully: it begins no more calls."""
 
     why: str
 
 
+@sent("actor > worker")
 class Exiting(ControlMessage, frozen=True):
     """The last reply is sent; the actor releases its object, and its process ends."""
 
     calls: Amount
 
 
+@sent("worker > zygote")
 class Fork(ControlMessage, frozen=True):
     actor: str
 
 
+@sent("zygote > worker")
 class Forked(ControlMessage, frozen=True):
     actor: str
     pid: Pid
 
 
+@sent("zygote > worker")
 class NotForked(ControlMessage, frozen=True):
     """The machine has no room for another process."""
 
@@ -118,6 +130,7 @@ class NotForked(ControlMessage, frozen=True):
     why: str
 
 
+@sent("zygote > worker")
 class Exited(ControlMessage, frozen=True):
     pid: Pid
     status: Balance

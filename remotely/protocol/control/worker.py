@@ -1,11 +1,12 @@
 """The messages between a worker and the master."""
 
-from remotely.protocol.control.message import ControlMessage
+from remotely.protocol.control.message import ControlMessage, sent
 from remotely.protocol.control.records import ActorStatus, Figures, Location, Obituary, Request
 from remotely.protocol.numbers import MOST_GPUS, MOST_OTHERS, Gpus, Moment, Pid
 from remotely.protocol.resources import Resources
 
 
+@sent("master > worker")
 class Spawn(ControlMessage, frozen=True):
     """Start an actor.  `again`: from its restart file (restart_file.py), not by a client.
 
@@ -18,6 +19,7 @@ class Spawn(ControlMessage, frozen=True):
     seal: bytes = b""
 
 
+@sent("worker > master")
 class Register(ControlMessage, frozen=True):
     """Sent at the start, and in reply to WhoAreYou: the worker's state is authoritative.
 
@@ -50,11 +52,13 @@ class Register(ControlMessage, frozen=True):
             raise ValueError(f"{len(self.resources.others)} custom resources, over {MOST_OTHERS}")
 
 
+@sent("worker > master")
 class Spawned(ControlMessage, frozen=True):
     location: Location
     since: Moment = 0  # wall clock, for display
 
 
+@sent("worker > master", "master > client")
 class Died(ControlMessage, frozen=True):
     """`lived`: of an actor that may be restarted, for a master that never knew it."""
 
@@ -62,10 +66,12 @@ class Died(ControlMessage, frozen=True):
     lived: ActorStatus | None = None
 
 
+@sent("worker > master")
 class Report(ControlMessage, frozen=True):
     actors: list[Figures]
 
 
+@sent("worker > master", "actor > worker")
 class Delegate(ControlMessage, frozen=True):
     """An actor is about to make calls with this key.  Its worker sets `actor`."""
 
@@ -73,30 +79,36 @@ class Delegate(ControlMessage, frozen=True):
     actor: str = ""
 
 
+@sent("worker > master", "actor > worker", "store > worker")
 class MayCall(ControlMessage, frozen=True):
     """Ask whether this key, which is not listed, may call an actor."""
 
     key: bytes
 
 
+@sent("worker > master")
 class Left(ControlMessage, frozen=True):
     """The worker has ended its actors, and nothing of it is left on its machine."""
 
 
+@sent("master > client", "master > worker")
 class AskFigures(ControlMessage, frozen=True):
     """Ask for the current figures, for a status.  Sent to clients as well."""
 
 
+@sent("master > worker")
 class Registered(ControlMessage, frozen=True):
     client_keys: list[bytes]
 
 
+@sent("master > worker", "worker > actor")
 class Delegated(ControlMessage, frozen=True):
     """An actor may make calls with its key from now on."""
 
     actor: str = ""
 
 
+@sent("master > worker", "worker > actor", "worker > store")
 class Caller(ControlMessage, frozen=True):
     """Whether this key may call; the reply to MayCall, and sent again when it is revoked."""
 
@@ -104,18 +116,22 @@ class Caller(ControlMessage, frozen=True):
     admitted: bool
 
 
+@sent("master > worker", "worker > zygote")
 class Preload(ControlMessage, frozen=True):
     modules: list[str]
 
 
+@sent("master > worker", "worker > actor")
 class Leave(ControlMessage, frozen=True):
     """The cluster is being stopped: end all actors, then yourself."""
 
 
+@sent("worker > master")
 class AskRelay(ControlMessage, frozen=True):
     """A future guest asks which worker relays its callers."""
 
 
+@sent("master > worker")
 class Relay(ControlMessage, frozen=True):
     """The relay; `is_near`: it is on the master's machine, which the guest can reach."""
 

@@ -28,7 +28,7 @@ class SlowStore:
         self._thread.start()
 
     def _serve(self) -> None:
-        decode = control.Decoder(control.ToStore["actor"]).decode
+        decode = control.Decoder("actor > store").decode
         while data := self._ours.recv(MAX_MESSAGE):
             if isinstance(decode(data), control.Share):
                 shared = control.Shared(

@@ -12,7 +12,7 @@ import pytest
 
 from remotely.actor.zygote import Zygote
 from remotely.machine import daemons
-from remotely.protocol.control import MAX_MESSAGE, Decoder, Fork, FromZygote, NotForked, encode
+from remotely.protocol.control import MAX_MESSAGE, Decoder, Fork, NotForked, encode
 
 FORK = os.fork
 
@@ -54,7 +54,7 @@ def test_a_failed_fork_is_reported_and_leaks_nothing(
 
         assert zygote.read()
 
-        answer = Decoder(FromZygote).decode(worker.recv(MAX_MESSAGE))
+        answer = Decoder("zygote > worker").decode(worker.recv(MAX_MESSAGE))
         assert answer == NotForked(actor="a", why=why)
         assert set(os.listdir("/proc/self/fd")) == before
         for pid in zygote.children:

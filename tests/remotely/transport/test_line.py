@@ -11,12 +11,12 @@ import pytest
 
 from remotely.machine.owned_fd import OwnedFd
 from remotely.protocol import control
-from remotely.protocol.control import Count, Decoder, FromActor, Meet
+from remotely.protocol.control import Count, Decoder, Meet
 from remotely.transport.line import Line, LineLost
 from remotely.transport.loop import Loop
 from tests.clusters import DEADLINE_S
 
-DECODER = Decoder(FromActor)
+DECODER = Decoder("actor > worker")
 
 
 def pair() -> tuple[socket.socket, socket.socket]:

@@ -150,7 +150,7 @@ def test_messages_to_an_actor_that_reads_nothing_wait_for_it_in_order(played: Pl
     keys = [f"{number:040}".encode() for number in range(1000)]
     for key in keys:
         played.actors.tell("a", control.Caller(key=key, admitted=False))
-    decoder = control.Decoder(control.ToActor)
+    decoder = control.Decoder("worker > actor")
     read: list[object] = []
     while len(read) < 1 + len(keys):
         read.append(decoder.decode(played.ends["a"].recv(control.MAX_MESSAGE)))

@@ -40,7 +40,7 @@ def child_of(loop: Loop, number: int, folder: Path) -> Child:
     theirs.close()
     read, write = os.pipe2(os.O_NONBLOCK)
     os.close(write)
-    line = Line(ours, control.Decoder(control.FromActor))
+    line = Line(ours, control.Decoder("actor > worker"))
     line.watch(loop, lambda message, fds: None, lambda: None)
     loop.watch(read, lambda: None)
     output = Output(folder / name, lambda is_error, text: None, lambda _, action: None)
