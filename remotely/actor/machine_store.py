@@ -35,6 +35,7 @@ from remotely.protocol.address import describe
 from remotely.protocol.lease import CONNECT_S
 from remotely.transport import bulk
 from remotely.transport.bulk import ValueGone
+from remotely.transport.connection_pool import ConnectionPool
 from remotely.transport.line import Line
 from remotely.transport.listening import nearest
 from remotely.values import arena, payload
@@ -102,7 +103,7 @@ class MachineStore:
         self._new: queue.SimpleQueue[OwnedFd | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._asking = threading.Lock()
-        self._free: list[_Connection] = []
+        self._connections: ConnectionPool[None, _Connection] = ConnectionPool(self._connect)
         self._peer: MemoryPeer | None = None  # the store
         self._kept: dict[bytes, _Kept] = {}
         self._none_until = 0.0
@@ -238,30 +239,17 @@ class MachineStore:
             return self._peer
 
     def _use(self, work: Callable[[_Connection], T]) -> T:
-        """Do work with a connection of its own.  Raises NoStore.
+        """Do work with a connection of its own.  Raises NoStore."""
+        try:
+            return self._connections.use(None, work)
+        except OSError as error:
+            raise NoStore(f"the store of this machine has ended: {error}") from None
 
-        Connections to a store that has ended are dropped; the last try uses a new one.
-        """
-        while True:
-            with self._lock:
-                found = self._free.pop() if self._free else None
-            connection = found
-            try:
-                connection = found or self._connect()
-                result = work(connection)
-            except BaseException as error:
-                if connection is not None:
-                    connection.close()
-                if not isinstance(error, OSError):
-                    raise
-                if found is None:
-                    raise NoStore(f"the store of this machine has ended: {error}") from None
-                continue
-            with self._lock:
-                self._free.append(connection)
-            return result
+    def close(self) -> None:
+        """Disconnect from the store."""
+        self._connections.close()
 
-    def _connect(self) -> _Connection:
+    def _connect(self, _: None) -> _Connection:
         if (ours := arena.ours()) is None:
             raise NoStore("this actor shares no memory")
         with self._asking:

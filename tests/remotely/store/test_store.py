@@ -80,6 +80,7 @@ class Machine:
         return True
 
     def close(self) -> None:
+        self.actor.close()
         self._worker.close()  # ends the store
         self.process.wait(40)
         self.stores.close()
