@@ -140,9 +140,6 @@ class Actors:
         found.class_name = located.location.class_name
         return found
 
-    def await_arrival(self, class_name: str) -> "ArrivalQuestion":
-        return ArrivalQuestion(self._session, self, class_name)
-
     # --- made -------------------------------------------------------------------------------------
 
     def place(

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
+from enum import Enum, auto
 from functools import partial
 from typing import Any
 
@@ -36,11 +37,10 @@ from remotely.protocol.wire import Kind
 from remotely.values import codec, references
 from remotely.values.arena import SHARE_FROM_BYTES
 from remotely.values.codec import Encoded, NamedReference
-from remotely.values.owned import NOTHING, Owned, own
+from remotely.values.owned import Owned, own
 from remotely.values.payload import SEND_FROM_BYTES, OutgoingValue, Transfer
 from remotely.values.references import InStore, Referring
 from remotely.values.sources import library
-from remotely.values.unpicklable import PartNames
 
 
 class Message:
@@ -154,6 +154,14 @@ def _snapshot(value: Any) -> Referring:
     return Referring(own(codec.encode(value)))
 
 
+class Attempt(Enum):
+    """The result of an attempt to send a call."""
+
+    SENT = auto()
+    UNSENT = auto()  # its channel is closed
+    NEEDLESS = auto()  # it is not next in its queue, or a future among its arguments has failed
+
+
 class Calls:
     """Sends calls to actors.  `on_unretrieved` receives errors that were never retrieved."""
 
@@ -172,24 +180,8 @@ class Calls:
         )
         self._on_unretrieved = on_unretrieved
 
-    # --- verbs of `Engine` ------------------------------------------------------------------------
-
-    def call(
-        self,
-        remotes: Sequence[RemoteActor],
-        method: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        background: bool,
-        retries: int = 0,
-    ) -> list[CallFuture[Any]]:
-        encoded, named = codec.encode_arguments(remotes, method, args, kwargs)
-        return self.send(remotes, Kind.CALL, method, encoded, background, retries, named)
-
-    def prepare(
-        self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], names: PartNames = ""
-    ) -> Prepared:
-        encoded, named = codec.encode_arguments((), method, args, kwargs, names)
+    def prepare(self, method: str, encoded: Encoded, named: Sequence[NamedReference]) -> Prepared:
+        """Return a call that can be sent later, repeatedly; `named` as in `send`."""
         kept = own(encoded)
         futures = futures_among(named) if named else ()
         for future in futures:
@@ -199,19 +191,6 @@ class Calls:
             lambda remote: self.send((remote,), Kind.CALL, method, kept, True, 0, named)[0],
             futures,
         )
-
-    def get(self, remotes: Sequence[RemoteActor], name: str) -> list[CallFuture[Any]]:
-        return self.send(remotes, Kind.GET, name, NOTHING, len(remotes) > 1)
-
-    def set(
-        self, remotes: Sequence[RemoteActor], name: str, value: object
-    ) -> list[CallFuture[Any]]:
-        encoded = codec.encode(value, name)
-        return self.send(remotes, Kind.SET, name, encoded, len(remotes) > 1)
-
-    def is_any_elsewhere(self, remotes: Sequence[RemoteActor]) -> bool:
-        """Tell whether large values for any of these go through the store of another machine."""
-        return bool(self._stores_of(remotes))
 
     def send(
         self,
@@ -308,7 +287,7 @@ class Calls:
         named: Sequence[NamedReference],
         transfers: Sequence[Transfer],
     ) -> Message:
-        stores = self._stores_of(remotes)
+        stores = self.stores_of(remotes)
         ship = partial(self._ship, stores)
         message = Message(kind, name, own(encoded), named, transfers, ship)
         for ref in message.refs:
@@ -342,18 +321,19 @@ class Calls:
         channel = actor.channel
         if actor.queue is not None or channel is None or not all(need.done() for need in needs):
             return False
-        return self._send_message(channel, actor, message, future, False) is not False
+        attempt = self._send_message(channel, actor, message, future, False)
+        return attempt is not Attempt.UNSENT
 
     def _send_queued(self, call: QueuedCall[Message]) -> None:
         """On a thread of the queue: send the call that is next."""
         actor = call.actor
         assert isinstance(actor, ActorState)
         channel = self._channels.connected(actor)
-        is_sent = self._send_message(channel, actor, call.message, call.future, True, call.take)
-        if is_sent:
-            channel.receive_in_background()
-        elif is_sent is False:
-            call.give_back()
+        match self._send_message(channel, actor, call.message, call.future, True, call.take):
+            case Attempt.SENT:
+                channel.receive_in_background()
+            case Attempt.UNSENT:
+                call.give_back()
 
     def _send_message(
         self,
@@ -363,11 +343,8 @@ class Calls:
         future: CallFuture[Any],
         background: bool,
         take: Callable[[], bool] = lambda: True,
-    ) -> bool | None:
-        """Send a message whose needs are all done; `take` takes it out of its queue.
-
-        Return whether it was sent; None if it was not next in its queue, or is settled.
-        """
+    ) -> Attempt:
+        """Try to send a message whose needs are all done; `take` takes it out of its queue."""
         store = actor.store
         try:
             outgoing = message.outgoing_to(store, actor.is_apart and self._channels.may_wait())
@@ -375,20 +352,21 @@ class Calls:
             if take():
                 future.settle(None, error.with_traceback(None))
                 future.run_callbacks()
-            return None
+            return Attempt.NEEDLESS
         if not channel.is_open:
-            return False
+            return Attempt.UNSENT
         if not take():
-            return None
+            return Attempt.NEEDLESS
         future.keeps_alive = message
         if channel.sources_sent < len(library.batches):
             _send_sources(actor, channel)
         value, large = outgoing.encoded, outgoing if outgoing.is_large else None
-        return channel.send(message.kind, message.name, value, future, background, large, True)
+        is_sent = channel.send(message.kind, message.name, value, future, background, large, True)
+        return Attempt.SENT if is_sent else Attempt.UNSENT
 
     # --- large values for other machines ----------------------------------------------------------
 
-    def _stores_of(self, remotes: Sequence[RemoteActor]) -> list[StoreAddress]:
+    def stores_of(self, remotes: Sequence[RemoteActor]) -> list[StoreAddress]:
         """Return the stores of the other machines on which these actors are."""
         return [r.store for r in remotes if isinstance(r, ActorState) and r.store is not None]
 
@@ -399,7 +377,7 @@ class Calls:
 
         With `background`, the returned value is Owned.
         """
-        stores = self._stores_of(remotes)
+        stores = self.stores_of(remotes)
         if not stores or not (background or self._channels.may_wait()):
             return encoded, None
         if background:

@@ -16,34 +16,37 @@ Client connects these parts; each uses only those above it:
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 from remotely.calling import spare
-from remotely.client.actors import Actors
+from remotely.client.actors import Actors, ArrivalQuestion
 from remotely.client.bulk_transfer import Stores
 from remotely.client.calls import Calls
 from remotely.client.channel import Shared
 from remotely.client.channels import Channels
 from remotely.client.deadlock import WaitReporter
-from remotely.client.master_session import MasterSession
+from remotely.client.master_session import Handlers, MasterSession
 from remotely.client.printing import Display, ErrorReporter, LogListener
 from remotely.client.ref import Ref
-from remotely.engine import Promises
+from remotely.engine import Arguments, Options, Prepared, Promises, RemoteActor
 from remotely.errors import VersionMismatch
+from remotely.futures.future import CallFuture
 from remotely.machine import daemons, folders, this_machine
 from remotely.protocol import control
 from remotely.protocol.address import OWN_CLUSTER, parse_address
 from remotely.protocol.lease import PLACE_S
+from remotely.protocol.wire import Kind
 from remotely.reporting.cluster_status import ClusterStatus, as_objects, status_facts
 from remotely.transport import key_files
 from remotely.transport.keys import MemberKey
 from remotely.transport.listening import reach
 from remotely.values import arena, borrowing, codec
-from remotely.values.owned import own
+from remotely.values.owned import NOTHING, own
 from remotely.values.shipping import Shipment
+from remotely.values.unpicklable import PartNames
 
 RECOVER_EVERY_S = 1.0  # all channels
 MAX_DESCRIPTORS = 65_536  # each called actor takes five; many systems allow 1,024
@@ -80,7 +83,14 @@ class Client:
         self._log_listener = LogListener(self._display.show)
         daemons.raise_descriptor_limit(at_most=MAX_DESCRIPTORS)
         self._session = session = MasterSession(
-            address, key, job, inside, patience_s, self._hear, self._display.warn
+            address,
+            key,
+            job,
+            inside,
+            patience_s,
+            self._display.warn,
+            self._on_return,
+            self._table(),
         )
         self.session_id, loop = session.id, session.loop
         self._stores = Stores(session.context, loop, key.pair, this_machine.machine_name())
@@ -91,13 +101,7 @@ class Client:
         self._calls = calls = Calls(
             session, self._channels, self._stores, self._error_reporter.note
         )
-        actors = self._actors = Actors(self, shared, self._channels, calls, shipment)
-        self.place, self.end, self.release = actors.place, actors.end, actors.release
-        self.find, self.borrow, self.hold = actors.find, actors.borrow, actors.hold
-        self.await_arrival = actors.await_arrival
-        self.call, self.prepare = calls.call, calls.prepare
-        self.get, self.set = calls.get, calls.set
-        self.is_any_elsewhere = calls.is_any_elsewhere
+        self._actors = Actors(self, shared, self._channels, calls, shipment)
         loop.every(arena.TIDY_EVERY_S, arena.tidy)
         loop.every(arena.TIDY_EVERY_S, borrowing.tidy)
         loop.every(RECOVER_EVERY_S, self._channels.recover)
@@ -117,7 +121,63 @@ class Client:
                 f"{' and '.join(pythons)}, and code does not travel between versions"
             )
 
-    # --- verbs of `Engine` that `Actors` and `Calls` do not implement -----------------------------
+    # --- verbs of `Engine`: actors ----------------------------------------------------------------
+
+    def place(
+        self, cls: type, arguments: Sequence[Arguments], options: Options
+    ) -> list[RemoteActor]:
+        return self._actors.place(cls, arguments, options)
+
+    def end(self, remotes: Sequence[RemoteActor], grace_s: float) -> None:
+        self._actors.end(remotes, grace_s)
+
+    def release(self, remote: RemoteActor) -> None:
+        self._actors.release(remote)
+
+    def find(self, name: str) -> RemoteActor:
+        return self._actors.find(name)
+
+    def await_arrival(self, class_name: str) -> ArrivalQuestion:
+        return ArrivalQuestion(self._session, self._actors, class_name)
+
+    def borrow(self, actor: str, name: str) -> RemoteActor:
+        return self._actors.borrow(actor, name)
+
+    def hold(self, actor: str, name: str, giver: str) -> RemoteActor:
+        return self._actors.hold(actor, name, giver)
+
+    # --- verbs of `Engine`: calls and values ------------------------------------------------------
+
+    def call(
+        self,
+        remotes: Sequence[RemoteActor],
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        background: bool,
+        retries: int = 0,
+    ) -> list[CallFuture[Any]]:
+        encoded, named = codec.encode_arguments(remotes, method, args, kwargs)
+        return self._calls.send(remotes, Kind.CALL, method, encoded, background, retries, named)
+
+    def prepare(
+        self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], names: PartNames = ""
+    ) -> Prepared:
+        encoded, named = codec.encode_arguments((), method, args, kwargs, names)
+        return self._calls.prepare(method, encoded, named)
+
+    def get(self, remotes: Sequence[RemoteActor], name: str) -> list[CallFuture[Any]]:
+        return self._calls.send(remotes, Kind.GET, name, NOTHING, len(remotes) > 1)
+
+    def set(
+        self, remotes: Sequence[RemoteActor], name: str, value: object
+    ) -> list[CallFuture[Any]]:
+        encoded = codec.encode(value, name)
+        return self._calls.send(remotes, Kind.SET, name, encoded, len(remotes) > 1)
+
+    def is_any_elsewhere(self, remotes: Sequence[RemoteActor]) -> bool:
+        """Tell whether large values for any of these go through the store of another machine."""
+        return bool(self._calls.stores_of(remotes))
 
     def put(self, value: object) -> Ref:
         return Ref(own(codec.encode(value)))
@@ -161,28 +221,30 @@ class Client:
 
     # --- on the loop's thread ---------------------------------------------------------------------
 
-    def _hear(self, message: object) -> None:
-        match message:
-            case control.Died(obituary=obituary):
-                self._session.arrivals.discard(obituary.actor)
-                self._actors.on_death(obituary)
-            case control.Held(actor=actor):
-                self._actors.on_held(actor)
-            case control.LetGoHeard(actor=actor):
-                self._actors.on_let_go(actor)
-            case control.RoomWanted():
-                spare.give_back()
-            case control.Printed():
-                self._display.show(message)
-            case control.Logged():
-                self._log_listener.hear(message)
-            case control.AskFigures():
-                unanswered = control.Unanswered(calls=self._channels.unanswered())
-                self._session.link.send(unanswered)
-            case control.Welcome():
-                self._actors.repeat_requests()
-            case control.Notice(text=text):
-                self._display.warn(text, f"remotely: {text}")
+    def _table(self) -> Handlers:
+        """Return what to do about the messages that are not about the session."""
+        return {
+            control.Died: self._on_death,
+            control.Held: lambda held: self._actors.on_held(held.actor),
+            control.LetGoHeard: lambda heard: self._actors.on_let_go(heard.actor),
+            control.RoomWanted: lambda _: spare.give_back(),
+            control.Printed: self._display.show,
+            control.Logged: self._log_listener.hear,
+            control.AskFigures: lambda _: self._report_unanswered(),
+            control.Notice: lambda notice: self._display.warn(
+                notice.text, f"remotely: {notice.text}"
+            ),
+        }
+
+    def _on_return(self) -> None:
+        self._actors.repeat_requests()
+
+    def _on_death(self, died: control.Died) -> None:
+        self._session.arrivals.discard(died.obituary.actor)
+        self._actors.on_death(died.obituary)
+
+    def _report_unanswered(self) -> None:
+        self._session.link.send(control.Unanswered(calls=self._channels.unanswered()))
 
     def _run(self) -> None:
         self._session.loop.run()

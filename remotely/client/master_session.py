@@ -13,7 +13,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
@@ -32,12 +32,14 @@ from remotely.protocol.lease import CONNECT_S, DRAIN_S, LEASE_S, TERM_S, TICK_EV
 from remotely.transport import sockets
 from remotely.transport.keys import MemberKey
 from remotely.transport.loop import Loop
-from remotely.transport.master_link import MasterLink
+from remotely.transport.master_link import HANDLED_BY_LINK, MasterLink
 
 REPORT_QUEUED_AFTER_S = 2.5  # a cluster that is just starting has room soon
 FAREWELL_S = DRAIN_S + TERM_S + 2.0  # for the client's actors to end when it leaves
 MASTER_SILENT_S = 3.0  # after which a leaving client does not wait for the master
 SHUT_DOWN = "remotely was shut down here"
+
+Handlers = Mapping[type[Any], Callable[[Any], object]]  # of messages, by their types
 
 
 class Question(CallFuture[Any]):
@@ -144,9 +146,10 @@ class MasterSession:
     host      the id of this machine
     pid       the process that began the session; a fork cannot use it
 
-    `hear` receives the messages that are not about the session, and each Welcome after the first,
-    which may come from a new master.  `warn(key, sentence)` prints a sentence for the user, those
-    with one key at most once in a while.  Both run on the loop's thread.
+    `warn(key, sentence)` prints a sentence for the user, those with one key only once in a while.
+    `on_return` is called when a master, which may be a new one, welcomes the client again, before
+    the questions are repeated.  `handlers` has the messages that are not about the session.  All
+    run on the loop's thread.
     """
 
     def __init__(
@@ -156,8 +159,9 @@ class MasterSession:
         job: str,
         inside: str,
         patience_s: float,
-        hear: Callable[[object], None],
         warn: Callable[[str, str], None],
+        on_return: Callable[[], object],
+        handlers: Handlers,
     ) -> None:
         self._nonce = secrets.token_hex(16)
         self.address = address
@@ -173,8 +177,21 @@ class MasterSession:
         self.pid = os.getpid()
         self.loop = loop = Loop()
         self.context = sockets.new_context()
-        self._on_message = hear
         self.warn = warn
+        self._on_return = on_return
+        self._handlers: Handlers = {
+            control.Welcome: self._on_welcome,
+            control.Placed: lambda placed: self.questions.answer(placed.ticket, placed.location),
+            control.NotPlaced: self._on_refused_place,
+            control.Queued: self._on_queued,
+            control.Located: self._on_answer,
+            control.Status: self._on_answer,
+            control.LogPiece: self._on_answer,
+            control.Farewell: lambda _: self._farewell.set(),
+            **handlers,
+        }
+        heard = {*self._handlers, *HANDLED_BY_LINK}
+        assert heard >= {*control.WAYS[f"master > {key.role}"]}, "each message has its handler"
         self._welcome: Future[control.Welcome] = Future()
         self._farewell = threading.Event()
         self._thread: threading.Thread | None = None
@@ -268,32 +285,27 @@ class MasterSession:
         )
 
     def _hear(self, message: object) -> None:
-        match message:
-            case control.Placed(ticket=ticket, location=location):
-                self.questions.answer(ticket, location)
-            case control.NotPlaced(ticket=ticket, error=error, why=why):
-                self.questions.fail(ticket, (error_class(error) or RemotelyError)(why))
-            case control.Queued(ticket=ticket, why=why):
-                self.questions.note_queued(ticket, why)
-                if why:
-                    self.loop.after(REPORT_QUEUED_AFTER_S, lambda: self._report_queued(ticket))
-            case (
-                control.Located(ticket=ticket)
-                | control.Status(ticket=ticket)
-                | control.LogPiece(ticket=ticket)
-            ):
-                self.questions.answer(ticket, message)
-            case control.Welcome():
-                if not self._welcome.done():
-                    self._welcome.set_result(message)
-                else:
-                    self._on_message(message)
-                    for question in self.questions.unanswered():
-                        self.link.send(question)
-            case control.Farewell():
-                self._farewell.set()
-            case _:
-                self._on_message(message)
+        self._handlers[type(message)](message)
+
+    def _on_welcome(self, welcome: control.Welcome) -> None:
+        if not self._welcome.done():
+            self._welcome.set_result(welcome)
+            return
+        self._on_return()
+        for question in self.questions.unanswered():
+            self.link.send(question)
+
+    def _on_answer(self, answer: control.Located | control.Status | control.LogPiece) -> None:
+        self.questions.answer(answer.ticket, answer)
+
+    def _on_refused_place(self, refused: control.NotPlaced) -> None:
+        error = error_class(refused.error) or RemotelyError
+        self.questions.fail(refused.ticket, error(refused.why))
+
+    def _on_queued(self, queued: control.Queued) -> None:
+        self.questions.note_queued(queued.ticket, queued.why)
+        if queued.why:
+            self.loop.after(REPORT_QUEUED_AFTER_S, lambda: self._report_queued(queued.ticket))
 
     def _report_queued(self, ticket: int) -> None:
         if why := self.questions.take_queue_reason(ticket):

@@ -28,8 +28,9 @@ class Viewer:
             job="",
             inside="",
             patience_s=0.0,
-            hear=lambda message: None,
             warn=lambda source, sentence: None,
+            on_return=lambda: None,
+            handlers={},
         )
         try:
             session.start(session.loop.run, "remotely-viewer")

@@ -40,6 +40,8 @@ _LEFT = zmq.EVENT_DISCONNECTED  # alone: the peer uses another protocol, and lib
 CUTS = 3  # consecutive ones: not by chance
 CUT_AGAIN_S = 3.0  # the longest time between consecutive cuts; libzmq retries within 2 s
 
+HANDLED_BY_LINK = (control.Tick, control.WhoAreYou, control.Refused)
+
 
 class MasterLink:
     """A DEALER to the master.  Everything runs on the thread of `loop`."""
