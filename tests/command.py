@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from remotely import cli
 from remotely.client.client import client_of
-from remotely.reporting.cluster_status import status_facts
+from remotely.reporting.cluster_status import as_json, cluster_status
 from tests.clusters import DEADLINE_S, SCRIPTS, processes, wait_until
 
 SCRIPT = """
@@ -103,7 +103,7 @@ class Machine:
         """Return what `status --json` prints, without a process for it."""
         client = client_of(f"127.0.0.1:{port}", self.keys / "client.key")
         try:
-            return status_facts(client.status(), client.address)
+            return as_json(cluster_status(client.status(), client.address))
         finally:
             client.shutdown()
 

@@ -18,7 +18,8 @@ from remotely.cli.options import (
 )
 from remotely.errors import RemotelyError
 from remotely.protocol import control
-from remotely.reporting.cluster_status import status_facts, tables
+from remotely.reporting.cluster_status import as_json as status_json
+from remotely.reporting.cluster_status import cluster_status, tables
 from remotely.reporting.terminal import shown
 
 if TYPE_CHECKING:
@@ -70,11 +71,11 @@ def status(address: str | None, as_json: bool, port: int | None, key: Path | Non
     where = cluster_address(address, port)
     with client_at(where, key) as client:
         found = client.status()
-    facts = status_facts(found, where, client.session_id)
+    status = cluster_status(found, where, client.session_id)
     if as_json:
-        click.echo(json.dumps(facts, indent=2))
+        click.echo(json.dumps(status_json(status), indent=2))
     else:
-        click.echo(shown(tables(facts, time.time())))
+        click.echo(shown(tables(status, time.time())))
 
 
 FOLLOW_EVERY_S = 0.25

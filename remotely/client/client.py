@@ -39,7 +39,7 @@ from remotely.protocol import control
 from remotely.protocol.address import OWN_CLUSTER, parse_address
 from remotely.protocol.lease import PLACE_S
 from remotely.protocol.wire import Kind
-from remotely.reporting.cluster_status import ClusterStatus, as_objects, status_facts
+from remotely.reporting.cluster_status import ClusterStatus, cluster_status
 from remotely.transport import key_files
 from remotely.transport.keys import MemberKey
 from remotely.transport.listening import reach
@@ -191,7 +191,7 @@ class Client:
         return ref.get()
 
     def report(self, fresh: bool = True) -> ClusterStatus:
-        return as_objects(status_facts(self.status(fresh), self.address.removeprefix("tcp://")))
+        return cluster_status(self.status(fresh), self.address.removeprefix("tcp://"))
 
     def forget(self) -> None:
         """In a forked child: leave everything, also the end of the cluster, to the parent."""

@@ -301,7 +301,7 @@ class _ClusterPanel:
 
     def _why_no_flame(self, now: rows.Snapshot, actor: dict[str, Any]) -> str:
         """Return why the actor cannot be sampled; "" if it can."""
-        hosts = {each["worker"]: each["host"] for each in now.facts["machines"]}
+        hosts = {each.worker: each.host for each in now.status.machines}
         if hosts.get(actor["worker"]) != this_machine.identity():
             return "only actors on the dashboard's own machine can be sampled"
         return "" if flame.command() else "py-spy is not installed here: pip install py-spy"

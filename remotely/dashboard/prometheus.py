@@ -34,8 +34,8 @@ class _Figures:
 
     def collect(self) -> Iterable[Metric]:
         now = self._now
-        machines = now.facts["machines"]
-        reached = sum(not machine["away_s"] for machine in machines)
+        machines = now.status.machines
+        reached = sum(not machine.away_s for machine in machines)
         yield GaugeMetricFamily("remotely_machines", "machines that can be reached", value=reached)
         sums = totals(machines)
         for what in ("cpus", "gpus"):
@@ -62,5 +62,5 @@ class _Figures:
             calls.add_metric([class_name], number)
         yield calls
         yield GaugeMetricFamily(
-            "remotely_waiting", "requests that wait for resources", value=now.facts["waiting"]
+            "remotely_waiting", "requests that wait for resources", value=now.status.waiting
         )

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from remotely.reporting.cluster_status import totals
+from remotely.reporting.cluster_status import ClusterStatus, as_json, totals
 
 PAGE = 200  # rows at most
 Row = Mapping[str, Any]
@@ -72,7 +72,8 @@ class Snapshot(NamedTuple):
     """The state of a cluster at one time, with rates since the previous snapshot."""
 
     at: float  # seconds of a monotonic clock
-    facts: dict[str, Any]  # as `remotely status --json` prints them, and `calls_per_s` of actors
+    status: ClusterStatus
+    facts: dict[str, Any]  # the same as plain data, and `calls_per_s` of actors
     calls: dict[str, int]  # by actor
     calls_by_class: dict[str, int]  # seen since the dashboard started
 
@@ -92,8 +93,9 @@ class Snapshot(NamedTuple):
         ]
 
 
-def snapshot(facts: dict[str, Any], at: float, before: Snapshot | None) -> Snapshot:
+def snapshot(status: ClusterStatus, at: float, before: Snapshot | None) -> Snapshot:
     """Return the snapshot of a status, with the call rates since the snapshot `before`."""
+    facts = as_json(status)
     calls = {actor["actor"]: actor["calls"] for actor in facts["actors"]}
     by_class = Counter(before.calls_by_class if before else ())
     for actor in facts["actors"]:
@@ -102,7 +104,7 @@ def snapshot(facts: dict[str, Any], at: float, before: Snapshot | None) -> Snaps
             new = max(0, actor["calls"] - known)  # a restarted actor counts from zero
         actor["calls_per_s"] = new / (at - before.at) if before and at > before.at else 0.0
         by_class[actor["class"]] += new
-    return Snapshot(at, facts, calls, dict(by_class))
+    return Snapshot(at, status, facts, calls, dict(by_class))
 
 
 def overview(now: Snapshot) -> dict[str, Any]:
@@ -119,7 +121,7 @@ def overview(now: Snapshot) -> dict[str, Any]:
         "calls_per_s": sum(actor["calls_per_s"] for actor in actors),
         "cpu_percent": sum(actor["cpu_percent"] for actor in actors),
         "rss": sum(actor["rss"] for actor in actors),
-        **{f"total_{name}": number for name, number in totals(facts["machines"]).items()},
+        **{f"total_{name}": number for name, number in totals(now.status.machines).items()},
         "waiting": facts["waiting"],
         "waits": facts["waits"],
         "ends": facts["ends"],

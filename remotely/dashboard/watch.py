@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from remotely.dashboard.rows import Snapshot, snapshot
 from remotely.errors import MasterLost
 from remotely.protocol import control
-from remotely.reporting.cluster_status import status_facts
+from remotely.reporting.cluster_status import cluster_status
 
 EVERY_S = 5.0
 TIMEOUT_S = 10.0  # for a reply; a killed master is noticed by then
@@ -42,6 +42,6 @@ class Watch:
                     status = await asyncio.wait_for(asyncio.wrap_future(self._ask()), TIMEOUT_S)
                 except TimeoutError:
                     raise MasterLost(f"the master at {self.address} does not answer") from None
-                facts = status_facts(status, self.address)
-                newest = self._newest = snapshot(facts, self._clock(), newest)
+                now = cluster_status(status, self.address)
+                newest = self._newest = snapshot(now, self._clock(), newest)
             return newest

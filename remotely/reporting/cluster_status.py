@@ -1,5 +1,6 @@
-"""The status of a cluster: as objects for `remotely.status()`, as plain data for `remotely status
---json`, and as tables for people.  Pure.
+"""The status of a cluster, one struct from which all else is made: `remotely.status()` returns it,
+`remotely status --json` and the dashboard have it as plain data, and `remotely status` as tables.
+Pure.
 """
 
 from collections import Counter
@@ -11,16 +12,30 @@ import msgspec
 from remotely.protocol import control
 from remotely.protocol.resources import format_bytes
 
-_FIGURES = ("cpu_percent", "rss", "calls", "running", "method", "method_s")
-_END = ("ago_s", "lost", "restarting", "exit", "why", "stderr")
 JSON_FORMAT = 1  # raised when a name below is removed or changes its meaning, not when one is added
 _MACHINE_COLUMNS = (
-    "MACHINE", "ADDRESS", "PYTHON", "FREE CPUS", "FREE GPUS", "FREE MEMORY", "ACTORS",
-)  # fmt: skip
+    "MACHINE",
+    "ADDRESS",
+    "PYTHON",
+    "FREE CPUS",
+    "FREE GPUS",
+    "FREE MEMORY",
+    "ACTORS",
+)
 _CLIENT_COLUMNS = ("CLIENT", "MACHINE", "ACTORS")
 _ACTOR_COLUMNS = (
-    "ACTOR", "CLASS", "MACHINE", "PID", "CPU", "MEMORY", "CALLS", "RUNS", "QUEUE", "SINCE", "WHOSE",
-)  # fmt: skip
+    "ACTOR",
+    "CLASS",
+    "MACHINE",
+    "PID",
+    "CPU",
+    "MEMORY",
+    "CALLS",
+    "RUNS",
+    "QUEUE",
+    "SINCE",
+    "WHOSE",
+)
 
 
 class MachineStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,93 +96,124 @@ class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
     dialled_in: bool = False  # by `remotely.serve`
 
 
+class WaitStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The requests of one script for actors of one class, which wait for resources."""
+
+    class_name: str = msgspec.field(name="class")
+    count: int
+    waits_s: float  # of the oldest
+    why: str
+
+
+class EndStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of an actor that nobody had asked for."""
+
+    name: str
+    class_name: str = msgspec.field(name="class")
+    machine: str
+    ago_s: float
+    lost: bool
+    restarting: bool
+    exit: int | str | None
+    why: str
+    stderr: str
+
+
 class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the cluster, as `remotely.status()` returns it."""
 
     address: str  # of the master; empty without a cluster
     waiting: int  # requests that wait for resources
+    waits: list[WaitStatus] = []
     machines: list[MachineStatus]
     clients: list[ClientStatus]
     actors: list[ActorStatus]
+    ends: list[EndStatus] = []  # the last ones, newest first
 
 
-def as_objects(facts: dict[str, Any]) -> ClusterStatus:
-    return msgspec.convert(facts, ClusterStatus)
+def as_json(status: ClusterStatus) -> dict[str, Any]:
+    """Return what `status --json` prints, documented there."""
+    return {"format": JSON_FORMAT, **msgspec.to_builtins(status)}
 
 
-def status_facts(found: control.Status, address: str, without: str = "") -> dict[str, Any]:
-    """Return what `status --json` prints, documented there; `without` is a session to omit."""
+def cluster_status(found: control.Status, address: str, without: str = "") -> ClusterStatus:
+    """Return the status as the master has sent it; `without` is a session to omit."""
     actors = [(worker, actor) for worker in found.workers for actor in worker.actors]
     names = {actor.location.actor: actor.location.name for _, actor in actors}
     owned = Counter(actor.request.owner for _, actor in actors)
     owners = {
-        client.session: {
-            "pid": client.pid,
-            "machine": client.machine,
-            "actor": names.get(client.actor, client.actor),
-            "actors": owned[client.session],
-        }
+        client.session: ClientStatus(
+            pid=client.pid,
+            machine=client.machine,
+            actor=names.get(client.actor, client.actor),
+            actors=owned[client.session],
+        )
         for client in found.clients
     }
-    unseen = {"pid": 0, "machine": "", "actor": ""}  # disconnected, and may come back
-    machine = ("worker", "machine", "host", "address", "python", "away_s")
-    return {
-        "format": JSON_FORMAT,
-        "address": address,
-        "waiting": found.waiting,
-        "waits": [
-            {
-                "class": wait.class_name,
-                "count": wait.count,
-                "waits_s": wait.waits_s,
-                "why": wait.why,
-            }
-            for wait in found.waits
-        ],
-        "machines": [
-            {
-                **{name: getattr(worker, name) for name in machine},
-                "cpus": worker.resources.cpus,
-                "gpus": int(worker.resources.gpus),
-                "memory": worker.resources.memory,
-                "free_cpus": worker.free_cpus,
-                "free_gpus": _whole(worker.free_gpus),
-                "free_memory": worker.free_memory,
-                "resources": dict(worker.resources.others),
-                "free_resources": worker.free_others,
-            }
-            for worker in found.workers
-            if worker.python  # else it is a process in `remotely.serve`
-        ],
-        "clients": [client for session, client in owners.items() if session != without],
-        "actors": [
-            {
-                "name": actor.location.name,
-                "class": actor.location.class_name,
-                "actor": actor.location.actor,
-                "machine": actor.location.machine,
-                "worker": worker.worker,
-                "pid": actor.location.pid,
-                "cpus": actor.request.resources.cpus,
-                "gpus": _whole(actor.request.resources.gpus),
-                "gpu_ids": [_gpu(worker, gpu) for gpu in actor.gpu_ids],
-                "memory_limit": actor.request.resources.memory,
-                "resources": dict(actor.request.resources.others),
-                **{name: getattr(actor.figures, name) for name in _FIGURES},
-                "queue": actor.queue,
-                "lends": actor.lends,
-                "since": actor.since,
-                "owner": owners.get(owner, unseen) if (owner := actor.request.owner) else None,
-                "dialled_in": bool(actor.request.classes),
-            }
+    unseen = ClientStatus(pid=0, machine="", actor="")  # disconnected, and may come back
+    return ClusterStatus(
+        address=address,
+        waiting=found.waiting,
+        waits=[WaitStatus(**msgspec.structs.asdict(wait)) for wait in found.waits],
+        # A worker without a Python is a process in `remotely.serve`.
+        machines=[_machine(worker) for worker in found.workers if worker.python],
+        clients=[client for session, client in owners.items() if session != without],
+        actors=[
+            _actor(actor, worker, owners.get(owner, unseen) if owner else None)
             for worker, actor in actors
+            for owner in (actor.request.owner,)
         ],
-        "ends": [
-            {"name": end.name, "class": end.class_name, "machine": end.machine}
-            | {name: getattr(end, name) for name in _END}
-            for end in found.ends
-        ],
-    }
+        ends=[EndStatus(**msgspec.structs.asdict(end)) for end in found.ends],
+    )
+
+
+def _machine(worker: control.WorkerStatus) -> MachineStatus:
+    return MachineStatus(
+        worker=worker.worker,
+        machine=worker.machine,
+        host=worker.host,
+        address=worker.address,
+        python=worker.python,
+        away_s=worker.away_s,
+        cpus=worker.resources.cpus,
+        gpus=int(worker.resources.gpus),
+        memory=worker.resources.memory,
+        free_cpus=worker.free_cpus,
+        free_gpus=_whole(worker.free_gpus),
+        free_memory=worker.free_memory,
+        resources=dict(worker.resources.others),
+        free_resources=worker.free_others,
+    )
+
+
+def _actor(
+    actor: control.ActorStatus, worker: control.WorkerStatus, owner: ClientStatus | None
+) -> ActorStatus:
+    location, asked, figures = actor.location, actor.request.resources, actor.figures
+    return ActorStatus(
+        name=location.name,
+        class_name=location.class_name,
+        actor=location.actor,
+        machine=location.machine,
+        worker=worker.worker,
+        pid=location.pid,
+        cpus=asked.cpus,
+        gpus=_whole(asked.gpus),
+        gpu_ids=[_gpu(worker, gpu) for gpu in actor.gpu_ids],
+        memory_limit=asked.memory,
+        resources=dict(asked.others),
+        cpu_percent=figures.cpu_percent,
+        rss=figures.rss,
+        calls=figures.calls,
+        running=figures.running,
+        method=figures.method,
+        method_s=figures.method_s,
+        queue=actor.queue,
+        lends=actor.lends,
+        since=actor.since,
+        owner=owner,
+        dialled_in=bool(actor.request.classes),
+    )
 
 
 def _whole(number: float) -> float:
@@ -181,84 +227,82 @@ def _gpu(worker: control.WorkerStatus, gpu: int) -> int | str:
     return int(name) if name.isdecimal() else name
 
 
-def totals(machines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def totals(machines: Sequence[MachineStatus]) -> dict[str, Any]:
     """Return the total and the free resources of all machines.
 
     CPUs and GPUs are summed over workers; memory only over machines, because each worker reports
     all memory of its machine.
     """
     names = ("cpus", "free_cpus", "gpus", "free_gpus")
-    largest = {m["host"]: m["memory"] for m in sorted(machines, key=lambda m: m["memory"])}
+    largest = {m.host: m.memory for m in sorted(machines, key=lambda m: m.memory)}
     memory = sum(largest.values())
-    taken = sum(m["memory"] - m["free_memory"] for m in machines)
+    taken = sum(m.memory - m.free_memory for m in machines)
     return {
-        **{name: sum(m[name] for m in machines) for name in names},
+        **{name: sum(getattr(m, name) for m in machines) for name in names},
         "memory": memory,
         "free_memory": memory - taken,
     }
 
 
-def tables(facts: dict[str, Any], now: float) -> str:
+def tables(status: ClusterStatus, now: float) -> str:
     """Return tables for people; `now` is in seconds since 1970."""
-    machines, actors = facts["machines"], facts["actors"]
+    machines, actors = status.machines, status.actors
     total = totals(machines)
     head = (
-        f"{facts['address']}: {_count(len(machines), 'machine')}, {_count(len(actors), 'actor')}; "
+        f"{status.address}: {_count(len(machines), 'machine')}, {_count(len(actors), 'actor')}; "
         f"free: {total['free_cpus']:g} of {total['cpus']:g} CPUs, {total['free_gpus']:g} of "
         f"{total['gpus']} GPUs, {format_bytes(total['free_memory'])} of "
         f"{format_bytes(total['memory'])}"
     )
     for m in machines:
-        if m["free_cpus"] < 0:
-            held = f"{m['cpus'] - m['free_cpus']:g} CPUs of {m['cpus']:g}"
-            head += f"\n{m['machine']}: actors hold {held}, until those that others lent are back"
-    if facts["waiting"]:
-        head += f"\n{_count(facts['waiting'], 'request')} waiting for room"
-        for wait in facts["waits"]:
-            head += f"\n  {wait['count']} of {wait['class']}: {wait['why']}"
+        if m.free_cpus < 0:
+            held = f"{m.cpus - m.free_cpus:g} CPUs of {m.cpus:g}"
+            head += f"\n{m.machine}: actors hold {held}, until those that others lent are back"
+    if status.waiting:
+        head += f"\n{_count(status.waiting, 'request')} waiting for room"
+        for wait in status.waits:
+            head += f"\n  {wait.count} of {wait.class_name}: {wait.why}"
     rows: list[tuple[str, ...]] = [
         (
-            m["machine"],
-            m["address"],
-            m["python"],
-            f"AWAY {_duration(m['away_s'])}"
-            if m["away_s"]
-            else f"{m['free_cpus']:g} of {m['cpus']:g}",
-            f"{m['free_gpus']:g} of {m['gpus']}",
-            f"{format_bytes(m['free_memory'])} of {format_bytes(m['memory'])}",
-            str(sum(1 for actor in actors if actor["worker"] == m["worker"])),
+            m.machine,
+            m.address,
+            m.python,
+            f"AWAY {_duration(m.away_s)}" if m.away_s else f"{m.free_cpus:g} of {m.cpus:g}",
+            f"{m.free_gpus:g} of {m.gpus}",
+            f"{format_bytes(m.free_memory)} of {format_bytes(m.memory)}",
+            str(sum(1 for actor in actors if actor.worker == m.worker)),
         )
         for m in machines
     ]
     columns: tuple[str, ...] = _MACHINE_COLUMNS
-    if any(m["resources"] for m in machines):
+    if any(m.resources for m in machines):
         columns = (*columns, "FREE RESOURCES")
         rows = [(*row, _others(m)) for row, m in zip(rows, machines, strict=True)]
     parts = [head, _table(columns, rows)]
     if actors:
         rows = [
             (
-                a["name"],
-                a["class"],
-                a["machine"],
-                str(a["pid"]),
-                f"{a['cpu_percent']:.0f}%",
-                format_bytes(a["rss"]),
-                str(a["calls"]),
+                a.name,
+                a.class_name,
+                a.machine,
+                str(a.pid),
+                f"{a.cpu_percent:.0f}%",
+                format_bytes(a.rss),
+                str(a.calls),
                 _doing(a),
-                str(a["queue"] or ""),
-                _duration(now - a["since"]),
-                "dialled in" if a["dialled_in"] else _whose(a["owner"]),
+                str(a.queue or ""),
+                _duration(now - a.since),
+                "dialled in" if a.dialled_in else _whose(a.owner),
             )
             for a in actors
         ]
         parts.append(_table(_ACTOR_COLUMNS, rows))
-    if clients := facts["clients"]:
+    if clients := status.clients:
         rows = [
             (
-                f"actor {c['actor']}" if c["actor"] else f"pid {c['pid']}",
-                c["machine"],
-                str(c["actors"]),
+                f"actor {c.actor}" if c.actor else f"pid {c.pid}",
+                c.machine,
+                str(c.actors),
             )
             for c in clients
         ]
@@ -266,27 +310,27 @@ def tables(facts: dict[str, Any], now: float) -> str:
     return "\n\n".join(parts)
 
 
-def _others(machine: dict[str, Any]) -> str:
-    free = machine["free_resources"]
+def _others(machine: MachineStatus) -> str:
+    free = machine.free_resources
     return ", ".join(
-        f"{free[name]:g} of {amount:g} {name}" for name, amount in machine["resources"].items()
+        f"{free[name]:g} of {amount:g} {name}" for name, amount in machine.resources.items()
     )
 
 
-def _doing(actor: dict[str, Any]) -> str:
-    if not actor["method"]:
+def _doing(actor: ActorStatus) -> str:
+    if not actor.method:
         return ""
-    others = f" and {actor['running'] - 1} more" if actor["running"] > 1 else ""
-    lends = ", lends its CPUs" if actor["lends"] else ""
-    return f"{actor['method']} {_duration(actor['method_s'])}{others}{lends}"
+    others = f" and {actor.running - 1} more" if actor.running > 1 else ""
+    lends = ", lends its CPUs" if actor.lends else ""
+    return f"{actor.method} {_duration(actor.method_s)}{others}{lends}"
 
 
-def _whose(owner: dict[str, Any] | None) -> str:
+def _whose(owner: ClientStatus | None) -> str:
     if owner is None:
         return "detached"
-    if owner["actor"]:
-        return f"actor {owner['actor']}"
-    return f"pid {owner['pid']} on {owner['machine']}" if owner["pid"] else "a client that is away"
+    if owner.actor:
+        return f"actor {owner.actor}"
+    return f"pid {owner.pid} on {owner.machine}" if owner.pid else "a client that is away"
 
 
 def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

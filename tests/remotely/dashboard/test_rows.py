@@ -2,28 +2,41 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from remotely.dashboard.rows import ACTOR_COLUMNS, PAGE, overview, page, snapshot
+from remotely.reporting.cluster_status import ActorStatus, ClusterStatus, MachineStatus
 
 
 def actor(name: str, **figures: Any) -> dict[str, Any]:
-    return {
-        "name": name, "class": "Player", "actor": f"id of {name}", "machine": "m", "worker": "w",
-        "pid": 1, "cpus": 1.0, "gpus": 0, "cpu_percent": 0.0, "rss": 0, "calls": 0, "running": 0,
-        "method": "", "method_s": 0.0, "queue": 0, "since": 0.0, "owner": None, **figures,
-    }  # fmt: skip
+    known = {"name": name, "class": "Player", "actor": f"id of {name}", "machine": "m", "pid": 1}
+    place = {"worker": "w", "cpus": 1.0, "gpu_ids": [], "memory_limit": 0, "since": 0.0}
+    calls = {"calls": 0, "running": 0, "method": "", "method_s": 0.0, "queue": 0}
+    return {**known, **place, **calls, "cpu_percent": 0.0, "rss": 0, "owner": None, **figures}
 
 
-def facts(actors: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-    machine = {
-        "worker": "w", "machine": "m", "host": "h", "address": "", "python": "3.11", "away_s": 0.0,
-        "cpus": 8.0, "free_cpus": 6.0, "gpus": 0, "free_gpus": 0, "memory": 100, "free_memory": 90,
-    }  # fmt: skip
-    return {
-        "address": "here", "waiting": 0, "waits": [], "ends": [], "clients": [],
-        "machines": [machine], "actors": actors, **more,
-    }  # fmt: skip
+def status(actors: list[dict[str, Any]]) -> ClusterStatus:
+    machine = MachineStatus(
+        worker="w",
+        machine="m",
+        host="h",
+        address="",
+        python="3.11",
+        cpus=8.0,
+        free_cpus=6.0,
+        gpus=0,
+        free_gpus=0,
+        memory=100,
+        free_memory=90,
+    )
+    return ClusterStatus(
+        address="here",
+        waiting=0,
+        clients=[],
+        machines=[machine],
+        actors=msgspec.convert(actors, list[ActorStatus]),
+    )
 
 
 def names(rows: list[dict[str, Any]], **asked: Any) -> list[str]:
@@ -64,20 +77,20 @@ def test_an_unknown_column_is_refused_by_name() -> None:
 
 
 def test_calls_per_second_count_from_the_previous_snapshot() -> None:
-    first = snapshot(facts([actor("a", calls=100), actor("b", calls=7)]), 10.0, None)
+    first = snapshot(status([actor("a", calls=100), actor("b", calls=7)]), 10.0, None)
     assert [each["calls_per_s"] for each in first.actors] == [0.0, 0.0]
-    again = facts([actor("a", calls=150), actor("b", calls=3), actor("new", calls=9)])
+    again = status([actor("a", calls=150), actor("b", calls=3), actor("new", calls=9)])
     second = snapshot(again, 20.0, first)
     # b has restarted and counts from zero; the age of `new` is not known.
     assert [each["calls_per_s"] for each in second.actors] == [5.0, 0.0, 0.0]
     assert second.calls_by_class == {"Player": 50}
-    third = snapshot(facts([]), 30.0, second)
+    third = snapshot(status([]), 30.0, second)
     assert third.calls_by_class == {"Player": 50}  # a counter of Prometheus never falls
 
 
 def test_the_overview_stays_small_with_many_actors() -> None:
     many = [actor(f"a{n}", **{"class": f"C{n % 50}", "rss": 2, "running": 1}) for n in range(5000)]
-    summary = overview(snapshot(facts(many), 0.0, None))
+    summary = overview(snapshot(status(many), 0.0, None))
     assert (summary["actors"], summary["rss"], summary["running"]) == (5000, 10_000, 5000)
     assert (summary["total_cpus"], summary["total_free_cpus"]) == (8.0, 6.0)
     assert len(summary["classes"]) == 12

@@ -2,7 +2,7 @@
 
 from remotely.protocol import control
 from remotely.protocol.resources import Resources
-from remotely.reporting.cluster_status import as_objects, status_facts, tables
+from remotely.reporting.cluster_status import cluster_status, tables
 
 GIB = 1 << 30
 
@@ -26,15 +26,16 @@ def worker(name: str, host: str, free_memory: int, away_s: float = 0) -> control
 def test_the_memory_of_a_machine_with_two_workers_counts_once() -> None:
     workers = [worker("a", "h1", 7 * GIB), worker("b", "h1", 6 * GIB), worker("c", "h2", 8 * GIB)]
     found = control.Status(ticket=1, workers=workers, clients=[], waiting=0)
-    head, *_ = tables(status_facts(found, "here"), now=0).splitlines()
+    head, *_ = tables(cluster_status(found, "here"), now=0).splitlines()
     assert head.endswith("free: 3 of 6 CPUs, 0 of 0 GPUs, 13 GiB of 16 GiB")
 
 
 def test_an_unreachable_machine_is_shown_with_its_time_away() -> None:
     workers = [worker("a", "h1", 8 * GIB), worker("b", "h2", 0, away_s=6.4)]
-    facts = status_facts(control.Status(ticket=1, workers=workers, clients=[], waiting=0), "here")
-    head, _, _, there, away = tables(facts, now=0).splitlines()
+    found = control.Status(ticket=1, workers=workers, clients=[], waiting=0)
+    status = cluster_status(found, "here")
+    head, _, _, there, away = tables(status, now=0).splitlines()
     assert "free: 1 of 4 CPUs" in head
     assert "1 of 2" in there
     assert "AWAY 6 s" in away
-    assert [machine.away_s for machine in as_objects(facts).machines] == [0, 6.4]
+    assert [machine.away_s for machine in status.machines] == [0, 6.4]
