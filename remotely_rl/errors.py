@@ -1,7 +1,8 @@
 """Errors of training, whose messages need no traceback."""
 
-import difflib
 from collections.abc import Iterable
+
+from remotely.arguments import did_you_mean
 
 
 class TrainingError(Exception):
@@ -40,8 +41,8 @@ class ReplayError(TrainingError):
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return ", did you mean ...?" with the closest known name, or an empty string."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f", did you mean {close[0]!r}?" if close else ""
+    hint = did_you_mean(name, known)
+    return f", {hint}" if hint else ""
 
 
 # Packages of the extra `rl`, by the names under which they are imported.
