@@ -43,6 +43,7 @@ from remotely.actor.preparation import Preparation
 from remotely.actor.servant import Servant, raised
 from remotely.api import connection
 from remotely.errors import MasterLost, NotAllowed, WireError
+from remotely.machine import threads
 from remotely.machine.owned_fd import OwnedFd
 from remotely.protocol import control, wire
 from remotely.protocol.lease import CONNECT_S
@@ -148,9 +149,7 @@ class Background:
         self.context = sockets.new_context()
         self._zap = sockets.ZapHandler(self.context, self.access.admit, self.throttled)
         self.loop = Loop()
-        self._thread = threading.Thread(
-            target=self.loop.run, name="remotely-background", daemon=True
-        )
+        self._thread: threading.Thread | None = None
 
     def start(
         self,
@@ -170,7 +169,7 @@ class Background:
         self.loop.watch_socket(self._zap.socket, self._zap.answer)
         self._next_tidy = self.loop.after(TIDY_EVERY_S, self._tidy_and_report)
         self.loop.after(self._fence.until_look_s(), self._check_fence)
-        self._thread.start()
+        self._thread = threads.start("background", self.loop.run)
 
     def leave_idle(self) -> None:
         """A message has arrived: tidy every TIDY_EVERY_S again."""
@@ -187,6 +186,7 @@ class Background:
 
     def stop(self, within_s: float) -> bool:
         """Stop the thread; return whether it has ended in time."""
+        assert self._thread is not None
         self.loop.stop()
         self._thread.join(within_s)
         return not self._thread.is_alive()

@@ -25,7 +25,7 @@ from remotely.actor.servant import RoutedReply, Servant
 from remotely.api import connection, current_actor
 from remotely.engines.ray.engine import RayEngine
 from remotely.engines.ray.host import Birth, Entries, Frames, Host, Place, session_folder
-from remotely.machine import gpus
+from remotely.machine import gpus, threads
 from remotely.protocol import control, wire
 from remotely.transport import activity
 from remotely.transport.activity import OneByOne
@@ -138,7 +138,7 @@ class SerialHosted(Hosted):
     def __init__(self, birth: Birth, place: Place, host: Host) -> None:
         super().__init__(birth, place, host)
         self._lock = threading.Lock()
-        threading.Thread(target=self._keep_tidy, name="remotely-tidy", daemon=True).start()
+        threads.start("tidy", self._keep_tidy)
 
     def end_if_stopped(self) -> None:
         self._run(lambda: None)
@@ -235,7 +235,7 @@ class LoopHosted(Hosted):
         self._loop = self._dispatcher.loop = asyncio.new_event_loop()
         self._over = asyncio.Event()
         self._post(self._dispatcher.run_early)
-        threading.Thread(target=self._serve_async, name="remotely-actor", daemon=True).start()
+        threads.start("actor", self._serve_async)
 
     def _serve_async(self) -> None:
         try:

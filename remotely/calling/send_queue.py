@@ -197,7 +197,7 @@ class SendQueues(Generic[M]):
         self._send = send
         self._check_wait = check_wait
         self._sleep_until = sleep_until
-        self._threads = Threads("remotely-send")
+        self._threads = Threads("send")
         self._lock = RLock()  # a done-callback on the same thread may add a call
         self._waiting: set[CalledActor] = set()
         self._closed: RemotelyError | None = None

@@ -1,10 +1,10 @@
 """Pools of daemon threads that end when they are idle."""
 
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable
 
+from remotely.machine import threads
 from remotely.machine.shield import Condition
 
 log = logging.getLogger("remotely")
@@ -49,7 +49,7 @@ class Threads:
             self._changed.notify()
             return
         self._threads += 1
-        threading.Thread(target=self._serve, name=self._name, daemon=True).start()
+        threads.start(self._name, self._serve)
 
     def _serve(self) -> None:
         while True:

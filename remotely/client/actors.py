@@ -44,7 +44,7 @@ from remotely.errors import (
     WorkerLost,
 )
 from remotely.futures.future import CallFuture
-from remotely.machine import this_machine
+from remotely.machine import this_machine, threads
 from remotely.machine.shield import RLock
 from remotely.protocol import control
 from remotely.protocol.control import Location, Obituary, StoreAddress
@@ -330,9 +330,7 @@ class Actors:
                     actor.restarting = True
                     actor.expect_life(obituary.life + 1)
             if not is_given_up:
-                threading.Thread(
-                    target=self.restart, args=(actor,), name="remotely-restart", daemon=True
-                ).start()
+                threads.start("restart", self.restart, actor)
         else:  # the next call locates it; the master replies once it is restarted
             actor.expect_life(obituary.life + 1)
         actor.wake()

@@ -78,8 +78,8 @@ class Stores:
     def __init__(
         self, context: "zmq.Context[zmq.Socket[bytes]]", loop: Loop, pair: KeyPair, machine: str
     ) -> None:
-        self.threads = Threads("remotely-bulk", MAX_THREADS)
-        self.fetching = Threads("remotely-bulk", MAX_THREADS)  # results do not wait for arguments
+        self.threads = Threads("bulk", MAX_THREADS)
+        self.fetching = Threads("bulk", MAX_THREADS)  # results do not wait for arguments
         self.on_choice: Callable[[StoreAddress, bool], None] = lambda store, usable: None
         self._context = context
         self._loop = loop

@@ -106,7 +106,7 @@ class Client:
         loop.every(arena.TIDY_EVERY_S, borrowing.tidy)
         loop.every(RECOVER_EVERY_S, self._channels.recover)
         try:
-            session.start(self._run, "remotely-client")
+            session.start(self._run, "client")
         except BaseException:
             self._close()
             raise

@@ -23,7 +23,7 @@ import msgspec
 from remotely.errors import MasterLost, NotAllowed, NotConnected, RemotelyError, error_class
 from remotely.futures import wakeup
 from remotely.futures.future import CallFuture
-from remotely.machine import this_machine
+from remotely.machine import this_machine, threads
 from remotely.machine.shield import shield
 from remotely.protocol import control
 from remotely.protocol.address import FORKED, no_master
@@ -206,9 +206,7 @@ class MasterSession:
         Returns when the master has accepted this client.  Raises MasterLost, NotAllowed, ...
         """
         with shield:  # so that `stop` joins a thread that was started
-            thread = threading.Thread(target=run, name=name, daemon=True)
-            thread.start()
-            self._thread = thread
+            self._thread = threads.start(name, run)
         try:
             self._welcome.result(CONNECT_S)
         except (TimeoutError, FutureTimeout):

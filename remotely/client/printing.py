@@ -27,6 +27,7 @@ from typing import Generic, TypeVar
 from remotely.client.master_session import MasterSession
 from remotely.errors import ActorRaised, NotConnected, RemotelyError
 from remotely.futures import unretrieved
+from remotely.machine import threads
 from remotely.machine.shield import RLock
 from remotely.protocol import control
 from remotely.protocol.control import Logged, Printed
@@ -77,12 +78,11 @@ class Backlog(Generic[T]):
             self._waiting.put((item, size, count))
             if self._thread is not None:
                 return
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             try:
-                self._thread.start()
+                self._thread = threads.start(self._name, self._run)
                 return
-            except RuntimeError:  # none can be started: the script has ended, or there are too many
-                self._thread = None
+            except RuntimeError:  # none can be started
+                pass
         self._run_here()
 
     def close(self) -> None:
@@ -134,7 +134,7 @@ class Printer:
 
     def __init__(self) -> None:
         self._backlog: Backlog[tuple[bool, str]] = Backlog(
-            "remotely-print", self._write, self._report, MOST_CHARACTERS
+            "print", self._write, self._report, MOST_CHARACTERS
         )
 
     def write(self, is_error: bool, text: str) -> None:
@@ -238,9 +238,7 @@ class LogListener:
 
     def __init__(self, show: Callable[[Printed], None]) -> None:
         self._show = show
-        self._records: Backlog[Logged] = Backlog(
-            "remotely-log", self._handle, self._report, MOST_RECORDS
-        )
+        self._records: Backlog[Logged] = Backlog("log", self._handle, self._report, MOST_RECORDS)
         self.hear = self._records.add
         self.close = self._records.close
 

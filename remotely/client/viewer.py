@@ -33,7 +33,7 @@ class Viewer:
             handlers={},
         )
         try:
-            session.start(session.loop.run, "remotely-viewer")
+            session.start(session.loop.run, "viewer")
         except BaseException:
             self._close()
             raise

@@ -31,7 +31,7 @@ from remotely.errors import (
     RemotelyError,
     WorkerLost,
 )
-from remotely.machine import this_machine
+from remotely.machine import this_machine, threads
 from remotely.protocol import control
 from remotely.protocol.address import join_address, no_master, parse_address
 from remotely.protocol.ids import bound_id
@@ -87,7 +87,7 @@ class Guest:
             self._on_refused,
         )
         self._access = AccessRelay(self._link.send, lambda _, caller: self._tell_actor(caller))
-        self._thread = threading.Thread(target=self._loop.run, name="remotely-guest", daemon=True)
+        self._thread: threading.Thread | None = None  # once there is an actor
         try:
             relay = self._find_relay(reached)
             place = self._place_of(relay)
@@ -139,14 +139,14 @@ class Guest:
         )
         self._status = control.ActorStatus(location=location, request=request, since=time.time())
         self._link.send(self._introduce())
-        self._thread.start()
+        self._thread = threads.start("guest", self._loop.run)
 
     def close(self, why: str) -> None:
         """The actor has ended: forward its last replies, report its end, and disconnect.
 
         Its callers get `why` as the reason, unless one was noted before.
         """
-        if self._thread.is_alive():
+        if self._thread is not None and self._thread.is_alive():
             self._loop.call(lambda: self._finish(why, time.monotonic() + LAST_REPLIES_S))
             self._thread.join()
         self._home.close()

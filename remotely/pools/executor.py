@@ -15,7 +15,6 @@ import functools
 import itertools
 import math
 import queue
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,6 +32,7 @@ from remotely.calling.spare import spare
 from remotely.engine import Engine, Options
 from remotely.errors import NotPicklable
 from remotely.futures.awaitable import AwaitableFuture
+from remotely.machine import threads
 from remotely.objects.marks import retries_of
 from remotely.pools.scheduler import Scheduler, Staffing
 from remotely.protocol.lease import CONNECT_S
@@ -258,9 +258,8 @@ class _AsManyAsFit(Staffing):
                 started.put(error)
 
         for _ in range(count):  # separately, since each is useful without the others
-            thread = threading.Thread(target=start_one, name="remotely-recruiter", daemon=True)
             try:
-                thread.start()
+                threads.start("recruiter", start_one)
             except RuntimeError:  # Python 3.12 starts no thread after the script has ended
                 start_one()
         errors = []

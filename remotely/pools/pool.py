@@ -19,7 +19,6 @@ import contextvars
 import functools
 import math
 import queue
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import Future
@@ -35,6 +34,7 @@ from remotely.api.remote_class import as_placeable, make_on
 from remotely.engine import Engine
 from remotely.errors import MasterLost, NoResources
 from remotely.futures.awaitable import AwaitableFuture
+from remotely.machine import threads
 from remotely.machine.shield import Condition, RLock
 from remotely.objects.marks import retries_of
 from remotely.pools.scheduler import Scheduler, Staffing
@@ -271,13 +271,7 @@ class Reading:
         self._to_take: queue.SimpleQueue[Future[Any] | None] = queue.SimpleQueue()
         self._next: Future[Any] | None = None
         self._has_ended = False  # whether None was taken
-        self._thread = threading.Thread(
-            target=contextvars.copy_context().run,
-            args=(self._read,),
-            name="remotely-reader",
-            daemon=True,
-        )
-        self._thread.start()
+        self._thread = threads.start("reader", contextvars.copy_context().run, self._read)
 
     def results(self, return_exceptions: bool, keep: object) -> Iterator[Any]:
         """Return an iterator that stops the reader when it is dropped; it keeps `keep` alive."""

@@ -50,6 +50,7 @@ from remotely.futures import unfinished
 from remotely.futures.awaitable import AwaitableFuture
 from remotely.futures.future import CallFuture
 from remotely.futures.reference import DependencyCallback
+from remotely.machine import threads
 from remotely.machine.living import Living
 from remotely.machine.shield import Condition, RLock, shield
 from remotely.protocol.lease import DRAIN_S
@@ -649,8 +650,7 @@ class Recruiter:
             if self._thread is not None or self._stopped.is_set():
                 self._wake.set()
                 return None
-            name = "remotely-recruiter"
-            self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+            self._thread = threads.new("recruiter", self._run)
             try:
                 self._thread.start()
             except RuntimeError as error:

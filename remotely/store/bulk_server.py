@@ -17,6 +17,7 @@ from concurrent.futures import Future
 
 import msgspec
 
+from remotely.machine import threads
 from remotely.protocol import control
 from remotely.protocol.address import describe
 from remotely.protocol.control import BulkAddress, Gone
@@ -68,7 +69,7 @@ class BulkServer:
         self._lock = threading.Lock()  # so that a stranger is not closed while it is cut
 
     def start(self) -> None:
-        _start(self._accept)
+        threads.start("bulk", self._accept)
 
     def _accept(self) -> None:
         while True:
@@ -94,7 +95,7 @@ class BulkServer:
                 del self._strangers[oldest]
                 oldest.cut()
         try:
-            _start(self._serve, connection)
+            threads.start("bulk", self._serve, connection)
         except RuntimeError:  # no further thread can be started
             self._end(connection)
 
@@ -142,7 +143,7 @@ class BulkServer:
             progress = Progress()
             # 1. Another thread passes on the stripe as it arrives, and never holds up this one.
             if request.onward:
-                _start(self._pass_on, request, progress)
+                threads.start("bulk", self._pass_on, request, progress)
             # 2. The stripe arrives, chunk by chunk.  If the transfer fails, the thread that passes
             #    it on ends too, and the next machine sees the same failure.  The owner is told, and
             #    may send the value again.
@@ -279,7 +280,3 @@ def _stripe(value: Value, request: Request) -> memoryview:
     if request.start + request.nbytes > memory.nbytes:
         raise ConnectionAbortedError("a stripe beyond the end of its value")
     return memory[request.start : request.start + request.nbytes]
-
-
-def _start(function: Callable[..., None], *args: object) -> None:
-    threading.Thread(target=function, args=args, name="remotely-bulk", daemon=True).start()

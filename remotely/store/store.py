@@ -21,14 +21,13 @@ import os
 import signal
 import socket
 import sys
-import threading
 import time
 from functools import partial
 
 import msgspec
 import zmq
 
-from remotely.machine import daemons
+from remotely.machine import daemons, threads
 from remotely.machine.owned_fd import OwnedFd
 from remotely.protocol import control
 from remotely.protocol.control import BulkAddress
@@ -202,7 +201,7 @@ class ActorLine:
                 self._lend(name)
             case control.Borrow(value=name, nbytes=nbytes, bulk=bulk) if bulk is not None:
                 fetch = partial(self._fetch, name, nbytes, bulk)
-                threading.Thread(target=fetch, name="remotely-fetch", daemon=True).start()
+                threads.start("fetch", fetch)
 
     def _share(self, address: bytes) -> None:
         """Open an actor's arena.  If that fails, the actor does not use the store."""

@@ -18,12 +18,11 @@ import contextlib
 import socket
 import ssl
 import struct
-import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from remotely.machine import this_machine
+from remotely.machine import this_machine, threads
 from remotely.protocol.address import parse_address
 from remotely.protocol.control import BulkAddress
 from remotely.protocol.lease import CONNECT_S
@@ -181,14 +180,9 @@ def in_stripes(nbytes: int, move: Callable[[int, int], None]) -> None:
             errors.append(error.with_traceback(None))
 
     first, *others = stripes(nbytes)
-    threads = [
-        threading.Thread(target=run, args=stripe, name="remotely-bulk", daemon=True)
-        for stripe in others
-    ]
-    for thread in threads:
-        thread.start()
+    started = [threads.start("bulk", run, *stripe) for stripe in others]
     run(*first)
-    for thread in threads:
+    for thread in started:
         thread.join()
     if errors:
         raise errors.pop(0)

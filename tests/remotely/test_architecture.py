@@ -350,3 +350,21 @@ def test_a_local_run_needs_no_zeromq() -> None:
         "print(Adder().add(1, 2), 'zmq' in sys.modules)"
     )
     assert printed == "3 False"
+
+
+# --- one way --------------------------------------------------------------------------------------
+
+
+def mentions(tree: ast.AST) -> set[str]:
+    return {dotted(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+
+
+def test_one_file_makes_threads() -> None:
+    assert [stem for stem in FILES if "threading.Thread" in called(tree_of(stem))] == [
+        "machine.threads"
+    ]
+
+
+def test_one_file_passes_descriptors() -> None:
+    passes = {"socket.SCM_RIGHTS", "socket.send_fds", "socket.recv_fds"}
+    assert [stem for stem in FILES if mentions(tree_of(stem)) & passes] == ["transport.line"]

@@ -34,6 +34,7 @@ from remotely.futures import unfinished
 from remotely.futures.future import CallFuture
 from remotely.futures.stream import Stream
 from remotely.futures.unretrieved import OnUnretrieved
+from remotely.machine import threads
 from remotely.machine.shield import shield
 from remotely.protocol import wire
 from remotely.protocol.lease import DRAIN_S
@@ -67,8 +68,7 @@ class TaskThread:
 
     def __init__(self, name: str) -> None:
         self._tasks: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self._thread = threads.start(name, self._run)
 
     def run(self, task: Callable[[], object]) -> None:
         self._tasks.put(task)
@@ -144,8 +144,8 @@ class Calls:
         self._on_unretrieved = on_unretrieved
         self._pending: set[CallFuture[Any]] = set()
         self._is_closed = False
-        self._replies = TaskThread("remotely-replies")
-        self._callbacks = TaskThread("remotely-callbacks")
+        self._replies = TaskThread("replies")
+        self._callbacks = TaskThread("callbacks")
         self._queues: SendQueues[Message] = SendQueues(self._leave, self._check_wait)
         self.run_in_background = self._replies.run  # tasks must not block
         unfinished.watch(self)

@@ -26,7 +26,7 @@ import psutil
 import ray
 
 from remotely.engine import Options
-from remotely.machine import this_machine
+from remotely.machine import this_machine, threads
 from remotely.protocol import wire
 from remotely.protocol.lease import DRAIN_S
 from remotely.reporting.cluster_status import ActorStatus, ClientStatus
@@ -134,7 +134,7 @@ class Host:
         self._over = threading.Event()  # the object has been released
         self._watched = threading.Event()
         if made_within_s:
-            threading.Thread(target=self._watch_maker, args=(made_within_s,), daemon=True).start()
+            threads.start("maker", self._watch_maker, made_within_s)
 
     def __repr__(self) -> str:
         """Return the prefix that Ray writes before each line that the actor prints."""
@@ -144,7 +144,7 @@ class Host:
         """Start the servant, and return the place of this process."""
         self._birth = birth
         if memory := birth.options.memory:  # on a thread, since a call may exceed the limit
-            threading.Thread(target=_watch_memory, args=(memory,), daemon=True).start()
+            threads.start("memory", _watch_memory, memory)
         place = Place(
             os.getpid(),
             this_machine.machine_name(),

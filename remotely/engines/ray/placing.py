@@ -20,7 +20,6 @@ import functools
 import gc
 import os
 import secrets
-import threading
 import time
 import weakref
 from collections import Counter
@@ -48,7 +47,7 @@ from remotely.engines.ray.host import CALLS_AT_ONCE, Async, Birth, Serial
 from remotely.engines.ray.stored import put_buffers
 from remotely.errors import NameTaken, NoResources, RemotelyError, name_taken
 from remotely.futures.future import CallFuture
-from remotely.machine import this_machine
+from remotely.machine import this_machine, threads
 from remotely.machine.shield import shield
 from remotely.objects import introspection
 from remotely.protocol import control
@@ -292,12 +291,7 @@ class Placing:
             actor.life = next_life = life + 1
             actor.restarting = True
         make = functools.partial(self._make_next, actor, next_life)
-        threading.Thread(
-            target=restart,
-            args=(actor, next_life, make, actor.kill),
-            name="remotely-restart",
-            daemon=True,
-        ).start()
+        threads.start("restart", restart, actor, next_life, make, actor.kill)
 
     def _make_next(self, actor: HostedActor, life: int) -> None:
         """Create a life.  If it dies meanwhile, another thread creates the next one."""
