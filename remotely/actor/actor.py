@@ -46,7 +46,7 @@ from remotely.errors import MasterLost, NotAllowed, WireError
 from remotely.machine import threads
 from remotely.machine.owned_fd import OwnedFd
 from remotely.protocol import control, wire
-from remotely.protocol.lease import CONNECT_S
+from remotely.protocol.lease import ACTOR_TIDY_S, CONNECT_S
 from remotely.protocol.wire import Kind, Message
 from remotely.reporting.throttled_log import ThrottledLog
 from remotely.testing import faults
@@ -63,8 +63,7 @@ if TYPE_CHECKING:  # slow to import, and only an actor that makes calls needs it
     from remotely.client.client import Client
 
 
-TIDY_EVERY_S = 2.0  # while calls arrive; the interval doubles while the actor is idle
-MAX_TIDY_EVERY_S = 16.0
+MAX_ACTOR_TIDY_S = 16.0
 FENCE_POLL_S = 0.05
 LAST_REPLY_S = 1.0
 MESSAGES_A_TURN = 100  # that an event loop receives before it runs its tasks again
@@ -139,7 +138,7 @@ class Background:
         self._servant = servant
         self._store = store
         self._reported = 0
-        self._tidy_after_s = TIDY_EVERY_S
+        self._tidy_after_s = ACTOR_TIDY_S
         self.is_idle = False  # no calls arrive, so the interval has grown
         self._on_leave: Callable[[], None] = lambda: None
         self._on_cancel: Callable[[control.Cancel], None] = lambda cancel: None
@@ -160,19 +159,19 @@ class Background:
         """Start the thread.
 
         It calls `on_leave` when the worker asks the actor to end gracefully, `on_cancel` when a
-        caller cancels a call, and `tidy` every TIDY_EVERY_S while calls arrive.
+        caller cancels a call, and `tidy` every ACTOR_TIDY_S while calls arrive.
         """
         self._tidy = tidy
         self._on_leave = on_leave
         self._on_cancel = on_cancel
         self._line.watch(self.loop, self._on_worker_message, exiting.end_group)
         self.loop.watch_socket(self._zap.socket, self._zap.answer)
-        self._next_tidy = self.loop.after(TIDY_EVERY_S, self._tidy_and_report)
+        self._next_tidy = self.loop.after(ACTOR_TIDY_S, self._tidy_and_report)
         self.loop.after(self._fence.until_look_s(), self._check_fence)
         self._thread = threads.start("background", self.loop.run)
 
     def leave_idle(self) -> None:
-        """A message has arrived: tidy every TIDY_EVERY_S again."""
+        """A message has arrived: tidy every ACTOR_TIDY_S again."""
         self.is_idle = False
         self.loop.call(self._leave_idle)
 
@@ -232,16 +231,16 @@ class Background:
             self._reported = self._servant.calls
             self._line.send(control.Count(calls=self._reported))
         if all_sent and not was_called:
-            self._tidy_after_s = min(2 * self._tidy_after_s, MAX_TIDY_EVERY_S)
+            self._tidy_after_s = min(2 * self._tidy_after_s, MAX_ACTOR_TIDY_S)
         else:
-            self._tidy_after_s = TIDY_EVERY_S
+            self._tidy_after_s = ACTOR_TIDY_S
         self._next_tidy = self.loop.after(self._tidy_after_s, self._tidy_and_report)
-        self.is_idle = self._tidy_after_s > TIDY_EVERY_S
+        self.is_idle = self._tidy_after_s > ACTOR_TIDY_S
 
     def _leave_idle(self) -> None:
-        self._tidy_after_s = TIDY_EVERY_S
+        self._tidy_after_s = ACTOR_TIDY_S
         self._next_tidy.cancel()
-        self._next_tidy = self.loop.after(TIDY_EVERY_S, self._tidy_and_report)
+        self._next_tidy = self.loop.after(ACTOR_TIDY_S, self._tidy_and_report)
 
 
 class Actor:

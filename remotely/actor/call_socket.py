@@ -2,9 +2,9 @@
 
 Small results of calls that arrived in one message are sent in one message: each is held while the
 next of these calls runs.  Small results of tasks that end in the same turn of an event loop are
-held too.  Since the next call may be a long one, the background thread checks every LOOK_S while
-results are held, and sends those that were there at its last check.  It also answers cancellations,
-and calls that run on threads send their own replies: hence the lock.
+held too.  Since the next call may be a long one, the background thread checks every HELD_LOOK_S
+while results are held, and sends those that were there at its last check.  It also answers
+cancellations, and calls that run on threads send their own replies: hence the lock.
 """
 
 import os
@@ -25,7 +25,7 @@ from remotely.transport.listening import listen
 from remotely.transport.loop import Loop
 from remotely.values import arena
 
-LOOK_S = 0.002
+HELD_LOOK_S = 0.002
 IDLE_LOOKS = 10  # with nothing held, after which the background thread stops checking
 _PROBE = wire.encode(Kind.RESULT, 0)  # there is no call 0, so the client drops it
 
@@ -159,7 +159,7 @@ class CallSocket:
     # --- on the background thread -----------------------------------------------------------------
 
     def _look_later(self) -> None:
-        self._background.after(LOOK_S, self._look)
+        self._background.after(HELD_LOOK_S, self._look)
 
     def _look(self) -> None:
         with self._lock:

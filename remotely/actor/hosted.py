@@ -27,12 +27,11 @@ from remotely.engines.ray.engine import RayEngine
 from remotely.engines.ray.host import Birth, Entries, Frames, Host, Place, session_folder
 from remotely.machine import gpus, threads
 from remotely.protocol import control, wire
+from remotely.protocol.lease import ACTOR_TIDY_S
 from remotely.transport import activity
 from remotely.transport.activity import OneByOne
 from remotely.values.maker_state import THREAD_VARIABLES
 from remotely.values.shipping import Shipment
-
-TIDY_EVERY_S = 2.0
 
 
 def start(birth: Birth, place: Place, host: Host) -> "Hosted":
@@ -160,7 +159,7 @@ class SerialHosted(Hosted):
 
     def _keep_tidy(self) -> None:
         while True:
-            time.sleep(TIDY_EVERY_S)
+            time.sleep(ACTOR_TIDY_S)
             with self._lock:
                 self._tidy()
 
@@ -227,7 +226,7 @@ class LoopHosted(Hosted):
 
     def _tidy(self) -> None:
         super()._tidy()
-        self._hosts_loop.call_later(TIDY_EVERY_S, self._tidy)
+        self._hosts_loop.call_later(ACTOR_TIDY_S, self._tidy)
 
     # --- a class with async methods ---------------------------------------------------------------
 

@@ -46,10 +46,10 @@ from remotely.values.payload import MemoryPeer, Parcel, Unpacked
 
 T = TypeVar("T")
 
-CHECK_AFTER_S = 2.0  # a caller that leaves a result, for the first time; then at growing intervals
-ANSWER_S = 30.0  # timeout for a store that is stopped
+UNFETCHED_S = 2.0  # a caller that leaves a result, for the first time; then at growing intervals
+STORE_ANSWER_S = 30.0  # timeout for a store that is stopped
 SLOWEST_LINE = 1e6  # bytes a second, of a machine from which the store fetches
-AGAIN_S = 5.0  # until the next try to reach a store; until then results go in messages
+STORE_AGAIN_S = 5.0  # until the next try to reach a store; until then results go in messages
 _write = msgspec.msgpack.Encoder().encode
 _read_loan = msgspec.msgpack.Decoder(Loan).decode
 _read_arena = msgspec.msgpack.Decoder(ArenaAddress).decode
@@ -77,7 +77,7 @@ class _Connection:
         slowest_s = 0.0
         if isinstance(message, control.Borrow) and message.bulk is not None:
             slowest_s = message.nbytes / SLOWEST_LINE
-        return self._line.ask(message, ANSWER_S + slowest_s)
+        return self._line.ask(message, STORE_ANSWER_S + slowest_s)
 
 
 @dataclass(slots=True, eq=False)
@@ -158,7 +158,7 @@ class MachineStore:
         try:
             return self._use(partial(self._offer, memory, encoded, route, of))
         except NoStore:
-            self._none_until = time.monotonic() + AGAIN_S
+            self._none_until = time.monotonic() + STORE_AGAIN_S
             return None
 
     def _offer(
@@ -179,7 +179,7 @@ class MachineStore:
             raise
         now = time.monotonic()
         self._kept[made.value] = _Kept(  # 2
-            made, memory, placed, loan, reader, route, encoded.travelling, now, now + CHECK_AFTER_S
+            made, memory, placed, loan, reader, route, encoded.travelling, now, now + UNFETCHED_S
         )
         return made
 

@@ -74,7 +74,7 @@ _OURS = frozenset(
 )
 
 
-SILENT_S = 2.0  # after which a consumer is first checked
+CONSUMER_SILENT_S = 2.0  # after which a consumer is first checked
 
 
 @dataclass
@@ -94,7 +94,7 @@ class Streams:
     def keep(self, route: bytes, items: Any) -> StreamToken:
         """Keep a generator, plain or async; return the token that is sent in its place."""
         name, now = f"{next(self._names)}", time.monotonic()
-        self._kept[name] = _Kept(items, route, now, now + SILENT_S)
+        self._kept[name] = _Kept(items, route, now, now + CONSUMER_SILENT_S)
         return StreamToken(name)
 
     def is_async(self, name: str) -> bool:
@@ -148,7 +148,7 @@ class Streams:
         routes = set()
         for kept in list(self._kept.values()):
             if kept.check_at <= now:
-                kept.check_at = now + max(SILENT_S, now - kept.asked)
+                kept.check_at = now + max(CONSUMER_SILENT_S, now - kept.asked)
                 routes.add(kept.route)
         return routes
 
@@ -160,7 +160,7 @@ class Streams:
         kept = self._kept.get(name)
         if kept is not None:
             kept.route, kept.asked = route, time.monotonic()
-            kept.check_at = kept.asked + SILENT_S
+            kept.check_at = kept.asked + CONSUMER_SILENT_S
         return kept
 
 

@@ -9,7 +9,7 @@ from remotely.machine.shield import Condition
 
 log = logging.getLogger("remotely")
 
-IDLE_S = 5.0  # after which a thread ends
+THREAD_IDLE_S = 5.0  # after which a thread ends
 
 
 class Threads:
@@ -55,7 +55,7 @@ class Threads:
         while True:
             with self._changed:
                 self._idle += 1
-                self._changed.wait_for(lambda: self._tasks or self._is_closed, IDLE_S)
+                self._changed.wait_for(lambda: self._tasks or self._is_closed, THREAD_IDLE_S)
                 self._idle -= 1
                 if not self._tasks:
                     self._threads -= 1

@@ -35,10 +35,10 @@ from remotely.machine.shield import RLock, shield
 from remotely.protocol import control
 from remotely.protocol.address import describe
 from remotely.protocol.control import BulkAddress, StoreAddress
-from remotely.protocol.lease import CONNECT_S
+from remotely.protocol.lease import CONNECT_S, STALL_S
 from remotely.protocol.resources import format_bytes
 from remotely.transport import bulk, sockets
-from remotely.transport.bulk import STALL_S, Connection
+from remotely.transport.bulk import Connection
 from remotely.transport.connection_monitor import ConnectionMonitor
 from remotely.transport.keys import KeyPair
 from remotely.transport.listening import nearest

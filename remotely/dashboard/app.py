@@ -37,7 +37,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from remotely.dashboard import files, flame, rows
 from remotely.dashboard.access import HEADERS, METHODS, OPEN_TO_ALL, Access
-from remotely.dashboard.watch import EVERY_S, TIMEOUT_S, Watch
+from remotely.dashboard.watch import REFRESH_S, TIMEOUT_S, Watch
 from remotely.errors import RemotelyError
 from remotely.machine import this_machine
 from remotely.protocol import control
@@ -256,7 +256,7 @@ class _ClusterPanel:
                     data = {"error": str(error)}
                 yield f"data: {json.dumps(data, separators=(',', ':'))}\n\n"
                 try:
-                    await asyncio.wait_for(self._stopping.wait(), EVERY_S)
+                    await asyncio.wait_for(self._stopping.wait(), REFRESH_S)
                 except TimeoutError:
                     continue
         finally:

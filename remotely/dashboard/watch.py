@@ -1,7 +1,7 @@
 """The newest snapshot of a cluster, requested on demand.
 
 A status request costs each process of the cluster a message (master/queries.py).  So one is sent
-only when a browser asks and the last snapshot is EVERY_S old.  All browsers share a snapshot.
+only when a browser asks and the last snapshot is REFRESH_S old.  All browsers share a snapshot.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from remotely.errors import MasterLost
 from remotely.protocol import control
 from remotely.reporting.cluster_status import cluster_status
 
-EVERY_S = 5.0
+REFRESH_S = 5.0
 TIMEOUT_S = 10.0  # for a reply; a killed master is noticed by then
 
 
@@ -34,10 +34,10 @@ class Watch:
         self._asking = asyncio.Lock()
 
     async def look(self) -> Snapshot:
-        """Return a snapshot that is at most EVERY_S old.  Raises MasterLost."""
+        """Return a snapshot that is at most REFRESH_S old.  Raises MasterLost."""
         async with self._asking:
             newest = self._newest
-            if newest is None or self._clock() - newest.at >= EVERY_S:
+            if newest is None or self._clock() - newest.at >= REFRESH_S:
                 try:
                     status = await asyncio.wait_for(asyncio.wrap_future(self._ask()), TIMEOUT_S)
                 except TimeoutError:

@@ -26,7 +26,7 @@ import msgspec
 
 from remotely.machine import file_lock, folders, processes, this_machine
 
-GONE_S = 3.0  # timeout for SIGKILL to end the processes that a killed worker has left
+KILLED_GONE_S = 3.0  # timeout for SIGKILL to end the processes that a killed worker has left
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,7 +136,7 @@ def predecessors(folder: Path, cluster: str) -> Iterator[list[Running]]:
                 killed[file] = worker
     here = this_machine.pid_space()  # a missing pid of another pid space proves nothing
     ours = [worker for worker in killed.values() if worker.pid_space == here]
-    yield [worker for worker in ours if processes.end_tagged(worker.worker, GONE_S)]
+    yield [worker for worker in ours if processes.end_tagged(worker.worker, KILLED_GONE_S)]
     for file in killed:
         file.unlink(missing_ok=True)
 

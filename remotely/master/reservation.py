@@ -10,7 +10,7 @@ come and go all the time, a large one would wait forever.  So the master reserve
              most is free.  The choice is reviewed at each tick and prefers the same workers
     how      the request's resources are subtracted from the free ones, which may become negative.
              So others are placed beside it only, and every actor that ends there makes room for it
-    until    the request is placed or withdrawn, or for KEPT_S no actor that is in its way has
+    until    the request is placed or withdrawn, or for RESERVED_S no actor that is in its way has
              ended.  Such an actor may live forever, or wait for the actor that needs this room.
              Then the room is reserved elsewhere.  Once all workers were tried there is a pause,
              which doubles each time
@@ -26,7 +26,7 @@ from collections.abc import Set
 
 from remotely.master.state import Backoff, Reservation, State
 from remotely.master.waiting import Waiter, gang_of
-from remotely.protocol.lease import KEPT_S, OVERTAKEN_S
+from remotely.protocol.lease import OVERTAKEN_S, RESERVED_S
 
 
 def release_if_ready(state: State) -> tuple[bool, Waiter | None]:
@@ -82,7 +82,7 @@ def _reserve(
     gained_at = now
     if before is not None and not any(map(int.__lt__, ledger.shortfall, before.shortfall)):
         gained_at = before.gained_at
-    if now >= gained_at + KEPT_S:
+    if now >= gained_at + RESERVED_S:
         ledger.release_reservation()
         gained_at, tried = now, backoff.workers | workers
         _take(state, waiter, best=frozenset(), worst=tried)

@@ -21,14 +21,14 @@ from remotely.ops.cluster import Network
 from remotely.ops.foreground import Foreground, exiting_on_signals, is_ignored
 from remotely.ops.guarded_command import GuardedCommand
 from remotely.ops.launchers import Rank
-from remotely.ops.rendezvous import LOOK_EVERY_S, Rendezvous, answering, missing
+from remotely.ops.rendezvous import FOLDER_LOOK_S, Rendezvous, answering, missing
 from remotely.protocol.address import join_address, parse_address
 from remotely.protocol.lease import FENCE_S
 from remotely.transport import key_files
 
-NOTE_EVERY_S = 2.0
-RETRY_S = 0.5
-GONE_S = 3.0  # a restarted rank 0 removes and recreates the folder within this time
+JOB_NOTE_EVERY_S = 2.0
+RUN_AGAIN_S = 0.5
+FOLDER_GONE_S = 3.0  # a restarted rank 0 removes and recreates the folder within this time
 PORTS_TRIED = 5  # another job may take the port first
 
 
@@ -130,7 +130,7 @@ def _await_ranks(
             raise RemotelyError(
                 missing(rank.size, notes, rendezvous.folder, patience_s, rank.launcher.by)
             )
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(FOLDER_LOOK_S)
 
 
 def _join(
@@ -149,7 +149,7 @@ def _join(
                 return
             except (MasterLost, NotAllowed) as error:  # an earlier run's, or not ready: retry
                 why = str(error)
-                time.sleep(RETRY_S)
+                time.sleep(RUN_AGAIN_S)
                 seen = time.monotonic()
             except (RemotelyError, ValueError, OSError) as error:  # a retry would fail too
                 rendezvous.note("failed", str(error))
@@ -160,12 +160,12 @@ def _join(
             raise RemotelyError(why or _nothing_in(rendezvous.folder, patience_s))
         if rendezvous.is_open():
             seen = now
-        elif seen and now > seen + GONE_S:
+        elif seen and now > seen + FOLDER_GONE_S:
             raise RemotelyError("rank 0 ended before this rank had joined it")
-        if now > noted + NOTE_EVERY_S:
+        if now > noted + JOB_NOTE_EVERY_S:
             rendezvous.note("came", why)
             noted = now
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(FOLDER_LOOK_S)
 
 
 def _join_at(

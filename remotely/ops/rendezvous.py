@@ -31,8 +31,8 @@ from remotely.protocol.address import parse_address
 from remotely.transport import key_files
 from remotely.transport.port_probe import PortProbe
 
-ANSWER_S = 2.0  # for an address of rank 0 to answer
-LOOK_EVERY_S = 0.05
+RANK_ANSWER_S = 2.0  # for an address of rank 0 to answer
+FOLDER_LOOK_S = 0.05
 
 
 class Invitation(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,8 +186,8 @@ def remove(folder: Path) -> None:
 
 
 def answering(addresses: list[str]) -> str | None:
-    """Return the first of these addresses to accept a connection, or None after ANSWER_S."""
-    deadline = time.monotonic() + ANSWER_S
+    """Return the first of these addresses to accept a connection, or None after RANK_ANSWER_S."""
+    deadline = time.monotonic() + RANK_ANSWER_S
     probes = {address: PortProbe(*parse_address(address)) for address in addresses}
     while True:
         for address, probe in probes.items():
@@ -195,7 +195,7 @@ def answering(addresses: list[str]) -> str | None:
                 return address
         if time.monotonic() > deadline:
             return None
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(FOLDER_LOOK_S)
 
 
 def missing(size: int, notes: dict[int, Note], folder: Path, timeout_s: float, by: str) -> str:

@@ -22,9 +22,9 @@ from remotely.ops.host_file import Host, HostFile
 from remotely.protocol.address import join_address
 
 MAX_SESSIONS = 32  # of ssh, at the same time
-CONNECT_S = 5  # for a machine to answer
+SSH_CONNECT_S = 5  # for a machine to answer
 SESSION_S = 60.0  # for the command there
-SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}")
+SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={SSH_CONNECT_S}")
 
 OF_SSH = (255,)  # the exit code of ssh if ssh itself fails (man 1 ssh)
 OF_SHELL = (126, 127)  # of the shell there, if it cannot run the command

@@ -42,7 +42,7 @@ MAX_NAME_BYTES = 300  # a larger pickle of a function contains code
 START_AT_ONCE = 16  # processes, each started on a thread of its own
 # A process that has had no call for this long ends, since others may wait for its cores, for at
 # most a minute (PLACE_S).  Starting one takes 0.1 s, so a burst every ten seconds loses 1 %.
-IDLE_S = 10.0
+PROCESS_IDLE_S = 10.0
 POLL_EVERY_S = 0.02
 
 P = ParamSpec("P")
@@ -234,7 +234,7 @@ class _AsManyAsFit(Staffing):
         with contextlib.suppress(NotPicklable):  # the calls will raise it
             self._args = self.engine.put(args)  # later changes do not count
         self._has_room = False  # whether the last request was granted
-        self.idle_s = IDLE_S
+        self.idle_s = PROCESS_IDLE_S
         self._most = math.inf if most is None else most
         reserves = options.cpus or options.gpus or options.memory or options.resources
         if most is None and not reserves and not self.is_immediate:  # nothing else limits them

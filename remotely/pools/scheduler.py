@@ -60,7 +60,7 @@ from remotely.values.unpicklable import PartNames
 AHEAD_S = 0.02
 MOST_AHEAD = 64
 TAKE_BACK_S = 0.1  # five times as long as a member was expected to take
-RETRY_S = 0.5  # while jobs wait and the cluster has no room
+NO_ROOM_S = 0.5  # while jobs wait and the cluster has no room
 _WEIGHT = 0.25  # of the newest call in the mean
 
 
@@ -638,11 +638,11 @@ class Recruiter:
         self._wake.set()
 
     def join(self) -> None:
-        """Wait up to RETRY_S for the thread to end, which may be starting a member."""
+        """Wait up to NO_ROOM_S for the thread to end, which may be starting a member."""
         with self._lock:
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
-            thread.join(RETRY_S)
+            thread.join(NO_ROOM_S)
 
     def _begin_thread(self) -> Exception | None:
         """Start the thread, or wake it; return the error if no further thread can be started."""
@@ -680,7 +680,7 @@ class Recruiter:
             error.with_traceback(None)  # its frames keep members, and with them their processes
             if not self._scheduler.demand()[1]:
                 self._scheduler.fail_waiting(error)
-            self._stopped.wait(RETRY_S)
+            self._stopped.wait(NO_ROOM_S)
 
     def _rest(self) -> bool:
         """Wait until there may be work; return false if there is nothing to wait for."""

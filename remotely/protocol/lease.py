@@ -53,7 +53,11 @@ TIMES = (
     Time("EXPECTED_S", 300.0, "requests wait this long for a lost machine: a reboot takes minutes"),
     Time("PLACE_S", 60.0, "how long a request waits for room: others finish, machines join"),
     Time("OVERTAKEN_S", 5.0, "how long a request may be overtaken before room is reserved for it"),
-    Time("KEPT_S", 10.0, "how long a reservation lasts if no actor in its way ends"),
+    Time("RESERVED_S", 10.0, "how long a reservation lasts if no actor in its way ends"),
+    Time("START_AGAIN_S", 1.0, "before a worker starts a zygote or a store after one that failed"),
+    Time("ACCEPT_AGAIN_S", 0.1, "before a listener that has run out of descriptors accepts again"),
+    Time("ACTOR_TIDY_S", 2.0, "how often a busy actor looks for consumers that are gone"),
+    Time("STALL_S", 5.0, "how long a transfer of a large value may not move"),
 )
 _SECONDS = {time.name: time.seconds for time in TIMES}
 
@@ -73,7 +77,11 @@ RESTARTS_WITHIN_S = _SECONDS["RESTARTS_WITHIN_S"]
 EXPECTED_S = _SECONDS["EXPECTED_S"]
 PLACE_S = _SECONDS["PLACE_S"]
 OVERTAKEN_S = _SECONDS["OVERTAKEN_S"]
-KEPT_S = _SECONDS["KEPT_S"]
+RESERVED_S = _SECONDS["RESERVED_S"]
+START_AGAIN_S = _SECONDS["START_AGAIN_S"]
+ACCEPT_AGAIN_S = _SECONDS["ACCEPT_AGAIN_S"]
+ACTOR_TIDY_S = _SECONDS["ACTOR_TIDY_S"]
+STALL_S = _SECONDS["STALL_S"]
 
 
 class Leases:

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-EVERY_S = 60.0
+SAME_AGAIN_S = 60.0
 MAX_SOURCES = 10_000  # addresses can be made up; the oldest are forgotten
 
 
@@ -28,7 +28,7 @@ class ThrottledLog:
     def add(self, source: str, sentence: str, now: float) -> None:
         """Log a warning, or count it.  `now` is in seconds, from a monotonic clock."""
         last = self._told.get(source)
-        if last is not None and now - last.at < EVERY_S:
+        if last is not None and now - last.at < SAME_AGAIN_S:
             last.since += 1
             return
         if last is not None and last.since:

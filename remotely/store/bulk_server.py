@@ -21,14 +21,14 @@ from remotely.machine import threads
 from remotely.protocol import control
 from remotely.protocol.address import describe
 from remotely.protocol.control import BulkAddress, Gone
+from remotely.protocol.lease import ACCEPT_AGAIN_S, STALL_S
 from remotely.store import shelf as shelves
 from remotely.store.shelf import FETCHED, Shelf, Value
 from remotely.testing import faults
 from remotely.transport import bulk
 from remotely.transport.bulk import (
     CHUNK_BYTES,
-    IDLE_S,
-    STALL_S,
+    SERVED_IDLE_S,
     Connection,
     Request,
     ValueGone,
@@ -40,7 +40,6 @@ log = logging.getLogger("remotely.store")
 
 MOST_STRANGERS = 256  # connections that have not named a value yet; beyond, the oldest is cut
 TRANSIENT = (errno.ECONNABORTED, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-RETRY_S = 0.1
 GONE = "it was released, or its store has ended since"
 
 _read_onward = msgspec.msgpack.Decoder(list[BulkAddress]).decode
@@ -78,7 +77,7 @@ class BulkServer:
             except OSError as error:
                 if error.errno not in TRANSIENT:  # the listener is closed
                     return
-                time.sleep(RETRY_S)
+                time.sleep(ACCEPT_AGAIN_S)
                 continue
             self._admit(raw)
 
@@ -104,7 +103,7 @@ class BulkServer:
             connection.shake_hands()
             is_known = False
             while request := connection.wait_for_request(
-                IDLE_S if is_known else STALL_S, self._shelf.__contains__
+                SERVED_IDLE_S if is_known else STALL_S, self._shelf.__contains__
             ):
                 if request.value in self._shelf:  # strangers do not know its name
                     is_known = True

@@ -31,13 +31,13 @@ from remotely.machine import daemons, threads
 from remotely.machine.owned_fd import OwnedFd
 from remotely.protocol import control
 from remotely.protocol.control import BulkAddress
+from remotely.protocol.lease import STALL_S
 from remotely.reporting.throttled_log import ThrottledLog
 from remotely.store import shelf
 from remotely.store.bulk_server import BulkServer, Fetching
 from remotely.store.shelf import OfferedRoom, Shelf, Value
 from remotely.transport import certificate, sockets
 from remotely.transport.access_list import AccessList
-from remotely.transport.bulk import STALL_S
 from remotely.transport.keys import KeyPair
 from remotely.transport.line import Line
 from remotely.transport.listening import listen_for_bytes

@@ -25,12 +25,11 @@ from typing import NamedTuple
 from remotely.machine import this_machine, threads
 from remotely.protocol.address import parse_address
 from remotely.protocol.control import BulkAddress
-from remotely.protocol.lease import CONNECT_S
+from remotely.protocol.lease import CONNECT_S, STALL_S
 from remotely.transport import certificate
 from remotely.transport.listening import nearest
 
-STALL_S = 5.0
-IDLE_S = 60.0  # after which a store closes a connection; its client does so earlier
+SERVED_IDLE_S = 60.0  # after which a store closes a connection; its client does so earlier
 CHUNK_BYTES = 1 << 18  # that a store forwards at a time
 PUSH, PULL = 1, 2
 STRIPE_FROM_BYTES = 8 << 20  # a smaller value crosses in one stripe
@@ -88,7 +87,7 @@ class Connection:
         return bytes(memory)
 
     def wait_for_request(
-        self, within_s: float = IDLE_S, knows: Callable[[bytes], bool] = lambda name: True
+        self, within_s: float = SERVED_IDLE_S, knows: Callable[[bytes], bool] = lambda name: True
     ) -> Request | None:
         """Return the next request; None at the end of the connection.
 

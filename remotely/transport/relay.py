@@ -33,7 +33,14 @@ from dataclasses import dataclass, field
 
 from remotely.errors import RemotelyError, WorkerLost
 from remotely.protocol.address import join_address, parse_address
-from remotely.protocol.lease import BEAT_EVERY_S, CONNECT_S, DRAIN_S, HANDSHAKE_S, LEASE_S
+from remotely.protocol.lease import (
+    ACCEPT_AGAIN_S,
+    BEAT_EVERY_S,
+    CONNECT_S,
+    DRAIN_S,
+    HANDSHAKE_S,
+    LEASE_S,
+)
 from remotely.protocol.listening import Listening
 from remotely.transport.listening import listen_for_bytes
 from remotely.transport.loop import Loop, Timer
@@ -47,7 +54,6 @@ MOST_OF_A_GUEST = MOST_SPLICES // 4
 MOST_STRANGERS = 256  # callers of one guest that it has not admitted
 BEFORE_KEY_BYTES = 64 + 170 + 12  # greeting, WELCOME and ERROR; an admitted key gets READY, 67
 MOST_UNKNOWN = 256  # at the relay's own port; the oldest is closed if there are more
-AGAIN_S = 0.1  # until it accepts again after it ran out of descriptors
 PROOF_BYTES = 32
 _HERE = bytes(TICKET_BYTES)  # in place of a ticket: a beat of the relay
 _NEW = bytes(TICKET_BYTES)  # in place of a ticket: a guest asks to be admitted
@@ -198,7 +204,7 @@ class Relay:
         except OSError:
             # 2. No descriptor is left.  The pending connection would wake the loop continuously.
             self._loop.unwatch(listener.fileno())
-            self._loop.after(AGAIN_S, lambda: self._listen_again(listener, accepted))
+            self._loop.after(ACCEPT_AGAIN_S, lambda: self._listen_again(listener, accepted))
             return
         end.setblocking(False)
         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -5,8 +5,8 @@ gets at most BYTES_A_SECOND of each actor, and a note at most once a minute of h
 out; the file gets everything.  The end of stderr is kept for the obituary.
 
 Log records and printed lines share one token bucket.  A record of `remotely` itself reports how
-many records were left out, REPORT_AFTER_S later and at the actor's end, so that the log file of the
-script says where the rest is.
+many records were left out, LEFT_OUT_AFTER_S later and at the actor's end, so that the log file of
+the script says where the rest is.
 """
 
 import codecs
@@ -166,7 +166,7 @@ def read_piece(file: Path, offset: int) -> tuple[str, int]:
         return "", 0
 
 
-REPORT_AFTER_S = 1.0
+LEFT_OUT_AFTER_S = 1.0
 
 
 class LogRelay:
@@ -187,7 +187,7 @@ class LogRelay:
             return
         if self._first is None:
             self._first = logged
-            self._later(REPORT_AFTER_S, self._report_left_out)
+            self._later(LEFT_OUT_AFTER_S, self._report_left_out)
         self._left_out += 1
 
     def end(self) -> None:

@@ -5,7 +5,7 @@
     3  terminated   at the deadline, SIGTERM to its process group
     4  killed       SIGKILL to its group, TERM_S later
     5  ended        its pidfd becomes readable; the exit status follows from the zygote or from
-                    waitpid, within STATUS_WAIT_S (`_on_process_end`, `exited`)
+                    waitpid, within EXIT_STATUS_S (`_on_process_end`, `exited`)
     6  reaped       read from its shared page which calls had begun, remove its row, kill its group,
                     read its pipes and line to the end, close the page, inform the master (`reap`)
     7  strays       processes that it left in sessions of their own become children of the worker,
@@ -42,7 +42,7 @@ CPU_AT_MOST_S = 5.0  # a longer average would not show the current usage
 # How long to wait for the exit status of a dead process before reporting its death without it.
 # The zygote may be stopped or busy; if it has ended, the worker has inherited its children.
 # Clients wait for the obituary a little longer (OBITUARY_WAIT_S).
-STATUS_WAIT_S = 1.0
+EXIT_STATUS_S = 1.0
 CHECK_AGAIN_S = 1.0  # the kernel may omit a stray from a list of children while others end
 
 
@@ -318,7 +318,7 @@ class Reaper:
         if child.status is None:
             self._collect()  # its status may be here already
         if child.status is None:  # the zygote is its parent, and will report it
-            self._loop.after(STATUS_WAIT_S, lambda: self._reap_once(child))
+            self._loop.after(EXIT_STATUS_S, lambda: self._reap_once(child))
         else:
             self._reap_once(child)  # -> 6
 

@@ -36,6 +36,7 @@ from remotely.machine import daemons, processes
 from remotely.machine.owned_fd import OwnedFd
 from remotely.protocol import control
 from remotely.protocol.control import StoreAddress
+from remotely.protocol.lease import START_AGAIN_S
 from remotely.protocol.listening import Listening
 from remotely.reporting.throttled_log import ThrottledLog
 from remotely.transport import activity
@@ -46,7 +47,6 @@ from remotely.worker.output import LogFiles, LogRelay, Output
 from remotely.worker.reaper import Child, kill_group
 
 FORKS_AT_ONCE = 32  # each has descriptors in transit, of which the kernel limits the number
-AGAIN_S = 1.0  # until the next try to start a zygote
 
 
 class ZygoteLine:
@@ -138,7 +138,7 @@ class ZygoteLine:
         except OSError as error:
             sentence = f"no zygote could be started: {error.strerror}"
             self._throttled.add(sentence, sentence, time.monotonic())
-            self._loop.after(AGAIN_S, self._start_again)
+            self._loop.after(START_AGAIN_S, self._start_again)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from remotely.machine import daemons, processes
 from remotely.protocol import control
 from remotely.protocol.control import StoreAddress
+from remotely.protocol.lease import START_AGAIN_S
 from remotely.protocol.listening import Listening
 from remotely.reporting.throttled_log import ThrottledLog
 from remotely.transport.keys import fresh_pair
@@ -23,8 +24,6 @@ from remotely.transport.listening import listen_for_bytes
 from remotely.transport.loop import Loop
 
 log = logging.getLogger("remotely.worker")
-
-AGAIN_S = 1.0  # during which the port is not watched after a store failed to start, or ended
 
 
 class StoreLine:
@@ -96,7 +95,7 @@ class StoreLine:
     def _knocked(self) -> None:
         self._loop.unwatch(self._listener.fileno())
         if not self._start():
-            self._pause = self._loop.after(AGAIN_S, self._watch)
+            self._pause = self._loop.after(START_AGAIN_S, self._watch)
 
     def _start(self) -> bool:
         """Start the process; return false if that fails."""
@@ -142,4 +141,4 @@ class StoreLine:
         self._process.returncode = 0  # the worker's Reaper waits for it, not `subprocess`
         self._process = None
         self._on_lost()
-        self._pause = self._loop.after(AGAIN_S, self._watch)
+        self._pause = self._loop.after(START_AGAIN_S, self._watch)

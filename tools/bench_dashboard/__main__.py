@@ -30,7 +30,7 @@ from typing import Any
 
 import psutil
 
-from remotely.dashboard.watch import EVERY_S
+from remotely.dashboard.watch import REFRESH_S
 from remotely.transport import key_files
 from tools import command_line, tables
 from tools.bench import master
@@ -255,7 +255,9 @@ def measured(folder: Path) -> list[list[str]]:
         else:
             print("without Playwright or Chromium, paint and weight are not measured")
     with served(1000, runs) as dashboard:
-        add("questions to the cluster, nobody looks", str(dashboard.asked_after(2 * EVERY_S)), "0")
+        add(
+            "questions to the cluster, nobody looks", str(dashboard.asked_after(2 * REFRESH_S)), "0"
+        )
     for name, share in shares(folder / "keys", 1000).items():
         add(f"{name}, 1,000 actors", f"{share:.2%} of a core", "< 1 %")
     with served(1000, runs) as dashboard:

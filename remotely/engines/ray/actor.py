@@ -20,7 +20,7 @@ from remotely.errors import ActorDied, RemotelyError, WorkerLost, doubt
 from remotely.protocol.restart_limit import RestartLimit
 
 NAMESPACE = "remotely"
-ANSWER_S = 10.0  # timeout for the state of a host; one that waits for resources does not reply
+HOST_ANSWER_S = 10.0  # timeout for the state of a host; one that waits for resources does not reply
 
 
 class HostedActor(CalledActor):
@@ -105,10 +105,10 @@ def host_of(actor: str, within_s: float | None = None) -> tuple[Any, State | Non
     """Return Ray's handle of an actor, by its id or name, and the state of its host.
 
     The state is None before there is an object.  Raises ValueError if Ray has no such actor, and
-    RayError if its host does not reply `within_s` (ANSWER_S by default).
+    RayError if its host does not reply `within_s` (HOST_ANSWER_S by default).
     """
     host = ray.get_actor(ray_name(actor), namespace=NAMESPACE)
-    return host, ray.get(host.state.remote(), timeout=within_s or ANSWER_S)
+    return host, ray.get(host.state.remote(), timeout=within_s or HOST_ANSWER_S)
 
 
 # --- errors ---------------------------------------------------------------------------------------

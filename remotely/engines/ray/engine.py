@@ -26,7 +26,7 @@ from remotely.engines.ray.actor import (
 )
 from remotely.engines.ray.calls import SHUT_DOWN, Calls
 from remotely.engines.ray.host import State
-from remotely.engines.ray.placing import LOOK_EVERY_S, Placing
+from remotely.engines.ray.placing import NAME_LOOK_S, Placing
 from remotely.engines.ray.report import report
 from remotely.engines.ray.stored import PlasmaRef
 from remotely.errors import ActorDied, CallTimeout, NameTaken, NotConnected, WorkerLost
@@ -42,7 +42,7 @@ from remotely.values.shipping import Shipment
 from remotely.values.unpicklable import PartNames
 
 NEXT_LIFE_S = 5.0  # how long a caller other than the owner waits for the next life
-LOOK_S = 1.0  # timeout for the actor that has a name; one without a process does not reply
+NAMED_ANSWER_S = 1.0  # timeout for the actor that has a name; one without a process does not reply
 
 
 class RayEngine:
@@ -94,7 +94,7 @@ class RayEngine:
                 is_free_soon = is_free_soon or self._is_ending(options.name)
                 if not is_free_soon or time.monotonic() >= deadline:
                     raise
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(NAME_LOOK_S)
 
     def _make(
         self, cls: type, arguments: Sequence[Arguments], options: Options
@@ -190,7 +190,7 @@ class RayEngine:
     def _is_ending(self, name: str) -> bool:
         """Return whether the actor of this name is ending, or has just ended but still has it."""
         try:
-            _, state = host_of(name, LOOK_S)
+            _, state = host_of(name, NAMED_ANSWER_S)
         except ValueError:
             return True
         except RayError as error:
@@ -235,7 +235,7 @@ class RayEngine:
                     break
             if time.monotonic() >= deadline:
                 raise closed(actor.name, "closed, or has died")(False)
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(NAME_LOOK_S)
         if state.birth.actor != actor.actor:  # another actor has the name now
             raise closed(actor.name, "closed")(False)
         actor.found(host, state)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from remotely.actor.hosted import Hosted
 
 CONTROL, WAITS = "control", "waits"  # the concurrency groups
-LOOK_EVERY_S = 1.0  # interval of the checks of the memory, and of the object's creation
+HOST_LOOK_S = 1.0  # interval of the checks of the memory, and of the object's creation
 CALLS_AT_ONCE = 1_000_000  # in the event loop of an AsyncHost; the servant limits how many run
 # Imported by name, because it imports the code that runs users' methods, a layer above the engines.
 HOSTED = "remotely.actor.hosted"
@@ -161,7 +161,7 @@ class Host:
             if time.monotonic() >= deadline:
                 print(f"remotely: {self._name} has no object after {made_within_s:g} s", flush=True)
                 os._exit(1)
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(HOST_LOOK_S)
 
     @in_group(CONTROL)
     def cancel(self, route: bytes, call_id: int) -> bool:
@@ -412,7 +412,7 @@ def _watch_memory(limit: int) -> None:
     """End the process when its memory exceeds the limit."""
     process = psutil.Process()
     while (used := process.memory_info().rss) <= limit:
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(HOST_LOOK_S)
     print(f"remotely: the actor used {used:,} bytes; its limit is {limit:,}", flush=True)
     os._exit(1)
 

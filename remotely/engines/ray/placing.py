@@ -61,9 +61,9 @@ from remotely.values.codec import Encoded
 from remotely.values.shipping import Shipment
 from remotely.values.sources import library
 
-NAME_FREE_S, LOOK_EVERY_S = 10.0, 0.05  # how long Ray may keep the name of an ended life
+NAME_FREE_S, NAME_LOOK_S = 10.0, 0.05  # how long Ray may keep the name of an ended life
 COLLECT_AFTER_S = 1.0  # of waiting: uncollected handles in cycles may be filling the cluster
-REPORT_AFTER_S = 5.0  # Ray does not say whether it has no room or a process is slow to start
+SAY_WAITING_AFTER_S = 5.0  # Ray does not say whether it has no room or a process is slow to start
 GROUP_LOOK_S = 1  # signals are not handled while Ray waits for a placement group
 UNITS = 10_000  # Ray counts resources in fractions of 1/10,000
 
@@ -132,7 +132,7 @@ class Placing:
         node, count, what = _node_for(options), len(actors), actors[0].class_name
         patience_s = self._patience_s
         if options.patience_s is not None:
-            patience_s = max(options.patience_s, REPORT_AFTER_S)
+            patience_s = max(options.patience_s, SAY_WAITING_AFTER_S)
         deadline = time.monotonic() + patience_s
 
         def wait_for_room(look: Look) -> None:
@@ -177,7 +177,7 @@ class Placing:
             except ValueError:  # the name is taken
                 if time.monotonic() >= deadline:
                     break
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(NAME_LOOK_S)
         raise NameTaken(name_taken(options.name, "on this cluster"))
 
     def _birth_of(self, actor: HostedActor, options: Options) -> Birth:
@@ -197,7 +197,7 @@ class Placing:
         if not look_until(COLLECT_AFTER_S):
             return
         gc.collect()
-        if not (waiting := look_until(REPORT_AFTER_S - COLLECT_AFTER_S)):
+        if not (waiting := look_until(SAY_WAITING_AFTER_S - COLLECT_AFTER_S)):
             return
         if time.monotonic() < deadline:
             self._warn(

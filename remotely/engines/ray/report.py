@@ -12,7 +12,7 @@ from remotely.engines.ray.host import State
 from remotely.machine import this_machine
 from remotely.reporting.cluster_status import ClusterStatus, MachineStatus
 
-ANSWER_S = 2.0  # timeout for the replies of actors
+STATES_S = 2.0  # timeout for the replies of actors
 
 
 def report(address: str) -> ClusterStatus:
@@ -38,7 +38,7 @@ def _states() -> list[State]:
             with contextlib.suppress(ValueError):
                 host = ray.get_actor(found["name"], namespace=NAMESPACE)
                 asked.append(host.state.remote())
-    done = ray.wait(asked, num_returns=len(asked), timeout=ANSWER_S)[0] if asked else []
+    done = ray.wait(asked, num_returns=len(asked), timeout=STATES_S)[0] if asked else []
     states = []
     for ref in done:
         with contextlib.suppress(ray.exceptions.RayError):

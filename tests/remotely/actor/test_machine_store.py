@@ -57,7 +57,7 @@ def test_memory_lent_to_a_store_that_answers_late_is_not_reused(
     """The store may read the offer later, and would see the memory change."""
     ours = Arena(64 << 20)
     monkeypatch.setattr(arena, "ours", lambda: ours)
-    monkeypatch.setattr(machine_store, "ANSWER_S", 0.2)
+    monkeypatch.setattr(machine_store, "STORE_ANSWER_S", 0.2)
     actor = MachineStore(lambda: None)
     actor.introduced(OwnedFd(os.dup(slow_store.theirs.fileno())))
 

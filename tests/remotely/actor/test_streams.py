@@ -14,7 +14,7 @@ import pytest
 
 import remotely
 from remotely.actor import servant
-from remotely.actor.servant import SILENT_S, Streams
+from remotely.actor.servant import CONSUMER_SILENT_S, Streams
 from tests.clusters import Started, wait_until
 
 
@@ -52,7 +52,7 @@ def test_a_silent_consumer_is_checked_at_growing_intervals(clock: Clock) -> None
         clock.now += 1
         if streams.silent(clock.now):
             checked.append(clock.now - 100)
-    assert checked[0] == SILENT_S
+    assert checked[0] == CONSUMER_SILENT_S
     assert len(checked) < 15
     assert all(later >= 2 * earlier for earlier, later in itertools.pairwise(checked))
 
@@ -61,7 +61,7 @@ def test_an_active_consumer_is_not_checked(clock: Clock) -> None:
     streams = Streams()
     name = streams.keep(b"here", numbers([])).name
     for _ in range(50):
-        clock.now += SILENT_S / 2
+        clock.now += CONSUMER_SILENT_S / 2
         streams.next(b"here", name)
         assert not streams.silent(clock.now)
 

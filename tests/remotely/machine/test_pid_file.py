@@ -96,7 +96,7 @@ def test_a_killed_worker_with_processes_left_is_no_predecessor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     write_worker("killed")
-    monkeypatch.setattr(pid_file, "GONE_S", 0.0)
+    monkeypatch.setattr(pid_file, "KILLED_GONE_S", 0.0)
     monkeypatch.setattr(processes, "kill_tagged", lambda prefix: True)  # they do not end
     assert predecessors() == []
 

@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 
 from remotely.protocol import control
-from remotely.protocol.lease import KEPT_S, OVERTAKEN_S
+from remotely.protocol.lease import OVERTAKEN_S, RESERVED_S
 from tests.remotely.master.played import Cluster, check, play_event, workers_in_status
 
 TICK_S = 2.0
@@ -127,7 +127,7 @@ def test_a_reservation_that_fails_backs_off(busy: Busy) -> None:
         placed.append(bool(busy.small()))
     shut = [len(list(run)) for kept, run in itertools.groupby(placed) if not kept]
     between = [len(list(run)) for kept, run in itertools.groupby(placed) if kept]
-    assert max(shut) <= (KEPT_S + OVERTAKEN_S) / TICK_S
+    assert max(shut) <= (RESERVED_S + OVERTAKEN_S) / TICK_S
     assert between[1:-1] == sorted(between[1:-1])
     assert len(between) > 2
 

@@ -28,7 +28,7 @@ def test_a_rank_does_not_wait_for_a_rank_0_that_has_ended(
 
     monkeypatch.setattr(job, "answering", lambda addresses: None)
     monkeypatch.setattr(cluster, "join", end_first)
-    monkeypatch.setattr(job, "GONE_S", 0.1)
+    monkeypatch.setattr(job, "FOLDER_GONE_S", 0.1)
     rank = Rank(ALONE, rank=1, size=2, job="job")
     with pytest.raises(RemotelyError, match="rank 0 ended before this rank had joined it"):
         job.follow(rank, tmp_path / "job", Network(), Offer(), PATIENCE_S)

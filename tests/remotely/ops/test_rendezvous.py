@@ -51,7 +51,7 @@ def test_a_second_job_of_the_same_name_is_refused_on_this_machine_and_another(
         Rendezvous(tmp_path / "9", 0).check()
     assert {file.name for file in tmp_path.iterdir()} == {"9"}
     monkeypatch.setattr(this_machine, "machine_name", lambda: "node2")
-    monkeypatch.setattr(module, "ANSWER_S", 0.2)
+    monkeypatch.setattr(module, "RANK_ANSWER_S", 0.2)
     second = Rendezvous(tmp_path / "9", 0)
     with pytest.raises(RemotelyError, match="runs already"):
         second.check()  # the first is about to start its master

@@ -23,7 +23,7 @@ from remotely.api import connection
 from remotely.engines.in_process import InProcess
 from remotely.errors import ActorDied, NotPicklable, RemoteTraceback
 from remotely.machine import this_machine
-from remotely.pools.executor import IDLE_S
+from remotely.pools.executor import PROCESS_IDLE_S
 from remotely.pools.scheduler import give_back_idle
 from tests.clusters import Here, printed, processes, wait_until
 from tests.every_way_to_wait import run_in
@@ -266,7 +266,7 @@ def test_idle_processes_are_given_back_when_somebody_needs_room(here: None) -> N
         begin = time.monotonic()
         give_back_idle()
         wait_until(lambda: not remotely.status().actors, "its processes have ended")
-        assert time.monotonic() - begin < IDLE_S
+        assert time.monotonic() - begin < PROCESS_IDLE_S
         assert executor.submit(square, 2).result(40) == 4
 
 
@@ -321,7 +321,7 @@ def test_freed_cores_are_used_without_requests_for_the_status(
 def test_idle_processes_end_and_start_again_when_there_is_work(
     nothing_left: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("remotely.pools.executor.IDLE_S", 0.2)
+    monkeypatch.setattr("remotely.pools.executor.PROCESS_IDLE_S", 0.2)
     remotely.connect(cpus=2)
     with remotely.Executor() as executor:
         meetings = [executor.submit(meet, tmp_path, 2) for _ in range(2)]
@@ -333,7 +333,7 @@ def test_idle_processes_end_and_start_again_when_there_is_work(
 def test_sequential_calls_keep_one_process_and_the_others_end(
     nothing_left: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("remotely.pools.executor.IDLE_S", 0.3)
+    monkeypatch.setattr("remotely.pools.executor.PROCESS_IDLE_S", 0.3)
     remotely.connect(cpus=3)
     with remotely.Executor() as executor:
         for meeting in [executor.submit(meet, tmp_path, 3) for _ in range(3)]:

@@ -1,12 +1,12 @@
 """A repeated warning is logged once a minute."""
 
-from remotely.reporting.throttled_log import EVERY_S, MAX_SOURCES, ThrottledLog
+from remotely.reporting.throttled_log import MAX_SOURCES, SAME_AGAIN_S, ThrottledLog
 
 
 def test_the_first_warning_is_logged_and_the_next_after_a_minute_with_a_count() -> None:
     told: list[str] = []
     about = ThrottledLog(told.append)
-    for now in (0.0, 1.0, 2.0, EVERY_S - 0.1):
+    for now in (0.0, 1.0, 2.0, SAME_AGAIN_S - 0.1):
         about.add("10.0.0.1", "refused a connection from 10.0.0.1", now)
     assert told == ["refused a connection from 10.0.0.1"]
     about.add("10.0.0.1", "refused a connection from 10.0.0.1", 60.0)

@@ -14,6 +14,7 @@ import pytest
 
 from remotely.errors import WorkerLost
 from remotely.protocol.address import parse_address
+from remotely.protocol.lease import ACCEPT_AGAIN_S
 from remotely.protocol.listening import Listening
 from remotely.transport import relay as relay_module
 from remotely.transport.listening import listen_for_bytes
@@ -317,7 +318,7 @@ def test_without_descriptors_the_relay_pauses_accepting(
         end = socket.create_connection(parse_address(address))
         ends.open.append(end)
         ends.turn_until(lambda: len(failed) == 3)
-        assert time.monotonic() - begun >= 2 * relay_module.AGAIN_S
+        assert time.monotonic() - begun >= 2 * ACCEPT_AGAIN_S
     end.setblocking(False)
     if port == "of callers":
         ends.forward(b"a call", end, ends.accept())

@@ -53,7 +53,7 @@ class Played:
 
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
-    monkeypatch.setattr(store_line, "AGAIN_S", 0.02)
+    monkeypatch.setattr(store_line, "START_AGAIN_S", 0.02)
     made = Played()
     monkeypatch.setattr(daemons, "module_command", made.command)
     yield made
@@ -73,7 +73,7 @@ def test_a_store_that_has_ended_is_started_again_for_the_next_client(played: Pla
 def test_a_store_that_ends_during_the_pause_has_its_port_watched_once(
     played: Played, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_line, "AGAIN_S", 0.2)
+    monkeypatch.setattr(store_line, "START_AGAIN_S", 0.2)
     with caplog.at_level(logging.WARNING):
         for number in (1, 2):  # an actor asks for a store during the pause
             if line := played.line.meet():

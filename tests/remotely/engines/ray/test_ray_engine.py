@@ -361,9 +361,9 @@ def test_an_actor_that_waits_for_room_has_its_name_but_is_not_found(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     fill = remotely.group(remotely.options(Log, cpus=8), 2)  # of 16
-    monkeypatch.setattr("remotely.engines.ray.actor.ANSWER_S", 0.5)
-    monkeypatch.setattr("remotely.engines.ray.engine.LOOK_S", 0.5)
-    monkeypatch.setattr("remotely.engines.ray.placing.REPORT_AFTER_S", 1.5)
+    monkeypatch.setattr("remotely.engines.ray.actor.HOST_ANSWER_S", 0.5)
+    monkeypatch.setattr("remotely.engines.ray.engine.NAMED_ANSWER_S", 0.5)
+    monkeypatch.setattr("remotely.engines.ray.placing.SAY_WAITING_AFTER_S", 1.5)
     early = remotely.options(Log, cpus=1, name="early", patience_s=6)
     with ThreadPoolExecutor() as threads:
         waiting = threads.submit(early)
