@@ -29,7 +29,7 @@ from remotely.values.payload import (
     unpack,
 )
 
-CHECK_AFTER_S = 60.0  # a connection of which something is remembered; then after twice the time
+ROUTE_CHECK_S = 60.0  # a connection of which something is remembered; then after twice the time
 
 
 class Payloads:
@@ -128,7 +128,7 @@ class Payloads:
 
     def _remember(self, route: bytes) -> None:
         now = time.monotonic()
-        self._checks.setdefault(route, (now, now + CHECK_AFTER_S))
+        self._checks.setdefault(route, (now, now + ROUTE_CHECK_S))
 
     def tidy(self) -> None:
         """Forget clients that have ended, and reclaim what they held."""

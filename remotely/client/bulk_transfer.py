@@ -40,6 +40,7 @@ from remotely.protocol.resources import format_bytes
 from remotely.transport import bulk, sockets
 from remotely.transport.bulk import Connection
 from remotely.transport.connection_monitor import ConnectionMonitor
+from remotely.transport.connection_pool import ConnectionPool
 from remotely.transport.keys import KeyPair
 from remotely.transport.listening import nearest
 from remotely.transport.loop import Loop
@@ -60,12 +61,13 @@ log = logging.getLogger("remotely")
 AGAIN_S = 30.0  # after which CHAIN is tried again
 ANSWER_S = CONNECT_S + 1.0  # for a store to start and to make room
 SILENT_S = 4 * STALL_S
-TIDY_EVERY_S = 5.0
-IDLE_S = 20.0  # after which a TLS connection is closed; earlier than its store does
+REACH_AGAIN_S = 5.0
+CONNECTION_IDLE_S = 20.0  # after which a TLS connection is closed; earlier than its store does
 MAX_THREADS = 8  # more do not make a link faster
 _write_onward = msgspec.msgpack.Encoder().encode
 
 Listener = Callable[[StoreAddress, msgspec.Struct | None], None]  # None: the link broke
+Pool = ConnectionPool[BulkAddress, Connection]
 
 
 class Stores:
@@ -88,12 +90,12 @@ class Stores:
         self._lock = RLock()
         self._links: dict[StoreAddress, StoreLink] = {}
         self._is_closed = False
-        self._pool = ConnectionPool()
+        self._pool: Pool = ConnectionPool(bulk.connect, CONNECTION_IDLE_S)
         self._logged: set[tuple[StoreAddress, Path]] = set()
         self._claimed: dict[bytes, StoreAddress] = {}  # results, by name, until they are released
         self._unreleased: dict[bytes, StoreAddress] = {}  # to release once the store is reachable
-        loop.every(TIDY_EVERY_S, self._pool.tidy)
-        loop.every(TIDY_EVERY_S, self._reach_again)
+        loop.every(REACH_AGAIN_S, self._pool.tidy)
+        loop.every(REACH_AGAIN_S, self._reach_again)
 
     def is_usable(self, store: StoreAddress) -> bool:
         """Tell whether large values go through this store."""
@@ -331,9 +333,7 @@ class BulkTransfer:
     done      completes when the calls with the value may be sent
     """
 
-    def __init__(
-        self, encoded: Encoded, links: Sequence[StoreLink], pool: "ConnectionPool"
-    ) -> None:
+    def __init__(self, encoded: Encoded, links: Sequence[StoreLink], pool: Pool) -> None:
         self._encoded = encoded
         self.parcel = parcel_of(encoded)
         self.done: Future[None] = Future()
@@ -440,61 +440,3 @@ class BulkTransfer:
             self._pool.use(first, lambda c: c.push(value, start, nbytes, parts, route))
 
         bulk.in_stripes(self.parcel.nbytes, push)
-
-
-class ConnectionPool:
-    """TLS connections to stores, each used by one thread at a time."""
-
-    def __init__(self) -> None:
-        self._lock = RLock()
-        self._idle: dict[BulkAddress, list[tuple[float, Connection]]] = {}
-        self._is_closed = False
-
-    def use(self, address: BulkAddress, move: Callable[[Connection], None]) -> None:
-        """Call `move` with a connection.  Raises OSError, or what `move` raises.
-
-        The store may have closed an idle connection; then this retries with another one.
-        """
-        while True:
-            idle = self._take(address)
-            connection = idle or bulk.connect(address)
-            try:
-                move(connection)
-            except BaseException as error:
-                connection.close()
-                if idle is None or not isinstance(error, OSError):
-                    raise
-                continue
-            self._put(address, connection)
-            return
-
-    def tidy(self) -> None:
-        """Close connections that have been idle for IDLE_S."""
-        self._close(time.monotonic() - IDLE_S)
-
-    def close(self) -> None:
-        """Close the idle connections; a transfer still running closes its own."""
-        self._is_closed = True
-        self._close(float("inf"))
-
-    def _take(self, address: BulkAddress) -> Connection | None:
-        with self._lock:
-            idle = self._idle.get(address)
-            return idle.pop()[1] if idle else None
-
-    def _put(self, address: BulkAddress, connection: Connection) -> None:
-        with self._lock:
-            if not self._is_closed:
-                self._idle.setdefault(address, []).append((time.monotonic(), connection))
-                return
-        connection.close()
-
-    def _close(self, before: float) -> None:
-        with self._lock:
-            for address, idle in list(self._idle.items()):
-                for since, connection in idle:
-                    if since < before:
-                        connection.close()
-                self._idle[address] = [(s, c) for s, c in idle if s >= before]
-                if not self._idle[address]:
-                    del self._idle[address]

@@ -368,3 +368,15 @@ def test_one_file_makes_threads() -> None:
 def test_one_file_passes_descriptors() -> None:
     passes = {"socket.SCM_RIGHTS", "socket.send_fds", "socket.recv_fds"}
     assert [stem for stem in FILES if mentions(tree_of(stem)) & passes] == ["transport.line"]
+
+
+def test_a_time_constant_has_one_meaning() -> None:
+    """Those that two files share are in protocol/lease.py."""
+    places: dict[str, list[str]] = {}
+    for stem in FILES:
+        for node in tree_of(stem).body:
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            for name in {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}:
+                if name.endswith("_S"):
+                    places.setdefault(name, []).append(stem)
+    assert {name: stems for name, stems in places.items() if len(stems) > 1} == {}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from remotely.actor.payloads import CHECK_AFTER_S, Payloads
+from remotely.actor.payloads import ROUTE_CHECK_S, Payloads
 from remotely.protocol import control, wire
 from remotely.protocol.wire import Kind, Message
 from remotely.values import arena
@@ -36,9 +36,9 @@ def test_each_connection_is_tried_at_growing_intervals_and_forgotten_when_it_has
         use(payloads, route)
     now = time.monotonic()
     assert payloads.waiting(now) == []
-    later = now + CHECK_AFTER_S + 1
+    later = now + ROUTE_CHECK_S + 1
     assert payloads.waiting(later) == routes
     payloads.forget(routes[0])
     assert payloads.waiting(later + 1) == []
-    assert payloads.waiting(later + CHECK_AFTER_S + 2) == routes[1:]
-    assert payloads.waiting(later + 2 * CHECK_AFTER_S) == []
+    assert payloads.waiting(later + ROUTE_CHECK_S + 2) == routes[1:]
+    assert payloads.waiting(later + 2 * ROUTE_CHECK_S) == []
