@@ -1,7 +1,7 @@
 """Back-pressure: limits on the pending calls, so that a fast client's memory use stays bounded.
 
 Past these limits `submit` waits until any pending call is done, and logs a warning once for each
-actor.
+actor.  Calls that a done-callback submits never wait: the callbacks behind it would.
 
 The limits apply to requests: calls, and the bytes of their arguments.  A result belongs to its
 caller as soon as its actor has computed it: the client keeps it until its future is dropped, and an
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-from remotely.futures import wakeup
+from remotely.futures import callbacks, wakeup
 from remotely.futures.future import CallFuture
 from remotely.machine.shield import RLock, shield
 from remotely.protocol.resources import format_bytes
@@ -113,7 +113,7 @@ class BackPressure:
 
     def wait_for_room(self, actor: Bounded, nbytes: int, wait: Wait) -> None:
         """Wait until another call with `nbytes` of arguments may be sent."""
-        if self._has_room(actor, nbytes):
+        if self._has_room(actor, nbytes) or callbacks.users.is_own_thread():
             return
         if not self._has_warned:
             self._has_warned = True
@@ -130,6 +130,7 @@ class BackPressure:
 
     def count(self, future: CallFuture[Any], nbytes: int, may_wait: bool) -> None:
         """Count a call until its outcome; with `may_wait`, wait for room in the process first."""
+        may_wait = may_wait and not callbacks.users.is_own_thread()
         while future.counted_by is None:
             if may_wait:
                 self._budget.wait_for_room(nbytes)

@@ -37,7 +37,6 @@ import heapq
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from typing import Any, Generic, Protocol, TypeVar
 
 from remotely.calling.actor import CalledActor
@@ -48,6 +47,7 @@ from remotely.futures.future import CallFuture
 from remotely.futures.reference import DependencyCallback
 from remotely.machine.shield import RLock, shield
 from remotely.values.owned import Owned
+from remotely.values.payload import Completion
 
 numbers = itertools.count(1)  # of calls, in the order in which they are made
 
@@ -113,7 +113,7 @@ class QueuedCall(Generic[M]):
         actor: CalledActor,
         message: M,
         future: CallFuture[Any],
-        needs: Sequence[Future[Any]],
+        needs: Sequence[Completion],
         number: int,
     ) -> None:
         self._queues = queues
@@ -208,7 +208,7 @@ class SendQueues(Generic[M]):
         actor: CalledActor,
         message: M,
         future: CallFuture[Any],
-        needs: Sequence[Future[Any]] = (),
+        needs: Sequence[Completion] = (),
     ) -> None:
         """Queue a call.  Never waits."""
         number = future.number if isinstance(future, RetriedFuture) else next(numbers)
@@ -302,22 +302,22 @@ class SendQueues(Generic[M]):
             self._check(actor)
         return True
 
-    def cancel(self, future: CallFuture[Any], waits: bool) -> bool:
+    def cancel(self, future: CallFuture[Any], waits: bool) -> None:
         """Cancel a call that was sent meanwhile, through its next receiver."""
         receiver = future.receiver
-        return receiver is not None and receiver is not self and receiver.cancel(future, waits)
+        if receiver is not None and receiver is not self:
+            receiver.cancel(future, waits)
 
     # --- the queues -------------------------------------------------------------------------------
 
     def _check(self, actor: CalledActor) -> None:
         """Serve the queue when its first call can be sent.  An extra check is harmless."""
-        with shield:  # as in `put_back`: this may be a done-callback on any thread
-            if unmet := self._unmet_needs(actor):
-                unmet[0].add_done_callback(DependencyCallback(lambda _: self._check(actor)))
-            else:
-                self._threads.run(lambda: self._serve(actor))
+        if unmet := self._unmet_needs(actor):
+            unmet[0].then(DependencyCallback(lambda _: self._check(actor)))
+        else:
+            self._threads.run(lambda: self._serve(actor))
 
-    def _unmet_needs(self, actor: CalledActor) -> list[Future[Any]]:
+    def _unmet_needs(self, actor: CalledActor) -> list[Completion]:
         """Return the futures for which the first call of the queue still waits.
 
         An actor is marked as ended before its queue is checked, and a queue is made before this

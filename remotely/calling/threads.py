@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 
 from remotely.machine import threads
-from remotely.machine.shield import Condition
+from remotely.machine.shield import Condition, shield
 
 log = logging.getLogger("remotely")
 
@@ -26,7 +26,7 @@ class Threads:
 
     def run(self, task: Callable[[], object], instead: Callable[[], object] = lambda: None) -> None:
         """Run a task soon; if the pool is closed before it begins, `instead` is called."""
-        with self._changed:
+        with shield, self._changed:  # a task in the list has a thread
             is_closed = self._is_closed
             if not is_closed:
                 self._add(task, instead)

@@ -435,7 +435,7 @@ class Actors:
 
     def _wait_for_end(self, actor: ActorState, deadline: float) -> None:
         """Wait until an actor's process has ended; have it killed at the deadline."""
-        if self._loop.is_own_thread():  # a done-callback: this thread receives the report
+        if self._loop.is_own_thread():  # a value that is unpickled: this thread receives the report
             return
         if not actor.wait_for_end(deadline):
             self._request_end([actor.actor], 0.0)
@@ -546,7 +546,7 @@ class FileUploads:
     def _claim(self, key: tuple[str, str], future: CallFuture[None]) -> _Upload | None:
         """Return another actor's upload of the file; None if the caller must send it."""
         ours = _Upload()
-        future.add_done_callback(ours.end)  # before others can find it
+        future.then(ours.end)  # before others can find it
         with self._lock:
             other = self._sent.get(key)
             if other is not None and not other.failed:

@@ -21,7 +21,6 @@ import logging
 import queue
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
 
 import msgspec
 import zmq
@@ -31,6 +30,7 @@ from remotely.client.master_session import SHUT_DOWN
 from remotely.client.ref import Ref
 from remotely.client.relay_plan import Path, RelayPlan
 from remotely.errors import NotConnected
+from remotely.futures.awaitable import AwaitableFuture
 from remotely.machine.shield import RLock, shield
 from remotely.protocol import control
 from remotely.protocol.address import describe
@@ -336,7 +336,7 @@ class BulkTransfer:
     def __init__(self, encoded: Encoded, links: Sequence[StoreLink], pool: Pool) -> None:
         self._encoded = encoded
         self.parcel = parcel_of(encoded)
-        self.done: Future[None] = Future()
+        self.done: AwaitableFuture[None] = AwaitableFuture()
         self._here: set[StoreAddress] = set()
         self._links = {link.address: link for link in links}
         self._pool = pool

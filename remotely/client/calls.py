@@ -13,8 +13,7 @@ background, unless the caller waits.
 import os
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future
-from contextlib import suppress
+from concurrent.futures import CancelledError
 from enum import Enum, auto
 from functools import partial
 from typing import Any
@@ -31,6 +30,7 @@ from remotely.errors import NotConnected, RemotelyError
 from remotely.futures.future import CallFuture, futures_among
 from remotely.futures.reference import StoredResult
 from remotely.futures.unretrieved import OnUnretrieved
+from remotely.machine.interrupts import errors_ignored, is_for_main
 from remotely.machine.shield import RLock
 from remotely.protocol.control import StoreAddress
 from remotely.protocol.wire import Kind
@@ -38,7 +38,7 @@ from remotely.values import codec, references
 from remotely.values.arena import SHARE_FROM_BYTES
 from remotely.values.codec import Encoded, NamedReference
 from remotely.values.owned import Owned, own
-from remotely.values.payload import SEND_FROM_BYTES, OutgoingValue, Transfer
+from remotely.values.payload import SEND_FROM_BYTES, Completion, OutgoingValue, Transfer
 from remotely.values.references import InStore, Referring
 from remotely.values.sources import library
 
@@ -87,7 +87,7 @@ class Message:
             thing.is_passed_on = True
             is_stored = isinstance(thing.raw_result, StoredResult)
             if thing.done() and thing.kept is None and not is_stored:
-                with suppress(Exception):  # sending the call raises it
+                with errors_ignored:  # sending the call raises it
                     snapshot = _snapshot(thing.result())
                     self._values[number, True] = self._values[number, False] = snapshot
 
@@ -95,7 +95,7 @@ class Message:
         for outgoing in vars(self).get("_outgoing", {}).values():  # {} if interrupted
             outgoing.close()
 
-    def needs(self, store: StoreAddress | None) -> list[Future[Any]]:
+    def needs(self, store: StoreAddress | None) -> list[Completion]:
         """Return the futures that must be done before the call is sent to an actor there."""
         transfers = [*self._transfers, *(t for ref in self.refs for t in ref.transfers)]
         here = [t.done for t in transfers if store is not None and t.covers(store)]
@@ -349,6 +349,8 @@ class Calls:
         try:
             outgoing = message.outgoing_to(store, actor.is_apart and self._channels.may_wait())
         except BaseException as error:  # of a future among the arguments
+            if is_for_main(error):
+                raise
             if take():
                 future.settle(None, error.with_traceback(None))
                 future.run_callbacks()
@@ -414,7 +416,7 @@ def _send_sources(actor: ActorState, channel: Channel) -> None:
     for digest, content in batches:
         value = Encoded((), (memoryview(content),))
         confirmed: CallFuture[Any] = CallFuture("the actor")
-        confirmed.add_done_callback(partial(_note_arrival, actor, life, digest))
+        confirmed.then(partial(_note_arrival, actor, life, digest))
         channel.send(Kind.SOURCES, digest, value, confirmed, background=True)
     channel.sources_sent = total
 

@@ -29,8 +29,8 @@ Receiving, by a leader and its followers:
        the calls that are still pending.
     6  A thread that waits while another one leads is a follower: it sleeps until its call is done.
        From then on the loop receives too, because the leader may leave first.  The loop's own
-       thread can wait too, in a done-callback or an unpickled value that calls an actor.  No
-       loop receives for it then, so it checks every LOOP_WAIT_S whether it can become the leader.
+       thread can wait too, if a value that it unpickles calls an actor.  No loop receives for it
+       then, so it checks every LOOP_WAIT_S whether it can become the leader.
     7  If a future has a done-callback or is awaited, the loop receives its reply.
     8  Otherwise, the loop first checks CHECK_AFTER_S after the call.  So in a program that submits
        calls and then waits, no second thread competes for each reply.
@@ -39,8 +39,9 @@ Each thread keeps the replies that it has received in its own `ThreadState`, and
 without the lock:
 
     9  Every call gets its outcome.  Unpickling may run the user's code.
-   10  Then the done-callbacks run.  A callback that waits delivers newly arrived replies, but their
-       callbacks are left to the outer `deliver_arrived`, so deliveries do not nest.
+   10  Then the done-callbacks run, where futures/callbacks.py says.  A callback of the runtime that
+       sends a call delivers newly arrived replies, but their callbacks are left to the outer
+       `deliver_arrived`, so deliveries do not nest.
 
 A signal handler that raises, as for Ctrl-C, can interrupt the main thread between any two steps,
 and must not affect other calls:
@@ -49,7 +50,9 @@ and must not affect other calls:
        message of several frames.
    12  An interrupted thread leaves its unfinished work to the loop's thread, which no signal
        interrupts: received replies, held calls, and an edge that it may have consumed.  So a reply
-       may be delivered twice; the second delivery has no effect.
+       may be delivered twice; the second delivery has no effect.  An error of the handler that
+       comes in the middle of unpickling is raised in the call that it interrupts, and is not the
+       outcome of the call whose value was unpickled.
    13  A handler may run for long while its thread holds the lock.  So the loop waits for the lock
        for at most LOOP_WAIT_S, and retries after RETRY_S.  The loop also sends the client's own
        messages to the actor: where results should be stored, that memory is open, and that a
@@ -97,7 +100,7 @@ from remotely.client.bulk_transfer import Stores
 from remotely.client.deadlock import WaitReporter, shorter
 from remotely.client.end_errors import last_begun
 from remotely.client.master_session import MasterSession
-from remotely.errors import RemotelyError, WireError
+from remotely.errors import CallTimeout, RemotelyError, WireError
 from remotely.futures.future import CallFuture
 from remotely.futures.reference import DependencyCallback, StoredResult
 from remotely.futures.stream import Stream
@@ -387,7 +390,11 @@ class Channel:
                 assert self.ended is not None
                 future.lose(self.ended(False))
                 future.run_callbacks()
-            if me.arrived:
+            if me.arrived and shield.is_open():  # in which the user's code must not run
+                rest = [*me.arrived]
+                me.arrived.clear()
+                self._loop.call(partial(self._resume, rest, []))
+            elif me.arrived:
                 deliver_arrived(me)
             return is_sent
         except BaseException:  # it cannot be sent, or this thread is interrupted
@@ -506,7 +513,7 @@ class Channel:
         if self._may_offer_memory and (ours := arena.ours()) is not None:
             self._may_offer_memory = False
             future: CallFuture[Any] = CallFuture("the actor")
-            future.add_done_callback(self._open_peer_memory)
+            future.then(self._open_peer_memory)
             address = Encoded((control.encode(ours.address),), ())
             self.send(Kind.OPEN, "", address, future, background=True)
 
@@ -538,8 +545,8 @@ class Channel:
                 self._disarm()
             return True
 
-    def cancel(self, future: CallFuture[Any], waits: bool) -> bool:
-        """Ask the actor not to begin a call that was sent; true if the call will never run.
+    def cancel(self, future: CallFuture[Any], waits: bool) -> None:
+        """Ask the actor not to begin a call that was sent; settle it if it will never run.
 
         The request goes through the master.  The answer arrives over the call's own connection, as
         the reply to a call that was never sent: see actor/dispatch.py.  Without `waits`, the future
@@ -549,7 +556,7 @@ class Channel:
         answer: CallFuture[bool] = CallFuture("a cancellation")
         with self._lock:
             if self._pending.get(future.call_id) is not future:
-                return False
+                return
             answer.call_id, answer.receiver = next(self._ids), self
             self._pending[answer.call_id] = answer
         self._session.send(
@@ -561,27 +568,25 @@ class Channel:
             )
         )
         if not waits:
-            answer.add_done_callback(partial(self._cancelled, future))
+            answer.then(partial(self._cancelled, future))
             # The answer never comes if the request is lost; the call's own reply ends the wait.
-            future.add_done_callback(DependencyCallback(lambda _: self._forget(answer)))
-            return False
+            future.then(DependencyCallback(lambda _: self._forget(answer)))
+            return
         try:
-            never_runs = answer.result(CANCEL_REPLY_S)
-        except RemotelyError:  # no answer, or the connection broke
-            never_runs = False
-        with self._lock:
-            self._pending.pop(answer.call_id, None)
-            if never_runs:  # its reply, which says the same, is not needed
-                self._pending.pop(future.call_id, None)
-        return never_runs
+            answer.wait(CANCEL_REPLY_S)
+        except CallTimeout:
+            pass
+        else:
+            self._cancelled(future, answer)
+        finally:
+            self._forget(answer)
 
     def _cancelled(self, future: CallFuture[Any], answer: Any) -> None:
-        """Settle a future whose cancellation nobody waits for, if it came in time."""
+        """Settle a future by the answer to its cancellation; the call's own reply says the same."""
         if answer.exception() is None and answer.result():
+            future.cancel_now()
             with self._lock:
-                self._pending.pop(future.call_id, None)  # its reply says the same
-            future.settle_cancelled()
-            future.run_callbacks()
+                self._pending.pop(future.call_id, None)
 
     # --- receiving --------------------------------------------------------------------------------
 
@@ -773,10 +778,11 @@ class Channel:
     def recover(self) -> None:
         """On the loop's thread, periodically: receive replies that no other thread will.
 
-        A thread that is interrupted after it has sent a call never waits for the reply.
+        A thread that is interrupted after it has sent a call never waits for the reply.  One that
+        is interrupted as it has the loop receive may have consumed the edge.
         """
-        if self._pending and self._leader is None and not (self._armed or self._check_scheduled):
-            self._run_locked(self._receive)
+        if self._pending and self._leader is None and not self._check_scheduled:
+            self._run_locked(self._on_edge if self._armed else self._receive)
 
     def _run_locked(self, action: Callable[[deque[Arrival]], object]) -> None:
         """On the loop's thread: run an action with the lock, and deliver what it receives."""
@@ -828,17 +834,15 @@ class Channel:
             self._check_scheduled = True
 
     def _arm(self) -> None:
+        # If interrupted, both steps are repeated; an edge that is not needed is harmless.
         if not self._armed:
-            with shield:
-                self._armed = True
-                edge = partial(self._run_locked, self._on_edge)
-                self._loop.watch(self._fd, edge, edge=True)
+            self._loop.watch(self._fd, partial(self._run_locked, self._on_edge), edge=True)
+            self._armed = True
 
     def _disarm(self) -> None:
         if self._armed:
-            with shield:
-                self._armed = False
-                self._loop.unwatch(self._fd)
+            self._armed = False
+            self._loop.unwatch(self._fd)
 
     def _defer_to_loop(self, me: ThreadState) -> None:
         """Leave the unfinished work of this interrupted thread to the loop (12)."""
@@ -920,7 +924,8 @@ class Channel:
         self._held.clear()
         if self._leader is not None:  # under the lock, it cannot leave and close its descriptor
             os.eventfd_write(self._leader, 1)
-        self._disarm()
+        self._armed = False
+        self._loop.unwatch(self._fd)
         self._monitor.close()
         self._socket.close(linger=0)
         self._peer = None

@@ -221,9 +221,9 @@ class Channels:
         refuse_in_call(future.what)
         if self._loop.is_own_thread():
             raise RemotelyError(
-                f"{future.what} cannot be waited for here, in the done-callback of a future: this "
-                "thread receives its outcome. Submit the call and continue, or wait for it in a "
-                "thread of your own"
+                f"{future.what} cannot be waited for here, where the outcome of another call is "
+                "unpickled: this thread receives its outcome. Submit the call and continue, or "
+                "wait for it in a thread of your own"
             )
         if self._shared.wait_reporter is not None:
             self._shared.wait_reporter.refuse(actor.actor, future.what)

@@ -2,8 +2,8 @@
 
 The calling thread sends a call, and the thread that waits for it receives the reply.  One daemon
 thread runs the loop, which talks to the master, prints the output of actors, and receives the
-replies of submitted calls.  It never blocks.  The only user code that it runs is done-callbacks and
-what unpickling runs.
+replies of submitted calls.  It never blocks.  The only user code that it runs is what unpickling
+runs.  The user's done-callbacks have a thread of their own (futures/callbacks.py).
 
 Client connects these parts; each uses only those above it:
 
@@ -33,11 +33,12 @@ from remotely.client.printing import Display, ErrorReporter, LogListener
 from remotely.client.ref import Ref
 from remotely.engine import Arguments, Options, Prepared, Promises, RemoteActor
 from remotely.errors import VersionMismatch
+from remotely.futures import callbacks
 from remotely.futures.future import CallFuture
 from remotely.machine import daemons, folders, this_machine
 from remotely.protocol import control
 from remotely.protocol.address import OWN_CLUSTER, parse_address
-from remotely.protocol.lease import PLACE_S
+from remotely.protocol.lease import DRAIN_S, PLACE_S
 from remotely.protocol.wire import Kind
 from remotely.reporting.cluster_status import ClusterStatus, cluster_status
 from remotely.transport import key_files
@@ -105,6 +106,7 @@ class Client:
         loop.every(arena.TIDY_EVERY_S, arena.tidy)
         loop.every(arena.TIDY_EVERY_S, borrowing.tidy)
         loop.every(RECOVER_EVERY_S, self._channels.recover)
+        callbacks.lend(loop)
         try:
             session.start(self._run, "client")
         except BaseException:
@@ -248,15 +250,18 @@ class Client:
 
     def _run(self) -> None:
         self._session.loop.run()
+        self._session.loop.run_calls()
         self._channels.end_all()  # on this thread, which no signal interrupts
 
     def _close(self) -> None:
         """Release everything in this process, whatever state it is in."""
+        callbacks.withdraw(self._session.loop)
         self._session.stop()
         self._log_listener.close()
         self._channels.end_all()
         self._calls.close()
         self._stores.close()
+        callbacks.users.finish(DRAIN_S)
         self._error_reporter.report()
         self._display.close()
         self._session.close()

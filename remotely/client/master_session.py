@@ -24,7 +24,6 @@ from remotely.errors import MasterLost, NotAllowed, NotConnected, RemotelyError,
 from remotely.futures import wakeup
 from remotely.futures.future import CallFuture
 from remotely.machine import this_machine, threads
-from remotely.machine.shield import shield
 from remotely.protocol import control
 from remotely.protocol.address import FORKED, no_master
 from remotely.protocol.ids import bound_id
@@ -91,7 +90,7 @@ class Questions:
             raise error(why)
         ticket = next(self._ids)
         question = self._tickets[ticket] = Question(kind(ticket=ticket, **fields))
-        question.add_done_callback(lambda _: self._tickets.pop(ticket, None))  # if cancelled
+        question.then(lambda _: self._tickets.pop(ticket, None))  # if cancelled
         if self.refusal is not None:  # set since the first check, without failing this question
             error, why = self.refusal
             self.fail(ticket, error(why))
@@ -205,8 +204,8 @@ class MasterSession:
 
         Returns when the master has accepted this client.  Raises MasterLost, NotAllowed, ...
         """
-        with shield:  # so that `stop` joins a thread that was started
-            self._thread = threads.start(name, run)
+        self._thread = threads.new(name, run)
+        self._thread.start()
         try:
             self._welcome.result(CONNECT_S)
         except (TimeoutError, FutureTimeout):
@@ -216,8 +215,9 @@ class MasterSession:
         """End the loop, and fail all questions."""
         self.is_closed = True
         self.loop.stop()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(MASTER_SILENT_S)
+        thread = self._thread
+        if thread is not None and thread.is_alive() and thread is not threading.current_thread():
+            thread.join(MASTER_SILENT_S)
         self.questions.fail_all(NotConnected, SHUT_DOWN)
 
     def close(self) -> None:
@@ -248,9 +248,9 @@ class MasterSession:
         self.check()
         if self.loop.is_own_thread():
             raise RemotelyError(
-                "the done-callback of a future cannot ask the master (for a new actor, an actor by "
-                "its name, or the status), because it runs on the thread that receives the answer. "
-                "Ask in a thread of your own"
+                "a value that is unpickled cannot ask the master (for a new actor, an actor by its "
+                "name, or the status), because it is unpickled on the thread that receives the "
+                "answer. Ask in a thread of your own"
             )
         return self.questions.ask(kind, **fields)
 

@@ -54,7 +54,7 @@ def _fetch(
         payload, buffers = stores.fetch(wanted)
     except Exception:  # in any case, the actor still has the value
         whole = _request_whole(channel, wanted, future.what, future.actor, is_last=True)
-        whole.add_done_callback(partial(_settle_by_whole, stores, future, wanted))
+        whole.then(partial(_settle_by_whole, stores, future, wanted))
         return
     stores.release(wanted)
     channel.deliver(future, reply._replace(payload=payload, buffers=buffers, loan=b""))

@@ -6,11 +6,12 @@ event loop; a call from another thread would not wake the loop.  So the callback
 run in the loop in which they were added, as do those that are added with a `context`, which only
 code written for asyncio has.
 
-All other callbacks run in the thread that completes the future, even if a loop was running where
-they were added.  In a notebook a loop runs around every cell, and a cell may block until its
-callback has run.
+All other callbacks run as callbacks.py says, even if an event loop was running where they were
+added.  In a notebook a loop runs around every cell, and a cell may block until its callback has
+run.
 """
 
+import logging
 import sys
 import threading
 from collections.abc import Callable, Generator
@@ -20,26 +21,52 @@ from contextlib import suppress
 from contextvars import Context
 from typing import Any, TypeVar
 
+from remotely.futures import callbacks, wakeup
+from remotely.machine.interrupts import is_for_main
+from remotely.machine.shield import Condition, shield
+
+log = logging.getLogger("remotely")
+
 R = TypeVar("R")
+
+Callback = Callable[[Any], object]
 
 
 class AwaitableFuture(Future[R]):
-    """A future that threads can wait for, and that coroutines can await."""
+    """A future that threads can wait for, and that coroutines can await.
 
-    _state: str  # of the base class, as the next three
-    _exception: BaseException | None
-    _condition: threading.Condition
-    _done_callbacks: list[Any]
+    Threads sleep without its lock (wakeup.py): an interrupted `Condition.wait` may break the lock.
+    """
+
+    what = "a call"
+
+    def __init__(self) -> None:
+        self._condition: threading.Condition = Condition()
+        self._state = PENDING
+        self._result: Any = None
+        self._exception: BaseException | None = None
+        self._waiters: list[Any] = []
+        self._done_callbacks: list[Any] = []  # the user's
+        self._continuations: list[Callback] = []  # the runtime's
 
     def result(self, timeout: float | None = None) -> R:
         """Wait for the value.  Raises the error, also one that is false, unlike the base class."""
         try:
-            value = super().result(timeout)
+            wakeup.sleep_until(self.done, timeout, self)
+            value = super().result(0)
             if self._exception is not None:
                 raise self._exception
             return value
         finally:
             del self  # see future.py
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        wakeup.sleep_until(self.done, timeout, self)
+        return super().exception(0)
+
+    def cancel(self) -> bool:
+        with shield:  # a future that is cancelled has told its pool
+            return super().cancel()
 
     def set_waiting(self) -> None:
         """Take back `set_running_or_notify_cancel`: it does not run after all."""
@@ -52,21 +79,76 @@ class AwaitableFuture(Future[R]):
 
         return asyncio.wrap_future(self).__await__()
 
+    def then(self, function: Callback) -> None:
+        """Call `function` with this future when it is done: a callback of the runtime.
+
+        It must not block, and not run the user's code; see callbacks.py.
+        """
+        self._continuations.append(function)
+        if self.done():
+            self.run_callbacks()
+
     def add_done_callback(
         self, fn: Callable[[Future[R]], object], *, context: Context | None = None
     ) -> None:
         """Call `fn` with this future when it is done; with `context`, in the running event loop."""
-        super().add_done_callback(where_it_runs(fn, context))
+        if self.done():
+            self._call(_in_its_loop(fn, context) or fn)
+        elif (notify := _in_its_loop(fn, context)) is not None:
+            self.then(notify)
+        else:
+            self._done_callbacks.append(fn)
+            if self.done():
+                self.run_callbacks()
 
     def remove_done_callback(self, fn: Callable[[Future[R]], object]) -> int:
         """Remove a callback that has not been called yet; return how often it had been added."""
-        return remove_all(self._done_callbacks, fn)
+        return _remove_all(self._done_callbacks, fn) + _remove_all(self._continuations, fn)
+
+    @property
+    def has_callbacks(self) -> bool:
+        """Tell whether any done-callbacks have not run yet."""
+        return bool(self._done_callbacks or self._continuations)
+
+    def run_callbacks(self) -> None:
+        """Have the done-callbacks of a future that is done run.  If interrupted, repeat it."""
+        if self._continuations:
+            callbacks.off_main(self._continue)
+        if self._done_callbacks:
+            callbacks.users.call(self._call_users)
+
+    def _continue(self) -> None:
+        self._call_each(self._continuations)
+
+    def _call_users(self) -> None:
+        self._call_each(self._done_callbacks)
+
+    def _call_each(self, functions: list[Callback]) -> None:
+        while functions:
+            try:
+                function = functions.pop(0)
+            except IndexError:  # another thread has removed the last one
+                return
+            self._call(function)
+
+    def _call(self, function: Callback) -> None:
+        try:
+            function(self)
+        except BaseException as error:
+            if is_for_main(error):
+                raise
+            log.exception("a done-callback of %s failed", self.what)
+
+    def _invoke_callbacks(self) -> None:
+        """Called by the base class when the future is done."""
+        wakeup.wake(self)
+        self.run_callbacks()
 
 
 class _InLoop:
     """A done-callback that runs in an event loop, whichever thread completes the future."""
 
-    def __init__(self, fn: Callable[[Any], object], loop: Any, context: Context | None) -> None:
+    def __init__(self, fn: Callback, loop: Any, context: Context | None) -> None:
         self._fn = fn
         self._loop = loop
         self._context = context
@@ -87,21 +169,25 @@ def running_loop() -> Any:
     return None if asyncio is None else asyncio._get_running_loop()
 
 
-def where_it_runs(
-    fn: Callable[[Any], object], context: Context | None = None
-) -> Callable[[Any], object]:
-    """Return a done-callback that calls `fn` in the thread that it expects."""
-    if context is None and getattr(fn, "__module__", None) != "asyncio.tasks":
+def _in_its_loop(fn: Callback, context: Context | None) -> Callback | None:
+    """Return a callback of the runtime that has an event loop call `fn`; None if none expects it.
+
+    `asyncio.wrap_future` adds a function that only wakes the loop of the future that it returns.
+    """
+    module = getattr(fn, "__module__", None)
+    if module == "asyncio.futures":
         return fn
+    if context is None and module != "asyncio.tasks":
+        return None
     loop = running_loop()
-    return fn if loop is None else _InLoop(fn, loop, context)
+    return None if loop is None else _InLoop(fn, loop, context)
 
 
-def remove_all(callbacks: list[Any], fn: Callable[[Any], object]) -> int:
+def _remove_all(functions: list[Any], fn: Callback) -> int:
     """Remove a function from the callbacks, from which other threads take the first."""
     removed = 0
     with suppress(ValueError):
         while True:
-            callbacks.remove(fn)
+            functions.remove(fn)
             removed += 1
     return removed

@@ -24,9 +24,6 @@ that was caught before a future got it has no traceback.
 Over 250 lines: the class implements everything of the base class, without its Condition.
 """
 
-import contextlib
-import logging
-import operator
 import threading
 import time
 import traceback
@@ -38,17 +35,16 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from remotely.errors import CallTimeout, RemotelyError, RemoteTraceback, in_doubt
 from remotely.futures import wakeup
-from remotely.futures.awaitable import AwaitableFuture, running_loop, where_it_runs
+from remotely.futures.awaitable import AwaitableFuture, Callback, running_loop
 from remotely.futures.reference import DependencyCallback, StoredResult, refuse
 from remotely.futures.unretrieved import OnUnretrieved, UnretrievedReport
-from remotely.machine.shield import Condition, is_for_main, shield
+from remotely.machine.interrupts import errors_ignored, is_for_main
+from remotely.machine.shield import Condition, shield
 from remotely.other_names import no_such_name
 from remotely.protocol import wire
 from remotely.protocol.wire import Kind
 from remotely.values import codec, raised_error, references
 from remotely.values.owned import Owned, own
-
-log = logging.getLogger("remotely")
 
 R = TypeVar("R")
 F = TypeVar("F", bound=Future[Any])
@@ -74,11 +70,10 @@ class Receiver(Protocol):
     def recall(self, future: "CallFuture[Any]") -> bool:
         """Forget a call that is not sent yet; false if it was sent."""
 
-    def cancel(self, future: "CallFuture[Any]", waits: bool) -> bool:
-        """Ask the actor not to begin a call that was sent; true if the call will never run.
+    def cancel(self, future: "CallFuture[Any]", waits: bool) -> None:
+        """Ask the actor not to begin a call that was sent; if it will never run, `cancel_now`.
 
-        Without `waits` this returns false; if the actor cancels the call, the future is cancelled
-        later.
+        Without `waits`, this does not wait for the actor, and the future is cancelled later.
         """
 
 
@@ -135,7 +130,8 @@ class CallFuture(AwaitableFuture[R]):
         self._result = None
         self._exception = None
         self._watchers: list[Any] | None = None
-        self._done_callbacks: list[Any] = []
+        self._done_callbacks = []
+        self._continuations = []
         self.answered = False
         self.call_id = 0
         self.receiver: Receiver | None = None
@@ -151,7 +147,7 @@ class CallFuture(AwaitableFuture[R]):
         if self.is_passed_on:
             self._fetch()
         if self._state == "FINISHED" and self._exception is None:
-            return self._result  # type: ignore[return-value]
+            return self._result  # type: ignore[no-any-return]
         try:
             if self._exception is None:
                 raise CancelledError
@@ -186,16 +182,17 @@ class CallFuture(AwaitableFuture[R]):
         receiver = self.receiver
         if self.answered or receiver is None:
             return self.cancelled()
-        try:
-            with shield:
-                recalled = receiver.recall(self)
-                if recalled:
-                    self.settle_cancelled()
-            if not recalled and receiver.cancel(self, waits):
-                self.settle_cancelled()
-        finally:  # the end of the shield may raise a delayed interrupt
-            self.run_callbacks()
+        with shield:  # a call that has left its queue is settled
+            if is_recalled := receiver.recall(self):
+                self.cancel_now()
+        if not is_recalled:
+            receiver.cancel(self, waits)
         return self.cancelled()
+
+    def cancel_now(self) -> None:
+        """Settle the future of a call that never runs.  If interrupted, repeat it."""
+        self.settle_cancelled()
+        self.run_callbacks()
 
     def cancelled(self) -> bool:
         return self._state == "CANCELLED_AND_NOTIFIED"
@@ -236,7 +233,8 @@ class CallFuture(AwaitableFuture[R]):
     def settle_by(self, reply: wire.Message, stream_of: StreamOf, lends: bool = True) -> bool:
         """Settle the future by a RESULT or RAISED message; `lends` as in `own`.
 
-        This may run the user's code.  Returns whether done-callbacks must run, as `settle`.
+        This may run the user's code.  Returns whether done-callbacks must run, as `settle`.  If
+        interrupted, repeat it.
         """
         try:
             if reply.kind is not Kind.RESULT:
@@ -247,7 +245,7 @@ class CallFuture(AwaitableFuture[R]):
             value = codec.decode(reply.payload, reply.buffers)
             if type(value) not in _PLACEHOLDERS:
                 if self.is_passed_on:  # as it arrived, even if the caller changes it
-                    with contextlib.suppress(Exception):  # raised by the call that gets it
+                    with errors_ignored:  # raised by the call that gets it
                         self.kept = own(codec.encode(value), lends=lends)
                 return self.settle(value, None)
             if type(value) is CancelledPlaceholder:
@@ -259,7 +257,7 @@ class CallFuture(AwaitableFuture[R]):
                 stream: Any = stream_of(value.name, self.actor)
                 return self.settle(stream, None)
         except BaseException as error:  # the value cannot be unpickled here
-            if is_for_main(error):
+            if is_for_main(error):  # as the call in which it interrupts this thread
                 raise
             if error.__cause__ is None:  # only as text: the frames hold the future
                 error.__cause__ = RemoteTraceback("".join(traceback.format_exception(error)))
@@ -298,7 +296,7 @@ class CallFuture(AwaitableFuture[R]):
             wakeup.wake(self)
         self._finish()
         self.answered = True
-        return bool(self._done_callbacks)
+        return self.has_callbacks
 
     def _fetch(self) -> None:
         """Fetch a result that is still in its store: once, if several threads come here."""
@@ -338,43 +336,33 @@ class CallFuture(AwaitableFuture[R]):
     @property
     def needs_value(self) -> bool:
         """Tell whether the value itself is needed here, as far as is known."""
-        callbacks = self._done_callbacks
-        return not self.is_passed_on or not all(type(c) is DependencyCallback for c in callbacks)
+        if not self.is_passed_on or self._done_callbacks:
+            return True
+        return not all(type(each) is DependencyCallback for each in self._continuations)
 
     @property
     def is_left_behind(self) -> bool:
         """Tell whether this is a submitted call, and its caller would miss its outcome."""
         return self.on_unretrieved is not None and not self.done()
 
-    @property
-    def has_callbacks(self) -> bool:
-        """Tell whether any done-callbacks have not run yet."""
-        return bool(self._done_callbacks)
-
     def run_callbacks(self) -> None:
-        """Run the done-callbacks if the future is done.  If interrupted, repeat it."""
-        while self.answered and self._done_callbacks:
-            self._run_next_callback()
+        if self.answered:
+            super().run_callbacks()
 
-    def _run_next_callback(self) -> None:
-        # All in C, so that no interrupt separates the removal of a callback from its call.
-        call = map(operator.call, map(self._done_callbacks.pop, (0,)), (self,))
-        try:
-            next(call)
-        except BaseException as error:
-            if isinstance(error, IndexError) and not self._done_callbacks and _raised_here(error):
-                return  # another thread took the last callback
-            if is_for_main(error):
-                raise
-            log.exception("a done-callback of %s failed", self.what)
+    def then(self, function: Callback) -> None:
+        super().then(function)
+        self._expect_reply()
 
     def add_done_callback(
         self, fn: Callable[[Future[R]], object], *, context: Context | None = None
     ) -> None:
-        self._done_callbacks.append(where_it_runs(fn, context))
-        if self.answered:
-            self.run_callbacks()
-        elif (receiver := self.receiver) is not None:
+        super().add_done_callback(fn, context=context)
+        self._expect_reply()
+
+    def _expect_reply(self) -> None:
+        """Have the reply received although nobody may wait for it."""
+        receiver = self.receiver
+        if not self.answered and receiver is not None:
             receiver.receive_in_background()
 
     def wait(self, timeout: float | None = None) -> None:
@@ -421,9 +409,7 @@ class CallFuture(AwaitableFuture[R]):
         """
         if self._watchers is None:
             self._watchers = []
-        receiver = self.receiver
-        if not self.answered and receiver is not None:
-            receiver.receive_in_background()
+        self._expect_reply()
         return self._watchers
 
     _waiters: list[Any] = property(_watched)  # type: ignore[assignment]
@@ -448,11 +434,6 @@ class CallFuture(AwaitableFuture[R]):
             self.travelling = None
         if self.keeps_alive is not None:
             self.keeps_alive = None
-
-
-def _raised_here(error: BaseException) -> bool:
-    """Tell whether the caller's own frame raised the error, and no function that it called."""
-    return error.__traceback__ is None or error.__traceback__.tb_next is None
 
 
 def completed(value: R) -> CallFuture[R]:

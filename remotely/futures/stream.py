@@ -3,17 +3,22 @@
 Each item is an ordinary call, `NEXT`, and a few of these are always pending.  So the actor works at
 most that many items ahead of its consumer, it serves other calls between two items, and if it dies
 the consumer gets the same error as from any call.
+
+    requested   the future of the item is in the queue in the same step in which it is sent
+    awaited     by any number of readers, and it stays in the queue
+    taken       as `__next__` returns it, by the first reader that finds it done and in its place.
+                No signal is handled and no other thread runs between the look and the return
 """
 
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from concurrent.futures import Future
-from functools import partial
+from contextlib import AbstractContextManager, nullcontext, suppress
 from queue import SimpleQueue
 from typing import Any, Generic, NoReturn, TypeVar
 
 from remotely.futures.future import CallFuture, completed, failed
-from remotely.machine.shield import RLock
+from remotely.machine.interrupts import is_for_main
+from remotely.machine.shield import RLock, shield
 from remotely.values.unpicklable import Refused
 
 AHEAD = 4  # pending items: enough to hide a round trip, few enough to stay fresh
@@ -37,7 +42,8 @@ class Stream(Generic[T]):
         self._end = end
         self._ahead = ahead
         self._coming: deque[CallFuture[Any]] = deque()  # in the order of the items
-        self._given_back: deque[CallFuture[Any]] = deque()  # of earlier items
+        # The code of a local iterator may be interrupted.
+        self._in_one_step: AbstractContextManager[None] = shield if ahead else nullcontext()
         self._lock = RLock()
         self._over = False
 
@@ -45,98 +51,88 @@ class Stream(Generic[T]):
         return self
 
     def __next__(self) -> T:
-        future = self._claim()
-        try:
+        while True:
+            first = self._first()
+            error = None
             try:
-                future.exception()  # waits
-            except BaseException:
-                self._given_back.append(future)
-                raise
-            return self._arrived(future)
-        finally:
-            del future  # see future.py
+                error = first.exception()  # waits
+                item = self._prepare(first, error)
+                if self._coming and self._coming[0] is first:  # else another reader has it
+                    if error is None:
+                        del self._coming[0]
+                        return item  # type: ignore[no-any-return]
+                    self._coming = deque()
+                    raise error
+            finally:
+                del first, error  # see future.py
 
     def __aiter__(self) -> AsyncIterator[T]:
         return self
 
     async def __anext__(self) -> T:
-        import asyncio  # noqa: PLC0415 - slow to import, and async code has imported it
-
-        future = None
         try:
-            future = self._claim()
-            arrived: Future[None] = Future()  # cancelled instead of the call
-            notify = partial(_complete, arrived)
-            future.add_done_callback(notify)
-            try:
-                await asyncio.wrap_future(arrived)
-            except BaseException:
-                future.remove_done_callback(notify)
-                self._given_back.append(future)
-                raise
-            return self._arrived(future)
+            while True:
+                first = self._first()
+                error = None
+                try:
+                    await _until_done(first)
+                    error = first.exception()
+                    item = self._prepare(first, error)
+                    if self._coming and self._coming[0] is first:
+                        if error is None:
+                            del self._coming[0]
+                            return item  # type: ignore[no-any-return]
+                        self._coming = deque()
+                        raise error
+                finally:
+                    del first, error
         except StopIteration:
             raise StopAsyncIteration from None
-        finally:
-            del future
 
     def close(self) -> None:
         """Close the generator in the actor.  Pending items are dropped."""
-        self._given_back = deque(maxlen=0)  # drops what is given back later
-        if not self._over:
-            self._stop()
+        was_over = self._over
+        self._stop()
+        self._coming = deque()
+        if not was_over:
             self._end()
 
     def when_ready(self, notify: Callable[["Stream[T]"], None]) -> None:
-        """Call `notify` once, when `next` will not block."""
-        with self._lock:
-            coming = self._next()
-            future = coming[0] if coming else completed(None)
-        future.add_done_callback(lambda _: notify(self))
-
-    def _claim(self) -> CallFuture[Any]:
-        """Take the next item for the caller alone.  Raises StopIteration."""
-        future = None
+        """Call `notify` once, when `next` will not block.  It must not block either."""
         try:
-            with self._lock:
-                if not (coming := self._next()):
-                    raise StopIteration
-                future = coming[0]  # no signal is handled before the next line has run
-                del coming[0]
-            return future
-        except BaseException:
-            if future is not None:  # interrupted
-                self._given_back.append(future)
-            raise
+            first = self._first()
+        except StopIteration:
+            first = completed(None)
+        first.then(lambda _: notify(self))
 
-    def _next(self) -> "deque[CallFuture[Any]]":
-        """With the lock: return the queue whose first item is next; empty after the end."""
-        if not self._given_back:
-            self._fill(max(1, self._ahead))
-        return self._given_back or self._coming
-
-    def _arrived(self, future: CallFuture[Any]) -> T:
-        """Return an item, or raise the error with which the stream ended."""
-        error = future.exception()
-        if error is None:
-            self._fill(self._ahead)
-            return future.result()  # type: ignore[no-any-return]
-        self._stop()
+    def _first(self) -> CallFuture[Any]:
+        """Return the next item, which stays in its place.  Raises StopIteration."""
+        self._fill(max(1, self._ahead))
         try:
-            raise error
-        finally:
-            del error, future  # see future.py
+            return self._coming[0]
+        except IndexError:
+            raise StopIteration from None
+
+    def _prepare(self, first: CallFuture[Any], error: BaseException | None) -> Any:
+        """Return the item of a future that is done, and request the next; the stream ends with the
+        first error."""
+        if error is not None:
+            self._stop()
+            return None
+        self._fill(self._ahead + 1)  # the first one is still in its place
+        return first.result()
 
     def _fill(self, count: int) -> None:
-        with self._lock:  # so that items are requested and claimed in the same order
-            while len(self._coming) < count and not self._over:
-                self._coming.append(self._ask())
+        """Have this many items in the queue, unless the stream is over."""
+        if len(self._coming) < count and not self._over:
+            with self._in_one_step, self._lock:
+                while len(self._coming) < count and not self._over:
+                    self._coming.append(self._ask())
 
     def _stop(self) -> None:
-        """Request no more items; those given back still come before the end."""
+        """Request no more items."""
         with self._lock:
             self._over = True
-            self._coming.clear()
 
     def __enter__(self) -> "Stream[T]":
         return self
@@ -152,8 +148,29 @@ class Stream(Generic[T]):
         raise Refused(self, why)
 
 
-def _complete(arrived: Future[None], _: object) -> None:
-    if arrived.set_running_or_notify_cancel():
+async def _until_done(future: CallFuture[Any]) -> None:
+    """Wait for an outcome.  Cancelling this wait does not cancel the call."""
+    import asyncio  # noqa: PLC0415 - slow to import, and async code has imported it
+
+    if future.done():
+        await asyncio.sleep(0)  # let other tasks run
+        return
+    loop = asyncio.get_running_loop()
+    arrived = loop.create_future()
+
+    def notify(_: object) -> None:
+        with suppress(RuntimeError):  # the event loop is closed
+            loop.call_soon_threadsafe(_complete, arrived)
+
+    future.then(notify)
+    try:
+        await arrived
+    finally:
+        future.remove_done_callback(notify)
+
+
+def _complete(arrived: Any) -> None:
+    if not arrived.done():
         arrived.set_result(None)
 
 
@@ -164,6 +181,8 @@ def local_stream(items: Iterator[T]) -> Stream[T]:
         try:
             return completed(next(items))
         except Exception as error:
+            if is_for_main(error):
+                raise
             return failed(error)
 
     def end() -> None:

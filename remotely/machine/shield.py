@@ -27,6 +27,8 @@ import threading
 from types import FrameType
 from typing import Any
 
+from remotely.machine import interrupts
+
 if sys.version_info < (3, 14):
     RLock = threading.RLock
 else:
@@ -110,6 +112,10 @@ class Shield:
                 if self._late:
                     self._catch_up()
 
+    def is_open(self) -> bool:
+        """Return whether this thread is in a section, and handlers are delayed."""
+        return self._depth > 0 and threading.get_ident() == _main
+
     def forget(self) -> None:
         """Reset after a fork by another thread: the main thread's section ends in the child."""
         self._depth = 0
@@ -156,20 +162,13 @@ class Shield:
 shield = Shield()
 
 
-def is_for_main(error: BaseException) -> bool:
-    """Return whether this thread must re-raise an error: Ctrl-C and exits on the main thread.
-
-    Other threads, such as the client's loop, must survive them if the user's code raises them.
-    """
-    return isinstance(error, KeyboardInterrupt | SystemExit) and threading.get_ident() == _main
-
-
-_main = threading.main_thread().ident
+_main = interrupts.main_thread = threading.main_thread().ident
 
 
 def _after_fork() -> None:
     global _main
     before, _main = _main, threading.get_ident()
+    interrupts.main_thread = _main
     if _main != before:  # else the main thread forked, and its section continues here
         shield.forget()
 

@@ -21,7 +21,6 @@ import math
 import queue
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
-from concurrent.futures import Future
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 import msgspec
@@ -258,18 +257,20 @@ def _with_progress(
 class Reading:
     """The reader of an iterable.  Each step of `calls` submits one call to the scheduler."""
 
-    def __init__(self, calls: Iterator[Future[Any]], scheduler: Scheduler, in_order: bool) -> None:
+    def __init__(
+        self, calls: Iterator[AwaitableFuture[Any]], scheduler: Scheduler, in_order: bool
+    ) -> None:
         self._calls = calls
         self._scheduler = scheduler
         self._in_order = in_order
         # With a reentrant lock, since garbage collection may run `_stop` on any thread.
         self._changed = Condition()
-        self._pending: set[Future[Any]] = set()  # submitted, not consumed
+        self._pending: set[AwaitableFuture[Any]] = set()  # submitted, not consumed
         self._is_stopped = False
         self._error: BaseException | None = None  # raised by the iterable
         # The calls in the order in which to consume them, done or not; None after the last.
-        self._to_take: queue.SimpleQueue[Future[Any] | None] = queue.SimpleQueue()
-        self._next: Future[Any] | None = None
+        self._to_take: queue.SimpleQueue[AwaitableFuture[Any] | None] = queue.SimpleQueue()
+        self._next: AwaitableFuture[Any] | None = None
         self._has_ended = False  # whether None was taken
         self._thread = threads.start("reader", contextvars.copy_context().run, self._read)
 
@@ -341,7 +342,7 @@ class Reading:
                     return not self._is_stopped
                 self._changed.wait()
 
-    def _add(self, call: Future[Any]) -> None:
+    def _add(self, call: AwaitableFuture[Any]) -> None:
         with self._changed:
             self._pending.add(call)
         if self._is_stopped:
@@ -349,10 +350,10 @@ class Reading:
         elif self._in_order:
             self._to_take.put(call)
         else:
-            call.add_done_callback(self._to_take.put)
+            call.then(self._to_take.put)
 
 
-def outcome(call: Future[Any], return_exceptions: bool) -> Any:
+def outcome(call: AwaitableFuture[Any], return_exceptions: bool) -> Any:
     """Return the result of a call; return or raise its error."""
     try:
         error = call.exception() if return_exceptions else None

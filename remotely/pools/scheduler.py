@@ -1,16 +1,19 @@
 """The scheduler of a pool: sends each member its next job when it has replied.
 
     submit           the job goes to an idle member, on the caller's thread; otherwise it waits
-    a reply arrives  the member gets its next jobs first, on the thread that received the reply;
-                     then the caller gets the reply
+    a reply arrives  the member gets its next jobs first, on the thread that received the reply or,
+                     if signals reach that thread, on one of the engine; then the caller gets the
+                     reply
     a member is lost (its process has ended, or its machine is gone) its jobs go to other members
                      if they have not run or may be retried; otherwise their callers get the error
     jobs wait        and no member is idle: the recruiter may start more members
     no jobs          a member that has had no job for a while may be retired.  A job goes to the
                      member that became idle last, so the members that are not needed stay idle
 
-No thread sits between a caller and the members, so a job costs little more than a plain call.  Jobs
-are sent without holding the lock, because a job that cannot be sent runs its caller's callbacks.
+No thread sits between a caller and the members, so a job costs little more than a plain call.
+
+A submitted job is counted and has its place in one step, from which it has an outcome, whatever
+interrupts `submit`.  If Ctrl-C comes later than that, a thread of the engine does the rest.
 
 If a member got its next job only after replying to the last one, it would be idle for a round trip
 in between, which is longer than a tiny function runs.  So it is sent jobs for the next `AHEAD_S`,
@@ -46,13 +49,14 @@ from remotely.api.handle import end, remote_of
 from remotely.calling import spare
 from remotely.engine import Engine, Prepared
 from remotely.errors import ActorDied, NotConnected, RemotelyError, WorkerLost, in_doubt
-from remotely.futures import unfinished
+from remotely.futures import callbacks, unfinished, wakeup
 from remotely.futures.awaitable import AwaitableFuture
 from remotely.futures.future import CallFuture
 from remotely.futures.reference import DependencyCallback
 from remotely.machine import threads
+from remotely.machine.interrupts import is_for_main
 from remotely.machine.living import Living
-from remotely.machine.shield import Condition, RLock, shield
+from remotely.machine.shield import RLock, shield
 from remotely.protocol.lease import DRAIN_S
 from remotely.values import raised_error
 from remotely.values.unpicklable import PartNames
@@ -174,7 +178,6 @@ class Scheduler:
     def __init__(self, staffing: Staffing, at_a_time: int = 1) -> None:
         self._prepare = staffing.engine.prepare
         self._lock = RLock()
-        self._changed = Condition(self._lock)
         self._waiting: deque[Job] = deque()
         # Those that wait for futures among their arguments, by their own futures.
         self._unready: dict[Future[Any], Job] = {}
@@ -291,56 +294,73 @@ class Scheduler:
         try:
             job.prepared = self._prepare(method, args, kwargs, names)
         except Exception as error:
+            if is_for_main(error):
+                raise
             job.settle(None, error.with_traceback(None))
             return job.future
-        is_ready: bool | None = None
+        is_counted = False
         member: Member | None = None
         try:
-            with shield, self._lock:
+            with shield, self._lock:  # the job is counted, and waits or has its member
                 if self._is_closed:
                     raise RuntimeError("cannot schedule new futures after shutdown")
                 if _script_has_ended:
                     raise RuntimeError("cannot schedule new futures after interpreter shutdown")
                 self._unsettled += 1
+                is_counted = True
                 needs = job.prepared.needs
                 if is_ready := not needs or all(need.done() for need in needs):
                     member = self._assign(job)
                 else:
                     self._unready[job.future] = job
-        finally:  # Ctrl-C in the section is raised at its end, and the job has its member
             if is_ready:
                 self._begin(job, member)
-            elif is_ready is not None:
-                count_down = functools.partial(_count_cancelled, weakref.ref(self))
-                job.future.add_done_callback(count_down)
+            else:
                 self._await_needs(job)
+        except BaseException:
+            if is_counted:
+                callbacks.off_main(functools.partial(self._resume, job, member))
+            raise
         return job.future
+
+    def _resume(self, job: Job, member: Member | None) -> None:
+        """Do what an interrupted `submit` has left.  Its caller has no future of the job."""
+        if job.future in self._unready:
+            self._await_needs(job)
+        elif member is None:
+            self._recruiter.check()
+        elif (call := job.call) is not None:
+            call.then(functools.partial(self._answered, member, job))
+        else:  # it may have been sent, and then its reply is not received
+            self._unsent(member, job, InterruptedError(f"{job.what} was interrupted"))
+            self._feed(member)
 
     def _await_needs(self, job: Job) -> None:
         """Assign a job when the futures among its arguments are done."""
+        job.future.then(functools.partial(_count_cancelled, weakref.ref(self)))
+        self._check_needs(job)
+
+    def _check_needs(self, job: Job) -> None:
         for need in job.prepared.needs:
             if not need.done():
-                need.add_done_callback(DependencyCallback(lambda _: self._await_needs(job)))
+                need.then(DependencyCallback(lambda _: self._check_needs(job)))
                 return
-        is_assigned, member = False, None
-        try:
-            with shield, self._lock:
-                if self._unready.pop(job.future, None) is not None:  # else it is cancelled
-                    is_assigned, member = True, self._assign(job)
-        finally:  # as in `submit`
-            if is_assigned:
-                self._begin(job, member)
+        callbacks.off_main(functools.partial(self._assign_ready, job))
+
+    def _assign_ready(self, job: Job) -> None:
+        with self._lock:
+            if self._unready.pop(job.future, None) is None:  # it is cancelled
+                return
+            member = self._assign(job)
+        self._begin(job, member)
 
     def count_cancelled(self, future: Future[Any]) -> None:
         """Count a job down if its caller has cancelled it while it waited for its arguments."""
-        job = None
-        try:
-            with shield, self._lock:
-                job = self._unready.pop(future, None)
-        finally:  # as in `submit`
-            if job is not None:
-                job.begin()  # notifies `wait` and `as_completed`
-                self._job_done()
+        with self._lock:
+            job = self._unready.pop(future, None)
+        if job is not None:
+            job.begin()  # notifies `wait` and `as_completed`
+            self._job_done()
 
     def _assign(self, job: Job) -> Member | None:
         """With the lock: assign a job to an idle member; if there is none, it waits."""
@@ -359,7 +379,7 @@ class Scheduler:
         elif not job.has_begun:  # its caller has cancelled it
             self._job_done()
         elif not self._send(member, job):
-            self._feed(member)
+            callbacks.off_main(functools.partial(self._feed, member))
 
     def _feed(self, member: Member) -> None:
         """Send a member waiting jobs, up to its limit."""
@@ -402,22 +422,25 @@ class Scheduler:
             job.sent = time.monotonic()
             job.call = future = job.prepared.send(remote_of(member.handle))
             future.on_unretrieved = None  # the caller has the job's future
-            future.add_done_callback(functools.partial(self._answered, member, job))
-        except BaseException as error:  # for example, the cluster is gone, or Ctrl-C
-            with self._lock:
-                is_mine = job in member.jobs  # else it was answered already
-                member.jobs.pop(job, None)
-            if is_mine:
-                self._settle(job, None, error)
-            if not isinstance(error, Exception):
-                self._feed(member)
+            future.then(functools.partial(self._answered, member, job))
+        except Exception as error:  # for example, the cluster is gone
+            if is_for_main(error):
                 raise
+            callbacks.off_main(functools.partial(self._unsent, member, job, error))
             return False
         return True
 
+    def _unsent(self, member: Member, job: Job, error: BaseException) -> None:
+        """Give a job that could not be sent its error."""
+        with self._lock:
+            is_mine = job in member.jobs  # else it was answered already
+            member.jobs.pop(job, None)
+        if is_mine:
+            self._settle(job, None, error)
+
     def _answered(self, member: Member, job: Job, future: Future[Any]) -> None:
         job.call = None
-        if job not in member.jobs:  # `_send` was interrupted
+        if job not in member.jobs:  # an interrupted `submit` has had this called twice
             return
         if future.cancelled():
             self._taken_back(member, job)
@@ -439,10 +462,8 @@ class Scheduler:
             assert error is not None
             self._lost(member, job, error)
         else:
-            try:
-                self._feed(member)
-            finally:  # Ctrl-C while the next job was sent
-                self._settle(job, future.result() if error is None else None, error)
+            self._feed(member)
+            self._settle(job, future.result() if error is None else None, error)
 
     def _taken_back(self, member: Member, job: Job) -> None:
         """Give a job that its member has not begun to another one."""
@@ -491,18 +512,19 @@ class Scheduler:
 
     def _job_done(self) -> None:
         """Count down; after the last job, wake `wait`, and end the members if asked to."""
-        with self._changed:
+        with self._lock:
             self._unsettled -= 1
             if self._unsettled:
                 return
-            self._changed.notify_all()
-            if not self._ends_when_done:
-                return
-            self._has_ended = True
-            members, self._members = self._members, {}
-            self._idle.clear()
-        self._recruiter.stop()
-        members.clear()  # they end with their handles, without waiting
+            members: dict[int, Member] = {}
+            if ends := self._ends_when_done:
+                self._has_ended = True
+                members, self._members = self._members, members
+                self._idle.clear()
+        wakeup.wake(self)
+        if ends:
+            self._recruiter.stop()
+            members.clear()  # they end with their handles, without waiting
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -514,17 +536,18 @@ class Scheduler:
                 members end when the last job has its outcome
         """
         cancelled: deque[Job] = deque()
-        with self._changed:
-            self._is_closed = True
-            self._ends_when_done = not wait
-            self._unsettled += 1  # so that the members do not end during this function
-            if cancel:
-                cancelled, self._waiting = self._waiting, cancelled
-                cancelled.extend(self._unready.values())
-                self._unready.clear()
-        for job in cancelled:
-            self._cancel(job)
-        self._job_done()
+        with shield:  # a job that no longer waits is cancelled and counted down
+            with self._lock:
+                self._is_closed = True
+                self._ends_when_done = not wait
+                self._unsettled += 1  # so that the members do not end during this function
+                if cancel:
+                    cancelled, self._waiting = self._waiting, cancelled
+                    cancelled.extend(self._unready.values())
+                    self._unready.clear()
+            for job in cancelled:
+                self._cancel(job)
+            self._job_done()
         if wait:
             self.wait()
             self.end(DRAIN_S)
@@ -544,9 +567,7 @@ class Scheduler:
 
     def wait(self) -> None:
         """Return when every job has its outcome."""
-        with self._changed:
-            while self._unsettled:
-                self._changed.wait()
+        wakeup.sleep_until(lambda: not self._unsettled, about=self)
 
     def end(self, grace_s: float) -> None:
         """End the members; with `grace_s` 0, kill them."""
@@ -626,11 +647,11 @@ class Recruiter:
         jobs, members = self._scheduler.demand()
         if not self._staffing.wants(jobs, members):
             if jobs and not members and self._thread is None:  # else one may be starting
-                self._scheduler.fail_waiting(self._why)
+                self._fail_waiting(self._why)
         elif self._staffing.is_immediate:
             self._scheduler.add(self._staffing.make(jobs, members))
         elif (error := self._begin_thread()) is not None:
-            self._scheduler.fail_waiting(error)
+            self._fail_waiting(error)
 
     def stop(self) -> None:
         """Start no more members; one that is starting is ended when it has started."""
@@ -644,21 +665,26 @@ class Recruiter:
         if thread is not None and thread is not threading.current_thread():
             thread.join(NO_ROOM_S)
 
+    def _fail_waiting(self, error: BaseException) -> None:
+        callbacks.off_main(functools.partial(self._scheduler.fail_waiting, error))
+
     def _begin_thread(self) -> Exception | None:
         """Start the thread, or wake it; return the error if no further thread can be started."""
         with self._lock:
             if self._thread is not None or self._stopped.is_set():
                 self._wake.set()
                 return None
-            self._thread = threads.new("recruiter", self._run)
             try:
-                self._thread.start()
+                threads.start("recruiter", self._run)
             except RuntimeError as error:
-                self._thread = None
                 return error
         return None
 
     def _run(self) -> None:
+        with self._lock:
+            if self._thread is not None:  # several were started at once
+                return
+            self._thread = threading.current_thread()
         continues = True
         while continues and not self._stopped.is_set():
             self._wake.clear()

@@ -19,8 +19,8 @@ from collections.abc import Callable
 import zmq
 
 from remotely.errors import RemotelyError
+from remotely.machine.interrupts import is_for_main
 from remotely.machine.owned_fd import OwnedFd
-from remotely.machine.shield import is_for_main
 from remotely.reporting.throttled_log import ThrottledLog
 from remotely.transport.sockets import readable
 
@@ -73,11 +73,15 @@ class Loop:
         """Call `handler` whenever `fd` is readable or at its end.
 
         `edge`: once per change; the handler must read everything.  `writable`: also when there is
-        room to write.
+        room to write.  If interrupted, repeat it.
         """
         self._handlers[fd] = handler
-        edges = (select.EPOLLET if edge else 0) | (select.EPOLLOUT if writable else 0)
-        self._epoll.register(fd, select.EPOLLIN | edges)
+        events = select.EPOLLIN
+        events |= (select.EPOLLET if edge else 0) | (select.EPOLLOUT if writable else 0)
+        try:
+            self._epoll.register(fd, events)
+        except FileExistsError:
+            self._epoll.modify(fd, events)
 
     def await_room(self, fd: int, awaited: bool = True) -> None:
         """Call the handler of `fd` also whenever there is room to write, or no longer."""
@@ -132,9 +136,13 @@ class Loop:
                 os.eventfd_read(fd)
             elif handler := self._handlers.get(fd):
                 self._guard(handler)
+        self.run_calls()
+        self._run_timers()
+
+    def run_calls(self) -> None:
+        """Run the actions of `call` that have come; also after the end of the loop."""
         for _ in range(len(self._calls)):
             self._guard(self._calls.popleft())
-        self._run_timers()
 
     def close(self) -> None:
         """Release everything.  A later `call` does nothing."""

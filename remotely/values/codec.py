@@ -31,6 +31,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from remotely.errors import NotPicklable
+from remotely.machine.interrupts import errors_ignored, is_for_main
 from remotely.values import in_transit
 from remotely.values.in_transit import InTransit
 from remotely.values.picklers import (
@@ -86,13 +87,13 @@ def encode(value: object, what: PartNames = "the value", *, in_band: bool = Fals
     """
     if type(value) in _ATOMS:
         return Encoded((pickle.dumps(value, 5),), ())
-    try:
+    with errors_ignored:  # a user's __reduce__ may raise anything; the next pickler reports it
         return _encode(PlainPickler, value, in_band)
-    except Exception:  # a user's __reduce__ may raise anything; the next pickler reports it
-        pass
     try:
         return _encode(ByValuePickler, value, in_band)
     except Exception as error:
+        if is_for_main(error):
+            raise
         raise NotPicklable(not_picklable_message(value, what, error)) from error
 
 

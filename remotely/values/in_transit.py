@@ -36,11 +36,12 @@ _kept: deque[tuple[float, InTransit]] = deque()  # for results, with their deadl
 def collected() -> Iterator[list[InTransit]]:
     """Yield a list of the objects passed to `note` within the block."""
     found: list[InTransit] = []
-    token = _collecting.set(found)
+    outer = _collecting.get()
     try:
+        _collecting.set(found)  # within `try`: Ctrl-C may strike as soon as it is set
         yield found
     finally:
-        _collecting.reset(token)
+        _collecting.set(outer)
 
 
 @contextmanager

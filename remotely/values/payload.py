@@ -22,8 +22,7 @@ import os
 import secrets
 import select
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -124,10 +123,20 @@ class MemoryPeer:
         return not poll.poll(0)
 
 
+class Completion(Protocol):
+    """Something that a call may wait for, such as an `AwaitableFuture`."""
+
+    def done(self) -> bool: ...
+
+    def then(self, function: Callable[[Any], object]) -> None:
+        """Call `function` once, when it is done."""
+
+
 class Transfer(Protocol):
     """Brings a value to other machines; `done` when it has arrived."""
 
-    done: Future[None]
+    @property
+    def done(self) -> Completion: ...
 
     def covers(self, store: StoreAddress) -> bool:
         """Return whether the value is in that store, or on its way there."""

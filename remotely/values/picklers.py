@@ -69,6 +69,7 @@ from zipimport import zipimporter
 
 import cloudpickle.cloudpickle
 
+from remotely.machine.interrupts import errors_ignored, is_for_main
 from remotely.values import script_globals
 from remotely.values.made_class import without_hooks
 
@@ -336,7 +337,7 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no 
             return getattr, (typing, "Any")
         visited.add(id(alias))
         value = Any
-        with suppress(Exception):
+        with errors_ignored:
             value = alias.__value__
         return _alias_in, (alias.__module__, alias.__name__, value, alias.__type_params__)
 
@@ -417,8 +418,8 @@ def _class_in(make: Callable[..., type], *args: Any) -> type:
         return found  # type: ignore[no-any-return]
     try:
         return make(*args)
-    except Exception:
-        if make is not _c._make_skeleton_class:
+    except Exception as error:
+        if make is not _c._make_skeleton_class or is_for_main(error):
             raise
         meta, name, bases, names, *_ = args
         made = without_hooks(meta, name, bases, names)
@@ -442,7 +443,9 @@ def _annotations_of(obj: Any) -> Any:
     """
     try:
         return obj.__annotations__
-    except Exception:  # the expressions may raise anything
+    except Exception as error:  # the expressions may raise anything
+        if is_for_main(error):
+            raise
         import annotationlib  # type: ignore[import-not-found] # noqa: PLC0415 - not before 3.14
 
         return annotationlib.get_annotations(obj, format=annotationlib.Format.STRING)
@@ -452,7 +455,9 @@ def _annotated(function: FunctionType) -> FunctionType:
     """Return the function, or a copy with text annotations if its own cannot be evaluated."""
     try:
         function.__annotations__  # noqa: B018 - evaluates them
-    except Exception:
+    except Exception as error:
+        if is_for_main(error):
+            raise
         parts = function.__globals__, function.__name__, function.__defaults__, function.__closure__
         copy = FunctionType(function.__code__, *parts)
         for name in ("__qualname__", "__module__", "__doc__", "__kwdefaults__"):
@@ -696,7 +701,9 @@ def make_error(cls: type[BaseException], args: tuple[Any, ...]) -> Any:
     """Call the class as pickle does; if that fails, create the error without its `__init__`."""
     try:
         return cls(*args)
-    except Exception:
+    except Exception as raised:
+        if is_for_main(raised):
+            raise
         error = cls.__new__(cls, *args)
         built_in: Any = next(base for base in cls.__mro__ if base.__module__ == "builtins")
         with suppress(Exception):

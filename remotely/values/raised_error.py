@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from remotely.errors import ActorRaised, RemotelyError, RemoteTraceback
+from remotely.machine.interrupts import errors_ignored
 from remotely.values import codec, sources
 
 
@@ -44,7 +45,7 @@ def unpack(payload: bytes | memoryview, text: bytes | memoryview) -> BaseExcepti
     """Return the error, or an ActorRaised with its text."""
     trace = with_source_lines(bytes(text).decode(errors="replace"))
     if payload:
-        with suppress(Exception):  # its class may not exist here, or not take its own arguments
+        with errors_ignored:  # its class may not exist here, or not take its own arguments
             error = codec.decode(payload, [])
             if isinstance(error, BaseException):
                 error.__cause__ = RemoteTraceback(trace)

@@ -36,6 +36,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from remotely.errors import RemotelyError
+from remotely.machine.interrupts import errors_ignored
 from remotely.machine.shield import RLock
 from remotely.protocol.resources import format_bytes
 from remotely.values import codec
@@ -102,7 +103,7 @@ def source_of(name: str, module: ModuleType, spec: Any, way: Way) -> Source | No
 
 def _compiled(name: str, spec: Any, text: bytes) -> bytes:
     """Return the code of a loaded module as in a .pyc file, so that actors need not compile it."""
-    with contextlib.suppress(Exception):  # it was edited, and has a syntax error at the moment
+    with errors_ignored:  # it was edited, and has a syntax error at the moment
         code = marshal.dumps(spec.loader.get_code(name))
         return importlib.util.MAGIC_NUMBER + struct.pack("<LLL", 0, MTIME, len(text)) + code
     return b""
@@ -297,7 +298,7 @@ class Library:
             if way is Way.INSTALLED:
                 self._installed.add(name)
                 continue
-            with contextlib.suppress(Exception):  # for example, its file is gone
+            with errors_ignored:  # for example, its file is gone
                 source = source_of(name, module, spec, way)
                 if source is not None and not source.is_same_module(self._held.get(name)):
                     found[name] = source

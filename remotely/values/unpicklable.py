@@ -10,6 +10,7 @@ from functools import _lru_cache_wrapper, cached_property
 from types import FunctionType, SimpleNamespace
 from typing import Any, NamedTuple
 
+from remotely.machine.interrupts import is_for_main
 from remotely.values.picklers import SearchingPickler, globals_of
 
 # Limits on the depth of the search and on the length of a key in a path.  In an endlessly nested
@@ -53,7 +54,9 @@ def find_unpicklable_part(value: object, path: str) -> UnpicklablePart | None:
         around.append(value)
         try:
             found = _first_bad(_children(value, path), around)
-        except Exception:  # any access to a user's object may raise
+        except Exception as raised:  # any access to a user's object may raise
+            if is_for_main(raised):
+                raise
             break
         if found is None:
             break
@@ -93,6 +96,8 @@ def _error_of(value: object, around: Sequence[object]) -> Exception | None:
     try:
         SearchingPickler(ids, nowhere, protocol=5, buffer_callback=lambda _: False).dump(value)
     except Exception as error:
+        if is_for_main(error):
+            raise
         return error
     return None
 
@@ -184,7 +189,9 @@ def _state_children(value: Any, path: str) -> list[tuple[str, Any]]:
     """Return the parts of an object according to its own `__reduce_ex__`."""
     try:
         reduced = value.__reduce_ex__(5)
-    except Exception:
+    except Exception as error:
+        if is_for_main(error):
+            raise
         return []
     if not isinstance(reduced, tuple):
         return []

@@ -4,13 +4,16 @@ A timer interrupts, not another thread: it may interrupt any instruction, a thre
 one has released the GIL.
 """
 
+import asyncio
 import functools
+import itertools
 import random
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import as_completed
+from concurrent.futures import Future, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -39,6 +42,15 @@ pytestmark = [
 class Echo:
     def echo(self, value: Any) -> Any:
         return value
+
+    def length(self, values: list[Any]) -> int:
+        return len(values)
+
+    def parts(self, count: int) -> list[Any]:
+        return [Part(i) for i in range(count)]
+
+    def count(self) -> Iterator[int]:
+        yield from itertools.count()
 
     def wait_for(self, path: Path) -> None:
         Path(f"{path}.begun").touch()
@@ -193,7 +205,7 @@ def test_a_slow_signal_handler_delays_no_other_actor(
 
     def take_long(*_: object) -> None:
         if loop_sends:  # have the loop send a message to the actor
-            elsewhere.add_done_callback(lambda _: line.fetch_results(False))
+            elsewhere.then(lambda _: line.fetch_results(False))
         for future in (earlier, elsewhere):
             future.add_done_callback(lambda future: told.append(future.result()))
         wait_until(lambda: 2 in told, "the callback of the other actor")
@@ -235,3 +247,209 @@ def test_a_done_callback_may_wait_for_a_call_whose_reply_came_in_the_same_batch(
     first.add_done_callback(lambda _: waited.append(second.result(NO_LATER_THAN_S)))
     assert first.result(NO_LATER_THAN_S) == 1
     wait_until(lambda: waited == [2], "the callback has run")
+
+
+class Stop(Exception):
+    """Raised by the user's signal handler."""
+
+
+class Part:
+    """Takes a while to pickle and to unpickle, in Python."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __reduce__(self) -> Any:
+        return Part, (sum([self.number]),)
+
+
+class Scene:
+    """What the main thread does when it is interrupted.  Each call that `act` notes has an outcome,
+    which `check` waits for."""
+
+    def __init__(self) -> None:
+        self.echo = Echo()
+        self.calls: list[tuple[Any, Future[Any]]] = []
+
+    def act(self) -> None:
+        raise NotImplementedError
+
+    def check(self) -> None:
+        for value, call in self.calls:
+            assert call.result(NO_LATER_THAN_S) == value
+        self.calls.clear()
+        assert self.echo.echo(SMALL) == SMALL
+
+    def close(self) -> None: ...
+
+
+class InQueue(Scene):
+    """Calls wait for the futures among their arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.source = Echo()
+
+    def act(self) -> None:
+        for i in range(10):
+            self.calls.append((i, self.echo.echo.submit(self.source.echo.submit(i))))
+        assert self.source.echo(SMALL) == SMALL
+        assert self.echo.echo(SMALL) == SMALL
+
+
+class InPool(Scene):
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = remotely.Pool(Echo, 2)
+
+    def act(self) -> None:
+        self.calls += [(i, self.pool.submit(Echo.echo, i)) for i in range(10)]
+        value, call = self.calls[-1]
+        assert call.result(NO_LATER_THAN_S) == value
+
+    def check(self) -> None:
+        super().check()
+        assert self.pool.submit(Echo.echo, 1).result(NO_LATER_THAN_S) == 1
+
+    def close(self) -> None:
+        self.pool.close()
+
+
+class InExecutor(Scene):
+    def __init__(self) -> None:
+        super().__init__()
+        self.executor = remotely.Executor(2)
+
+    def act(self) -> None:
+        self.calls += [(i, self.executor.submit(abs, -i)) for i in range(10)]
+        value, call = self.calls[-1]
+        assert call.result(NO_LATER_THAN_S) == value
+        assert list(self.executor.map(abs, range(-5, 0))) == [5, 4, 3, 2, 1]
+
+    def check(self) -> None:
+        super().check()
+        assert self.executor.submit(abs, -1).result(NO_LATER_THAN_S) == 1
+
+    def close(self) -> None:
+        self.executor.shutdown()
+
+
+class InStream(Scene):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stream = self.echo.count()
+        self.items: list[int] = []
+
+    def act(self) -> None:
+        for item in self.stream:
+            self.items.append(item)
+            if item % 20 == 0:
+                break
+        assert self.echo.echo(SMALL) == SMALL
+
+    def check(self) -> None:
+        super().check()
+        assert self.items == [*range(len(self.items))]
+
+    def close(self) -> None:
+        assert next(self.stream) == len(self.items)
+        self.stream.close()
+
+
+class InAwait(Scene):
+    """Another thread awaits calls to the same actor, whose replies the main thread receives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arrived = 0
+        self.is_over = False
+        self.thread = threading.Thread(target=lambda: asyncio.run(self._await()))
+        self.thread.start()
+
+    async def _await(self) -> None:
+        while not self.is_over:
+            futures: list[Any] = [self.echo.echo.submit(i) for i in range(5)]
+            values = await asyncio.wait_for(asyncio.gather(*futures), NO_LATER_THAN_S)
+            assert values == [*range(5)]
+            self.arrived += 1
+
+    def act(self) -> None:
+        self.calls += [(i, self.echo.echo.submit(i)) for i in range(5)]
+        assert self.echo.echo(SMALL) == SMALL
+
+    def check(self) -> None:
+        super().check()
+        before = self.arrived
+        wait_until(lambda: self.arrived > before, "the other thread continues")
+
+    def close(self) -> None:
+        self.is_over = True
+        self.thread.join()
+
+
+class InPickle(Scene):
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = [Part(i) for i in range(300)]
+
+    def act(self) -> None:
+        self.calls.append((300, self.echo.length.submit(self.parts)))
+        self.calls.append(([], self.echo.parts.submit(0)))
+        made = self.echo.parts.submit(300)
+        assert self.echo.length(self.parts) == 300
+        assert [part.number for part in self.echo.parts(300)] == [*range(300)]
+        assert len(made.result(NO_LATER_THAN_S)) == 300
+
+
+SCENES: list[type[Scene]] = [InQueue, InPool, InExecutor, InStream, InAwait, InPickle]
+
+
+def interrupt_scene(kind: type[Scene], error: type[BaseException], n: int, seed: int) -> None:
+    """Interrupt a scene n times; each error must come out of what it interrupts, once."""
+    draw = random.Random(seed)
+    scene = kind()
+    scene.act()
+    handled = raised = 0
+
+    def handler(*_: object) -> None:
+        nonlocal handled
+        handled += 1
+        raise error
+
+    printed: list[object] = []
+    print_unraisable, sys.unraisablehook = sys.unraisablehook, printed.append
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        for _ in range(n):
+            expected = handled + 1
+            try:
+                signal.setitimer(signal.ITIMER_REAL, draw.uniform(20e-6, 3e-3))
+                while handled < expected:
+                    scene.act()
+            except error:
+                raised += 1
+            scene.check()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        sys.unraisablehook = print_unraisable
+        scene.close()
+    assert (handled, raised) == (n, n - len(printed)), printed
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, Stop])
+@pytest.mark.parametrize("kind", SCENES)
+def test_what_a_handler_raises_ends_only_what_it_interrupts(
+    here: None, kind: type[Scene], error: type[BaseException]
+) -> None:
+    interrupt_scene(kind, error, n=20, seed=4)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(900, method="thread")
+@pytest.mark.parametrize("error", [KeyboardInterrupt, Stop])
+@pytest.mark.parametrize("kind", SCENES)
+def test_thousands_of_interrupts_lose_nothing(
+    here: None, kind: type[Scene], error: type[BaseException]
+) -> None:
+    interrupt_scene(kind, error, n=2000, seed=5)

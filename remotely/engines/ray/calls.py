@@ -5,17 +5,14 @@
    Once the call is sent, Ray has copied the value.
 2  A thread of Ray receives the outcome.  It must not run users' code, which unpickling may do, so
    it hands the outcome to the replies thread.
-3  The replies thread settles the future, which wakes its waiters.  It runs no callbacks, so a
-   callback may wait for another call.
-4  The callbacks thread runs the done-callbacks, one after the other.
-5  A lost call may be sent again (calling/send_queue.py): back to 1.
+3  The replies thread settles the future, which wakes its waiters.  No signal reaches it, so it
+   also runs the runtime's own callbacks, and lends itself to the main thread for those
+   (futures/callbacks.py).
+4  A lost call may be sent again (calling/send_queue.py): back to 1.
 """
 
 import contextlib
 import functools
-import logging
-import queue
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
@@ -30,20 +27,19 @@ from remotely.engines.ray.actor import HostedActor
 from remotely.engines.ray.host import LOST, NOT_RUN, received
 from remotely.engines.ray.stored import Referred, put_buffers
 from remotely.errors import ActorDied, NotConnected, RemotelyError
-from remotely.futures import unfinished
+from remotely.futures import callbacks, unfinished
 from remotely.futures.future import CallFuture
 from remotely.futures.stream import Stream
 from remotely.futures.unretrieved import OnUnretrieved
-from remotely.machine import threads
+from remotely.machine.interrupts import is_for_main
 from remotely.machine.shield import shield
+from remotely.machine.task_thread import TaskThread
 from remotely.protocol import wire
 from remotely.protocol.lease import DRAIN_S
 from remotely.protocol.wire import Kind
 from remotely.values import codec, sources
 from remotely.values.codec import Encoded, NamedReference
 from remotely.values.owned import NOTHING, own
-
-log = logging.getLogger("remotely")
 
 SHUT_DOWN = "this process has left the Ray cluster: it called remotely.shutdown(), or ends"
 CANCEL_S = 0.5  # how long a caller waits to learn whether its call was cancelled
@@ -63,36 +59,6 @@ class Message(NamedTuple):
         return self._replace(value=own(self.value, lends=False))
 
 
-class TaskThread:
-    """A thread that runs tasks one after the other."""
-
-    def __init__(self, name: str) -> None:
-        self._tasks: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
-        self._thread = threads.start(name, self._run)
-
-    def run(self, task: Callable[[], object]) -> None:
-        self._tasks.put(task)
-
-    def is_current(self) -> bool:
-        return threading.current_thread() is self._thread
-
-    def close(self, within_s: float) -> None:
-        """Run the remaining tasks; return after `within_s` at the latest."""
-        self._tasks.put(None)
-        if not self.is_current():
-            self._thread.join(within_s)
-
-    def _run(self) -> None:
-        while (task := self._tasks.get()) is not None:
-            try:
-                task()
-            except (RemotelyError, RayError):  # this process is leaving the cluster
-                pass
-            except Exception:  # the other tasks still have to run
-                log.exception("%s failed", self._thread.name)
-            del task
-
-
 class Reply:
     """The pending outcome of one call: the receiver of its future."""
 
@@ -103,7 +69,7 @@ class Reply:
         self._replies = replies
 
     def wait(self, future: CallFuture[Any], timeout: float | None) -> None:
-        if self._replies.is_current():
+        if self._replies.is_own_thread():
             raise RemotelyError(
                 f"{future.what} cannot be waited for here, where the outcome of another call is "
                 "unpickled: its own outcome would arrive on this very thread"
@@ -119,11 +85,11 @@ class Reply:
     def recall(self, future: CallFuture[Any]) -> bool:
         return False
 
-    def cancel(self, future: CallFuture[Any], waits: bool) -> bool:
+    def cancel(self, future: CallFuture[Any], waits: bool) -> None:
         with contextlib.suppress(RayError):
             asked = self._host.cancel.remote(self._route, future.call_id)
-            return waits and bool(ray.get(asked, timeout=CANCEL_S))
-        return False
+            if waits and ray.get(asked, timeout=CANCEL_S):
+                future.cancel_now()
 
 
 class Calls:
@@ -145,10 +111,13 @@ class Calls:
         self._pending: set[CallFuture[Any]] = set()
         self._is_closed = False
         self._replies = TaskThread("replies")
-        self._callbacks = TaskThread("callbacks")
-        self._queues: SendQueues[Message] = SendQueues(self._leave, self._check_wait)
-        self.run_in_background = self._replies.run  # tasks must not block
+        self._queues: SendQueues[Message] = SendQueues(self._leave, lambda *_: None)
+        callbacks.lend(self._replies)
         unfinished.watch(self)
+
+    def run_in_background(self, task: Callable[[], object]) -> None:
+        """Run a task soon, which must not block.  Any thread may call this at any moment."""
+        self._replies.call(functools.partial(_unless_leaving, task))
 
     def unfinished(self) -> list[str]:
         """Return the names of the submitted calls that were sent.  Takes no lock."""
@@ -159,11 +128,12 @@ class Calls:
 
         Does not wait for callbacks that take longer than DRAIN_S.
         """
+        callbacks.withdraw(self._replies)
         self._queues.close(NotConnected(SHUT_DOWN))
-        self._replies.close(DRAIN_S)
+        self._replies.finish(DRAIN_S)
         self._is_closed = True
         self._lose_pending()
-        self._callbacks.close(DRAIN_S)
+        callbacks.users.finish(DRAIN_S)
 
     def send(
         self,
@@ -196,8 +166,10 @@ class Calls:
                 future.travelling = encoded.travelling
             if background and kind is Kind.CALL:
                 future.on_unretrieved = self._on_unretrieved
-                actor.back_pressure.wait_for_room(actor, nbytes, Room.block)
-                actor.back_pressure.count(future, nbytes, may_wait=True)
+                may_wait = not self._replies.is_own_thread()  # which makes room
+                if may_wait:
+                    actor.back_pressure.wait_for_room(actor, nbytes, Room.block)
+                actor.back_pressure.count(future, nbytes, may_wait)
             self._send(actor, message, future, background)
             futures.append(future)
         return futures
@@ -248,7 +220,9 @@ class Calls:
             needs = message.referred.needs()
             is_sent = not needs and self._send_if(actor, actor.host, message, future)
         except BaseException as error:
-            if not isinstance(error, RemotelyError) and not hasattr(error, "of_argument"):
+            if is_for_main(error) or not (
+                isinstance(error, RemotelyError) or hasattr(error, "of_argument")
+            ):
                 raise
             future.lose(error.with_traceback(None))  # its frames hold the future (future.py)
             future.run_callbacks()
@@ -320,7 +294,7 @@ class Calls:
 
         def on_done(done: Future[Any]) -> None:
             data = done.exception() or done.result()
-            self._replies.run(lambda: self._deliver(actor, reply, future, data))
+            self.run_in_background(lambda: self._deliver(actor, reply, future, data))
 
         ref.future().add_done_callback(on_done)
         if self._is_closed:
@@ -341,9 +315,9 @@ class Calls:
         self._pending.discard(future)  # first: it may be sent again, and be pending again
         reply.ref = None  # Ray keeps the value as long as there is a reference
         try:
-            if future.answered:
-                return
-            if isinstance(data, RayError):
+            if future.answered:  # it was cancelled
+                pass
+            elif isinstance(data, RayError):
                 future.lose(self._lost(actor, reply.life, data, True))
             elif data in (NOT_RUN, LOST):
                 error = RayError("it was closed, or its owner has ended")
@@ -353,20 +327,16 @@ class Calls:
                 future.settle_by(message, self.stream_of, lends=False)
         except Exception as error:  # every call must get an outcome
             future.lose(error.with_traceback(None), may_have_run=True)
-        if future.has_callbacks:
-            self._callbacks.run(future.run_callbacks)
+        future.run_callbacks()
 
     def _lose_pending(self) -> None:
         with contextlib.suppress(KeyError):  # another thread may have taken the last one
             while self._pending:
                 future = self._pending.pop()
                 future.lose(NotConnected(SHUT_DOWN), may_have_run=True)
-                self._callbacks.run(future.run_callbacks)
+                future.run_callbacks()
 
-    def _check_wait(self, actor: HostedActor, future: CallFuture[Any], has_needs: bool) -> None:
-        if has_needs and self._callbacks.is_current():
-            raise RemotelyError(
-                f"{future.what} cannot be waited for here, in the done-callback of a future: the "
-                "completion of its arguments is signalled on this very thread. Submit the call and "
-                "return, or wait for it in a thread of your own"
-            )
+
+def _unless_leaving(task: Callable[[], object]) -> None:
+    with contextlib.suppress(RemotelyError, RayError):  # this process is leaving the cluster
+        task()

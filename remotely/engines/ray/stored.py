@@ -1,8 +1,6 @@
 """Values in Ray's object store, which arguments refer to; Ray fetches and counts references."""
 
 from collections.abc import Sequence
-from concurrent.futures import Future
-from contextlib import suppress
 from typing import Any
 
 import ray
@@ -11,6 +9,7 @@ from remotely.calling.send_queue import RetriedFuture
 from remotely.engines.ray.host import received, sendable
 from remotely.futures.future import CallFuture, futures_among
 from remotely.futures.reference import Put
+from remotely.machine.interrupts import errors_ignored
 from remotely.protocol import wire
 from remotely.protocol.wire import Kind
 from remotely.values import codec, in_transit, references
@@ -68,11 +67,11 @@ class Referred:
             if isinstance(thing, CallFuture):
                 thing.is_passed_on = True
                 if thing.done() and thing.kept is None:
-                    with suppress(Exception):  # `refs` raises it when the call is sent
+                    with errors_ignored:  # `refs` raises it when the call is sent
                         value = PlasmaRef(codec.encode(thing.result())).ref
                         self._values[number] = value
 
-    def needs(self) -> list[Future[Any]]:
+    def needs(self) -> list[CallFuture[Any]]:
         """Return the futures that must be done first: those of calls that are not sent yet, and of
         calls that may be retried, since Ray knows only the first attempt."""
         futures = futures_among(self._named)

@@ -12,6 +12,7 @@ import pytest
 from remotely.calling.actor import CalledActor
 from remotely.calling.send_queue import QueuedCall, RetriedFuture, SendQueues
 from remotely.errors import ActorDied, NotConnected, RemotelyError
+from remotely.futures.awaitable import AwaitableFuture
 from remotely.futures.future import CallFuture
 from remotely.values.owned import NOTHING, Owned
 from tests.clusters import wait_until
@@ -50,7 +51,7 @@ class Line:
             self.sent.append(call.future.what)
             call.future.set_result(call.future.what)
 
-    def call(self, actor: CalledActor, what: str, *needs: Future[Any]) -> CallFuture[Any]:
+    def call(self, actor: CalledActor, what: str, *needs: AwaitableFuture[Any]) -> CallFuture[Any]:
         future: CallFuture[Any] = CallFuture(what, actor)
         self.queues.add(actor, Message(), future, needs)
         return future
@@ -73,7 +74,7 @@ def results(*futures: Future[Any]) -> list[Any]:
 
 
 def test_calls_behind_one_that_waits_are_sent_in_order(line: Line) -> None:
-    actor, need = line.actor("a"), Future[None]()
+    actor, need = line.actor("a"), AwaitableFuture[None]()
     futures = [line.call(actor, "1", need), line.call(actor, "2"), line.call(actor, "3")]
     assert not line.sent
     need.set_result(None)
@@ -143,7 +144,7 @@ def test_a_call_that_is_done_while_queued_is_not_sent_and_delays_no_other(
     line: Line, done: Callable[[CallFuture[Any]], None], connected: bool
 ) -> None:
     """It waits for a need, or, on the sending thread, for a connection."""
-    actor, need = line.actor("a", connected), Future[None]()
+    actor, need = line.actor("a", connected), AwaitableFuture[None]()
     first = line.call(actor, "1", *([need] if connected else []))
     second = line.call(actor, "2")
     done(first)
@@ -154,7 +155,7 @@ def test_a_call_that_is_done_while_queued_is_not_sent_and_delays_no_other(
 
 def test_cancelled_calls_are_freed_behind_one_that_waits(line: Line) -> None:
     actor = line.actor("a")
-    _waiting = line.call(actor, "1", Future[None]())
+    _waiting = line.call(actor, "1", AwaitableFuture[None]())
     kept = []
     for number in range(100):
         future = line.call(actor, str(number))
@@ -200,7 +201,7 @@ def test_a_call_that_cannot_be_sent_gets_the_error_and_the_next_one_is_sent(line
 
 def test_closing_the_queues_fails_queued_and_later_calls(line: Line) -> None:
     actor = line.actor("a")
-    waiting = line.call(actor, "1", Future[None]())
+    waiting = line.call(actor, "1", AwaitableFuture[None]())
     line.queues.close(NotConnected("shut down"))
     for future in (waiting, line.call(actor, "2")):
         assert isinstance(future.exception(NO_LATER_THAN_S), NotConnected)
@@ -212,7 +213,7 @@ def test_a_wait_that_could_never_end_raises_an_error(line: Line) -> None:
         raise RemotelyError(f"{future.what} of {actor.name} is received on this thread")
 
     line.queues = SendQueues(line.send, refuse)
-    future = line.call(line.actor("a"), "1", Future[None]())
+    future = line.call(line.actor("a"), "1", AwaitableFuture[None]())
     with pytest.raises(RemotelyError, match="1 of a is received"):
         future.result()
 
@@ -221,7 +222,7 @@ def test_a_wait_that_could_never_end_raises_an_error(line: Line) -> None:
 def test_the_end_of_an_actor_fails_calls_that_wait_for_a_future(
     line: Line, ends_first: bool
 ) -> None:
-    actor, need = line.actor("a"), Future[None]()
+    actor, need = line.actor("a"), AwaitableFuture[None]()
 
     def dies() -> None:
         actor.end_with(lambda may: ActorDied("it has ended", may_have_run=may))

@@ -7,21 +7,23 @@ import os
 import signal
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 import remotely.futures.future
 import remotely.futures.wakeup
+import remotely.machine.task_thread
 from remotely.errors import CallTimeout
-from remotely.futures import wakeup
+from remotely.futures import callbacks, wakeup
 from remotely.futures.awaitable import AwaitableFuture
 from remotely.futures.future import CallFuture
 from remotely.futures.reference import StoredResult
+from remotely.machine.task_thread import TaskThread
 from tests.clusters import wait_until
 from tests.striking import struck_after
 
@@ -100,27 +102,44 @@ def test_callbacks_run_if_an_interrupt_strikes_while_the_call_is_cancelled() -> 
     with pytest.raises(KeyboardInterrupt):
         future.cancel()
     assert future.cancelled()
+    callbacks.users.finish(within_s=40)
     assert called == [future]
 
 
-def test_a_callback_runs_once_wherever_an_interrupt_strikes() -> None:
+@pytest.fixture
+def engine() -> Iterator[TaskThread]:
+    """Lend the thread of an engine."""
+    thread = TaskThread("an engine")
+    callbacks.lend(thread)
+    yield thread
+    callbacks.withdraw(thread)
+    thread.finish(within_s=40)
+
+
+@pytest.mark.parametrize("module", [remotely.futures.future, remotely.machine.task_thread])
+def test_a_callback_runs_once_wherever_an_interrupt_strikes(
+    engine: TaskThread, module: ModuleType
+) -> None:
     for n in itertools.count(1):
         called: list[object] = []
         future = CallFuture[int]("a call")
         future.add_done_callback(called.append)
+        future.then(called.append)
         with (
             suppress(KeyboardInterrupt),
-            struck_after(n, signal.SIGINT, remotely.futures.future) as has_struck,
+            struck_after(n, signal.SIGINT, module) as has_struck,
         ):
             future.set_result(1)
         if not future.done():
             future.settle(1, None)
         future.settle(1, None)  # as the loop does after an interrupt
         future.run_callbacks()
-        assert called == [future]
+        callbacks.users.finish(within_s=40)
+        engine.finish(within_s=40)
+        assert called == [future, future]
         if not has_struck:
             break
-    assert n > 2
+    assert n > 1
 
 
 def test_an_interrupt_of_a_waiting_thread_leaves_all_locks_free() -> None:
@@ -217,6 +236,7 @@ def test_losing_a_call_that_has_an_outcome_changes_nothing() -> None:
     future.lose(KeyError())
     future.run_callbacks()
     assert future.result(0) == 7
+    callbacks.users.finish(within_s=40)
     assert called == [future]
 
 
@@ -239,4 +259,37 @@ def test_a_done_callback_that_exits_ends_neither_its_thread_nor_the_other_callba
     thread = threading.Thread(target=complete)
     thread.start()
     thread.join()
-    assert events == [future, "the thread continues"]
+    callbacks.users.finish(within_s=40)
+    assert set(events) == {future, "the thread continues"}
+
+
+def test_the_callbacks_of_users_run_in_order_of_completion_and_block_no_other_thread() -> None:
+    futures = [CallFuture[int]("a call"), AwaitableFuture[int](), CallFuture[int]("a call")]
+    seen: list[object] = []
+    may_go_on, continued = threading.Event(), threading.Event()
+
+    def wait(future: Any) -> None:
+        may_go_on.wait(40)
+        seen.append((future, threading.current_thread().name))
+
+    for future in futures:
+        future.add_done_callback(wait)
+    futures[2].then(lambda _: continued.set())
+    for future in reversed(futures):
+        future.set_result(1)
+    assert continued.is_set()  # the runtime does not wait for callbacks
+    may_go_on.set()
+    callbacks.users.finish(within_s=40)
+    assert seen == [(future, "remotely-callbacks") for future in reversed(futures)]
+
+
+def test_the_main_thread_has_the_callbacks_of_the_runtime_run_elsewhere(
+    engine: TaskThread,
+) -> None:
+    ran_on: list[str] = []
+    for future in (CallFuture[int]("a call"), AwaitableFuture[int]()):
+        future.then(lambda _: ran_on.append(threading.current_thread().name))
+        future.set_result(1)
+        future.then(lambda _: ran_on.append(threading.current_thread().name))
+    engine.finish(within_s=40)
+    assert ran_on == ["remotely-an engine"] * 4

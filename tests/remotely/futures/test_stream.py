@@ -294,7 +294,7 @@ def test_a_cancelled_wait_blocks_no_event_loop_and_loses_no_item(here: None) -> 
     assert time.monotonic() - began < 9.0, "cancelling each call would take half a second"
 
 
-def test_the_last_item_is_not_lost_if_one_task_sees_the_end_and_another_is_cancelled() -> None:
+def test_a_cancelled_task_leaves_the_item_to_others_and_no_callback() -> None:
     asked: list[CallFuture[int]] = []
 
     def ask() -> CallFuture[int]:
@@ -303,16 +303,22 @@ def test_the_last_item_is_not_lost_if_one_task_sees_the_end_and_another_is_cance
 
     async def share() -> None:
         stream: Stream[int] = Stream(ask, lambda: None)
-        last, beyond = (asyncio.create_task(anext(stream, -1)) for _ in range(2))
+        cancelled, other = (asyncio.create_task(anext(stream, -1)) for _ in range(2))
         await asyncio.sleep(0)
-        asked[1].set_exception(StopIteration())
-        assert await beyond == -1
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        asked[0].set_result(7)
+        assert await other == 7
+        last = asyncio.create_task(anext(stream, -1))
+        await asyncio.sleep(0)
         last.cancel()
         with pytest.raises(asyncio.CancelledError):
             await last
-        assert not asked[0].has_callbacks, "a cancelled wait must remove its callback"
-        asked[0].set_result(7)
-        assert await items_of(stream) == [7]
+        assert not asked[1].has_callbacks, "a cancelled wait must remove its callback"
+        asked[1].set_result(8)
+        asked[2].set_exception(StopIteration())
+        assert await items_of(stream) == [8]
 
     asyncio.run(share())
 

@@ -21,6 +21,7 @@ import remotely
 from remotely.api import connection
 from remotely.calling import back_pressure
 from remotely.futures.future import CallFuture
+from remotely.machine.task_thread import TaskThread
 from remotely.values import shipping
 from tests.clusters import wait_until
 from tests.remotely.engines.ray.gate import Gate
@@ -309,25 +310,8 @@ def test_calls_and_new_actors_are_refused_during_shutdown(
     leaving.join()
 
 
-def test_a_blocked_callback_does_not_hold_up_the_end_of_its_thread() -> None:
-    from remotely.engines.ray.calls import TaskThread
-
-    thread, blocked, may_end = TaskThread("blocked"), threading.Event(), threading.Event()
-
-    def block() -> None:
-        blocked.set()
-        may_end.wait()
-
-    thread.run(block)
-    blocked.wait()
-
-    thread.close(within_s=0.1)
-
-    may_end.set()
-
-
 def test_waiting_on_the_replies_thread_is_refused() -> None:
-    from remotely.engines.ray.calls import Reply, TaskThread
+    from remotely.engines.ray.calls import Reply
 
     thread, actor = TaskThread("replies"), cast(Any, SimpleNamespace(life=0, host=None))
     reply, refused = Reply(actor, b"", None, thread), threading.Event()
@@ -337,8 +321,8 @@ def test_waiting_on_the_replies_thread_is_refused() -> None:
             reply.wait(CallFuture[None]("a call"), None)
         refused.set()
 
-    thread.run(wait)
-    thread.close(within_s=20)
+    thread.call(wait)
+    thread.finish(within_s=20)
 
     assert refused.is_set()
 
