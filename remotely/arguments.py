@@ -41,7 +41,7 @@ def _is_one_of(value: object, types: tuple[type, ...]) -> bool:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return "did you mean 'cpus'?"; "" if no known name is close."""
-    nearest = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    nearest = difflib.get_close_matches(name, list(known), n=1)
     return f"did you mean {nearest[0]!r}?" if nearest else ""
 
 

@@ -19,7 +19,7 @@ from remotely.machine.shield import RLock
 
 log = logging.getLogger("remotely")
 
-IDLE_S = 5.0  # after which the thread ends; the next task starts another
+LEAVE_AFTER_S = 5.0  # after which the thread ends; the next task starts another
 
 
 class TaskThread:
@@ -68,7 +68,7 @@ class TaskThread:
             self._ident = threading.get_ident()
         while True:
             try:
-                task = self._tasks.get(timeout=IDLE_S if idle_s is None else idle_s)
+                task = self._tasks.get(timeout=LEAVE_AFTER_S if idle_s is None else idle_s)
             except queue.Empty:
                 task = None
             if task is None:

@@ -30,7 +30,7 @@ def test_tasks_run_in_order_on_one_thread_which_ends_after_them() -> None:
 
 
 def test_a_task_after_the_end_of_the_thread_has_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_thread, "IDLE_S", 0.0)
+    monkeypatch.setattr(task_thread, "LEAVE_AFTER_S", 0.0)
     thread, ran = TaskThread("tasks"), list[int]()
     for number in range(2000):  # some come as the thread is about to leave
         thread.call(lambda n=number: ran.append(n))
