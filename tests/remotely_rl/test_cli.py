@@ -418,7 +418,7 @@ def test_ctrl_c_ends_a_run_gracefully(tmp_path: Path) -> None:
     )
     assert training.stdout is not None
     said: list[str] = []
-    while "games)" not in "".join(said):  # a line of progress
+    while not re.search(r"[1-9]\d* games\)", "".join(said)):  # a line of progress
         said.append(training.stdout.readline())
         assert said[-1], "ended too early: " + "".join(said)
     os.killpg(training.pid, signal.SIGINT)  # as a terminal: learner and actors
