@@ -32,9 +32,9 @@ class Handler:
 
 
 @pytest.fixture
-def handle() -> Iterator[Callable[[Callable[..., object]], None]]:
+def handle() -> Iterator[Callable[[Callable[..., object]], object]]:
     before = signal.getsignal(signal.SIGUSR1)
-    yield lambda handler: signal.signal(signal.SIGUSR1, handler)  # type: ignore[func-returns-value]
+    yield lambda handler: signal.signal(signal.SIGUSR1, handler)
     signal.signal(signal.SIGUSR1, before)
 
 
@@ -54,14 +54,14 @@ def strike() -> None:
     "handler", [stop, Handler(), Handler().method, functools.partial(stop_with, Stop)]
 )
 def test_the_error_of_a_handler_is_for_main_however_the_handler_is_written(
-    handle: Callable[[Callable[..., object]], None], handler: Callable[..., object]
+    handle: Callable[[Callable[..., object]], object], handler: Callable[..., object]
 ) -> None:
     handle(handler)
     assert is_for_main(error_of(strike))
 
 
 def test_what_is_raised_from_the_error_of_a_handler_is_for_main(
-    handle: Callable[[Callable[..., object]], None],
+    handle: Callable[[Callable[..., object]], object],
 ) -> None:
     def wrap() -> None:
         try:
@@ -74,7 +74,7 @@ def test_what_is_raised_from_the_error_of_a_handler_is_for_main(
 
 
 def test_an_error_that_follows_the_error_of_a_handler_is_of_the_users_code(
-    handle: Callable[[Callable[..., object]], None],
+    handle: Callable[[Callable[..., object]], object],
 ) -> None:
     def call_later() -> None:
         try:
@@ -98,7 +98,7 @@ def test_only_exits_and_errors_of_handlers_are_for_main_and_only_on_the_main_thr
 
 
 def test_ignoring_errors_lets_those_of_handlers_pass(
-    handle: Callable[[Callable[..., object]], None],
+    handle: Callable[[Callable[..., object]], object],
 ) -> None:
     handle(stop)
     with errors_ignored:

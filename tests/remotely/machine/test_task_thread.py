@@ -18,8 +18,12 @@ from tests.striking import struck_after
 
 def test_tasks_run_in_order_on_one_thread_which_ends_after_them() -> None:
     thread, ran = TaskThread("tasks"), list[tuple[int, int]]()
+
+    def note(number: int) -> None:
+        ran.append((number, threading.get_ident()))
+
     for number in range(50):
-        thread.call(lambda n=number: ran.append((n, threading.get_ident())))
+        thread.call(partial(note, number))
     thread.finish(within_s=20)
     assert [number for number, _ in ran] == [*range(50)]
     assert len({ident for _, ident in ran}) == 1
@@ -33,7 +37,7 @@ def test_a_task_after_the_end_of_the_thread_has_another(monkeypatch: pytest.Monk
     monkeypatch.setattr(task_thread, "LEAVE_AFTER_S", 0.0)
     thread, ran = TaskThread("tasks"), list[int]()
     for number in range(2000):  # some come as the thread is about to leave
-        thread.call(lambda n=number: ran.append(n))
+        thread.call(partial(ran.append, number))
     wait_until(lambda: len(ran) == 2000, "all tasks")
     assert ran == [*range(2000)]
 
@@ -45,7 +49,7 @@ def test_a_task_that_fails_or_exits_does_not_keep_the_next_from_running() -> Non
         raise error
 
     for error in (ValueError, SystemExit, KeyboardInterrupt):
-        thread.call(lambda error=error: fail(error))
+        thread.call(partial(fail, error))
     thread.call(lambda: ran.append(1))
     thread.finish(within_s=20)
     assert ran == [1]
