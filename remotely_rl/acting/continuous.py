@@ -1,6 +1,6 @@
 """ContinuousActor: the actor of SAC and TD3, for Box action spaces."""
 
-from typing import TYPE_CHECKING
+from typing import Protocol, cast
 
 import numpy as np
 import torch
@@ -12,29 +12,35 @@ from remotely_rl.environments.action_spaces import Actions, Composite, Continuou
 from remotely_rl.errors import TrainingError
 from remotely_rl.trees import Tree
 
-if TYPE_CHECKING:
-    from remotely_rl.algorithms import sac, td3
+
+class Explores(Protocol):
+    """What the actor reads of the Configs of SAC and TD3."""
+
+    @property
+    def learn_from(self) -> int: ...
+
+    def draw(self, actions: Actions, policy: Tensor, generator: torch.Generator) -> Tensor: ...
 
 
 class ContinuousActor(Actor):
     """Samples actions from the newest policy; uniformly before `learn_from` steps."""
 
-    config: "sac.Config | td3.Config"
     fills_replay = True
 
     @torch.inference_mode()
     def act(self, player: Player, obs: Tree, last: bool) -> AgentOutput:
         """Draw an action for each observation."""
+        config = cast(Explores, self.config)
         actions, count = player.envs.actions, player.envs.num_envs
         nothing = np.zeros(count, np.float32)
         if last:
             return AgentOutput(np.empty(0), nothing, nothing)
-        if self.env_steps < self.config.learn_from:
+        if self.env_steps < config.learn_from:
             action = player.draw(uniform, torch.empty(count, *actions.shape))
         else:
             policy, _ = self.model(self.tensors(obs))
             action = player.draw(
-                lambda rows, random: self.config.draw(actions, rows, random), policy.cpu()
+                lambda rows, random: config.draw(actions, rows, random), policy.cpu()
             )
         return AgentOutput(action.numpy(), nothing, nothing)
 

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -33,10 +33,6 @@ from remotely_rl.learning.learner import Learner, gpu_lost
 from remotely_rl.supervision.failures import LOST
 from remotely_rl.trees import Tree
 
-if TYPE_CHECKING:
-    from remotely_rl.algorithms import ga3c
-
-
 QUEUED = 1  # trajectories that wait for a trainer; more would become stale
 THREADS = 64  # of the server, for requests and for waiting agents
 
@@ -45,6 +41,28 @@ Record = Callable[[dict[str, float], list[int]], None]
 # Called with the learner, a copy of its model, the lock of the shared parameters, a trajectory, the
 # progress of the schedule, and a Record.
 Update = Callable[[Learner[Any], nn.Module, threading.Lock, Trajectory, float, Record], None]
+
+
+class ServedConfig(Protocol):
+    """What the server reads of the Config of GA3C."""
+
+    @property
+    def predictors(self) -> int: ...
+
+    @property
+    def trainers(self) -> int: ...
+
+    @property
+    def train_rows(self) -> int: ...
+
+    @property
+    def predict_requests(self) -> int: ...
+
+    @property
+    def predict_wait_ms(self) -> float: ...
+
+    @property
+    def learner_threads(self) -> int: ...
 
 
 class Prediction(NamedTuple):
@@ -73,7 +91,7 @@ class Server:
 
     def __init__(
         self,
-        config: "ga3c.Config",
+        config: ServedConfig,
         model: nn.Module,
         actions: Actions,
         update: Update,
@@ -82,7 +100,7 @@ class Server:
         """`scale` is the state of the value scale, for a model that continues another run."""
         torch.set_num_threads(config.learner_threads or 1)
         self.config = config
-        self.learner = Learner(config, model, actions)
+        self.learner = Learner[Any](config, model, actions)
         if scale:
             self.learner.value_scale = type(self.learner.value_scale)(*scale)
         self.progress = 0.0
@@ -212,7 +230,7 @@ class Server:
         self._report.updates.append((metrics, staleness))  # its caller holds the lock
 
 
-def inference_server(config: "ga3c.Config") -> type[Server]:
+def inference_server(config: ServedConfig) -> type[Server]:
     """Return the server's remote class, which batches requests as the config says."""
 
     class InferenceServer(Server):

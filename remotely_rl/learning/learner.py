@@ -33,7 +33,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -243,7 +243,17 @@ def moments(numbers: Tensor, others: AllReduce | None = None) -> Moments:
     return Moments(numbers.numel(), float(numbers.mean()), float(numbers.var(correction=0)))
 
 
-def normalizes_values(config: Common) -> bool:
+class ScaledConfig(Protocol):
+    """What decides how values are scaled."""
+
+    @property
+    def values_in_rewards(self) -> bool: ...
+
+    @property
+    def clips_rewards_at(self) -> float: ...
+
+
+def normalizes_values(config: ScaledConfig) -> bool:
     """Return whether value targets are normalized.
 
     Values of clipped rewards are small already.  Others may be in the hundreds or in the
@@ -253,7 +263,7 @@ def normalizes_values(config: Common) -> bool:
     return not config.clips_rewards_at if asked is None else asked
 
 
-def scale_of(config: Common) -> ValueScale:
+def scale_of(config: ScaledConfig) -> ValueScale:
     """Return the initial scale of values, before any experience."""
     if not normalizes_values(config):
         return ValueScale()

@@ -14,7 +14,7 @@ workers use to act and learn.
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ from remotely_rl.learning.learner import (
     Learner,
     LearningRate,
     Losses,
+    ScaledConfig,
     gae_batch,
     normalizes_values,
     scale_of,
@@ -43,16 +44,39 @@ from remotely_rl.sync.flat import Flat
 from remotely_rl.sync.rule import Rule
 from remotely_rl.trees import Tree
 
-if TYPE_CHECKING:
-    from remotely_rl.algorithms import a3c, n_step_q
-
-    Shared = a3c.Config | n_step_q.Config
-
 # Called with policy [rows, outputs], value [rows], transitions, and the schedule's progress.
 LossesAt = Callable[[Tensor, Tensor, Transitions, float], Losses]
 
 
 REPORTED = ("train/policy_loss", "train/value_loss", "train/entropy")
+
+
+class SharingConfig(ScaledConfig, Protocol):
+    """What is read here of the Configs of A3C and n-step Q."""
+
+    @property
+    def actors(self) -> int: ...
+
+    @property
+    def sync(self) -> str: ...
+
+    @property
+    def optimizer(self) -> str: ...
+
+    @property
+    def learning_rate(self) -> float: ...
+
+    @property
+    def rmsprop_decay(self) -> float: ...
+
+    @property
+    def rmsprop_epsilon(self) -> float: ...
+
+    @property
+    def max_grad_norm(self) -> float: ...
+
+    @property
+    def max_crash_rate(self) -> float: ...
 
 
 class Report(NamedTuple):
@@ -77,7 +101,7 @@ class Broadcast(NamedTuple):
     env_attributes: EnvAttributes = AS_MADE
 
 
-def make_rule(config: "Shared", parameters: Tensor) -> Rule:
+def make_rule(config: SharingConfig, parameters: Tensor) -> Rule:
     """Make the sync rule of a config, around these parameters.
 
     Raises TrainingError for an unknown rule or optimizer.
@@ -85,7 +109,7 @@ def make_rule(config: "Shared", parameters: Tensor) -> Rule:
     return sync.make(config.sync, parameters, config.actors, optimizer_of(config))
 
 
-def unused(config: "Shared") -> dict[str, str]:
+def unused(config: SharingConfig) -> dict[str, str]:
     """Return the fields of the optimizer that have no effect, with the reason."""
     if config.optimizer == "rmsprop":
         return {}
@@ -93,7 +117,7 @@ def unused(config: "Shared") -> dict[str, str]:
     return dict.fromkeys(("rmsprop_decay", "rmsprop_epsilon"), why)
 
 
-def optimizer_of(config: "Shared") -> MakeOptimizer:
+def optimizer_of(config: SharingConfig) -> MakeOptimizer:
     """Return the function that makes the optimizer of the shared parameters."""
     rate = config.learning_rate
     kinds: dict[str, MakeOptimizer] = {
@@ -114,7 +138,7 @@ def optimizer_of(config: "Shared") -> MakeOptimizer:
 class SharedLearner:
     """The shared parameters, which a session saves and restores."""
 
-    def __init__(self, config: "Shared", model: nn.Module):
+    def __init__(self, config: SharingConfig, model: nn.Module):
         self.config = config
         self.flat = Flat(model)
         self.rule = make_rule(config, self.flat.vector)
@@ -186,7 +210,7 @@ class SegmentWork:
 
     def __init__(
         self,
-        config: "Shared",
+        config: SharingConfig,
         actor: Actor,
         losses_at: LossesAt,
         epochs: int = 1,
@@ -197,7 +221,7 @@ class SegmentWork:
         self.actor = actor
         self.progress = 0.0  # of the schedule
         # The same model acts and learns; one vector holds its parameters.
-        self.learner = Learner(config, actor.model, actor.envs.actions)
+        self.learner = Learner[Any](config, actor.model, actor.envs.actions)
         self.flat = Flat(actor.model)
         self._losses_at = losses_at
         self._normalize_advantage = normalize_advantage

@@ -14,7 +14,7 @@ those updates the run is consistent: then checkpoints are written, and the repla
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -33,15 +33,62 @@ from remotely_rl.learning.learner import Learner, annealed
 from remotely_rl.runs.session import Session
 from remotely_rl.trees import Tree
 
-if TYPE_CHECKING:
-    from remotely_rl.algorithms import dqn, sac, td3
-
-    ReplayConfig = dqn.Config | sac.Config | td3.Config
-
 FOLDER = "replay"  # in the run folder
 
 RATE_IS_FOR = 128  # rows per batch; see `rate_rule`
 RATE_FOLLOWS = f"batch_size / {RATE_IS_FOR}"
+
+
+class ReplayConfig(Protocol):
+    """What is read here of the Configs of the DQN family, SAC and TD3."""
+
+    @property
+    def actors(self) -> int: ...
+
+    @property
+    def rows_per_actor(self) -> int: ...
+
+    @property
+    def rollout_steps(self) -> int: ...
+
+    @property
+    def frame_stack(self) -> int | None: ...
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def clips_rewards_at(self) -> float: ...
+
+    @property
+    def overlap(self) -> bool: ...
+
+    @property
+    def gamma(self) -> float: ...
+
+    @property
+    def n_step(self) -> int: ...
+
+    @property
+    def replay_rows(self) -> int: ...
+
+    @property
+    def replay_ratio(self) -> float: ...
+
+    @property
+    def learn_from(self) -> int: ...
+
+    @property
+    def batch_size(self) -> int: ...
+
+    @property
+    def save_replay(self) -> bool: ...
+
+    @property
+    def prioritized_alpha(self) -> float: ...
+
+    @property
+    def prioritized_beta(self) -> float: ...
 
 
 class Steps(NamedTuple):
@@ -94,7 +141,7 @@ class RunReplay:
         session.keep_replay(self)
 
     @property
-    def _config(self) -> "ReplayConfig":
+    def _config(self) -> ReplayConfig:
         """The current config, which hooks may change."""
         config: ReplayConfig = self._session.learner.config
         return config
@@ -253,20 +300,20 @@ def updates_per_step(updates: float) -> str:
     return f"{text} (replay_ratio / batch_size)"
 
 
-def check(config: "ReplayConfig") -> None:
+def check(config: ReplayConfig) -> None:
     """Raise TrainingError for an invalid ratio."""
     if config.replay_ratio == 0:
         raise TrainingError("replay_ratio must be more than 0: at 0 nothing would be learnt")
 
 
-def unused(config: "ReplayConfig") -> dict[str, str]:
+def unused(config: ReplayConfig) -> dict[str, str]:
     """Return the fields that have no effect, each with the reason."""
     if config.prioritized_alpha:
         return {}
     return {"prioritized_beta": "prioritized_alpha is 0"}
 
 
-def check_saved(config: "ReplayConfig", run: Path) -> None:
+def check_saved(config: ReplayConfig, run: Path) -> None:
     """Raise TrainingError if the replay saved in a run folder does not fit the config."""
     folder = run / FOLDER
     if not Replay.is_saved(folder):
@@ -280,7 +327,7 @@ def check_saved(config: "ReplayConfig", run: Path) -> None:
         )
 
 
-def check_sizes(config: "ReplayConfig", n_step: int) -> None:
+def check_sizes(config: ReplayConfig, n_step: int) -> None:
     """Raise TrainingError for inconsistent sizes."""
     if config.learn_from > config.replay_rows:
         raise TrainingError(

@@ -5,7 +5,7 @@ All functions restore the learner if the run is resumed, and divide the cores of
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, Self
 
 import torch
 from torch import nn
@@ -21,14 +21,36 @@ from remotely_rl.acting.stream import Stream
 from remotely_rl.config import learners_of, sampling_of
 from remotely_rl.learning import threads
 from remotely_rl.learning.parameter_server import ParameterServer, Worker
-from remotely_rl.learning.sharing import SegmentWork, SharedLearner
+from remotely_rl.learning.sharing import SegmentWork, SharedLearner, SharingConfig
 from remotely_rl.runs.central import CentralActor
 from remotely_rl.runs.session import Session
 
-if TYPE_CHECKING:
-    from remotely_rl.algorithms import a3c, appo, impala, n_step_q
-
 MakeWork = Callable[[Any, nn.Module, int], SegmentWork]
+
+
+class StreamConfig(Protocol):
+    """What `stream` reads of the Configs of IMPALA and APPO."""
+
+    @property
+    def actors(self) -> int: ...
+
+    @property
+    def batch_trajectories(self) -> int: ...
+
+    @property
+    def ahead(self) -> int: ...
+
+
+class WorkersConfig(SharingConfig, Protocol):
+    """What `workers` reads of the Configs of A3C and n-step Q."""
+
+    @property
+    def accumulate(self) -> int: ...
+
+    @property
+    def rows_per_actor(self) -> int: ...
+
+    def of_actor(self, index: int) -> Self: ...
 
 
 def rounds(session: Session[Any], kind: type[Actor] = Actor, arrivals: bool = False) -> Rounds:
@@ -58,7 +80,7 @@ def rounds(session: Session[Any], kind: type[Actor] = Actor, arrivals: bool = Fa
 
 def stream(session: Session[Any]) -> Stream[Rollout]:
     """Start actors that never wait.  The learner uses the cores that they leave, at least one."""
-    config: impala.Config | appo.Config = session.learner.config
+    config: StreamConfig = session.learner.config
     learners = learners_of(config)
     _set_threads(max(1, threads.beside(config.actors * learners) // learners), session)
     actors = _actors(session, Actor, getattr(config, "arrivals", False))
@@ -74,7 +96,7 @@ def workers(session: Session[Any], make_work: MakeWork) -> tuple[SharedLearner, 
     Each calls `make_work(config, model, seed)` in its process.  Returns the learner, which holds
     the rule, and the server, which receives the pushes.
     """
-    config: a3c.Config | n_step_q.Config = session.learner.config
+    config: WorkersConfig = session.learner.config
     # On the CPU even if there is a GPU: pushes and parameters are sent and received there.
     learner = SharedLearner(config, networks.copy_to_cpu(session.learner.model))
     learner.scale = session.learner.value_scale  # of a model of another run

@@ -381,3 +381,21 @@ def test_a_time_constant_has_one_meaning() -> None:
                 if name.endswith("_S"):
                     places.setdefault(name, []).append(stem)
     assert {name: stems for name, stems in places.items() if len(stems) > 1} == {}
+
+
+def test_modules_are_named_by_strings_only_where_a_process_starts() -> None:
+    """The linter of imports does not see these.  The servant names files that tracebacks omit."""
+    named = {
+        (stem, node.value.removeprefix("remotely."))
+        for stem in FILES
+        for node in ast.walk(tree_of(stem))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if node.value.removeprefix("remotely.") in FILES and node.value.startswith("remotely.")
+        if stem != "actor.servant"
+    }
+    assert named == {
+        ("engines.ray.host", "actor.hosted"),
+        ("pools.registration", "pools.joblib_backend"),  # once joblib is imported
+        ("worker.spawner", "actor.startup"),
+        ("worker.spawner", "actor.zygote"),
+    }

@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 import psutil
@@ -32,13 +32,11 @@ from remotely.protocol.lease import DRAIN_S
 from remotely.reporting.cluster_status import ActorStatus, ClientStatus
 from remotely.values import codec
 
-if TYPE_CHECKING:
-    from remotely.actor.hosted import Hosted
-
 CONTROL, WAITS = "control", "waits"  # the concurrency groups
 HOST_LOOK_S = 1.0  # interval of the checks of the memory, and of the object's creation
 CALLS_AT_ONCE = 1_000_000  # in the event loop of an AsyncHost; the servant limits how many run
-# Imported by name, because it imports the code that runs users' methods, a layer above the engines.
+# The code of the process that Ray starts, by name: as a worker names that of the processes that it
+# starts (`daemons.module_command`).  It runs users' methods, a layer above the engines.
 HOSTED = "remotely.actor.hosted"
 
 ROUTE_BYTES = 8
@@ -108,6 +106,26 @@ class State(NamedTuple):
     is_leaving: bool  # whether it was asked to end
 
 
+class Hosting(Protocol):
+    """The servant of a host: `actor.hosted.Hosted`."""
+
+    is_closing: bool
+
+    def take(
+        self, route: bytes, frames: Frames, entries: Entries, names: Sequence[str]
+    ) -> None: ...
+
+    def cancel(self, route: bytes, call_id: int) -> bool: ...
+
+    def stop(self) -> None: ...
+
+    def end_if_stopped(self) -> None: ...
+
+    def is_made(self) -> bool: ...
+
+    def state(self) -> dict[str, Any]: ...
+
+
 # --- the hosts ------------------------------------------------------------------------------------
 
 
@@ -128,7 +146,7 @@ class Host:
 
     def __init__(self, name: str, made_within_s: float) -> None:
         self._name = name
-        self._hosted: Hosted | None = None
+        self._hosted: Hosting | None = None
         self._birth: Birth | None = None
         self._is_leaving = False
         self._over = threading.Event()  # the object has been released
