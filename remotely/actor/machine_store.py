@@ -38,7 +38,7 @@ from remotely.transport.bulk import ValueGone
 from remotely.transport.connection_pool import ConnectionPool
 from remotely.transport.line import Line
 from remotely.transport.listening import nearest
-from remotely.values import arena, payload
+from remotely.values import arena, borrowing, payload
 from remotely.values.arena import Arena, ArenaAddress, Loan, StoredValue
 from remotely.values.codec import Encoded
 from remotely.values.in_transit import InTransit
@@ -135,7 +135,7 @@ class MachineStore:
                 why = f"a large argument was lost before the call ran: {error}"
                 raise WorkerLost(why, may_have_run=False) from None
         lost: type[ActorDied | WorkerLost]
-        memory = memoryview(bytearray(wanted.nbytes))
+        memory = borrowing.new_memory(wanted.nbytes)
         try:
             bulk.fetch(wanted.store, wanted.value, memory)
             return wanted.cut(memory)
@@ -193,7 +193,8 @@ class MachineStore:
         if not is_last or self._kept.pop(name, None) is None:
             return kept.parcel.cut(kept.memory.memory_of(kept.placed))
         self._withdraw(name)
-        return kept.parcel.cut(kept.memory.keep(kept.placed))
+        (memory,) = kept.memory.pin(kept.placed)  # freed when the reply has been sent
+        return kept.parcel.cut(memory)
 
     def waiting(self, now: float) -> list[bytes]:
         """Return the routes of callers that have not fetched a result for a while."""

@@ -18,7 +18,7 @@ from remotely.actor.servant import RoutedReply
 from remotely.errors import WorkerLost
 from remotely.protocol import control, wire
 from remotely.protocol.wire import Kind, Message
-from remotely.values import arena, borrowing, codec, in_transit
+from remotely.values import arena, codec, forks, in_transit
 from remotely.values.arena import SHARE_FROM_BYTES, ArenaAddress
 from remotely.values.payload import (
     SEND_FROM_BYTES,
@@ -133,7 +133,7 @@ class Payloads:
     def tidy(self) -> None:
         """Forget clients that have ended, and reclaim what they held."""
         arena.tidy()
-        borrowing.tidy()
+        forks.tidy()
         in_transit.tidy(time.monotonic())
         for route, peer in list(self._peers.items()):
             if not peer.alive():

@@ -58,7 +58,9 @@ def main() -> None:
     # An OpenBLAS that starts threads at import would make this process unfit to fork.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     import remotely.actor.startup  # noqa: F401, PLC0415 - every actor needs it
+    from remotely.values import arena  # noqa: PLC0415 - likewise
 
+    arena.default_bytes()  # actors inherit it
     fd, folder, worker = sys.argv[1:]
     Zygote(socket.socket(fileno=int(fd)), folder, worker).serve()
 

@@ -45,7 +45,7 @@ from remotely.transport.keys import KeyPair
 from remotely.transport.listening import nearest
 from remotely.transport.loop import Loop
 from remotely.transport.sockets import Reconnect
-from remotely.values import arena
+from remotely.values import borrowing
 from remotely.values.codec import Encoded
 from remotely.values.payload import (
     SEND_FROM_BYTES,
@@ -132,9 +132,7 @@ class Stores:
             raise ConnectionRefusedError("its store is unreachable")
         assert wanted.store is not None
         address, value = wanted.store, wanted.value
-        ours = arena.ours()
-        placed = ours.reserve(wanted.nbytes) if ours else None
-        memory = ours.keep(placed) if ours and placed else memoryview(bytearray(wanted.nbytes))
+        memory = borrowing.new_memory(wanted.nbytes)
 
         def pull(start: int, nbytes: int) -> None:
             stripe = memory[start : start + nbytes]

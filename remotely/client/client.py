@@ -44,7 +44,7 @@ from remotely.reporting.cluster_status import ClusterStatus, cluster_status
 from remotely.transport import key_files
 from remotely.transport.keys import MemberKey
 from remotely.transport.listening import reach
-from remotely.values import arena, borrowing, codec
+from remotely.values import arena, codec, forks
 from remotely.values.owned import NOTHING, own
 from remotely.values.shipping import Shipment
 from remotely.values.unpicklable import PartNames
@@ -104,7 +104,7 @@ class Client:
         )
         self._actors = Actors(self, shared, self._channels, calls, shipment)
         loop.every(arena.TIDY_EVERY_S, arena.tidy)
-        loop.every(arena.TIDY_EVERY_S, borrowing.tidy)
+        loop.every(arena.TIDY_EVERY_S, forks.tidy)
         loop.every(RECOVER_EVERY_S, self._channels.recover)
         callbacks.lend(loop)
         try:

@@ -5,6 +5,7 @@ from typing import Any
 from remotely.futures.reference import Put
 from remotely.protocol.control import StoreAddress
 from remotely.values import codec, in_transit, references
+from remotely.values.borrowing import new_memory
 from remotely.values.owned import Owned
 from remotely.values.payload import SEND_FROM_BYTES, Transfer
 from remotely.values.references import InStore
@@ -26,7 +27,11 @@ class Ref(Put):
 
     def get(self) -> Any:
         """Return a new copy of the value."""
-        return codec.decode(self.value.payload, [bytearray(b) for b in self.value.buffers])
+        copies = []
+        for buffer in self.value.buffers:
+            copies.append(memory := new_memory(buffer.nbytes))
+            memory[:] = buffer
+        return codec.decode(self.value.payload, copies)
 
     def entry_at(self, store: StoreAddress | None) -> "Ref | InStore":
         """Return what stands for the value in a message to an actor on the store's machine."""

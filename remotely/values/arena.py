@@ -2,12 +2,15 @@
 
 The table at its start has one byte for each loan, its slot:
 
-    0         LENT        the lender has copied a value into a block, and sends a Loan in its place
-    LENT      RELEASED    the borrower's last view of the block is gone (borrowing.py); it sends no
-                          message
-    RELEASED  0           the lender has noticed, as it needed room or in its check each second.
-                          The slot is free, and the block too if no other loan of it is left
-    LENT      0           the borrower has ended, or never received the message
+    0         LENT      the lender has copied a value into a block, and sends a Loan in its place
+    LENT      OPENED    the borrower has views of the block
+    LENT,     RELEASED  the borrower does not want it, or its last view of the block is gone
+     OPENED             (borrowing.py); it sends no message
+    RELEASED  0         the lender has noticed, as it needed room or in its check each second.  The
+                        slot is free, and the block too if no other loan of it is left
+    LENT,     0         the borrower has ended
+     OPENED
+    LENT      0         the message was not sent, or its connection has ended before it was received
 
 Each byte has one writer at a time: the lender until the loan is sent, then the borrower until it
 writes RELEASED.  If several processes borrow a block (a group's call, a ref), each maps it
@@ -27,9 +30,9 @@ import mmap
 import os
 import secrets
 import time
-import weakref
 from collections import deque
 from collections.abc import Sequence
+from functools import cache, partial
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -37,6 +40,7 @@ import msgspec
 from remotely.machine import memory_file, this_machine
 from remotely.machine.shield import RLock
 from remotely.protocol.resources import format_bytes, parse_memory
+from remotely.values import forks
 from remotely.values.blocks import GRANULE, Blocks
 from remotely.values.codec import Encoded
 
@@ -45,12 +49,13 @@ log = logging.getLogger("remotely")
 SUPPORTED = memory_file.SUPPORTED and hasattr(os, "pidfd_open")
 SHARE_FROM_BYTES = 1 << 14  # a smaller value is as fast through the socket
 SLOTS = 1 << 16  # loans at a time
+TABLE_BYTES = -(-SLOTS // GRANULE) * GRANULE
 ALIGNMENT = 64  # of each buffer within its block, as numpy and torch prefer
 TIDY_EVERY_S = 1.0
 IDLE_S = 10.0  # without a new value, after which unused memory returns to the operating system
 VARIABLE = "REMOTELY_ARENA"  # bytes, or "2GiB"; 0 sends all values by socket
 
-LENT, RELEASED = 1, 2  # see above
+LENT, RELEASED, OPENED = 1, 2, 3  # see above
 _RELEASED = bytes([RELEASED])
 
 
@@ -110,14 +115,12 @@ class Arena:
     """The memory that one process lends.  Any thread may use it."""
 
     def __init__(self, nbytes: int) -> None:
-        table_bytes = -(-SLOTS // GRANULE) * GRANULE
-        self._nbytes = max(nbytes // GRANULE * GRANULE, table_bytes + GRANULE)
+        self._nbytes = max(nbytes // GRANULE * GRANULE, TABLE_BYTES + GRANULE)
         self._fd = memory_file.create(file_name(os.getpid()), self._nbytes)
         self._map = mmap.mmap(self._fd, self._nbytes)
         self._memory = memoryview(self._map)
-        self._start = table_bytes
-        self._blocks = Blocks(self._nbytes - table_bytes)
-        self._free_slots = list(range(SLOTS - 1, -1, -1))
+        self._blocks = Blocks(self._nbytes - TABLE_BYTES)
+        self._free_slots: list[int] = []  # of those that were used
         self._top = 0  # slots from here on were never used
         self._lent: dict[int, tuple[Block, Borrower]] = {}  # by slot
         self._pinned: dict[int, tuple[Block, int]] = {}  # pieces of refs, by the id of their owner
@@ -171,19 +174,18 @@ class Arena:
         Without `private` the borrower writes into the block itself, so it must be the only one.
         """
         with self._lock:
-            if len(self._free_slots) < len(placed.blocks):
+            if not self._has_slots(len(placed.blocks)):
                 self._reclaim()
-                if len(self._free_slots) < len(placed.blocks):
+                if not self._has_slots(len(placed.blocks)):
                     return None
             lent = []
             for i, block in enumerate(placed.blocks):
-                slot = self._free_slots.pop()
-                self._top = max(self._top, slot + 1)
+                slot = self._free_slots.pop() if self._free_slots else self._new_slot()
                 self._map[slot] = LENT
                 self._lent[slot] = block, borrower
                 block.holders += 1
                 own = i == 0 and placed.has_own and not private
-                lent.append((slot, self._start + block.offset, block.nbytes, not own))
+                lent.append((slot, TABLE_BYTES + block.offset, block.nbytes, not own))
         return Loan(self.address.lender, lent, placed.pieces, placed.has_payload)
 
     def reserve(self, nbytes: int) -> StoredValue | None:
@@ -199,29 +201,31 @@ class Arena:
     def memory_of(self, placed: StoredValue) -> memoryview:
         """Return the memory of a reserved value, which is valid until the value is released."""
         (block,) = placed.blocks
-        begin = self._start + block.offset
+        begin = TABLE_BYTES + block.offset
         return self._memory[begin : begin + block.nbytes]
 
-    def keep(self, placed: StoredValue) -> memoryview:
-        """Return the memory of a reserved value, and release the value with its last view."""
-        (block,) = placed.blocks
-        owner = self._part(block, 0, block.nbytes)
-        weakref.finalize(owner, self.release, placed).atexit = False
-        return memoryview(owner).cast("B")
-
     def is_lent(self, placed: StoredValue, loan: Loan) -> bool:
-        """Tell whether the borrower of a reserved value still has it."""
+        """Tell whether the borrower of a reserved value has it, or may receive it yet."""
         (slot, *_), *_ = loan.blocks
         with self._lock:
             lent = self._lent.get(slot)  # another loan may have the slot by now
-            return lent is not None and lent[0] in placed.blocks and self._map[slot] == LENT
+            is_same = lent is not None and lent[0] in placed.blocks
+            return is_same and self._map[slot] in (LENT, OPENED)
+
+    def end_unopened(self, borrower: Borrower) -> None:
+        """End the loans that a borrower has not opened, and cannot receive any more."""
+        with self._lock:
+            mine = [slot for slot, (_, other) in self._lent.items() if other is borrower]
+            for slot in mine:
+                if self._map[slot] == LENT:
+                    self._end_loan(slot)
 
     def take_back(self, loan: Loan) -> None:
         """Undo a loan that did not reach its borrower."""
         with self._lock:
             for slot, offset, *_ in loan.blocks:
                 lent = self._lent.get(slot)  # another loan may have the slot by now
-                if lent is not None and self._start + lent[0].offset == offset:
+                if lent is not None and TABLE_BYTES + lent[0].offset == offset:
                     self._end_loan(slot)
 
     def release(self, placed: StoredValue) -> None:
@@ -245,15 +249,18 @@ class Arena:
             views.append(memoryview(owner).cast("B"))
         left = [id(view.obj) for view in views]
 
-        def unpin(key: int) -> None:
-            del self._pinned[key]
+        def release(key: int) -> None:
             left.remove(key)
             if not left:
                 self.release(placed)
 
-        for view in views:
-            weakref.finalize(view.obj, unpin, id(view.obj)).atexit = False
+        for key, view in zip([*left], views, strict=True):
+            forks.hold(view.obj, partial(release, key), partial(self._pinned.pop, key))
         return views
+
+    def pinned_bytes(self, encoded: Encoded) -> int:
+        """Return the size of a value's buffers that are pinned."""
+        return sum(b.nbytes for b in encoded.buffers if id(b.obj) in self._pinned)
 
     def tidy(self) -> None:
         """Called each second or so: end the loans of dead borrowers, and trim when idle.
@@ -275,7 +282,7 @@ class Arena:
             self._end_loans_of_dead_borrowers()
             self._has_untrimmed = False
             for start, end in self._blocks.gaps():
-                self._map.madvise(mmap.MADV_REMOVE, self._start + start, end - start)
+                self._map.madvise(mmap.MADV_REMOVE, TABLE_BYTES + start, end - start)
 
     @property
     def lent_bytes(self) -> int:
@@ -284,9 +291,16 @@ class Arena:
             self._reclaim()
             return self._blocks.taken_bytes
 
+    def _has_slots(self, count: int) -> bool:
+        return SLOTS - self._top + len(self._free_slots) >= count
+
+    def _new_slot(self) -> int:
+        self._top += 1
+        return self._top - 1
+
     def _part(self, block: Block, start: int, nbytes: int) -> Any:
         """Return a weakly referenceable object over part of a block."""
-        begin = self._start + block.offset + start
+        begin = TABLE_BYTES + block.offset + start
         return (ctypes.c_ubyte * nbytes).from_buffer(self._map, begin)
 
     def _take(self, nbytes: int) -> Block | None:
@@ -304,7 +318,7 @@ class Arena:
     def _write(
         self, block: Block, pieces: Sequence[bytes | memoryview], buffers: list[memoryview]
     ) -> None:
-        begin = at = self._start + block.offset
+        begin = at = TABLE_BYTES + block.offset
         for piece in pieces:
             self._memory[at : at + len(piece)] = piece
             at += len(piece)
@@ -366,7 +380,7 @@ def ours() -> Arena | None:
             try:
                 nbytes = size_wanted()
             except ValueError as error:
-                nbytes = this_machine.memory() // 2
+                nbytes = default_bytes()
                 if _ours is None:
                     log.warning("%s. Using half of this machine's memory", error)
             if nbytes and _ours is None:
@@ -381,12 +395,21 @@ def size_wanted() -> int:
     """Return how much memory a process may lend.  Raises ValueError if VARIABLE is wrong."""
     text = os.environ.get(VARIABLE, "")
     try:
-        return parse_memory(text or this_machine.memory() // 2)
+        return parse_memory(text) if text else default_bytes()
     except ValueError:
         raise ValueError(
             f"{VARIABLE}={text!r} is not an amount of memory: write a number of bytes, "
             '"512MB", "2GiB", or 0 for none'
         ) from None
+
+
+@cache
+def default_bytes() -> int:
+    """Return half of this machine's memory.
+
+    It takes 0.6 ms to find out, so a zygote does that for its actors.
+    """
+    return this_machine.memory() // 2
 
 
 def file_name(pid: int) -> str:

@@ -22,6 +22,7 @@ from remotely.worker.reaper import Child
 
 CHECK_EVERY_S = 0.2  # while any actor has a limit; an actor may allocate a GiB in that time
 PAUSE = 20  # times the duration of the last walk
+BLOCK_BYTES = 512  # man 2 stat, st_blocks
 
 
 class MemoryLimit:
@@ -71,21 +72,29 @@ def resident(pid: int) -> int:
 def own(pid: int) -> int:
     """Return how many bytes count as its own.  Raises OSError if it is gone."""
     counted = b"Pss:"
-    total = 0
+    total = _arena_of(pid) >> 10
     with Path(f"/proc/{pid}/smaps").open("rb") as lines:  # see man 5 proc
         for line in lines:
             if line.startswith(counted):
                 total += int(line.split()[1])
             elif line[0] in _HEXADECIMAL:  # the header of the next mapping
-                counted = _counted(line, pid)
+                counted = _counted(line)
     return total << 10
 
 
 _HEXADECIMAL = b"0123456789abcdef"
 
 
-def _counted(head: bytes, pid: int) -> bytes:
+def _counted(head: bytes) -> bytes:
     """Return the field of smaps that counts for a mapping with this header."""
-    if b"/memfd:remotely-" not in head:
-        return b"Pss:"
-    return b"Rss:" if b"/memfd:%s " % file_name(pid).encode() in head else b"Anonymous:"
+    return b"Anonymous:" if b"/memfd:remotely-" in head else b"Pss:"
+
+
+def _arena_of(pid: int) -> int:
+    """Return the allocated size of its arena, which it may have mapped twice (borrowing.py)."""
+    wanted = f"/memfd:{file_name(pid)} (deleted)"
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if str(fd.readlink()) == wanted:
+                return fd.stat().st_blocks * BLOCK_BYTES
+    return 0

@@ -1,6 +1,9 @@
 """Lent values arrive unchanged, and their memory is reclaimed when the reader has released them."""
 
+import contextlib
 import gc
+import itertools
+import mmap
 import os
 import subprocess
 import sys
@@ -13,7 +16,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from remotely.values import borrowing, codec
+from remotely.values import codec, forks
 from remotely.values.arena import SHARE_FROM_BYTES, Arena, ArenaAddress, Loan
 from remotely.values.blocks import GRANULE
 from remotely.values.borrowing import Lender
@@ -183,6 +186,20 @@ def test_an_unread_loan_can_be_declined_or_taken_back(arena: Arena) -> None:
     assert arena.lent_bytes == 0
 
 
+def test_only_loans_that_were_not_opened_end_with_their_connection(arena: Arena) -> None:
+    reader, other = Reader(), Reader()
+    opened = lend(arena, np.ones(LARGE), reader=reader)
+    got = read(Lender(arena.address), opened, codec.encode(np.ones(LARGE)))
+    lend(arena, np.zeros(LARGE), reader=reader)
+    arena.end_unopened(reader)
+    assert arena.lent_bytes == opened.blocks[0][2] // GRANULE * GRANULE
+    lend(arena, np.zeros(LARGE), reader=other)
+    arena.end_unopened(reader)
+    del got
+    gc.collect()
+    assert arena.lent_bytes == opened.blocks[0][2] // GRANULE * GRANULE, "the other one's"
+
+
 def test_taking_back_a_stale_loan_does_not_end_the_next_loan_of_its_slot(arena: Arena) -> None:
     reader = Reader()
     stale = lend(arena, np.zeros(LARGE), reader=reader)
@@ -275,7 +292,7 @@ def test_a_forked_child_can_read_what_its_parent_has_dropped(arena: Arena, priva
     got.clear()
     overwrite(arena)
     assert child.end() == 1
-    borrowing.tidy()
+    forks.tidy()
     assert arena.lent_bytes == 0
 
 
@@ -293,14 +310,14 @@ def test_a_grandchild_can_read_what_its_ancestor_has_dropped(arena: Arena) -> No
 
     Child(orphan).end()
     got.clear()
-    borrowing.tidy()
+    forks.tidy()
     overwrite(arena)
     assert arena.lent_bytes > 0
     os.write(tell, b".")
     assert os.read(result, 9) == b"same"
 
     def is_back() -> bool:
-        borrowing.tidy()
+        forks.tidy()
         return arena.lent_bytes == 0
 
     wait_until(is_back, "the orphan has ended")
@@ -323,9 +340,35 @@ def test_a_fork_and_its_parent_do_not_see_each_others_writes(arena: Arena, priva
     assert child.end() == 1, "as at the fork"
     assert held[0][:3].tolist() == [1, 7, 0]
     held.clear()
-    borrowing.tidy()
+    forks.tidy()
     later = np.arange(LARGE)
     assert (crossed(arena, later, private) == later).all(), "no page from before is left"
+
+
+def test_a_fork_at_the_limit_of_mappings_is_private_too(arena: Arena) -> None:
+    got = crossed(arena, np.zeros(LARGE))
+    mappings = []
+    with contextlib.suppress(OSError):
+        for number in itertools.count():  # neighbours that are alike would be one mapping
+            access = mmap.PROT_READ | (mmap.PROT_WRITE if number % 2 else 0)
+            mappings.append(mmap.mmap(-1, mmap.PAGESIZE, prot=access))
+    child = Child(lambda: int(got[0]))
+    mappings.clear()
+    got[:] = 7
+    assert child.end() == 0
+
+
+def test_a_process_that_cannot_make_its_memory_private_says_so(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("no memory")
+
+    monkeypatch.setattr(forks, "make_private", refuse)
+    got = crossed(arena, np.zeros(LARGE))
+    Child(lambda: 0).end()
+    assert "Copy them before you fork" in caplog.text
+    del got
 
 
 def test_a_value_borrowed_after_a_fork_does_not_wait_for_the_child(arena: Arena) -> None:
@@ -337,7 +380,7 @@ def test_a_value_borrowed_after_a_fork_does_not_wait_for_the_child(arena: Arena)
 
 
 def test_many_forks_leave_nothing(arena: Arena) -> None:
-    borrowing.tidy()  # other tests have forked too
+    forks.tidy()  # other tests have forked too
     lender = Lender(arena.address)
     descriptors = len(os.listdir("/proc/self/fd"))
     for number in range(6):
@@ -345,7 +388,7 @@ def test_many_forks_leave_nothing(arena: Arena) -> None:
         child = Child(lambda: 0)
         del got
         assert child.end() == 0
-    borrowing.tidy()
+    forks.tidy()
     assert arena.lent_bytes == 0
     assert len(os.listdir("/proc/self/fd")) == descriptors
 
