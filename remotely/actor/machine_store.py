@@ -42,7 +42,7 @@ from remotely.values import arena, borrowing, payload
 from remotely.values.arena import Arena, ArenaAddress, Loan, StoredValue
 from remotely.values.codec import Encoded
 from remotely.values.in_transit import InTransit
-from remotely.values.payload import MemoryPeer, Parcel, Unpacked
+from remotely.values.payload import OpenedProcess, Parcel, Unpacked
 
 T = TypeVar("T")
 
@@ -88,7 +88,7 @@ class _Kept:
     memory: Arena
     placed: StoredValue
     loan: Loan
-    reader: MemoryPeer  # the store
+    reader: OpenedProcess  # the store
     route: bytes
     needs: Sequence[InTransit]
     since: float
@@ -104,7 +104,7 @@ class MachineStore:
         self._lock = threading.Lock()
         self._asking = threading.Lock()
         self._connections: ConnectionPool[None, _Connection] = ConnectionPool(self._connect)
-        self._peer: MemoryPeer | None = None  # the store
+        self._peer: OpenedProcess | None = None  # the store
         self._kept: dict[bytes, _Kept] = {}
         self._none_until = 0.0
 
@@ -227,15 +227,15 @@ class MachineStore:
             if is_over and self._kept.pop(name, None) is not None:  # 3
                 kept.memory.release(kept.placed)
 
-    def _reader(self, connection: _Connection) -> MemoryPeer:
+    def _reader(self, connection: _Connection) -> OpenedProcess:
         """Return the store as a reader of this actor's arena.  Raises NoStore."""
         with self._lock:
             if self._peer is None or self._peer.lender.address != connection.arena:
                 try:
-                    peer = MemoryPeer(connection.arena)
+                    peer = OpenedProcess(connection.arena)
+                    peer.watch()
                 except OSError as error:
                     raise NoStore(f"its memory cannot be opened: {error}") from None
-                peer.reads = True
                 self._peer = peer
             return self._peer
 

@@ -1,9 +1,10 @@
 """The values of an actor's messages: in the frames, in shared memory, or in the store.
 
-A client on the same machine and the actor exchange large values through shared memory once each
-has opened the other's arena (values/payload.py).  Large values from a client on another machine
-are in the store of this machine, and so are large results for that client if it has announced that
-it fetches them there (machine_store.py).  Every other value is in the message itself.
+What a client can read is part of its connection, and is the first thing that it says on it (READS,
+values/payload.py).  A client on the same machine and the actor open each other's arena, and lend
+large values.  Large values from a client on another machine are in the store of this machine, and
+so are large results for that client if it fetches them there (machine_store.py).  Every other value
+is in the message itself.
 
 Nothing tells an actor that a connection has ended, and a client may open one after the other.  So
 each of those that are remembered here is tried at growing intervals, and forgotten with its end.
@@ -11,6 +12,7 @@ each of those that are remembered here is tried at growing intervals, and forgot
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from remotely.actor.machine_store import MachineStore
@@ -22,14 +24,31 @@ from remotely.values import arena, codec, forks, in_transit
 from remotely.values.arena import SHARE_FROM_BYTES, ArenaAddress
 from remotely.values.payload import (
     SEND_FROM_BYTES,
+    Invitation,
     MemoryPeer,
+    OpenedProcess,
     OutgoingValue,
+    Reads,
     Unpacked,
     decline,
     unpack,
 )
 
-ROUTE_CHECK_S = 60.0  # a connection of which something is remembered; then after twice the time
+ROUTE_CHECK_S = 60.0  # a connection that is remembered; then after twice the time
+
+
+@dataclass(slots=True)
+class _Client:
+    """What is remembered of a client's connection.
+
+    memory   the process of the client, if each has opened the other's arena, or is about to
+    fetches  whether it fetches large results from the store of this machine
+    """
+
+    memory: MemoryPeer | None
+    fetches: bool
+    since: float
+    check_at: float
 
 
 class Payloads:
@@ -37,14 +56,10 @@ class Payloads:
 
     def __init__(self, actor: str, store: MachineStore) -> None:
         self._actor = actor
-        self._peers: dict[bytes, MemoryPeer] = {}  # by route
         self._store = store
-        self._fetch: set[bytes] = set()  # routes of clients that fetch large results
-        self._checks: dict[bytes, tuple[float, float]] = {}  # by route: known since, next check
+        self._clients: dict[bytes, _Client] = {}  # by route
         self.handlers: Mapping[Kind, Callable[[bytes, Message], object]] = {
-            Kind.OPEN: self.open_memory,
-            Kind.OPENED: self.memory_is_open,
-            Kind.STORE: self.use_store,
+            Kind.READS: self.meet,
             Kind.WHOLE: self.whole,
         }
 
@@ -54,11 +69,11 @@ class Payloads:
 
     def unpack(self, route: bytes, message: Message) -> Unpacked:
         """Return the pickle and the buffers of that value."""
-        return unpack(message, self._peers.get(route), self._store.fetch_argument)
+        return unpack(message, self._memory_of(route), self._store.fetch_argument)
 
     def decline(self, route: bytes, message: Message) -> None:
         """Release the value of a message that will not be decoded."""
-        decline(message, self._peers.get(route))
+        decline(message, self._memory_of(route))
 
     def returned(self, route: bytes, message: Message, value: object) -> RoutedReply:
         """Return the reply that carries a result.  Raises NotPicklable."""
@@ -67,41 +82,46 @@ class Payloads:
         if encoded.nbytes < SHARE_FROM_BYTES:
             frames = wire.encode(Kind.RESULT, message.call_id, "", encoded.pieces, encoded.buffers)
             return RoutedReply(route, frames, is_small=len(frames) == 1)
-        if encoded.nbytes >= SEND_FROM_BYTES and route in self._fetch:
+        client = self._clients.get(route)
+        if encoded.nbytes >= SEND_FROM_BYTES and client is not None and client.fetches:
             parcel = self._store.offer(encoded, route, f"{self._actor}.{message.name}")
             if parcel is not None:
                 frames = OutgoingValue(encoded).message(Kind.RESULT, message.call_id, "", parcel)
                 return RoutedReply(route, frames)
         outgoing = OutgoingValue(encoded)
-        loan = outgoing.lend(self._peers.get(route))
+        loan = outgoing.lend(None if client is None else client.memory)
         frames = outgoing.message(Kind.RESULT, message.call_id, "", loan)
         outgoing.close()
         return RoutedReply(route, frames, loan)
 
-    def open_memory(self, route: bytes, message: Message) -> ArenaAddress | None:
-        """Open a client's arena; return the address of this actor's, or None if either fails."""
-        self._remember(route)
-        address = control.Decoder(ArenaAddress).decode(message.payload)
-        assert isinstance(address, ArenaAddress)
-        ours = arena.ours()
-        known = [p for p in list(self._peers.values()) if p.lender.address == address]
+    def meet(self, route: bytes, message: Message) -> Invitation | None:
+        """Note what a client can read, and open its arena; return an invitation to open ours.
+
+        Return None if it has none, or if either process cannot open the other's.
+        """
+        reads = control.Decoder(Reads).decode(message.payload)
+        assert isinstance(reads, Reads)
+        now = time.monotonic()
+        client = _Client(None, reads.fetches, now, now + ROUTE_CHECK_S)
+        client = self._clients.setdefault(route, client)
+        client.fetches = reads.fetches
+        if reads.arena is None or client.memory is not None:
+            return None
         try:
-            self._peers[route] = known[0] if known else MemoryPeer(address)
+            peer = MemoryPeer(self._opened(reads.arena))
+            peer.process.watch()
         except OSError:
             return None
-        return None if ours is None else ours.address
+        invitation = peer.invite()
+        client.memory = peer if invitation is not None else None
+        return invitation
 
-    def memory_is_open(self, route: bytes, message: Message) -> None:
-        """The client has opened this actor's arena, so results may be lent to it."""
-        self._peers[route].reads = True
-
-    def use_store(self, route: bytes, message: Message) -> None:
-        """Note whether the client fetches large results from the store of this machine."""
-        self._remember(route)
-        if bytes(message.payload) == wire.FETCHES:
-            self._fetch.add(route)
-        else:
-            self._fetch.discard(route)
+    def _opened(self, address: ArenaAddress) -> OpenedProcess:
+        """Return the process with this arena, which may have another connection already."""
+        for client in list(self._clients.values()):
+            if client.memory is not None and client.memory.lender.address == address:
+                return client.memory.process
+        return OpenedProcess(address)
 
     def whole(self, route: bytes, message: Message) -> RoutedReply:
         """Return the reply with a result that its client could not fetch from the store."""
@@ -113,28 +133,26 @@ class Payloads:
         return RoutedReply(route, wire.encode(Kind.RESULT, message.call_id, "", [payload], buffers))
 
     def waiting(self, now: float) -> list[bytes]:
-        due = [route for route, (_, check_at) in list(self._checks.items()) if check_at <= now]
-        for route in due:
-            if (check := self._checks.get(route)) is not None:
-                since, _ = check
-                self._checks[route] = since, now + (now - since)
-        return [*due, *self._store.waiting(now)]
+        due = [(route, c) for route, c in list(self._clients.items()) if c.check_at <= now]
+        for _, client in due:
+            client.check_at = now + (now - client.since)
+        return [*(route for route, _ in due), *self._store.waiting(now)]
 
     def forget(self, route: bytes) -> None:
-        self._checks.pop(route, None)
-        self._peers.pop(route, None)
-        self._fetch.discard(route)
+        client = self._clients.pop(route, None)
+        if client is not None and client.memory is not None and (ours := arena.ours()) is not None:
+            ours.end_unopened(client.memory)
         self._store.withdraw(route)
-
-    def _remember(self, route: bytes) -> None:
-        now = time.monotonic()
-        self._checks.setdefault(route, (now, now + ROUTE_CHECK_S))
 
     def tidy(self) -> None:
         """Forget clients that have ended, and reclaim what they held."""
         arena.tidy()
         forks.tidy()
         in_transit.tidy(time.monotonic())
-        for route, peer in list(self._peers.items()):
-            if not peer.alive():
-                self._peers.pop(route, None)
+        for client in list(self._clients.values()):
+            if client.memory is not None and not client.memory.alive():
+                client.memory = None
+
+    def _memory_of(self, route: bytes) -> MemoryPeer | None:
+        client = self._clients.get(route)
+        return client.memory if client is not None else None

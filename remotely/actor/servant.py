@@ -525,9 +525,7 @@ _SHOWN_AS = {
     Kind.END: "close",
     Kind.NEXT: "(an item of a stream)",
     Kind.CLOSE: "(an item of a stream)",
-    Kind.OPEN: "(memory is opened)",
-    Kind.OPENED: "(memory is opened)",
-    Kind.STORE: "(memory is opened)",
+    Kind.READS: "(a client connects)",
     Kind.WHOLE: "(a result is sent)",
 }
 _SETUP_KINDS = (Kind.PREPARE, Kind.FILE, Kind.INIT)

@@ -1,12 +1,20 @@
 """Back-pressure: limits on the pending calls, so that a fast client's memory use stays bounded.
 
 Past these limits `submit` waits until any pending call is done, and logs a warning once for each
-actor.  Calls that a done-callback submits never wait: the callbacks behind it would.
+actor, and once for the process.  Calls that a done-callback submits never wait: the callbacks
+behind it would.
 
 The limits apply to requests: calls, and the bytes of their arguments.  A result belongs to its
 caller as soon as its actor has computed it: the client keeps it until its future is dropped, and an
 actor never waits for a reader.  So results take the memory of the futures that a program keeps, of
 which at most MAX_CALLS are pending.
+
+Two rules keep calls that wait for each other, as the members of a group that meet, from waiting for
+ever:
+
+    values count, not calls    the bytes of one value count once in the process, for however many
+                               actors, until the last call with it has its outcome
+    a group is admitted whole  no member gets its call before there is room for those of all
 
 Refused: to stop receiving when many replies are unread.  The future that you wait for would then
 come after those that you have not asked for, and never, if you collect results in another order
@@ -15,7 +23,7 @@ runs as long as the program.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -31,10 +39,22 @@ MAX_BYTES = 512 << 20  # of one actor
 MAX_BYTES_OF_PROCESS = 2 << 30
 
 
+class BackPressure:
+    """What counts of one actor: its calls without an outcome, and the bytes of their arguments."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.nbytes = 0
+        self.has_warned = False
+
+
 class Bounded(Protocol):
     """An actor whose calls are limited."""
 
     name: str
+
+    @property
+    def back_pressure(self) -> BackPressure: ...
 
     @property
     def unanswered(self) -> int:
@@ -46,8 +66,8 @@ class Room:
 
     what = "room for another call"
 
-    def __init__(self, actor: Bounded, has_room: Callable[[], bool]) -> None:
-        self._actor = actor
+    def __init__(self, about: object, has_room: Callable[[], bool]) -> None:
+        self._about = about
         self.done = has_room
 
     @property
@@ -56,100 +76,134 @@ class Room:
 
     def block(self, timeout: float | None) -> None:
         """Wait while another thread receives: each outcome wakes the waiters of its actor."""
-        wakeup.sleep_until(self.done, timeout, self._actor)
+        wakeup.sleep_until(self.done, timeout, self._about)
 
 
-Wait = Callable[[Any, float | None], object]  # as `Receiver.wait`; takes a Room as well
+Wait = Callable[[Any, Room], object]  # waits for room at an actor
 
 
-class ByteBudget:
-    """The bytes in flight of a whole process.  A value may exceed the budget if it is alone.
-
-    Call `take` and `give_back` with `shield`.
-    """
-
-    def __init__(self, nbytes: int = MAX_BYTES_OF_PROCESS) -> None:
-        self._limit = nbytes
-        self._taken = 0
-        self._lock = RLock()
-
-    def wait_for_room(self, nbytes: int) -> None:
-        wakeup.sleep_until(partial(self._has_room, nbytes), about=self)
-
-    def take(self, nbytes: int, *, force: bool = False) -> bool:
-        """Count bytes, if there is room for them or with `force`; return whether they count."""
-        with self._lock:
-            taken = force or self._has_room(nbytes)
-            if taken:
-                self._taken += nbytes
-            return taken
-
-    def _has_room(self, nbytes: int) -> bool:
-        return not self._taken or self._taken + nbytes <= self._limit
-
-    def give_back(self, nbytes: int) -> None:
-        with self._lock:
-            self._taken -= nbytes
-        wakeup.wake(self)
+def wait_for_others(actor: Bounded, room: Room) -> None:
+    """Wait for room at an actor, while other threads receive its outcomes."""
+    room.block(None)
 
 
-_process = ByteBudget()
+class InFlight:
+    """The pending calls that carry one value: a `Counts` of their futures."""
 
-
-class BackPressure:
-    """The limits of one actor, and its counted calls that have no outcome yet."""
-
-    def __init__(self, budget: ByteBudget = _process) -> None:
-        self.nbytes = 0
-        self._budget = budget
-        self._counted: dict[CallFuture[Any], int] = {}
-        self._lock = RLock()
-        self._has_warned = False
-
-    @property
-    def calls(self) -> int:
-        """The number of counted calls without an outcome."""
-        return len(self._counted)
-
-    def wait_for_room(self, actor: Bounded, nbytes: int, wait: Wait) -> None:
-        """Wait until another call with `nbytes` of arguments may be sent."""
-        if self._has_room(actor, nbytes) or callbacks.users.is_own_thread():
-            return
-        if not self._has_warned:
-            self._has_warned = True
-            log.warning(
-                "%d calls to %s (%s) have no result yet: from now on, submit waits whenever that "
-                "many are pending. Collect results as you go, or add actors",
-                actor.unanswered,
-                actor.name,
-                format_bytes(self.nbytes),
-            )
-        room = Room(actor, partial(self._has_room, actor, nbytes))
-        while not room.done():
-            wait(room, None)
-
-    def count(self, future: CallFuture[Any], nbytes: int, may_wait: bool) -> None:
-        """Count a call until its outcome; with `may_wait`, wait for room in the process first."""
-        may_wait = may_wait and not callbacks.users.is_own_thread()
-        while future.counted_by is None:
-            if may_wait:
-                self._budget.wait_for_room(nbytes)
-            with shield, self._lock:
-                if self._budget.take(nbytes, force=not may_wait):
-                    self._counted[future] = nbytes
-                    self.nbytes += nbytes
-                    future.counted_by = self
+    def __init__(
+        self, limits: "Limits", nbytes: int, calls: Sequence[tuple[Bounded, CallFuture[Any]]]
+    ) -> None:
+        self.nbytes = nbytes
+        self.calls = {future: actor.back_pressure for actor, future in calls}
+        self._limits = limits
 
     def settle(self, future: CallFuture[Any]) -> None:
         """Stop counting a call, which has its outcome.  Idempotent."""
+        self._limits.settle(self, future)
+
+
+class Limits:
+    """The limits of the calls of one process.  A value may exceed a limit if it is alone."""
+
+    def __init__(self, nbytes: int = MAX_BYTES_OF_PROCESS) -> None:
+        self.taken_bytes = 0
+        self._limit = nbytes
+        self._lock = RLock()
+        self._has_warned = False
+
+    def admit(
+        self, calls: Sequence[tuple[Bounded, CallFuture[Any]]], nbytes: int, wait: Wait | None
+    ) -> None:
+        """Count the calls with one value of `nbytes`, all at once, until their outcomes.
+
+        Wait until there is room for all of them, unless `wait` is None.
+        """
+        if callbacks.users.is_own_thread():
+            wait = None
+        while True:
+            full: Bounded | Limits | None = None
+            with shield, self._lock:
+                if wait is not None:
+                    full = self._full(calls, nbytes)
+                if full is None:
+                    self._count(InFlight(self, nbytes, calls), calls)
+                    return
+            if isinstance(full, Limits):
+                self._warn()
+                wakeup.sleep_until(partial(self.has_room, nbytes), about=self)
+            elif wait is not None:
+                _warn_of(full)
+                room = Room(full, partial(_has_room, full, nbytes))
+                while not room.done():
+                    wait(full, room)
+
+    def settle(self, value: InFlight, future: CallFuture[Any]) -> None:
         with shield:
             with self._lock:
-                nbytes = self._counted.pop(future, 0)
-                self.nbytes -= nbytes
-            if nbytes:
-                self._budget.give_back(nbytes)
+                pressure = value.calls.pop(future, None)
+                if pressure is None:
+                    return
+                pressure.calls -= 1
+                pressure.nbytes -= value.nbytes
+                if value.calls:
+                    return
+                self.taken_bytes -= value.nbytes
+            wakeup.wake(self)
 
-    def _has_room(self, actor: Bounded, nbytes: int) -> bool:
-        if actor.unanswered >= MAX_CALLS:
-            return False
-        return not self.nbytes or self.nbytes + nbytes <= MAX_BYTES
+    def has_room(self, nbytes: int) -> bool:
+        return not self.taken_bytes or self.taken_bytes + nbytes <= self._limit
+
+    def _full(
+        self, calls: Sequence[tuple[Bounded, CallFuture[Any]]], nbytes: int
+    ) -> "Bounded | Limits | None":
+        """Return what has no room for these calls; None if there is room for all of them."""
+        for actor, _ in calls:
+            if not _has_room(actor, nbytes):
+                return actor
+        return None if not nbytes or self.has_room(nbytes) else self
+
+    def _count(self, value: InFlight, calls: Sequence[tuple[Bounded, CallFuture[Any]]]) -> None:
+        self.taken_bytes += value.nbytes
+        for actor, future in calls:
+            actor.back_pressure.calls += 1
+            actor.back_pressure.nbytes += value.nbytes
+            future.counted_by = value
+
+    def _warn(self) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                "calls with %s of arguments have no result yet: from now on, submit waits whenever "
+                "there are that many bytes. Collect results as you go; if the calls wait for each "
+                "other, send them as one group, or pass what put() returns",
+                format_bytes(self.taken_bytes),
+            )
+
+
+def settle_unsent(futures: Iterable[CallFuture[Any]]) -> None:
+    """Stop counting those calls that were not sent, because sending them was interrupted."""
+    for future in futures:
+        if future.receiver is None and future.counted_by is not None:
+            future.counted_by.settle(future)
+
+
+def _has_room(actor: Bounded, nbytes: int) -> bool:
+    if actor.unanswered >= MAX_CALLS:
+        return False
+    pending = actor.back_pressure.nbytes
+    return not pending or pending + nbytes <= MAX_BYTES
+
+
+def _warn_of(actor: Bounded) -> None:
+    if not actor.back_pressure.has_warned:
+        actor.back_pressure.has_warned = True
+        log.warning(
+            "%d calls to %s (%s) have no result yet: from now on, submit waits whenever that "
+            "many are pending. Collect results as you go, or add actors",
+            actor.unanswered,
+            actor.name,
+            format_bytes(actor.back_pressure.nbytes),
+        )
+
+
+limits = Limits()  # of this process

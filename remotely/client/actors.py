@@ -28,9 +28,9 @@ from typing import Any
 
 from remotely.calling.actor import MadeFrom, Names, restart
 from remotely.calling.spare import is_spare
-from remotely.client.bulk_transfer import BulkTransfer
+from remotely.client.bulk_transfer import BulkTransfer, Stores
 from remotely.client.calls import Calls
-from remotely.client.channel import Shared
+from remotely.client.channel import Channel, Shared
 from remotely.client.channels import ActorState, Channels
 from remotely.client.end_errors import end_error
 from remotely.client.master_session import MasterSession, Question, heavy_modules
@@ -47,12 +47,11 @@ from remotely.futures.future import CallFuture
 from remotely.machine import this_machine, threads
 from remotely.machine.shield import RLock
 from remotely.protocol import control
-from remotely.protocol.control import Location, Obituary, StoreAddress
+from remotely.protocol.control import Location, Obituary
 from remotely.protocol.lease import PLACE_S, TERM_S
 from remotely.protocol.resources import Resources, parse_others
 from remotely.protocol.wire import Kind
 from remotely.values import codec, in_transit, maker_state, shipping
-from remotely.values.arena import SHARE_FROM_BYTES
 from remotely.values.owned import NOTHING, own_each
 from remotely.values.payload import SEND_FROM_BYTES, OutgoingValue
 from remotely.values.shipping import Shipment
@@ -61,9 +60,6 @@ from remotely.values.sources import library
 KILLED_WAIT_S = 5.0  # for the report that a killed actor has ended; a core dump may take long
 GONE_WAIT_S = 1.0  # after the worker has killed an actor, for the report to arrive
 MAX_UPLOAD_BYTES = 64 << 20  # of files in memory that are not stored yet, for one actor
-
-# By the identity of the value, which is kept meanwhile, and the machine.
-Transfers = dict[tuple[int, StoreAddress], BulkTransfer | None]
 
 
 class Actors:
@@ -212,7 +208,7 @@ class Actors:
         places: deque[Question] = deque()
         made: deque[CallFuture[Any]] = deque()
         collected = False
-        transfers: Transfers = {}
+        values = ConstructorValues(self._stores)
         try:
             for actor in actors:
                 places.append(self._ask_for_place(actor, options.patience_s))
@@ -224,7 +220,10 @@ class Actors:
                 if not collected and not places[0].has_room():
                     gc.collect()  # handles in garbage cycles may fill the cluster
                     collected = True
-                made.extend(self.start(actor, places.popleft(), its, options, state, transfers))
+                channel, stored = self._prepare(actor, places.popleft(), options, state)
+                made.extend(stored)
+                made.extend(values.send(actor, channel, its))
+            made.extend(values.send_large())
             while made:
                 made.popleft().result()
         except BaseException:
@@ -239,20 +238,12 @@ class Actors:
         patience_s = min(patience_s, control.LONGEST_S)
         return self._session.ask(control.Place, request=actor.request, patience_s=patience_s)
 
-    def start(
-        self,
-        actor: ActorState,
-        place: Question,
-        encoded: codec.Encoded,
-        options: Options,
-        state: control.MakerState,
-        transfers: Transfers,
-    ) -> list[CallFuture[Any]]:
-        """Wait for the place, then send the files, the class and the arguments there.
+    def _prepare(
+        self, actor: ActorState, place: Question, options: Options, state: control.MakerState
+    ) -> tuple[Channel, list[CallFuture[None]]]:
+        """Wait for the place, and send the actor's process its settings, files and code.
 
-        `transfers` are those to this and other actors that are made together; this adds to them.
-
-        Returns the futures of the files and of the constructor; the first that fails has the cause.
+        Return the channel to it, and the futures of the files that may not be stored yet.
         """
         try:
             location: Location = place.result()
@@ -273,41 +264,14 @@ class Actors:
         body = codec.Encoded((control.encode(prepare),), ())
         missing: CallFuture[list[str]] = CallFuture("the actor")
         channel.send(Kind.PREPARE, "", body, missing, background=True)
-        stored: list[CallFuture[None]] = []
-        if self._uploads.files:
-            try:
-                digests = missing.result()
-            finally:
-                del missing  # see future.py
-            worker, _, _ = location.ipc.rpartition("/")  # its folder
-            stored = self._uploads.deliver(worker, digests, channel.send_file)
-        future: CallFuture[Any] = CallFuture(f"the constructor of {actor.name}", actor=actor)
-        transfer = self._transfer(actor, encoded, transfers)
-        future.keeps_alive = transfer
-        large = None
-        if encoded.nbytes >= SHARE_FROM_BYTES:
-            large = OutgoingValue(encoded, transfers=(transfer,) if transfer else ())
-        channel.send(Kind.INIT, "", encoded, future, background=True, large=large)
-        if large is not None:
-            large.close()
-        return [*stored, future]
-
-    def _transfer(
-        self, actor: ActorState, encoded: codec.Encoded, transfers: Transfers
-    ) -> BulkTransfer | None:
-        """Transfer large classes and arguments to an actor's machine, unless it is this one.
-
-        They have arrived on return.
-        """
-        store = actor.store if encoded.nbytes >= SEND_FROM_BYTES else None
-        if store is None:
-            return None
-        what = id(encoded), store
-        if what not in transfers:
-            transfer = transfers[what] = self._stores.transfer(encoded, [store])
-            if transfer is not None:
-                transfer.run()
-        return transfers[what]
+        if not self._uploads.files:
+            return channel, []
+        try:
+            digests = missing.result()
+        finally:
+            del missing  # see future.py
+        worker, _, _ = location.ipc.rpartition("/")  # its folder
+        return channel, self._uploads.deliver(worker, digests, channel.send_file)
 
     # --- restarted --------------------------------------------------------------------------------
 
@@ -349,8 +313,10 @@ class Actors:
 
         def make() -> None:
             assert actor.made_from is not None
-            place = self._ask_for_place(actor)
-            made = deque(self.start(actor, place, *actor.made_from, {}))
+            encoded, options, state = actor.made_from
+            values = ConstructorValues(self._stores)
+            channel, stored = self._prepare(actor, self._ask_for_place(actor), options, state)
+            made = deque([*stored, *values.send(actor, channel, encoded), *values.send_large()])
             while made:
                 made.popleft().result()
 
@@ -450,6 +416,58 @@ class Actors:
             actor.wake()
             if actor.channel is not None:
                 actor.channel.end(ended, gone)
+
+
+class ConstructorValues:
+    """Sends actors their classes and arguments; a large value of several actors is sent once.
+
+    Each method returns futures, of which the first that fails has the cause.
+    """
+
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
+        # By the identity of the value: several actors may have the same one.
+        self._large: dict[int, tuple[codec.Encoded, list[tuple[ActorState, Channel]]]] = {}
+
+    def send(
+        self, actor: ActorState, channel: Channel, encoded: codec.Encoded
+    ) -> list[CallFuture[Any]]:
+        """Send an actor its value; a large one goes with those of the others, by `send_large`."""
+        if encoded.nbytes < SEND_FROM_BYTES:
+            return [self._init(actor, channel, encoded)]
+        _, readers = self._large.setdefault(id(encoded), (encoded, []))
+        readers.append((actor, channel))
+        return []
+
+    def send_large(self) -> list[CallFuture[Any]]:
+        """Send the large values, when all actors are prepared."""
+        futures = []
+        for encoded, readers in self._large.values():
+            transfer = self._stores.transfer(encoded, [actor.store for actor, _ in readers])
+            if transfer is not None:
+                transfer.run()
+            for _, channel in readers:
+                channel.wait_until_introduced()
+            transfers = (transfer,) if transfer else ()
+            large = OutgoingValue(encoded, len(readers) > 1, transfers)
+            try:
+                futures += [self._init(*reader, encoded, large, transfer) for reader in readers]
+            finally:
+                large.close()
+        return futures
+
+    def _init(
+        self,
+        actor: ActorState,
+        channel: Channel,
+        encoded: codec.Encoded,
+        large: OutgoingValue | None = None,
+        transfer: BulkTransfer | None = None,
+    ) -> CallFuture[Any]:
+        future: CallFuture[Any] = CallFuture(f"the constructor of {actor.name}", actor=actor)
+        future.keeps_alive = transfer
+        channel.send(Kind.INIT, "", encoded, future, background=True, large=large)
+        return future
 
 
 class ArrivalQuestion:

@@ -3,8 +3,10 @@
     immediately   on the caller's thread, if nothing delays the call.  The value is borrowed: it is
                   copied before `send` returns
     queued        in its actor's queue (calling/send_queue.py), if other calls wait there, if an
-                  argument must be transferred or computed first, or if the actor has no connection
-                  and the caller does not wait.  Then the value is Owned, in a `Message`
+                  argument must be transferred or computed first, if the actor has no connection and
+                  the caller does not wait, or if the value is large and the actor has not said yet
+                  whether it can read this process's memory.  Then the value is Owned, in a
+                  `Message`
 
 A large value for another machine is transferred before its call is sent (bulk_transfer.py): in the
 background, unless the caller waits.
@@ -18,6 +20,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import Any
 
+from remotely.calling import back_pressure
 from remotely.calling.back_pressure import Room
 from remotely.calling.send_queue import QueuedCall, RetriedFuture, SendQueues
 from remotely.client.bulk_transfer import BulkTransfer, Stores
@@ -37,7 +40,7 @@ from remotely.protocol.wire import Kind
 from remotely.values import codec, references
 from remotely.values.arena import SHARE_FROM_BYTES
 from remotely.values.codec import Encoded, NamedReference
-from remotely.values.owned import Owned, own
+from remotely.values.owned import Owned, counted_bytes, own
 from remotely.values.payload import SEND_FROM_BYTES, Completion, OutgoingValue, Transfer
 from remotely.values.references import InStore, Referring
 from remotely.values.sources import library
@@ -94,6 +97,11 @@ class Message:
     def __del__(self) -> None:
         for outgoing in vars(self).get("_outgoing", {}).values():  # {} if interrupted
             outgoing.close()
+
+    @property
+    def may_be_large(self) -> bool:
+        """Whether it may go through memory: it, or the values of futures and refs in it."""
+        return bool(self._named) or self.value.nbytes >= SHARE_FROM_BYTES
 
     def needs(self, store: StoreAddress | None) -> list[Completion]:
         """Return the futures that must be done before the call is sent to an actor there."""
@@ -223,28 +231,37 @@ class Calls:
         is_ready = not named and (transfer is None or transfer.done.done())
         if named or retries:
             message = self._message(remotes, kind, name, encoded, named, transfers)
-        futures = []
+        futures: list[CallFuture[Any]] = []
+        is_full = False
+        for remote in remotes:
+            assert isinstance(remote, ActorState)
+            future: CallFuture[Any]
+            what = f"{remote.name}.{name}"
+            if message is not None and retries:
+                resend = partial(self._queues.add, remote, message)
+                future = RetriedFuture(what, remote, resend, retries)
+            else:
+                future = CallFuture(what, remote)
+            if encoded.travelling:
+                future.travelling = encoded.travelling
+            if background and kind is Kind.CALL:
+                future.on_unretrieved = self._on_unretrieved
+                is_full = is_full or remote.unanswered >= back_pressure.MAX_CALLS
+            if transfer is not None:
+                future.keeps_alive = transfer
+            futures.append(future)
         try:
-            for remote in remotes:
+            if large is not None or is_full:
+                self._admit(remotes, futures, large, background and kind is Kind.CALL)
+            for remote, future in zip(remotes, futures, strict=True):
                 assert isinstance(remote, ActorState)
-                future: CallFuture[Any]
-                what = f"{remote.name}.{name}"
-                if message is not None and retries:
-                    resend = partial(self._queues.add, remote, message)
-                    future = RetriedFuture(what, remote, resend, retries)
-                else:
-                    future = CallFuture(what, remote)
-                if encoded.travelling:
-                    future.travelling = encoded.travelling
-                if background and kind is Kind.CALL:
-                    future.on_unretrieved = self._on_unretrieved
-                if transfer is not None:
-                    future.keeps_alive = transfer
                 channel = remote.channel
                 if not is_ready or remote.queue is not None:
                     channel = None
                 elif (channel is None or not channel.is_open) and not background:
                     channel = self._open_for(remote, future)
+                if channel is not None and large is not None and not channel.is_introduced:
+                    channel = None
                 is_sent = False
                 if channel is not None and channel.is_open:
                     if channel.sources_sent < len(library.batches):
@@ -255,7 +272,9 @@ class Calls:
                         message = self._message(remotes, kind, name, encoded, named, transfers)
                     if background or not self._send_if_ready(remote, message, future):
                         self._enqueue(remote, message, future, background)
-                futures.append(future)
+        except BaseException:  # they are not sent, or this thread is interrupted
+            back_pressure.settle_unsent(futures)
+            raise
         finally:
             if large is not None:
                 large.close()
@@ -264,6 +283,33 @@ class Calls:
     def close(self) -> None:
         """Fail the calls that are not sent yet."""
         self._queues.close(NotConnected(SHUT_DOWN))
+
+    def _admit(
+        self,
+        remotes: Sequence[RemoteActor],
+        futures: Sequence[CallFuture[Any]],
+        large: OutgoingValue | None,
+        may_wait: bool,
+    ) -> None:
+        """Count the calls with a value; with `may_wait`, wait until there is room for all of them.
+
+        What a ref in it keeps in memory anyway does not count.
+        """
+        actors = [remote for remote in remotes if isinstance(remote, ActorState)]
+        nbytes = 0
+        if large is not None:
+            lent = all(actor.channel and actor.channel.lends for actor in actors)
+            nbytes = counted_bytes(large.encoded) if lent else large.nbytes
+        wait = self._wait_for_room if may_wait and self._channels.may_wait() else None
+        back_pressure.limits.admit([*zip(actors, futures, strict=True)], nbytes, wait)
+
+    def _wait_for_room(self, actor: ActorState, room: Room) -> None:
+        """Wait for an outcome of an actor, and receive it if no other thread does."""
+        channel = actor.channel
+        if channel is not None and channel.is_open:
+            channel.wait(room)
+        else:
+            room.block(None)
 
     def _open_for(self, actor: ActorState, future: CallFuture[Any]) -> Channel | None:
         """Connect to an actor for a caller that waits; None if the call is queued or has failed."""
@@ -297,29 +343,19 @@ class Calls:
     def _enqueue(
         self, actor: ActorState, message: Message, future: CallFuture[Any], background: bool
     ) -> None:
-        """Queue a call, once there is room for it."""
+        """Queue a call."""
         if not background:
             self._channels.check_wait(actor, future)
-        may_wait = background and message.kind is Kind.CALL and self._channels.may_wait()
-        nbytes = message.value.nbytes
-        if may_wait:
-            actor.back_pressure.wait_for_room(actor, nbytes, Room.block)
-        try:
-            if nbytes >= SHARE_FROM_BYTES:
-                actor.back_pressure.count(future, nbytes, may_wait)
-            future.keeps_alive = message
-            needs = message.needs(actor.store)
-            self._queues.add(actor, message, future, needs)
-        except BaseException:  # interrupted
-            if future.receiver is None:
-                actor.back_pressure.settle(future)
-            raise
+        future.keeps_alive = message
+        self._queues.add(actor, message, future, message.needs(actor.store))
 
     def _send_if_ready(self, actor: ActorState, message: Message, future: CallFuture[Any]) -> bool:
         """Send a call whose caller waits, if nothing delays it; return whether it is dealt with."""
         needs = message.needs(actor.store)
         channel = actor.channel
-        if actor.queue is not None or channel is None or not all(need.done() for need in needs):
+        if actor.queue is not None or channel is None or not channel.is_introduced:
+            return False
+        if not all(need.done() for need in needs):
             return False
         attempt = self._send_message(channel, actor, message, future, False)
         return attempt is not Attempt.UNSENT
@@ -329,6 +365,8 @@ class Calls:
         actor = call.actor
         assert isinstance(actor, ActorState)
         channel = self._channels.connected(actor)
+        if call.message.may_be_large:
+            channel.wait_until_introduced()
         match self._send_message(channel, actor, call.message, call.future, True, call.take):
             case Attempt.SENT:
                 channel.receive_in_background()
@@ -360,6 +398,8 @@ class Calls:
         if not take():
             return Attempt.NEEDLESS
         future.keeps_alive = message
+        if outgoing.is_large and future.counted_by is None:  # with the values of its futures
+            back_pressure.limits.admit([(actor, future)], outgoing.nbytes, None)
         if channel.sources_sent < len(library.batches):
             _send_sources(actor, channel)
         value, large = outgoing.encoded, outgoing if outgoing.is_large else None

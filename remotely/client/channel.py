@@ -55,8 +55,7 @@ and must not affect other calls:
        outcome of the call whose value was unpickled.
    13  A handler may run for long while its thread holds the lock.  So the loop waits for the lock
        for at most LOOP_WAIT_S, and retries after RETRY_S.  The loop also sends the client's own
-       messages to the actor: where results should be stored, that memory is open, and that a
-       stream has ended.
+       messages to the actor: what it can read from now on, and that a stream has ended.
 
 A handler must not call an actor, because it may have interrupted the same operation.  Such calls
 are refused (`ThreadState.in_call`).  Refused: to delay handlers whenever the lock is held, because
@@ -92,7 +91,6 @@ from typing import Any, NamedTuple
 
 import zmq
 
-from remotely.calling import back_pressure
 from remotely.calling.actor import EndError
 from remotely.calling.back_pressure import Room
 from remotely.client import stored_results
@@ -122,7 +120,16 @@ from remotely.values import arena
 from remotely.values.arena import Loan
 from remotely.values.codec import Encoded
 from remotely.values.owned import NOTHING
-from remotely.values.payload import MemoryPeer, OutgoingValue, Parcel, read_loan, with_loan
+from remotely.values.payload import (
+    Invitation,
+    MemoryPeer,
+    OpenedProcess,
+    OutgoingValue,
+    Parcel,
+    Reads,
+    read_loan,
+    with_loan,
+)
 
 HOLD_ABOVE = 16  # pending calls: they keep the actor busy while further ones are held
 HOLD_CALLS = 32  # the most calls in one message
@@ -221,6 +228,20 @@ def deliver_arrived(me: ThreadState) -> None:
             me.is_notifying = False
 
 
+class Introduction(CallFuture[Any]):
+    """The reply to READS; `open_memory` receives the actor's invitation before it is done."""
+
+    def __init__(self, open_memory: Callable[[Invitation | None], None]) -> None:
+        super().__init__("the actor")
+        self._open_memory: Callable[[Invitation | None], None] | None = open_memory
+
+    def _finish(self) -> None:
+        if self._open_memory is not None and self._exception is None:
+            self._open_memory(self._result)
+        self._open_memory = None  # it holds the channel
+        super()._finish()
+
+
 class Shared(NamedTuple):
     """The parts of a client that all its channels share."""
 
@@ -241,8 +262,8 @@ class Channel:
     `on_broken` is called on the loop's thread; `on_news` when the channel is connected, broken or
     ended.
 
-    _peer               shared memory with the actor, once it has opened ours
-    _may_offer_memory   the actor is on this machine and has not been asked to share memory
+    _peer               the actor's process, once it has opened our arena
+    _introduction       the reply to READS, which sets it
 
     Guarded by the lock:
 
@@ -295,11 +316,11 @@ class Channel:
         # Identifies this connection in cancellations and in obituaries.
         self._route = b"r" + secrets.token_bytes(ROUTE_BYTES - 1)
         self._socket.setsockopt(zmq.ROUTING_ID, self._route)
-        same_host = location.host == session.host
         self._peer: MemoryPeer | None = None
-        self._may_offer_memory = same_host and arena.SUPPORTED
-        self._fetches = False
-        self.endpoint = location.ipc if same_host else nearest(location.tcp)
+        self._introduction: CallFuture[Any] | None = None
+        self._reads = Reads()
+        self.is_near = location.host == session.host
+        self.endpoint = location.ipc if self.is_near else nearest(location.tcp)
         self._monitor = ConnectionMonitor(self._socket, loop, self._break, on_news)
         try:
             sockets.connect(self._socket, self.endpoint)
@@ -353,19 +374,11 @@ class Channel:
         refuse_in_call(future.what)
         if self._wait_reporter is not None and not background:
             self._wait_reporter.refuse(self.location.actor, future.what)
-        bounded = background and kind is Kind.CALL
-        if bounded and len(self._pending) >= back_pressure.MAX_CALLS and future.receiver is None:
-            self._wait_for_room(future, 0)
         loan = None
         try:
             if large is not None and large.is_large:
-                if future.counted_by is None and future.actor is not None:
-                    # A call from the queue was given room there, and waiting would block the queue.
-                    self._count_bytes(large.nbytes, future, bounded and future.receiver is None)
                 with shield:
                     loan = large.lend(self._peer)
-                if loan is None:
-                    self._offer_memory()
             me.in_call = True
             with self._lock:
                 is_sent = self.is_open or (self.ended is None and not may_requeue)
@@ -459,20 +472,50 @@ class Channel:
         value = Encoded((), (memoryview(content),))
         self.send(Kind.FILE, digest, value, future, background=True)
 
-    def fetch_results(self, fetches: bool) -> None:
-        """Tell the actor whether to leave large results in its machine's store."""
-        self._fetches = fetches
+    # --- what both can read -----------------------------------------------------------------------
+
+    def introduce(self, fetches: bool) -> None:
+        """Tell the actor what this client can read: first of all, and when that changes.
+
+        `fetches`: it fetches large results from the store of the actor's machine.
+        """
+        ours = arena.ours() if self.is_near and arena.SUPPORTED else None
+        self._reads = Reads(None if ours is None else ours.address, fetches)
         if self._loop.is_own_thread():
-            self._run_locked(self._send_store_choice)
-        else:  # the thread that opens the channel
-            done: CallFuture[Any] = CallFuture("the actor")
-            self.send(Kind.STORE, "", self._store_choice(), done, background=True)
+            self._run_locked(self._introduce_again)
+        elif self._reads != Reads():
+            future = self._introduction = Introduction(self._open_memory)
+            self.send(Kind.READS, "", self._reads_encoded(), future, background=True)
 
-    def _send_store_choice(self, arrived: deque[Arrival]) -> None:
-        self._send_unawaited(Kind.STORE, "", self._store_choice(), arrived)
+    def _introduce_again(self, arrived: deque[Arrival]) -> None:
+        self._send_unawaited(Kind.READS, "", self._reads_encoded(), arrived)
 
-    def _store_choice(self) -> Encoded:
-        return Encoded((wire.FETCHES if self._fetches else b"",), ())
+    def _reads_encoded(self) -> Encoded:
+        return Encoded((control.encode(self._reads),), ())
+
+    @property
+    def lends(self) -> bool:
+        """Whether large values are lent to the actor."""
+        return self._peer is not None
+
+    @property
+    def is_introduced(self) -> bool:
+        """Whether it is settled how large values reach the actor."""
+        return self._introduction is None or self._introduction.answered or not self.is_near
+
+    def wait_until_introduced(self) -> None:
+        """Wait until that is settled, or the channel has ended.  Not on the loop's thread."""
+        if not self.is_introduced and self._introduction is not None:
+            self.receive_in_background()
+            self._introduction.block(None)
+
+    def _open_memory(self, invitation: Invitation | None) -> None:
+        """The actor has opened our arena: open its own.  If interrupted, repeat it."""
+        if invitation is not None and self._peer is None:
+            with shield, suppress(OSError):  # this process cannot open it: continue by socket
+                peer = MemoryPeer(OpenedProcess(invitation.arena))
+                self._peer = peer  # first: the actor may lend once the invitation is accepted
+                peer.accept(invitation)
 
     def _send_held(self) -> None:
         """With the lock: send the held calls, unless the connection is broken."""
@@ -488,18 +531,6 @@ class Channel:
             if arrived and self._leader is not None:
                 os.eventfd_write(self._leader, 1)
 
-    def _count_bytes(self, nbytes: int, future: CallFuture[Any], may_wait: bool) -> None:
-        """Count a large value as in flight; with `may_wait`, wait for room first."""
-        may_wait = may_wait and not self._loop.is_own_thread()
-        if may_wait:
-            self._wait_for_room(future, nbytes)
-        future.actor.back_pressure.count(future, nbytes, may_wait)  # type: ignore[attr-defined]
-
-    def _wait_for_room(self, future: CallFuture[Any], nbytes: int) -> None:
-        actor: Any = future.actor
-        if not self._loop.is_own_thread():  # a done-callback's thread receives the replies itself
-            actor.back_pressure.wait_for_room(actor, nbytes, self.wait)
-
     def _forget(self, future: CallFuture[Any]) -> None:
         """Forget a call that could not be sent; a reply to it is declined."""
         with self._lock:
@@ -507,25 +538,6 @@ class Channel:
                 del self._pending[future.call_id]
         if future.counted_by is not None:
             future.counted_by.settle(future)
-
-    def _offer_memory(self) -> None:
-        """Ask the actor, once, to exchange large values through shared memory."""
-        if self._may_offer_memory and (ours := arena.ours()) is not None:
-            self._may_offer_memory = False
-            future: CallFuture[Any] = CallFuture("the actor")
-            future.then(self._open_peer_memory)
-            address = Encoded((control.encode(ours.address),), ())
-            self.send(Kind.OPEN, "", address, future, background=True)
-
-    def _open_peer_memory(self, future: Any) -> None:
-        if future.exception() is not None or (theirs := future.result()) is None:
-            return  # the actor died, or cannot share memory: continue by socket
-        with suppress(Exception):  # this process cannot open it: continue by socket
-            peer = MemoryPeer(theirs)
-            peer.reads = True
-            self._peer = peer
-            opened = partial(self._send_unawaited, Kind.OPENED, "", NOTHING)
-            self._loop.call(partial(self._run_locked, opened))
 
     # --- cancelling -------------------------------------------------------------------------------
 
@@ -727,10 +739,6 @@ class Channel:
         elif reply.loan:
             stored_results.receive(self, self._stores, future, reply)
         else:
-            if self._may_offer_memory:  # a large bytes object is in the payload, not in a buffer
-                nbytes = len(reply.payload) + sum(map(len, reply.buffers))
-                if nbytes >= arena.SHARE_FROM_BYTES:
-                    self._offer_memory()
             return future.settle_by(reply, self._stream)
         return future.has_callbacks
 

@@ -1,6 +1,7 @@
 """The client's record of each actor, and its channel, which is opened at the first call."""
 
 import errno
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -29,6 +30,21 @@ from remotely.values import in_transit
 
 OBITUARY_WAIT_S = 1.5  # after a connection has broken
 CHECK_END_EVERY_S = 0.2
+DESCRIPTORS = 6  # of a channel, and of the actor's memory
+
+
+def _check_descriptors() -> None:
+    """Raise OSError if this process has reached its limit of open files, or will with a channel.
+
+    libzmq's own thread also needs one, and reports nothing if it gets none.
+    """
+    found: list[int] = []
+    try:
+        for _ in range(DESCRIPTORS):
+            found.append(os.eventfd(0, os.EFD_CLOEXEC))  # noqa: PERF401 - closed in any case
+    finally:
+        for fd in found:
+            os.close(fd)
 
 
 class ActorState(CalledActor):
@@ -280,6 +296,7 @@ class Channels:
             if self._is_closed:
                 raise NotConnected(SHUT_DOWN)
             try:
+                _check_descriptors()
                 channel = Channel(self._shared, location, on_news, self._broken)
             except (zmq.ZMQError, OSError) as error:
                 if error.errno not in (errno.EMFILE, errno.ENFILE):
@@ -289,16 +306,15 @@ class Channels:
                     f"{actor.name} needs a few: raise the limit (ulimit -n), or drop some handles"
                 ) from None
             self._open.add(channel)
-        if location.host != self._host and location.store is not None:
-            channel.fetch_results(self._stores.is_usable(location.store))
+        store = None if channel.is_near else location.store
+        channel.introduce(store is not None and self._stores.is_usable(store))
         return channel
 
     def _choose_path(self, store: StoreAddress, is_usable: bool) -> None:
         """On the loop's thread: have actors leave large results in this store, or not."""
         for channel in list(self._open):
-            location = channel.location
-            if location.store == store and location.host != self._host and not channel.ended:
-                channel.fetch_results(is_usable)
+            if channel.location.store == store and not channel.is_near and not channel.ended:
+                channel.introduce(is_usable)
 
     def end_all(self) -> None:
         """Fail all calls, after the loop has stopped.  No channel opens from then on.

@@ -50,7 +50,7 @@ from remotely.values.shipping import Shipment
 from remotely.values.unpicklable import PartNames
 
 RECOVER_EVERY_S = 1.0  # all channels
-MAX_DESCRIPTORS = 65_536  # each called actor takes five; many systems allow 1,024
+MAX_DESCRIPTORS = 65_536  # each called actor takes six; many systems allow 1,024
 
 
 class Client:

@@ -11,7 +11,7 @@ costs an encryption and part of a system call; large buffers follow in frames of
     8       call id, big-endian; a reply repeats the id of its call
     n       the name: of a method, of an attribute, the hash of a file or of sources
     m       the loan, opaque here: where the value is, if it is in shared memory or in a store
-    rest    the payload, opaque here (a pickle, except for PREPARE, FILE, SOURCES and OPEN)
+    rest    the payload, opaque here (a pickle, except for PREPARE, FILE, SOURCES and READS)
 
 Two rules hold for this file.
 
@@ -27,7 +27,7 @@ from typing import NamedTuple
 from remotely.errors import TooLarge, WireError
 from remotely.protocol.resources import format_bytes
 
-VERSION = 3
+VERSION = 4
 MAX_FRAMES = 4096  # buffers of one value; a dict of 4,000 arrays is already odd
 MAX_FRAME_BYTES = 4 << 30  # libzmq disconnects a peer that sends a larger one; see sockets.py
 MAX_MESSAGE_BYTES = 16 << 30
@@ -46,11 +46,9 @@ class Kind(IntEnum):
     FILE = 7
     NEXT = 8
     CLOSE = 9
-    OPEN = 10
-    OPENED = 11
+    READS = 10
     CALLS = 12
     SOURCES = 13
-    STORE = 14
     WHOLE = 15
     RESULT = 16
     RAISED = 17
@@ -58,7 +56,6 @@ class Kind(IntEnum):
 
 
 LAST = b"\1"  # the payload of WHOLE if this is the last use of the result
-FETCHES = b"\1"  # the payload of STORE; with any other, large results are sent whole
 
 
 class Shape(NamedTuple):
@@ -80,11 +77,9 @@ SHAPES = {
     Kind.FILE: Shape("client", True, 1, 1, "one missing file, named by its hash"),
     Kind.NEXT: Shape("client", True, 0, 0, "the next item of a stream, by its name"),
     Kind.CLOSE: Shape("client", True, 0, 0, "close the generator of a stream"),
-    Kind.OPEN: Shape("client", False, 0, 0, "open my arena; the reply names yours"),
-    Kind.OPENED: Shape("client", False, 0, 0, "your arena is open here: lend from it"),
+    Kind.READS: Shape("client", False, 0, 0, "what I can read: your store, or from your arena"),
     Kind.CALLS: Shape("client", False, 0, 0, "several CALLs without buffers"),
     Kind.SOURCES: Shape("client", True, 1, 1, "modules that the script has loaded, by their hash"),
-    Kind.STORE: Shape("client", False, 0, 0, "whether large results stay in your machine's store"),
     Kind.WHOLE: Shape("client", True, 0, 0, "send a result from the store, by its name"),
     Kind.RESULT: Shape("actor", False, 0, MAX_FRAMES, "the value of a call"),
     Kind.RAISED: Shape("actor", False, 1, 1, "the error, if it pickles; and its traceback as text"),

@@ -44,7 +44,7 @@ from remotely.transport.listening import listen_for_bytes
 from remotely.transport.loop import Loop
 from remotely.values import arena
 from remotely.values.arena import ArenaAddress, Loan
-from remotely.values.payload import MemoryPeer
+from remotely.values.payload import OpenedProcess
 
 log = logging.getLogger("remotely.store")
 
@@ -181,7 +181,7 @@ class ActorLine:
         self._loop = loop
         self._shelf = shelf
         self._fetching = fetching
-        self._peer: MemoryPeer | None = None
+        self._peer: OpenedProcess | None = None
         self._line.watch(loop, self._hear, self._lost)
 
     def _lost(self) -> None:
@@ -207,10 +207,12 @@ class ActorLine:
         """Open an actor's arena.  If that fails, the actor does not use the store."""
         ours = arena.ours()
         try:
-            self._peer = MemoryPeer(_decode_arena(address))
+            peer = OpenedProcess(_decode_arena(address))
+            peer.watch()
         except OSError as error:
             self._line.send(control.Gone(why=str(error)))
             return
+        self._peer = peer
         if ours is None:
             self._line.send(control.Gone(why="no memory to share"))
         else:

@@ -11,6 +11,7 @@ without a further copy.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from remotely.machine.shield import shield
 from remotely.values import arena
@@ -19,9 +20,21 @@ from remotely.values.codec import Encoded
 
 
 class Owned(Encoded):
-    """An encoded value in memory of its own.  Create it with `own`."""
+    """An encoded value in memory of its own.  Create it with `own`.
 
-    __slots__ = ()
+    counted_bytes  what it takes in memory; not what a ref in it keeps there anyway
+    """
+
+    __slots__ = ("counted_bytes",)
+
+    def __init__(
+        self,
+        pieces: Sequence[bytes | memoryview],
+        buffers: Sequence[memoryview],
+        travelling: Sequence[Any] = (),
+    ) -> None:
+        super().__init__(pieces, buffers, travelling)
+        self.counted_bytes = self.nbytes
 
 
 def own(encoded: Encoded, *, lends: bool = True) -> Owned:
@@ -36,11 +49,22 @@ def own(encoded: Encoded, *, lends: bool = True) -> Owned:
     if memory is not None:
         with shield:
             if (placed := memory.place(encoded)) is not None:
+                counted = counted_bytes(encoded)
                 views = memory.pin(placed)
                 payload = views.pop(0) if placed.has_payload else bytes(encoded.payload)
-                return Owned((payload,), views, encoded.travelling)
+                owned = Owned((payload,), views, encoded.travelling)
+                owned.counted_bytes = counted
+                return owned
     copies = [memoryview(bytearray(buffer)) for buffer in encoded.buffers]
     return Owned((bytes(encoded.payload),), copies, encoded.travelling)
+
+
+def counted_bytes(encoded: Encoded) -> int:
+    """Return how much memory a value takes in the arena, beside what refs in it keep there."""
+    if isinstance(encoded, Owned):
+        return encoded.counted_bytes
+    memory = arena.ours()
+    return encoded.nbytes - (0 if memory is None else memory.pinned_bytes(encoded))
 
 
 def own_each(encoded: Sequence[Encoded], *, lends: bool = True) -> list[Owned]:

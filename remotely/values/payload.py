@@ -5,15 +5,17 @@
     Parcel    from 512 KiB, between machines: the value is one block of memory in a store, which is
               the reader's own store or one to fetch it from.  A store never looks inside
 
-Two processes of a machine become peers at the first large value between them, which still goes in
-frames:
+What a client and an actor of one machine may read is settled when they connect.  It belongs to the
+connection:
 
-    client -> actor    OPEN: the address of the client's arena.  The actor opens it, and replies
-                       with the address of its own
-    client -> actor    OPENED: the client has opened the actor's arena
+    client -> actor    READS, the first message: the address of the client's arena.  The actor opens
+                       it, and replies with an Invitation: the address of its own, and a loan from
+                       there
+    in memory          the client opens that arena, and returns the loan: a byte in the table there
 
-From the reply on, the client lends to the actor; from OPENED on, the actor lends to the client.  If
-one of them cannot open the other's arena, values still go in frames.
+With the reply, the client may lend to the actor; with that byte, the actor may lend to the client.
+If one of them cannot open the other's arena, values go in frames.  A client on another machine says
+in READS whether it fetches large results from the store there.
 
 The name of a parcel is 32 random bytes, sent over CURVE to the processes that may have the value.
 """
@@ -109,18 +111,85 @@ def stripe_of(segments: Sequence[memoryview], start: int, nbytes: int) -> list[m
     return found
 
 
-class MemoryPeer:
-    """Another process of this machine.  Raises OSError if it, or its arena, cannot be opened."""
+class Reads(msgspec.Struct, frozen=True, array_like=True):
+    """What a client can read, in READS.
+
+    arena    of a client on the actor's machine, which lends from there
+    fetches  whether large results may stay in the store of the actor's machine
+    """
+
+    arena: ArenaAddress | None = None
+    fetches: bool = False
+
+
+class Invitation(msgspec.Struct, frozen=True, array_like=True):
+    """The reply to a client whose arena was opened; it returns the loan once it has opened ours."""
+
+    arena: ArenaAddress
+    loan: Loan
+
+
+class OpenedProcess:
+    """Another process of this machine whose arena is open here.  Raises OSError if it cannot be."""
 
     def __init__(self, theirs: ArenaAddress) -> None:
         self.lender = Lender(theirs)
-        self.reads = False  # it has our arena open
-        self._process = OwnedFd(os.pidfd_open(theirs.pid))
+        self._pid = theirs.pid
+        self._watched: OwnedFd | None = None
+
+    def watch(self) -> None:
+        """Begin to notice its end.  Raises OSError."""
+        if self._watched is None:
+            self._watched = OwnedFd(os.pidfd_open(self._pid))
 
     def alive(self) -> bool:
+        """Return false if its end was noticed."""
+        if self._watched is None:
+            return True
         poll = select.poll()  # one per call: two threads may ask at once
-        poll.register(self._process.fd, select.POLLIN)
+        poll.register(self._watched.fd, select.POLLIN)
         return not poll.poll(0)
+
+
+class MemoryPeer:
+    """Such a process at the other end of one connection."""
+
+    def __init__(self, process: OpenedProcess) -> None:
+        self.process = process
+        self.lender = process.lender
+        self.alive = process.alive
+        self._invited: tuple[Arena, StoredValue, Loan] | None = None
+
+    def invite(self) -> Invitation | None:
+        """Have the peer open our arena; return None if there is none, or no room in it."""
+        if (ours := arena.ours()) is None or (placed := ours.reserve(1)) is None:
+            return None
+        loan = ours.lend(placed, self, private=False)
+        ours.release(placed)
+        if loan is None:
+            return None
+        self._invited = ours, placed, loan
+        return Invitation(ours.address, loan)
+
+    def accept(self, invitation: Invitation) -> None:
+        """Return the loan of an invitation: the peer may lend from now on."""
+        self.lender.decline(invitation.loan)
+
+    def reads(self) -> bool:
+        """Return whether it can read what we lend, and its end would be noticed.
+
+        It has accepted our invitation, or it has opened our arena without one.
+        """
+        if self._invited is not None:
+            ours, placed, loan = self._invited
+            if ours.is_lent(placed, loan):
+                return False
+            self._invited = None
+        try:
+            self.process.watch()
+        except OSError:  # no descriptor is left, or it has ended
+            return False
+        return True
 
 
 class Completion(Protocol):
@@ -166,7 +235,7 @@ class OutgoingValue:
 
     def lend(self, reader: MemoryPeer | None) -> Loan | None:
         """Lend it to one peer; return None if it is to be sent by socket."""
-        if not self.is_large or reader is None or not reader.reads:
+        if not self.is_large or reader is None or not reader.reads():
             return None
         if self._arena is None:
             if (memory := arena.ours()) is None:

@@ -523,7 +523,7 @@ def test_the_timeout_of_a_call_includes_the_transfer_of_its_arguments(
 
 def test_calls_that_are_never_sent_release_their_back_pressure(joined: Started) -> None:
     """Otherwise each would reduce the limit of pending calls of the process for good."""
-    budget = back_pressure._process
+    limits = back_pressure.limits
     array = np.ones(SIZE)
     one, two = on_each(remotely.group(Peer, 2))
     for peer in (one, two):
@@ -531,14 +531,14 @@ def test_calls_that_are_never_sent_release_their_back_pressure(joined: Started) 
     never = one.sleep.submit(60)
 
     waiting = [two.total.submit(value) for value in (never, *[array] * 4)]
-    assert budget._taken
+    assert limits.taken_bytes
     assert [future.cancel() for future in waiting[1:3]] == [True, True]
     remotely.kill(two)
     remotely.kill(one)
 
     assert isinstance(waiting[0].exception(40), ActorDied)
     assert all(isinstance(future.exception(40), ActorDied) for future in waiting[3:])
-    assert budget._taken == 0
+    assert limits.taken_bytes == 0
 
 
 def test_a_callback_gets_the_value(joined: Started) -> None:

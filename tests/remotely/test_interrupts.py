@@ -205,7 +205,7 @@ def test_a_slow_signal_handler_delays_no_other_actor(
 
     def take_long(*_: object) -> None:
         if loop_sends:  # have the loop send a message to the actor
-            elsewhere.then(lambda _: line.fetch_results(False))
+            elsewhere.then(lambda _: line.introduce(False))
         for future in (earlier, elsewhere):
             future.add_done_callback(lambda future: told.append(future.result()))
         wait_until(lambda: 2 in told, "the callback of the other actor")

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ import psutil
 import pytest
 
 import remotely
+from remotely.protocol import wire
 from remotely.values import arena, codec
 from tests.clusters import Started, wait_until
 
@@ -29,7 +31,12 @@ MIB = 1 << 20
 
 @remotely.remote_class
 class Keeper:
-    kept: Any = None
+    def __init__(self, kept: Any = None) -> None:
+        self.kept = kept
+
+    def wait_for(self, gate: Path) -> None:
+        while not gate.exists():
+            time.sleep(0.01)
 
     def echo(self, value: Any) -> Any:
         return value
@@ -71,14 +78,7 @@ def lent() -> int:
 
 @pytest.fixture
 def keeper(here: None) -> Any:
-    """An actor that already exchanges large values through shared memory."""
-    return acquainted(Keeper())
-
-
-def acquainted(keeper: Any) -> Any:
-    keeper.echo(np.zeros(MIB))
-    wait_until(lambda: keeper.is_a_view(np.zeros(MIB)), "memory is shared")
-    return keeper
+    return Keeper()
 
 
 # --- what arrives ---------------------------------------------------------------------------------
@@ -95,9 +95,7 @@ def test_a_large_array_arrives_as_a_private_writable_view(keeper: Keeper) -> Non
 
 
 @pytest.mark.parametrize("value", [np.ones(MIB), bytes(MIB), bytearray(MIB), "x" * MIB], ids=type)
-def test_a_large_result_of_any_type_has_later_ones_sent_through_memory(
-    here: None, value: Any
-) -> None:
+def test_a_large_result_of_any_type_is_sent_through_memory(here: None, value: Any) -> None:
     @remotely.remote_class
     class Maker:
         def __init__(self, value: Any) -> None:
@@ -110,10 +108,10 @@ def test_a_large_result_of_any_type_has_later_ones_sent_through_memory(
             return os.getpid()
 
     maker = Maker(value)
-    memory = arena.file_name(maker.pid())
-    maker.make()
-    wait_until(lambda: memory in Path("/proc/self/maps").read_text(), "its memory is open")
+    arriving = f"{arena.file_name(maker.pid())} "
+    before = Path("/proc/self/maps").read_text().count(arriving)
     made = maker.make()
+    assert Path("/proc/self/maps").read_text().count(arriving) == before + 1
     assert type(made) is type(value)
     assert np.array_equal(made, value)
 
@@ -124,6 +122,83 @@ def test_items_of_a_stream_are_sent_through_memory(keeper: Keeper) -> None:
         assert not item["obs"].flags.owndata
 
 
+# --- from the first value on ----------------------------------------------------------------------
+
+
+@remotely.remote_class
+class User:
+    def use(self, keeper: Any, submit: bool) -> float:
+        value = np.ones(MIB)
+        result = keeper.echo.submit(value).result() if submit else keeper.echo(value)
+        return float(result.sum())
+
+    def submit_both(self, keeper: Any) -> None:
+        self.futures = keeper.keep.submit(np.ones(MIB)), keeper.add.submit(1.0)
+
+    def outcome(self) -> float:
+        return float(self.futures[1].result())
+
+
+@pytest.fixture
+def no_large_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process send no large values in frames."""
+    monkeypatch.setattr(wire, "MAX_FRAME_BYTES", 100_000)
+
+
+@pytest.mark.parametrize("submit", [False, True])
+def test_the_first_large_argument_is_sent_through_memory(
+    here: None, no_large_frames: None, submit: bool
+) -> None:
+    keeper = Keeper()
+    value = np.zeros(MIB)
+    assert keeper.is_a_view.submit(value).result() if submit else keeper.is_a_view(value)
+
+
+def test_arguments_of_a_constructor_are_sent_through_memory_once(
+    here: None, no_large_frames: None
+) -> None:
+    gc.collect()
+    before, value = lent(), np.ones(MIB)
+    keepers = remotely.group(Keeper, 4, value)
+    assert lent() - before < 2 * value.nbytes
+    assert keepers.add(1.0) == [2.0 * MIB] * 4
+
+
+def test_a_process_that_gets_another_handle_exchanges_large_values_at_once(
+    here: None, keeper: Any
+) -> None:
+    user = User()
+    for submit in [False, True] * 5:
+        assert user.use(keeper, submit) == MIB
+
+
+def test_a_client_that_did_not_make_an_actor_sends_its_first_large_value_through_memory(
+    here: None, no_large_frames: None
+) -> None:
+    made = remotely.options(Keeper, name="keeper", detached=True)()
+    made.pid()
+    del made
+    for submit in [False, True] * 3:
+        gc.collect()  # the last handle is gone, and with it the connection
+        keeper = remotely.get_actor("keeper")
+        value = np.ones(MIB)
+        result = keeper.echo.submit(value).result() if submit else keeper.echo(value)
+        assert result.sum() == MIB
+        del keeper
+    remotely.close(remotely.get_actor("keeper"))
+
+
+def test_a_large_value_for_a_busy_actor_that_this_process_did_not_make_keeps_its_place(
+    here: None, keeper: Any, tmp_path: Path
+) -> None:
+    user, gate = User(), tmp_path / "gate"
+    waiting = keeper.wait_for.submit(gate)
+    user.submit_both(keeper)
+    assert not waiting.done(), "submit has waited for nothing"
+    gate.touch()
+    assert user.outcome() == 2.0 * MIB
+
+
 # --- sent once to several -------------------------------------------------------------------------
 
 
@@ -132,8 +207,6 @@ def test_a_value_for_several_actors_is_copied_once_and_private_to_each(
     here: None, way: str
 ) -> None:
     keepers = remotely.group(Keeper, 4)
-    for keeper in keepers:
-        acquainted(keeper)
     value = np.zeros(MIB)
     gc.collect()
     before = lent()

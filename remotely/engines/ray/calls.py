@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import ray
 from ray.exceptions import RayError
 
-from remotely.calling.back_pressure import Room
+from remotely.calling import back_pressure
 from remotely.calling.send_queue import QueuedCall, RetriedFuture, SendQueues
 from remotely.engine import RemoteActor
 from remotely.engines.ray.actor import HostedActor
@@ -152,7 +152,7 @@ class Calls:
         if retries:
             message = message.owned()
         nbytes = sum(buffer.nbytes for buffer in encoded.buffers)
-        futures: list[CallFuture[Any]] = []
+        calls: list[tuple[HostedActor, CallFuture[Any]]] = []
         for actor in remotes:
             assert isinstance(actor, HostedActor)
             what = f"{actor.name}.{name}"
@@ -166,12 +166,19 @@ class Calls:
                 future.travelling = encoded.travelling
             if background and kind is Kind.CALL:
                 future.on_unretrieved = self._on_unretrieved
-                may_wait = not self._replies.is_own_thread()  # which makes room
-                if may_wait:
-                    actor.back_pressure.wait_for_room(actor, nbytes, Room.block)
-                actor.back_pressure.count(future, nbytes, may_wait)
-            self._send(actor, message, future, background)
-            futures.append(future)
+            calls.append((actor, future))
+        futures = [future for _, future in calls]
+        try:
+            if background and kind is Kind.CALL:
+                # The thread of the replies makes room.
+                may_wait = not self._replies.is_own_thread()
+                wait = back_pressure.wait_for_others if may_wait else None
+                back_pressure.limits.admit(calls, nbytes, wait)
+            for actor, future in calls:
+                self._send(actor, message, future, background)
+        except BaseException:
+            back_pressure.settle_unsent(futures)
+            raise
         return futures
 
     def send_to_new(self, actor: HostedActor, message: Message, future: CallFuture[Any]) -> None:

@@ -5,7 +5,7 @@ import threading
 import time
 import weakref
 from concurrent.futures import wait
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import pytest
 import remotely
 from remotely.api.handle import remote_of
 from remotely.calling import back_pressure
-from remotely.calling.back_pressure import BackPressure, ByteBudget
+from remotely.calling.back_pressure import BackPressure, Limits, Room, wait_for_others
 from remotely.client.client import MAX_DESCRIPTORS
 from remotely.futures import wakeup
 from remotely.futures.future import CallFuture
@@ -137,22 +137,23 @@ def test_an_endless_call_does_not_block_others(
 # --- the limits of one actor ----------------------------------------------------------------------
 
 
-@dataclass
 class Actor:
     name = "Echo-1"
-    back_pressure: BackPressure
+
+    def __init__(self) -> None:
+        self.back_pressure = BackPressure()
 
     @property
     def unanswered(self) -> int:
         return self.back_pressure.calls
 
 
-def counted(*sizes: int) -> tuple[Actor, list[CallFuture[None]]]:
-    actor = Actor(BackPressure(ByteBudget()))
-    futures: list[CallFuture[None]] = [CallFuture("a call", actor) for _ in sizes]
-    for future, nbytes in zip(futures, sizes, strict=True):
-        actor.back_pressure.count(future, nbytes, may_wait=True)
-    return actor, futures
+def call(actor: Actor) -> CallFuture[None]:
+    return CallFuture("a call", actor)
+
+
+def never(actor: Actor, room: Room) -> None:
+    raise AssertionError("there is room")
 
 
 @pytest.mark.parametrize(
@@ -170,58 +171,132 @@ def test_a_call_waits_while_the_pending_ones_reach_a_limit(
 ) -> None:
     monkeypatch.setattr(back_pressure, "MAX_CALLS", 2)
     monkeypatch.setattr(back_pressure, "MAX_BYTES", 100)
-    actor, futures = counted(*pending)
+    limits, actor = Limits(), Actor()
+    futures = [call(actor) for _ in pending]
+    for future, nbytes in zip(futures, pending, strict=True):
+        limits.admit([(actor, future)], nbytes, never)
     has_waited: list[bool] = []
 
-    def wait(room: Any, timeout: float | None) -> None:
+    def wait(actor: Actor, room: Room) -> None:
         has_waited.append(True)
         futures[-1].set_result(None)
-        room.block(timeout)
+        room.block(None)
 
-    actor.back_pressure.wait_for_room(actor, next_one, wait)
+    limits.admit([(actor, call(actor))], next_one, wait)
     assert has_waited == [True] * must_wait
 
 
-def test_a_call_is_counted_once_until_its_outcome() -> None:
-    actor, (future,) = counted(60)
-    actor.back_pressure.count(future, 60, may_wait=True)
-    assert (actor.back_pressure.calls, actor.back_pressure.nbytes) == (1, 60)
+def test_a_call_is_counted_until_its_outcome() -> None:
+    limits, actor = Limits(), Actor()
+    future = call(actor)
+    limits.admit([(actor, future)], 60, never)
+    counted = future.counted_by
+    assert counted is not None
+    assert (actor.unanswered, actor.back_pressure.nbytes, limits.taken_bytes) == (1, 60, 60)
+    future.set_result(None)
     for _ in range(2):
-        actor.back_pressure.settle(future)
-        assert (actor.back_pressure.calls, actor.back_pressure.nbytes) == (0, 0)
+        assert (actor.unanswered, actor.back_pressure.nbytes, limits.taken_bytes) == (0, 0, 0)
+        counted.settle(future)
 
 
-# --- the budget of a process ----------------------------------------------------------------------
+def test_calls_that_were_not_sent_count_no_more() -> None:
+    limits, actor = Limits(), Actor()
+    sent, unsent = call(actor), call(actor)
+    limits.admit([(actor, sent), (actor, unsent)], 60, never)
+    sent.receiver = Any  # type: ignore[assignment]
+    back_pressure.settle_unsent([sent, unsent])
+    assert (actor.unanswered, limits.taken_bytes) == (1, 60)
 
 
-def test_a_wait_for_the_budget_ends_when_there_is_room() -> None:
-    budget = ByteBudget(100)
-    assert budget.take(60)
-    assert not budget.take(50)
-    taken = threading.Event()
+# --- the limits of a process ----------------------------------------------------------------------
 
-    def take() -> None:
-        budget.wait_for_room(50)
-        assert budget.take(50)
-        taken.set()
 
-    thread = threading.Thread(target=take)
+def test_a_value_for_several_actors_counts_once_until_the_last_outcome() -> None:
+    limits, actors = Limits(100), [Actor() for _ in range(3)]
+    calls = [(actor, call(actor)) for actor in actors]
+    limits.admit(calls, 60, never)
+    assert limits.taken_bytes == 60
+    assert [actor.back_pressure.nbytes for actor in actors] == [60] * 3
+    for _, future in calls:
+        assert limits.taken_bytes == 60
+        future.set_result(None)
+    assert limits.taken_bytes == 0
+
+
+def test_no_member_of_a_group_is_counted_before_there_is_room_for_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They may wait for each other, so the first must not be sent while the last one waits."""
+    monkeypatch.setattr(back_pressure, "MAX_CALLS", 1)
+    limits, first, last = Limits(), Actor(), Actor()
+    busy = call(last)
+    limits.admit([(last, busy)], 0, never)
+    waited_for: list[Actor] = []
+
+    def wait(actor: Actor, room: Room) -> None:
+        waited_for.append(actor)
+        assert first.unanswered == 0
+        busy.set_result(None)
+
+    limits.admit([(first, call(first)), (last, call(last))], 0, wait)
+    assert waited_for == [last]
+    assert (first.unanswered, last.unanswered) == (1, 1)
+
+
+def test_a_wait_for_room_in_the_process_ends_with_one_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    limits, one, other = Limits(100), Actor(), Actor()
+    first, second = call(one), call(other)
+    limits.admit([(one, first)], 60, never)
+    thread = threading.Thread(
+        target=limits.admit, args=([(other, second)], 50, wait_for_others), daemon=True
+    )
     thread.start()
     wait_until(lambda: bool(len(wakeup.sleepers)), "it waits")
-    assert not taken.is_set()
-    budget.give_back(60)
+    assert second.counted_by is None
+    first.set_result(None)
     thread.join(40)
-    assert taken.is_set()
+    assert second.counted_by is not None
+    assert limits.taken_bytes == 50
+    assert caplog.text.count("have no result yet") == 1
 
 
-def test_the_first_value_and_forced_values_do_not_wait_for_the_budget() -> None:
-    budget = ByteBudget(100)
-    budget.wait_for_room(1000)
-    assert budget.take(1000)
-    assert budget.take(1000, force=True)
-    budget.give_back(2000)
-    budget.wait_for_room(100)
-    assert budget.take(100)
+def test_the_first_value_and_those_of_threads_that_must_not_wait_count_at_once() -> None:
+    limits, actor = Limits(100), Actor()
+    limits.admit([(actor, call(actor))], 1000, never)
+    limits.admit([(actor, call(actor))], 1000, None)
+    assert limits.taken_bytes == 2000
+
+
+@remotely.remote_class
+class Member:
+    def __init__(self, folder: Path, number: int) -> None:
+        self.folder = folder
+        self.number = number
+
+    def meet(self, value: Any, count: int) -> int:
+        """Return when as many members have come here."""
+        (self.folder / f"{self.number}").touch()
+        while len(list(self.folder.iterdir())) < count:
+            time.sleep(0.005)
+        return len(value)
+
+
+@pytest.mark.parametrize("way", ["group", "ref"])
+def test_members_that_meet_get_one_large_value(
+    any_cluster: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, way: str
+) -> None:
+    monkeypatch.setattr(back_pressure, "limits", Limits(1_500_000))
+    members = remotely.Group([Member(tmp_path, number) for number in range(3)])
+    value = np.zeros(1_000_000, np.uint8)
+    if way == "group":
+        lengths = members.meet(value, 3)
+    else:
+        ref = remotely.put(value)
+        futures = [member.meet.submit(ref, 3) for member in members]
+        lengths = [future.result(40) for future in futures]
+    assert lengths == [len(value)] * 3
 
 
 # --- descriptors ----------------------------------------------------------------------------------

@@ -20,11 +20,18 @@ class FakeChannel:
 
     def __init__(self, *_: object) -> None:
         self.ended = False
+        self.is_near = True
         self.opening.set()
         assert self.may_open.wait(DEADLINE_S)
 
+    def introduce(self, fetches: bool) -> None:
+        assert not fetches, "it is on this machine"
+
     def end_without_loop(self, _: object) -> None:
         self.ended = True
+
+    def unfinished(self) -> list[str]:
+        return []
 
 
 @pytest.fixture
