@@ -21,6 +21,8 @@ import logging
 import queue
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import msgspec
 import zmq
@@ -66,8 +68,33 @@ CONNECTION_IDLE_S = 20.0  # after which a TLS connection is closed; earlier than
 MAX_THREADS = 8  # more do not make a link faster
 _write_onward = msgspec.msgpack.Encoder().encode
 
+# Values move on threads of their own for each machine, or set of machines, in each direction.
+Lane = tuple[str, frozenset[StoreAddress]]
+
 Listener = Callable[[StoreAddress, msgspec.Struct | None], None]  # None: the link broke
 Pool = ConnectionPool[BulkAddress, Connection]
+
+
+_PORTS = (
+    f"Each worker listens on two ports for values of {format_bytes(SEND_FROM_BYTES)} or more; open "
+    "these ports between all machines"
+)
+_SILENT = "Its process is there, and is stopped or busy: its machine may be overloaded"
+
+
+class Trouble(NamedTuple):
+    """Why a path was chosen.
+
+    is_silent  the store has accepted a connection, so its ports are open
+    origin     the store that cannot reach it; None for this machine
+    """
+
+    why: str = ""
+    is_silent: bool = False
+    origin: BulkAddress | None = None
+
+
+_NONE = Trouble()
 
 
 class Stores:
@@ -80,8 +107,7 @@ class Stores:
     def __init__(
         self, context: "zmq.Context[zmq.Socket[bytes]]", loop: Loop, pair: KeyPair, machine: str
     ) -> None:
-        self.threads = Threads("bulk", MAX_THREADS)
-        self.fetching = Threads("bulk", MAX_THREADS)  # results do not wait for arguments
+        self._lanes: dict[Lane, Threads] = {}
         self.on_choice: Callable[[StoreAddress, bool], None] = lambda store, usable: None
         self._context = context
         self._loop = loop
@@ -111,18 +137,29 @@ class Stores:
         links = [self._link(s) for s in dict.fromkeys(stores) if s and self.is_usable(s)]
         return BulkTransfer(encoded, links, self._pool) if links else None
 
+    def run(self, transfer: "BulkTransfer") -> None:
+        """Run a transfer in the background."""
+        self._lane("to", transfer.stores).run(transfer.run)
+
     def bring(self, ref: Ref, stores: Iterable[StoreAddress | None]) -> None:
         """Transfer a ref to those of these machines for which no transfer has begun."""
         missing = [s for s in stores if s and not any(t.covers(s) for t in ref.transfers)]
         if (transfer := self.transfer(ref.value, missing)) is not None:
             ref.transfers.append(transfer)
-            self.threads.run(transfer.run)
+            self.run(transfer)
 
     def claim(self, result: Parcel, store: StoreAddress) -> None:
         """Have a store keep a result until it is released, even if its actor ends."""
         self._claimed[result.value] = store
         if self.is_usable(store):
             self._link(store).send(control.Claim(value=result.value))
+
+    def fetch_in_background(
+        self, wanted: Parcel, fetch: Callable[[], object], instead: Callable[[], object]
+    ) -> None:
+        """Run a function that fetches a claimed result; `instead`, if this client has left."""
+        store = self._claimed.get(wanted.value)
+        self._lane("from", frozenset((store,) if store else ())).run(fetch, instead)
 
     def fetch(self, wanted: Parcel) -> Unpacked:
         """Fetch a result that was claimed.  Raises OSError or ValueGone."""
@@ -160,14 +197,24 @@ class Stores:
 
     def close(self) -> None:
         """After the end of the loop.  No link opens from then on, as in `Channels.end_all`."""
-        self.threads.close()
-        self.fetching.close()
         with self._lock:
             self._is_closed = True
             links, self._links = self._links, {}  # so that closing them changes no path
+        for threads in self._lanes.values():  # no more are added
+            threads.close()
         for link in links.values():
             link.close()
         self._pool.close()
+
+    def _lane(self, direction: str, stores: frozenset[StoreAddress]) -> Threads:
+        """Return threads that wait for no other machine: one that is stopped delays no other."""
+        with self._lock:
+            threads = self._lanes.get((direction, stores))
+            if threads is None:
+                threads = self._lanes[direction, stores] = Threads("bulk", MAX_THREADS)
+                if self._is_closed:
+                    threads.close()
+            return threads
 
     def _link(self, address: StoreAddress) -> "StoreLink":
         """Return the link to a store.  A new link claims the results that this client has there."""
@@ -199,23 +246,23 @@ class Stores:
                 self._link(store).send(control.Release(values=[value]))
                 del self._unreleased[value]
 
-    def _chosen(self, link: "StoreLink", why: str, origin: BulkAddress | None) -> None:
-        """On the loop's thread: handle a new path to a machine, which `origin` cannot reach."""
+    def _chosen(self, link: "StoreLink", trouble: Trouble) -> None:
+        """On the loop's thread: handle a new path to a machine."""
         if self._links.get(link.address) is not link:
             return
         self.on_choice(link.address, link.path is not Path.SOCKETS)
         if link.path is Path.CHAIN or (link.address, link.path) in self._logged:
             return
+        origin = trouble.origin
         self._logged.add((link.address, link.path))
         log.warning(
             "large values cannot be sent from %s to the store at %s (%s): they %s, which is "
-            "slower. Each worker listens on two ports for values of %s or more; open these ports "
-            "between all machines",
+            "slower. %s",
             f"the store at {describe(nearest(origin.tcp))}" if origin else self._machine,
             describe(nearest(link.address.tcp)),
-            why,
+            trouble.why,
             "are sent from here" if origin else "go through the sockets of the actors there",
-            format_bytes(SEND_FROM_BYTES),
+            _SILENT if trouble.is_silent else _PORTS,
         )
 
 
@@ -235,7 +282,7 @@ class StoreLink:
         loop: Loop,
         pair: KeyPair,
         address: StoreAddress,
-        on_choice: Callable[["StoreLink", str, BulkAddress | None], None],
+        on_choice: Callable[["StoreLink", Trouble], None],
     ) -> None:
         self.address = address
         self.path = Path.CHAIN
@@ -265,10 +312,15 @@ class StoreLink:
         """Send a message.  Never blocks, and takes no lock."""
         self._loop.call(lambda: self._send_on_loop(message))
 
-    def choose(self, path: Path, why: str | OSError, origin: BulkAddress | None = None) -> None:
-        """Use a path for AGAIN_S, because `origin`, by default this machine, cannot reach it."""
-        reason = str(why) or type(why).__name__
-        self._loop.call(lambda: self._choose(path, reason, origin))
+    def choose(self, path: Path, why: Trouble | OSError) -> None:
+        """Use a path for AGAIN_S, because another one does not work."""
+        if isinstance(why, OSError):
+            why = Trouble(str(why) or type(why).__name__, isinstance(why, TimeoutError))
+        self._loop.call(partial(self._choose, path, why))
+
+    @property
+    def no_answer(self) -> Trouble:
+        return Trouble("it does not answer", is_silent=self._monitor.accepted)
 
     def close(self) -> None:
         """On the loop's thread, or after its end."""
@@ -279,7 +331,7 @@ class StoreLink:
         self._loop.unwatch_socket(self._socket)
         self._socket.close(linger=0)
         if self.bulk is None:
-            self._set_path(Path.SOCKETS, "it does not answer")
+            self._set_path(Path.SOCKETS, self.no_answer)
         elif self.path is not Path.CHAIN:
             self._set_path(Path.CHAIN)
         for listener in list(self._listeners.values()):
@@ -292,15 +344,15 @@ class StoreLink:
             self._loop.watch_socket(self._socket, self._hear)
             self._send_on_loop(control.Reach())
 
-    def _choose(self, path: Path, why: str, origin: BulkAddress | None) -> None:
+    def _choose(self, path: Path, why: Trouble) -> None:
         if not self.is_broken and self.path is not path:  # not for a store that has ended
-            self._set_path(path, why, origin)
+            self._set_path(path, why)
 
-    def _set_path(self, path: Path, why: str = "", origin: BulkAddress | None = None) -> None:
+    def _set_path(self, path: Path, why: Trouble = _NONE) -> None:
         self.path = path
         if path is not Path.CHAIN:
             self._loop.after(AGAIN_S, lambda: self._set_path(Path.CHAIN))
-        self._on_choice(self, why, origin)
+        self._on_choice(self, why)
 
     def _send_on_loop(self, message: msgspec.Struct) -> None:
         if not self.is_broken:
@@ -329,6 +381,7 @@ class BulkTransfer:
     outcome.  Thread-safe, but only one thread may `run` it, which reads the value.
 
     done      completes when the calls with the value may be sent
+    stores    those to which it goes
     """
 
     def __init__(self, encoded: Encoded, links: Sequence[StoreLink], pool: Pool) -> None:
@@ -337,6 +390,7 @@ class BulkTransfer:
         self.done: AwaitableFuture[None] = AwaitableFuture()
         self._here: set[StoreAddress] = set()
         self._links = {link.address: link for link in links}
+        self.stores = frozenset(self._links)
         self._pool = pool
         self._events: queue.SimpleQueue[tuple[StoreAddress, msgspec.Struct | None]]
         self._events = queue.SimpleQueue()
@@ -403,7 +457,7 @@ class BulkTransfer:
                 case control.Broken():
                     plan.not_relayed(machine)
                 case control.Unrelayed(bulk=to, why=why) if to in links:
-                    links[to].choose(Path.DIRECT, why, machine)
+                    links[to].choose(Path.DIRECT, Trouble(why, origin=machine))
                     plan.not_relayed(to)
                 case None:
                     plan.unreachable(machine)
@@ -422,7 +476,7 @@ class BulkTransfer:
                 store, message = self._events.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 for link in pending.values():
-                    link.choose(Path.SOCKETS, "it does not answer")
+                    link.choose(Path.SOCKETS, link.no_answer)
                 break
             found = pending.pop(store, None)  # None: it has answered already
             if found and found.bulk and isinstance(message, control.Ready):

@@ -428,7 +428,7 @@ class Calls:
         if transfer is None:
             return encoded, None
         if background:
-            self._stores.threads.run(transfer.run)
+            self._stores.run(transfer)
         else:
             transfer.run()
         return encoded, transfer

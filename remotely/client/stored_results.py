@@ -37,7 +37,8 @@ def receive(
         stores.claim(wanted, store)  # the actor may end before the result is fetched
     if future.needs_value:
         fetch = partial(_fetch, channel, stores, future, reply, wanted)
-        stores.fetching.run(fetch, instead=partial(_fail, future, NotConnected(SHUT_DOWN)))
+        instead = partial(_fail, future, NotConnected(SHUT_DOWN))
+        stores.fetch_in_background(wanted, fetch, instead)
     else:
         future.settle(KeptResult(wanted, future, channel, stores), None)
 
@@ -106,12 +107,18 @@ class KeptResult(StoredResult):
         self._actor = future.actor
         self._channel = channel
         self._stores = stores
+        self._is_coming = False
 
     def __del__(self) -> None:
         self._stores.release(self._parcel)
 
     def entry(self) -> InStore:
         return InStore(self._parcel)
+
+    def bring(self, future: CallFuture[Any]) -> None:
+        if not self._is_coming:
+            self._is_coming = True
+            self._stores.fetch_in_background(self._parcel, future.bring, future.bring)
 
     def fetch(self) -> Any:
         try:

@@ -93,8 +93,8 @@ class AwaitableFuture(Future[R]):
     ) -> None:
         """Call `fn` with this future when it is done; with `context`, in the running event loop."""
         if self.done():
-            self._call(_in_its_loop(fn, context) or fn)
-        elif (notify := _in_its_loop(fn, context)) is not None:
+            self._call(in_its_loop(fn, context) or fn)
+        elif (notify := in_its_loop(fn, context)) is not None:
             self.then(notify)
         else:
             self._done_callbacks.append(fn)
@@ -169,7 +169,7 @@ def running_loop() -> Any:
     return None if asyncio is None else asyncio._get_running_loop()
 
 
-def _in_its_loop(fn: Callback, context: Context | None) -> Callback | None:
+def in_its_loop(fn: Callback, context: Context | None) -> Callback | None:
     """Return a callback of the runtime that has an event loop call `fn`; None if none expects it.
 
     `asyncio.wrap_future` adds a function that only wakes the loop of the future that it returns.

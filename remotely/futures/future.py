@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from remotely.errors import CallTimeout, RemotelyError, RemoteTraceback, in_doubt
 from remotely.futures import wakeup
-from remotely.futures.awaitable import AwaitableFuture, Callback, running_loop
+from remotely.futures.awaitable import AwaitableFuture, Callback, in_its_loop, running_loop
 from remotely.futures.reference import DependencyCallback, StoredResult, refuse
 from remotely.futures.unretrieved import OnUnretrieved, UnretrievedReport
 from remotely.machine.interrupts import errors_ignored, is_for_main
@@ -308,7 +308,12 @@ class CallFuture(AwaitableFuture[R]):
         try:
             if self._result is stored:
                 self.kept = stored
-                self._result = stored.fetch()
+                try:
+                    self._result = stored.fetch()
+                except Exception as error:  # it is lost, or cannot be unpickled here
+                    if is_for_main(error):
+                        raise
+                    self._exception, self._result = error.with_traceback(None), None
         finally:
             if is_first:
                 lock.release()
@@ -346,8 +351,22 @@ class CallFuture(AwaitableFuture[R]):
         return self.on_unretrieved is not None and not self.done()
 
     def run_callbacks(self) -> None:
-        if self.answered:
+        """Have the done-callbacks of a future that is done run.  If interrupted, repeat it.
+
+        If one of them needs a value that is still in its store, they run once it is here: this may
+        be the thread of an event loop.
+        """
+        if not self.answered:
+            return
+        if isinstance(self._result, StoredResult) and self.needs_value:
+            self._result.bring(self)
+        else:
             super().run_callbacks()
+
+    def bring(self) -> None:
+        """Fetch a result that is still in its store, and run the callbacks that need it."""
+        self._fetch()
+        self.run_callbacks()
 
     def then(self, function: Callback) -> None:
         super().then(function)
@@ -356,6 +375,10 @@ class CallFuture(AwaitableFuture[R]):
     def add_done_callback(
         self, fn: Callable[[Future[R]], object], *, context: Context | None = None
     ) -> None:
+        is_elsewhere = isinstance(self._result, StoredResult)
+        if is_elsewhere and (notify := in_its_loop(fn, context)) is not None:
+            self.then(notify)  # once it is here: the loop would fetch it
+            return
         super().add_done_callback(fn, context=context)
         self._expect_reply()
 

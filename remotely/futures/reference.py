@@ -17,6 +17,10 @@ class StoredResult:
         """Return the value.  Raises ActorDied or WorkerLost if it is lost."""
         raise NotImplementedError
 
+    def bring(self, future: Any) -> None:
+        """Have `future.bring` called on a thread that may wait for the value, once."""
+        raise NotImplementedError
+
     def entry(self) -> Any:
         """Return what stands for the value in a message."""
         raise NotImplementedError

@@ -198,8 +198,14 @@ def fetch(address: BulkAddress, value: bytes, memory: memoryview) -> None:
 
 
 def connect(address: BulkAddress) -> Connection:
-    """Connect to a store.  Raises OSError, also if its certificate is another's."""
-    raw = socket.create_connection(parse_address(nearest(address.tcp)), CONNECT_S)
+    """Connect to a store.  Raises OSError, also if its certificate is another's.
+
+    A TimeoutError means that the store is there, and silent.
+    """
+    try:
+        raw = socket.create_connection(parse_address(nearest(address.tcp)), CONNECT_S)
+    except TimeoutError:
+        raise ConnectionError(f"nothing answers there within {CONNECT_S:g} s") from None
     try:
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         wrapped = _context().wrap_socket(raw)

@@ -3,6 +3,7 @@
 The machines are the two workers of `joined` (conftest.py).
 """
 
+import asyncio
 import concurrent.futures
 import logging
 import os
@@ -21,7 +22,6 @@ import pytest
 
 import remotely
 from remotely import ActorDied, CallTimeout, NotConnected, SharedArray, WorkerLost
-from remotely.api import connection
 from remotely.calling import back_pressure
 from remotely.client.bulk_transfer import MAX_THREADS, BulkTransfer, Stores
 from remotely.transport import bulk
@@ -468,15 +468,21 @@ def test_results_that_are_being_fetched_at_shutdown_have_an_outcome(
         ended.wait(40)
         return fetch(self, wanted)
 
+    def note(self: Stores, *given: Any) -> None:
+        fetch_in_background(self, *given)
+        asked.append(given)
+
+    asked: list[Any] = []
+    fetch_in_background = Stores.fetch_in_background
     monkeypatch.setattr(Stores, "fetch", fetch_late)
+    monkeypatch.setattr(Stores, "fetch_in_background", note)
     peer = Peer()
     futures = [peer.make.submit(SIZE) for _ in range(MAX_THREADS + 4)]
     for future in futures:
         future.add_done_callback(lambda _: None)  # have them received as they come
     for _ in range(MAX_THREADS):
         assert begun.acquire(timeout=40)
-    threads = connection.current()._stores.fetching
-    wait_until(lambda: len(threads._tasks) == 4, "fetches that wait for a thread")
+    wait_until(lambda: len(asked) == len(futures), "fetches that wait for a thread")
 
     remotely.shutdown()
 
@@ -662,12 +668,47 @@ def test_a_call_with_a_ref_waits_only_for_its_own_machine(
     assert late.result() == SIZE
 
 
-def test_a_result_is_fetched_while_all_sending_threads_are_blocked(joined: Started) -> None:
-    stores = connection.current()._stores
-    held_up = threading.Event()
-    for _ in range(MAX_THREADS):
-        stores.threads.run(held_up.wait)
+def test_a_stopped_store_is_not_blamed_on_ports_and_delays_no_other_machine(
+    joined: Started, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = on_each(remotely.group(Peer, 2))
+    array = np.ones(SIZE)
+    assert [peer.total(array) for peer in (one, two)] == [SIZE] * 2
+    home = joined.homes[["one", "two"].index(one.host())]
+    (store,) = processes(str(home), "remotely.store")
+    store.suspend()
     try:
-        assert Peer().make.submit(SIZE).result(40).sum() == SIZE
+        late = [one.total.submit(array) for _ in range(MAX_THREADS + 1)]
+        assert two.total.submit(array).result(40) == SIZE
+        assert not any(future.done() for future in late)
+        wait_until(lambda: caplog.records, "a warning")
     finally:
-        held_up.set()
+        store.resume()
+    assert [future.result(40) for future in late] == [SIZE] * len(late)
+    warnings = [record.getMessage() for record in caplog.records]
+    assert all("stopped or busy" in text and "ports" not in text for text in warnings)
+
+
+def test_an_event_loop_goes_on_while_it_awaits_a_result_that_was_passed_on(
+    joined: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = on_each(remotely.group(Peer, 2))
+    may_go, begun, fetch = threading.Event(), threading.Event(), Stores.fetch
+
+    def fetch_late(self: Stores, wanted: Parcel) -> Any:
+        begun.set()
+        assert may_go.wait(40)
+        return fetch(self, wanted)
+
+    async def await_it(future: Any) -> float:
+        waiting = asyncio.ensure_future(future)
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        assert not waiting.done()
+        may_go.set()
+        return float((await waiting).sum())
+
+    made = one.make.submit(SIZE)
+    assert two.total(made) == SIZE
+    monkeypatch.setattr(Stores, "fetch", fetch_late)
+    assert asyncio.run(await_it(made)) == SIZE

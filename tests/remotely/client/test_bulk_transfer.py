@@ -2,16 +2,18 @@
 
 import logging
 import socket
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
 from remotely.client import bulk_transfer
-from remotely.client.bulk_transfer import StoreLink, Stores
+from remotely.client.bulk_transfer import MAX_THREADS, StoreLink, Stores, Trouble
 from remotely.client.relay_plan import Path
 from remotely.errors import NotConnected
 from remotely.protocol import control
@@ -44,7 +46,10 @@ class Link:
 
     def set_path(self, path: Path, origin: BulkAddress | None = None) -> None:
         self.path = path
-        self._on_choice(self, "of a test", origin)
+        self._on_choice(self, Trouble("of a test", origin=origin))
+
+    def tell(self, trouble: Trouble) -> None:
+        self._on_choice(self, trouble)
 
     @property
     def claimed(self) -> set[bytes]:
@@ -182,6 +187,34 @@ def test_nothing_is_fetched_from_an_unreachable_store(links: list[Link], stores:
         stores.fetch(kept)
 
 
+def test_a_machine_that_is_stopped_holds_up_no_other(links: list[Link], stores: Stores) -> None:
+    continued, moved = threading.Event(), threading.Semaphore(0)
+    there = StoreAddress(tcp="tcp://127.0.0.1:3", public_key=b"t" * 40)
+    stopped: Any = SimpleNamespace(stores=frozenset((HERE,)), run=continued.wait)
+    for _ in range(MAX_THREADS + 1):
+        stores.run(stopped)
+    for reached in (there,), (there, HERE):
+        healthy: Any = SimpleNamespace(stores=frozenset(reached), run=moved.release)
+        stores.run(healthy)
+        assert moved.acquire(timeout=40)
+    stores.claim(result(b"1"), HERE)
+    stores.fetch_in_background(result(b"1"), moved.release, moved.release)
+    assert moved.acquire(timeout=40), "and no results"
+    continued.set()
+
+
+@pytest.mark.parametrize("is_silent", [False, True])
+def test_ports_are_blamed_only_if_the_store_is_not_reached(
+    links: list[Link], stores: Stores, caplog: pytest.LogCaptureFixture, is_silent: bool
+) -> None:
+    stores.claim(result(b"1"), HERE)
+    links[0].path = Path.SOCKETS
+    links[0].tell(Trouble("it does not answer", is_silent))
+    (record,) = caplog.records
+    assert ("ports" in record.getMessage()) is not is_silent
+    assert ("stopped" in record.getMessage()) is is_silent
+
+
 def test_each_change_of_a_path_is_reported_and_its_kind_logged_once(
     links: list[Link], stores: Stores, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -210,7 +243,7 @@ def test_a_store_that_does_not_answer_is_retried_after_again_s(
     loop, context, paths = Loop(), sockets.new_context(), []
     address = StoreAddress(tcp=closed, public_key=fresh_pair().public)
     link = StoreLink(
-        context, loop, fresh_pair(), address, lambda link, *why: paths.append(link.path)
+        context, loop, fresh_pair(), address, lambda link, why: paths.append(link.path)
     )
     heard: list[Any] = []
     link.open()
@@ -221,7 +254,7 @@ def test_a_store_that_does_not_answer_is_retried_after_again_s(
 
     assert paths == [Path.SOCKETS, Path.CHAIN]
     assert heard == [None]
-    link.choose(Path.DIRECT, "it is too late")
+    link.choose(Path.DIRECT, Trouble("it is too late"))
     loop.turn(0.0)
     assert link.path is Path.CHAIN
     loop.close()
