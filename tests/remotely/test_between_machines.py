@@ -8,6 +8,7 @@ import concurrent.futures
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -559,7 +560,7 @@ def test_a_callback_gets_the_value(joined: Started) -> None:
 def test_values_are_sent_inline_with_one_warning_if_the_bulk_port_is_closed(
     joined: Started, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refused(address: object) -> Connection:
+    def refused(*_: object) -> socket.socket:
         raise ConnectionRefusedError("closed by a firewall")
 
     def fetch(self: Stores, wanted: Parcel) -> Any:
@@ -569,7 +570,7 @@ def test_values_are_sent_inline_with_one_warning_if_the_bulk_port_is_closed(
     fetched: list[Parcel] = []
     real_fetch = Stores.fetch
     monkeypatch.setattr(Stores, "fetch", fetch)
-    monkeypatch.setattr(bulk, "connect", refused)
+    monkeypatch.setattr(socket, "create_connection", refused)
     group = remotely.group(Peer, 2)
     array = np.ones(SIZE)
     with caplog.at_level(logging.WARNING, "remotely"):
