@@ -231,6 +231,7 @@ class Calls:
         is_ready = not named and (transfer is None or transfer.done.done())
         if named or retries:
             message = self._message(remotes, kind, name, encoded, named, transfers)
+        calls: list[tuple[ActorState, CallFuture[Any]]] = []
         futures: list[CallFuture[Any]] = []
         is_full = False
         for remote in remotes:
@@ -246,15 +247,19 @@ class Calls:
                 future.travelling = encoded.travelling
             if background and kind is Kind.CALL:
                 future.on_unretrieved = self._on_unretrieved
-                is_full = is_full or remote.unanswered >= back_pressure.MAX_CALLS
+                channel = remote.channel
+                if remote.queue is not None or (
+                    channel is not None and channel.unanswered >= back_pressure.MAX_CALLS
+                ):
+                    is_full = True
             if transfer is not None:
                 future.keeps_alive = transfer
+            calls.append((remote, future))
             futures.append(future)
         try:
             if large is not None or is_full:
-                self._admit(remotes, futures, large, background and kind is Kind.CALL)
-            for remote, future in zip(remotes, futures, strict=True):
-                assert isinstance(remote, ActorState)
+                self._admit(calls, large, background and kind is Kind.CALL)
+            for remote, future in calls:
                 channel = remote.channel
                 if not is_ready or remote.queue is not None:
                     channel = None
@@ -286,8 +291,7 @@ class Calls:
 
     def _admit(
         self,
-        remotes: Sequence[RemoteActor],
-        futures: Sequence[CallFuture[Any]],
+        calls: Sequence[tuple[ActorState, CallFuture[Any]]],
         large: OutgoingValue | None,
         may_wait: bool,
     ) -> None:
@@ -295,13 +299,12 @@ class Calls:
 
         What a ref in it keeps in memory anyway does not count.
         """
-        actors = [remote for remote in remotes if isinstance(remote, ActorState)]
         nbytes = 0
         if large is not None:
-            lent = all(actor.channel and actor.channel.lends for actor in actors)
+            lent = all(actor.channel and actor.channel.lends for actor, _ in calls)
             nbytes = counted_bytes(large.encoded) if lent else large.nbytes
         wait = self._wait_for_room if may_wait and self._channels.may_wait() else None
-        back_pressure.limits.admit([*zip(actors, futures, strict=True)], nbytes, wait)
+        back_pressure.limits.admit(calls, nbytes, wait)
 
     def _wait_for_room(self, actor: ActorState, room: Room) -> None:
         """Wait for an outcome of an actor, and receive it if no other thread does."""
