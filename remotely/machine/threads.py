@@ -3,6 +3,8 @@
 import threading
 from collections.abc import Callable
 
+from remotely.machine.shield import shield
+
 
 def new(name: str, run: Callable[..., object], *args: object) -> threading.Thread:
     """Return a thread `remotely-<name>`, not started, for `run(*args)`."""
@@ -15,5 +17,6 @@ def start(name: str, run: Callable[..., object], *args: object) -> threading.Thr
     Raises RuntimeError if no thread can be started: the script has ended, or there are too many.
     """
     thread = new(name, run, *args)
-    thread.start()
+    with shield:  # an interrupted `start` holds a lock for which the new thread would wait
+        thread.start()
     return thread

@@ -655,8 +655,9 @@ class Recruiter:
 
     def stop(self) -> None:
         """Start no more members; one that is starting is ended when it has started."""
-        self._stopped.set()
-        self._wake.set()
+        with shield:
+            self._stopped.set()
+            self._wake.set()
 
     def join(self) -> None:
         """Wait up to NO_ROOM_S for the thread to end, which may be starting a member."""
@@ -670,7 +671,7 @@ class Recruiter:
 
     def _begin_thread(self) -> Exception | None:
         """Start the thread, or wake it; return the error if no further thread can be started."""
-        with self._lock:
+        with shield, self._lock:  # an interrupted `set` leaves the lock of its event held
             if self._thread is not None or self._stopped.is_set():
                 self._wake.set()
                 return None
