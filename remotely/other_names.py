@@ -9,7 +9,7 @@ import re
 from typing import Any, NamedTuple
 
 
-class Row(NamedTuple):
+class Equivalent(NamedTuple):
     """A name of another library, and its equivalent here; `tried` lists where a hint is given.
 
     A cell without backticks is code.
@@ -23,103 +23,107 @@ class Row(NamedTuple):
 
 _CONNECT = "`remotely.connect()`, or nothing: the first actor starts a cluster on this machine"
 
-TABLES: dict[str, tuple[Row, ...]] = {
+TABLES: dict[str, tuple[Equivalent, ...]] = {
     "Ray": (
-        Row("ray.init(address)", _CONNECT, "", ("module.init",)),
-        Row("@ray.remote class A", "@remotely.remote_class class A", "", ("module.remote",)),
-        Row(
+        Equivalent("ray.init(address)", _CONNECT, "", ("module.init",)),
+        Equivalent("@ray.remote class A", "@remotely.remote_class class A", "", ("module.remote",)),
+        Equivalent(
             "@ray.remote def f; f.remote(x)",
             "remotely.Executor().submit(f, x)",
             "functions run in a pool, and need no decorator",
         ),
-        Row(
+        Equivalent(
             "A.remote(1)", "A(1)", "it waits for the constructor, and raises what that raises",
             ("class.remote",),
         ),
-        Row("[A.remote(x) for x in xs]", "remotely.group(A, each=xs)", "at once; all or none"),
-        Row(
+        Equivalent(
+            "[A.remote(x) for x in xs]", "remotely.group(A, each=xs)", "at once; all or none"
+        ),
+        Equivalent(
             "ray.remote(Foo)", "remotely.remote_class(Foo)",
             "a remote subclass: `Foo` itself stays local, as in Ray",
         ),
-        Row("A.options(num_cpus=2)", "remotely.options(A, cpus=2)", "", ("class.options",)),
-        Row(
+        Equivalent("A.options(num_cpus=2)", "remotely.options(A, cpus=2)", "", ("class.options",)),
+        Equivalent(
             "a.f.remote(x)", "`a.f.submit(x)`", "`a.f(x)` waits for the result",
             ("method.remote",),
         ),
-        Row(
+        Equivalent(
             "a.f.options(...)", "remotely.options(A, ...)(...)", "options are an actor's",
             ("method.options",),
         ),
-        Row(
+        Equivalent(
             "ray.get(ref)", "`future.result()`, `remotely.get(future)` or `await future`",
             "a result is sent once it is computed; `remotely.ref(future)` leaves it in the store",
         ),
-        Row("ray.get([r1, r2])", "[f.result() for f in futures]"),
-        Row(
+        Equivalent("ray.get([r1, r2])", "[f.result() for f in futures]"),
+        Equivalent(
             "ray.wait(refs)",
             "`remotely.as_completed(futures)`, or `concurrent.futures.wait(futures)`",
             "", ("module.wait",),
         ),
-        Row("ray.put(x)", "remotely.put(x)", "it arrives as the value"),
-        Row("ray.cancel(ref)", "future.cancel()", "", ("module.cancel",)),
-        Row("ray.kill(a)", "remotely.kill(a)"),
-        Row("ray.get_actor(name)", "remotely.get_actor(name)"),
-        Row(
+        Equivalent("ray.put(x)", "remotely.put(x)", "it arrives as the value"),
+        Equivalent("ray.cancel(ref)", "future.cancel()", "", ("module.cancel",)),
+        Equivalent("ray.kill(a)", "remotely.kill(a)"),
+        Equivalent("ray.get_actor(name)", "remotely.get_actor(name)"),
+        Equivalent(
             "`max_concurrency`, `max_task_retries`",
             "`concurrency`, `@remotely.idempotent(retries=2)`",
             "only marked methods are retried",
         ),
-        Row("ray.util.ActorPool(actors)", "remotely.Pool(A, 8)", "", ("module.util",)),
-        Row("ray.cluster_resources()", "remotely.status().machines", "",
+        Equivalent("ray.util.ActorPool(actors)", "remotely.Pool(A, 8)", "", ("module.util",)),
+        Equivalent("ray.cluster_resources()", "remotely.status().machines", "",
             ("module.cluster_resources", "module.available_resources", "module.nodes")),
-        Row("ray.is_initialized()", "remotely.is_connected()", "", ("module.is_initialized",)),
-        Row("ray.get_runtime_context()", "remotely.current_actor()", "",
+        Equivalent(
+            "ray.is_initialized()", "remotely.is_connected()", "", ("module.is_initialized",)
+        ),
+        Equivalent("ray.get_runtime_context()", "remotely.current_actor()", "",
             ("module.get_runtime_context",)),
     ),
     "PARL": (
-        Row(
+        Equivalent(
             "parl.connect(addr, distributed_files=[...])",
             'remotely.connect(addr, ship=["data/"])', "your own modules travel by themselves",
             ("connect.distributed_files",),
         ),
-        Row(
+        Equivalent(
             "@parl.remote_class(wait=False)", "the same, or `a.f.submit(x)` for a single call",
         ),
-        Row("future.get()", "`future.result()`, or `await future`", "", ("future.get",)),
-        Row("xparl start --port 8010", "remotely start --port 8010", "each start has keys"),
-        Row("xparl connect --address HOST:PORT", "remotely join HOST:PORT --key worker.key"),
-        Row("`xparl status`, `xparl stop`", "`remotely status`, `remotely stop`"),
-        Row("a.x = 1", "a.x = 1", "the same, and so is reading it"),
-        Row("`parl.Model`, `parl.Algorithm`, `parl.Agent`",
+        Equivalent("future.get()", "`future.result()`, or `await future`", "", ("future.get",)),
+        Equivalent("xparl start --port 8010", "remotely start --port 8010", "each start has keys"),
+        Equivalent("xparl connect --address HOST:PORT", "remotely join HOST:PORT --key worker.key"),
+        Equivalent("`xparl status`, `xparl stop`", "`remotely status`, `remotely stop`"),
+        Equivalent("a.x = 1", "a.x = 1", "the same, and so is reading it"),
+        Equivalent("`parl.Model`, `parl.Algorithm`, `parl.Agent`",
             "a `torch.nn.Module`; `remotely_rl.ppo` and the others; `remotely_rl.load(run)`", "",
             ("module.Model", "module.Algorithm", "module.Agent")),
     ),
     "multiprocessing": (
-        Row("Process(target=f)", "remotely.Executor().submit(f)", "", ("module.Process",)),
-        Row("with Pool(8) as p: p.map(f, xs)",
+        Equivalent("Process(target=f)", "remotely.Executor().submit(f)", "", ("module.Process",)),
+        Equivalent("with Pool(8) as p: p.map(f, xs)",
             "with remotely.Executor(8) as e: list(e.map(f, xs))",
             "`remotely.Pool` has actors: `pool.map(A.f, xs)`"),
-        Row("p.apply_async(f, (x,)).get()", "e.submit(f, x).result()"),
-        Row("`result.ready()`, `result.successful()`",
+        Equivalent("p.apply_async(f, (x,)).get()", "e.submit(f, x).result()"),
+        Equivalent("`result.ready()`, `result.successful()`",
             "`future.done()`, `future.exception() is None`", "",
             ("future.ready", "future.successful")),
-        Row("`Queue()`, `Pipe()`", "a remote class with `put` and `get`; methods that yield",
+        Equivalent("`Queue()`, `Pipe()`", "a remote class with `put` and `get`; methods that yield",
             "", ("module.Queue", "module.Pipe")),
-        Row("Manager().Namespace()", "`remotely.remote_class(argparse.Namespace)()`",
+        Equivalent("Manager().Namespace()", "`remotely.remote_class(argparse.Namespace)()`",
             "its attributes are read and written there", ("module.Manager",)),
-        Row("shared_memory.SharedMemory", "remotely.SharedArray(shape, dtype)",
+        Equivalent("shared_memory.SharedMemory", "remotely.SharedArray(shape, dtype)",
             "needs no name and no `unlink`", ("module.shared_memory",)),
-        Row("`Lock()`, `Event()`, `Semaphore()`, `Barrier()`, `Value()`",
+        Equivalent("`Lock()`, `Event()`, `Semaphore()`, `Barrier()`, `Value()`",
             "a remote class: its methods run one at a time", "",
             ("module.Lock", "module.Event", "module.Semaphore", "module.Barrier", "module.Value")),
-        Row("ProcessPoolExecutor(8)", "remotely.Executor(8)", "lambdas too; on all machines",
+        Equivalent("ProcessPoolExecutor(8)", "remotely.Executor(8)", "lambdas too; on all machines",
             ("module.ProcessPoolExecutor",)),
-        Row("joblib.Parallel(n_jobs=8)(...)",
+        Equivalent("joblib.Parallel(n_jobs=8)(...)",
             '`with joblib.parallel_config(backend="remotely"):` the same',
             "after `remotely.register_joblib()`",
             ("module.Parallel", "module.delayed", "module.parallel_backend",
              "module.parallel_config")),
-        Row('if __name__ == "__main__":', "nothing: `import` is enough",
+        Equivalent('if __name__ == "__main__":', "nothing: `import` is enough",
             "actors do not run the top level of your script"),
     ),
 }  # fmt: skip

@@ -48,13 +48,13 @@ EXPLAINED = (
 )
 
 
-class Refused(click.ClickException):
+class UserError(click.ClickException):
     """An error of the user, explained in one sentence."""
 
     exit_code = 2
 
 
-class Train(click.Group):
+class TrainCommand(click.Group):
     """One command for each algorithm and each FILE.py:NAME.
 
     Commands are made on demand, because an algorithm imports torch.
@@ -64,7 +64,7 @@ class Train(click.Group):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            raise Refused(
+            raise UserError(
                 f"options come after the algorithm: remotely-rl train ppo {error.option_name} ..."
             ) from None
 
@@ -75,7 +75,7 @@ class Train(click.Group):
         try:
             return _train_command(cmd_name)
         except TrainingError as error:
-            raise Refused(str(error)) from None
+            raise UserError(str(error)) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Algorithms"):
@@ -248,7 +248,7 @@ def messages_for_errors() -> Iterator[None]:
     try:
         yield
     except EXPLAINED as error:
-        raise Refused(str(error)) from None
+        raise UserError(str(error)) from None
 
 
 class Configured(click.Command):
@@ -290,7 +290,7 @@ class Configured(click.Command):
         except click.NoSuchOption as error:
             given = error.option_name.lstrip("-").replace("-", "_")
             if why := settings.lacks(self._config()).get(given):
-                raise Refused(why) from None
+                raise UserError(why) from None
             known = [option.name or "" for option in self._fields or ()]
             if not (names := other_names.here(given, known)):
                 raise
@@ -319,7 +319,7 @@ class Configured(click.Command):
                 formatter.write_dl([record])
 
 
-class Whole(click.types.IntParamType):
+class WholeNumber(click.types.IntParamType):
     """A whole number, which may be written as 1e6."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
@@ -329,7 +329,7 @@ class Whole(click.types.IntParamType):
             self.fail(f"{value!r} is not a whole number, such as 1000 or 1e6", param, ctx)
 
 
-WHOLE = Whole()
+WHOLE = WholeNumber()
 
 
 def options_of(config: type, defaults: Mapping[str, Any]) -> list[click.Option]:
@@ -439,7 +439,7 @@ def main() -> None:
     sys.path.append("")  # the working directory, for `module:id`; last, to shadow nothing
 
 
-@main.group(cls=Train)
+@main.group(cls=TrainCommand)
 def train() -> None:
     """Train an agent.  `remotely-rl train ALGORITHM --help` shows all options."""
 
@@ -639,7 +639,7 @@ def dashboard(runs: str, address: str | None, key: Path | None, **where: Any) ->
 
         command.run(Path(runs), address, key, where)
     except (TrainingError, remotely.RemotelyError, ValueError) as error:
-        raise Refused(str(error)) from None
+        raise UserError(str(error)) from None
 
 
 @main.command()

@@ -161,12 +161,15 @@ def ray_session() -> Iterator[None]:
 
     from remotely.engines.ray.actor import NAMESPACE
     from remotely.engines.ray.session import own_cluster
-    from remotely.machine.gpus import Offer
+    from remotely.machine.gpus import OfferedResources
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_worker_niceness", "0")  # else tests wait for other processes here
         ray.init(
-            "local", namespace=NAMESPACE, logging_level="WARNING", **own_cluster(Offer(cpus=16))
+            "local",
+            namespace=NAMESPACE,
+            logging_level="WARNING",
+            **own_cluster(OfferedResources(cpus=16)),
         )
     yield
     ray.shutdown()

@@ -55,7 +55,7 @@ from remotely.objects.batching import PendingBatch
 from remotely.protocol import control, wire
 from remotely.protocol.wire import Kind, Message
 from remotely.testing import faults
-from remotely.transport.activity import Begun
+from remotely.transport.activity import BegunCalls
 from remotely.values import codec
 
 MAX_MARKS = 10_000
@@ -77,7 +77,7 @@ class Cancellations:
         answer: Callable[[RoutedReply], bool],
         after: Callable[[float, Callable[[], None]], object],
     ) -> None:
-        self.begun = Begun(page)
+        self.begun = BegunCalls(page)
         self.marks: set[Call] = set()
         self._answer = answer
         self._after = after

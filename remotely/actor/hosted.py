@@ -24,7 +24,7 @@ from remotely.actor.preparation import Preparation
 from remotely.actor.servant import RoutedReply, Servant
 from remotely.api import connection, current_actor
 from remotely.engines.ray.engine import RayEngine
-from remotely.engines.ray.host import Birth, Entries, Frames, Host, Place, session_folder
+from remotely.engines.ray.host import Entries, Frames, HostBirth, HostPlace, RayHost, session_folder
 from remotely.machine import gpus, threads
 from remotely.protocol import control, wire
 from remotely.protocol.lease import ACTOR_TIDY_S
@@ -34,7 +34,7 @@ from remotely.values.maker_state import THREAD_VARIABLES
 from remotely.values.shipping import Shipment
 
 
-def start(birth: Birth, place: Place, host: Host) -> "Hosted":
+def start(birth: HostBirth, place: HostPlace, host: RayHost) -> "Hosted":
     """Start to serve; called on the thread on which the host receives messages."""
     if not birth.options.gpus:
         os.environ[gpus.VARIABLE] = ""  # else Ray leaves all of them visible
@@ -48,7 +48,7 @@ def start(birth: Birth, place: Place, host: Host) -> "Hosted":
 class Hosted(ABC):
     """The servant as the host uses it; the subclasses differ in where messages run."""
 
-    def __init__(self, birth: Birth, place: Place, host: Host) -> None:
+    def __init__(self, birth: HostBirth, place: HostPlace, host: RayHost) -> None:
         self._host = host
         self._pid = os.getpid()
         self._values = PlasmaValues()
@@ -71,7 +71,7 @@ class Hosted(ABC):
         self._has_ended = False
 
     def take(self, route: bytes, frames: Frames, entries: Entries, names: Sequence[str]) -> None:
-        """Run a message; `Host.reply` receives its reply."""
+        """Run a message; `RayHost.reply` receives its reply."""
         if entries:
             self._values.refer(route, wire.call_id_of(frames[0]), entries, names)
         self._handle(route, wire.decode(frames, "client"))
@@ -105,7 +105,7 @@ class Hosted(ABC):
     def _wake(self) -> None:
         """Wake the thread that runs messages after `stop`.  Any thread may call this."""
 
-    def _client(self, birth: Birth, prepare: control.Prepare) -> RayEngine:
+    def _client(self, birth: HostBirth, prepare: control.Prepare) -> RayEngine:
         shipment = Shipment.from_tree(connection.shipped_root(), prepare.files)
         return RayEngine(birth.cluster, shipment, inside=birth.name)
 
@@ -134,7 +134,7 @@ class Hosted(ABC):
 class SerialHosted(Hosted):
     """Runs each message at once, on the thread that delivers it, which is always the same."""
 
-    def __init__(self, birth: Birth, place: Place, host: Host) -> None:
+    def __init__(self, birth: HostBirth, place: HostPlace, host: RayHost) -> None:
         super().__init__(birth, place, host)
         self._lock = threading.Lock()
         threads.start("tidy", self._keep_tidy)
@@ -173,7 +173,7 @@ class LoopHosted(Hosted):
     loop must keep running until the process exits.
     """
 
-    def __init__(self, birth: Birth, place: Place, host: Host) -> None:
+    def __init__(self, birth: HostBirth, place: HostPlace, host: RayHost) -> None:
         super().__init__(birth, place, host)
         self._hosts_loop = self._loop = asyncio.get_running_loop()
         self._tidy()

@@ -185,7 +185,7 @@ class Preparation:
 
     def learn_sources(self, route: bytes, message: Message) -> None:
         _, (content,) = self._payloads.unpack(route, message)
-        _learn(sources.Batch(message.name, bytes(content)))
+        _learn(sources.SourceBatch(message.name, bytes(content)))
 
     def lay_out_files(self) -> None:
         """Put the shipped files where the user's modules find them."""
@@ -225,7 +225,7 @@ class Preparation:
         restart_file.write(self._folder, self._kept_as, [prepare, init])
 
 
-def _learn(batch: sources.Batch) -> None:
+def _learn(batch: sources.SourceBatch) -> None:
     for name in sources.finder.offer(sources.library.add(batch)):
         print(
             f"remotely: {name} has changed since this actor imported it, and this actor keeps the "

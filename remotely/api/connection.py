@@ -18,7 +18,7 @@ from remotely.arguments import suggests
 from remotely.engine import Engine
 from remotely.errors import NotConnected, RemotelyError
 from remotely.futures import unfinished
-from remotely.machine.gpus import Gpus, Offer, choose
+from remotely.machine.gpus import Gpus, OfferedResources, choose
 from remotely.machine.shield import RLock
 from remotely.protocol.address import FORKED, SHARED
 from remotely.protocol.lease import PLACE_S
@@ -80,11 +80,11 @@ def connect(
         parse_others(resources)
     if _adopted is not None and importing():  # an actor imports the script, and is connected
         return
-    offer = Offer(cpus, gpus, resources)
+    offer = OfferedResources(cpus, gpus, resources)
     with _lock:
         if _engine is not None and not _forked:
             raise RemotelyError("this process is connected already; call remotely.shutdown() first")
-        if address not in (None, "", RAY_HERE) and offer != Offer():
+        if address not in (None, "", RAY_HERE) and offer != OfferedResources():
             start = "ray start" if address.startswith(RAY) else "remotely start"
             raise RemotelyError(
                 "cpus, gpus and resources are for a cluster of your own; those of the one at "
@@ -195,7 +195,7 @@ def set_shipped_root(root: Path) -> None:
 def _new_engine(
     address: str | None,
     key: str | Path | None,
-    offer: Offer,
+    offer: OfferedResources,
     ship: str | Path | Iterable[str | Path],
     patience_s: float | None,
     show_output: bool,
@@ -218,7 +218,7 @@ def _new_engine(
 def _connect_to_ray(
     address: str,
     key: str | Path | None,
-    offer: Offer,
+    offer: OfferedResources,
     ship: str | Path | Iterable[str | Path],
     patience_s: float | None,
     show_output: bool,
@@ -237,7 +237,7 @@ def _connect_to_ray(
 
 
 def _embed(
-    offer: Offer,
+    offer: OfferedResources,
     ship: str | Path | Iterable[str | Path],
     patience_s: float | None,
     show_output: bool,

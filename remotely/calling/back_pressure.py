@@ -61,7 +61,7 @@ class Bounded(Protocol):
         """The number of its calls without an outcome."""
 
 
-class Room:
+class RoomForCall:
     """Room for another call, to wait for.  A `Receiver` waits for it as for a future."""
 
     what = "room for another call"
@@ -79,10 +79,10 @@ class Room:
         wakeup.sleep_until(self.done, timeout, self._about)
 
 
-Wait = Callable[[Any, Room], object]  # waits for room at an actor
+Wait = Callable[[Any, RoomForCall], object]  # waits for room at an actor
 
 
-def wait_for_others(actor: Bounded, room: Room) -> None:
+def wait_for_others(actor: Bounded, room: RoomForCall) -> None:
     """Wait for room at an actor, while other threads receive its outcomes."""
     room.block(None)
 
@@ -133,7 +133,7 @@ class Limits:
                 wakeup.sleep_until(partial(self.has_room, nbytes), about=self)
             elif wait is not None:
                 _warn_of(full)
-                room = Room(full, partial(_has_room, full, nbytes))
+                room = RoomForCall(full, partial(_has_room, full, nbytes))
                 while not room.done():
                     wait(full, room)
 

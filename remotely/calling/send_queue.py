@@ -81,14 +81,14 @@ class RetriedFuture(CallFuture[Any]):
         super()._finish()
 
 
-class Message(Protocol):
+class Queueable(Protocol):
     """An engine's message to an actor."""
 
     @property
     def value(self) -> Owned: ...
 
 
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=Queueable)
 
 SleepUntil = Callable[[Callable[[], object], float | None, Any, CallFuture[Any]], None]
 

@@ -64,7 +64,7 @@ def start(
     --announce HOST:PORT also gives the master's port as other machines see it.
     """
     from remotely.machine import interfaces
-    from remotely.machine.gpus import Offer
+    from remotely.machine.gpus import OfferedResources
     from remotely.ops import cluster
 
     seen = [split_address(address) for address in announce]
@@ -72,7 +72,9 @@ def start(
     port = port or ports.low or DEFAULT_PORT
     network = cluster.Network(host, tuple(name for name, _ in seen), ports)
     with _foreground(foreground) as keeper:
-        daemons = cluster.start(network, port, Offer(cpus, gpus, dict(resources)), keeper)
+        daemons = cluster.start(
+            network, port, OfferedResources(cpus, gpus, dict(resources)), keeper
+        )
         name, outer_port = seen[0] if seen else (host, None)
         if name in interfaces.EVERYWHERE:
             name = interfaces.own_address()
@@ -184,7 +186,7 @@ def join(
     ssh node1 remotely join node0:8010 --key - < ~/.remotely/keys/worker.key
     """
     from remotely.machine import folders
-    from remotely.machine.gpus import Offer
+    from remotely.machine.gpus import OfferedResources
     from remotely.ops import cluster
     from remotely.transport import key_files
 
@@ -204,7 +206,7 @@ def join(
             port,
             member,
             cluster.Network(host, tuple(split_address(name)[0] for name in announce), ports),
-            Offer(cpus, gpus, dict(resources)),
+            OfferedResources(cpus, gpus, dict(resources)),
             patience,
             end_without_master,
             keeper,

@@ -16,7 +16,7 @@ from remotely.reporting.terminal import shown
 
 if TYPE_CHECKING:
     from remotely.ops.host_file import HostFile
-    from remotely.ops.ssh import Outcome
+    from remotely.ops.ssh import JoinOutcome
 
 
 @click.command(
@@ -77,7 +77,7 @@ def run(
     --cpus-per-task and --gpus-per-task, set the share of each.
     """
     from remotely.machine import interfaces, this_machine
-    from remotely.machine.gpus import Offer, visible
+    from remotely.machine.gpus import OfferedResources, visible
     from remotely.ops import job as jobs
     from remotely.ops import launchers
     from remotely.ops.cluster import Network
@@ -95,7 +95,7 @@ def run(
             click.echo(f"remotely run: {warning}", err=True)
     if gpus is None:
         gpus = launchers.gpus_of(rank, visible(), os.environ)
-    offer = Offer(cpus, gpus)
+    offer = OfferedResources(cpus, gpus)
     if rank.rank:
         jobs.follow(rank, folder, Network(ports=ports), offer, patience)
         return
@@ -173,7 +173,9 @@ def _read(file: Path) -> "HostFile":
     return parse_hosts(file.read_text(encoding="utf-8"), str(file))
 
 
-def _print_outcomes(outcomes: "Iterator[Outcome]", count: int, what: str, done: list[str]) -> None:
+def _print_outcomes(
+    outcomes: "Iterator[JoinOutcome]", count: int, what: str, done: list[str]
+) -> None:
     """Print each outcome as it arrives, and append the successful hosts to `done`."""
     failed: list[str] = []
     for outcome in outcomes:

@@ -6,7 +6,7 @@
                   argument must be transferred or computed first, if the actor has no connection and
                   the caller does not wait, or if the value is large and the actor has not said yet
                   whether it can read this process's memory.  Then the value is Owned, in a
-                  `Message`
+                  `DelayedCall`
 
 A large value for another machine is transferred before its call is sent (bulk_transfer.py): in the
 background, unless the caller waits.
@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 
 from remotely.calling import back_pressure
-from remotely.calling.back_pressure import Room
+from remotely.calling.back_pressure import RoomForCall
 from remotely.calling.send_queue import QueuedCall, RetriedFuture, SendQueues
 from remotely.client.bulk_transfer import BulkTransfer, Stores
 from remotely.client.channel import Channel, refuse_in_call
@@ -46,7 +46,7 @@ from remotely.values.references import InStore, Referring
 from remotely.values.sources import library
 
 
-class Message:
+class DelayedCall:
     """A call that cannot be sent immediately: the same bytes for each actor and each attempt.
 
     Its arguments are pickled when the call is made.  Futures and refs among them
@@ -183,7 +183,7 @@ class Calls:
         self._session = session
         self._channels = channels
         self._stores = stores
-        self._queues: SendQueues[Message] = SendQueues(
+        self._queues: SendQueues[DelayedCall] = SendQueues(
             self._send_queued, channels.check_wait, channels.sleep_until
         )
         self._on_unretrieved = on_unretrieved
@@ -306,7 +306,7 @@ class Calls:
         wait = self._wait_for_room if may_wait and self._channels.may_wait() else None
         back_pressure.limits.admit(calls, nbytes, wait)
 
-    def _wait_for_room(self, actor: ActorState, room: Room) -> None:
+    def _wait_for_room(self, actor: ActorState, room: RoomForCall) -> None:
         """Wait for an outcome of an actor, and receive it if no other thread does."""
         channel = actor.channel
         if channel is not None and channel.is_open:
@@ -335,16 +335,16 @@ class Calls:
         encoded: Encoded,
         named: Sequence[NamedReference],
         transfers: Sequence[Transfer],
-    ) -> Message:
+    ) -> DelayedCall:
         stores = self.stores_of(remotes)
         ship = partial(self._ship, stores)
-        message = Message(kind, name, own(encoded), named, transfers, ship)
+        message = DelayedCall(kind, name, own(encoded), named, transfers, ship)
         for ref in message.refs:
             self._stores.bring(ref, stores)
         return message
 
     def _enqueue(
-        self, actor: ActorState, message: Message, future: CallFuture[Any], background: bool
+        self, actor: ActorState, message: DelayedCall, future: CallFuture[Any], background: bool
     ) -> None:
         """Queue a call."""
         if not background:
@@ -352,7 +352,9 @@ class Calls:
         future.keeps_alive = message
         self._queues.add(actor, message, future, message.needs(actor.store))
 
-    def _send_if_ready(self, actor: ActorState, message: Message, future: CallFuture[Any]) -> bool:
+    def _send_if_ready(
+        self, actor: ActorState, message: DelayedCall, future: CallFuture[Any]
+    ) -> bool:
         """Send a call whose caller waits, if nothing delays it; return whether it is dealt with."""
         needs = message.needs(actor.store)
         channel = actor.channel
@@ -363,7 +365,7 @@ class Calls:
         attempt = self._send_message(channel, actor, message, future, False)
         return attempt is not Attempt.UNSENT
 
-    def _send_queued(self, call: QueuedCall[Message]) -> None:
+    def _send_queued(self, call: QueuedCall[DelayedCall]) -> None:
         """On a thread of the queue: send the call that is next."""
         actor = call.actor
         assert isinstance(actor, ActorState)
@@ -380,7 +382,7 @@ class Calls:
         self,
         channel: Channel,
         actor: ActorState,
-        message: Message,
+        message: DelayedCall,
         future: CallFuture[Any],
         background: bool,
         take: Callable[[], bool] = lambda: True,

@@ -92,7 +92,7 @@ from typing import Any, NamedTuple
 import zmq
 
 from remotely.calling.actor import EndError
-from remotely.calling.back_pressure import Room
+from remotely.calling.back_pressure import RoomForCall
 from remotely.client import stored_results
 from remotely.client.bulk_transfer import Stores
 from remotely.client.deadlock import WaitReporter, shorter
@@ -602,7 +602,7 @@ class Channel:
 
     # --- receiving --------------------------------------------------------------------------------
 
-    def wait(self, future: "CallFuture[Any] | Room", timeout: float | None = None) -> None:
+    def wait(self, future: "CallFuture[Any] | RoomForCall", timeout: float | None = None) -> None:
         """Wait until `future` is done, for at most `timeout` seconds."""
         me = this_thread()
         refuse_in_call(future.what)
@@ -691,9 +691,9 @@ class Channel:
         if any(fd == wake for fd, _ in ready):
             os.eventfd_read(wake)
 
-    def _is_pending(self, future: "CallFuture[Any] | Room") -> bool:
+    def _is_pending(self, future: "CallFuture[Any] | RoomForCall") -> bool:
         """Tell whether a reply on this channel may complete the future, or make room."""
-        if isinstance(future, Room):
+        if isinstance(future, RoomForCall):
             return bool(self._pending)
         return self._pending.get(future.call_id) is future
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from remotely.calling.back_pressure import Room
+from remotely.calling.back_pressure import RoomForCall
 from remotely.errors import Deadlock
 from remotely.futures import wakeup
 from remotely.futures.future import CallFuture
@@ -30,7 +30,7 @@ REPORT_AFTER_S = 2.0  # most waits are shorter, and cost nothing
 REPORT_EVERY_S = 1.0
 
 
-class Wait(NamedTuple):
+class MainWait(NamedTuple):
     """A wait of the main thread for a call of another actor."""
 
     number: int
@@ -48,7 +48,7 @@ class WaitReporter:
         self._send = send
         self._main = threading.main_thread().ident
         self._numbers = itertools.count(1)
-        self._waits: list[Wait] = []  # a done-callback may wait within a wait
+        self._waits: list[MainWait] = []  # a done-callback may wait within a wait
         self._has_reported = False
 
     def refuse(self, actor: str, what: str) -> None:
@@ -60,14 +60,14 @@ class WaitReporter:
                 "(concurrency=2, or async methods)"
             )
 
-    def begin(self, actor: str, future: "CallFuture[Any] | Room", has_timeout: bool) -> bool:
+    def begin(self, actor: str, future: "CallFuture[Any] | RoomForCall", has_timeout: bool) -> bool:
         """Begin a wait for a call of an actor; return false if it blocks no other call."""
         if threading.get_ident() != self._main:
             return False
         if not has_timeout:
             self.refuse(actor, future.what)
         number, begun = next(self._numbers), time.monotonic()
-        self._waits.append(Wait(number, actor, future.what, has_timeout, begun))
+        self._waits.append(MainWait(number, actor, future.what, has_timeout, begun))
         return True
 
     def report(self, is_answered: bool = False) -> float | None:

@@ -32,7 +32,7 @@ from remotely.machine.shield import RLock
 from remotely.protocol import control
 from remotely.protocol.control import Logged, Printed
 from remotely.reporting import log_records
-from remotely.reporting.terminal import Screen
+from remotely.reporting.terminal import TerminalScreen
 from remotely.reporting.throttled_log import ThrottledLog
 
 MOST_RECORDS = 10_000
@@ -181,7 +181,9 @@ class Display:
         # The loop's thread shows output, and the log thread log records.
         self._lock = threading.Lock()
         terminals = {False: _is_terminal(sys.stdout), True: _is_terminal(sys.stderr)}
-        self._screens = {is_error: Screen(clears=clears) for is_error, clears in terminals.items()}
+        self._screens = {
+            is_error: TerminalScreen(clears=clears) for is_error, clears in terminals.items()
+        }
         # On a terminal, the two keep their order; of a pipe and a terminal, one may be stuck.
         output = Printer()
         self._printers = {False: output, True: output if all(terminals.values()) else Printer()}

@@ -28,7 +28,7 @@ class Path(Enum):
     SOCKETS = auto()  # no transfer: through the sockets of the actors, as small values
 
 
-class State(Enum):
+class Whereabouts(Enum):
     """The state of the value on one machine."""
 
     WAITING = auto()  # not sent yet
@@ -42,40 +42,44 @@ class RelayPlan(Generic[M]):
 
     def __init__(self, paths: Mapping[M, Path]) -> None:
         self._paths = dict(paths)
-        self._states = dict.fromkeys(paths, State.WAITING)
+        self._states = dict.fromkeys(paths, Whereabouts.WAITING)
 
     def next(self) -> list[M]:
         """Return the machine to send to now, and those to which it relays; empty if none."""
-        waiting = [machine for machine, state in self._states.items() if state is State.WAITING]
+        waiting = [
+            machine for machine, state in self._states.items() if state is Whereabouts.WAITING
+        ]
         chain = [m for m in waiting if self._paths[m] is Path.CHAIN] or waiting[:1]
-        self._states.update(dict.fromkeys(chain, State.COMING))
+        self._states.update(dict.fromkeys(chain, Whereabouts.COMING))
         return chain
 
     @property
     def is_over(self) -> bool:
         """Whether nothing more will happen."""
-        return not any(s in (State.WAITING, State.COMING) for s in self._states.values())
+        return not any(
+            s in (Whereabouts.WAITING, Whereabouts.COMING) for s in self._states.values()
+        )
 
     @property
     def here(self) -> set[M]:
-        return {machine for machine, state in self._states.items() if state is State.HERE}
+        return {machine for machine, state in self._states.items() if state is Whereabouts.HERE}
 
     def arrived(self, machine: M) -> None:
-        self._states[machine] = State.HERE
+        self._states[machine] = Whereabouts.HERE
 
     def not_relayed(self, machine: M) -> None:
         """Note that a machine, and so those after it, did not get it from the previous machine."""
-        if self._states[machine] is State.COMING:
+        if self._states[machine] is Whereabouts.COMING:
             self._paths[machine] = Path.DIRECT
             machines = list(self._states)
             self._resend(machines[machines.index(machine) :])
 
     def unreachable(self, machine: M, onward: Sequence[M] = ()) -> None:
         """Note that the sender cannot reach a machine, which was to relay it to `onward`."""
-        self._states[machine] = State.LOST
+        self._states[machine] = Whereabouts.LOST
         self._resend(onward)
 
     def _resend(self, machines: Sequence[M]) -> None:
         for machine in machines:
-            if self._states[machine] is State.COMING:
-                self._states[machine] = State.WAITING
+            if self._states[machine] is Whereabouts.COMING:
+                self._states[machine] = Whereabouts.WAITING

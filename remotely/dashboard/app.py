@@ -37,7 +37,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from remotely.dashboard import files, flame, rows
 from remotely.dashboard.access import HEADERS, METHODS, OPEN_TO_ALL, Access
-from remotely.dashboard.watch import REFRESH_S, TIMEOUT_S, Watch
+from remotely.dashboard.watch import REFRESH_S, TIMEOUT_S, ClusterWatch
 from remotely.errors import RemotelyError
 from remotely.machine import this_machine
 from remotely.protocol import control
@@ -47,7 +47,7 @@ MAX_STREAMS = 64  # open event streams, over all browsers
 HOW_TO_OPEN = "Open the link that the dashboard printed on its terminal. It works once."
 
 
-class Viewer(Protocol):
+class ClusterViewer(Protocol):
     """The read-only connection to a cluster that the dashboard needs."""
 
     def ask_status(self) -> "Future[control.Status]": ...
@@ -60,7 +60,7 @@ class Cluster:
     """The cluster that is shown."""
 
     address: str
-    viewer: Viewer
+    viewer: ClusterViewer
 
 
 class Panel(NamedTuple):
@@ -218,7 +218,7 @@ class _ClusterPanel:
 
     def __init__(self, cluster: Cluster, stopping: asyncio.Event) -> None:
         self._viewer = cluster.viewer
-        self._watch = Watch(cluster.address, cluster.viewer.ask_status)
+        self._watch = ClusterWatch(cluster.address, cluster.viewer.ask_status)
         self._stopping = stopping
         self._streams = 0
         self._flame_lock = asyncio.Lock()

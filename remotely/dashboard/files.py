@@ -16,13 +16,13 @@ TYPES = {
 }
 
 
-class File(NamedTuple):
+class ServedFile(NamedTuple):
     content: bytes
     type: str
     tag: str
 
 
-def load(packages: Iterable[str]) -> dict[str, File]:
+def load(packages: Iterable[str]) -> dict[str, ServedFile]:
     """Return the files in the `static` folders of these packages, by name."""
     files = {}
     for package in packages:
@@ -33,12 +33,12 @@ def load(packages: Iterable[str]) -> dict[str, File]:
     return files
 
 
-def file_of(content: bytes, type: str) -> File:
+def file_of(content: bytes, type: str) -> ServedFile:
     tag = f'"{hashlib.sha256(content).hexdigest()[:20]}"'
-    return File(content, type, tag)
+    return ServedFile(content, type, tag)
 
 
-def response(request: Request, file: File | None) -> Response:
+def response(request: Request, file: ServedFile | None) -> Response:
     """Return the response with a file, or 304 if the browser has it already."""
     if file is None:
         return PlainTextResponse("there is no such file", 404)

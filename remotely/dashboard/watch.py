@@ -18,7 +18,7 @@ REFRESH_S = 5.0
 TIMEOUT_S = 10.0  # for a reply; a killed master is noticed by then
 
 
-class Watch:
+class ClusterWatch:
     """Requests and caches the status of a cluster.  Used on the event loop."""
 
     def __init__(

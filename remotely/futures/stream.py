@@ -19,7 +19,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 from remotely.futures.future import CallFuture, completed, failed
 from remotely.machine.interrupts import is_for_main
 from remotely.machine.shield import RLock, shield
-from remotely.values.unpicklable import Refused
+from remotely.values.unpicklable import NotToBePickled
 
 AHEAD = 4  # pending items: enough to hide a round trip, few enough to stay fresh
 
@@ -145,7 +145,7 @@ class Stream(Generic[T]):
 
     def __reduce__(self) -> NoReturn:
         why = "is a stream, and cannot be sent: pass a list of its items, or its actor"
-        raise Refused(self, why)
+        raise NotToBePickled(self, why)
 
 
 async def _until_done(future: CallFuture[Any]) -> None:

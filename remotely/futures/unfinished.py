@@ -14,17 +14,17 @@ from remotely.machine.living import Living
 NAMED = 3  # the most names in the line
 
 
-class Caller(Protocol):
+class CallMaker(Protocol):
     """Something that has made calls."""
 
     def unfinished(self) -> Iterable[str]:
         """Return the name of each submitted call without an outcome.  Takes no lock."""
 
 
-_callers: Living[Caller] = Living()
+_callers: Living[CallMaker] = Living()
 
 
-def watch(caller: Caller) -> None:
+def watch(caller: CallMaker) -> None:
     """Include the calls of this caller for as long as it exists."""
     _callers.add(caller)
 

@@ -17,7 +17,7 @@ Gpus = int | str | Sequence[int | str]  # how many; "2,3"; [2, 3]
 _NAME = re.compile(r"\d+|(GPU|MIG)-[\w/-]+")
 
 
-class Offer(NamedTuple):
+class OfferedResources(NamedTuple):
     """The resources that the worker of a machine offers; None means all of them."""
 
     cpus: float | None = None

@@ -53,9 +53,9 @@ from remotely.master.state import (
     Requester,
     State,
     UnexpectedEnd,
-    Unknown,
+    UnknownActor,
 )
-from remotely.master.waiting import Kind, Waiter, gang_of, kind_of
+from remotely.master.waiting import RequestKind, Waiter, gang_of, kind_of
 from remotely.protocol import control
 from remotely.protocol.lease import OWNER_GRACE_S, PLACE_S
 
@@ -76,7 +76,7 @@ class Phase(StrEnum):
     RESTARTING = "restarting"
 
 
-class Event(StrEnum):
+class LifeEvent(StrEnum):
     """An event in the life of an actor.  The comment names the type of the `data` of its steps."""
 
     REQUESTED = "a client requests this life"  # Requester
@@ -119,7 +119,7 @@ def place_or_queue(state: State, record: ActorRecord, data: object) -> None:
     state.waiting.remove(request.actor)
     holder = state.holder_of(request.name)
     if request.named and state.is_recovering and not (holder and holder.named):
-        state.deferred.add(Unknown("", request.name), (client, place))
+        state.deferred.add(UnknownActor("", request.name), (client, place))
         why = "the master was restarted, and an actor of that name may come back"
         state.send(client, control.Queued(ticket=place.ticket, why=why))
         return
@@ -216,9 +216,9 @@ def retry_recovery_requests(state: State, record: ActorRecord, data: object) -> 
     """Retry the requests that were deferred while a restarted master did not know the actor.  An
     automatic name does not match a name that a user gave."""
     request = record.request
-    retry_requests(state, state.deferred.release(Unknown(request.actor)))
+    retry_requests(state, state.deferred.release(UnknownActor(request.actor)))
     if request.named:
-        retry_requests(state, state.deferred.release(Unknown("", request.name)))
+        retry_requests(state, state.deferred.release(UnknownActor("", request.name)))
 
 
 def warn_if_oversubscribed(state: State, record: ActorRecord, data: object) -> None:
@@ -395,11 +395,11 @@ def offer_room(state: State, record: ActorRecord, data: object) -> None:
 Step = Callable[[State, ActorRecord, object], None]
 
 
-class Rule(NamedTuple):
+class LifeRule(NamedTuple):
     """The transitions of an event: the next phase by the current one, if no step causes another
     event, and the steps in order."""
 
-    event: Event
+    event: LifeEvent
     moves: dict[Phase, Phase]
     steps: tuple[Step, ...] = ()
 
@@ -426,32 +426,32 @@ _ON_RESTART: tuple[Step, ...] = (*_ON_DEATH, await_maker, *_ON_FREED)
 
 # The table in docs/design.md is made from this.
 RULES = (
-    Rule(
-        Event.REQUESTED,
+    LifeRule(
+        LifeEvent.REQUESTED,
         {ENDED: WAITING, WAITING: WAITING, RESTARTING: WAITING},
         (place_or_queue,),
     ),
-    Rule(
-        Event.REQUESTED,
+    LifeRule(
+        LifeEvent.REQUESTED,
         {STARTING: STARTING, RESUMING: STARTING, CANCELLED: CANCELLED},
         (set_requester,),
     ),
-    Rule(Event.REQUESTED, {ALIVE: ALIVE, ENDING: ENDING}, (send_location,)),
-    Rule(Event.PLACED, {WAITING: STARTING}, _ON_PLACED),
-    Rule(Event.REFUSED, {WAITING: ENDED}, (send_refusal, cancel_next_life)),
-    Rule(
-        Event.ADOPTED,
+    LifeRule(LifeEvent.REQUESTED, {ALIVE: ALIVE, ENDING: ENDING}, (send_location,)),
+    LifeRule(LifeEvent.PLACED, {WAITING: STARTING}, _ON_PLACED),
+    LifeRule(LifeEvent.REFUSED, {WAITING: ENDED}, (send_refusal, cancel_next_life)),
+    LifeRule(
+        LifeEvent.ADOPTED,
         {ENDED: RESUMING, WAITING: RESUMING, RESTARTING: RESUMING},
         (record_placement,),
     ),
-    Rule(
-        Event.STARTED,
+    LifeRule(
+        LifeEvent.STARTED,
         {STARTING: ALIVE, RESUMING: ALIVE, ALIVE: ALIVE, CANCELLED: ENDING, ENDING: ENDING},
         _ON_STARTED,
     ),
-    Rule(Event.CLOSED, {WAITING: ENDED}, (withdraw_requests, cancel_next_life)),
-    Rule(
-        Event.CLOSED,
+    LifeRule(LifeEvent.CLOSED, {WAITING: ENDED}, (withdraw_requests, cancel_next_life)),
+    LifeRule(
+        LifeEvent.CLOSED,
         {
             STARTING: CANCELLED,
             RESUMING: CANCELLED,
@@ -461,31 +461,33 @@ RULES = (
         },
         (send_end,),
     ),
-    Rule(Event.CLOSED, {RESTARTING: ENDED}, (cancel_next_life,)),
-    Rule(Event.DIED, dict.fromkeys(_WITH_PLACE, ENDED), _ON_LAST_DEATH),
-    Rule(Event.MAKER_RESTARTS, {ALIVE: RESTARTING}, _ON_RESTART),
-    Rule(Event.WORKER_RESTARTS, {ALIVE: RESUMING}, (notify_watchers, start_next_life, send_spawn)),
-    Rule(Event.REPLACED, dict.fromkeys(_WITH_PLACE, RESTARTING), (send_kill, *_ON_RESTART)),
-    Rule(
-        Event.MOVED,
+    LifeRule(LifeEvent.CLOSED, {RESTARTING: ENDED}, (cancel_next_life,)),
+    LifeRule(LifeEvent.DIED, dict.fromkeys(_WITH_PLACE, ENDED), _ON_LAST_DEATH),
+    LifeRule(LifeEvent.MAKER_RESTARTS, {ALIVE: RESTARTING}, _ON_RESTART),
+    LifeRule(
+        LifeEvent.WORKER_RESTARTS, {ALIVE: RESUMING}, (notify_watchers, start_next_life, send_spawn)
+    ),
+    LifeRule(LifeEvent.REPLACED, dict.fromkeys(_WITH_PLACE, RESTARTING), (send_kill, *_ON_RESTART)),
+    LifeRule(
+        LifeEvent.MOVED,
         {STARTING: STARTING, RESUMING: RESUMING, CANCELLED: CANCELLED},
         (send_kill, move_placement),
     ),
-    Rule(
-        Event.UNREACHABLE,
+    LifeRule(
+        LifeEvent.UNREACHABLE,
         {STARTING: WAITING},
         (release_placement, request_again, retry_deferred, release_owner),
     ),
-    Rule(Event.UNREACHABLE, {RESUMING: RESUMING, ALIVE: ALIVE, ENDING: ENDING}),
-    Rule(Event.UNREACHABLE, {CANCELLED: ENDED}, _ON_LAST_DEATH),
-    Rule(Event.PRESENT, {STARTING: STARTING, RESUMING: RESUMING, ALIVE: ALIVE}),
-    Rule(Event.PRESENT, {CANCELLED: CANCELLED, ENDING: ENDING}, (send_end,)),
-    Rule(Event.ABSENT, {STARTING: STARTING, RESUMING: RESUMING}, (send_spawn,)),
+    LifeRule(LifeEvent.UNREACHABLE, {RESUMING: RESUMING, ALIVE: ALIVE, ENDING: ENDING}),
+    LifeRule(LifeEvent.UNREACHABLE, {CANCELLED: ENDED}, _ON_LAST_DEATH),
+    LifeRule(LifeEvent.PRESENT, {STARTING: STARTING, RESUMING: RESUMING, ALIVE: ALIVE}),
+    LifeRule(LifeEvent.PRESENT, {CANCELLED: CANCELLED, ENDING: ENDING}, (send_end,)),
+    LifeRule(LifeEvent.ABSENT, {STARTING: STARTING, RESUMING: RESUMING}, (send_spawn,)),
 )
 TABLE = {(before, rule.event): rule for rule in RULES for before in rule.moves}
 
 
-def apply_event(state: State, event: Event, record: ActorRecord, data: object = None) -> None:
+def apply_event(state: State, event: LifeEvent, record: ActorRecord, data: object = None) -> None:
     """Run the steps of a transition."""
     for step in TABLE[phase_of(state, record.request.actor), event].steps:
         step(state, record, data)
@@ -504,10 +506,10 @@ def request_actor(state: State, client: str, place: control.Place) -> None:
         return
     record = state.actors.records.get(request.actor)
     if record is not None and record.request.life != request.life:
-        apply_event(state, Event.REPLACED, record, record.lost(restarting=True))
+        apply_event(state, LifeEvent.REPLACED, record, record.lost(restarting=True))
         record = None
     record = record or ActorRecord(request, requester=requester)
-    apply_event(state, Event.REQUESTED, record, requester)
+    apply_event(state, LifeEvent.REQUESTED, record, requester)
 
 
 def _why_forbidden(state: State, request: control.Request) -> tuple[str, str] | None:
@@ -545,7 +547,7 @@ def locate(state: State, client: str, ask: control.Locate) -> None:
         state.deferred.add(actor, (client, ask))
         return
     if state.is_recovering and record is None and actor not in table.deaths:
-        state.deferred.add(Unknown(actor, "" if actor else ask.name), (client, ask))
+        state.deferred.add(UnknownActor(actor, "" if actor else ask.name), (client, ask))
         return
     if record is not None:
         table.watch(client, record)
@@ -594,7 +596,7 @@ def handle_end(state: State, client: str, end: control.End) -> None:
     if actor in state.actors.records:
         return
     if state.is_recovering and actor not in state.actors.deaths:
-        state.deferred.add(Unknown(actor), (client, end))
+        state.deferred.add(UnknownActor(actor), (client, end))
     else:
         none = control.Obituary(actor=actor, life=0, asked=True)
         state.send(client, control.Died(obituary=state.actors.deaths.get(actor, none)))
@@ -604,13 +606,13 @@ def close(state: State, end: control.End) -> None:
     """End an actor, or cancel its start or restart."""
     actor, pending = end.actor, state.restarts.pending.get(end.actor)
     if (record := state.actors.records.get(actor)) is not None:
-        apply_event(state, Event.CLOSED, record, end)
+        apply_event(state, LifeEvent.CLOSED, record, end)
     elif waiter := state.waiting.get(actor):
-        apply_event(state, Event.CLOSED, ActorRecord(waiter.request), end)
+        apply_event(state, LifeEvent.CLOSED, ActorRecord(waiter.request), end)
     elif held := state.deferred.request_of(actor):
-        apply_event(state, Event.CLOSED, ActorRecord(held), end)
+        apply_event(state, LifeEvent.CLOSED, ActorRecord(held), end)
     elif pending:
-        apply_event(state, Event.CLOSED, ActorRecord(pending.request), end)
+        apply_event(state, LifeEvent.CLOSED, ActorRecord(pending.request), end)
 
 
 # --- ends -----------------------------------------------------------------------------------------
@@ -624,7 +626,7 @@ def hold(state: State, client: str, actor: str, giver: str = "") -> None:
     record = table.records.get(actor)
     if record is None and actor not in state.restarts.pending:
         if state.is_recovering and actor not in table.deaths:
-            state.deferred.add(Unknown(actor), (client, control.Hold(actor=actor)))
+            state.deferred.add(UnknownActor(actor), (client, control.Hold(actor=actor)))
         return
     request = record.request if record else state.restarts.pending[actor].request
     if client == request.owner or not request.owner or state.sessions[client].leaving:
@@ -712,7 +714,7 @@ def end_life(state: State, obituary: control.Obituary) -> None:
     if record.ends_within_s is not None:  # its worker may not have known
         obituary = msgspec.structs.replace(obituary, asked=True)
     event = _death_event(state, record, obituary)
-    is_last = event is Event.DIED
+    is_last = event is LifeEvent.DIED
     obituary = msgspec.structs.replace(obituary, restarting=not is_last)
     if not obituary.asked:
         shown = msgspec.structs.replace(obituary, flight_record=b"", begun={})
@@ -722,20 +724,20 @@ def end_life(state: State, obituary: control.Obituary) -> None:
     apply_event(state, event, record, obituary)
 
 
-def _death_event(state: State, record: ActorRecord, obituary: control.Obituary) -> Event:
+def _death_event(state: State, record: ActorRecord, obituary: control.Obituary) -> LifeEvent:
     """Return the event of a death: whether the actor is restarted, and by whom."""
     request = record.request
     if record.location is None or state.is_closing or obituary.asked or not request.max_restarts:
-        return Event.DIED
+        return LifeEvent.DIED
     session = state.sessions.get(request.maker)
     has_maker = request.maker in state.leases and not (session and session.leaving)
     if not request.owner and not obituary.lost:
-        event = Event.WORKER_RESTARTS
+        event = LifeEvent.WORKER_RESTARTS
     elif has_maker:
-        event = Event.MAKER_RESTARTS
+        event = LifeEvent.MAKER_RESTARTS
     else:
-        return Event.DIED
-    return event if state.restarts.allow(request, state.now) else Event.DIED
+        return LifeEvent.DIED
+    return event if state.restarts.allow(request, state.now) else LifeEvent.DIED
 
 
 # --- starts, and unreachable workers --------------------------------------------------------------
@@ -748,14 +750,14 @@ def handle_spawned(state: State, worker: str, location: control.Location, since:
         state.send(worker, control.End(actor=location.actor, grace_s=0.0, kill=True))
     elif record.request.life == location.life:
         record.since = since
-        apply_event(state, Event.STARTED, record, location)
+        apply_event(state, LifeEvent.STARTED, record, location)
 
 
 def handle_unreachable(state: State, worker: str) -> None:
     """Place the actors that were about to start on a worker elsewhere."""
     for record in state.actors.on_worker(worker):
         if state.actors.records.get(record.request.actor) is record:
-            apply_event(state, Event.UNREACHABLE, record, record.closed())
+            apply_event(state, LifeEvent.UNREACHABLE, record, record.closed())
 
 
 # --- room -----------------------------------------------------------------------------------------
@@ -809,7 +811,7 @@ def settle_loans(state: State) -> None:
 
 def lend_to_own_requests(state: State, actor: str) -> None:
     """Place the waiting requests of an actor for which its own CPUs suffice."""
-    tried: set[Kind] = set()
+    tried: set[RequestKind] = set()
     for waiter in state.waiting.of_inside(actor):
         if (kind := kind_of(waiter.request)) not in tried:
             tried.add(kind)
@@ -835,7 +837,7 @@ def _try_place_one(state: State, waiter: Waiter) -> bool:
     if placement := ledger.place(request.resources, request.python, among):
         record = ActorRecord(request, placement.worker, list(placement.gpu_ids))
         record.requester = Requester(waiter.session, waiter.place)
-        apply_event(state, Event.PLACED, record)
+        apply_event(state, LifeEvent.PLACED, record)
         return True
     if refusal := shortage.why_never(request, 1, state):
         refuse(state, waiter, *refusal)
@@ -848,7 +850,7 @@ def refuse(state: State, waiter: Waiter, error: str, why: str) -> None:
     if state.waiting.get(waiter.request.actor) is waiter:
         refusal = control.NotPlaced(ticket=waiter.place.ticket, error=error, why=why)
         record = ActorRecord(waiter.request, requester=Requester(waiter.session, waiter.place))
-        apply_event(state, Event.REFUSED, record, refusal)
+        apply_event(state, LifeEvent.REFUSED, record, refusal)
 
 
 def refuse_name(state: State, waiter: Waiter) -> None:

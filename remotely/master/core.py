@@ -17,7 +17,7 @@ import msgspec
 
 from remotely.master import actors, guests, lending, reregistration
 from remotely.master.admission import Admission
-from remotely.master.state import Forget, Instruction, Log, Probe, Session, State
+from remotely.master.state import ClientSession, Forget, Instruction, Log, RouteProbe, State
 from remotely.master.wait_graph import Wait, why_deadlocked
 from remotely.protocol import control
 from remotely.protocol.lease import LEASE_S, OWNER_GRACE_S, Leases
@@ -132,7 +132,7 @@ class Core:
             home = state.actors.records.get(hello.actor)
             root, job = (home.request.key, home.request.job) if home else (key, peer)
             is_viewer = state.admission.role_of(key) == "viewer"
-            state.sessions.add(Session(hello, root, job, is_viewer))
+            state.sessions.add(ClientSession(hello, root, job, is_viewer))
         state.arrivals.claim(peer, hello.arrivals)
         if unused := state.sessions.use(peer, hello.modules):
             for name in state.workers.of_python(hello.python):
@@ -161,7 +161,7 @@ class Core:
             case control.Locate(actor=actor, unreached=True) if actor in state.actors.records:
                 # Test the route to its worker now, not at the next tick.
                 worker = state.actors.records[actor].worker
-                state.instructions.append(Probe(worker, peer, message))
+                state.instructions.append(RouteProbe(worker, peer, message))
             case control.Locate():
                 actors.locate(state, peer, message)
             case control.AskArrival():
@@ -193,7 +193,7 @@ class Core:
         return self._finish()
 
     def locate(self, peer: str, request: control.Locate) -> list[Instruction]:
-        """Answer a request whose `Probe` was carried out."""
+        """Answer a request whose `RouteProbe` was carried out."""
         actors.retry_requests(self.state, [(peer, request)])
         return self._finish()
 

@@ -41,7 +41,7 @@ def needs_of(asked: Resources) -> tuple[tuple[str, int], ...]:
 
 
 @dataclass
-class Room:
+class Capacity:
     """The total and the free resources of one worker."""
 
     total: Resources
@@ -52,7 +52,7 @@ class Room:
     shared: dict[int, int] = field(default_factory=dict)
 
     @classmethod
-    def all_free(cls, total: Resources, python: str) -> "Room":
+    def all_free(cls, total: Resources, python: str) -> "Capacity":
         free = {"cpus": 0, "memory": 0, **dict(needs_of(total))}
         return cls(total, python, free, set(range(int(total.gpus))))
 
@@ -173,7 +173,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.away: set[str] = set()  # workers on which nothing is placed now
-        self._workers: dict[str, Room] = {}
+        self._workers: dict[str, Capacity] = {}
         # By Python, number of entirely free GPUs, and the most that is free of one in use; each a
         # sorted list of minus free CPUs in thousandths, and worker.
         self._buckets: dict[tuple[str, int, int], list[tuple[int, str]]] = {}
@@ -196,7 +196,7 @@ class Ledger:
     def add_worker(self, worker: str, total: Resources, python: str) -> None:
         """Add a worker whose resources are all free, or reset one that is known."""
         self.remove_worker(worker)
-        entered = self._workers[worker] = Room.all_free(total, python)
+        entered = self._workers[worker] = Capacity.all_free(total, python)
         self._add_to_bucket(worker, entered)
         self._sizes.setdefault(python, _Sizes()).add(total)
         self._milli_cpus += in_thousandths(total.cpus)
@@ -271,7 +271,7 @@ class Ledger:
     ) -> int:
         """Return how many would fit if everything were free, up to `at_most`."""
         totals = (self._workers[name].total for name in self._candidates(python, among))
-        return _copies((Room.all_free(total, python) for total in totals), asked, at_most)
+        return _copies((Capacity.all_free(total, python) for total in totals), asked, at_most)
 
     def place(
         self, asked: Resources, python: str, among: Collection[str] | None = None
@@ -362,7 +362,7 @@ class Ledger:
         first, those in `worst` last.
         """
         fitting = {
-            name: Room.all_free(self._workers[name].total, python).copies(asked, count)
+            name: Capacity.all_free(self._workers[name].total, python).copies(asked, count)
             for name in self._candidates(python, among)
             if name not in self.away
         }
@@ -414,7 +414,7 @@ class Ledger:
 
     # --- the buckets ------------------------------------------------------------------------------
 
-    def _add_to_bucket(self, name: str, worker: Room) -> None:
+    def _add_to_bucket(self, name: str, worker: Capacity) -> None:
         if name in self.away:
             return
         place = worker.python, len(worker.gpu_ids), worker.share
@@ -422,7 +422,7 @@ class Ledger:
         for of, amount in worker.amounts():
             insort(self._amounts[of], amount)
 
-    def _take_from_bucket(self, name: str, worker: Room) -> None:
+    def _take_from_bucket(self, name: str, worker: Capacity) -> None:
         """Remove a worker from its bucket, before its free resources change."""
         if name in self.away:
             return
@@ -456,7 +456,7 @@ class Ledger:
         return why
 
 
-def _copies(rooms: Iterable[Room], asked: Resources, at_most: int) -> int:
+def _copies(rooms: Iterable[Capacity], asked: Resources, at_most: int) -> int:
     found = 0
     for room in rooms:
         found += room.copies(asked, at_most - found)

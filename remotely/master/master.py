@@ -35,7 +35,7 @@ from remotely.machine import daemons, interfaces, pid_file, signal_pipe, this_ma
 from remotely.master import guests
 from remotely.master.admission import REVOKED, Admission
 from remotely.master.core import Core
-from remotely.master.state import Forget, Instruction, Log, Probe, Send
+from remotely.master.state import Forget, Instruction, Log, RouteProbe, Send
 from remotely.protocol import control
 from remotely.protocol.configs import MasterConfig
 from remotely.protocol.lease import LEASE_S, LEAVE_S, TICK_EVERY_S
@@ -45,7 +45,7 @@ from remotely.transport import sockets
 from remotely.transport.key_files import load_master
 from remotely.transport.keys import ROLES, MasterKey
 from remotely.transport.loop import Loop
-from remotely.transport.sockets import Unknown
+from remotely.transport.sockets import UnknownKey
 
 log = logging.getLogger("remotely.master")
 
@@ -278,7 +278,7 @@ class Master:
                         pending.extend(self.core.lose_route(peer, time.monotonic()))
                 case Forget(peer=peer):
                     self._forget(peer)
-                case Probe(worker=worker, client=client, request=request):
+                case RouteProbe(worker=worker, client=client, request=request):
                     if not self._send_to(worker, control.Tick()):
                         pending.extend(self.core.lose_route(worker, time.monotonic()))
                     pending.extend(self.core.locate(client, request))
@@ -306,13 +306,13 @@ class Master:
 
     # --- keys -------------------------------------------------------------------------------------
 
-    def _admit(self, key: bytes) -> str | Unknown | None:
+    def _admit(self, key: bytes) -> str | UnknownKey | None:
         """Answer the ZAP handler; later, if the worker that knows the key may still come back."""
         role = self._admission.role_of(key)
         if role is None and time.monotonic() < self._recovers_until:
             decide = lambda: self._zap.decide(key, self._admission.role_of(key))
             self._loop.after(UNKNOWN_KEY_WAIT_S, decide)
-            return Unknown.ASKED
+            return UnknownKey.ASKED
         return role
 
     def _read_keys(self) -> None:

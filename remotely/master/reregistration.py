@@ -7,14 +7,14 @@ worker that was cut off receives what it missed: an actor that it has to start o
 from typing import NamedTuple
 
 from remotely.master.actors import (
-    Event,
+    LifeEvent,
     apply_event,
     end_life,
     handle_spawned,
     request_actor,
     retry_requests,
 )
-from remotely.master.state import ActorRecord, State, Unknown
+from remotely.master.state import ActorRecord, State, UnknownActor
 from remotely.protocol import control
 
 
@@ -83,8 +83,8 @@ def delegate(state: State, actor: str, key: bytes) -> None:
 
 def _answer_unknown(state: State, request: control.Request) -> None:
     """Retry the requests about an actor that a restarted master did not know, or about its name."""
-    retry_requests(state, state.deferred.release(Unknown(request.actor)))
-    retry_requests(state, state.deferred.release(Unknown("", request.name)))
+    retry_requests(state, state.deferred.release(UnknownActor(request.actor)))
+    retry_requests(state, state.deferred.release(UnknownActor("", request.name)))
 
 
 def _adopt_if_wanted(state: State, worker: str, reported: Reported, is_new: bool) -> None:
@@ -123,11 +123,11 @@ def _adopt(state: State, worker: str, reported: Reported) -> None:
     record = ActorRecord(request, worker, gpu_ids, again=again)
     state.workers.ledger.allocate(worker, request.resources, tuple(gpu_ids))
     if elsewhere is not None and elsewhere.request.life == request.life:
-        apply_event(state, Event.MOVED, elsewhere, record)
+        apply_event(state, LifeEvent.MOVED, elsewhere, record)
     else:
         if elsewhere is not None:
-            apply_event(state, Event.REPLACED, elsewhere, elsewhere.lost(restarting=True))
-        apply_event(state, Event.ADOPTED, record)
+            apply_event(state, LifeEvent.REPLACED, elsewhere, elsewhere.lost(restarting=True))
+        apply_event(state, LifeEvent.ADOPTED, record)
     if status is not None:
         handle_spawned(state, worker, status.location, status.since)
     if waiter is not None:
@@ -142,8 +142,8 @@ def _reconcile_actor(state: State, record: ActorRecord, reported: Reported | Non
         elif record.location is not None:
             end_life(state, record.lost())
         else:
-            apply_event(state, Event.ABSENT, record)
+            apply_event(state, LifeEvent.ABSENT, record)
         return
     if record.location is None and reported.status is not None:
         handle_spawned(state, record.worker, reported.status.location, reported.status.since)
-    apply_event(state, Event.PRESENT, record)
+    apply_event(state, LifeEvent.PRESENT, record)

@@ -52,7 +52,7 @@ class Forget(NamedTuple):
     peer: str
 
 
-class Probe(NamedTuple):
+class RouteProbe(NamedTuple):
     """Test the route to a worker, then pass this request to `Core.locate`."""
 
     worker: str
@@ -66,7 +66,7 @@ class Log(NamedTuple):
     line: str
 
 
-Instruction = Send | Forget | Probe | Log
+Instruction = Send | Forget | RouteProbe | Log
 
 
 # --- actors ---------------------------------------------------------------------------------------
@@ -292,7 +292,7 @@ class Restarts:
 
 
 @dataclass(slots=True)
-class Session:
+class ClientSession:
     """A client, for as long as its lease lasts, over any number of connections."""
 
     hello: control.Hello
@@ -324,29 +324,29 @@ class Sessions:
     """The connected clients: scripts, and actors that make calls."""
 
     def __init__(self) -> None:
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, ClientSession] = {}
         self.inside: Index[str, str] = Index()  # sessions by the actor in which they run
         self.using: Index[tuple[str, str], str] = Index()  # sessions by Python and module
 
     def __contains__(self, name: object) -> bool:
         return name in self._sessions
 
-    def __getitem__(self, name: str) -> Session:
+    def __getitem__(self, name: str) -> ClientSession:
         return self._sessions[name]
 
-    def __iter__(self) -> Iterator[Session]:
+    def __iter__(self) -> Iterator[ClientSession]:
         return iter(self._sessions.values())
 
-    def get(self, name: str) -> Session | None:
+    def get(self, name: str) -> ClientSession | None:
         return self._sessions.get(name)
 
-    def add(self, session: Session) -> None:
+    def add(self, session: ClientSession) -> None:
         hello = session.hello
         self._sessions[hello.session] = session
         if hello.actor:
             self.inside.add(hello.actor, hello.session)
 
-    def remove(self, name: str) -> Session | None:
+    def remove(self, name: str) -> ClientSession | None:
         """Remove and return a session; None if there is none of this name."""
         if (session := self._sessions.pop(name, None)) is None:
             return None
@@ -501,7 +501,7 @@ def _places(worker: control.Register | LostWorker) -> tuple[str, str, tuple[str,
 # --- requests that cannot be answered yet ---------------------------------------------------------
 
 
-class Unknown(NamedTuple):
+class UnknownActor(NamedTuple):
     """An actor that a restarted master does not know, by id or, if that is not known, by name.
 
     Not just the actor's id: requests about an unknown actor are retried once, and those about a
@@ -512,8 +512,8 @@ class Unknown(NamedTuple):
     name: str = ""
 
 
-RECOVERY = Unknown("", "")  # the topic of requests that wait for the end of the recovery
-Topic = str | Unknown  # the id of an actor that is being placed or is unreachable
+RECOVERY = UnknownActor("", "")  # the topic of requests that wait for the end of the recovery
+Topic = str | UnknownActor  # the id of an actor that is being placed or is unreachable
 # A session and its request.
 Deferred = tuple[str, control.Locate | control.Place | control.End | control.Hold | control.LetGo]
 
@@ -534,12 +534,12 @@ class DeferredRequests:
 
     def __init__(self) -> None:
         self.by_topic: dict[Topic, list[Deferred]] = {}
-        self._placed: dict[str, Unknown] = {}  # by actor, the topic of a request to place it
+        self._placed: dict[str, UnknownActor] = {}  # by actor, the topic of a request to place it
 
     def add(self, topic: Topic, request: Deferred) -> None:
         """Defer a request until `release` is called for its topic."""
         self.by_topic.setdefault(topic, []).append(request)
-        if isinstance(request[1], control.Place) and isinstance(topic, Unknown):
+        if isinstance(request[1], control.Place) and isinstance(topic, UnknownActor):
             self._placed[request[1].request.actor] = topic
 
     def release(self, topic: Topic) -> list[Deferred]:
@@ -552,7 +552,7 @@ class DeferredRequests:
 
     def release_unknown(self) -> list[Deferred]:
         """Remove and return the requests about actors that a restarted master did not know."""
-        unknown = [topic for topic in self.by_topic if isinstance(topic, Unknown)]
+        unknown = [topic for topic in self.by_topic if isinstance(topic, UnknownActor)]
         return [request for topic in unknown for request in self.release(topic)]
 
     def request_of(self, actor: str) -> control.Request | None:

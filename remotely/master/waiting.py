@@ -19,7 +19,7 @@ from remotely.protocol.index import Index
 from remotely.protocol.resources import Resources
 
 
-class Kind(NamedTuple):
+class RequestKind(NamedTuple):
     """What the requests of one line have in common."""
 
     resources: Resources
@@ -53,7 +53,7 @@ class WaitingList:
         self._numbers = itertools.count()
         self._waiters: dict[str, Waiter] = {}  # by actor, in order of arrival
         # Ordered, because a dict that often lost its first item is slow to find the next.
-        self._queues: dict[Kind, OrderedDict[str, Waiter]] = {}
+        self._queues: dict[RequestKind, OrderedDict[str, Waiter]] = {}
         self._by_session: Index[str, str] = Index()
         self._by_name: Index[str, str] = Index()
         self._by_gang: Index[str, str] = Index()
@@ -180,7 +180,7 @@ class WaitingList:
             if kind in self._queues:
                 heapq.heappush(turns, (self._first(kind).number, kind))
 
-    def _first(self, kind: Kind) -> Waiter:
+    def _first(self, kind: RequestKind) -> Waiter:
         return next(iter(self._queues[kind].values()))
 
 
@@ -189,9 +189,9 @@ def gang_of(request: control.Request) -> str:
     return request.gang if request.together > 1 and not request.life else ""
 
 
-def kind_of(request: control.Request) -> Kind:
+def kind_of(request: control.Request) -> RequestKind:
     """Return the line to which a request belongs."""
-    return Kind(
+    return RequestKind(
         request.resources,
         request.python,
         request.machine,

@@ -24,7 +24,7 @@ import msgspec
 
 from remotely.errors import RemotelyError, error_class
 from remotely.machine import folders, pid_file, processes, this_machine
-from remotely.machine.gpus import Offer
+from remotely.machine.gpus import OfferedResources
 from remotely.machine.interfaces import EVERYWHERE, check_port, check_range, ip_of, own_address
 from remotely.machine.pid_file import Running
 from remotely.ops import daemon_process
@@ -78,7 +78,7 @@ def listening_at(host: str, port: int) -> str:
 def start(
     network: Network,
     port: int,
-    offer: Offer,
+    offer: OfferedResources,
     keeper: Foreground | None = None,
     key_folder: Path | None = None,
 ) -> list[Running]:
@@ -127,7 +127,7 @@ def join(
     port: int,
     key: MemberKey,
     network: Network,
-    offer: Offer,
+    offer: OfferedResources,
     patience_s: float = 0.0,
     end_without_master_s: float = 0.0,
     keeper: Foreground | None = None,
@@ -328,7 +328,7 @@ class PersistentDaemon:
         master: str,
         key: MemberKey,
         listening: Listening,
-        offer: Offer,
+        offer: OfferedResources,
         end_without_master_s: float = 0.0,
     ) -> Running:
         """Configure it as a worker of that master.  Raises the master's error if it is refused.

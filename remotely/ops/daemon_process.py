@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from remotely.machine import daemons, this_machine
-from remotely.machine.gpus import Offer, choose
+from remotely.machine.gpus import OfferedResources, choose
 from remotely.protocol.configs import WorkerConfig
 from remotely.protocol.ids import bound_id
 from remotely.protocol.listening import Listening
@@ -80,7 +80,7 @@ def worker_config(
     key: MemberKey,
     listening: Listening,
     folder: Path,
-    offer: Offer,
+    offer: OfferedResources,
     file: str = "",
 ) -> WorkerConfig:
     nonce = secrets.token_hex(16)

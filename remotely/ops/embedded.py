@@ -11,7 +11,7 @@ import time
 
 from remotely.errors import RemotelyError
 from remotely.machine import folders
-from remotely.machine.gpus import Offer
+from remotely.machine.gpus import OfferedResources
 from remotely.ops import daemon_process
 from remotely.ops.daemon_process import END_S, Daemon
 from remotely.protocol.configs import MasterConfig
@@ -32,7 +32,7 @@ class EmbeddedCluster:
         self._master_key, self.key, self._worker_key = keys.fresh_keys()
         self._daemons: list[Daemon] = []
 
-    def start(self, offer: Offer) -> None:
+    def start(self, offer: OfferedResources) -> None:
         """Return when the master takes calls.  Call `close` later, even if this raises."""
         self.folder.mkdir(mode=0o700)
         config = MasterConfig(

@@ -23,7 +23,7 @@ from remotely.protocol.listening import ANY_PORT, Ports, parse_ports
 _HOST = re.compile(r"[^\s-][^\s]*")
 
 
-class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class JoiningHost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A machine that joins.  An empty `ports` or `command` takes the value of the whole file."""
 
     ssh: str  # the destination for ssh: a name of ~/.ssh/config, or user@name
@@ -46,7 +46,7 @@ class HostFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     address: str  # of this machine, as the hosts reach it: "HOST" or "HOST:PORT"
     listen: str = ""  # the address to bind, if different
     hosts: list[str] = []
-    host: list[Host] = []
+    host: list[JoiningHost] = []
     cpus: int | None = None  # of this machine
     gpus: int | str | None = None
     ports: str = ""
@@ -68,8 +68,8 @@ class HostFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         _check(self.cpus, self.gpus, self.ports)
 
     @property
-    def all_hosts(self) -> list[Host]:
-        return [*(Host(ssh=name) for name in self.hosts), *self.host]
+    def all_hosts(self) -> list[JoiningHost]:
+        return [*(JoiningHost(ssh=name) for name in self.hosts), *self.host]
 
     @property
     def port(self) -> int:
@@ -142,7 +142,7 @@ def _explained(error: str, text: str, name: str) -> str:
     if field := re.match(r"(\w+): ", what):
         what = what[field.end() :]
     elif field := re.search(r"unknown field `(\w+)`", what):
-        known = ", ".join((HostFile if table is None else Host).__struct_fields__)
+        known = ", ".join((HostFile if table is None else JoiningHost).__struct_fields__)
         what = f"there is no such field; the fields are {known}"
     elif field := re.search(r"missing required field `(\w+)`", what):
         what = "is missing"

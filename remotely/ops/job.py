@@ -15,12 +15,12 @@ from pathlib import Path
 
 from remotely.errors import MasterLost, NotAllowed, RemotelyError
 from remotely.machine import interfaces
-from remotely.machine.gpus import Offer
+from remotely.machine.gpus import OfferedResources
 from remotely.ops import cluster
 from remotely.ops.cluster import Network
 from remotely.ops.foreground import Foreground, exiting_on_signals, is_ignored
 from remotely.ops.guarded_command import GuardedCommand
-from remotely.ops.launchers import Rank
+from remotely.ops.launchers import JobRank
 from remotely.ops.rendezvous import FOLDER_LOOK_S, Rendezvous, answering, missing
 from remotely.protocol.address import join_address, parse_address
 from remotely.protocol.lease import FENCE_S
@@ -33,7 +33,12 @@ PORTS_TRIED = 5  # another job may take the port first
 
 
 def lead(
-    rank: Rank, folder: Path, network: Network, offer: Offer, patience_s: float, words: list[str]
+    rank: JobRank,
+    folder: Path,
+    network: Network,
+    offer: OfferedResources,
+    patience_s: float,
+    words: list[str],
 ) -> int:
     """Run rank 0; return the exit code of the command.
 
@@ -65,7 +70,9 @@ def lead(
     return code
 
 
-def follow(rank: Rank, folder: Path, network: Network, offer: Offer, patience_s: float) -> None:
+def follow(
+    rank: JobRank, folder: Path, network: Network, offer: OfferedResources, patience_s: float
+) -> None:
     """Run another rank: join rank 0, and return when the cluster has ended.
 
     Raises RemotelyError if rank 0 cannot be found; the message says what was seen of it.
@@ -89,7 +96,9 @@ def _ignore_ctrl_c() -> None:
         signal.signal(signal.SIGINT, lambda *_: None)
 
 
-def _start(network: Network, offer: Offer, keeper: Foreground, folder: Path) -> tuple[int, str]:
+def _start(
+    network: Network, offer: OfferedResources, keeper: Foreground, folder: Path
+) -> tuple[int, str]:
     """Start the cluster at a free port; return the port, and its address on this machine."""
     ip = interfaces.ip_of(network.host or "127.0.0.1")
     for attempt in range(1, PORTS_TRIED + 1):
@@ -114,7 +123,7 @@ def _await_ranks(
     rendezvous: Rendezvous,
     keeper: Foreground,
     command: GuardedCommand,
-    rank: Rank,
+    rank: JobRank,
     patience_s: float,
 ) -> None:
     deadline = time.monotonic() + patience_s
@@ -134,7 +143,11 @@ def _await_ranks(
 
 
 def _join(
-    rendezvous: Rendezvous, network: Network, offer: Offer, patience_s: float, keeper: Foreground
+    rendezvous: Rendezvous,
+    network: Network,
+    offer: OfferedResources,
+    patience_s: float,
+    keeper: Foreground,
 ) -> None:
     """Look for rank 0 until it is found, and join it; leave a note with the reason on failure."""
     deadline = time.monotonic() + patience_s
@@ -169,7 +182,11 @@ def _join(
 
 
 def _join_at(
-    address: str, rendezvous: Rendezvous, network: Network, offer: Offer, keeper: Foreground
+    address: str,
+    rendezvous: Rendezvous,
+    network: Network,
+    offer: OfferedResources,
+    keeper: Foreground,
 ) -> None:
     host, port = parse_address(address)
     key = key_files.load_member(rendezvous.folder / "worker.key", "worker")

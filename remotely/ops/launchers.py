@@ -82,7 +82,7 @@ _NAME = re.compile(r"[^A-Za-z0-9.=-]+")
 _MAX_NAME = 120
 
 
-class Rank(NamedTuple):
+class JobRank(NamedTuple):
     """The rank of this process in its job."""
 
     launcher: Launcher
@@ -93,7 +93,7 @@ class Rank(NamedTuple):
     local_rank: int = 0
 
 
-def rank_of(environ: Mapping[str, str], wait_for: int | None, job: str = "") -> Rank:
+def rank_of(environ: Mapping[str, str], wait_for: int | None, job: str = "") -> JobRank:
     """Return the rank of this process; 0 of 1 if no known launcher started it.
 
     `wait_for` is the number of ranks, for launchers that do not set it; `job` overrides the name of
@@ -115,7 +115,7 @@ def rank_of(environ: Mapping[str, str], wait_for: int | None, job: str = "") -> 
                 "its own COMMAND. Have srun, mpirun, torchrun or an indexed Job start this line "
                 "on every machine, or leave out --wait-for to use this machine alone"
             )
-        return Rank(ALONE, 0, 1, folder_name(job))
+        return JobRank(ALONE, 0, 1, folder_name(job))
     size = _number(environ, launcher.size) if environ.get(launcher.size) else wait_for
     if size is None:
         raise ValueError(
@@ -132,10 +132,10 @@ def rank_of(environ: Mapping[str, str], wait_for: int | None, job: str = "") -> 
     local_size = _local_size(environ, launcher)
     local_rank = _number(environ, launcher.local_rank) if environ.get(launcher.local_rank) else 0
     folder = folder_name(f"{launcher.name}-{name}")
-    return Rank(launcher, rank, size, folder, local_size, local_rank % local_size)
+    return JobRank(launcher, rank, size, folder, local_size, local_rank % local_size)
 
 
-def cpus_of(rank: Rank, cores: int, environ: Mapping[str, str]) -> int:
+def cpus_of(rank: JobRank, cores: int, environ: Mapping[str, str]) -> int:
     """Return how many of the usable cores the worker of a rank offers."""
     own = rank.launcher.cpus
     if environ.get(own):
@@ -143,7 +143,7 @@ def cpus_of(rank: Rank, cores: int, environ: Mapping[str, str]) -> int:
     return max(1, cores // rank.local_size)
 
 
-def core_warning(rank: Rank, cores: int, environ: Mapping[str, str]) -> str:
+def core_warning(rank: JobRank, cores: int, environ: Mapping[str, str]) -> str:
     """Return a warning if a rank may use fewer cores than Slurm was asked for; else ""."""
     own = rank.launcher.cpus
     if not environ.get(own) or cores >= _number(environ, own):
@@ -155,7 +155,7 @@ def core_warning(rank: Rank, cores: int, environ: Mapping[str, str]) -> str:
     )
 
 
-def gpus_of(rank: Rank, visible: list[str], environ: Mapping[str, str]) -> list[str]:
+def gpus_of(rank: JobRank, visible: list[str], environ: Mapping[str, str]) -> list[str]:
     """Return which of the visible GPUs the worker of a rank offers."""
     if environ.get(rank.launcher.gpus):
         return visible

@@ -35,7 +35,7 @@ RANK_ANSWER_S = 2.0  # for an address of rank 0 to answer
 FOLDER_LOOK_S = 0.05
 
 
-class Invitation(msgspec.Struct, frozen=True, kw_only=True):
+class JoinInvitation(msgspec.Struct, frozen=True, kw_only=True):
     """The process of rank 0 and its addresses."""
 
     addresses: list[str]  # "host:port", in the order to try them; empty until it has started
@@ -62,7 +62,7 @@ class Rendezvous:
         self._invitation = folder / "address.json"
         self._unpublished = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
         pid = os.getpid()
-        self._me = Invitation(
+        self._me = JoinInvitation(
             addresses=[],
             machine=this_machine.machine_name(),
             pid=pid,
@@ -113,7 +113,7 @@ class Rendezvous:
         except OSError:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _name_taken(self, owner: Invitation) -> RemotelyError:
+    def _name_taken(self, owner: JoinInvitation) -> RemotelyError:
         return RemotelyError(
             f"a job of this name runs already: {self.folder} belongs to pid {owner.pid} on "
             f"{owner.machine}. Give one of them another name: --job. If that process has ended, "
@@ -131,7 +131,7 @@ class Rendezvous:
 
     # --- other ranks ------------------------------------------------------------------------------
 
-    def invitation(self) -> Invitation | None:
+    def invitation(self) -> JoinInvitation | None:
         """Return the invitation of rank 0 once it has addresses."""
         found = self._read()
         return found if found and found.addresses else None
@@ -149,9 +149,9 @@ class Rendezvous:
         with contextlib.suppress(OSError):
             self._write(self.folder / f"rank-{self._rank}.json", note)
 
-    def _read(self) -> Invitation | None:
+    def _read(self) -> JoinInvitation | None:
         with contextlib.suppress(OSError, msgspec.DecodeError):
-            return msgspec.json.decode(self._invitation.read_bytes(), type=Invitation)
+            return msgspec.json.decode(self._invitation.read_bytes(), type=JoinInvitation)
         return None
 
     def _write(self, file: Path, content: msgspec.Struct) -> None:

@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 from remotely.errors import RemotelyError
 from remotely.machine import folders, pid_file
-from remotely.machine.gpus import Offer
+from remotely.machine.gpus import OfferedResources
 from remotely.machine.pid_file import Running
 from remotely.ops import cluster
 from remotely.ops.cluster import Network
-from remotely.ops.host_file import Host, HostFile
+from remotely.ops.host_file import HostFile, JoiningHost
 from remotely.protocol.address import join_address
 
 MAX_SESSIONS = 32  # of ssh, at the same time
@@ -54,7 +54,7 @@ HINTS = (
 )
 
 
-class Outcome(NamedTuple):
+class JoinOutcome(NamedTuple):
     """The outcome of one machine."""
 
     host: str
@@ -62,7 +62,7 @@ class Outcome(NamedTuple):
     message: str  # one sentence
 
 
-def up(file: HostFile) -> Iterator[Outcome]:
+def up(file: HostFile) -> Iterator[JoinOutcome]:
     """Start the cluster here, unless it runs, and have all machines join; yield each outcome.
 
     Raises RemotelyError if the cluster cannot be started, or another one runs at its port.
@@ -77,7 +77,7 @@ def up(file: HostFile) -> Iterator[Outcome]:
     if not masters:
         announced = (file.master,) if file.listen else ()
         network = Network(file.listen or file.master, announced, file.port_range)
-        cluster.start(network, file.port, Offer(file.cpus, file.gpu_choice))
+        cluster.start(network, file.port, OfferedResources(file.cpus, file.gpu_choice))
     key = (folders.key_folder() / "worker.key").read_bytes()
     yield from _on_each(file, lambda host: join_line(file, host), key)
 
@@ -96,12 +96,12 @@ def end_here(file: HostFile) -> bool:
     return bool(ended)
 
 
-def leave(file: HostFile) -> Iterator[Outcome]:
+def leave(file: HostFile) -> Iterator[JoinOutcome]:
     """Have all machines leave the cluster; yield each outcome."""
     yield from _on_each(file, lambda host: leave_line(file, host), b"")
 
 
-def join_line(file: HostFile, host: Host) -> str:
+def join_line(file: HostFile, host: JoiningHost) -> str:
     """Return the shell command by which a machine joins."""
     words = ["join", join_address(file.master, file.port), "--key", "-", "--once"]
     for option, value in (
@@ -116,12 +116,12 @@ def join_line(file: HostFile, host: Host) -> str:
     return _line(file, host, words)
 
 
-def leave_line(file: HostFile, host: Host) -> str:
+def leave_line(file: HostFile, host: JoiningHost) -> str:
     """Return the shell command by which a machine leaves this cluster, and no other."""
     return _line(file, host, ["stop", "--joined", join_address(file.master, file.port)])
 
 
-def _line(file: HostFile, host: Host, words: list[str]) -> str:
+def _line(file: HostFile, host: JoiningHost, words: list[str]) -> str:
     """Join the user's command, unquoted since it may have a `~` or several words, and `words`."""
     return f"{host.command or file.command} {shlex.join(words)}"
 
@@ -134,7 +134,9 @@ def _masters(file: HostFile) -> list[Running]:
     return [daemon for daemon in pid_file.running(file.port) if daemon.role == "master"]
 
 
-def _on_each(file: HostFile, line_for: Callable[[Host], str], send: bytes) -> Iterator[Outcome]:
+def _on_each(
+    file: HostFile, line_for: Callable[[JoiningHost], str], send: bytes
+) -> Iterator[JoinOutcome]:
     hosts = file.all_hosts
     with ThreadPoolExecutor(min(MAX_SESSIONS, len(hosts)), thread_name_prefix="ssh") as pool:
         futures = [pool.submit(_at, host.ssh, line_for(host), send) for host in hosts]
@@ -146,7 +148,7 @@ def _on_each(file: HostFile, line_for: Callable[[Host], str], send: bytes) -> It
             raise
 
 
-def _at(host: str, line: str, send: bytes) -> Outcome:
+def _at(host: str, line: str, send: bytes) -> JoinOutcome:
     try:
         done = subprocess.run(
             [*SSH, "--", host, line],
@@ -158,12 +160,12 @@ def _at(host: str, line: str, send: bytes) -> Outcome:
     except FileNotFoundError:
         raise RemotelyError("there is no ssh on this machine: install OpenSSH") from None
     except subprocess.TimeoutExpired:
-        return Outcome(host, False, f"ssh did not finish within {SESSION_S:.0f} s")
+        return JoinOutcome(host, False, f"ssh did not finish within {SESSION_S:.0f} s")
     out, err = (_text(stream) for stream in (done.stdout, done.stderr))
     if not done.returncode:
-        return Outcome(host, True, out.partition("\n")[0])
+        return JoinOutcome(host, True, out.partition("\n")[0])
     message = err or out or f"exit code {done.returncode}"
-    return Outcome(host, False, with_hint(host, message, done.returncode))
+    return JoinOutcome(host, False, with_hint(host, message, done.returncode))
 
 
 def with_hint(host: str, message: str, code: int) -> str:

@@ -26,7 +26,7 @@ from remotely.values import codec
 PUT_FROM_BYTES = 1 << 16
 
 
-class Batch:
+class JoblibBatch:
     """One of joblib's batches; it may be retried as often as all of its functions may."""
 
     def __init__(self, calls: Any) -> None:
@@ -133,7 +133,7 @@ class RemotelyBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
             return placeholders[id(value)]
 
         _replace(func, put_array)
-        future = self._executor.submit(Batch(func), *(array.ref for array in arrays))
+        future = self._executor.submit(JoblibBatch(func), *(array.ref for array in arrays))
         if callback is not None:
             future.add_done_callback(_Once(callback))
         if arrays:  # after the callback, which submits the next batch: it may use them too

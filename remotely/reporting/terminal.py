@@ -26,7 +26,7 @@ def _visible(character: str) -> str:
     return character.encode("unicode_escape").decode()
 
 
-class Screen:
+class TerminalScreen:
     """One output stream of a client; `clears`: it is a terminal that can clear a line."""
 
     def __init__(self, clears: bool = False) -> None:

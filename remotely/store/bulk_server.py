@@ -29,8 +29,8 @@ from remotely.transport import bulk
 from remotely.transport.bulk import (
     CHUNK_BYTES,
     SERVED_IDLE_S,
+    BulkRequest,
     Connection,
-    Request,
     ValueGone,
 )
 from remotely.transport.certificate import Certificate
@@ -126,7 +126,7 @@ class BulkServer:
         self._remove_stranger(connection)
         connection.close()
 
-    def _answer(self, connection: Connection, request: Request) -> None:
+    def _answer(self, connection: Connection, request: BulkRequest) -> None:
         if request.op == bulk.PUSH:
             self._take_in(connection, request)
         elif request.op == bulk.PULL:
@@ -134,12 +134,12 @@ class BulkServer:
         else:
             raise ConnectionAbortedError("not a request")
 
-    def _take_in(self, connection: Connection, request: Request) -> None:
+    def _take_in(self, connection: Connection, request: BulkRequest) -> None:
         with self._shelf.using(request.value, is_here=False) as value:
             if value is None:
                 raise ConnectionAbortedError("the value is not expected here")
             stripe = _stripe(value, request)
-            progress = Progress()
+            progress = StripeProgress()
             # 1. Another thread passes on the stripe as it arrives, and never holds up this one.
             if request.onward:
                 threads.start("bulk", self._pass_on, request, progress)
@@ -166,7 +166,7 @@ class BulkServer:
                 self._tell_owner(value, control.Stored(value=value.name))
         connection.send(bulk.DONE)
 
-    def _pass_on(self, request: Request, progress: "Progress") -> None:
+    def _pass_on(self, request: BulkRequest, progress: "StripeProgress") -> None:
         """Bring a stripe to the next machine while it arrives here."""
         to, *rest = _read_onward(request.onward)
         with self._shelf.using(request.value, is_here=None) as value:
@@ -190,7 +190,7 @@ class BulkServer:
                     at = end
                 connection.expect_done()
 
-    def _give_out(self, connection: Connection, request: Request) -> None:
+    def _give_out(self, connection: Connection, request: BulkRequest) -> None:
         with self._shelf.using(request.value) as value:
             if value is None:
                 connection.say_gone(GONE)
@@ -198,7 +198,7 @@ class BulkServer:
                 connection.send(bulk.HERE, _stripe(value, request))
 
 
-class Progress:
+class StripeProgress:
     """How much of a stripe has arrived, for the thread that passes it on."""
 
     def __init__(self) -> None:
@@ -274,7 +274,7 @@ class Fetching:
         return None
 
 
-def _stripe(value: Value, request: Request) -> memoryview:
+def _stripe(value: Value, request: BulkRequest) -> memoryview:
     memory = value.room.memory
     if request.start + request.nbytes > memory.nbytes:
         raise ConnectionAbortedError("a stripe beyond the end of its value")

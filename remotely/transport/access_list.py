@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from remotely.protocol import control
 from remotely.protocol.index import Index
-from remotely.transport.sockets import Unknown
+from remotely.transport.sockets import UnknownKey
 
 
 class AccessList:
@@ -31,14 +31,14 @@ class AccessList:
     def may_call(self, key: bytes) -> bool:
         return key in self._listed or key in self._delegates
 
-    def admit(self, key: bytes) -> str | Unknown:
+    def admit(self, key: bytes) -> str | UnknownKey:
         """Answer the ZAP handler, or let it wait for `update`."""
         if key in self._listed:
             self._connected.add(key)
         if self.may_call(key):
             return "client"
         self._ask(key)
-        return Unknown.ASKED
+        return UnknownKey.ASKED
 
     def set_keys(self, client_keys: Iterable[bytes]) -> None:
         """Replace the list of clients."""

@@ -13,7 +13,7 @@ when it is asked, and when the actor has died.  This costs 0.2 us per call.
     1696-4095  the routes of these connections
 
 The worker may read between two writes.  Then the method that it sees may have just ended.  Of the
-calls that have begun it never misses one; see the order of the writes in `Begun`.
+calls that have begun it never misses one; see the order of the writes in `BegunCalls`.
 """
 
 import contextlib
@@ -112,7 +112,7 @@ def begun(page: mmap.mmap) -> tuple[dict[bytes, int], bool]:
     return table, given <= SLOTS
 
 
-class Begun:
+class BegunCalls:
     """The last call that has begun on each connection, recorded before the call runs.
 
     Calls on a connection begin in the order of their ids, so the last one suffices.  A connection

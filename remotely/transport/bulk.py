@@ -40,7 +40,7 @@ LANES = 2 if this_machine.cores() < 8 else 4
 _LENGTH = struct.Struct(">I")
 
 
-class Request(NamedTuple):
+class BulkRequest(NamedTuple):
     op: int
     value: bytes
     start: int = 0
@@ -88,7 +88,7 @@ class Connection:
 
     def wait_for_request(
         self, within_s: float = SERVED_IDLE_S, knows: Callable[[bytes], bool] = lambda name: True
-    ) -> Request | None:
+    ) -> BulkRequest | None:
         """Return the next request; None at the end of the connection.
 
         All of it but the onward route must arrive within `within_s`.  The route is read only if
@@ -102,7 +102,7 @@ class Connection:
             raise ConnectionAbortedError("not a request")
         if onward and not knows(value):
             raise ConnectionAbortedError("an unexpected value")
-        return Request(op, value, start, nbytes, self.receive(onward) if onward else b"")
+        return BulkRequest(op, value, start, nbytes, self.receive(onward) if onward else b"")
 
     def _receive_within(self, seconds: float, nbytes: int) -> bytes:
         """Return `nbytes` bytes, or none at the end of the connection; all within `seconds`."""

@@ -174,7 +174,7 @@ class _Guest:
                 self.waiting.pop(next(iter(self.waiting))).close()
 
 
-class Relay:
+class RelayServer:
     """The relay of one worker.  `left` is called when a guest has left."""
 
     def __init__(self, loop: Loop, listening: Listening, left: Callable[[], object]) -> None:

@@ -228,7 +228,7 @@ EVENTS, POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
 _COPY_BELOW_BYTES = 4096  # a view costs as much
 
 
-class Unknown(enum.Enum):
+class UnknownKey(enum.Enum):
     """The verdict on a key that another process may know."""
 
     ASKED = "the connection waits until `decide` is called"
@@ -249,7 +249,7 @@ class ZapHandler:
     def __init__(
         self,
         context: "zmq.Context[zmq.Socket[bytes]]",
-        admit: Callable[[bytes], "str | Unknown | None"],
+        admit: Callable[[bytes], "str | UnknownKey | None"],
         throttled: ThrottledLog,
     ) -> None:
         self.socket = context.socket(zmq.ROUTER)
@@ -264,13 +264,13 @@ class ZapHandler:
         route, _, version, number, domain, address, _, mechanism, *credentials = (
             frame.bytes for frame in frames
         )
-        verdict: str | Unknown | None = None
+        verdict: str | UnknownKey | None = None
         request, key = _Request(route, number, address), b""
         if version == b"1.0" and mechanism == b"CURVE" and domain == DOMAIN and credentials:
             key = zmq.utils.z85.encode(credentials[0])
             verdict = self._admit(key)
         waiting = sum(map(len, self._undecided.values()))
-        if verdict is Unknown.ASKED and waiting < MAX_UNDECIDED:
+        if verdict is UnknownKey.ASKED and waiting < MAX_UNDECIDED:
             self._undecided.setdefault(key, []).append(request)
         else:
             self._decide(request, key, verdict)
@@ -286,11 +286,11 @@ class ZapHandler:
             if role := role_of(key):
                 self.decide(key, role)
 
-    def _decide(self, request: "_Request", key: bytes, verdict: str | Unknown | None) -> None:
+    def _decide(self, request: "_Request", key: bytes, verdict: str | UnknownKey | None) -> None:
         code, text, user = b"400", b"unknown key", b""
         if isinstance(verdict, str):
             code, text, user = b"200", b"OK", f"{verdict} {key.decode()}".encode()
-        elif verdict is Unknown.ASKED:  # too many are waiting
+        elif verdict is UnknownKey.ASKED:  # too many are waiting
             code, text = b"300", b"try again"
         else:
             whence = request.address.decode(errors="replace") or "this machine"

@@ -49,7 +49,7 @@ MAX_FILES = 5000  # files and folders of one package
 MTIME = 0  # compared by Python to see whether compiled code belongs to this source
 
 
-class Source(msgspec.Struct, frozen=True, array_like=True):
+class ModuleSource(msgspec.Struct, frozen=True, array_like=True):
     """One module.  Without text it is a package without an `__init__`, or is sent by value."""
 
     name: str
@@ -59,7 +59,7 @@ class Source(msgspec.Struct, frozen=True, array_like=True):
     by_value: bool = False
     compiled: bytes = b""  # as in a .pyc file; empty if the module was not loaded
 
-    def is_same_module(self, other: "Source | None") -> bool:
+    def is_same_module(self, other: "ModuleSource | None") -> bool:
         """Compare without the compiled code."""
         return other is not None and (self.file, self.text, self.path, self.by_value) == (
             other.file,
@@ -69,36 +69,36 @@ class Source(msgspec.Struct, frozen=True, array_like=True):
         )
 
 
-class Batch(NamedTuple):
+class SourceBatch(NamedTuple):
     """Packed sources, and the hash by which an actor knows that it has them."""
 
     digest: str
     content: bytes
 
 
-def batch_of(content: bytes) -> Batch:
-    return Batch(hashlib.sha256(content).hexdigest(), content)
+def batch_of(content: bytes) -> SourceBatch:
+    return SourceBatch(hashlib.sha256(content).hexdigest(), content)
 
 
 # --- reading sources ------------------------------------------------------------------------------
 
 
-def nbytes_of(sources: Iterable[Source]) -> int:
+def nbytes_of(sources: Iterable[ModuleSource]) -> int:
     return sum(len(source.text or b"") + len(source.compiled) for source in sources)
 
 
-def source_of(name: str, module: ModuleType, spec: Any, way: Way) -> Source | None:
+def source_of(name: str, module: ModuleType, spec: Any, way: Way) -> ModuleSource | None:
     """Return the source to send for a module; None if it is not sent as source."""
     path = getattr(module, "__path__", None)
     path = None if path is None else [str(folder) for folder in path]
     if way is Way.SOURCE:
         text = spec.loader.get_data(spec.origin)
-        return Source(name, spec.origin, text, path, compiled=_compiled(name, spec, text))
+        return ModuleSource(name, spec.origin, text, path, compiled=_compiled(name, spec, text))
     if path is not None and not is_of_standard_library(name):  # a folder without an `__init__`
-        return Source(name, path=path)
+        return ModuleSource(name, path=path)
     if name in ("__main__", "__mp_main__") or not spec.origin or is_of_standard_library(name):
         return None  # in the actor, the name is another module's, which may be imported
-    return Source(name, by_value=True)
+    return ModuleSource(name, by_value=True)
 
 
 def _compiled(name: str, spec: Any, text: bytes) -> bytes:
@@ -109,7 +109,7 @@ def _compiled(name: str, spec: Any, text: bytes) -> bytes:
     return b""
 
 
-def files_of(package: Source) -> Iterator[Source]:
+def files_of(package: ModuleSource) -> Iterator[ModuleSource]:
     """Yield the modules below a top-level package; at most MAX_FILES + 1."""
     if package.text is None or not package.path or "." in package.name:
         return
@@ -124,7 +124,7 @@ def files_of(package: Source) -> Iterator[Source]:
             seen.add(folder.resolve())
             entries = {entry.name: entry for entry in folder.iterdir()}
             if "__init__.py" not in entries:
-                yield Source(name, path=[str(folder)])
+                yield ModuleSource(name, path=[str(folder)])
             for entry in entries.values():
                 is_module = entry.suffix == ".py" and entry.stem.isidentifier()
                 is_folder = entry.name.isidentifier() and entry.name != "__pycache__"
@@ -139,20 +139,20 @@ def files_of(package: Source) -> Iterator[Source]:
                     return
 
 
-def _module_at(package: str, file: Path) -> Source:
+def _module_at(package: str, file: Path) -> ModuleSource:
     if file.stem == "__init__":
-        return Source(package, str(file), file.read_bytes(), [str(file.parent)])
-    return Source(f"{package}.{file.stem}", str(file), file.read_bytes())
+        return ModuleSource(package, str(file), file.read_bytes(), [str(file.parent)])
+    return ModuleSource(f"{package}.{file.stem}", str(file), file.read_bytes())
 
 
 # --- packing --------------------------------------------------------------------------------------
 
 
-def pack(sources: Sequence[Source]) -> Batch:
+def pack(sources: Sequence[ModuleSource]) -> SourceBatch:
     return batch_of(zlib.compress(_encode(sources), 1))
 
 
-def unpack(content: bytes) -> list[Source]:
+def unpack(content: bytes) -> list[ModuleSource]:
     reader = zlib.decompressobj()
     try:
         # Twice, since the names and paths of many modules also take room.
@@ -165,13 +165,13 @@ def unpack(content: bytes) -> list[Source]:
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[Source]).decode
+_decode = msgspec.msgpack.Decoder(list[ModuleSource]).decode
 
 
 # --- the sources of this process ------------------------------------------------------------------
 
 
-class Receiver(Protocol):
+class SourceReceiver(Protocol):
     """An actor that is sent modules."""
 
     sent: tuple[int, frozenset[str]]  # a life, and the hashes of the batches that it has
@@ -186,14 +186,14 @@ class Library:
     """
 
     def __init__(self) -> None:
-        self.batches: list[Batch] = []
+        self.batches: list[SourceBatch] = []
         self._lock = RLock()
-        self._held: dict[str, Source] = {}  # the newest of each name
+        self._held: dict[str, ModuleSource] = {}  # the newest of each name
         self._read: dict[str, object] = {}  # the spec with which a module was last read
         self._left_out: dict[str, object] = {}  # the same, for modules left out for lack of room
         self._installed: set[str] = set()  # most of the loaded modules
         self.loaded = 0  # how many modules were loaded at the last look
-        self._whole = Batch("", b"")  # sent to new actors
+        self._whole = SourceBatch("", b"")  # sent to new actors
         self._whole_of = 0  # how many batches `_whole` combines
 
     def after_fork(self) -> None:
@@ -217,7 +217,7 @@ class Library:
         if len(sys.modules) != self.loaded:
             self._update(refuses=False)
 
-    def whole(self) -> tuple[Batch, list[str]]:
+    def whole(self) -> tuple[SourceBatch, list[str]]:
         """Return all sources as one batch, and the hashes of the batches that it combines."""
         with self._lock:
             if self._whole_of != len(self.batches):
@@ -226,13 +226,15 @@ class Library:
                 self._whole = self.batches[0] if is_one else pack(list(self._held.values()))
             return self._whole, [batch.digest for batch in self.batches]
 
-    def whole_for(self, actor: "Receiver", life: int) -> tuple[bytes, int]:
+    def whole_for(self, actor: "SourceReceiver", life: int) -> tuple[bytes, int]:
         """Return all modules for a new life of an actor, and how many batches they combine."""
         batch, digests = self.whole()
         actor.sent = life, frozenset((batch.digest, *digests))
         return batch.content, len(digests)
 
-    def unsent_for(self, actor: "Receiver", life: int, sent: int) -> tuple[Sequence[Batch], int]:
+    def unsent_for(
+        self, actor: "SourceReceiver", life: int, sent: int
+    ) -> tuple[Sequence[SourceBatch], int]:
         """Return the batches that a life of an actor lacks, and how many batches there are now.
 
         The first `sent` went over the same connection; `actor.sent` has those that arrived over
@@ -243,12 +245,12 @@ class Library:
         lacking = [batch for batch in batches[sent:] if batch.digest not in arrived]
         return lacking, len(batches)
 
-    def arrived(self, actor: "Receiver", life: int, digest: str) -> None:
+    def arrived(self, actor: "SourceReceiver", life: int, digest: str) -> None:
         """Record that a life of an actor has a batch."""
         before = actor.sent[1] if actor.sent[0] == life else frozenset()
         actor.sent = life, before | {digest}
 
-    def add(self, batch: Batch) -> list[Source]:
+    def add(self, batch: SourceBatch) -> list[ModuleSource]:
         """Keep a batch that this process received, to pass it on.  Return the new sources."""
         with self._lock:
             if any(batch.digest == known.digest for known in self.batches):
@@ -281,9 +283,9 @@ class Library:
             self._add(found, read, room)
             self.loaded = loaded
 
-    def _new(self, skip: dict[str, object]) -> tuple[dict[str, Source], dict[str, object]]:
+    def _new(self, skip: dict[str, object]) -> tuple[dict[str, ModuleSource], dict[str, object]]:
         """Return the modules that are new or were reloaded, and the specs of all that were read."""
-        found: dict[str, Source] = {}
+        found: dict[str, ModuleSource] = {}
         read: dict[str, object] = {}
         loaded: dict[str, Any] = dict(sys.modules)  # may contain objects other than modules
         for name, module in loaded.items():
@@ -305,7 +307,7 @@ class Library:
             read[name] = spec
         return found, read
 
-    def _make_room(self, found: dict[str, Source]) -> int:
+    def _make_room(self, found: dict[str, ModuleSource]) -> int:
         """Drop compiled code if the limit is exceeded; return the bytes left, maybe negative."""
         room = MAX_BYTES - nbytes_of({**self._held, **found}.values())
         if room >= 0:
@@ -316,7 +318,7 @@ class Library:
                     sources[name] = msgspec.structs.replace(source, compiled=b"")
         return MAX_BYTES - nbytes_of({**self._held, **found}.values())
 
-    def _add(self, found: dict[str, Source], read: dict[str, object], room: int) -> None:
+    def _add(self, found: dict[str, ModuleSource], read: dict[str, object], room: int) -> None:
         """Add a batch of these, and of the other files of their packages as far as they fit."""
         self._read.update(read)
         for package in [s for s in found.values() if s.name not in self._held]:
@@ -331,7 +333,7 @@ class Library:
             self._held.update(found)
 
 
-def _largest(found: Iterable[Source]) -> Source:
+def _largest(found: Iterable[ModuleSource]) -> ModuleSource:
     return max(found, key=lambda source: len(source.text or b""))
 
 
@@ -342,7 +344,7 @@ def _exceeded(nbytes: int) -> str:
     )
 
 
-def _shown(source: Source) -> str:
+def _shown(source: ModuleSource) -> str:
     return f"{source.name} ({source.file})"
 
 
@@ -363,9 +365,9 @@ class Finder(MetaPathFinder):
     def __init__(self) -> None:
         self.shipped_root: Path | None = None  # shipped files have precedence
         self.is_elsewhere = False  # the client's files are not on this machine
-        self._sources: dict[str, Source] = {}
+        self._sources: dict[str, ModuleSource] = {}
 
-    def offer(self, sources: Sequence[Source]) -> list[str]:
+    def offer(self, sources: Sequence[ModuleSource]) -> list[str]:
         """Serve these from now on.
 
         Returns the names of modules that are already imported from older text, and are kept.
@@ -405,7 +407,7 @@ class Finder(MetaPathFinder):
             name, source.file, loader=_Loader(source), submodule_search_locations=source.path
         )
 
-    def _folder(self, source: Source, path: Sequence[str] | None) -> ModuleSpec:
+    def _folder(self, source: ModuleSource, path: Sequence[str] | None) -> ModuleSpec:
         """Return a package without an `__init__`, which may have parts installed here."""
         spec = ModuleSpec(source.name, None, is_package=True)
         here = PathFinder.find_spec(source.name, path)
@@ -426,7 +428,7 @@ class Finder(MetaPathFinder):
 class _Loader(SourceFileLoader):
     """Loads a module from its sent source, as Python does from its file and its .pyc file."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ModuleSource) -> None:
         super().__init__(source.name, source.file)
         self._source = source
 

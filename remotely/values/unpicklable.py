@@ -24,7 +24,7 @@ _MAX_KEY_LETTERS = 40
 PartNames = str | tuple["PartNames", ...]
 
 
-class Refused(TypeError):
+class NotToBePickled(TypeError):
     """Raised by `__reduce__` of a type of ours; `why` says what it is, and what to do."""
 
     def __init__(self, value: object, why: str) -> None:
@@ -112,7 +112,7 @@ def _named(what: PartNames, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _advice(value: object, error: Exception) -> str:
-    if isinstance(error, Refused) and error.value is value:
+    if isinstance(error, NotToBePickled) and error.value is value:
         return str(error)
     if issubclass(type(value), Future):
         return "is a future, and cannot be sent: call .result() and pass what it returns"

@@ -38,7 +38,7 @@ STORE = "store"  # asks about keys, as the actors do
 MAX_LAST_MESSAGES = 300  # of an actor; more than its socket holds
 
 
-class Actors:
+class WorkerActors:
     """`send` sends a message to the master; `emptied` is called when the last actor has ended."""
 
     def __init__(

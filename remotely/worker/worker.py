@@ -33,9 +33,9 @@ from remotely.transport.fence import LOOK_EVERY_S, WorkerFence
 from remotely.transport.keys import MemberKey
 from remotely.transport.loop import Loop
 from remotely.transport.master_link import MasterLink
-from remotely.transport.relay import Relay
+from remotely.transport.relay import RelayServer
 from remotely.values import arena
-from remotely.worker.actors import Actors
+from remotely.worker.actors import WorkerActors
 from remotely.worker.reaper import CPU_AT_LEAST_S
 from remotely.worker.spawner import WorkerInfo
 from remotely.worker.store_line import StoreLine
@@ -73,12 +73,12 @@ class Worker:
             store=self._store.address if self._store else None,
             stays=not config.lifeline,
         )
-        self._actors = Actors(self._loop, info, self._send, self._stop_if_done, self._store)
+        self._actors = WorkerActors(self._loop, info, self._send, self._stop_if_done, self._store)
         self._fence = WorkerFence(self._folder, config.master)
         self._context = sockets.new_context()
-        self._relay: Relay | None = None  # an embedded cluster admits no other machines
+        self._relay: RelayServer | None = None  # an embedded cluster admits no other machines
         if config.listening.host:
-            self._relay = Relay(self._loop, config.listening, guest_folder.sweep)
+            self._relay = RelayServer(self._loop, config.listening, guest_folder.sweep)
         self._link = MasterLink(
             self._loop,
             self._context,

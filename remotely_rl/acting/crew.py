@@ -44,7 +44,7 @@ class Number(int):
 
 
 @dataclass
-class ActorRecord:
+class CrewRecord:
     """The index of a live actor, and the number of steps it has taken."""
 
     index: int
@@ -77,7 +77,7 @@ class Crew(Generic[A]):
         """
         self.crashes = crashes or Crashes(say)
         self._width = width
-        self._records: dict[A, ActorRecord] = {}
+        self._records: dict[A, CrewRecord] = {}
         self._make = make
         self._say = say
         self._grows = grows
@@ -172,7 +172,7 @@ class Crew(Generic[A]):
                 self.starting -= 1
                 self._starting.discard(number.index)
                 if not isinstance(made, BaseException):
-                    self._records[made] = ActorRecord(number.index)
+                    self._records[made] = CrewRecord(number.index)
                     newcomers.append((number, made))
                     continue
                 if not is_failure(made):
@@ -181,7 +181,7 @@ class Crew(Generic[A]):
                 self._request(number.index)
         return newcomers
 
-    def _record_of(self, actor: A) -> ActorRecord:
+    def _record_of(self, actor: A) -> CrewRecord:
         return self._records[actor]
 
     def _free_index(self) -> int:

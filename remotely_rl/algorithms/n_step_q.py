@@ -203,7 +203,7 @@ def loop(session: Session[Config]) -> None:
             session.tick()
             continue
         learner.record(pushed)
-        report: sharing.Report = pushed.report
+        report: sharing.WorkReport = pushed.report
         session.tally.sampled(report.steps, report.episodes, report.seconds)
         session.learnt(report.metrics, [pushed.reply.staleness])
 

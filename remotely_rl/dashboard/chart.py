@@ -10,7 +10,7 @@ LEFT, TOP, BOTTOM, RIGHT = 56, 8, 24, 10
 Values = Sequence[float | None]
 
 
-class Line(NamedTuple):
+class ChartLine(NamedTuple):
     """A line, and the band around it, if any."""
 
     x: Values
@@ -40,7 +40,7 @@ def short(number: float) -> str:
     return f"{number:.3g}"
 
 
-def chart(lines: Sequence[Line], title: str, width: int = 560, height: int = 240) -> str:
+def chart(lines: Sequence[ChartLine], title: str, width: int = 560, height: int = 240) -> str:
     """Return an SVG of lines; an empty string if there is nothing to draw."""
     places = [place for line in lines for place in _places(line.x, line.y)]
     if not places:

@@ -34,7 +34,7 @@ def compared(
         raise ValueError(f"{len(names)} runs are too many for one chart; choose {MAX_RUNS} at most")
     if over not in series.OVER:
         raise ValueError(f"the x axis is {' or '.join(series.OVER)}, not {over!r}")
-    groups: dict[str, curve.Group] = {}
+    groups: dict[str, curve.RunGroup] = {}
     lines: dict[str, dict[str, tuple[curve.Line, curve.Line]]] = {}
     left_out = []
     for name in dict.fromkeys(names):
@@ -47,7 +47,7 @@ def compared(
             left_out.append(name)
             continue
         settings = curve.group_settings(config.config)
-        group = curve.Group(f"{config.algorithm}, {config.env}", settings, [])
+        group = curve.RunGroup(f"{config.algorithm}, {config.env}", settings, [])
         kind = repr((group.name, sorted(group.settings.items(), key=lambda pair: pair[0])))
         groups.setdefault(kind, group)
         lines.setdefault(kind, {})[name] = line

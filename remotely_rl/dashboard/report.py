@@ -50,7 +50,7 @@ dd{margin:0;overflow-wrap:anywhere}ul{list-style:none;padding:0}summary{cursor:p
 """
 
 
-class Chosen:
+class ChosenRuns:
     """Runs of any folders, each with a unique name."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
@@ -84,14 +84,14 @@ def write(paths: Sequence[Path], out: Path) -> None:
 
     Raises TrainingError if a path is not a run, or if `out` cannot be written.
     """
-    page = html_of(Chosen(paths), datetime.now().astimezone())
+    page = html_of(ChosenRuns(paths), datetime.now().astimezone())
     try:
         out.write_text(page, encoding="utf-8")
     except OSError as error:
         raise TrainingError(f"{out} cannot be written: {error.strerror}") from None
 
 
-def html_of(runs: Chosen, now: datetime) -> str:
+def html_of(runs: ChosenRuns, now: datetime) -> str:
     """Return the page."""
     names = runs.names()
     title = names[0] if len(names) == 1 else f"{len(names)} runs"
@@ -111,7 +111,7 @@ def html_of(runs: Chosen, now: datetime) -> str:
     )
 
 
-def _compared(runs: Chosen) -> str:
+def _compared(runs: ChosenRuns) -> str:
     """Return the charts of all runs' returns, over steps and over time."""
     figures, keys = [], ""
     for over, unit in AXES.items():
@@ -120,9 +120,11 @@ def _compared(runs: Chosen) -> str:
         for place, group in enumerate(found["groups"]):
             colour = chart.COLOURS[place % len(chart.COLOURS)]
             if band := group["band"]:
-                lines.append(chart.Line(band["x"], band["mean"], band["low"], band["high"], colour))
+                lines.append(
+                    chart.ChartLine(band["x"], band["mean"], band["low"], band["high"], colour)
+                )
             lines += [
-                chart.Line(each["x"], each["y"], colour=colour, is_thin=bool(band))
+                chart.ChartLine(each["x"], each["y"], colour=colour, is_thin=bool(band))
                 for each in group["lines"]
             ]
         if drawn := chart.chart(lines, f"return over {unit}"):
@@ -145,7 +147,7 @@ def _key(place: int, group: dict[str, Any]) -> str:
     )
 
 
-def _table(runs: Chosen, now: float) -> str:
+def _table(runs: ChosenRuns, now: float) -> str:
     heads = (
         "run",
         "algorithm",
@@ -184,7 +186,7 @@ def _table(runs: Chosen, now: float) -> str:
     )
 
 
-def _run(runs: Chosen, name: str) -> str:
+def _run(runs: ChosenRuns, name: str) -> str:
     """Return the section of one run: small curves, and its settings."""
     try:
         with runs.open(name, "metrics.csv") as file:
@@ -195,7 +197,7 @@ def _run(runs: Chosen, name: str) -> str:
     for column, title in CHARTS.items() if piece else ():
         assert piece is not None
         values = piece.series.get(column, [])
-        line = chart.Line(piece.series.get(series.STEPS, ()), values)
+        line = chart.ChartLine(piece.series.get(series.STEPS, ()), values)
         if drawn := chart.chart([line], f"{title} of {name} over steps", 300, 150):
             figures.append(f"<figure><figcaption>{title}</figcaption>{drawn}</figure>")
     settings = "".join(

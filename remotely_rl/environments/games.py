@@ -13,7 +13,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from remotely_rl.errors import TrainingError
-from remotely_rl.supervision.rows import Rows
+from remotely_rl.supervision.rows import EnvRows
 from remotely_rl.supervision.seeds import Seeds
 
 ABSENT = "absent"  # the key of an info of `reset`
@@ -45,7 +45,7 @@ class SideBySide(VectorEnv[Any, Any, NDArray[Any]]):
         self.render_mode = getattr(games[0], "render_mode", None)
         metadata = getattr(games[0], "metadata", {})
         self.metadata = {**metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}
-        self._rows = Rows(observation_space, rows)
+        self._rows = EnvRows(observation_space, rows)
         self._seeds = [Seeds() for _ in games]
         self._reward = np.zeros(rows)
         self._terminated = np.zeros(rows, np.bool_)

@@ -37,7 +37,7 @@ AGENT = "agent_index"  # beside OBSERVATION: the observer, if agents have their 
 
 
 @dataclass(frozen=True)
-class Leaf:
+class ObservationLeaf:
     """One array of an observation.
 
     shape    of one observation, as models take it
@@ -68,7 +68,7 @@ class Observations:
         self.space = space
         if channels_first and isinstance(space, spaces.Box):
             dtype: type[np.generic] = np.uint8 if space.dtype == np.uint8 else np.float32
-            self.spec: Tree = Leaf(space.shape, np.dtype(dtype))
+            self.spec: Tree = ObservationLeaf(space.shape, np.dtype(dtype))
             self._converters: Tree = lambda obs: _contiguous(obs, dtype)
         else:
             self.spec = spec_of(space)
@@ -95,14 +95,14 @@ def spec_of(space: gymnasium.Space[Any], path: trees.Path = ()) -> Tree:
             return tuple(spec_of(part, (*path, i)) for i, part in enumerate(space))
         case spaces.Box():
             dtype = np.uint8 if space.dtype == np.uint8 else np.float32
-            return Leaf(_shape(space.shape), np.dtype(dtype))
+            return ObservationLeaf(_shape(space.shape), np.dtype(dtype))
         case spaces.Discrete():
-            return Leaf((), np.dtype(np.int64), (int(space.n),), (int(space.start),))
+            return ObservationLeaf((), np.dtype(np.int64), (int(space.n),), (int(space.start),))
         case spaces.MultiDiscrete():
             counts, starts = (tuple(map(int, x.flatten())) for x in (space.nvec, space.start))
-            return Leaf(space.shape, np.dtype(np.int64), counts, starts)
+            return ObservationLeaf(space.shape, np.dtype(np.int64), counts, starts)
         case spaces.MultiBinary():
-            return Leaf(space.shape, np.dtype(np.int8))
+            return ObservationLeaf(space.shape, np.dtype(np.int8))
     raise TrainingError(
         f"{where} is {space}; supported are Box, Discrete, MultiDiscrete, MultiBinary, and Dict"
         " and Tuple of these: wrap the environment to have one of these"

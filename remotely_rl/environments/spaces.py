@@ -14,7 +14,12 @@ from numpy.typing import NDArray
 
 from remotely_rl.environments import action_spaces
 from remotely_rl.environments.action_spaces import Actions
-from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION, Leaf, Observations
+from remotely_rl.environments.observations import (
+    ACTION_MASK,
+    OBSERVATION,
+    ObservationLeaf,
+    Observations,
+)
 from remotely_rl.trees import Tree
 
 
@@ -76,7 +81,7 @@ class Spaces:
         spec = self.observations.spec
         if not self.is_masked:
             return spec
-        mask = Leaf((self.actions.outputs,), np.dtype(np.bool_))
+        mask = ObservationLeaf((self.actions.outputs,), np.dtype(np.bool_))
         return {OBSERVATION: spec, ACTION_MASK: mask}
 
 

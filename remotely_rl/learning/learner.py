@@ -92,7 +92,7 @@ class Losses(NamedTuple):
     clipped: Tensor | None = None  # fraction of ratios beyond the clip
 
 
-class Step(NamedTuple):
+class LearnerStep(NamedTuple):
     """A completed optimizer step: its losses, detached, and the norm of its gradient."""
 
     losses: Losses
@@ -379,7 +379,7 @@ class Learner(Generic[C]):
 
     # --- steps ------------------------------------------------------------------------------------
 
-    def step(self, losses: Losses, rows: int = 1) -> Step:
+    def step(self, losses: Losses, rows: int = 1) -> LearnerStep:
         """Take one optimizer step on `losses.total`.
 
         The losses are means over `rows` rows, their weight in the average over several learners.
@@ -388,13 +388,13 @@ class Learner(Generic[C]):
         losses.total.backward()  # type: ignore[no-untyped-call]
         return self._step(losses, rows)
 
-    def step_with(self, gradients: Sequence[Tensor | None], losses: Losses) -> Step:
+    def step_with(self, gradients: Sequence[Tensor | None], losses: Losses) -> LearnerStep:
         """Take one optimizer step with gradients computed on a copy of the model."""
         for parameter, gradient in zip(self.model.parameters(), gradients, strict=True):
             parameter.grad = gradient
         return self._step(losses)
 
-    def _step(self, losses: Losses, rows: int = 1) -> Step:
+    def _step(self, losses: Losses, rows: int = 1) -> LearnerStep:
         if self.others is not None:
             losses = self._average(losses, rows, self.others)
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self._max_grad_norm)
@@ -402,7 +402,7 @@ class Learner(Generic[C]):
             group["lr"] = self.learning_rate.value
         self.optimizer.step()
         detached: list[Any] = [part if part is None else part.detach() for part in losses]
-        return Step(Losses(*detached), norm)
+        return LearnerStep(Losses(*detached), norm)
 
     def _average(self, losses: Losses, rows: int, others: AllReduce) -> Losses:
         """Average the gradients over the rows of all learners; return the average losses."""
@@ -432,7 +432,9 @@ class Learner(Generic[C]):
     def _counting(self) -> AbstractContextManager[None]:
         return nullcontext() if self.statistics is None else self.statistics.shared_by(self)
 
-    def end_update(self, steps: Sequence[Step], batch: Batch, epochs: int = 1) -> dict[str, float]:
+    def end_update(
+        self, steps: Sequence[LearnerStep], batch: Batch, epochs: int = 1
+    ) -> dict[str, float]:
         """End an update of these steps; return its metrics, as `count_update` does.
 
         Also adds the batch's observations to the running statistics, and steers the learning rate.
@@ -442,7 +444,7 @@ class Learner(Generic[C]):
         self.count_observations(batch.flat_obs)
         return metrics
 
-    def count_update(self, steps: Sequence[Step], epochs: int = 1) -> dict[str, float]:
+    def count_update(self, steps: Sequence[LearnerStep], epochs: int = 1) -> dict[str, float]:
         """Count an update of these steps; return its metrics.
 
         These are means over all steps, except `approx_kl`, which is over the last epoch.  Raises

@@ -79,7 +79,7 @@ class SharingConfig(ScaledConfig, Protocol):
     def max_crash_rate(self) -> float: ...
 
 
-class Report(NamedTuple):
+class WorkReport(NamedTuple):
     """A worker's report with its gradient."""
 
     obs: Tree | None  # a sample of the observations, arrays [N, ...], for the statistics
@@ -145,7 +145,7 @@ class SharedLearner:
         self.rate = LearningRate.of(config)  # for rules without their own
         self.scale = scale_of(config)
         self._statistics: networks.State | None = None
-        self._reports: dict[int, list[Report]] = {}  # by client, not yet counted
+        self._reports: dict[int, list[WorkReport]] = {}  # by client, not yet counted
         self._counted = self.rule.version  # the version at which reports were last counted
 
     @property
@@ -230,7 +230,7 @@ class SegmentWork:
         self._has_normalizer = networks.has_normalizer(actor.model)
         self._seen: list[Tree] = []
         self._values: list[Tensor] = []
-        self._report = Report(None, 0, [], {}, {})
+        self._report = WorkReport(None, 0, [], {}, {})
         # Checks the crash rate here too: `gradient` loops until it has experience, and would never
         # return if all environments crash.
         self._crashes = Crashes(None, config.max_crash_rate)
@@ -267,9 +267,9 @@ class SegmentWork:
         self._spent({"learning": ended - began})
         return gradient
 
-    def report(self) -> Report:
+    def report(self) -> WorkReport:
         """Return the report of the steps since the last one."""
-        report, self._report = self._report, Report(None, 0, [], {}, {})
+        report, self._report = self._report, WorkReport(None, 0, [], {}, {})
         if self._values:
             report = report._replace(values=torch.cat(self._values).numpy())
         if self._seen:

@@ -58,7 +58,7 @@ _LOCK = struct.Struct("@hhqqi")  # struct flock: type, whence, start, length, pi
 _WORD = 8  # bytes of a counter, and the alignment of slots
 
 
-class Layout(NamedTuple):
+class StoreLayout(NamedTuple):
     """The layout of a store's memory: offsets in bytes, lengths in numbers.
 
     A chunk of n parameters takes (1 + moments) * n numbers: the parameters, then each moment.
@@ -71,7 +71,7 @@ class Layout(NamedTuple):
     @classmethod
     def of(
         cls, sizes: Sequence[int], moments: int, counters: int = 0, chunks: int = CHUNKS
-    ) -> "Layout":
+    ) -> "StoreLayout":
         """Cut parameters of these sizes into chunks of floor(P / chunks) + 1, or slightly fewer.
 
         Within a parameter, cuts are at multiples of LANES: torch computes the remainder of a tensor
@@ -122,19 +122,19 @@ class Address(NamedTuple):
     pid: int
     fd: int
     name: str
-    layout: Layout
+    layout: StoreLayout
 
 
-class Store:
+class ParameterStore:
     """Shared memory with locks; see the module's docstring.  Each learner opens its own.
 
-    Locks belong to an open file, so every `Store` opens the file itself, also in threads of one
-    process.  `counters` are integers for the users of the store; each has one writer.
+    Locks belong to an open file, so every `ParameterStore` opens the file itself, also in threads
+    of one process.  `counters` are integers for the users of the store; each has one writer.
     """
 
     counters: NDArray[np.int64]
 
-    def __init__(self, layout: Layout, address: Address | None = None):
+    def __init__(self, layout: StoreLayout, address: Address | None = None):
         """Create the memory, all zeros; or open that of another process at `address`."""
         self.layout = layout
         name = address.name if address else f"remotely-store-{secrets.token_hex(16)}"
@@ -168,7 +168,7 @@ class Store:
         return numbers.view(rows, length // rows)
 
     @classmethod
-    def opened(cls, address: Address) -> "Store":
+    def opened(cls, address: Address) -> "ParameterStore":
         """Open the store of another process."""
         return cls(address.layout, address)
 
@@ -270,7 +270,11 @@ class StoreOptimizer:
     """
 
     def __init__(
-        self, parameters: Sequence[nn.Parameter], store: Store, make: MakeOptimizer, every: int = 1
+        self,
+        parameters: Sequence[nn.Parameter],
+        store: ParameterStore,
+        make: MakeOptimizer,
+        every: int = 1,
     ):
         self.store = store
         self._parameters = list(parameters)
@@ -443,7 +447,7 @@ class Statistics:
     A learner that adds a batch loads the shared statistics, adds to them and writes them back.
     """
 
-    def __init__(self, store: Store):
+    def __init__(self, store: ParameterStore):
         self._store = store
 
     @staticmethod
@@ -486,7 +490,7 @@ class Sharing:
     `steps` counts the environment steps of each learner since the stores were created.
     """
 
-    def __init__(self, parameters: Store, statistics: Store):
+    def __init__(self, parameters: ParameterStore, statistics: ParameterStore):
         self._parameters, self._statistics = parameters, statistics
         self.address = SharedAddress(parameters.address, statistics.address)
         self.steps = parameters.counters
@@ -502,17 +506,19 @@ class Sharing:
             moment = [state.get(one, {}).get(name, torch.zeros_like(one)) for one in parameters]
             rows.append(torch.cat([part.detach().reshape(-1) for part in moment]))
         sizes = [part.numel() for part in parameters]
-        store = Store(Layout.of(sizes, len(MOMENTS[kind]), counters=size))
+        store = ParameterStore(StoreLayout.of(sizes, len(MOMENTS[kind]), counters=size))
         store.write_all(torch.stack(rows).cpu())
         counted = Statistics.of(learner)
-        statistics = Store(Layout.of([len(counted)], 0, chunks=1))
+        statistics = ParameterStore(StoreLayout.of([len(counted)], 0, chunks=1))
         statistics.write_all(counted[None])
         return cls(store, statistics)
 
     @classmethod
     def opened(cls, address: SharedAddress) -> "Sharing":
         """Open the stores of another process."""
-        return cls(Store.opened(address.parameters), Store.opened(address.statistics))
+        return cls(
+            ParameterStore.opened(address.parameters), ParameterStore.opened(address.statistics)
+        )
 
     def join(self, learner: Any) -> None:
         """Make a learner's steps pushes to the store, from here on."""

@@ -15,9 +15,9 @@ in generated machine code, which ignores these settings: beside that process an 
 7.1 times as long with two threads, and no longer with one ("Threads beside other work" in
 docs/lab/results.md).
 
-So in bfloat16 only, the number of threads follows the load of the machine (`Threads`).  The last
-bits of sums depend on it: a run that has tried fewer threads does not repeat bit for bit, and warns
-of it.  If no other process computes while the learner learns, the number never changes.
+So in bfloat16 only, the number of threads follows the load of the machine (`LearnerThreads`).  The
+last bits of sums depend on it: a run that has tried fewer threads does not repeat bit for bit, and
+warns of it.  If no other process computes while the learner learns, the number never changes.
 """
 
 import contextlib
@@ -82,7 +82,7 @@ def waited_s() -> float:
     return waited_ns / 1e9
 
 
-class Threads:
+class LearnerThreads:
     """The adaptive number of a learner's threads: fewer while others use its cores, if faster.
 
     It looks at windows of learning.  If threads waited for cores in one, it tries half as many

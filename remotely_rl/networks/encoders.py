@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from remotely_rl import trees
-from remotely_rl.environments.observations import ACTION_MASK, Leaf
+from remotely_rl.environments.observations import ACTION_MASK, ObservationLeaf
 from remotely_rl.errors import TrainingError
 from remotely_rl.networks.architecture import DEFAULT, Architecture
 from remotely_rl.networks.cnn import CNNS, cnn_for
@@ -29,7 +29,7 @@ MAX_EMBEDDING = 32  # the maximum size of an embedding
 class VectorEncoder(nn.Module):
     """A vector, or any array whose shape does not matter: normalized and flattened."""
 
-    def __init__(self, leaf: Leaf, architecture: Architecture, of: Path = ()):
+    def __init__(self, leaf: ObservationLeaf, architecture: Architecture, of: Path = ()):
         super().__init__()
         self.normalizer = architecture.input_layer(leaf.shape, of)
         self.width = leaf.size
@@ -41,7 +41,7 @@ class VectorEncoder(nn.Module):
 class ImageEncoder(nn.Module):
     """An image [channels, height, width], or [height, width]."""
 
-    def __init__(self, leaf: Leaf, architecture: Architecture, of: Path = ()):
+    def __init__(self, leaf: ObservationLeaf, architecture: Architecture, of: Path = ()):
         super().__init__()
         shape = leaf.shape if len(leaf.shape) == 3 else (1, *leaf.shape)
         self.shape = shape
@@ -65,7 +65,7 @@ class DiscreteEncoder(nn.Module):
 
     offsets: Tensor
 
-    def __init__(self, leaf: Leaf):
+    def __init__(self, leaf: ObservationLeaf):
         super().__init__()
         starts, counts = torch.tensor(leaf.starts), torch.tensor(leaf.counts)
         # One table holds all embeddings.
@@ -95,7 +95,7 @@ class TreeEncoder(nn.Module):
 
 def encoder_of(spec: Tree, architecture: Architecture = DEFAULT, path: Path = ()) -> Any:
     """Make the encoder of an observation: [N, ...] -> [N, encoder.width]."""
-    if not isinstance(spec, Leaf):
+    if not isinstance(spec, ObservationLeaf):
         return TreeEncoder(spec, architecture)
     if spec.counts:
         return DiscreteEncoder(spec)
@@ -117,7 +117,7 @@ LEAST_SIDE = 5  # of an image; smaller arrays are vectors
 LEAST_SIDE_OF_ONE_CHANNEL = 20  # of an image without a channel axis; smaller ones may be tables
 
 
-def is_image(leaf: Leaf) -> bool:
+def is_image(leaf: ObservationLeaf) -> bool:
     """Return whether a leaf is encoded by convolutions."""
     match leaf.shape:
         case (_, height, width):

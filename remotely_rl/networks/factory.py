@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from remotely_rl import trees
-from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION, Leaf
+from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION, ObservationLeaf
 from remotely_rl.errors import TrainingError
 from remotely_rl.networks.architecture import DEFAULT, Architecture
 from remotely_rl.networks.cnn import cnn_for
@@ -35,7 +35,7 @@ def default_network(spec: Tree, outputs: int, architecture: Architecture = DEFAU
     does not fit.
     """
     check_has_images(spec, architecture)
-    is_leaf, lstm = isinstance(spec, Leaf), architecture.lstm
+    is_leaf, lstm = isinstance(spec, ObservationLeaf), architecture.lstm
     convolves = is_leaf and is_image(spec) and architecture.network != "mlp"
     if convolves and len(spec.shape) == 3:
         plain = cnn_for(spec.shape, architecture.network)(spec.shape, outputs, architecture)
@@ -140,7 +140,7 @@ def _build(
     return model
 
 
-def _sample(leaf: Leaf) -> Tensor:
+def _sample(leaf: ObservationLeaf) -> Tensor:
     """Return two observations that are in the space."""
     least = np.reshape(leaf.starts, leaf.shape) if leaf.counts else 0
     return torch.from_numpy(np.full((2, *leaf.shape), least, leaf.dtype))

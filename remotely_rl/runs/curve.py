@@ -49,19 +49,19 @@ PER_RUN = {
 }
 
 
-class Run(NamedTuple):
+class DrawnRun(NamedTuple):
     """The rows of a run from the first finished episode, and whether it reached its target."""
 
     rows: list[Row]
     reached: bool
 
 
-class Group(NamedTuple):
+class RunGroup(NamedTuple):
     """Runs that differ only in settings of PER_RUN."""
 
     name: str
     settings: dict[str, Any]
-    runs: list[Run]
+    runs: list[DrawnRun]
 
 
 class Band(NamedTuple):
@@ -164,12 +164,12 @@ def band(curves: Sequence[tuple[Line, Line]]) -> Band | None:
     return Band(grid, each.mean(0), each.min(0), each.max(0))
 
 
-def _grouped(runs: Sequence[str | Path]) -> tuple[list[Group], list[Path]]:
+def _grouped(runs: Sequence[str | Path]) -> tuple[list[RunGroup], list[Path]]:
     """Group runs by algorithm, environment and settings, in the order given, each once.
 
     Returns the groups, and the runs without a finished episode.
     """
-    groups: dict[str, Group] = {}
+    groups: dict[str, RunGroup] = {}
     empty = []
     single = [run for path in runs for run in run_folder.runs_of(Path(path))]
     for run in {run.resolve(): run for run in single}.values():
@@ -183,8 +183,8 @@ def _grouped(runs: Sequence[str | Path]) -> tuple[list[Group], list[Path]]:
         if rows:
             settings = group_settings(config)
             key = f"{name} {json.dumps(settings, sort_keys=True)}"
-            member = Run(rows, _reached_target(run, config.get("target")))
-            groups.setdefault(key, Group(name, settings, [])).runs.append(member)
+            member = DrawnRun(rows, _reached_target(run, config.get("target")))
+            groups.setdefault(key, RunGroup(name, settings, [])).runs.append(member)
         else:
             empty.append(run)
     return list(groups.values()), empty
@@ -195,7 +195,7 @@ def group_settings(config: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key not in PER_RUN}
 
 
-def label_of(group: Group, groups: Sequence[Group]) -> str:
+def label_of(group: RunGroup, groups: Sequence[RunGroup]) -> str:
     """Return the name of a group, and the settings in which groups of this name differ."""
     others = [other.settings for other in groups if other.name == group.name]
     differing = [
@@ -226,7 +226,7 @@ def _returns(rows: list[Row]) -> Line:
     return np.array([row["rollout/return_mean"] for row in rows])
 
 
-class Panel:
+class CurvePanel:
     """A plot over one of the axes OVER."""
 
     def __init__(self, axis: "Axes", over: str, ends: Sequence[Sequence[Row]]):
@@ -258,7 +258,7 @@ class Panel:
         self.axis.plot(x, y, marker=marker, ms=3, **style)
 
 
-def _figure(chosen: list[str], ends: Sequence[Sequence[Row]]) -> "tuple[Figure, list[Panel]]":
+def _figure(chosen: list[str], ends: Sequence[Sequence[Row]]) -> "tuple[Figure, list[CurvePanel]]":
     """Return a figure with a panel for each chosen axis."""
     # Imported late: it takes a second, and actors import this module indirectly.
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
@@ -268,4 +268,4 @@ def _figure(chosen: list[str], ends: Sequence[Sequence[Row]]) -> "tuple[Figure, 
     figure = Figure(figsize=(8, 4.5 + 0.2 * len(ends)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(1, len(chosen), sharey=True, squeeze=False)[0]
-    return figure, [Panel(axis, over, ends) for axis, over in zip(axes, chosen, strict=True)]
+    return figure, [CurvePanel(axis, over, ends) for axis, over in zip(axes, chosen, strict=True)]

@@ -31,7 +31,7 @@ class Clock:
         return self._clock() - self._started
 
 
-class Ending:
+class RunEnding:
     """The reason for which a run ends: the first that is found is kept.
 
     Reasons are a limit of its config, a signal, a hook, and for other learners than rank 0 what

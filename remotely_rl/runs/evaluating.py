@@ -49,7 +49,7 @@ class Begun(NamedTuple):
     seed: int
 
 
-class Measured(NamedTuple):
+class MeasuredPolicy(NamedTuple):
     """A finished evaluation."""
 
     evaluation: Evaluation
@@ -106,7 +106,7 @@ class Evaluations:
         if self._crew is None:
             self._crew = self._make_crew(networks.copy_to_cpu(model))
 
-    def look(self, timeout_s: float = 0.0) -> Measured | None:
+    def look(self, timeout_s: float = 0.0) -> MeasuredPolicy | None:
         """Return the evaluation if it ends within the timeout, else None."""
         begun, crew = self._begun, self._crew
         if begun is None or crew is None:
@@ -146,15 +146,15 @@ class Evaluations:
             self._call = None
         crew.close()
 
-    def _ended(self, begun: Begun, evaluation: Evaluation) -> Measured:
+    def _ended(self, begun: Begun, evaluation: Evaluation) -> MeasuredPolicy:
         self._begun, self._ended_at = None, begun.env_steps
         merit, by = evaluation.mean, self._config.best_by
         if by is not None:
             merit = metrics.merit(by, columns_of(evaluation) | own_columns_of(evaluation))
         if merit <= self.best or not choose_best(self._config):
-            return Measured(evaluation, None)
+            return MeasuredPolicy(evaluation, None)
         self.best = merit
-        return Measured(evaluation, {**begun.checkpoint, "evaluations": self.state()})
+        return MeasuredPolicy(evaluation, {**begun.checkpoint, "evaluations": self.state()})
 
     def _make_crew(self, model: nn.Module) -> Crew[Evaluator]:
         # It reserves no cores: if sampling takes them all, it would never be placed.
@@ -191,7 +191,7 @@ class Evaluating:
         self,
         evaluations: Evaluations,
         policy: Callable[[], Policy | None],
-        report: Callable[[Measured], None],
+        report: Callable[[MeasuredPolicy], None],
         say: Callable[[str], None],
     ) -> None:
         self._evaluations = evaluations

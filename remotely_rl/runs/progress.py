@@ -16,7 +16,7 @@ from torch import nn
 
 from remotely_rl import trees
 from remotely_rl.config import Common, target_kl_of
-from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION, Leaf
+from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION, ObservationLeaf
 from remotely_rl.environments.spaces import Spaces
 from remotely_rl.networks import QNetwork, SoftActorCritic, precision
 from remotely_rl.networks.encoders import is_image
@@ -46,7 +46,7 @@ LINE_COLUMNS = ("train/entropy", "train/epsilon", "train/q_mean")
 MIN_IMAGE_SIDE = 20
 
 
-class Progress:
+class RunProgress:
     """Shows the rows of a run as they are written."""
 
     def __init__(self, title: str, limits: Common, stream: TextIO | None = None):
@@ -259,13 +259,13 @@ def describe_observations(spaces: Spaces) -> str:
     spec, masked = spaces.spec, ""
     if isinstance(spec, dict) and ACTION_MASK in spec:
         spec, masked = spec[OBSERVATION], "; illegal actions are masked"
-    if isinstance(spec, Leaf):
+    if isinstance(spec, ObservationLeaf):
         return describe_leaf(spec, spaces.observation.shape or ()) + masked
     parts = [f"{trees.named(path)} {describe_leaf(leaf)}" for path, leaf in trees.items(spec)]
     return f"a {type(spaces.observation).__name__} of {', '.join(parts)}{masked}"
 
 
-def describe_leaf(leaf: Leaf, original: tuple[int, ...] | None = None) -> str:
+def describe_leaf(leaf: ObservationLeaf, original: tuple[int, ...] | None = None) -> str:
     """Return a description of one array of an observation; `original` is its unprocessed shape."""
     shape = leaf.shape
     if leaf.counts:

@@ -91,7 +91,7 @@ class Flag:
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class RankPart:
     """The arguments of a rank other than 0."""
 
     algorithm: str
@@ -126,7 +126,7 @@ class Rank:
         rounds = self._apart.rounds if self._apart is not None else ()
         return [rounds.popleft() for _ in range(len(rounds))] if rounds else []
 
-    def run(self, part: Part) -> None:
+    def run(self, part: RankPart) -> None:
         """Learn until the run is over.  Raises what else ends the loop."""
         torch.manual_seed(part.config.seed)
 
@@ -169,7 +169,7 @@ class Rank:
 class Ranks:
     """Rank 0's view of the other ranks."""
 
-    def __init__(self, parts: list[Part], say: Callable[[str], None]):
+    def __init__(self, parts: list[RankPart], say: Callable[[str], None]):
         self._over = parts[0].over
         self._say = say
         self._tolerates_loss = parts[0].shared is not None
@@ -335,7 +335,7 @@ def _parts(
     size: int,
     meeting: Path,
     sharing: Sharing | None,
-) -> list[Part]:
+) -> list[RankPart]:
     learner, over = session.learner, Flag()
     saved = session.saved
     if saved is not None:  # the saved actors and replay are rank 0's
@@ -345,7 +345,7 @@ def _parts(
     for rank in range(1, size):
         config = dataclasses.replace(learner.config, seed=seed_from(learner.config.seed, rank))
         config = config.of_actor(rank * config.actors)
-        part = Part(
+        part = RankPart(
             session.algorithm,
             loop,
             kind,
@@ -365,7 +365,7 @@ def _parts(
     return parts
 
 
-def _placed(part: Part) -> Rank:
+def _placed(part: RankPart) -> Rank:
     """Place a rank on this machine, with its own GPU if it learns on one."""
     # Two calls at a time with a store: `news` while `run` learns.
     options: dict[str, Any] = {"concurrency": 1 if part.shared is None else 2}

@@ -18,9 +18,9 @@ from typing import Any
 
 from remotely_rl.config import Common
 from remotely_rl.runs import curve, evaluating, metrics, run_folder
-from remotely_rl.runs.evaluating import Measured
+from remotely_rl.runs.evaluating import MeasuredPolicy
 from remotely_rl.runs.metrics import Tally
-from remotely_rl.runs.progress import Progress
+from remotely_rl.runs.progress import RunProgress
 from remotely_rl.runs.run_folder import RunFolder
 
 
@@ -34,7 +34,7 @@ class Recorder:
         config: Common,
         tally: Tally,
         content: Callable[[Path], dict[str, Any] | None],
-        progress: Progress | None = None,
+        progress: RunProgress | None = None,
         on_row: Callable[[metrics.Row], None] = lambda row: None,
     ):
         """`content(path)` returns the content of the checkpoint at this path, or None for none.
@@ -54,7 +54,7 @@ class Recorder:
         self._writer = metrics.Writer(folder.path, resumed_at_s=started)
         with contextlib.suppress(OSError):  # reported at the first row
             self._writer.describe(run_folder.fields_of(config))
-        self._progress = progress or Progress(f"{title}, in {folder.path}", config)
+        self._progress = progress or RunProgress(f"{title}, in {folder.path}", config)
         self.say = self._progress.say  # prints a line that stays above the live table
         self._unwritten: set[Path] = set()  # files whose last write failed
         self._row_due = started + config.log_interval_s
@@ -82,7 +82,7 @@ class Recorder:
         with self._disk(self._folder.metrics):
             self._writer.histogram(name, numbers, self._tally.counters.env_steps)
 
-    def evaluated(self, measured: Measured) -> None:
+    def evaluated(self, measured: MeasuredPolicy) -> None:
         """Count an evaluation, and keep its policy if it is the best so far."""
         evaluation, checkpoint = measured
         self._tally.evaluated(evaluating.columns_of(evaluation), evaluation.metrics)

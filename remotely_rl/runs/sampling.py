@@ -140,7 +140,7 @@ def _set_threads(count: int, session: Session[Any]) -> None:
     if threads.spins:
         session.say(threads.WARNING)
     if not given and learner.dtype is torch.bfloat16:
-        session.adapt_threads(threads.Threads(count, session.warn))
+        session.adapt_threads(threads.LearnerThreads(count, session.warn))
 
 
 def _actors(

@@ -58,15 +58,15 @@ from remotely_rl.experience.trajectory import Trajectory, columns, stack
 from remotely_rl.learning.all_reduce import AllReduce
 from remotely_rl.learning.learner import Learner, LearningRate, gpu_lost
 from remotely_rl.learning.parameter_server import ParameterServer
-from remotely_rl.learning.threads import Threads, waited_s
+from remotely_rl.learning.threads import LearnerThreads, waited_s
 from remotely_rl.runs import notebook, progress, run_folder
-from remotely_rl.runs.ending import Clock, Ending
-from remotely_rl.runs.evaluating import Evaluating, Evaluations, Measured, Policy
+from remotely_rl.runs.ending import Clock, RunEnding
+from remotely_rl.runs.evaluating import Evaluating, Evaluations, MeasuredPolicy, Policy
 from remotely_rl.runs.hooks import COEFFICIENTS, Hook, Hooks
 from remotely_rl.runs.metrics import Tally
 from remotely_rl.runs.peers import Apart, Peers, minibatches_in
 from remotely_rl.runs.process import Process
-from remotely_rl.runs.progress import Progress
+from remotely_rl.runs.progress import RunProgress
 from remotely_rl.runs.recorder import Recorder
 from remotely_rl.runs.run_folder import RunFolder
 from remotely_rl.supervision import Crashes
@@ -175,7 +175,7 @@ class Session(Generic[C]):
         learner: Learner[C] | None = None,
         spaces: Spaces | None = None,
         opening: Sequence[str] = (),
-        progress: Progress | None = None,
+        progress: RunProgress | None = None,
         clock: Callable[[], float] = time.monotonic,
         process: Process | None = None,
         follows: Callable[[], str] | None = None,
@@ -196,7 +196,7 @@ class Session(Generic[C]):
         self.times_resumed = saved["times_resumed"] + 1 if saved else 0
         self._process = process or Process()
         self._clock = Clock(self.tally.counters.seconds, clock)
-        self._ending = Ending(config, self.tally, self._clock, self._process, follows)
+        self._ending = RunEnding(config, self.tally, self._clock, self._process, follows)
         self._is_first = follows is None
         self.peers = Peers(self.tally, self._minibatches_in, self._may_learn, self._clock.seconds)
         self._title = f"{algorithm} on {name_of(config.env)}"
@@ -226,7 +226,9 @@ class Session(Generic[C]):
                 self.say,
             )
         self._replay: Kept | None = None
-        self._threads: Threads | None = None  # torch's, if their number follows the machine's load
+        self._threads: LearnerThreads | None = (
+            None  # torch's, if their number follows the machine's load
+        )
         self._saveable: Saveable | None = None
         self._actors: Rounds | Stream[Any] | ParameterServer | None = None
         self._gathered: list[Trajectory] = []
@@ -312,7 +314,7 @@ class Session(Generic[C]):
         """Save this replay with the checkpoints."""
         self._replay = replay
 
-    def adapt_threads(self, threads: Threads) -> None:
+    def adapt_threads(self, threads: LearnerThreads) -> None:
         """Have the number of torch's threads follow the machine's load."""
         self._threads = threads
 
@@ -583,7 +585,7 @@ class Session(Generic[C]):
         content = self._checkpoint_content(self.folder.best)
         return None if content is None else Policy(content, self._saveable.model)
 
-    def _measured(self, measured: Measured) -> None:
+    def _measured(self, measured: MeasuredPolicy) -> None:
         if self._recorder is not None:
             self._recorder.evaluated(measured)
             self._hooks.evaluation(measured.evaluation)

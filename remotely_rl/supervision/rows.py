@@ -36,7 +36,7 @@ class WrongRow(ValueError):
     """`reset` or `step` of an environment broke Gymnasium's interface."""
 
 
-class Leaf(NamedTuple):
+class SpaceLeaf(NamedTuple):
     """A part of a space that is one array: its path (`['image'][0]`), shape and dtype."""
 
     path: str
@@ -44,7 +44,7 @@ class Leaf(NamedTuple):
     dtype: np.dtype[Any]
 
 
-def leaves_of(space: gymnasium.Space[Any], path: str = "") -> Iterator[Leaf]:
+def leaves_of(space: gymnasium.Space[Any], path: str = "") -> Iterator[SpaceLeaf]:
     """Yield the leaves of a space.  Raises TypeError, naming its path, for one without arrays."""
     match space:
         case spaces.Dict():
@@ -55,12 +55,12 @@ def leaves_of(space: gymnasium.Space[Any], path: str = "") -> Iterator[Leaf]:
                 yield from leaves_of(part, f"{path}[{i}]")
         case _ if isinstance(space, ARRAYS):
             assert space.dtype is not None
-            yield Leaf(path, tuple(space.shape or ()), space.dtype)
+            yield SpaceLeaf(path, tuple(space.shape or ()), space.dtype)
         case _:
             raise TypeError(f"{NAME}{path} is of {space}, which is not an array")
 
 
-class Rows:
+class EnvRows:
     """The current observation of each of `count` environments."""
 
     def __init__(
@@ -95,7 +95,7 @@ class Rows:
             lambda part: part[i].copy() if isinstance(part[i], np.ndarray) else part[i], self._tree
         )
 
-    def copy_row(self, i: int, other: "Rows") -> None:
+    def copy_row(self, i: int, other: "EnvRows") -> None:
         """Copy one environment's observation from other rows."""
         for array, theirs in zip(self.arrays, other.arrays, strict=True):
             array[i] = theirs[i]
@@ -138,7 +138,7 @@ class Rows:
 
     def __reduce__(self) -> tuple[Any, ...]:
         arrays = [array.copy() for array in self.arrays]
-        return Rows, (self._space, self._count, arrays, self.objects)
+        return EnvRows, (self._space, self._count, arrays, self.objects)
 
     # --- leaves -----------------------------------------------------------------------------------
 

@@ -46,8 +46,8 @@ from remotely_rl.supervision.report import Cause, CrashReport, describe
 from remotely_rl.supervision.rows import (
     ARRAYS,
     NUMBERS,
+    EnvRows,
     NotFinite,
-    Rows,
     WrongRow,
     WrongShape,
     checked_reset,
@@ -167,8 +167,8 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         """Write the rows into these arrays: observations into the two lists in turn."""
         count = self.num_envs
         first, second = observations or (None, None)
-        self.rows = Rows(self.single_observation_space, count, first)
-        self._other_rows = Rows(self.single_observation_space, count, second)
+        self.rows = EnvRows(self.single_observation_space, count, first)
+        self._other_rows = EnvRows(self.single_observation_space, count, second)
         self._rewards = np.zeros(count) if rewards is None else rewards
         self._terminated = np.zeros(count, np.bool_) if terminated is None else terminated
         self._truncated = np.zeros(count, np.bool_) if truncated is None else truncated

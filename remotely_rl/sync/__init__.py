@@ -14,14 +14,14 @@ bandwidth.
 from remotely_rl.errors import SyncError
 from remotely_rl.sync.client import Client
 from remotely_rl.sync.gates import Gates
-from remotely_rl.sync.rule import Accepted, Counters, Release, Reply, Rule, sgd
+from remotely_rl.sync.rule import Accepted, Release, Reply, Rule, RuleCounters, sgd
 from remotely_rl.sync.specs import RULES, make, settings_of, summary_of
 
 __all__ = [
     "RULES",
     "Accepted",
     "Client",
-    "Counters",
+    "RuleCounters",
     "Gates",
     "Release",
     "Reply",

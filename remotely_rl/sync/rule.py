@@ -75,7 +75,7 @@ class Reply(NamedTuple):
 
 
 @dataclass
-class Counters:
+class RuleCounters:
     """Numbers of pushes and fetches by outcome, bytes sent, and a histogram of staleness."""
 
     pushes: int = 0
@@ -225,7 +225,7 @@ class Rule(ABC):
         self.version = 0
         self.live = set(range(self.clients))
         self.waiting: set[int] = set()
-        self.counters = Counters()
+        self.counters = RuleCounters()
         self.deviation = 1.0  # for gates
         self.has_fixed_rate = False  # the spec sets the rate, and schedules do not change it
         self.client_rate: float | None = None  # of the clients' optimizers; None: unchanged

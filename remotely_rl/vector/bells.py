@@ -33,7 +33,7 @@ MORE = b"m"  # the next part of the mail
 PAUSE = b"p"  # return from `serve`, to receive calls
 
 
-class Address(NamedTuple):
+class BellAddress(NamedTuple):
     """Process and file descriptors from which a host opens its ends."""
 
     pid: int
@@ -45,7 +45,7 @@ class Address(NamedTuple):
 class Bell:
     """The ends of a host.  Raises OSError if they cannot be opened, or the VectorEnv is gone."""
 
-    def __init__(self, address: Address):
+    def __init__(self, address: BellAddress):
         path = f"/proc/{address.pid}/fd"
         self._rung = os.open(f"{path}/{address.rung}", os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -77,7 +77,7 @@ class Switchboard:
         self._poll = select.poll()
         self._poll.register(self._answers, select.POLLIN)
 
-    def address(self, host: int) -> tuple[Address, int]:
+    def address(self, host: int) -> tuple[BellAddress, int]:
         """Make a pipe for a host; return its address, and its read end in this process.
 
         Close the read end once the host has opened its own, so that `ring` fails when the host is
@@ -85,7 +85,7 @@ class Switchboard:
         """
         self.disconnect(host)
         rung, self._ring[host] = os.pipe()
-        return Address(os.getpid(), rung, self._reply, host), rung
+        return BellAddress(os.getpid(), rung, self._reply, host), rung
 
     def connect(self, host: int, pid: int) -> None:
         """Watch a host that has opened its ends.  Raises ProcessLookupError if it has died."""

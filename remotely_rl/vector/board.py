@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 import remotely
 from remotely_rl import trees
-from remotely_rl.supervision.rows import Rows, leaves_of
+from remotely_rl.supervision.rows import EnvRows, leaves_of
 
 MAIL = 1 << 16
 FAILED = np.iinfo(np.int64).min
@@ -62,14 +62,14 @@ class Board:
         *parts, self.rewards, self.terminated, self.truncated, self.mail, self.mail_nbytes = arrays
         leaves = len(list(leaves_of(observation_space)))
         self.observations = parts[:leaves], parts[leaves : 2 * leaves]
-        self._actions = Rows(action_space, count, parts[2 * leaves :]).value(copy=False)
+        self._actions = EnvRows(action_space, count, parts[2 * leaves :]).value(copy=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Board, (*self._arguments, self.memory)
 
-    def rows(self, parity: int) -> Rows:
+    def rows(self, parity: int) -> EnvRows:
         """Return the rows over one of the two lists of observations."""
-        return Rows(self._arguments[0], self.begins[-1], self.observations[parity])
+        return EnvRows(self._arguments[0], self.begins[-1], self.observations[parity])
 
     def write_actions(self, actions: Any) -> None:
         """Write a batch of actions, as Gymnasium batches them, cast to the dtype of their space.

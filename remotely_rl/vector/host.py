@@ -21,7 +21,7 @@ import remotely
 from remotely_rl.supervision import CrashReport, SupervisedVectorEnv, failures, flight
 from remotely_rl.supervision.vector import CRASH, Make
 from remotely_rl.supervision.watchdog import SWITCH, Watch
-from remotely_rl.vector.bells import MORE, STEP, Address, Bell
+from remotely_rl.vector.bells import MORE, STEP, Bell, BellAddress
 from remotely_rl.vector.board import FAILED, MAIL, Board
 from remotely_rl.vector.whole import Whole
 
@@ -60,7 +60,7 @@ class Rest(NamedTuple):
     crashes: list[CrashReport]
 
 
-class Message(NamedTuple):
+class StepRows(NamedTuple):
     """The rows of a step or a reset, as a message."""
 
     observations: list[NDArray[Any]]  # leaves that are arrays
@@ -134,7 +134,7 @@ class Host:
             os.getpid(),
         )
 
-    def share(self, board: Board, address: Address) -> int:
+    def share(self, board: Board, address: BellAddress) -> int:
         """Write rows into this memory from now on, and open the bell; return the pid."""
         self._bell = Bell(address)
         self._board, self._index = board, address.host
@@ -170,13 +170,13 @@ class Host:
                 raise
             bell.answer()  # 5
 
-    def step(self, actions: Any) -> Message:
+    def step(self, actions: Any) -> StepRows:
         """Take a step; return its rows as a message."""
         return self._message(self.envs.step(actions)[-1])
 
     def reset(
         self, seeds: Sequence[int | None], options: dict[str, Any] | None, parity: int
-    ) -> Message | Rest:
+    ) -> StepRows | Rest:
         """Reset the environments; return the rows, or only their rest if the arrays are shared."""
         if self._bell is None:
             return self._message(self.envs.reset(seed=seeds, options=options)[1])
@@ -261,11 +261,11 @@ class Host:
                 needed[f"_{key}"] = np.ones(len(self.envs.outcomes[0]), np.bool_)
         return needed
 
-    def _message(self, infos: dict[str, Any]) -> Message:
+    def _message(self, infos: dict[str, Any]) -> StepRows:
         envs = self.envs
         rest = Rest(self._needed(infos), envs.pop_crashes())
         rows = envs.rows
-        return Message(rows.arrays, rows.objects, envs.outcomes, rest)
+        return StepRows(rows.arrays, rows.objects, envs.outcomes, rest)
 
     def _send(self, bell: Bell, data: bytes) -> None:
         """Send data as mail, one part at a time."""

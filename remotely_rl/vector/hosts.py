@@ -32,21 +32,21 @@ from remotely_rl.supervision import Crashes, CrashReport
 from remotely_rl.supervision import infos as infos_module
 from remotely_rl.supervision.failures import LOST, is_failure, report_of
 from remotely_rl.supervision.infos import Info
-from remotely_rl.supervision.rows import Rows
+from remotely_rl.supervision.rows import EnvRows
 from remotely_rl.supervision.vector import CRASH, Make, check_none_ended
 from remotely_rl.vector import seat as seats_module
 from remotely_rl.vector.bells import Switchboard
 from remotely_rl.vector.board import Board
-from remotely_rl.vector.host import Description, Message, Rest, Settings
+from remotely_rl.vector.host import Description, Rest, Settings, StepRows
 from remotely_rl.vector.seat import HostFailed, Seat, Spare
-from remotely_rl.vector.states import Episodes, Event, State
+from remotely_rl.vector.states import Episodes, SeatEvent, SeatState
 
 # Extra room in a cluster that this process starts: for the spare host, and for later VectorEnvs.
 EMBEDDED_CPUS = 256
 CAUSE_S = 10.0  # how long to wait for the cause of a host's death
 
 
-class Phase(Enum):
+class StepPhase(Enum):
     """Progress of a step.  Every call but `finish` settles the previous step first."""
 
     STEPPING = 1
@@ -131,10 +131,10 @@ class Hosts:
             self._rows = board.rows(0), board.rows(1)
             self.outcomes: Outcomes = board.rewards, board.terminated, board.truncated
         else:
-            self._rows = Rows(space, count), Rows(space, count)
+            self._rows = EnvRows(space, count), EnvRows(space, count)
             self.outcomes = np.zeros(count), np.zeros(count, np.bool_), np.zeros(count, np.bool_)
         self._parity = 0
-        self._phase = Phase.SETTLED
+        self._phase = StepPhase.SETTLED
         for seat in self._seats:
             seat.share(board)
         self._spare.make()
@@ -145,7 +145,7 @@ class Hosts:
         return None if self._board is None else self._board.memory.array
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> EnvRows:
         """The observations of the last step or reset."""
         return self._rows[self._parity]
 
@@ -164,7 +164,7 @@ class Hosts:
         with shield:
             self._parity ^= 1
             self._parts: list[tuple[int, Info]] = []  # first row and infos of each host
-            self._phase = Phase.STEPPING
+            self._phase = StepPhase.STEPPING
             self._send_step()
 
     def finish(self) -> Info:
@@ -184,7 +184,7 @@ class Hosts:
         infos = self._joined()
         if self._episodes.lost.any():
             self._write_crash_rows(infos)
-        self._phase = Phase.OVER
+        self._phase = StepPhase.OVER
         with self._lock:
             self.crashes.stepped(self.count)
             if self._failure is not None:
@@ -199,17 +199,17 @@ class Hosts:
         self.check_is_open()
         if self.is_stepping:
             self.finish()
-        if self._phase is Phase.OVER:
+        if self._phase is StepPhase.OVER:
             self._episodes.end_step(*self.outcomes[1:])
             for seat in self._seats:
-                if seat.state is not State.IDLE:  # IDLE: this method was interrupted before
-                    seat.happens(Event.END)
-            self._phase = Phase.SETTLED
+                if seat.state is not SeatState.IDLE:  # IDLE: this method was interrupted before
+                    seat.happens(SeatEvent.END)
+            self._phase = StepPhase.SETTLED
 
     @property
     def is_stepping(self) -> bool:
         """Whether a step has begun whose rows are not all available."""
-        return self._phase is Phase.STEPPING
+        return self._phase is StepPhase.STEPPING
 
     def check_is_open(self) -> None:
         """Raise ClosedEnvironmentError after `close`."""
@@ -218,7 +218,7 @@ class Hosts:
 
     def _send_step(self) -> None:
         """Send the step to the hosts that have not received it."""
-        if not (idle := [seat for seat in self._seats if seat.state is State.IDLE]):
+        if not (idle := [seat for seat in self._seats if seat.state is SeatState.IDLE]):
             return
         with shield:  # or a host might take two steps, or never answer
             for seat in idle:
@@ -239,15 +239,15 @@ class Hosts:
         """Wait for the answers of all stepping hosts; return the seats that are not DONE."""
         failed = []
         for seat in self._seats:
-            while seat.state is State.STEPPING:
+            while seat.state is SeatState.STEPPING:
                 if not seat.is_shared:
                     self._receive(seat)
                 elif not seat.poll():  # 6 of bells.py: sleep only if it is PENDING
                     self._wait_for_bells()
-            if seat.mail and seat.state is State.DONE:
+            if seat.mail and seat.state is SeatState.DONE:
                 self._add(seat, seat.open_mail())
                 seat.mail = b""
-            if seat.state is not State.DONE:
+            if seat.state is not SeatState.DONE:
                 failed.append(seat)
         return failed
 
@@ -255,9 +255,9 @@ class Hosts:
         """Wait until a host has answered or died; process the deaths."""
         for index in self._bells.wait():
             seat = self._seats[index]
-            if seat.state is State.STEPPING:
+            if seat.state is SeatState.STEPPING:
                 seat.poll()  # it may have answered before it died
-            seat.happens(Event.DEATH)
+            seat.happens(SeatEvent.DEATH)
             self._bells.disconnect(index)
 
     def _receive(self, seat: Seat) -> None:
@@ -265,16 +265,16 @@ class Hosts:
         try:
             rows = seat.take_step()
         except HostFailed:
-            seat.happens(Event.DEATH)
+            seat.happens(SeatEvent.DEATH)
             return
         self._write(seat, rows)
         if self._episodes.wait:  # rows of ended episodes stay; a new host does not have them
             for i in (np.flatnonzero(self._episodes.ended[seat.rows]) + seat.begin).tolist():
                 self.rows.copy_row(i, self._rows[1 - self._parity])
         self._add(seat, rows.rest)
-        seat.happens(Event.ANSWER)
+        seat.happens(SeatEvent.ANSWER)
 
-    def _write(self, seat: Seat, message: Message, which: Any = slice(None)) -> None:
+    def _write(self, seat: Seat, message: StepRows, which: Any = slice(None)) -> None:
         """Write the rows of a message, or those that `which` selects."""
         arrays = *self.rows.arrays, *self.outcomes
         for array, part in zip(arrays, (*message.observations, *message.outcomes), strict=True):
@@ -325,7 +325,9 @@ class Hosts:
                     infos_module.add(final, CRASH, seat.report, i, count)
                 else:
                     rows.copy_row(i, last)
-            if seat.state is State.DONE and not in_same_step:  # the crash row hides its new episode
+            if (
+                seat.state is SeatState.DONE and not in_same_step
+            ):  # the crash row hides its new episode
                 with contextlib.suppress(HostFailed):
                     seat.result(seat.submit("end_episodes", lost))
 
@@ -363,7 +365,7 @@ class Hosts:
 
     def _lose(self, seat: Seat) -> None:
         """Handle a host that has died, or whose call has raised."""
-        seat.happens(Event.DEATH)
+        seat.happens(SeatEvent.DEATH)
         self._release_dead(seat)
 
     def _release_dead(self, seat: Seat) -> None:
@@ -377,11 +379,11 @@ class Hosts:
 
     def _is_due(self, seat: Seat) -> bool:
         """Whether the step waits for a new host."""
-        return seat.state is State.RENEWING or self._episodes.are_due(seat.rows)
+        return seat.state is SeatState.RENEWING or self._episodes.are_due(seat.rows)
 
     def _renew(self, seat: Seat) -> None:
         """Wait until the seat has a connected host.  Raises what ends the run."""
-        while seat.state is not State.IDLE:
+        while seat.state is not SeatState.IDLE:
             self.check_is_open()
             with self._lock:
                 if self._failure is not None:
@@ -389,7 +391,7 @@ class Hosts:
             if seat.has_dead_host:
                 self._release_dead(seat)
             try:
-                if seat.state is State.DEAD:
+                if seat.state is SeatState.DEAD:
                     seat.join()
                 seat.share(self._board)
             except HostFailed:
@@ -420,7 +422,7 @@ class Hosts:
                     self._lose(seat)
                     pending.append(seat)
                     continue
-                if isinstance(reply, Message):
+                if isinstance(reply, StepRows):
                     self._write(seat, reply, chosen[seat.rows])
                     reply = reply.rest
                 self._add(seat, reply)

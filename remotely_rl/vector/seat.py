@@ -19,8 +19,8 @@ from remotely_rl.supervision.failures import LOST
 from remotely_rl.supervision.vector import Make
 from remotely_rl.vector.bells import MORE, PAUSE, STEP, Switchboard
 from remotely_rl.vector.board import FAILED, PENDING, Board
-from remotely_rl.vector.host import Host, Message, Rest, Settings
-from remotely_rl.vector.states import TABLE, Episodes, Event, State
+from remotely_rl.vector.host import Host, Rest, Settings, StepRows
+from remotely_rl.vector.states import TABLE, Episodes, SeatEvent, SeatState
 
 MAKING_S = 5.0  # how long `close` waits for a host that is being made
 
@@ -97,7 +97,7 @@ class Seat:
         """`on_end` is called on another thread as soon as a call of `serve` raises."""
         self.index, self.begin, self.end = index, begin, begin + len(makes)
         self.rows = slice(self.begin, self.end)
-        self.state = State.DEAD
+        self.state = SeatState.DEAD
         self.attributes: dict[str, dict[int, Any]] = {}  # set by the user, for the next host
         self.steps = 0  # taken by the host
         self.has_dead_host = False  # to be reported and released
@@ -113,14 +113,14 @@ class Seat:
         self._host: Any = None
         self._making: Future[Any] | None = None
         self._serving: Future[None] | None = None
-        self._step: Future[Message] | None = None
+        self._step: Future[StepRows] | None = None
         self._bells = bells
         self._board: Board  # of a host that shares memory
 
     def __contains__(self, env: int) -> bool:
         return self.begin <= env < self.end
 
-    def happens(self, event: Event) -> None:
+    def happens(self, event: SeatEvent) -> None:
         """Apply an event, but report no death.  Raises KeyError for one that cannot happen."""
         rule = TABLE[self.state, event]
         self.has_dead_host |= rule.reports_death
@@ -155,7 +155,7 @@ class Seat:
         host = self._result(self._making)
         with shield:
             self._host = host
-            self.happens(Event.ARRIVAL)
+            self.happens(SeatEvent.ARRIVAL)
 
     def share(self, board: Board | None) -> None:
         """Share memory with the host if it is on this machine.  Raises HostFailed."""
@@ -163,7 +163,7 @@ class Seat:
         if board is not None:
             self._board = board
             self._connect()
-        self.happens(Event.CONNECTION)
+        self.happens(SeatEvent.CONNECTION)
 
     def _connect(self) -> None:
         board, bells = self._board, self._bells
@@ -224,9 +224,9 @@ class Seat:
             # 1 and 2 of bells.py.  PENDING first: the host may answer before `ring` returns.
             self._board.mail_nbytes[self.index] = PENDING
             if not self._bells.ring(self.index, STEP[parity]):
-                self.happens(Event.DEATH)
+                self.happens(SeatEvent.DEATH)
                 return
-        self.happens(Event.STEP)
+        self.happens(SeatEvent.STEP)
 
     def poll(self) -> bool:
         """Process the answer of a host that shares memory; return false if it is pending."""
@@ -234,14 +234,14 @@ class Seat:
         if nbytes == PENDING:
             return False
         if nbytes == FAILED:
-            self.happens(Event.DEATH)
+            self.happens(SeatEvent.DEATH)
         elif not nbytes:
-            self.happens(Event.ANSWER)
+            self.happens(SeatEvent.ANSWER)
         else:
             with shield:  # or a part might be added twice, or the next one never requested
                 self.mail += self._board.mail[self.index, : abs(nbytes)].tobytes()
                 if nbytes > 0:
-                    self.happens(Event.ANSWER)
+                    self.happens(SeatEvent.ANSWER)
                 else:  # 7 of bells.py: the host does not write the mail before MORE
                     self._board.mail_nbytes[self.index] = PENDING
                     self._bells.ring(self.index, MORE)
@@ -252,10 +252,10 @@ class Seat:
         rest: Rest = pickle.loads(self.mail)  # noqa: S301 - from an actor that this process made
         return rest
 
-    def take_step(self) -> Message:
+    def take_step(self) -> StepRows:
         """Return the rows of a host without shared memory.  Raises HostFailed."""
         assert self._step is not None
-        rows: Message = self._result(self._step)
+        rows: StepRows = self._result(self._step)
         return rows
 
     # --- calls ------------------------------------------------------------------------------------

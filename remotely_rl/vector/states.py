@@ -26,7 +26,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 
-class State(StrEnum):
+class SeatState(StrEnum):
     """State of a seat."""
 
     IDLE = "IDLE"
@@ -36,7 +36,7 @@ class State(StrEnum):
     RENEWING = "RENEWING"
 
 
-class Event(StrEnum):
+class SeatEvent(StrEnum):
     """Event at a seat."""
 
     STEP = "step sent"
@@ -47,26 +47,32 @@ class Event(StrEnum):
     END = "step ended"  # all rows were received, or written as crash rows
 
 
-class Rule(NamedTuple):
+class SeatRule(NamedTuple):
     """Consequences of an event."""
 
-    next: State
+    next: SeatState
     reports_death: bool = False  # a death is reported once; another thread may have done it
     loses_episodes: bool = False  # those that are running: each gets a crash row
 
 
 TABLE = {
-    (State.IDLE, Event.STEP): Rule(State.STEPPING),
-    (State.IDLE, Event.DEATH): Rule(State.DEAD, reports_death=True, loses_episodes=True),
-    (State.STEPPING, Event.ANSWER): Rule(State.DONE),
-    (State.STEPPING, Event.DEATH): Rule(State.DEAD, reports_death=True, loses_episodes=True),
-    (State.DONE, Event.DEATH): Rule(State.DONE),  # its rows are valid; the next use finds it dead
-    (State.DONE, Event.END): Rule(State.IDLE),
-    (State.DEAD, Event.DEATH): Rule(State.DEAD, reports_death=True),
-    (State.DEAD, Event.ARRIVAL): Rule(State.RENEWING),
-    (State.DEAD, Event.END): Rule(State.DEAD),
-    (State.RENEWING, Event.CONNECTION): Rule(State.IDLE),
-    (State.RENEWING, Event.DEATH): Rule(State.DEAD, reports_death=True),
+    (SeatState.IDLE, SeatEvent.STEP): SeatRule(SeatState.STEPPING),
+    (SeatState.IDLE, SeatEvent.DEATH): SeatRule(
+        SeatState.DEAD, reports_death=True, loses_episodes=True
+    ),
+    (SeatState.STEPPING, SeatEvent.ANSWER): SeatRule(SeatState.DONE),
+    (SeatState.STEPPING, SeatEvent.DEATH): SeatRule(
+        SeatState.DEAD, reports_death=True, loses_episodes=True
+    ),
+    (SeatState.DONE, SeatEvent.DEATH): SeatRule(
+        SeatState.DONE
+    ),  # its rows are valid; the next use finds it dead
+    (SeatState.DONE, SeatEvent.END): SeatRule(SeatState.IDLE),
+    (SeatState.DEAD, SeatEvent.DEATH): SeatRule(SeatState.DEAD, reports_death=True),
+    (SeatState.DEAD, SeatEvent.ARRIVAL): SeatRule(SeatState.RENEWING),
+    (SeatState.DEAD, SeatEvent.END): SeatRule(SeatState.DEAD),
+    (SeatState.RENEWING, SeatEvent.CONNECTION): SeatRule(SeatState.IDLE),
+    (SeatState.RENEWING, SeatEvent.DEATH): SeatRule(SeatState.DEAD, reports_death=True),
 }
 
 

@@ -17,7 +17,7 @@ from remotely_rl import trees
 from remotely_rl.errors import TrainingError
 from remotely_rl.supervision import CrashReport
 from remotely_rl.supervision.infos import Info
-from remotely_rl.supervision.rows import Rows
+from remotely_rl.supervision.rows import EnvRows
 from remotely_rl.supervision.seeds import draw
 from remotely_rl.supervision.whole import WatchedVectorEnv
 
@@ -54,7 +54,7 @@ class Whole:
         """Write the rows into these arrays: observations into the two lists in turn."""
         count, space = self.vector.num_envs, self.single_observation_space
         first, second = observations or (None, None)
-        self.rows, self._other_rows = Rows(space, count, first), Rows(space, count, second)
+        self.rows, self._other_rows = EnvRows(space, count, first), EnvRows(space, count, second)
         self.outcomes: Outcomes = (
             np.zeros(count) if rewards is None else rewards,
             np.zeros(count, np.bool_) if terminated is None else terminated,

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from remotely.machine import guest_folder, pid_file
-from remotely.machine.gpus import Offer
+from remotely.machine.gpus import OfferedResources
 from remotely.machine.pid_file import Running
 from remotely.machine.processes import birth, is_alive
 from remotely.ops import cluster
@@ -107,7 +107,9 @@ class Stage:
                         address = self._relay.through(address)
                     host, _, port = address.removeprefix("tcp://").rpartition(":")
                     key = load_member(home / "worker.key", "worker")
-                    cluster.join(host, int(port), key, Network("127.0.0.1"), Offer(CPUS, 0))
+                    cluster.join(
+                        host, int(port), key, Network("127.0.0.1"), OfferedResources(CPUS, 0)
+                    )
         while len(self._clients) < CLIENTS:
             self._start_client()
         self._guests = [guest for guest in self._guests if guest.poll() is None]
@@ -234,7 +236,7 @@ class Stage:
 
     def _start_master(self) -> None:
         with self._as_machine(self._folder / "master"):
-            cluster.start(Network("127.0.0.1"), self._port, Offer(0, 0))
+            cluster.start(Network("127.0.0.1"), self._port, OfferedResources(0, 0))
 
     def _start_client(self) -> None:
         self._names += 1

@@ -399,3 +399,39 @@ def test_modules_are_named_by_strings_only_where_a_process_starts() -> None:
         ("worker.spawner", "actor.startup"),
         ("worker.spawner", "actor.zygote"),
     }
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+MESSAGE = "a message, which crosses machines under its name"
+FOR_USERS = "of a message, and as users see it"
+PUBLIC = "a name that users know, in a package of its own"
+REMOTE = "a class of actors, which are called by its name in logs"
+TWICE = {
+    "Config": "one for each algorithm: `ppo.Config`",
+    "ActorStatus": FOR_USERS,
+    "ClientStatus": FOR_USERS,
+    "EndStatus": FOR_USERS,
+    "WaitStatus": FOR_USERS,
+    "Release": MESSAGE,
+    "Shared": MESSAGE,
+    "Actor": PUBLIC,
+    "Client": PUBLIC,
+    "Policy": PUBLIC,
+    "Stream": PUBLIC,
+    "Agent": REMOTE,
+    "QActor": REMOTE,
+    "Worker": REMOTE,
+}
+
+
+def test_a_noun_names_one_class() -> None:
+    places: dict[str, list[str]] = {}
+    for root in (PACKAGE, PACKAGE.parent / "remotely_rl"):
+        for path in sorted(root.rglob("*.py")):
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    twice = {name: paths for name, paths in places.items() if len(paths) > 1}
+    assert {name: paths for name, paths in twice.items() if name not in TWICE} == {}
+    assert TWICE.keys() <= twice.keys()

@@ -94,7 +94,7 @@ class SlowWork:
         time.sleep((self.slowness - 1) * (time.perf_counter() - began))
         return gradient
 
-    def report(self) -> sharing.Report:
+    def report(self) -> sharing.WorkReport:
         return self.work.report()
 
 

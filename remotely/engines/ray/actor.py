@@ -15,7 +15,7 @@ from ray.exceptions import (
 
 from remotely.calling.actor import CalledActor, EndError
 from remotely.engine import Engine
-from remotely.engines.ray.host import ROUTE_BYTES, Place, State
+from remotely.engines.ray.host import ROUTE_BYTES, HostPlace, HostState
 from remotely.errors import ActorDied, RemotelyError, WorkerLost, doubt
 from remotely.protocol.restart_limit import RestartLimit
 
@@ -44,7 +44,7 @@ class HostedActor(CalledActor):
         self.class_name = class_name
         self.is_serial = False
         self.host: Any = None
-        self.place: Place | None = None
+        self.place: HostPlace | None = None
         self.owner_restarts = False
         self.route = b""
         self.number = 0
@@ -60,7 +60,7 @@ class HostedActor(CalledActor):
         self.host = host
         self.take_new_route()
 
-    def found(self, host: Any, state: State) -> None:
+    def found(self, host: Any, state: HostState) -> None:
         """Set the host of an actor of another process, unless it is known already."""
         with self.lock:
             if self.host is None:
@@ -101,7 +101,7 @@ def ray_name(actor: str) -> str:
     return name or f"/{number}"
 
 
-def host_of(actor: str, within_s: float | None = None) -> tuple[Any, State | None]:
+def host_of(actor: str, within_s: float | None = None) -> tuple[Any, HostState | None]:
     """Return Ray's handle of an actor, by its id or name, and the state of its host.
 
     The state is None before there is an object.  Raises ValueError if Ray has no such actor, and
@@ -126,7 +126,7 @@ def is_of_argument(error: RayError) -> bool:
     return isinstance(error, RayTaskError) and isinstance(error.cause, RayError)
 
 
-def end_error(name: str, place: Place | None, error: RayError) -> EndError:
+def end_error(name: str, place: HostPlace | None, error: RayError) -> EndError:
     """Translate Ray's error of a call into the error that calls raise."""
     where = name if place is None else f"{name} (pid {place.pid} on {place.machine})"
     why = _reason(error)

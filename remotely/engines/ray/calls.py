@@ -46,7 +46,7 @@ CANCEL_S = 0.5  # how long a caller waits to learn whether its call was cancelle
 _NOTHING_REFERRED = Referred()
 
 
-class Message(NamedTuple):
+class HostMessage(NamedTuple):
     """A message: the same bytes for each actor, and for each attempt."""
 
     kind: Kind
@@ -55,11 +55,11 @@ class Message(NamedTuple):
     referred: Referred = _NOTHING_REFERRED
     stored_buffers: Any = None  # its buffers, if they are in Ray's store already
 
-    def owned(self) -> "Message":
+    def owned(self) -> "HostMessage":
         return self._replace(value=own(self.value, lends=False))
 
 
-class Reply:
+class HostReply:
     """The pending outcome of one call: the receiver of its future."""
 
     def __init__(self, actor: HostedActor, route: bytes, ref: Any, replies: TaskThread) -> None:
@@ -92,7 +92,7 @@ class Reply:
                 future.cancel_now()
 
 
-class Calls:
+class HostCalls:
     """Sends messages to hosts, numbered in order, and settles their futures.
 
     `find` returns the host of an actor, None between two lives, or raises if there is none.  `lost`
@@ -111,7 +111,7 @@ class Calls:
         self._pending: set[CallFuture[Any]] = set()
         self._is_closed = False
         self._replies = TaskThread("replies")
-        self._queues: SendQueues[Message] = SendQueues(self._leave, lambda *_: None)
+        self._queues: SendQueues[HostMessage] = SendQueues(self._leave, lambda *_: None)
         callbacks.lend(self._replies)
         unfinished.watch(self)
 
@@ -148,7 +148,7 @@ class Calls:
         """Send one message to each actor; without `background` the caller is about to wait."""
         sources.library.look()
         stored_buffers = put_buffers(encoded) if len(remotes) > 1 else None
-        message = Message(kind, name, encoded, Referred(named), stored_buffers)
+        message = HostMessage(kind, name, encoded, Referred(named), stored_buffers)
         if retries:
             message = message.owned()
         nbytes = sum(buffer.nbytes for buffer in encoded.buffers)
@@ -181,7 +181,9 @@ class Calls:
             raise
         return futures
 
-    def send_to_new(self, actor: HostedActor, message: Message, future: CallFuture[Any]) -> None:
+    def send_to_new(
+        self, actor: HostedActor, message: HostMessage, future: CallFuture[Any]
+    ) -> None:
         """Send a message that sets up a new life of an actor."""
         with shield, actor.lock:
             if actor.host is None:
@@ -194,7 +196,7 @@ class Calls:
         def ask() -> CallFuture[Any]:
             future: CallFuture[Any] = CallFuture("a stream", actor)
             if actor.life == life:
-                self._send(actor, Message(Kind.NEXT, name, NOTHING), future)
+                self._send(actor, HostMessage(Kind.NEXT, name, NOTHING), future)
             else:  # the next life does not have it, and may have another stream of this name
                 why = f"{actor.name} died, and its stream with it"
                 future.set_exception(ActorDied(why, may_have_run=False))
@@ -204,7 +206,7 @@ class Calls:
             # In the background: the last reference may be dropped anywhere, even within a call.
             last: CallFuture[Any] = CallFuture("a stream", actor)
             if actor.life == life:
-                close = Message(Kind.CLOSE, name, NOTHING)
+                close = HostMessage(Kind.CLOSE, name, NOTHING)
                 self.run_in_background(lambda: self._send(actor, close, last))
 
         return Stream(ask, end)
@@ -212,7 +214,7 @@ class Calls:
     def _send(
         self,
         actor: HostedActor,
-        message: Message,
+        message: HostMessage,
         future: CallFuture[Any],
         background: bool = True,
     ) -> None:
@@ -237,7 +239,7 @@ class Calls:
         if not is_sent:
             self._queues.add(actor, message.owned(), future, needs)
 
-    def _leave(self, call: QueuedCall[Message]) -> None:
+    def _leave(self, call: QueuedCall[HostMessage]) -> None:
         """On a thread of the queue: send the call at its head."""
         actor, message, future = call.actor, call.message, call.future
         assert isinstance(actor, HostedActor)
@@ -256,9 +258,9 @@ class Calls:
         self,
         actor: HostedActor,
         host: Any,
-        message: Message,
+        message: HostMessage,
         future: CallFuture[Any],
-        call: QueuedCall[Message] | None = None,
+        call: QueuedCall[HostMessage] | None = None,
     ) -> bool:
         """Send a message if the actor still has this host and it is its turn; return whether."""
         with shield, actor.lock:  # an interrupt between number and message would leave a gap
@@ -273,7 +275,7 @@ class Calls:
             self._transmit(actor, message, future)
         return True
 
-    def _transmit(self, actor: HostedActor, message: Message, future: CallFuture[Any]) -> None:
+    def _transmit(self, actor: HostedActor, message: HostMessage, future: CallFuture[Any]) -> None:
         """Pass a message to Ray.  The caller holds the actor's lock; the actor has a host.
 
         1  The number is taken first: the garbage collector may call the same actor from in here.
@@ -296,7 +298,7 @@ class Calls:
             actor.take_new_route()
             raise
         future.call_id = number
-        future.receiver = reply = Reply(actor, route, ref, self._replies)
+        future.receiver = reply = HostReply(actor, route, ref, self._replies)
         self._pending.add(future)
 
         def on_done(done: Future[Any]) -> None:
@@ -313,10 +315,10 @@ class Calls:
         batches, actor.sources_sent = unsent
         for digest, content in batches:
             value = Encoded((), (memoryview(content),))
-            self._transmit(actor, Message(Kind.SOURCES, digest, value), CallFuture("the actor"))
+            self._transmit(actor, HostMessage(Kind.SOURCES, digest, value), CallFuture("the actor"))
 
     def _deliver(
-        self, actor: HostedActor, reply: Reply, future: CallFuture[Any], data: Any
+        self, actor: HostedActor, reply: HostReply, future: CallFuture[Any], data: Any
     ) -> None:
         """Give a call its outcome: the host's reply, or Ray's error."""
         self._pending.discard(future)  # first: it may be sent again, and be pending again

@@ -24,8 +24,8 @@ from remotely.engines.ray.actor import (
     host_of,
     is_of_argument,
 )
-from remotely.engines.ray.calls import SHUT_DOWN, Calls
-from remotely.engines.ray.host import State
+from remotely.engines.ray.calls import SHUT_DOWN, HostCalls
+from remotely.engines.ray.host import HostState
 from remotely.engines.ray.placing import NAME_LOOK_S, Placing
 from remotely.engines.ray.report import report
 from remotely.engines.ray.stored import PlasmaRef
@@ -70,7 +70,7 @@ class RayEngine:
         self._patience_s = patience_s
         self._throttled = ThrottledLog(lambda text: print(text, file=sys.stderr, flush=True))
         self._ending: set[str] = set()  # actors whose last handle is gone, and that still run
-        self._calls = Calls(self._host_of, self._lost, self._on_unretrieved)
+        self._calls = HostCalls(self._host_of, self._lost, self._on_unretrieved)
         self._placing = Placing(self, self._calls, shipment, patience_s, self._warn, inside)
         atexit.register(self.shutdown)  # runs before Ray's own, which was registered first
 
@@ -183,7 +183,7 @@ class RayEngine:
                 return found
         raise NameError(f"there is no actor named {name!r} on this cluster")
 
-    def _was_asked_to_end(self, state: State) -> bool:
+    def _was_asked_to_end(self, state: HostState) -> bool:
         """Return whether an actor was asked to end, by this client or another."""
         return state.is_leaving or state.birth.actor in self._ending
 

@@ -76,7 +76,7 @@ def writable(buffer: Any) -> memoryview:
 # --- the description, place and state of a host ---------------------------------------------------
 
 
-class Birth(NamedTuple):
+class HostBirth(NamedTuple):
     """The description of an actor, which its host receives before the object."""
 
     actor: str  # its id
@@ -89,7 +89,7 @@ class Birth(NamedTuple):
     cluster: str  # as `RayEngine.cluster`
 
 
-class Place(NamedTuple):
+class HostPlace(NamedTuple):
     """The place of a host."""
 
     pid: int
@@ -98,10 +98,10 @@ class Place(NamedTuple):
     node: str  # as Ray names it
 
 
-class State(NamedTuple):
+class HostState(NamedTuple):
     """The state of a host."""
 
-    birth: Birth
+    birth: HostBirth
     status: ActorStatus
     is_leaving: bool  # whether it was asked to end
 
@@ -138,7 +138,7 @@ def in_group(group: str) -> Callable[[M], M]:
     return mark
 
 
-class Host:
+class RayHost:
     """`made_within_s` is how long its process waits for its object.
 
     0 means as long as its creator lives: Ray ends the process with its creator.
@@ -147,7 +147,7 @@ class Host:
     def __init__(self, name: str, made_within_s: float) -> None:
         self._name = name
         self._hosted: Hosting | None = None
-        self._birth: Birth | None = None
+        self._birth: HostBirth | None = None
         self._is_leaving = False
         self._over = threading.Event()  # the object has been released
         self._watched = threading.Event()
@@ -158,12 +158,12 @@ class Host:
         """Return the prefix that Ray writes before each line that the actor prints."""
         return self._name
 
-    def _begin(self, birth: Birth) -> Place:
+    def _begin(self, birth: HostBirth) -> HostPlace:
         """Start the servant, and return the place of this process."""
         self._birth = birth
         if memory := birth.options.memory:  # on a thread, since a call may exceed the limit
             threads.start("memory", _watch_memory, memory)
-        place = Place(
+        place = HostPlace(
             os.getpid(),
             this_machine.machine_name(),
             this_machine.identity(),
@@ -186,7 +186,7 @@ class Host:
         return self._hosted is not None and self._hosted.cancel(route, call_id)
 
     @in_group(CONTROL)
-    def state(self) -> State | None:
+    def state(self) -> HostState | None:
         """Return its description and status; None before INIT has arrived."""
         hosted, birth = self._hosted, self._birth
         if hosted is None or birth is None or not hosted.is_made():
@@ -212,7 +212,7 @@ class Host:
             owner=birth.owner,
             **hosted.state(),
         )
-        return State(birth, status, self._is_leaving)
+        return HostState(birth, status, self._is_leaving)
 
     def reply(self, route: bytes, frames: Frames) -> None:
         """Reply to a message.  Called on any thread on which the servant runs messages."""
@@ -248,7 +248,7 @@ class Host:
         return watched
 
 
-class SerialHost(Host):
+class SerialHost(RayHost):
     """The host of an object whose calls run one after the other on one thread.
 
     Ray runs the calls of a plain actor in the order in which each client made them, and waits for
@@ -260,7 +260,7 @@ class SerialHost(Host):
         super().__init__(name, made_within_s)
         self._reply: Any = NOT_RUN
 
-    def begin(self, birth: Birth) -> Place:
+    def begin(self, birth: HostBirth) -> HostPlace:
         return self._begin(birth)
 
     def do(
@@ -319,7 +319,7 @@ class _Turn:
         self.waiting: dict[int, asyncio.Future[None]] = {}
 
 
-class AsyncHost(Host):
+class AsyncHost(RayHost):
     """The host of an object that serves several calls at a time: batched, async, or on threads.
 
     It is an async Ray actor, whose calls begin in any order.  So clients number their messages, and
@@ -331,7 +331,7 @@ class AsyncHost(Host):
         self._turns: dict[bytes, _Turn] = {}
         self._asked: dict[tuple[bytes, int], asyncio.Future[Any]] = {}
 
-    async def begin(self, birth: Birth) -> Place:
+    async def begin(self, birth: HostBirth) -> HostPlace:
         # Calls on handles may block, so Ray's warning is turned off.
         os.environ["RAY_WARN_BLOCKING_GET_INSIDE_ASYNC"] = "0"
         self._loop = asyncio.get_running_loop()

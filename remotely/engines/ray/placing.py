@@ -42,8 +42,8 @@ from remotely.engines.ray.actor import (
     new_id,
     ray_name,
 )
-from remotely.engines.ray.calls import Calls, Message
-from remotely.engines.ray.host import CALLS_AT_ONCE, Async, Birth, Serial
+from remotely.engines.ray.calls import HostCalls, HostMessage
+from remotely.engines.ray.host import CALLS_AT_ONCE, Async, HostBirth, Serial
 from remotely.engines.ray.stored import put_buffers
 from remotely.errors import NameTaken, NoResources, RemotelyError, name_taken
 from remotely.futures.future import CallFuture
@@ -85,7 +85,7 @@ class Placing:
     def __init__(
         self,
         engine: Engine,
-        calls: Calls,
+        calls: HostCalls,
         shipment: Shipment,
         patience_s: float,
         warn: Callable[[str, str], None],
@@ -180,12 +180,12 @@ class Placing:
             time.sleep(NAME_LOOK_S)
         raise NameTaken(name_taken(options.name, "on this cluster"))
 
-    def _birth_of(self, actor: HostedActor, options: Options) -> Birth:
+    def _birth_of(self, actor: HostedActor, options: Options) -> HostBirth:
         owner = None
         if not options.detached:
             machine = this_machine.machine_name()
             owner = ClientStatus(pid=os.getpid(), machine=machine, actor=self._inside)
-        return Birth(
+        return HostBirth(
             actor.actor, actor.name, actor.class_name, actor.life, actor.is_serial, options, owner,
             self._engine.cluster,
         )  # fmt: skip
@@ -231,17 +231,17 @@ class Placing:
             content,
         )
 
-        def send(message: Message, what: str = "the actor") -> CallFuture[Any]:
+        def send(message: HostMessage, what: str = "the actor") -> CallFuture[Any]:
             future: CallFuture[Any] = CallFuture(what, actor)
             self._calls.send_to_new(actor, message, future)
             return future
 
-        missing = send(Message(Kind.PREPARE, "", Encoded((control.encode(prepare),), ())))
+        missing = send(HostMessage(Kind.PREPARE, "", Encoded((control.encode(prepare),), ())))
         if self._shipment.files:
             for digest in missing.result():
                 file = Encoded((), (memoryview(self._shipment.read(digest)),))
-                send(Message(Kind.FILE, digest, file)).result()
-        made = Message(Kind.INIT, "", encoded, stored_buffers=stored_buffers)
+                send(HostMessage(Kind.FILE, digest, file)).result()
+        made = HostMessage(Kind.INIT, "", encoded, stored_buffers=stored_buffers)
         return send(made, f"the constructor of {actor.name}")
 
     # --- the next life ----------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import ray
 from msgspec.structs import replace
 
 from remotely.engines.ray.actor import NAMESPACE
-from remotely.engines.ray.host import State
+from remotely.engines.ray.host import HostState
 from remotely.machine import this_machine
 from remotely.reporting.cluster_status import ClusterStatus, MachineStatus
 
@@ -30,7 +30,7 @@ def report(address: str) -> ClusterStatus:
     )
 
 
-def _states() -> list[State]:
+def _states() -> list[HostState]:
     """Ask every host for its state; those that have ended or not begun do not reply."""
     asked = []
     for found in ray.util.list_named_actors(all_namespaces=True):

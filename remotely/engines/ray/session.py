@@ -16,7 +16,7 @@ from remotely.engines.ray.actor import NAMESPACE
 from remotely.engines.ray.address import GCS_PORT, check_trust
 from remotely.engines.ray.engine import RayEngine
 from remotely.errors import MasterLost, NotAllowed, VersionMismatch
-from remotely.machine.gpus import Offer, choose
+from remotely.machine.gpus import OfferedResources, choose
 from remotely.protocol.address import split_address
 from remotely.protocol.lease import CONNECT_S
 from remotely.values.shipping import Shipment
@@ -34,7 +34,7 @@ _OTHER_VERSION = (
 
 def connect(
     where: str,
-    offer: Offer,
+    offer: OfferedResources,
     shipment: Shipment,
     patience_s: float,
     show_output: bool,
@@ -95,7 +95,7 @@ def _check_answers(where: str) -> None:
         GcsClient(address=where)
 
 
-def own_cluster(offer: Offer) -> dict[str, Any]:
+def own_cluster(offer: OfferedResources) -> dict[str, Any]:
     """Return the arguments of `ray.init` for a local cluster.
 
     Raises ValueError if `cpus` is not whole, because Ray counts only whole CPUs.

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from remotely_rl import trees
 from remotely_rl.experience.replay import layout
 from remotely_rl.experience.replay.layout import Layout
-from remotely_rl.experience.replay.stores import Frames, Ring, Store, Whole, check_memory
+from remotely_rl.experience.replay.stores import Frames, Ring, Store, WholeRows, check_memory
 from remotely_rl.experience.replay.windows import BEGINS, TERMINATED, TRUNCATED, VALID
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.trees import Tree
@@ -79,7 +79,7 @@ class Rows:
         arrays = [self.action, self.reward, self.flags, self.version]
         found: dict[str, list[Ring]] = {}
         for index, store in enumerate(self.stores):
-            if isinstance(store, Whole):
+            if isinstance(store, WholeRows):
                 arrays.append(store.data)
                 continue
             arrays.append(store.newest)
@@ -241,4 +241,4 @@ class Rows:
 
 
 def _kind(leaf: layout.Leaf) -> type[Store]:
-    return Frames if leaf.frame else Whole
+    return Frames if leaf.frame else WholeRows

@@ -27,7 +27,7 @@ from remotely_rl.experience.replay.layout import Leaf, continues
 ROWS_A_SPARE_FRAME = 80
 
 
-class Whole:
+class WholeRows:
     """Arrays [places, ...], one for each row."""
 
     def __init__(self, leaf: Leaf, width: int, length: int):
@@ -72,7 +72,7 @@ class Whole:
 
 
 class Frames:
-    """Stacks of C frames.  The methods have the contracts of those of `Whole`.
+    """Stacks of C frames.  The methods have the contracts of those of `WholeRows`.
 
     data      all rings of frames laid end to end, [frames, ...]
     newest    the index of the newest frame of each row, [places]
@@ -152,7 +152,7 @@ class Frames:
         return self.data.take(frames, 0).reshape(len(places), *self.leaf.shape)
 
 
-Store = Whole | Frames
+Store = WholeRows | Frames
 
 
 @dataclass(frozen=True)

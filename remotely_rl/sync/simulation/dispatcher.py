@@ -36,7 +36,7 @@ class Event(NamedTuple):
     time_s: float = 0.0
 
 
-class Dispatcher(Protocol):
+class SimulatedDispatcher(Protocol):
     """See the module's docstring.  `begin` is called once, when all clients are ready."""
 
     def begin(self, clients: int) -> None: ...

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from remotely_rl.errors import SyncError
 from remotely_rl.sync.rule import Release, Reply, Rule
-from remotely_rl.sync.simulation.dispatcher import Dispatcher, Event, EventKind
+from remotely_rl.sync.simulation.dispatcher import Event, EventKind, SimulatedDispatcher
 
 # From client and parameters [P] to a gradient [P].
 Workload = Callable[[int, Tensor], Tensor]
@@ -41,7 +41,9 @@ class Row(NamedTuple):
 class Simulation:
     """See the module's docstring.  A push is the sum of `accumulate` gradients."""
 
-    def __init__(self, rule: Rule, workload: Workload, dispatcher: Dispatcher, accumulate: int = 1):
+    def __init__(
+        self, rule: Rule, workload: Workload, dispatcher: SimulatedDispatcher, accumulate: int = 1
+    ):
         self.rule = rule
         self.workload = workload
         self.dispatcher = dispatcher

@@ -15,7 +15,12 @@ from remotely_rl import settings, sync
 from remotely_rl.errors import SyncError
 from remotely_rl.settings import COUNT, NOT_NEGATIVE
 from remotely_rl.sync.simulation import problems
-from remotely_rl.sync.simulation.dispatcher import Dispatcher, RandomOrder, TimedOrder, Timing
+from remotely_rl.sync.simulation.dispatcher import (
+    RandomOrder,
+    SimulatedDispatcher,
+    TimedOrder,
+    Timing,
+)
 from remotely_rl.sync.simulation.problems import Classification, Pictures
 from remotely_rl.sync.simulation.simulator import Row, Simulation
 
@@ -55,7 +60,7 @@ class Study:
         if self.stragglers and not self.compute_s:
             raise SyncError("stragglers need a clock: set compute_s too")
 
-    def dispatcher(self, pushed: int) -> Dispatcher:
+    def dispatcher(self, pushed: int) -> SimulatedDispatcher:
         """Return the dispatcher for pushes of `pushed` bytes."""
         if not self.compute_s:
             return RandomOrder(self.seed)

@@ -14,7 +14,7 @@ import pytest
 import remotely
 from remotely.api.handle import remote_of
 from remotely.calling import back_pressure
-from remotely.calling.back_pressure import BackPressure, Limits, Room, wait_for_others
+from remotely.calling.back_pressure import BackPressure, Limits, RoomForCall, wait_for_others
 from remotely.client.client import MAX_DESCRIPTORS
 from remotely.futures import wakeup
 from remotely.futures.future import CallFuture
@@ -152,7 +152,7 @@ def call(actor: Actor) -> CallFuture[None]:
     return CallFuture("a call", actor)
 
 
-def never(actor: Actor, room: Room) -> None:
+def never(actor: Actor, room: RoomForCall) -> None:
     raise AssertionError("there is room")
 
 
@@ -177,7 +177,7 @@ def test_a_call_waits_while_the_pending_ones_reach_a_limit(
         limits.admit([(actor, future)], nbytes, never)
     has_waited: list[bool] = []
 
-    def wait(actor: Actor, room: Room) -> None:
+    def wait(actor: Actor, room: RoomForCall) -> None:
         has_waited.append(True)
         futures[-1].set_result(None)
         room.block(None)
@@ -233,7 +233,7 @@ def test_no_member_of_a_group_is_counted_before_there_is_room_for_all(
     limits.admit([(last, busy)], 0, never)
     waited_for: list[Actor] = []
 
-    def wait(actor: Actor, room: Room) -> None:
+    def wait(actor: Actor, room: RoomForCall) -> None:
         waited_for.append(actor)
         assert first.unanswered == 0
         busy.set_result(None)

@@ -10,7 +10,7 @@ import msgspec
 from remotely.master import lending
 from remotely.master.admission import Admission
 from remotely.master.core import Core
-from remotely.master.state import Forget, Instruction, Log, Probe, Send, State
+from remotely.master.state import Forget, Instruction, Log, RouteProbe, Send, State
 from remotely.master.waiting import WaitingList, gang_of
 from remotely.protocol import control
 from remotely.protocol.index import Index
@@ -61,7 +61,7 @@ class Cluster:
                         self.to_spawn.append((who, message))
                 case Send(peer=who):
                     left.extend(self.core.lose_route(who, self.now))
-                case Probe(worker=worker, client=client, request=request):
+                case RouteProbe(worker=worker, client=client, request=request):
                     if worker in self.cut_off:
                         left.extend(self.core.lose_route(worker, self.now))
                     left.extend(self.core.locate(client, request))

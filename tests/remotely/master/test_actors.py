@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from remotely.master import actors, reregistration
-from remotely.master.actors import TABLE, Event, Phase, phase_of
+from remotely.master.actors import TABLE, LifeEvent, Phase, phase_of
 from remotely.master.state import ActorRecord, State
 from remotely.protocol import control
 from remotely.protocol.lease import RESTARTS_WITHIN_S
@@ -84,29 +84,29 @@ class Stage:
 
 
 class Cause(NamedTuple):
-    event: Event
+    event: LifeEvent
     do: Callable[[Stage], object]
     owner: str = "client"
 
 
 CAUSES = (
-    Cause(Event.REQUESTED, Stage.ask),
-    Cause(Event.PLACED, lambda stage: stage.cluster.joins("more", cpus=1, machine="m")),
-    Cause(Event.REFUSED, lambda stage: stage.cluster.advance(61)),
-    Cause(Event.ADOPTED, lambda stage: stage.is_reported("other", has_started=False)),
-    Cause(Event.STARTED, Stage.starts),
-    Cause(Event.CLOSED, Stage.close),
-    Cause(Event.DIED, lambda stage: stage.dies(asked=True)),
-    Cause(Event.MAKER_RESTARTS, Stage.dies),
-    Cause(Event.WORKER_RESTARTS, Stage.dies, owner=""),
-    Cause(Event.REPLACED, lambda stage: stage.ask(later=1)),
-    Cause(Event.REPLACED, lambda stage: stage.is_reported("other", has_started=False, later=1)),
-    Cause(Event.MOVED, lambda stage: stage.is_reported("other", has_started=True)),
-    Cause(Event.UNREACHABLE, lambda stage: stage.cluster.loses_route("w")),
-    Cause(Event.PRESENT, lambda stage: stage.is_back(with_it=True)),
-    Cause(Event.ABSENT, lambda stage: stage.is_back(with_it=False)),
+    Cause(LifeEvent.REQUESTED, Stage.ask),
+    Cause(LifeEvent.PLACED, lambda stage: stage.cluster.joins("more", cpus=1, machine="m")),
+    Cause(LifeEvent.REFUSED, lambda stage: stage.cluster.advance(61)),
+    Cause(LifeEvent.ADOPTED, lambda stage: stage.is_reported("other", has_started=False)),
+    Cause(LifeEvent.STARTED, Stage.starts),
+    Cause(LifeEvent.CLOSED, Stage.close),
+    Cause(LifeEvent.DIED, lambda stage: stage.dies(asked=True)),
+    Cause(LifeEvent.MAKER_RESTARTS, Stage.dies),
+    Cause(LifeEvent.WORKER_RESTARTS, Stage.dies, owner=""),
+    Cause(LifeEvent.REPLACED, lambda stage: stage.ask(later=1)),
+    Cause(LifeEvent.REPLACED, lambda stage: stage.is_reported("other", has_started=False, later=1)),
+    Cause(LifeEvent.MOVED, lambda stage: stage.is_reported("other", has_started=True)),
+    Cause(LifeEvent.UNREACHABLE, lambda stage: stage.cluster.loses_route("w")),
+    Cause(LifeEvent.PRESENT, lambda stage: stage.is_back(with_it=True)),
+    Cause(LifeEvent.ABSENT, lambda stage: stage.is_back(with_it=False)),
 )
-Pair = tuple[Phase, Event]
+Pair = tuple[Phase, LifeEvent]
 
 
 def play(monkeypatch: pytest.MonkeyPatch, phase: Phase, cause: Cause) -> list[tuple[Pair, Phase]]:
@@ -119,7 +119,7 @@ def play(monkeypatch: pytest.MonkeyPatch, phase: Phase, cause: Cause) -> list[tu
     seen: list[tuple[Pair, Phase]] = []
     apply_event = actors.apply_event
 
-    def recorded(state: State, event: Event, record: ActorRecord, data: object = None) -> None:
+    def recorded(state: State, event: LifeEvent, record: ActorRecord, data: object = None) -> None:
         if record.request.actor != "a":
             apply_event(state, event, record, data)
             return
@@ -141,7 +141,7 @@ def test_the_table_has_exactly_the_transitions_that_occur(monkeypatch: pytest.Mo
         for pair, after in play(monkeypatch, phase, cause):
             assert after is TABLE[pair].moves[pair[0]], pair
             found.add(pair)
-    assert found | {(Phase.STARTING, Event.UNREACHABLE)} == set(TABLE)
+    assert found | {(Phase.STARTING, LifeEvent.UNREACHABLE)} == set(TABLE)
 
 
 # --- restarts -------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from remotely.master.admission import Admission
 from remotely.protocol import control
 from remotely.protocol.ids import bound_id
 from remotely.transport.access_list import AccessList, AccessRelay
-from remotely.transport.sockets import Unknown
+from remotely.transport.sockets import UnknownKey
 
 CLIENT, WORKER, OURS, OTHERS = (
     name.ljust(40) for name in (b"client", b"worker", b"ours", b"other")
@@ -135,7 +135,7 @@ def test_an_actor_asks_about_an_unlisted_key_and_forgets_it_when_revoked() -> No
     asked: list[bytes] = []
     access = AccessList([CLIENT], asked.append)
     assert access.admit(CLIENT) == "client"
-    assert access.admit(OURS) is Unknown.ASKED
+    assert access.admit(OURS) is UnknownKey.ASKED
     assert asked == [OURS]
     access.update(control.Caller(key=OURS, admitted=True))
     assert access.admit(OURS) == "client"
@@ -166,7 +166,7 @@ def test_calls_are_checked_while_a_connected_key_is_revoked() -> None:
 
 def test_a_key_that_was_listed_while_its_connection_waited_counts_as_connected() -> None:
     access = AccessList([CLIENT], lambda key: None)
-    assert access.admit(OURS) is Unknown.ASKED
+    assert access.admit(OURS) is UnknownKey.ASKED
     access.set_keys([CLIENT, OURS])
     access.update(control.Caller(key=OURS, admitted=True))
     access.set_keys([CLIENT])

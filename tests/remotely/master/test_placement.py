@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import msgspec
 import pytest
 
-from remotely.master.ledger import Ledger, Placement, Room
+from remotely.master.ledger import Capacity, Ledger, Placement
 from remotely.protocol.resources import Resources
 from tests.steps import steps
 
@@ -83,7 +83,7 @@ def test_a_part_of_a_gpu_is_allocated_where_it_fits_best() -> None:
 
 
 def test_the_gpus_with_the_most_room_are_reserved() -> None:
-    room = Room.all_free(Resources(8, 4), "3.11")
+    room = Capacity.all_free(Resources(8, 4), "3.11")
     room.take(Resources(1, 0.5), (1,))
     room.take(Resources(1, 1), (0,))
     assert room.soonest_gpus(500) == (2,)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from remotely.machine.gpus import Offer
+from remotely.machine.gpus import OfferedResources
 from remotely.ops import daemon_process
 from remotely.ops.embedded import EmbeddedCluster
 from remotely.protocol.listening import Listening
@@ -33,7 +33,7 @@ def interrupted_at(call: int, function: Callable[..., object]) -> Callable[..., 
 
 def configure(worker: "subprocess.Popen[bytes]", cluster: EmbeddedCluster) -> None:
     """Configure a worker of a cluster that has no master."""
-    offer = Offer(1, 0)
+    offer = OfferedResources(1, 0)
     _, _, key = fresh_keys()
     daemon_process.configure(
         worker,
@@ -49,7 +49,7 @@ def test_an_interrupted_start_leaves_nothing_after_close(
     function = getattr(daemon_process, step)
     monkeypatch.setattr(daemon_process, step, interrupted_at(call, function))
     with pytest.raises(KeyboardInterrupt):
-        cluster.start(Offer(cpus=1, gpus=0))
+        cluster.start(OfferedResources(cpus=1, gpus=0))
     cluster.close()
     assert not cluster.folder.exists()
     assert not processes(str(cluster.folder))
@@ -60,7 +60,7 @@ def test_an_interrupted_close_leaves_no_folder_and_the_daemons_end(
 ) -> None:
     cluster = EmbeddedCluster()
     with contextlib.redirect_stderr(io.StringIO()):  # which is not a file, as in a notebook
-        cluster.start(Offer(cpus=1, gpus=0))
+        cluster.start(OfferedResources(cpus=1, gpus=0))
     with monkeypatch.context() as patched:
         patched.setattr(subprocess.Popen, "wait", interrupted_at(1, subprocess.Popen.wait))
         with pytest.raises(KeyboardInterrupt):
@@ -114,7 +114,7 @@ def test_a_master_removes_the_folder_that_its_interrupted_script_could_not(
     cluster = EmbeddedCluster()
     monkeypatch.setattr(daemon_process, "configure", interrupted_at(2, daemon_process.configure))
     with pytest.raises(KeyboardInterrupt):
-        cluster.start(Offer(cpus=1, gpus=0))
+        cluster.start(OfferedResources(cpus=1, gpus=0))
     wait_until((cluster.folder / "master").exists, "the socket of the master")
     with monkeypatch.context() as patched:
         patched.setattr(shutil, "rmtree", interrupted_at(1, shutil.rmtree))

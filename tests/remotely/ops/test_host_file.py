@@ -2,7 +2,7 @@
 
 import pytest
 
-from remotely.ops.host_file import Host, parse_hosts
+from remotely.ops.host_file import JoiningHost, parse_hosts
 from remotely.ops.ssh import join_line, leave_line, with_hint
 from remotely.protocol.listening import Ports
 
@@ -22,7 +22,7 @@ cpus = 4
 def test_a_short_file_is_enough() -> None:
     file = parse_hosts('address = "10.0.0.1"\nhosts = ["a"]', "f")
     assert (file.master, file.port, file.command) == ("10.0.0.1", 8010, "remotely")
-    assert file.all_hosts == [Host(ssh="a")]
+    assert file.all_hosts == [JoiningHost(ssh="a")]
     assert file.gpu_choice is None
 
 

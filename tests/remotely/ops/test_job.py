@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from remotely.errors import MasterLost, RemotelyError
-from remotely.machine.gpus import Offer
+from remotely.machine.gpus import OfferedResources
 from remotely.ops import cluster, job
 from remotely.ops.cluster import Network
-from remotely.ops.launchers import ALONE, Rank
+from remotely.ops.launchers import ALONE, JobRank
 from remotely.ops.rendezvous import Rendezvous
 
 PATIENCE_S = 600.0
@@ -29,6 +29,6 @@ def test_a_rank_does_not_wait_for_a_rank_0_that_has_ended(
     monkeypatch.setattr(job, "answering", lambda addresses: None)
     monkeypatch.setattr(cluster, "join", end_first)
     monkeypatch.setattr(job, "FOLDER_GONE_S", 0.1)
-    rank = Rank(ALONE, rank=1, size=2, job="job")
+    rank = JobRank(ALONE, rank=1, size=2, job="job")
     with pytest.raises(RemotelyError, match="rank 0 ended before this rank had joined it"):
-        job.follow(rank, tmp_path / "job", Network(), Offer(), PATIENCE_S)
+        job.follow(rank, tmp_path / "job", Network(), OfferedResources(), PATIENCE_S)

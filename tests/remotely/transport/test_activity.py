@@ -10,7 +10,7 @@ import pytest
 
 from remotely.protocol.numbers import MOST
 from remotely.transport import activity
-from remotely.transport.activity import SLOTS, Begun, begun
+from remotely.transport.activity import SLOTS, BegunCalls, begun
 
 
 def route(number: int) -> bytes:
@@ -24,7 +24,7 @@ def page() -> Iterator[mmap.mmap]:
 
 
 def test_the_last_call_of_each_connection_is_listed(page: mmap.mmap) -> None:
-    writer = Begun(page)
+    writer = BegunCalls(page)
     assert begun(page) == ({}, True)
     for call_id in (1, 3, 2):
         writer.note(route(1), call_id)
@@ -36,7 +36,7 @@ def test_the_last_call_of_each_connection_is_listed(page: mmap.mmap) -> None:
 def test_a_new_connection_takes_the_oldest_slot(
     page: mmap.mmap,
 ) -> None:
-    writer = Begun(page)
+    writer = BegunCalls(page)
     for number in range(SLOTS + 1):
         writer.note(route(number), 5)
     table, is_all = begun(page)
@@ -52,7 +52,7 @@ def test_a_new_connection_takes_the_oldest_slot(
 def test_a_route_of_another_size_is_known_but_not_listed(
     page: mmap.mmap,
 ) -> None:
-    writer = Begun(page)
+    writer = BegunCalls(page)
     writer.note(route(1)[:5], 5)
     writer.note(route(1) + b"and more", 6)
     assert begun(page) == ({}, True)
@@ -62,7 +62,7 @@ def test_a_route_of_another_size_is_known_but_not_listed(
 
 def test_a_running_call_is_never_missed_wherever_the_process_is_killed(page: mmap.mmap) -> None:
     """The page is read before each line that writes to it, as if the line had never run."""
-    writer = Begun(page)
+    writer = BegunCalls(page)
     noted: dict[bytes, int] = {}
     looks = 0
 

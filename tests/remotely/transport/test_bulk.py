@@ -11,7 +11,7 @@ import pytest
 from remotely.protocol.address import parse_address
 from remotely.protocol.control import BulkAddress
 from remotely.transport import bulk, certificate
-from remotely.transport.bulk import Connection, Request, ValueGone
+from remotely.transport.bulk import BulkRequest, Connection, ValueGone
 from remotely.transport.certificate import Certificate
 
 OWN = certificate.make()
@@ -21,12 +21,12 @@ NAME = b"n" * 32
 class Server:
     """Serves one connection with `answer`."""
 
-    def __init__(self, answer: Callable[[Connection, Request], None], own: Certificate) -> None:
+    def __init__(self, answer: Callable[[Connection, BulkRequest], None], own: Certificate) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = BulkAddress(
             f"tcp://127.0.0.1:{self._listener.getsockname()[1]}", OWN.fingerprint
         )
-        self.requests: list[Request] = []
+        self.requests: list[BulkRequest] = []
         self._answer = answer
         self._own = own
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -56,7 +56,8 @@ def serve() -> Iterator[Serve]:
     servers: list[Server] = []
 
     def begin(
-        answer: Callable[[Connection, Request], None] = lambda c, r: None, own: Certificate = OWN
+        answer: Callable[[Connection, BulkRequest], None] = lambda c, r: None,
+        own: Certificate = OWN,
     ) -> Server:
         servers.append(Server(answer, own))
         return servers[-1]
@@ -69,7 +70,7 @@ def serve() -> Iterator[Serve]:
 def test_a_stripe_arrives_and_is_confirmed(serve: Serve) -> None:
     came = bytearray(10)
 
-    def take(connection: Connection, request: Request) -> None:
+    def take(connection: Connection, request: BulkRequest) -> None:
         connection.receive_into(memoryview(came)[request.start : request.start + request.nbytes])
         connection.send(bulk.DONE)
 
@@ -81,8 +82,8 @@ def test_a_stripe_arrives_and_is_confirmed(serve: Serve) -> None:
 
     assert bytes(came) == b"abcdefghij"
     assert server.requests == [
-        Request(bulk.PUSH, NAME, 0, 6),
-        Request(bulk.PUSH, NAME, 6, 4, b"onward"),
+        BulkRequest(bulk.PUSH, NAME, 0, 6),
+        BulkRequest(bulk.PUSH, NAME, 6, 4, b"onward"),
     ]
 
 

@@ -26,7 +26,7 @@ from remotely.transport.relay import (
     PROOF_BYTES,
     TICKET_BYTES,
     Home,
-    Relay,
+    RelayServer,
     prove,
 )
 from tests.clusters import free_port
@@ -44,7 +44,9 @@ class Ends:
         self.running = [self.loop, self.guests_loop]  # loops of processes that are not stopped
         self.left: list[None] = []
         self.lost: list[str] = []
-        self.relay = Relay(self.loop, Listening(host="127.0.0.1"), lambda: self.left.append(None))
+        self.relay = RelayServer(
+            self.loop, Listening(host="127.0.0.1"), lambda: self.left.append(None)
+        )
         self.served = socket.socket(socket.AF_UNIX)
         self.served.bind(str(folder / "calls"))
         self.served.listen(2 * MOST_STRANGERS)
@@ -338,7 +340,7 @@ def test_accepting_never_blocks_the_loop(ends: Ends, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(relay_module, "listen_for_bytes", listen)
     ends.home.close()
     ends.relay.close()
-    ends.relay = Relay(ends.loop, Listening(host="127.0.0.1"), print)
+    ends.relay = RelayServer(ends.loop, Listening(host="127.0.0.1"), print)
     ends.home = ends.connect_guest("")
     assert [port.getblocking() for port in ports] == [False, False]
 

@@ -412,11 +412,11 @@ def test_contexts_are_private(world: World) -> None:
 
 def test_an_ipc_socket_is_in_a_private_folder(tmp_path: Path) -> None:
     """libzmq leaves the mode of the file to the umask, so the mode of the folder matters."""
-    from remotely.machine.gpus import Offer
+    from remotely.machine.gpus import OfferedResources
     from remotely.ops.embedded import EmbeddedCluster
 
     cluster = EmbeddedCluster()
-    cluster.start(Offer(cpus=1, gpus=0))
+    cluster.start(OfferedResources(cpus=1, gpus=0))
     try:
         assert os.stat(cluster.folder).st_mode & 0o777 == 0o700
     finally:

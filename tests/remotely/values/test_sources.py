@@ -15,7 +15,7 @@ import pytest
 
 from remotely.errors import RemotelyError
 from remotely.values import sources
-from remotely.values.sources import Finder, Library, Source, batch_of
+from remotely.values.sources import Finder, Library, ModuleSource, batch_of
 
 
 @pytest.fixture(autouse=True)
@@ -41,10 +41,10 @@ def write(folder: Path, files: dict[str, str]) -> None:
         (folder / name).write_text(textwrap.dedent(text))
 
 
-def held(library: Library) -> dict[str, Source]:
+def held(library: Library) -> dict[str, ModuleSource]:
     """Return the sources in all batches, without a limit."""
     packed = (zlib.decompress(batch.content) for batch in library.batches)
-    read = msgspec.msgpack.Decoder(list[Source]).decode
+    read = msgspec.msgpack.Decoder(list[ModuleSource]).decode
     return {source.name: source for content in packed for source in read(content)}
 
 
@@ -53,7 +53,7 @@ def nbytes(library: Library) -> int:
     return sum(len(source.text or b"") for source in held(library).values())
 
 
-def arrived(*given: Source) -> Finder:
+def arrived(*given: ModuleSource) -> Finder:
     """Return the finder of an actor that was sent these sources."""
     finder = Finder()
     finder.offer(given)
@@ -211,7 +211,7 @@ def test_an_actor_passes_on_the_batches_that_it_received() -> None:
     assert actor.batches[: len(first.batches)] == first.batches
 
 
-BOMB = zlib.compress(msgspec.msgpack.encode([Source("m", "m.py", b" " * 10_000)]))
+BOMB = zlib.compress(msgspec.msgpack.encode([ModuleSource("m", "m.py", b" " * 10_000)]))
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", zlib.compress(b"garbage"), BOMB, BOMB[:20]])
@@ -228,10 +228,10 @@ def test_a_malformed_or_huge_batch_is_refused(
 
 def test_a_sent_module_has_the_attributes_of_an_imported_one() -> None:
     arrived(
-        Source("app", "/no/app/__init__.py", b"from .kinds import Kind", ["/no/app"]),
-        Source("app.kinds", "/no/app/kinds.py", b"import threading\nclass Kind: pass\n"),
-        Source("app.parts", path=["/no/app/parts"]),
-        Source("app.parts.one", "/no/app/parts/one.py", b"from .. import kinds\n"),
+        ModuleSource("app", "/no/app/__init__.py", b"from .kinds import Kind", ["/no/app"]),
+        ModuleSource("app.kinds", "/no/app/kinds.py", b"import threading\nclass Kind: pass\n"),
+        ModuleSource("app.parts", path=["/no/app/parts"]),
+        ModuleSource("app.parts.one", "/no/app/parts/one.py", b"from .. import kinds\n"),
     )
     app = importlib.import_module("app")
     one = importlib.import_module("app.parts.one")
@@ -246,7 +246,7 @@ def test_a_sent_module_has_the_attributes_of_an_imported_one() -> None:
 
 
 def test_a_traceback_shows_the_source_lines_of_a_sent_module() -> None:
-    arrived(Source("app", "/no/app.py", b"def fail():\n    raise KeyError('here')\n"))
+    arrived(ModuleSource("app", "/no/app.py", b"def fail():\n    raise KeyError('here')\n"))
     with pytest.raises(KeyError) as raised:
         importlib.import_module("app").fail()
     assert "raise KeyError('here')" in "".join(traceback.format_exception(raised.value))
@@ -254,7 +254,7 @@ def test_a_traceback_shows_the_source_lines_of_a_sent_module() -> None:
 
 def test_a_sent_module_has_precedence_over_a_local_file(here: Path) -> None:
     write(here, {"app.py": "WHICH = 'another'"})
-    arrived(Source("app", str(here / "app.py"), b"WHICH = 'sent'"))
+    arrived(ModuleSource("app", str(here / "app.py"), b"WHICH = 'sent'"))
     assert importlib.import_module("app").WHICH == "sent"
 
 
@@ -276,14 +276,14 @@ def test_a_module_without_usable_compiled_code_is_compiled_without_writing_a_fil
     here: Path, monkeypatch: pytest.MonkeyPatch, compiled: bytes
 ) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    arrived(Source("app", str(here / "app.py"), b"X = 1", compiled=compiled))
+    arrived(ModuleSource("app", str(here / "app.py"), b"X = 1", compiled=compiled))
     assert importlib.import_module("app").X == 1
     assert list(here.iterdir()) == []
 
 
 def test_resources_of_a_sent_package_are_found_if_its_files_exist(here: Path) -> None:
     write(here, {"app/__init__.py": "", "app/data.txt": "data"})
-    arrived(Source("app", str(here / "app" / "__init__.py"), b"", [str(here / "app")]))
+    arrived(ModuleSource("app", str(here / "app" / "__init__.py"), b"", [str(here / "app")]))
     resources = importlib.import_module("importlib.resources")
     assert resources.files("app").joinpath("data.txt").read_text() == "data"
 
@@ -291,10 +291,10 @@ def test_resources_of_a_sent_package_are_found_if_its_files_exist(here: Path) ->
 def test_shipped_files_have_precedence_over_sent_modules(here: Path) -> None:
     write(here, {"lib.py": "WHICH = 'shipped'", "folder/one.py": "WHICH = 'shipped'"})
     finder = arrived(
-        Source("lib", "/no/lib.py", b"WHICH = 'sent'"),
-        Source("folder", path=["/no/folder"]),
-        Source("folder.one", "/no/folder/one.py", b"WHICH = 'sent'"),
-        Source("folder.two", "/no/folder/two.py", b"WHICH = 'sent'"),
+        ModuleSource("lib", "/no/lib.py", b"WHICH = 'sent'"),
+        ModuleSource("folder", path=["/no/folder"]),
+        ModuleSource("folder.one", "/no/folder/one.py", b"WHICH = 'sent'"),
+        ModuleSource("folder.two", "/no/folder/two.py", b"WHICH = 'sent'"),
     )
     finder.shipped_root = here
     which = [importlib.import_module(n).WHICH for n in ("lib", "folder.one", "folder.two")]
@@ -303,24 +303,26 @@ def test_shipped_files_have_precedence_over_sent_modules(here: Path) -> None:
 
 def test_importing_a_module_that_is_sent_by_value_raises(here: Path) -> None:
     write(here, {"test_app.py": ""})
-    arrived(Source("test_app", by_value=True))
+    arrived(ModuleSource("test_app", by_value=True))
     with pytest.raises(ImportError, match="test_app is sent to actors by value"):
         importlib.import_module("test_app")
 
 
 def test_an_imported_module_is_not_replaced_by_a_later_source() -> None:
-    finder = arrived(Source("app", "/no/app.py", b"X = 1"))
-    assert finder.offer([Source("app", "/no/app.py", b"X = 2")]) == []
+    finder = arrived(ModuleSource("app", "/no/app.py", b"X = 1"))
+    assert finder.offer([ModuleSource("app", "/no/app.py", b"X = 2")]) == []
     assert importlib.import_module("app").X == 2
-    assert finder.offer([Source("app", "/no/app.py", b"X = 2")]) == []
-    assert finder.offer([Source("app", "/no/app.py", b"X = 3")]) == ["app"]
+    assert finder.offer([ModuleSource("app", "/no/app.py", b"X = 2")]) == []
+    assert finder.offer([ModuleSource("app", "/no/app.py", b"X = 3")]) == ["app"]
     assert importlib.reload(sys.modules["app"]).X == 2
 
 
 def test_a_module_that_makes_calls_when_it_is_imported_is_named() -> None:
     text = b"from remotely.values import sources as f\nWHO = f.importing()\nimport inner\n"
     inner = b"from remotely.values import sources as f\nf.refuse_while_importing('sings')\n"
-    arrived(Source("outer", "/no/outer.py", text), Source("inner", "/no/inner.py", inner))
+    arrived(
+        ModuleSource("outer", "/no/outer.py", text), ModuleSource("inner", "/no/inner.py", inner)
+    )
     with pytest.raises(RemotelyError, match="the module outer sings when it is imported"):
         importlib.import_module("outer")
     assert sources.importing() == ""

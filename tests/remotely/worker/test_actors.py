@@ -17,7 +17,7 @@ from remotely.machine import memory_file, this_machine
 from remotely.protocol import control
 from remotely.protocol.listening import Listening
 from remotely.transport.loop import Loop
-from remotely.worker.actors import Actors
+from remotely.worker.actors import WorkerActors
 from remotely.worker.spawner import WorkerInfo
 
 OLD, NEW = b"old".ljust(40), b"new".ljust(40)
@@ -53,7 +53,7 @@ class Played:
         self.sent: list[msgspec.Struct] = []
         self.loop = Loop()
         info = WorkerInfo("w", folder, "", b"", Listening(), [], "host", "machine", True)
-        self.actors = Actors(self.loop, info, self.sent.append, lambda: None, None)
+        self.actors = WorkerActors(self.loop, info, self.sent.append, lambda: None, None)
         self.ends = NoZygote.ends
 
     def spawn(self, actor: str, life: int = 0) -> None:

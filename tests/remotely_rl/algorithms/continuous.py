@@ -6,10 +6,10 @@ from gymnasium import spaces
 from torch import Tensor
 
 from remotely_rl.environments.action_spaces import of
-from remotely_rl.environments.observations import Leaf
+from remotely_rl.environments.observations import ObservationLeaf
 from remotely_rl.runs.replaying import Steps
 
-VECTOR = Leaf((3,), np.dtype(np.float32))
+VECTOR = ObservationLeaf((3,), np.dtype(np.float32))
 BOX = of(spaces.Box(-1, 1, (2,), np.float32))
 
 

@@ -14,7 +14,7 @@ from remotely_rl import dqn, networks
 from remotely_rl.agents import load
 from remotely_rl.algorithms.dqn import QActor, QLearner
 from remotely_rl.environments.action_spaces import Discrete, MultiDiscrete
-from remotely_rl.environments.observations import Leaf
+from remotely_rl.environments.observations import ObservationLeaf
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs import replaying
 from remotely_rl.runs.replaying import Steps
@@ -42,7 +42,7 @@ CONFIG = dqn.Config(
     target=0.95,
     total_steps=20_000,
 )
-SPEC = Leaf((2,), np.dtype("float32"))
+SPEC = ObservationLeaf((2,), np.dtype("float32"))
 FAMILY: dict[str, dict[str, Any]] = {
     "plain": {"double": False, "dueling": False},
     "prioritized": {"prioritized_alpha": 0.5},

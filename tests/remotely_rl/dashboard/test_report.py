@@ -84,9 +84,9 @@ def test_ticks_are_round_numbers(low: float, high: float, expected: list[float])
 
 
 def test_a_chart_draws_what_is_there_from_edge_to_edge() -> None:
-    line = chart.Line([0, 1, 2, None, 4], [0, None, 5, 6, 10])
+    line = chart.ChartLine([0, 1, 2, None, 4], [0, None, 5, 6, 10])
     drawn = chart.chart([line], "a & b", 560, 240)
     assert "<title>a &amp; b</title>" in drawn
     assert "M56.0 216.0L303.0 112.0L550.0 8.0" in drawn
-    assert chart.chart([chart.Line([1], [None])], "empty") == ""
-    assert "<path" in chart.chart([chart.Line([1, 2], [3, 3])], "flat")
+    assert chart.chart([chart.ChartLine([1], [None])], "empty") == ""
+    assert "<path" in chart.chart([chart.ChartLine([1, 2], [3, 3])], "flat")

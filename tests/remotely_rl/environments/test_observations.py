@@ -9,7 +9,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
 from remotely_rl import environments, trees
-from remotely_rl.environments.observations import Leaf, Observations
+from remotely_rl.environments.observations import ObservationLeaf, Observations
 from remotely_rl.errors import TrainingError
 from tests.remotely_rl import toys
 from tests.remotely_rl.toys import play
@@ -17,7 +17,7 @@ from tests.remotely_rl.toys import play
 
 def test_images_are_channels_first_bytes() -> None:
     envs = environments.make(toys.Picture, 2)
-    assert envs.spec == Leaf((3, 8, 9), np.dtype(np.uint8))
+    assert envs.spec == ObservationLeaf((3, 8, 9), np.dtype(np.uint8))
     envs.reset(1)
     (row,) = play(envs, 1)
     assert row.obs.shape == (2, 3, 8, 9)
@@ -41,7 +41,7 @@ def test_the_smaller_of_the_first_and_last_axis_is_the_channels(
     space: tuple[int, int, int], shape: tuple[int, int, int], dtype: type[np.generic]
 ) -> None:
     envs = environments.make(lambda: toys.Blank(gymnasium.spaces.Box(0, 1, space, dtype)), 2)
-    assert envs.spec == Leaf(shape, np.dtype(dtype))
+    assert envs.spec == ObservationLeaf(shape, np.dtype(dtype))
     assert envs.reset(1).shape == (2, *shape)
     assert play(envs, 1)[0].obs.dtype == dtype
 
@@ -49,20 +49,23 @@ def test_the_smaller_of_the_first_and_last_axis_is_the_channels(
 INT8, INT64, FLOAT = np.dtype(np.int8), np.dtype(np.int64), np.dtype(np.float32)
 
 SPACES: list[tuple[gymnasium.Space[Any], Any]] = [
-    (spaces.Box(-1, 1, (3,), np.float64), Leaf((3,), FLOAT)),
-    (spaces.Box(-9, 9, (2, 2), np.int16), Leaf((2, 2), FLOAT)),
-    (spaces.Box(0, 255, (), np.uint8), Leaf((1,), np.dtype(np.uint8))),
-    (spaces.Dict(x=spaces.Box(-1, 1, ())), {"x": Leaf((1,), FLOAT)}),
-    (spaces.Discrete(5, start=2), Leaf((), INT64, (5,), (2,))),
-    (spaces.MultiDiscrete([3, 4]), Leaf((2,), INT64, (3, 4), (0, 0))),
-    (spaces.MultiBinary([2, 3]), Leaf((2, 3), INT8)),
+    (spaces.Box(-1, 1, (3,), np.float64), ObservationLeaf((3,), FLOAT)),
+    (spaces.Box(-9, 9, (2, 2), np.int16), ObservationLeaf((2, 2), FLOAT)),
+    (spaces.Box(0, 255, (), np.uint8), ObservationLeaf((1,), np.dtype(np.uint8))),
+    (spaces.Dict(x=spaces.Box(-1, 1, ())), {"x": ObservationLeaf((1,), FLOAT)}),
+    (spaces.Discrete(5, start=2), ObservationLeaf((), INT64, (5,), (2,))),
+    (spaces.MultiDiscrete([3, 4]), ObservationLeaf((2,), INT64, (3, 4), (0, 0))),
+    (spaces.MultiBinary([2, 3]), ObservationLeaf((2, 3), INT8)),
     (
         spaces.Dict({"image": spaces.Box(0, 255, (8, 9, 3), np.uint8), "goal": spaces.Discrete(4)}),
-        {"image": Leaf((3, 8, 9), np.dtype(np.uint8)), "goal": Leaf((), INT64, (4,), (0,))},
+        {
+            "image": ObservationLeaf((3, 8, 9), np.dtype(np.uint8)),
+            "goal": ObservationLeaf((), INT64, (4,), (0,)),
+        },
     ),
     (
         spaces.Tuple([spaces.Discrete(2), spaces.Dict(x=spaces.Box(0, 1, (1,)))]),
-        (Leaf((), INT64, (2,), (0,)), {"x": Leaf((1,), FLOAT)}),
+        (ObservationLeaf((), INT64, (2,), (0,)), {"x": ObservationLeaf((1,), FLOAT)}),
     ),
 ]
 

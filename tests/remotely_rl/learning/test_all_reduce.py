@@ -16,7 +16,7 @@ from torch import Tensor, distributed, nn
 from remotely_rl import a2c, dqn, networks, ppo, rainbow
 from remotely_rl.algorithms.dqn import QLearner
 from remotely_rl.environments.action_spaces import Discrete
-from remotely_rl.environments.observations import Leaf
+from remotely_rl.environments.observations import ObservationLeaf
 from remotely_rl.errors import LearnerLost, TrainingError
 from remotely_rl.experience.trajectory import Trajectory, stack
 from remotely_rl.learning import all_reduce
@@ -289,7 +289,9 @@ def test_several_learners_with_a_replay_match_one_with_all_their_draws(
     def learnt(others: AllReduce | None, batches: list[Steps]) -> Tensor:
         with MODEL_LOCK:
             torch.manual_seed(0)
-            model = config.make_model(Model, Leaf((2,), np.dtype("float32")), Discrete(3)).double()
+            model = config.make_model(
+                Model, ObservationLeaf((2,), np.dtype("float32")), Discrete(3)
+            ).double()
         learner = QLearner(config, model, Discrete(3))
         learner.others = others
         for number, steps in enumerate(batches):

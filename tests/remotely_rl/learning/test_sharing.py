@@ -51,7 +51,7 @@ def statistics(mean: float, count: float = 50.0) -> networks.State:
 
 def pushed(client: int, version: int, obs: float) -> PushResult:
     """A push with four equal rows of observations."""
-    report = sharing.Report(np.full((4, 2), obs, np.float32), 4, [], {}, {})
+    report = sharing.WorkReport(np.full((4, 2), obs, np.float32), 4, [], {}, {})
     return PushResult(client, Reply(Accepted.COUNTED, version, 0), report)
 
 
@@ -120,7 +120,7 @@ def test_a_workers_report_covers_the_time_since_the_last_one() -> None:
     assert report.steps > 0
     assert report.seconds.keys() >= {"environment", "inference", "learning"}
     assert report.metrics.keys() == {"train/policy_loss", "train/value_loss", "train/entropy"}
-    assert work.report() == sharing.Report(None, 0, [], {}, {})
+    assert work.report() == sharing.WorkReport(None, 0, [], {}, {})
 
 
 def test_the_entropy_coefficient_follows_the_broadcast_progress(
@@ -232,7 +232,7 @@ def test_the_shared_value_scale_counts_the_targets_of_all_workers() -> None:
     ones = torch.ones_like(learner.flat.vector)
     for client, values in enumerate(([1.0, 3.0], [5.0, 7.0])):
         reply = learner.rule.push(client, ones, learner.rule.version)
-        report = sharing.Report(None, 2, [], {}, {}, np.array(values, np.float32))
+        report = sharing.WorkReport(None, 2, [], {}, {}, np.array(values, np.float32))
         learner.record(PushResult(client, reply, report))
     # Of 1, 3, 5 and 7: (9 + 1 + 1 + 9) / 4.
     assert learner.broadcast(0, 0.0).scale == pytest.approx((4.0, 5.0, 4.0))

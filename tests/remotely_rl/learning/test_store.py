@@ -19,9 +19,9 @@ from remotely_rl.learning import store as stores
 from remotely_rl.learning.learner import Learner
 from remotely_rl.learning.store import (
     Accumulated,
-    Layout,
+    ParameterStore,
     Statistics,
-    Store,
+    StoreLayout,
     StoreOptimizer,
     in_turn,
 )
@@ -36,21 +36,21 @@ KINDS: dict[str, stores.MakeOptimizer] = {
 
 
 @pytest.fixture
-def opened() -> Iterator[list[Store]]:
+def opened() -> Iterator[list[ParameterStore]]:
     """Stores to close."""
-    made: list[Store] = []
+    made: list[ParameterStore] = []
     yield made
     for store in made:
         store.close()
 
 
-def new(opened: list[Store], parameters: int, moments: int = 2) -> Store:
-    opened.append(Store(Layout.of([parameters], moments, counters=4)))
+def new(opened: list[ParameterStore], parameters: int, moments: int = 2) -> ParameterStore:
+    opened.append(ParameterStore(StoreLayout.of([parameters], moments, counters=4)))
     return opened[-1]
 
 
-def again(opened: list[Store], store: Store) -> Store:
-    opened.append(Store.opened(store.address))
+def again(opened: list[ParameterStore], store: ParameterStore) -> ParameterStore:
+    opened.append(ParameterStore.opened(store.address))
     return opened[-1]
 
 
@@ -59,7 +59,7 @@ def again(opened: list[Store], store: Store) -> Store:
 
 def test_chunks_cover_all_parameters_and_slots_do_not_overlap() -> None:
     # floor(100 / 3) + 1 = 34 each.  Cuts 4 and 38 into the second parameter become 0 and 32.
-    layout = Layout.of([30, 70], 2, counters=4)
+    layout = StoreLayout.of([30, 70], 2, counters=4)
     assert layout.slices == [slice(0, 30), slice(30, 62), slice(62, 100)]
     assert [layout.length(chunk) for chunk in range(3)] == [90, 96, 114]
     # 7 words of counters and indices; then two slots each of 360, 384 and 456 bytes.
@@ -68,7 +68,7 @@ def test_chunks_cover_all_parameters_and_slots_do_not_overlap() -> None:
     assert layout.nbytes == 2456
 
 
-def test_fewer_parameters_than_chunks_leave_chunks_empty(opened: list[Store]) -> None:
+def test_fewer_parameters_than_chunks_leave_chunks_empty(opened: list[ParameterStore]) -> None:
     store = new(opened, 1)
     assert sorted(store.layout.length(chunk) for chunk in range(3)) == [0, 0, 3]
     store.write_all(torch.ones(3, 1))
@@ -91,7 +91,7 @@ def test_a_locked_chunk_is_retried_after_the_others() -> None:
     assert tries.count(1) == tries.count(2) == 1
 
 
-def test_exclusive_locks_exclude_others_and_readers_share(opened: list[Store]) -> None:
+def test_exclusive_locks_exclude_others_and_readers_share(opened: list[ParameterStore]) -> None:
     one = new(opened, 9)
     other = again(opened, one)
     assert one.try_lock(0)
@@ -111,10 +111,12 @@ def vector_of(model: nn.Module) -> Tensor:
     return torch.cat([part.detach().flatten() for part in model.parameters()])
 
 
-def filled(opened: list[Store], model: nn.Module, moments: int) -> Store:
+def filled(opened: list[ParameterStore], model: nn.Module, moments: int) -> ParameterStore:
     """A store before the first step of a model."""
     vector = vector_of(model)
-    store = Store(Layout.of([part.numel() for part in model.parameters()], moments, counters=4))
+    store = ParameterStore(
+        StoreLayout.of([part.numel() for part in model.parameters()], moments, counters=4)
+    )
     opened.append(store)
     store.write_all(torch.cat([vector[None], torch.zeros(moments, len(vector))]))
     return store
@@ -128,7 +130,7 @@ def loss_of(model: nn.Module, seed: int) -> Any:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_learner_on_a_store_matches_the_plain_optimizer_bit_for_bit(
-    kind: str, opened: list[Store]
+    kind: str, opened: list[ParameterStore]
 ) -> None:
     plain, shared = toys.network(), toys.network()
     store = filled(opened, shared, moments=1 if kind == "RMSProp" else 2)
@@ -149,7 +151,7 @@ def test_one_learner_on_a_store_matches_the_plain_optimizer_bit_for_bit(
 
 
 @pytest.mark.parametrize("every", [2, 3, 4])
-def test_pushing_every_k_steps_matches_plain_adam(every: int, opened: list[Store]) -> None:
+def test_pushing_every_k_steps_matches_plain_adam(every: int, opened: list[ParameterStore]) -> None:
     plain, shared = toys.network().double(), toys.network()
     store = filled(opened, shared, 2)
     optimizers: list[Any] = [
@@ -187,7 +189,7 @@ def test_accumulated_adam_steps_match_hand_worked_numbers(k: int) -> None:
     assert found == pytest.approx([0.8076033663, 0.236, 0.00524775100], abs=1e-9)
 
 
-def test_the_steps_of_two_learners_add_up(opened: list[Store]) -> None:
+def test_the_steps_of_two_learners_add_up(opened: list[ParameterStore]) -> None:
     # RMSProp with decay 0 moves by lr each time.
     store = new(opened, 6, moments=1)
     models = [nn.Linear(5, 1) for _ in range(2)]
@@ -207,11 +209,11 @@ def test_the_steps_of_two_learners_add_up(opened: list[Store]) -> None:
     assert vector_of(models[1]).tolist() == pytest.approx([-0.3] * 6)
 
 
-def test_learners_share_statistics_and_value_scale(opened: list[Store]) -> None:
+def test_learners_share_statistics_and_value_scale(opened: list[ParameterStore]) -> None:
     config = a2c.Config(env=toys.Guess, device="cpu", reward_clip=0.0)
     alone, *both = [Learner(config, toys.network(), Discrete(2)) for _ in range(3)]
     counted = Statistics.of(alone)
-    opened.append(Store(Layout.of([len(counted)], 0, chunks=1)))
+    opened.append(ParameterStore(StoreLayout.of([len(counted)], 0, chunks=1)))
     opened[0].write_all(counted[None])
     for learner, store in zip(both, (opened[0], again(opened, opened[0])), strict=True):
         learner.statistics = Statistics(store)
@@ -231,7 +233,7 @@ def test_learners_share_statistics_and_value_scale(opened: list[Store]) -> None:
 
 def push_constants(address: stores.Address, number: int, pushes: int) -> None:
     """Write constant vectors repeatedly; count pushes and torn chunks."""
-    store = Store.opened(address)
+    store = ParameterStore.opened(address)
     done = 0
     while done < pushes or not pushes:
         for chunk in store.each():
@@ -258,7 +260,7 @@ class Pusher:
 @pytest.mark.parametrize(
     "pushes", [100, pytest.param(50_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
 )
-def test_concurrent_pushes_never_tear_a_chunk(pushes: int, opened: list[Store]) -> None:
+def test_concurrent_pushes_never_tear_a_chunk(pushes: int, opened: list[ParameterStore]) -> None:
     store = new(opened, 3_000, moments=1)
     pushers = [Pusher(), Pusher()]
     calls = [
@@ -278,7 +280,9 @@ def test_concurrent_pushes_never_tear_a_chunk(pushes: int, opened: list[Store]) 
 
 @pytest.mark.usefixtures("own_cluster")
 @pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.chaos)])
-def test_a_learner_killed_under_a_lock_blocks_no_other(kills: int, opened: list[Store]) -> None:
+def test_a_learner_killed_under_a_lock_blocks_no_other(
+    kills: int, opened: list[ParameterStore]
+) -> None:
     store = new(opened, 3_000, moments=1)
     survivor = Pusher()
     pushing = remotely.submit(survivor.push, store.address, 0, 0)
@@ -305,7 +309,7 @@ def test_a_learner_killed_under_a_lock_blocks_no_other(kills: int, opened: list[
         assert bool((seen == seen[0, 0]).all())
 
 
-def test_a_waiting_thread_gets_the_chunk_when_it_is_unlocked(opened: list[Store]) -> None:
+def test_a_waiting_thread_gets_the_chunk_when_it_is_unlocked(opened: list[ParameterStore]) -> None:
     one = new(opened, 30)
     other = again(opened, one)
     assert one.try_lock(1)

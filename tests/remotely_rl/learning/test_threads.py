@@ -85,7 +85,7 @@ class Learning:
 
     def __init__(self, most: int = 2) -> None:
         self.messages: list[str] = []
-        self.threads = threads.Threads(most, lambda topic, text: self.messages.append(text))
+        self.threads = threads.LearnerThreads(most, lambda topic, text: self.messages.append(text))
 
     def run(self, for_s: float, update_s: dict[int, float], waiting: float) -> list[int]:
         """Learn for this time; return the number of threads of each update."""

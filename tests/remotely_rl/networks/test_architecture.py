@@ -9,7 +9,7 @@ from torch import nn
 
 from remotely_rl import algorithms, networks, ppo, sac, trees
 from remotely_rl.environments.action_spaces import Composite, Continuous, Discrete
-from remotely_rl.environments.observations import Leaf
+from remotely_rl.environments.observations import ObservationLeaf
 from remotely_rl.errors import TrainingError
 from remotely_rl.functions.distributions import gaussian_parameters
 from remotely_rl.networks import Architecture
@@ -17,7 +17,7 @@ from remotely_rl.networks.architecture import NETWORKS
 from remotely_rl.networks.cnn import CNNS
 
 BYTES, FLOATS = np.dtype(np.uint8), np.dtype(np.float32)
-VECTOR, IMAGE = Leaf((4,), FLOATS), Leaf((3, 40, 40), BYTES)
+VECTOR, IMAGE = ObservationLeaf((4,), FLOATS), ObservationLeaf((3, 40, 40), BYTES)
 NESTED = {"eye": IMAGE, "speed": VECTOR}
 BOX = Continuous((-1.0, -1.0), (1.0, 1.0), (2,))
 
@@ -84,7 +84,11 @@ def test_every_cnn_is_a_choice_of_network() -> None:
     ("spec", "network", "said"),
     [
         (VECTOR, "resnet", "network=resnet is for images, and the observations have none"),
-        (Leaf((3, 20, 40), BYTES), "nature", "sides of at least 36, and these have 20x40"),
+        (
+            ObservationLeaf((3, 20, 40), BYTES),
+            "nature",
+            "sides of at least 36, and these have 20x40",
+        ),
     ],
 )
 @pytest.mark.parametrize("name", ["ppo", "dqn", "sac"])

@@ -6,14 +6,14 @@ import torch
 from torch import nn
 
 from remotely_rl import networks
-from remotely_rl.environments.observations import Leaf
+from remotely_rl.environments.observations import ObservationLeaf
 
 BYTES = np.dtype(np.uint8)
 
 
 @pytest.mark.parametrize("shape", [(4, 42, 42), (1, 20, 31)])
 def test_the_resnet_takes_images_of_any_size(shape: tuple[int, ...]) -> None:
-    model = networks.build(networks.ResNet, Leaf(shape, BYTES), 6)
+    model = networks.build(networks.ResNet, ObservationLeaf(shape, BYTES), 6)
     policy, value = model(torch.zeros(3, *shape, dtype=torch.uint8))
     assert (policy.shape, value.shape) == ((3, 6), (3,))
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from remotely_rl import networks, trees
-from remotely_rl.environments.observations import Leaf
+from remotely_rl.environments.observations import ObservationLeaf
 from remotely_rl.errors import TrainingError
 from remotely_rl.functions.distributions import ILLEGAL
 
@@ -30,7 +30,7 @@ BYTES, FLOATS = np.dtype(np.uint8), np.dtype(np.float32)
 def test_the_default_network_fits_the_observations(
     shape: tuple[int, ...], dtype: np.dtype[Any], kind: type[nn.Module]
 ) -> None:
-    model = networks.build(None, Leaf(shape, dtype), 6)
+    model = networks.build(None, ObservationLeaf(shape, dtype), 6)
     assert type(model) is kind
     policy, value = model(torch.from_numpy(np.zeros((5, *shape), dtype)))
     assert policy.shape == (5, 6)
@@ -39,7 +39,7 @@ def test_the_default_network_fits_the_observations(
 
 def test_a_module_instance_is_copied() -> None:
     mine = networks.MLP((4,), 2)
-    assert networks.build(mine, Leaf((4,), FLOATS), 2) is not mine
+    assert networks.build(mine, ObservationLeaf((4,), FLOATS), 2) is not mine
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_a_module_instance_is_copied() -> None:
 def test_lstm_adds_an_lstm_before_the_heads(
     shape: tuple[int, ...], dtype: np.dtype[Any], kind: type[nn.Module], width: int
 ) -> None:
-    model = networks.build(None, Leaf(shape, dtype), 6, networks.Architecture(lstm=8))
+    model = networks.build(None, ObservationLeaf(shape, dtype), 6, networks.Architecture(lstm=8))
     assert type(model) is kind
     assert networks.is_recurrent(model)
     obs = torch.from_numpy(np.zeros((2, 3, *shape), dtype))
@@ -138,30 +138,30 @@ def test_a_model_that_does_not_fit_is_refused_with_expected_and_actual_shapes(
     model: Any, said: str
 ) -> None:
     with pytest.raises(TrainingError, match=said):
-        networks.build(model, Leaf((4,), FLOATS), 3)
+        networks.build(model, ObservationLeaf((4,), FLOATS), 3)
 
 
 @pytest.mark.parametrize("own", [networks.MLP, networks.MLP((4,), 3)], ids=["class", "instance"])
 def test_lstm_with_your_own_model_is_refused(own: networks.ModelSource) -> None:
     with pytest.raises(TrainingError, match=r"a model of your own has its own .* lstm at 0"):
-        networks.build(own, Leaf((4,), FLOATS), 3, networks.Architecture(lstm=64))
+        networks.build(own, ObservationLeaf((4,), FLOATS), 3, networks.Architecture(lstm=64))
 
 
-def leaf(*shape: int, dtype: np.dtype[Any] = FLOATS) -> Leaf:
-    return Leaf(shape, dtype)
+def leaf(*shape: int, dtype: np.dtype[Any] = FLOATS) -> ObservationLeaf:
+    return ObservationLeaf(shape, dtype)
 
 
 NESTED = {
     "camera": {"image": leaf(3, 24, 30, dtype=BYTES)},
-    "mode": Leaf((), np.dtype(np.int64), (4,), (2,)),
-    "parts": (leaf(2), Leaf((2,), np.dtype(np.int64), (3, 5), (0, -1))),
+    "mode": ObservationLeaf((), np.dtype(np.int64), (4,), (2,)),
+    "parts": (leaf(2), ObservationLeaf((2,), np.dtype(np.int64), (3, 5), (0, -1))),
 }
 
 
 def observed(spec: Any, rows: int) -> Any:
     """Random observations within a spec."""
 
-    def of(one: Leaf) -> Tensor:
+    def of(one: ObservationLeaf) -> Tensor:
         if not one.counts:
             return torch.randint(200, (rows, *one.shape)).to(getattr(torch, one.dtype.name))
         low, high = torch.tensor(one.starts), torch.tensor(one.counts)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from remotely_rl import networks
-from remotely_rl.environments.observations import Leaf
+from remotely_rl.environments.observations import ObservationLeaf
 from tests.remotely_rl import toys
 
 
@@ -84,7 +84,7 @@ def test_every_normalizer_counts_one_row_in_seven() -> None:
 
 
 def test_an_image_without_a_channel_axis_has_the_floor_of_an_image() -> None:
-    encoder = networks.encoder_of(Leaf((24, 24), np.dtype(np.float32)))
+    encoder = networks.encoder_of(ObservationLeaf((24, 24), np.dtype(np.float32)))
     seen = torch.rand(50, 24, 24)
     seen[:, 0, 0] = 0.0  # hardly varies
     networks.update_normalizers(encoder, seen, every=1)

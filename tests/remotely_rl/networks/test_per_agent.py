@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from remotely_rl import networks
-from remotely_rl.environments.observations import Leaf
+from remotely_rl.environments.observations import ObservationLeaf
 from remotely_rl.networks import PerAgent, build
 from remotely_rl.networks.architecture import Architecture
 
-VECTOR = Leaf((2,), np.dtype(np.float32))
-SPEC = {"observation": VECTOR, "agent_index": Leaf((), np.dtype(np.int64), (3,), (0,))}
+VECTOR = ObservationLeaf((2,), np.dtype(np.float32))
+SPEC = {"observation": VECTOR, "agent_index": ObservationLeaf((), np.dtype(np.int64), (3,), (0,))}
 ROWS = torch.tensor([2, 0, 1, 0])
 
 
@@ -74,7 +74,7 @@ def test_all_models_have_the_same_observation_statistics() -> None:
 
 
 def test_masks_apply_to_per_agent_models() -> None:
-    mask = Leaf((4,), np.dtype(np.bool_))
+    mask = ObservationLeaf((4,), np.dtype(np.bool_))
     model = built(spec={"observation": SPEC, "action_mask": mask})
     legal = torch.tensor([[True, False, True, True]] * 4)
     obs = {"observation": {"observation": observed(4), "agent_index": ROWS}, "action_mask": legal}

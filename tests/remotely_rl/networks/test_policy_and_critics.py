@@ -5,11 +5,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from remotely_rl.environments.observations import Leaf, Observations
+from remotely_rl.environments.observations import ObservationLeaf, Observations
 from remotely_rl.networks import Architecture, Critics, PolicyNetwork, frozen
 from remotely_rl.networks.policy_and_critics import StackedLinear
 
-VECTOR = Leaf((3,), np.dtype(np.float32))
+VECTOR = ObservationLeaf((3,), np.dtype(np.float32))
 CASE = gymnasium.spaces.Dict(
     {
         "image": gymnasium.spaces.Box(0, 255, (24, 24, 1), np.uint8),

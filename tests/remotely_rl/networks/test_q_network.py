@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from remotely_rl import networks
-from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION, Leaf
+from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION, ObservationLeaf
 from remotely_rl.errors import TrainingError
 from remotely_rl.functions.distributions import ILLEGAL
 from remotely_rl.networks import build_q_network
 from remotely_rl.networks.q_network import NoisyLinear
 
-VECTOR = Leaf((3,), np.dtype("float32"))
-MASKED = {OBSERVATION: VECTOR, ACTION_MASK: Leaf((4,), np.dtype("bool"))}
+VECTOR = ObservationLeaf((3,), np.dtype("float32"))
+MASKED = {OBSERVATION: VECTOR, ACTION_MASK: ObservationLeaf((4,), np.dtype("bool"))}
 OBS = torch.zeros(2, 3)
 
 
@@ -104,7 +104,7 @@ def test_illegal_actions_are_never_the_best(atoms: int, quantiles: int, is_dueli
 def test_the_dueling_mean_of_distributions_is_over_legal_actions() -> None:
     # With one legal action, its logits are the state value's, whatever its advantage.
     policy = torch.tensor([1.0, 2, 3, 7, 7, 9, 5, 5, 5])
-    spec = {OBSERVATION: VECTOR, ACTION_MASK: Leaf((2,), np.dtype("bool"))}
+    spec = {OBSERVATION: VECTOR, ACTION_MASK: ObservationLeaf((2,), np.dtype("bool"))}
     fixed = Fixed(policy, torch.tensor(0.0))
     model = build_q_network(fixed, spec, 2, is_dueling=True, atoms=3, bound=1.0)
 

@@ -24,7 +24,7 @@ from remotely_rl.acting.player import play
 from remotely_rl.algorithms import dqn
 from remotely_rl.algorithms.ppo import update as ppo_update
 from remotely_rl.environments.action_spaces import Discrete
-from remotely_rl.environments.observations import Leaf
+from remotely_rl.environments.observations import ObservationLeaf
 from remotely_rl.errors import LearnerLost
 from remotely_rl.experience.trajectory import Trajectory, stack
 from remotely_rl.learning.learner import Learner
@@ -276,7 +276,7 @@ def test_in_a_replay_each_environment_has_its_own_column_and_epsilon() -> None:
         batch_size=1,
         device="cpu",
     )
-    model = config.make_model(None, Leaf((1,), np.dtype(np.float32)), Discrete(2))
+    model = config.make_model(None, ObservationLeaf((1,), np.dtype(np.float32)), Discrete(2))
     made = CentralActor(dqn.QActor, config, model, SEEDS, 2, 1, Crashes(lambda text: None))
     try:
         made.actors[0].env_steps = 10
@@ -311,7 +311,7 @@ def test_with_lives_the_row_after_a_dead_host_starts_a_game_and_is_invalid(
     config = dataclasses.replace(
         CONFIG, env="ALE/Breakout-v5", actors=2, life_loss_is_terminal=True, random_start=0
     )
-    model = networks.default_network(Leaf((4, 42, 42), np.dtype(np.uint8)), 4)
+    model = networks.default_network(ObservationLeaf((4, 42, 42), np.dtype(np.uint8)), 4)
     made = CentralActor(Actor, config, model, SEEDS[:2], 1, 1, Crashes(lambda text: None))
     try:
         rounds(made, 1)
@@ -340,7 +340,7 @@ def test_an_id_registered_only_in_this_process_is_known_to_the_actors() -> None:
 def test_noisy_networks_are_perturbed_for_each_actor_as_in_local_sampling() -> None:
     config = dqn.Config(env="CartPole-v1", actors=4, envs_per_actor=2, noisy=True, device="cpu")
     object.__setattr__(config, "learn_from", 0)
-    model = config.make_model(None, Leaf((4,), np.dtype(np.float32)), Discrete(2))
+    model = config.make_model(None, ObservationLeaf((4,), np.dtype(np.float32)), Discrete(2))
     made = CentralActor(dqn.QActor, config, model, SEEDS, 2, 1, Crashes(lambda text: None))
     try:
         made.actors[0].env_steps = 10

@@ -16,7 +16,7 @@ from remotely_rl import Hook, a2c
 from remotely_rl.acting.evaluation import Evaluation
 from remotely_rl.config import Common
 from remotely_rl.runs import evaluating, metrics, run_folder
-from remotely_rl.runs.evaluating import Evaluations, Measured, columns_of
+from remotely_rl.runs.evaluating import Evaluations, MeasuredPolicy, columns_of
 from tests.clusters import wait_until
 from tests.remotely_rl import toys
 from tests.remotely_rl.runs.sessions import TRAINED
@@ -68,8 +68,8 @@ def evaluations(said: list[str] | None = None, saved: Any = None, **changes: Any
     return Evaluations(config, say, lambda env_steps: env_steps, saved or {})
 
 
-def ended(made: Evaluations) -> Measured:
-    found: list[Measured] = []
+def ended(made: Evaluations) -> MeasuredPolicy:
+    found: list[MeasuredPolicy] = []
 
     def is_there() -> bool:
         if (measured := made.look(0.1)) is not None:

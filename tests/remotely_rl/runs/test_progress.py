@@ -18,7 +18,7 @@ from remotely_rl.config import Common
 from remotely_rl.environments import Episode
 from remotely_rl.runs import progress
 from remotely_rl.runs.metrics import Row, Tally
-from remotely_rl.runs.progress import Progress
+from remotely_rl.runs.progress import RunProgress
 from tests.remotely_rl import space_toys, toys
 
 NO_LIMITS = Common()
@@ -121,7 +121,7 @@ def test_the_line_ends_with_the_time_left() -> None:
 
 def test_without_a_terminal_each_row_is_a_line() -> None:
     out = io.StringIO()
-    shown = Progress("a run", NO_LIMITS, out)
+    shown = RunProgress("a run", NO_LIMITS, out)
     shown.say("hello [bold]")  # markup is not interpreted
     shown.show(row(4.0))
     shown.show(row(8.0))
@@ -141,7 +141,7 @@ def test_on_a_terminal_a_live_table_remains_at_the_end(
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
     out = Terminal()
-    shown = Progress("a run", Common(minutes=1), out)
+    shown = RunProgress("a run", Common(minutes=1), out)
     shown.show(row())
     shown.say("an actor died")
     shown.close()
@@ -321,7 +321,7 @@ def displayed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_a_notebook_shows_one_updated_table_and_plain_lines(
     displayed: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shown = Progress("a2c on Pong", NO_LIMITS)
+    shown = RunProgress("a2c on Pong", NO_LIMITS)
     shown.say("a line")
     shown.show(row())
     shown.show(row(8.0))

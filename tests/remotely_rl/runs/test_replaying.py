@@ -16,7 +16,7 @@ from remotely_rl import dqn, networks
 from remotely_rl.acting.actor import Rollout
 from remotely_rl.algorithms.dqn import QActor, QLearner
 from remotely_rl.environments.action_spaces import Discrete
-from remotely_rl.environments.observations import Leaf
+from remotely_rl.environments.observations import ObservationLeaf
 from remotely_rl.experience.replay import Replay
 from remotely_rl.runs import replaying
 from remotely_rl.runs.replaying import RunReplay
@@ -43,7 +43,7 @@ Make = Callable[..., RunReplay]
 
 
 def model() -> networks.QNetwork:
-    return CONFIG.make_model(None, Leaf((1,), np.dtype("float32")), ACTIONS)
+    return CONFIG.make_model(None, ObservationLeaf((1,), np.dtype("float32")), ACTIONS)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from remotely_rl.acting.actor import Rollout
 from remotely_rl.config import Common
 from remotely_rl.environments import Episode
 from remotely_rl.errors import LearnerLost, TrainingError
-from remotely_rl.learning.threads import Threads
+from remotely_rl.learning.threads import LearnerThreads
 from remotely_rl.runs import training
 from remotely_rl.runs.process import Process
 from remotely_rl.supervision import CrashReport
@@ -230,7 +230,7 @@ def test_a_schedule_by_minutes_continues_when_the_run_is_resumed(tmp_path: Path)
 
 
 def test_the_number_of_threads_follows_the_last_update(tmp_path: Path) -> None:
-    class Fewer(Threads):
+    class Fewer(LearnerThreads):
         def updated(self, seconds: float, waited_s: float) -> bool:
             took.append(seconds)
             waited.append(waited_s)

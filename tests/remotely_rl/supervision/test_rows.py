@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from remotely_rl.supervision.rows import NotFinite, Rows, WrongShape
+from remotely_rl.supervision.rows import EnvRows, NotFinite, WrongShape
 
 
 def check(space: gymnasium.Space[Any], obs: Any) -> None:
-    rows = Rows(space, 3)
+    rows = EnvRows(space, 3)
     rows.write(1, obs)
     rows.check_row(1)
     assert rows.are_finite()
@@ -22,7 +22,7 @@ IMAGE = spaces.Box(0, 255, (4, 4), np.uint8)
 
 
 def test_finite_numbers_pass_even_if_their_squares_overflow() -> None:
-    rows = Rows(BOX, 1)
+    rows = EnvRows(BOX, 1)
     rows.write(0, np.array([3e38, 3e38, -3e38], np.float32))
     rows.check_row(0)
 

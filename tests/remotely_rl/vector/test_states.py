@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-from remotely_rl.vector.states import TABLE, Episodes, Event, Rule, State
+from remotely_rl.vector.states import TABLE, Episodes, SeatEvent, SeatRule, SeatState
 
 
 class Facts(NamedTuple):
@@ -20,45 +20,45 @@ class Facts(NamedTuple):
 
 
 STATES = {
-    State.IDLE: Facts(True, True),
-    State.STEPPING: Facts(True, True, True),
-    State.DONE: Facts(True, True, True, True),
-    State.DEAD: Facts(False),
-    State.RENEWING: Facts(True, False),
+    SeatState.IDLE: Facts(True, True),
+    SeatState.STEPPING: Facts(True, True, True),
+    SeatState.DONE: Facts(True, True, True, True),
+    SeatState.DEAD: Facts(False),
+    SeatState.RENEWING: Facts(True, False),
 }
 
 
-def after(facts: Facts, event: Event) -> Facts | None:
+def after(facts: Facts, event: SeatEvent) -> Facts | None:
     """Return the facts after an event; None if it cannot happen."""
     match event:
-        case Event.STEP if facts.is_connected and not facts.has_step:
+        case SeatEvent.STEP if facts.is_connected and not facts.has_step:
             return facts._replace(has_step=True)
-        case Event.ANSWER if facts.has_step and not facts.has_answered:
+        case SeatEvent.ANSWER if facts.has_step and not facts.has_answered:
             return facts._replace(has_answered=True)
-        case Event.DEATH:  # after an answer it goes unnoticed until the next use
+        case SeatEvent.DEATH:  # after an answer it goes unnoticed until the next use
             return facts if facts.has_answered else Facts(False)
-        case Event.ARRIVAL if not facts.has_host:
+        case SeatEvent.ARRIVAL if not facts.has_host:
             return Facts(True)
-        case Event.CONNECTION if facts.has_host and not facts.is_connected:
+        case SeatEvent.CONNECTION if facts.has_host and not facts.is_connected:
             return Facts(True, True)
-        case Event.END if facts.has_answered or not facts.has_host:
+        case SeatEvent.END if facts.has_answered or not facts.has_host:
             return facts._replace(has_step=False, has_answered=False)
     return None
 
 
-@pytest.mark.parametrize(("state", "event"), [*itertools.product(State, Event)])
+@pytest.mark.parametrize(("state", "event"), [*itertools.product(SeatState, SeatEvent)])
 def test_the_table_has_the_consequences_of_every_event_in_every_state(
-    state: State, event: Event
+    state: SeatState, event: SeatEvent
 ) -> None:
     facts = STATES[state]
     then = after(facts, event)
     if then is None:
         assert (state, event) not in TABLE
         return
-    dies = event is Event.DEATH and not facts.has_answered
+    dies = event is SeatEvent.DEATH and not facts.has_answered
     had_episodes = facts.is_connected  # before, they were over or lost already
     [next_state] = [known for known, those in STATES.items() if those == then]
-    assert TABLE[state, event] == Rule(next_state, dies, dies and had_episodes)
+    assert TABLE[state, event] == SeatRule(next_state, dies, dies and had_episodes)
 
 
 class Row:

@@ -270,10 +270,10 @@ def test_a_group_that_never_fits_is_refused_immediately() -> None:
 
 def test_a_local_cluster_has_whole_cpus() -> None:
     from remotely.engines.ray.session import own_cluster
-    from remotely.machine.gpus import Offer
+    from remotely.machine.gpus import OfferedResources
 
     with pytest.raises(ValueError, match="whole CPUs"):
-        own_cluster(Offer(cpus=0.5))
+        own_cluster(OfferedResources(cpus=0.5))
 
 
 @remotely.remote_class(cpus=0)
@@ -311,10 +311,10 @@ def test_calls_and_new_actors_are_refused_during_shutdown(
 
 
 def test_waiting_on_the_replies_thread_is_refused() -> None:
-    from remotely.engines.ray.calls import Reply
+    from remotely.engines.ray.calls import HostReply
 
     thread, actor = TaskThread("replies"), cast(Any, SimpleNamespace(life=0, host=None))
-    reply, refused = Reply(actor, b"", None, thread), threading.Event()
+    reply, refused = HostReply(actor, b"", None, thread), threading.Event()
 
     def wait() -> None:
         with pytest.raises(remotely.RemotelyError, match="a call cannot be waited for here"):
