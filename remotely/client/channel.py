@@ -46,8 +46,9 @@ without the lock:
 A signal handler that raises, as for Ctrl-C, can interrupt the main thread between any two steps,
 and must not affect other calls:
 
-   11  Steps that cannot be repeated run `with shield`: receiving a message, and sending a
-       message of several frames.
+   11  Steps that cannot be repeated run `with shield`: receiving a message, and sending one of
+       several frames, for which its value is lent.  What comes before that can be dropped; what
+       comes after it is repeated, or done by the loop.
    12  An interrupted thread leaves its unfinished work to the loop's thread, which no signal
        interrupts: received replies, held calls, and an edge that it may have consumed.  So a reply
        may be delivered twice; the second delivery has no effect.  An error of the handler that
@@ -374,31 +375,14 @@ class Channel:
         refuse_in_call(future.what)
         if self._wait_reporter is not None and not background:
             self._wait_reporter.refuse(self.location.actor, future.what)
-        loan = None
         try:
-            if large is not None and large.is_large:
-                with shield:
-                    loan = large.lend(self._peer)
-            me.in_call = True
-            with self._lock:
-                is_sent = self.is_open or (self.ended is None and not may_requeue)
-                if is_sent and loan is None:
-                    self._send_or_hold(kind, name, value, future, background, large)
-                elif is_sent:
-                    with shield:  # (11)
-                        if self._send_or_hold(kind, name, value, future, background, large, loan):
-                            loan = None
-                if is_sent:
-                    if self._leader is not None or self._armed:
-                        self._drain_for_sleepers(me.arrived)
-                    elif background:  # (8)
-                        self._used_since_check = True
-                        self._schedule_check()
-            me.in_call = False
-            if loan is not None and large is not None:
-                with shield:  # (11): repeated later, this could free another loan's slot
-                    large.take_back(loan)
-                    loan = None
+            if large is None and not value.buffers:  # one frame, which leaves in one step
+                is_sent = self._commit(kind, name, value, future, background, None, may_requeue)
+            else:
+                with shield:  # (11)
+                    is_sent = self._commit(
+                        kind, name, value, future, background, large, may_requeue
+                    )
             if not is_sent and not may_requeue:
                 assert self.ended is not None
                 future.lose(self.ended(False))
@@ -413,10 +397,39 @@ class Channel:
         except BaseException:  # it cannot be sent, or this thread is interrupted
             me.in_call = False
             self._forget(future)
-            if loan is not None and large is not None:
-                large.take_back(loan)
             self._defer_to_loop(me)
             raise
+
+    def _commit(
+        self,
+        kind: Kind,
+        name: str,
+        value: Encoded,
+        future: CallFuture[Any],
+        background: bool,
+        large: OutgoingValue | None,
+        may_requeue: bool,
+    ) -> bool:
+        """Lend the value and send the call, or neither; return whether the channel can send."""
+        me = this_thread()
+        loan = large.lend(self._peer) if large is not None and large.is_large else None
+        try:
+            me.in_call = True
+            with self._lock:
+                is_sent = self.is_open or (self.ended is None and not may_requeue)
+                if is_sent:
+                    if self._send_or_hold(kind, name, value, future, background, large, loan):
+                        loan = None
+                    if self._leader is not None or self._armed:
+                        self._drain_for_sleepers(me.arrived)
+                    elif background:  # (8)
+                        self._used_since_check = True
+                        self._schedule_check()
+        finally:
+            if loan is not None and large is not None:
+                large.take_back(loan)
+        me.in_call = False
+        return is_sent
 
     def _send_or_hold(
         self,
@@ -455,8 +468,7 @@ class Channel:
         if len(frames) == 1:
             self._socket.send(frames[0], NOBLOCK)
         else:
-            with shield:  # (11)
-                sockets.send(self._socket, frames)
+            sockets.send(self._socket, frames)
         return True
 
     def _send_unawaited(

@@ -30,7 +30,6 @@ import msgspec
 
 from remotely.errors import WireError
 from remotely.machine.owned_fd import OwnedFd
-from remotely.machine.shield import shield
 from remotely.protocol import wire
 from remotely.protocol.control import BulkAddress, StoreAddress
 from remotely.protocol.numbers import NAME_BYTES
@@ -267,8 +266,7 @@ class OutgoingValue:
     def take_back(self, loan: Loan) -> None:
         """Undo the loan of a message that was not sent."""
         if self._arena is not None:
-            with shield:
-                self._arena.take_back(loan)
+            self._arena.take_back(loan)
 
     def close(self) -> None:
         """Release it: it has been sent to all, and is not lent again."""
