@@ -24,6 +24,7 @@ from remotely.errors import MasterLost, NotAllowed, NotConnected, RemotelyError,
 from remotely.futures import wakeup
 from remotely.futures.future import CallFuture
 from remotely.machine import this_machine, threads
+from remotely.machine.shield import shield
 from remotely.protocol import control
 from remotely.protocol.address import FORKED, no_master
 from remotely.protocol.ids import bound_id
@@ -205,7 +206,8 @@ class MasterSession:
         Returns when the master has accepted this client.  Raises MasterLost, NotAllowed, ...
         """
         self._thread = threads.new(name, run)
-        self._thread.start()
+        with shield:  # as in threads.start
+            self._thread.start()
         try:
             self._welcome.result(CONNECT_S)
         except (TimeoutError, FutureTimeout):
