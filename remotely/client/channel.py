@@ -5,8 +5,6 @@ obituary, then fail with an error that says whether they may have run; the next 
 channel.  So a queued call never reaches the actor's next life, and a late reply of an earlier life
 is never received.
 
-Over 700 lines: one state machine under one lock, whose steps interrupt each other.
-
 Only one thread at a time may use a ZeroMQ socket: the one that holds the channel's lock.  A
 blocking call is sent, and its reply received, by the calling thread.  The numbers below stand
 beside the code.

@@ -20,8 +20,6 @@ locals.  A frame that holds the future closes a cycle, and everything in these f
 handles, lives until the garbage collector runs.  So code that raises a future's error deletes its
 reference to the future first: `del self` below, and likewise wherever `result` is called.  An error
 that was caught before a future got it has no traceback.
-
-Over 250 lines: the class implements everything of the base class, without its Condition.
 """
 
 import threading

@@ -1,7 +1,5 @@
 """The two picklers, and the way in which each module's classes and functions are sent.
 
-Over 700 lines: the decision for a module and the picklers that carry it out call each other.
-
 Classes and functions are sent in one of three ways, decided for each module:
 
     INSTALLED   by name, and imported by the receiver: the standard library; `remotely` and

@@ -7,9 +7,6 @@
 
 The master may request the next life of an actor while the last process is still being killed: the
 next life starts when that process has ended.
-
-The class is a little over 250 lines: each event reads or changes the same row, and a second class
-would share all of its state with the first.
 """
 
 import logging

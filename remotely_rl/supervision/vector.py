@@ -15,9 +15,6 @@ never returns.  The flight record (flight.py) says what the process was doing.
 Otherwise it is Gymnasium's SyncVectorEnv, but faster: it writes observations directly into two
 arrays in turn.  So a crash that leaves one half-written does no harm: the last observation is in
 the other.
-
-The class is over 250 lines because it has the whole interface of a vector environment, over one
-state.
 """
 
 import contextlib
