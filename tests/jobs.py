@@ -55,9 +55,17 @@ class Job:
                 "RANK_OF_TEST": str(rank),
             }
             command = [
-                *by, SCRIPTS / "remotely", "run", "--rendezvous", self.folder, "--cpus", 1,
-                *options, "--", *words,
-            ]  # fmt: skip
+                *by,
+                SCRIPTS / "remotely",
+                "run",
+                "--rendezvous",
+                self.folder,
+                "--cpus",
+                1,
+                *options,
+                "--",
+                *words,
+            ]
             self.ranks.append(
                 subprocess.Popen(
                     list(map(str, command)),

@@ -44,8 +44,20 @@ class Namespaces:
 
     def cable(self, one: int, other: int, network: int, device: str, far: str = "far") -> None:
         """Connect two machines, as .1 and .2 of 10.231.NETWORK.0 and fd31:NETWORK::."""
-        ip("link", "add", device, "netns", self.names[one], "type", "veth",
-           "peer", "name", far, "netns", self.names[other])  # fmt: skip
+        ip(
+            "link",
+            "add",
+            device,
+            "netns",
+            self.names[one],
+            "type",
+            "veth",
+            "peer",
+            "name",
+            far,
+            "netns",
+            self.names[other],
+        )
         for number, name, last in ((one, device, 1), (other, far, 2)):
             where = self.names[number]
             ip("-n", where, "addr", "add", f"10.231.{network}.{last}/24", "dev", name)

@@ -38,9 +38,14 @@ PROMISED = re.compile(r"^print\(.*\)  # (.+)$", re.MULTILINE)
 
 # The settings of training in a page, as far as the Config of an algorithm has them.
 SMALL = {
-    "total_steps": 32, "actors": 1, "envs_per_actor": 2, "rollout_steps": 8, "probe_steps": 16,
-    "epochs": 1, "minibatches": 2,
-}  # fmt: skip
+    "total_steps": 32,
+    "actors": 1,
+    "envs_per_actor": 2,
+    "rollout_steps": 8,
+    "probe_steps": 16,
+    "epochs": 1,
+    "minibatches": 2,
+}
 AS_USUAL = ("minutes", "target", "evaluate_every")
 
 

@@ -70,8 +70,11 @@ def test_reasons_for_missing_figures_survive_a_file_and_are_in_the_table() -> No
     again = Figures.from_json(figures.to_json())
     rows = [Row(name, name) for name in ("pong_actors_2_steps", "pong_s", "echo_s", "call_s")]
     assert [line[2] for line in table.bars(rows, again, TITLES)] == [
-        "not run: no time was left", "not run", "not run: no memory", "1.00 s",
-    ]  # fmt: skip
+        "not run: no time was left",
+        "not run",
+        "not run: no memory",
+        "1.00 s",
+    ]
 
 
 def test_only_figure_lines_of_the_output_are_parsed() -> None:
@@ -203,12 +206,18 @@ def test_the_table_has_a_line_for_each_bar() -> None:
         ours={"call_s": [1e-4, 3e-4], "start_s": [0.5]}, bare={"call_s": [1e-4, 2e-4]}
     )
     assert table.bars(rows, figures, TITLES) == [
-        ["a call", "<= 1.3 x bare pyzmq", "200 us (100-300)", "1.25 x (1.00-1.50)", "yes",
-         "bare pyzmq 150 us"],
+        [
+            "a call",
+            "<= 1.3 x bare pyzmq",
+            "200 us (100-300)",
+            "1.25 x (1.00-1.50)",
+            "yes",
+            "bare pyzmq 150 us",
+        ],
         ["", "<= 0.1 x Ray", "", "", "-", ""],
         ["a start", "<= 400 ms", "500 ms", "", "NO", ""],
         ["an end", "", table.MISSING, "", "", ""],
-    ]  # fmt: skip
+    ]
 
 
 def test_the_columns_of_the_table_are_aligned() -> None:

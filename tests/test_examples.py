@@ -22,8 +22,13 @@ def run(script: Path, local: bool) -> str:
     environment = clean_environment() | ({"REMOTELY_LOCAL": "1"} if local else {})
     done = subprocess.run(
         [sys.executable, script],
-        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=150, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
@@ -32,9 +37,12 @@ def run_in(folder: Path, *arguments: str | Path) -> str:
     """Run Python with arguments in a folder; return its output."""
     done = subprocess.run(
         [sys.executable, *arguments],
-        cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 

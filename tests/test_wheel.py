@@ -109,8 +109,10 @@ def test_the_wheel_has_only_the_two_packages(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert {name.split("/")[0].partition("-")[0] for name in names} == {
-        "remotely", "remotely_rl", "remotely_actors",
-    }  # fmt: skip
+        "remotely",
+        "remotely_rl",
+        "remotely_actors",
+    }
     assert {Path(name).suffix for name in names if ".dist-info/" not in name} == RUNS
     assert {"remotely/py.typed", "remotely_rl/py.typed"} <= set(names)
     assert wheel.name.endswith("-py3-none-any.whl")
@@ -168,8 +170,11 @@ def test_type_checkers_find_exactly_the_errors_in_a_users_script(
     (tmp_path / "script.py").write_text(script)
     done = subprocess.run(
         [sys.executable, "-m", checker, *CHECKERS[checker], installed / "python", "script.py"],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     found = {int(line) for line in re.findall(r"script\.py:(\d+):.*error", done.stdout)}
     lines = script.splitlines()
     assert [lines[n - 1] for n in sorted(found)] == [x for x in lines if x.endswith("# wrong")]

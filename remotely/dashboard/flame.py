@@ -33,13 +33,24 @@ async def record(pid: int) -> dict[str, Any]:
     if not (py_spy := command()):
         raise NoFlame("py-spy is not installed here: pip install py-spy")
     process = await asyncio.create_subprocess_exec(
-        py_spy, "record", "--pid", str(pid), "--duration", str(SECONDS),
-        "--rate", str(SAMPLES_PER_S), "--format", "raw", "--nonblocking", "--idle",
-        "--output", "/dev/stdout",
+        py_spy,
+        "record",
+        "--pid",
+        str(pid),
+        "--duration",
+        str(SECONDS),
+        "--rate",
+        str(SAMPLES_PER_S),
+        "--format",
+        "raw",
+        "--nonblocking",
+        "--idle",
+        "--output",
+        "/dev/stdout",
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+    )
     try:
         out, err = await asyncio.wait_for(process.communicate(), SECONDS + 10)
     except BaseException:

@@ -14,18 +14,39 @@ NEEDS = ("starlette", "uvicorn", "prometheus_client")
 def listening_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that set where a dashboard listens: the fields of `server.Where`."""
     file = click.Path(path_type=Path)
-    for option in reversed((
-        click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:8020", show_default=True,
-                     help="Where it listens; addresses other than 127.0.0.1 need TLS."),
-        click.option("--name", "names", metavar="NAME", multiple=True,
-                     help="A name by which browsers know this machine; may be repeated."),
-        click.option("--certificate", type=file, metavar="FILE",
-                     help="The certificate for TLS, as PEM."),
-        click.option("--private-key", type=file, metavar="FILE",
-                     help="The private key of the certificate."),
-        click.option("--metrics-token", type=file, metavar="FILE",
-                     help="The token with which Prometheus may scrape /metrics."),
-    )):  # fmt: skip
+    for option in reversed(
+        (
+            click.option(
+                "--listen",
+                metavar="HOST:PORT",
+                default="127.0.0.1:8020",
+                show_default=True,
+                help="Where it listens; addresses other than 127.0.0.1 need TLS.",
+            ),
+            click.option(
+                "--name",
+                "names",
+                metavar="NAME",
+                multiple=True,
+                help="A name by which browsers know this machine; may be repeated.",
+            ),
+            click.option(
+                "--certificate", type=file, metavar="FILE", help="The certificate for TLS, as PEM."
+            ),
+            click.option(
+                "--private-key",
+                type=file,
+                metavar="FILE",
+                help="The private key of the certificate.",
+            ),
+            click.option(
+                "--metrics-token",
+                type=file,
+                metavar="FILE",
+                help="The token with which Prometheus may scrape /metrics.",
+            ),
+        )
+    ):
         command = option(command)
     return command
 

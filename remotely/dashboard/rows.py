@@ -14,9 +14,18 @@ PAGE = 200  # rows at most
 Row = Mapping[str, Any]
 
 ACTOR_COLUMNS = (
-    "name", "class", "machine", "pid", "cpu_percent", "rss", "calls", "calls_per_s", "method",
-    "queue", "since",
-)  # fmt: skip
+    "name",
+    "class",
+    "machine",
+    "pid",
+    "cpu_percent",
+    "rss",
+    "calls",
+    "calls_per_s",
+    "method",
+    "queue",
+    "since",
+)
 MACHINE_COLUMNS = ("machine", "address", "free_cpus", "free_gpus", "free_memory", "actors")
 _NUMBERS = re.compile(r"(\d{1,15})")
 _SEARCHED = ("name", "class", "machine", "method", "address", "actor")

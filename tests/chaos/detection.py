@@ -166,8 +166,10 @@ def _wait_s(call: "Future[None]", strike: Callable[[], object]) -> float:
 
 def _finding(told_s: list[float], promised_s: float, begun: float) -> Finding:
     told_s.sort()
-    at = {name: told_s[int(part * (len(told_s) - 1))] for name, part in
-          (("p50", 0.5), ("p99", 0.99), ("at most", 1.0))}  # fmt: skip
+    at = {
+        name: told_s[int(part * (len(told_s) - 1))]
+        for name, part in (("p50", 0.5), ("p99", 0.99), ("at most", 1.0))
+    }
     figures = ", ".join(f"{name} {1000 * seconds:,.0f} ms" for name, seconds in at.items())
     late = [f"told after {seconds:.2f} s" for seconds in told_s if seconds > promised_s]
     return Finding(len(told_s), time.monotonic() - begun, f"told after {figures}", late)

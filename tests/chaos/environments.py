@@ -31,9 +31,15 @@ def _under(trainer: str) -> Callable[[int, int, Path], Finding]:
         command = [python, "-m", "tests.chaos.trainers", trainer, str(n), str(folder)]
         with (folder / "stderr").open("w") as errors:
             done = subprocess.run(
-                command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
-                stdout=subprocess.PIPE, stderr=errors, text=True, timeout=RUN_S, check=False,
-            )  # fmt: skip
+                command,
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                timeout=RUN_S,
+                check=False,
+            )
         seconds = time.monotonic() - began
         if done.returncode:
             return Finding(n, seconds, "the run was lost", [f"it ended with {done.returncode}"])
@@ -61,8 +67,10 @@ def _figures(what: str, seconds: list[float]) -> list[str]:
     if not seconds:
         return []
     seconds.sort()
-    at = {name: seconds[int(part * (len(seconds) - 1))] for name, part in
-          (("p50", 0.5), ("p99", 0.99), ("at most", 1.0))}  # fmt: skip
+    at = {
+        name: seconds[int(part * (len(seconds) - 1))]
+        for name, part in (("p50", 0.5), ("p99", 0.99), ("at most", 1.0))
+    }
     return [f"{what} " + ", ".join(f"{name} {1000 * s:,.0f} ms" for name, s in at.items())]
 
 

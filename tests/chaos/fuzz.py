@@ -379,10 +379,13 @@ def _knock(context: Any, how: str, public: bytes, pair: keys.KeyPair | None) -> 
 
 
 def _comes_in(peer: Any, address: str) -> bool:
-    monitor = peer.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
-                                      | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-                                      | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-                                      | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)  # fmt: skip
+    monitor = peer.get_monitor_socket(
+        zmq.EVENT_HANDSHAKE_SUCCEEDED
+        | zmq.EVENT_DISCONNECTED
+        | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+        | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+        | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    )
     peer.connect(address)
     with contextlib.suppress(zmq.Again):  # it may already be refused
         peer.send(control.encode(control.Beat()), zmq.NOBLOCK)

@@ -315,8 +315,16 @@ def _left(truth: Truth, liar: Liar) -> control.Left:
 
 
 WORKERS_LIES = (
-    _register, _guest, _spawned, _died, _report, _output, _log_piece, _delegate, _may_call,
-)  # fmt: skip
+    _register,
+    _guest,
+    _spawned,
+    _died,
+    _report,
+    _output,
+    _log_piece,
+    _delegate,
+    _may_call,
+)
 SELDOM = {"worker": _left, "client": lambda truth, liar: control.Goodbye()}
 
 
@@ -386,8 +394,9 @@ def _lie(role: str, n: int, seed: int, folder: Path) -> Finding:
         with witnesses.listening():
             truth = Truth(ground, draw)
             introduce, lies = {
-                "worker": (_register, WORKERS_LIES), "client": (_hello, CLIENTS_LIES),
-            }[role]  # fmt: skip
+                "worker": (_register, WORKERS_LIES),
+                "client": (_hello, CLIENTS_LIES),
+            }[role]
             before = ground.rss()
             for number in range(n):
                 if number % BURST == 0:

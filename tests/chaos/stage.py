@@ -244,14 +244,21 @@ class Stage:
         key = self._folder / "master" / "keys" / "client.key"
         self._clients[name] = subprocess.Popen(
             [
-                sys.executable, "-m", "tests.chaos.load", f"127.0.0.1:{self._port}", str(key),
-                str(self._folder), name, str(self._seed), *["RELAY"] * self._through_relay,
+                sys.executable,
+                "-m",
+                "tests.chaos.load",
+                f"127.0.0.1:{self._port}",
+                str(key),
+                str(self._folder),
+                name,
+                str(self._seed),
+                *["RELAY"] * self._through_relay,
                 *["ARRIVALS"] * bool(self._guests_wanted),
             ],
             stdin=subprocess.PIPE,
             text=True,
             env={**os.environ, "REMOTELY_HOST": name, "REMOTELY_HOME": str(self._folder / name)},
-        )  # fmt: skip
+        )
 
     def _start_guest(self) -> None:
         self._names += 1
@@ -260,13 +267,17 @@ class Stage:
         self._guests.append(
             subprocess.Popen(
                 [
-                    sys.executable, "-m", "tests.chaos.guest", f"127.0.0.1:{self._port}", str(key),
+                    sys.executable,
+                    "-m",
+                    "tests.chaos.guest",
+                    f"127.0.0.1:{self._port}",
+                    str(key),
                     str(self._folder),
                 ],
                 env={**os.environ, "REMOTELY_HOST": name},
                 stderr=(self._folder / f"{name}.log").open("wb"),
             )
-        )  # fmt: skip
+        )
 
 
 def _within(seconds: float, fact: Callable[[], bool]) -> bool:

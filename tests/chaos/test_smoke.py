@@ -10,21 +10,32 @@ import pytest
 @pytest.mark.parametrize(
     ("trial", "n"),
     [
-        ("kill actor", 5), ("admitted peers", 500),
+        ("kill actor", 5),
+        ("admitted peers", 500),
         *(
             pytest.param(*trial, marks=pytest.mark.chaos)
             for trial in (
-                ("kill worker", 1), ("decoder", 20_000), ("calls", 5_000), ("interrupts", 2),
-                ("a worker that lies", 1_000), ("a client that lies", 1_000), ("raw bytes", 100),
-                ("strangers", 1), ("births", 30), ("kill a store amid a transfer", 3),
-                ("kill a relaying worker", 3), ("kill an end of a served object", 10),
-                ("stop a relay", 1), ("environments sampled centrally", 20),
-                ("environments under our PPO", 20), ("environments under CleanRL's PPO", 20),
+                ("kill worker", 1),
+                ("decoder", 20_000),
+                ("calls", 5_000),
+                ("interrupts", 2),
+                ("a worker that lies", 1_000),
+                ("a client that lies", 1_000),
+                ("raw bytes", 100),
+                ("strangers", 1),
+                ("births", 30),
+                ("kill a store amid a transfer", 3),
+                ("kill a relaying worker", 3),
+                ("kill an end of a served object", 10),
+                ("stop a relay", 1),
+                ("environments sampled centrally", 20),
+                ("environments under our PPO", 20),
+                ("environments under CleanRL's PPO", 20),
                 ("environments sampled in two halves", 20),
             )
         ),
     ],
-)  # fmt: skip
+)
 def test_nothing_is_lost_run_twice_or_left_behind(nothing_left: None, trial: str, n: int) -> None:
     command = [sys.executable, "-m", "tests.chaos", trial, "-n", str(n)]
     done = subprocess.run(command, capture_output=True, text=True)

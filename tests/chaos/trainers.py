@@ -69,18 +69,29 @@ class Watch:
             self.replaced_s.append(time.monotonic() - self._told_at.pop(env))
 
     def say(self) -> None:
-        print(json.dumps({
-            "wrong": self.wrong, "rows": self.rows, "broken": len(self.reports),
-            "told_s": self.told_s, "hung_s": self.hung_s, "replaced_s": self.replaced_s,
-        }))  # fmt: skip
+        print(
+            json.dumps(
+                {
+                    "wrong": self.wrong,
+                    "rows": self.rows,
+                    "broken": len(self.reports),
+                    "told_s": self.told_s,
+                    "hung_s": self.hung_s,
+                    "replaced_s": self.replaced_s,
+                }
+            )
+        )
 
     @property
     def settings(self) -> dict[str, Any]:
         """The arguments of the VectorEnv."""
         return {
-            "envs_per_actor": 2, "step_timeout_s": LIMIT_S, "max_crash_rate": 1,
-            "say": lambda text: None, "on_crash": self.told,
-        }  # fmt: skip
+            "envs_per_actor": 2,
+            "step_timeout_s": LIMIT_S,
+            "max_crash_rate": 1,
+            "say": lambda text: None,
+            "on_crash": self.told,
+        }
 
 
 class Checked(VectorWrapper[Any, Any, Any, Any, Any]):
@@ -181,9 +192,15 @@ def ours(watch: Watch, sampling: str = "local") -> None:
     ppo.update, Crashes.add = update, told  # type: ignore[assignment, method-assign]
     config = ppo.Config(
         env=functools.partial(Numbered, FAULTS, CHANCE, str(watch.folder / "faults")),
-        actors=4, envs_per_actor=2, rollout_steps=16, step_timeout_s=LIMIT_S, max_crash_rate=1,
-        learner_threads=1, device="cpu", sampling=sampling,
-    )  # fmt: skip
+        actors=4,
+        envs_per_actor=2,
+        rollout_steps=16,
+        step_timeout_s=LIMIT_S,
+        max_crash_rate=1,
+        learner_threads=1,
+        device="cpu",
+        sampling=sampling,
+    )
     sys.stdout = sys.stderr  # the last line of stdout is for the results
     result = ppo.train(config, run=watch.folder / "run")
     sys.stdout = sys.__stdout__

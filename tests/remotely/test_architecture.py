@@ -251,8 +251,11 @@ def test_imports_between_packages_go_one_way() -> None:
     """The order is data: `[tool.importlinter]` in pyproject.toml."""
     done = subprocess.run(
         [sys.executable, "-c", "from importlinter.cli import lint_imports_command as lint; lint()"],
-        cwd=ROOT, capture_output=True, text=True, timeout=100,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
     assert done.returncode == 0, done.stdout
 
 

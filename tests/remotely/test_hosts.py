@@ -63,8 +63,10 @@ def test_a_cluster_of_a_host_file_is_started_used_and_stopped(
     assert f"2 of 2 machines have joined 127.0.0.1:{port}." in up.stdout
     found = machine.status(port)
     assert {m["address"]: m["cpus"] for m in found["machines"]} == {
-        "127.0.0.1": 0, "127.0.0.11": 1, "127.0.0.12": 1,
-    }  # fmt: skip
+        "127.0.0.1": 0,
+        "127.0.0.11": 1,
+        "127.0.0.12": 1,
+    }
     with machine.script(port) as script:
         assert add(script, 3) == 3
     again = run(hosts, "up", file)  # changes nothing
@@ -216,8 +218,9 @@ def test_hosts_that_fail_are_reported_with_hints_and_the_others_join(
     ):
         file.write_text(f'{file.read_text()}[[host]]\nssh = "dead"\n')
         config = file.with_name("config")
-        config.write_text(f"{config.read_text()}Host dead\n  HostName 127.0.0.19\n"
-                          f"  Port {hosts.port}\n")  # fmt: skip
+        config.write_text(
+            f"{config.read_text()}Host dead\n  HostName 127.0.0.19\n  Port {hosts.port}\n"
+        )
         up = run(hosts, "up", file)
     assert up.returncode == 1
     assert "h1: This machine has joined" in up.stdout

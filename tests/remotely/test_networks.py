@@ -145,8 +145,20 @@ def test_a_cluster_works_behind_a_firewall_with_an_open_port_range(
     low, high = RANGE.split("-")
     rule(machines, 1, "-A", "INPUT", "-p", "tcp", "--dport", f"{low}:{high}", "-j", "ACCEPT")
     rule(machines, 1, "-A", "INPUT", "-p", "tcp", "--syn", "-j", "DROP")
-    rule(machines, 0, "-A", "INPUT", "-i", "to-one", "-p", "tcp", "--dport", f"{low}:{high}",
-         "-j", "ACCEPT")  # fmt: skip
+    rule(
+        machines,
+        0,
+        "-A",
+        "INPUT",
+        "-i",
+        "to-one",
+        "-p",
+        "tcp",
+        "--dport",
+        f"{low}:{high}",
+        "-j",
+        "ACCEPT",
+    )
     rule(machines, 0, "-A", "INPUT", "-i", "to-one", "-p", "tcp", "--syn", "-j", "DROP")
     address = f"10.231.1.1:{low}"
     machines.run(0, "start", "--host", "10.231.1.1", "--ports", RANGE, "--cpus", "0")
@@ -225,8 +237,24 @@ def test_a_worker_in_a_container_is_reached_at_its_announced_address(
     machines.does(1, "sysctl", "-w", "net.ipv4.ip_forward=1")
     assert machines.does(2, "ip", "route", "add", "default", "via", "10.231.2.1").returncode == 0
     low, high = RANGE.split("-")
-    rule(machines, 1, "-t", "nat", "-A", "PREROUTING", "-i", "far", "-p", "tcp", "--dport",
-         f"{low}:{high}", "-j", "DNAT", "--to", "10.231.2.2")  # fmt: skip
+    rule(
+        machines,
+        1,
+        "-t",
+        "nat",
+        "-A",
+        "PREROUTING",
+        "-i",
+        "far",
+        "-p",
+        "tcp",
+        "--dport",
+        f"{low}:{high}",
+        "-j",
+        "DNAT",
+        "--to",
+        "10.231.2.2",
+    )
     rule(machines, 1, "-t", "nat", "-A", "POSTROUTING", "-o", "far", "-j", "MASQUERADE")
     address = f"10.231.1.1:{PORT}"
     machines.run(0, "start", "--host", "10.231.1.1", "--port", PORT, "--cpus", "0")
@@ -257,8 +285,14 @@ def test_a_machine_on_two_networks_is_reached_on_each(
     machines.cable(1, 2, 3, "to-two", "far1")
     machines.run(0, "start", "--host", "0.0.0.0", "--port", PORT, "--cpus", "0")
     machines.join(
-        1, f"10.231.1.1:{PORT}", "--cpus", "1",
-        "--announce", "10.231.1.2", "--announce", "10.231.3.1",
-    )  # fmt: skip
+        1,
+        f"10.231.1.1:{PORT}",
+        "--cpus",
+        "1",
+        "--announce",
+        "10.231.1.2",
+        "--announce",
+        "10.231.3.1",
+    )
     assert calls(machines, 0, f"10.231.1.1:{PORT}", tmp_path) == "answered"
     assert calls(machines, 2, f"10.231.2.1:{PORT}", tmp_path) == "answered"

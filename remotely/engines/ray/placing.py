@@ -186,9 +186,15 @@ class Placing:
             machine = this_machine.machine_name()
             owner = ClientStatus(pid=os.getpid(), machine=machine, actor=self._inside)
         return HostBirth(
-            actor.actor, actor.name, actor.class_name, actor.life, actor.is_serial, options, owner,
+            actor.actor,
+            actor.name,
+            actor.class_name,
+            actor.life,
+            actor.is_serial,
+            options,
+            owner,
             self._engine.cluster,
-        )  # fmt: skip
+        )
 
     def _wait_for_room(self, look: Look, deadline: float, what: str, patience_s: float) -> None:
         def look_until(limit_s: float) -> int:

@@ -125,9 +125,10 @@ def test_a_call_is_recorded_before_it_runs(concurrency: int, batched: bool, awai
 def test_a_message_other_than_a_call_does_not_record_earlier_calls_as_begun() -> None:
     stage = Stage(Servant(batched=True))
     stage.run(
-        (Kind.CALL, 7), (Kind.SOURCES, 8),
+        (Kind.CALL, 7),
+        (Kind.SOURCES, 8),
         meanwhile=lambda: stage.replies.append(activity.begun(stage.page)),
-    )  # fmt: skip
+    )
     assert stage.replies == ["8 ran", ({}, True), "7 ran"]
 
 

@@ -47,9 +47,17 @@ class FakeViewer:
     def actor(self, n: int) -> control.ActorStatus:
         name = EVIL if n == 1 else f"Player-{n}"
         location = control.Location(
-            actor=f"id-{n}", name=name, class_name="Player", life=0, pid=100 + n, host="elsewhere",
-            machine="node0", ipc="", tcp="", public_key=b"",
-        )  # fmt: skip
+            actor=f"id-{n}",
+            name=name,
+            class_name="Player",
+            life=0,
+            pid=100 + n,
+            host="elsewhere",
+            machine="node0",
+            ipc="",
+            tcp="",
+            public_key=b"",
+        )
         request = control.Request(
             actor=f"id-{n}", name=name, class_name="Player", owner="", job="", python="3.11"
         )
@@ -64,10 +72,17 @@ class FakeViewer:
         else:
             ends = [
                 control.EndStatus(
-                    name=EVIL, class_name="C", machine="node0", ago_s=3.0, lost=False,
-                    restarting=False, exit="SIGKILL", why="", stderr=EVIL,
+                    name=EVIL,
+                    class_name="C",
+                    machine="node0",
+                    ago_s=3.0,
+                    lost=False,
+                    restarting=False,
+                    exit="SIGKILL",
+                    why="",
+                    stderr=EVIL,
                 )
-            ]  # fmt: skip
+            ]
             answer.set_result(
                 control.Status(ticket=1, workers=self.workers, clients=[], waiting=0, ends=ends)
             )
@@ -78,10 +93,13 @@ class FakeViewer:
         text = self.logs.get(actor)
         answer.set_result(
             control.LogPiece(
-                ticket=1, text=text or "", offset=len(text or ""), known=text is not None,
+                ticket=1,
+                text=text or "",
+                offset=len(text or ""),
+                known=text is not None,
                 ended=False,
             )
-        )  # fmt: skip
+        )
         return answer
 
 
@@ -140,9 +158,18 @@ def test_a_request_for_an_unknown_host_is_refused_even_with_the_cookie(
 
 
 PATHS = (
-    "/", "/static/app.js", "/api/cluster", "/api/events", "/api/machines", "/api/actors",
-    "/api/actors/id-0", "/api/actors/id-0/log", "/api/actors/id-0/flame", "/metrics", "/nothing",
-)  # fmt: skip
+    "/",
+    "/static/app.js",
+    "/api/cluster",
+    "/api/events",
+    "/api/machines",
+    "/api/actors",
+    "/api/actors/id-0",
+    "/api/actors/id-0/log",
+    "/api/actors/id-0/flame",
+    "/metrics",
+    "/nothing",
+)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -288,9 +315,12 @@ def test_the_event_stream_has_the_overview_and_ends_with_the_dashboard() -> None
     async def follow() -> None:
         cookie = dashboard.browser.cookies["remotely-1"]
         scope = {
-            "type": "http", "method": "GET", "path": "/api/events", "query_string": b"",
+            "type": "http",
+            "method": "GET",
+            "path": "/api/events",
+            "query_string": b"",
             "headers": [(b"host", b"testserver"), (b"cookie", f"remotely-1={cookie}".encode())],
-        }  # fmt: skip
+        }
 
         async def receive() -> dict[str, Any]:
             await asyncio.Event().wait()

@@ -22,11 +22,13 @@ def test_stacks_become_a_tree_with_the_widest_first() -> None:
 
 def test_a_tree_begins_with_the_users_method_and_leaves_out_our_thread() -> None:
     around = "main (remotely/actor/zygote.py:64);run (remotely/actor/servant.py:9)"
-    root = flame.tree([
-        f"{around};step (user.py:3);add (remotely/api/handle.py:1) 30",
-        f"{around} 70",
-        "Thread._bootstrap (threading.py:1);Loop.run (remotely/transport/loop.py:118) 100",
-    ])  # fmt: skip
+    root = flame.tree(
+        [
+            f"{around};step (user.py:3);add (remotely/api/handle.py:1) 30",
+            f"{around} 70",
+            "Thread._bootstrap (threading.py:1);Loop.run (remotely/transport/loop.py:118) 100",
+        ]
+    )
     assert root["samples"] == 100
     assert [each["name"] for each in root["calls"]] == [flame.IDLE, "step (user.py:3)"]
 

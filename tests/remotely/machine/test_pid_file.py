@@ -45,9 +45,16 @@ def test_the_folder_of_a_cluster_is_private() -> None:
 def write_worker(name: str, **fields: Any) -> None:
     """Write the file of a worker that was killed."""
     worker = pid_file.Running(
-        role="joined", address="", cluster="ours", pid=1, started=-1.0, log="",
-        worker=name, nonce=f"nonce of {name}", pid_space=this_machine.pid_space(),
-    )  # fmt: skip
+        role="joined",
+        address="",
+        cluster="ours",
+        pid=1,
+        started=-1.0,
+        log="",
+        worker=name,
+        nonce=f"nonce of {name}",
+        pid_space=this_machine.pid_space(),
+    )
     file = pid_file.make_folder(PORT) / f"joined-{name}.json"
     pid_file.write(file, msgspec.structs.replace(worker, **fields))
 

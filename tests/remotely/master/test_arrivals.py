@@ -31,9 +31,13 @@ class WithGuests(Cluster):
         self.registers(guest(nonce, *classes, **more), **more)
 
     def registers(
-        self, register: control.Register, key: bytes = WORKER_KEY, is_near: bool = False,
-        before: str = "", **_: Any,
-    ) -> None:  # fmt: skip
+        self,
+        register: control.Register,
+        key: bytes = WORKER_KEY,
+        is_near: bool = False,
+        before: str = "",
+        **_: Any,
+    ) -> None:
         """Register a worker like the shell of the master."""
         self.names[register.worker] = register.nonce
         self.living.setdefault(register.worker, {})
@@ -72,25 +76,52 @@ class WithGuests(Cluster):
 
 
 def guest(
-    nonce: str, *classes: str, name: str = "", actor: str = "", key: bytes = WORKER_KEY,
-    returns: bool = False, **_: Any,
-) -> control.Register:  # fmt: skip
+    nonce: str,
+    *classes: str,
+    name: str = "",
+    actor: str = "",
+    key: bytes = WORKER_KEY,
+    returns: bool = False,
+    **_: Any,
+) -> control.Register:
     """Return the registration of a guest; many of its fields are not for it to set."""
     worker = id_of(nonce, key)
     request = control.Request(
-        actor=actor or worker, name=name or f"{classes[0]}-{nonce}", named=bool(name),
-        class_name=classes[0], owner="somebody", job="job", resources=Resources(cpus=50),
-        max_restarts=7, python=PYTHON, classes=[*classes],
-    )  # fmt: skip
+        actor=actor or worker,
+        name=name or f"{classes[0]}-{nonce}",
+        named=bool(name),
+        class_name=classes[0],
+        owner="somebody",
+        job="job",
+        resources=Resources(cpus=50),
+        max_restarts=7,
+        python=PYTHON,
+        classes=[*classes],
+    )
     location = control.Location(
-        actor=request.actor, name=request.name, class_name=classes[0], life=0, pid=2, host="far",
-        machine="robot", ipc="ipc://x", tcp="tcp://worker:2", public_key=b"its",
-    )  # fmt: skip
+        actor=request.actor,
+        name=request.name,
+        class_name=classes[0],
+        life=0,
+        pid=2,
+        host="far",
+        machine="robot",
+        ipc="ipc://x",
+        tcp="tcp://worker:2",
+        public_key=b"its",
+    )
     return control.Register(
-        worker=worker, nonce=nonce, python="", host="far", machine="robot", address="", pid=2,
-        resources=Resources(), returns=returns,
+        worker=worker,
+        nonce=nonce,
+        python="",
+        host="far",
+        machine="robot",
+        address="",
+        pid=2,
+        resources=Resources(),
+        returns=returns,
         actors=[control.ActorStatus(location=location, request=request)],
-    )  # fmt: skip
+    )
 
 
 def id_of(nonce: str, key: bytes = WORKER_KEY) -> str:
@@ -288,9 +319,17 @@ def test_nothing_is_placed_on_a_guest(cluster: WithGuests) -> None:
 def test_the_relay_is_near_the_master_or_has_the_fewest_actors() -> None:
     def joins(worker: str, is_near: bool) -> None:
         register = control.Register(
-            worker=worker, python=PYTHON, host="", machine="", address="", pid=1, actors=[],
-            resources=Resources(2), relay=f"tcp://{worker}:1", relay_token=b"token",
-        )  # fmt: skip
+            worker=worker,
+            python=PYTHON,
+            host="",
+            machine="",
+            address="",
+            pid=1,
+            actors=[],
+            resources=Resources(2),
+            relay=f"tcp://{worker}:1",
+            relay_token=b"token",
+        )
         cluster.registers(register, is_near=is_near)
 
     cluster = WithGuests()

@@ -36,9 +36,19 @@ def test_addresses_with_and_without_port_and_brackets_are_parsed(
 
 @pytest.mark.parametrize(
     "text",
-    ["node1:", "node1:x", ":8010", "a:b:c", "[::1", "[::1]9000",
-     "[::1]:", "[node1]:9000", "[]:1", "node1:8010:8011"],
-)  # fmt: skip
+    [
+        "node1:",
+        "node1:x",
+        ":8010",
+        "a:b:c",
+        "[::1",
+        "[::1]9000",
+        "[::1]:",
+        "[node1]:9000",
+        "[]:1",
+        "node1:8010:8011",
+    ],
+)
 def test_an_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not an address; write it as host:8010"):
         split_address(text)

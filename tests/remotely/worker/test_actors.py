@@ -58,9 +58,14 @@ class Played:
 
     def spawn(self, actor: str, life: int = 0) -> None:
         request = control.Request(
-            actor=actor, name=actor, class_name="C", owner="o", job="j",
-            python=this_machine.PYTHON, life=life,
-        )  # fmt: skip
+            actor=actor,
+            name=actor,
+            class_name="C",
+            owner="o",
+            job="j",
+            python=this_machine.PYTHON,
+            life=life,
+        )
         self.actors.spawn(control.Spawn(request=request, gpu_ids=[]))
         self.loop.turn(0)
 

@@ -58,9 +58,14 @@ class Family:
 
     def asks(self, actor: str, env: dict[str, str] | None = None) -> None:
         request = control.Request(
-            actor=actor, name=actor, class_name="C", owner="o", job="j",
-            python=this_machine.PYTHON, env=env or {},
-        )  # fmt: skip
+            actor=actor,
+            name=actor,
+            class_name="C",
+            owner="o",
+            job="j",
+            python=this_machine.PYTHON,
+            env=env or {},
+        )
         self.spawner.ask(control.Spawn(request=request, gpu_ids=[]))
 
     def turns_until(self, fact: Callable[[], object], what: str) -> None:
