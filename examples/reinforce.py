@@ -33,15 +33,9 @@ def update(learner: rl.Learner[Config], trajectory: rl.Trajectory) -> dict[str, 
     policy, value, rows = learner.forward(batch)
     log_prob = learner.actions.log_prob(policy, rows.action)
     gradient = rl.losses.policy_gradient(log_prob, rows.advantage)
+    coefs = {"value_coef": learner.config.value_coef, "entropy_coef": 0.0}
     parts = rl.actor_critic_losses(
-        gradient,
-        log_prob,
-        policy,
-        value,
-        rows,
-        learner.actions,
-        value_coef=learner.config.value_coef,
-        entropy_coef=0.0,
+        gradient, log_prob, policy, value, rows, learner.actions, **coefs
     )
     return learner.end_update([learner.step(parts)], batch)
 

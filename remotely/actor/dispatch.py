@@ -184,6 +184,8 @@ def _exit(code: int) -> None:
 NEED_OBJECT = frozenset((Kind.CALL, Kind.GET, Kind.SET, Kind.END))
 OF_STREAMS = frozenset((Kind.NEXT, Kind.CLOSE))
 ON_THREADS = frozenset((Kind.CALL, Kind.GET, Kind.SET)) | OF_STREAMS
+# They do not touch the object, so a batch goes on gathering.  A client sends READS as it connects.
+BESIDE_CALLS = frozenset((Kind.SOURCES, Kind.READS, Kind.WHOLE))
 RECORDED = ON_THREADS | frozenset((Kind.INIT,))  # in `Cancellations.begun`
 
 Send = Callable[[RoutedReply], object]
@@ -261,7 +263,7 @@ class Dispatcher:
         is_awaited = not is_batched and servant.is_async and servant.is_coroutine(message)
         is_recorded = kind in RECORDED
         threads = self._threads if is_recorded and not is_batched and not is_awaited else None
-        if self._gathered and kind is not Kind.SOURCES:  # calls run in the order of arrival
+        if self._gathered and kind not in BESIDE_CALLS:  # calls run in the order of arrival
             self._run_gathered(
                 [
                     name

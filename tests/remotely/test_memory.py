@@ -142,7 +142,7 @@ class User:
 @pytest.fixture
 def no_large_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let this process send no large values in frames."""
-    monkeypatch.setattr(wire, "MAX_FRAME_BYTES", 100_000)
+    monkeypatch.setattr(wire, "MAX_FRAME_BYTES", 4 * MIB)  # the code that PREPARE brings fits
 
 
 @pytest.mark.parametrize("submit", [False, True])

@@ -21,6 +21,7 @@ import msgspec
 import pytest
 
 from remotely.calling.actor import MadeFrom
+from remotely.client.actors import ConstructorValues
 from remotely.client.client import Client as RealClient
 from remotely.engine import Options
 from remotely.errors import ActorDied, MasterLost, NotAllowed, RemotelyError
@@ -720,7 +721,8 @@ def test_an_actor_whose_last_handle_is_dropped_during_its_restart_ends(
         connecting = script.submit(RealClient, world.address, world.client_key, Shipment())
         world.until(connecting.done)
         client = connecting.result()
-        monkeypatch.setattr(client._actors, "start", lambda _, place, *rest: [place])
+        monkeypatch.setattr(client._actors, "_prepare", lambda _, place, *rest: (None, [place]))
+        monkeypatch.setattr(ConstructorValues, "send", lambda *_: [])
         actor = client._actors.new(World, Options(max_restarts=1), 1, "")
         client.release(actor)
         actor.expect_life(1)
