@@ -375,11 +375,11 @@ class Channel:
             self._wait_reporter.refuse(self.location.actor, future.what)
         try:
             if large is None and not value.buffers:  # one frame, which leaves in one step
-                is_sent = self._commit(kind, name, value, future, background, None, may_requeue)
+                is_sent = self._commit(me, kind, name, value, future, background, None, may_requeue)
             else:
                 with shield:  # (11)
                     is_sent = self._commit(
-                        kind, name, value, future, background, large, may_requeue
+                        me, kind, name, value, future, background, large, may_requeue
                     )
             if not is_sent and not may_requeue:
                 assert self.ended is not None
@@ -400,6 +400,7 @@ class Channel:
 
     def _commit(
         self,
+        me: ThreadState,
         kind: Kind,
         name: str,
         value: Encoded,
@@ -409,7 +410,6 @@ class Channel:
         may_requeue: bool,
     ) -> bool:
         """Lend the value and send the call, or neither; return whether the channel can send."""
-        me = this_thread()
         loan = large.lend(self._peer) if large is not None and large.is_large else None
         try:
             me.in_call = True
