@@ -7,7 +7,8 @@ the consumer gets the same error as from any call.
     requested   the future of the item is in the queue in the same step in which it is sent
     awaited     by any number of readers, and it stays in the queue
     taken       as `__next__` returns it, by the first reader that finds it done and in its place.
-                No signal is handled and no other thread runs between the look and the return
+                No signal is handled and no other thread runs between the look and the return, since
+                nothing is called there: so `__next__` and `__anext__` each have these lines
 """
 
 from collections import deque

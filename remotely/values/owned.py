@@ -11,7 +11,6 @@ without a further copy.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from remotely.machine.shield import shield
 from remotely.values import arena
@@ -27,14 +26,7 @@ class Owned(Encoded):
 
     __slots__ = ("counted_bytes",)
 
-    def __init__(
-        self,
-        pieces: Sequence[bytes | memoryview],
-        buffers: Sequence[memoryview],
-        travelling: Sequence[Any] = (),
-    ) -> None:
-        super().__init__(pieces, buffers, travelling)
-        self.counted_bytes = self.nbytes
+    counted_bytes: int
 
 
 def own(encoded: Encoded, *, lends: bool = True) -> Owned:
@@ -56,7 +48,9 @@ def own(encoded: Encoded, *, lends: bool = True) -> Owned:
                 owned.counted_bytes = counted
                 return owned
     copies = [memoryview(bytearray(buffer)) for buffer in encoded.buffers]
-    return Owned((bytes(encoded.payload),), copies, encoded.travelling)
+    owned = Owned((bytes(encoded.payload),), copies, encoded.travelling)
+    owned.counted_bytes = owned.nbytes
+    return owned
 
 
 def counted_bytes(encoded: Encoded) -> int:
