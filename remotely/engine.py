@@ -1,8 +1,7 @@
 """The engine interface: what handles and groups require of the engine that runs their objects.
 
-Handles use an Engine and nothing of ZeroMQ.  `client.client.Client` is the engine of a cluster,
-`engines.in_process.InProcess` that of REMOTELY_LOCAL=1, `engines.ray.engine.RayEngine` that of Ray.
-Another engine must implement these fifteen verbs, and declare which promises it does not keep.
+There is one engine, `calling.engine.CallEngine`.  What differs between a cluster, Ray and this
+process is its carrier (calling/carrier.py).
 """
 
 from collections.abc import Callable, Mapping, Sequence

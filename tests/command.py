@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from click.testing import CliRunner
 
 from remotely import cli
-from remotely.client.client import client_of
+from remotely.client.carrier import client_of
 from remotely.reporting.cluster_status import as_json, cluster_status
 from tests.clusters import DEADLINE_S, SCRIPTS, processes, wait_until
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import remotely
 import remotely_rl.errors
 from remotely import other_names as names
-from remotely.client.client import Client
+from remotely.client.carrier import ClusterCarrier
 from remotely.engine import PROMISED, Options
 from remotely.engines.in_process import InProcess
 from remotely.engines.ray import PROMISES as ON_RAY
@@ -88,7 +88,7 @@ def _first_sentence(path: Path) -> str:
 def promises() -> str:
     """Return which engine keeps each promise that not every engine keeps."""
     engines = {
-        "`remotely start`": Client.promises,
+        "`remotely start`": ClusterCarrier.promises,
         "Ray": ON_RAY,
         "`REMOTELY_LOCAL=1`": InProcess.promises,
     }

@@ -60,7 +60,7 @@ from remotely.transport.loop import Loop
 from remotely.values import references
 
 if TYPE_CHECKING:  # slow to import, and only an actor that makes calls needs it
-    from remotely.client.client import Client
+    from remotely.calling.engine import CallEngine
 
 
 MAX_ACTOR_TIDY_S = 16.0
@@ -111,15 +111,17 @@ class Delegation:
         """Note that the master has admitted the key."""
         self._is_known.set()
 
-    def client(self, birth: control.Birth, prepare: control.Prepare) -> "Client":
-        """Return a client with which this actor makes calls of its own.  Raises MasterLost."""
-        from remotely.client.client import Client  # noqa: PLC0415 - slow to import
+    def engine(self, birth: control.Birth, prepare: control.Prepare) -> "CallEngine":
+        """Return an engine with which this actor makes calls of its own.  Raises MasterLost."""
+        from remotely.calling.engine import CallEngine  # noqa: PLC0415 - slow to import
+        from remotely.client.carrier import ClusterCarrier  # noqa: PLC0415 - likewise
         from remotely.values.shipping import Shipment  # noqa: PLC0415 - likewise
 
         key = MemberKey("client", self.pair(), birth.master_public)
         shipment = Shipment.from_tree(connection.shipped_root(), prepare.files)
         actor = birth.request.actor
-        return Client(birth.master, key, shipment, job=prepare.job, inside=actor)
+        carrier = ClusterCarrier(birth.master, key, shipment, job=prepare.job, inside=actor)
+        return CallEngine(carrier)
 
 
 class Background:
@@ -268,7 +270,7 @@ class Actor:
             birth.host,
             Path(birth.folder),
             payloads,
-            functools.partial(delegation.client, birth),
+            functools.partial(delegation.engine, birth),
             given=request.env,
             kept_as=request.actor if request.max_restarts and not request.owner else "",
         )

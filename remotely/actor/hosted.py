@@ -23,7 +23,8 @@ from remotely.actor.plasma_values import PlasmaValues
 from remotely.actor.preparation import Preparation
 from remotely.actor.servant import RoutedReply, Servant
 from remotely.api import connection, current_actor
-from remotely.engines.ray.engine import RayEngine
+from remotely.calling.engine import CallEngine
+from remotely.engines.ray.carrier import RayCarrier, engine_on
 from remotely.engines.ray.host import Entries, Frames, HostBirth, HostPlace, RayHost, session_folder
 from remotely.machine import gpus, threads
 from remotely.protocol import control, wire
@@ -57,7 +58,7 @@ class Hosted(ABC):
             place.host,
             session_folder() / "remotely",
             self._values,
-            lambda prepare: self._client(birth, prepare),
+            lambda prepare: self._engine(birth, prepare),
             given=birth.options.env,
         )
         self._servant = Servant(self._values, preparation, OneByOne(self._page))
@@ -105,9 +106,9 @@ class Hosted(ABC):
     def _wake(self) -> None:
         """Wake the thread that runs messages after `stop`.  Any thread may call this."""
 
-    def _client(self, birth: HostBirth, prepare: control.Prepare) -> RayEngine:
+    def _engine(self, birth: HostBirth, prepare: control.Prepare) -> CallEngine:
         shipment = Shipment.from_tree(connection.shipped_root(), prepare.files)
-        return RayEngine(birth.cluster, shipment, inside=birth.name)
+        return engine_on(RayCarrier(birth.cluster, shipment, inside=birth.name))
 
     def _send(self, reply: RoutedReply) -> None:
         if os.getpid() != self._pid:

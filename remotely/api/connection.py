@@ -15,6 +15,7 @@ from pathlib import Path
 
 from remotely import arguments
 from remotely.arguments import suggests
+from remotely.calling.engine import CallEngine
 from remotely.engine import Engine
 from remotely.errors import NotConnected, RemotelyError
 from remotely.futures import unfinished
@@ -203,16 +204,16 @@ def _new_engine(
     if os.environ.get("REMOTELY_LOCAL") == "1":
         from remotely.engines.in_process import InProcess  # noqa: PLC0415 - it imports asyncio
 
-        return InProcess()
+        return CallEngine(InProcess())
     if not address:
         return _embed(offer, ship, patience_s, show_output)
     if address.startswith(RAY):
         return _connect_to_ray(address, key, offer, ship, patience_s, show_output)
-    from remotely.client.client import client_of  # noqa: PLC0415 - only this engine needs it
+    from remotely.client.carrier import client_of  # noqa: PLC0415 - only such addresses need it
 
     client = client_of(address, key, ship, patience_s, show_output)
     client.check_python()
-    return client
+    return CallEngine(client)
 
 
 def _connect_to_ray(
@@ -242,7 +243,7 @@ def _embed(
     patience_s: float | None,
     show_output: bool,
 ) -> Engine:
-    from remotely.client.client import Client  # noqa: PLC0415 - InProcess does not need it
+    from remotely.client.carrier import ClusterCarrier  # noqa: PLC0415 - as in `_new_engine`
     from remotely.ops.embedded import EmbeddedCluster  # noqa: PLC0415
     from remotely.values.shipping import Shipment  # noqa: PLC0415
 
@@ -251,7 +252,7 @@ def _embed(
     cluster = EmbeddedCluster()
     try:
         cluster.start(offer)
-        return Client(
+        carrier = ClusterCarrier(
             cluster.address,
             cluster.key,
             shipment,
@@ -260,6 +261,7 @@ def _embed(
             on_shutdown=cluster.close,
             on_forget=cluster.forget,
         )
+        return CallEngine(carrier)
     except BaseException:
         cluster.close()
         raise

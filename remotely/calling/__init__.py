@@ -1,1 +1,1 @@
-"""Call handling that all engines share: limits, queues, retries, restarts."""
+"""The engine: every verb on actors, their calls and their values, over a carrier."""

@@ -1,23 +1,27 @@
 """The shared state of one actor in a process, on any engine: its name, lives and queue."""
 
 import itertools
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from remotely.calling.back_pressure import BackPressure
 from remotely.engine import Engine, Options, RemoteActor
 from remotely.errors import ActorDied, RemotelyError
 from remotely.futures import wakeup
+from remotely.machine import threads
 from remotely.machine.shield import RLock
 from remotely.protocol.control import MakerState
+from remotely.values.codec import Encoded
 from remotely.values.owned import Owned
 
 
 class Names:
     """Names for actors without one: their class and a number."""
 
-    def __init__(self, prefix: str = "") -> None:
-        self._prefix = prefix
+    def __init__(self, inside: bool = False) -> None:
+        # The names of actors that several actors make must differ.
+        self._prefix = f"{secrets.token_hex(2)}." if inside else ""
         self._counts: dict[str, itertools.count[int]] = {}
 
     def of(self, cls: type, options: Options) -> str:
@@ -40,6 +44,7 @@ class CalledActor(RemoteActor):
     """The state that all handles of an actor in this process share.
 
     life          the number of its current life, or of the one that is being made
+    channel       the last channel that was opened to it (`carrier.CallChannel`)
     ended         makes the errors of its calls, once it has ended permanently: see `end_with`
     restarting    whether this process is making its next life
     made_from     what each of its lives is made from, if it may be restarted
@@ -51,6 +56,7 @@ class CalledActor(RemoteActor):
     def __init__(self, engine: Engine, actor: str, name: str, owned: bool) -> None:
         super().__init__(engine, actor, name, owned)
         self.life = 0
+        self.channel: Any = None
         self.lock = RLock()
         self.ended: EndError | None = None
         self.restarting = False
@@ -69,7 +75,8 @@ class CalledActor(RemoteActor):
     @property
     def unanswered(self) -> int:
         """The number of its calls without an outcome."""
-        raise NotImplementedError
+        channel, queue = self.channel, self.queue
+        return (len(queue) if queue else 0) + (len(channel.pending) if channel else 0)
 
     def check_alive(self) -> None:
         """Raise the error of its end, if it has ended permanently."""
@@ -82,17 +89,39 @@ class CalledActor(RemoteActor):
         self.check_alive()
 
 
-def restart(
-    actor: CalledActor, life: int, make: Callable[[], object], end: Callable[[], object]
-) -> None:
-    """Make the next life of an actor that died, on a thread of its own.
+class Remaker(Protocol):
+    """What a restart requires of a carrier: see `carrier.Carrier`."""
 
-    `make` waits for a place and runs the constructor; what it raises ends the actor.  `end` removes
-    a life that is not needed, because its constructor raised or the actor was closed or released
-    meanwhile.  It may be called before the actor has a place.
+    def place(
+        self,
+        actors: Any,
+        encoded: Sequence[Encoded],
+        options: Options,
+        state: MakerState | None,
+        patience_s: float | None,
+    ) -> None: ...
+
+    def abandon(self, actors: Any, kill: bool) -> None: ...
+
+
+def begin_restart(carrier: Remaker, actor: CalledActor) -> None:
+    """Make the next life of an actor that died, on a thread of its own.  Its handles stay valid.
+
+    Its maker calls this, which has what it is made from, and has noted that it is `restarting`.
     """
+    threads.start("restart", _restart, carrier, actor, actor.life)
+
+
+def _restart(carrier: Remaker, actor: CalledActor, life: int) -> None:
+    """Wait for a place, and run the constructor; what that raises ends the actor.
+
+    A life that is not needed is removed again, because its constructor raised, or the actor was
+    closed or released meanwhile.
+    """
+    assert actor.made_from is not None
+    encoded, options, state = actor.made_from
     try:
-        make()
+        carrier.place([actor], [encoded], options, state, None)
     except Exception as error:
         reason = error if isinstance(error, RemotelyError) else repr(error)
         why = f"{actor.name} died, and could not be restarted: {reason}"
@@ -102,7 +131,7 @@ def restart(
                 actor.end_with(lambda may: ActorDied(why, may_have_run=may))
     finally:
         if actor.is_released or actor.ended is not None:
-            end()
+            carrier.abandon([actor], kill=False)
         with actor.lock:
             if actor.life == life:
                 actor.restarting = False

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from remotely.calling.engine import CallEngine
 from remotely.cli.options import (
     address_option,
     client_at,
@@ -23,7 +24,7 @@ from remotely.reporting.cluster_status import cluster_status, tables
 from remotely.reporting.terminal import shown
 
 if TYPE_CHECKING:
-    from remotely.client.client import Client
+    from remotely.client.carrier import ClusterCarrier
 
 
 @click.command(short_help="Show machines, actors, and what is free.")
@@ -108,7 +109,7 @@ def logs(
             _show_one(client, actor, follow)
 
 
-def _show_one(client: "Client", name: str, follow: bool) -> None:
+def _show_one(client: "ClusterCarrier", name: str, follow: bool) -> None:
     living = [actor.location for actor in living_actors(client)]
     actor = id_of(name, living)
     piece = client.read_log(actor, -1).result()
@@ -139,7 +140,7 @@ def id_of(name: str, living: Sequence[control.Location]) -> str:
     return named[0].actor if named else name
 
 
-def _show_all(client: "Client", follow: bool) -> None:
+def _show_all(client: "ClusterCarrier", follow: bool) -> None:
     offsets: dict[str, int] = {}
     unfinished: dict[str, str] = {}
     while True:
@@ -158,7 +159,7 @@ def _show_all(client: "Client", follow: bool) -> None:
         time.sleep(FOLLOW_EVERY_S)
 
 
-def living_actors(client: "Client") -> Iterable[control.ActorStatus]:
+def living_actors(client: "ClusterCarrier") -> Iterable[control.ActorStatus]:
     return [actor for worker in client.status(fresh=False).workers for actor in worker.actors]
 
 
@@ -177,7 +178,8 @@ def kill(actor: str, address: str | None, port: int | None, key: Path | None) ->
         actor_id = id_of(actor, living)
         for location in living:
             if location.actor == actor_id:
-                client.end([client.borrow(actor_id, location.name)], 0.0)
+                engine = CallEngine(client)
+                engine.end([engine.borrow(actor_id, location.name)], 0.0)
                 click.echo(f"{location.name} (pid {location.pid}) has ended.")
                 return
     names = ", ".join(sorted({location.name for location in living})) or "none now"

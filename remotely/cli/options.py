@@ -16,7 +16,7 @@ from remotely.protocol.address import DEFAULT_PORT, join_address, parse_address
 from remotely.protocol.listening import ANY_PORT, Ports, parse_ports
 
 if TYPE_CHECKING:
-    from remotely.client.client import Client
+    from remotely.client.carrier import ClusterCarrier
 
 
 cpus_option = click.option(
@@ -150,9 +150,9 @@ def parse_own_address(address: str) -> tuple[str, int]:
 
 
 @contextlib.contextmanager
-def client_at(address: str, key: Path | None) -> Iterator["Client"]:
+def client_at(address: str, key: Path | None) -> Iterator["ClusterCarrier"]:
     """Connect to a cluster for the length of a block."""
-    from remotely.client.client import client_of
+    from remotely.client.carrier import client_of
 
     client = client_of(address, key)
     try:

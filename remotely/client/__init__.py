@@ -1,1 +1,1 @@
-"""The client: the engine of a ZeroMQ cluster, which places actors and sends calls."""
+"""The carrier of a cluster: ZeroMQ, from a client to its actors and the master."""

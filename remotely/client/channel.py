@@ -186,13 +186,12 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def refuse_in_call(what: str) -> None:
-    """Raise RemotelyError if this thread is sending or receiving already."""
-    if this_thread().in_call:
-        raise RemotelyError(
-            f"{what} is called in the middle of another call, by a signal handler or a destructor, "
-            "which must not call actors: set a flag there and check it between calls, or make the "
-            "call in a thread of your own"
-        )
+    """Raise RemotelyError: this thread is sending or receiving already."""
+    raise RemotelyError(
+        f"{what} is called in the middle of another call, by a signal handler or a destructor, "
+        "which must not call actors: set a flag there and check it between calls, or make the "
+        "call in a thread of your own"
+    )
 
 
 def deliver_arrived(me: ThreadState) -> None:
@@ -257,6 +256,8 @@ class Channel:
     ended           how the channel ended; None until that is known
     endpoint        the actor's address
     sources_sent    the number of batches of sources.py that were sent
+    pending         calls without a reply, by id; always empty after the end.  Guarded by the lock,
+                    and its length by none
 
     `on_broken` is called on the loop's thread; `on_news` when the channel is connected, broken or
     ended.
@@ -266,7 +267,6 @@ class Channel:
 
     Guarded by the lock:
 
-    _pending            calls without a reply, by id; always empty after the end
     _held               those of them that are encoded and not sent yet
     _unsent             ids of those that cannot be sent because the connection is broken
     _leader             the wake descriptor of the leader
@@ -297,7 +297,7 @@ class Channel:
         self._wait_reporter = wait_reporter
         self._lock = RLock()
         self._ids = itertools.count(1)
-        self._pending: dict[int, CallFuture[Any]] = {}
+        self.pending: dict[int, CallFuture[Any]] = {}
         self._held: dict[int, bytes | memoryview] = {}
         self._unsent: set[int] = set()
         self._is_broken = False
@@ -329,13 +329,13 @@ class Channel:
             raise
 
     @property
-    def unanswered(self) -> int:
-        """The number of pending calls.  Thread-safe."""
-        return len(self._pending)
+    def life(self) -> int:
+        """The number of the actor's life to which it leads."""
+        return self.location.life
 
     def unfinished(self) -> list[str]:
         """Return the names of the submitted calls among the pending ones.  Thread-safe."""
-        return [call.what for call in [*self._pending.values()] if call.is_left_behind]
+        return [call.what for call in [*self.pending.values()] if call.is_left_behind]
 
     @property
     def connected(self) -> bool:
@@ -370,7 +370,8 @@ class Channel:
         and the caller queues the call for the next channel.
         """
         me = this_thread()
-        refuse_in_call(future.what)
+        if me.in_call:
+            refuse_in_call(future.what)
         if self._wait_reporter is not None and not background:
             self._wait_reporter.refuse(self.location.actor, future.what)
         try:
@@ -447,14 +448,14 @@ class Channel:
             frames = large.message(kind, call_id, name, loan, self.location.store)
         future.call_id = call_id
         future.receiver = self
-        self._pending[call_id] = future
+        self.pending[call_id] = future
         if faults.ON and faults.at("client.call"):
             self._cut()
         if self._is_broken:
             self._unsent.add(call_id)
             return False
         may_be_held = background and kind is Kind.CALL and large is None and len(frames) == 1
-        if may_be_held and len(self._pending) > HOLD_ABOVE:  # (2)
+        if may_be_held and len(self.pending) > HOLD_ABOVE:  # (2)
             self._held[call_id] = frames[0]
             if len(self._held) >= HOLD_CALLS:
                 self._send_held()
@@ -544,8 +545,8 @@ class Channel:
     def _forget(self, future: CallFuture[Any]) -> None:
         """Forget a call that could not be sent; a reply to it is declined."""
         with self._lock:
-            if self._pending.get(future.call_id) is future:  # the id may be another channel's
-                del self._pending[future.call_id]
+            if self.pending.get(future.call_id) is future:  # the id may be another channel's
+                del self.pending[future.call_id]
         if future.counted_by is not None:
             future.counted_by.settle(future)
 
@@ -555,15 +556,15 @@ class Channel:
         """Tell whether the call is held and not sent yet."""
         with self._lock:
             call_id = future.call_id
-            return call_id in self._held and self._pending.get(call_id) is future
+            return call_id in self._held and self.pending.get(call_id) is future
 
     def recall(self, future: CallFuture[Any]) -> bool:
         """Forget a call that is not sent yet; false if it was sent."""
         with self._lock:
             if not self.holds(future):
                 return False
-            del self._held[future.call_id], self._pending[future.call_id]
-            if not self._pending:
+            del self._held[future.call_id], self.pending[future.call_id]
+            if not self.pending:
                 self._disarm()
             return True
 
@@ -577,10 +578,10 @@ class Channel:
         waits = waits and not self._loop.is_own_thread()  # the loop's thread receives the answer
         answer: CallFuture[bool] = CallFuture("a cancellation")
         with self._lock:
-            if self._pending.get(future.call_id) is not future:
+            if self.pending.get(future.call_id) is not future:
                 return
             answer.call_id, answer.receiver = next(self._ids), self
-            self._pending[answer.call_id] = answer
+            self.pending[answer.call_id] = answer
         self._session.send(
             control.Cancel(
                 actor=self.location.actor,
@@ -608,14 +609,15 @@ class Channel:
         if answer.exception() is None and answer.result():
             future.cancel_now()
             with self._lock:
-                self._pending.pop(future.call_id, None)
+                self.pending.pop(future.call_id, None)
 
     # --- receiving --------------------------------------------------------------------------------
 
     def wait(self, future: "CallFuture[Any] | RoomForCall", timeout: float | None = None) -> None:
         """Wait until `future` is done, for at most `timeout` seconds."""
         me = this_thread()
-        refuse_in_call(future.what)
+        if me.in_call:
+            refuse_in_call(future.what)
         begin = time.monotonic()
         deadline = None if timeout is None else begin + timeout
         arrived, wake = me.arrived, me.wake
@@ -668,7 +670,7 @@ class Channel:
                     with self._lock:
                         leads, self._leader = False, None
                         self._drain(arrived)
-                        if self._pending and not self._armed:
+                        if self.pending and not self._armed:
                             self._used_since_check = True
                             self._schedule_check()
                 me.in_call = False
@@ -704,15 +706,15 @@ class Channel:
     def _is_pending(self, future: "CallFuture[Any] | RoomForCall") -> bool:
         """Tell whether a reply on this channel may complete the future, or make room."""
         if isinstance(future, RoomForCall):
-            return bool(self._pending)
-        return self._pending.get(future.call_id) is future
+            return bool(self.pending)
+        return self.pending.get(future.call_id) is future
 
     def _drain(self, arrived: deque[Arrival]) -> None:
         """With the lock: receive what has arrived, for this thread to deliver."""
-        if self._pending and self._socket.get(EVENTS) & POLLIN:
+        if self.pending and self._socket.get(EVENTS) & POLLIN:
             with shield:  # (11)
                 self._receive_messages(arrived)
-        if not self._pending:
+        if not self.pending:
             self._disarm()
 
     def _receive_messages(self, arrived: deque[Arrival]) -> None:
@@ -721,15 +723,15 @@ class Channel:
         while more:
             with suppress(WireError):
                 for reply in wire.unbatch(wire.decode(sockets.receive(self._socket), "actor")):
-                    if (future := self._pending.pop(reply.call_id, None)) is not None:
+                    if (future := self.pending.pop(reply.call_id, None)) is not None:
                         # Now, because it may be delivered after the channel has ended.
                         opened = with_loan(reply, self._peer) if reply.loan else reply
                         taken.append((self, future, opened))
                     else:
                         self._decline(reply)
-            more = bool(self._pending and self._socket.get(EVENTS) & POLLIN)
+            more = bool(self.pending and self._socket.get(EVENTS) & POLLIN)
         if faults.ON and taken and faults.at("client.reply"):
-            self._pending.update((future.call_id, future) for _, future, _ in taken)
+            self.pending.update((future.call_id, future) for _, future, _ in taken)
             self._cut()
         else:
             arrived.extend(taken)
@@ -785,7 +787,7 @@ class Channel:
         action = self._receive
         if not self._held and not self._loop.is_own_thread():  # saves a switch of threads
             with self._lock:
-                if not self._pending or self._leader is not None:  # a leader schedules a check (5)
+                if not self.pending or self._leader is not None:  # a leader schedules a check (5)
                     return
                 self._arm()
                 if not readable(self._socket):
@@ -799,7 +801,7 @@ class Channel:
         A thread that is interrupted after it has sent a call never waits for the reply.  One that
         is interrupted as it has the loop receive may have consumed the edge.
         """
-        if self._pending and self._leader is None and not self._check_scheduled:
+        if self.pending and self._leader is None and not self._check_scheduled:
             self._run_locked(self._on_edge if self._armed else self._receive)
 
     def _run_locked(self, action: Callable[[deque[Arrival]], object]) -> None:
@@ -820,7 +822,7 @@ class Channel:
         if self._held:
             self._send_held()
             self._drain_for_sleepers(arrived)
-        if self._pending and self._leader is None and not self._armed:
+        if self.pending and self._leader is None and not self._armed:
             self._arm()
             self._drain(arrived)
 
@@ -836,7 +838,7 @@ class Channel:
             if self._held:
                 self._send_held()
                 self._drain_for_sleepers(arrived)
-            if self._pending:
+            if self.pending:
                 self._checks_delayed += 1
                 self._used_since_check, self._check_scheduled = False, True
                 self._loop.after(CHECK_AFTER_S, partial(self._run_locked, self._check))
@@ -883,7 +885,7 @@ class Channel:
         self._send_held()
         if self._leader is not None:  # it drains the socket, whose edge may have been consumed
             os.eventfd_write(self._leader, 1)
-        elif self._pending:
+        elif self.pending:
             self._arm()
             self._drain(arrived)
 
@@ -921,7 +923,7 @@ class Channel:
     def end_after_replies(self, ended: EndError, obituary: Obituary) -> None:
         """On the loop's thread: end after the last replies of an actor that exited (15)."""
         end = partial(self.end, ended, obituary)
-        if not self._pending or not self._monitor.may_have_connected() or self._is_broken:
+        if not self.pending or not self._monitor.may_have_connected() or self._is_broken:
             end()
             return
         self._stop_sending()  # further calls fail with the pending ones
@@ -937,8 +939,8 @@ class Channel:
         self.ended = ended
         may_have_left = self._monitor.may_have_connected()
         last = last_begun(obituary, self.location.life, self._route) if may_have_left else 0
-        lost, unsent = [*self._pending.values()], self._unsent.union(self._held)
-        self._pending.clear()
+        lost, unsent = [*self.pending.values()], self._unsent.union(self._held)
+        self.pending.clear()
         self._held.clear()
         if self._leader is not None:  # under the lock, it cannot leave and close its descriptor
             os.eventfd_write(self._leader, 1)

@@ -12,7 +12,7 @@ import msgspec
 import zmq
 
 from remotely.calling.actor import CalledActor
-from remotely.client.channel import Channel, Shared, refuse_in_call
+from remotely.client.channel import Channel, Shared, refuse_in_call, this_thread
 from remotely.client.end_errors import connection_error, end_error
 from remotely.client.master_session import SHUT_DOWN, Question
 from remotely.engine import Engine
@@ -53,7 +53,6 @@ class ActorState(CalledActor):
     location      the actor's last known location: see `set_location`
     store         the store of its machine, if known; None on this machine
     is_apart      it is on another machine that has no store, and may reach no other store
-    channel       the last channel that was opened to it
     opening       the lock of the thread that opens a channel, also while it waits for the master.
                   Waiters sleep on it (wakeup.py), not on the actor: a channel does not hold that
     gone          whether the master has reported its end
@@ -70,17 +69,11 @@ class ActorState(CalledActor):
         self.location: Location | None = None
         self.store: StoreAddress | None = None
         self.is_apart = False
-        self.channel: Channel | None = None
         self.opening = RLock()
         self.gone = False
         self.giver = giver
         self.holds = False
         self.given = self.arrived = 0
-
-    @property
-    def unanswered(self) -> int:
-        channel, queue = self.channel, self.queue
-        return (len(queue) if queue else 0) + (channel.unanswered if channel else 0)
 
     def set_location(self, location: Location, host: str) -> None:
         """Set the actor's location, for a client on this host."""
@@ -232,9 +225,10 @@ class Channels:
         """Tell whether this thread may wait: not the loop's, which receives for all channels."""
         return not self._loop.is_own_thread()
 
-    def check_wait(self, actor: ActorState, future: CallFuture[Any], _: bool = False) -> None:
+    def check_wait(self, actor: ActorState, future: CallFuture[Any]) -> None:
         """Raise an error if the caller would wait for itself, or is in the middle of a call."""
-        refuse_in_call(future.what)
+        if this_thread().in_call:
+            refuse_in_call(future.what)
         if self._loop.is_own_thread():
             raise RemotelyError(
                 f"{future.what} cannot be waited for here, where the outcome of another call is "
@@ -260,7 +254,7 @@ class Channels:
 
     def unanswered(self) -> dict[str, int]:
         """Return the number of pending calls of each actor that has any."""
-        channels = [(channel.location.actor, channel.unanswered) for channel in list(self._open)]
+        channels = [(channel.location.actor, len(channel.pending)) for channel in list(self._open)]
         return {actor: calls for actor, calls in channels if calls}
 
     def unfinished(self) -> list[str]:

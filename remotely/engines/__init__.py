@@ -1,1 +1,1 @@
-"""Implementations of `engine.Engine` other than the ZeroMQ cluster: in process, and on Ray."""
+"""The other carriers: this process, and Ray."""

@@ -1,4 +1,4 @@
-"""The engine of REMOTELY_LOCAL=1: objects live in this process, and calls run synchronously.
+"""The carrier of REMOTELY_LOCAL=1: objects live in this process, and calls run synchronously.
 
 It is for debuggers, for tests, and for machines without a cluster.  Arguments and results are not
 copied: they may be objects that do not pickle, and a debugger shows the one object that there is.
@@ -6,7 +6,6 @@ copied: they may be objects that do not pickle, and a debugger shows the one obj
 
 import asyncio
 import contextvars
-import functools
 import inspect
 import os
 import sys
@@ -16,30 +15,151 @@ import uuid
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NoReturn
 
-from remotely.calling.actor import Names
-from remotely.engine import Arguments, Arrival, Options, Prepared, Promises, RemoteActor
+from remotely.calling.actor import CalledActor
+from remotely.calling.carrier import Encoder
+from remotely.engine import Arguments, Arrival, Engine, Options, Promises, RemoteActor
 from remotely.errors import ActorDied, NameTaken, NotConnected, name_taken
-from remotely.futures.future import CallFuture, completed, failed
+from remotely.futures import wakeup
+from remotely.futures.future import CallFuture
 from remotely.futures.reference import Reference
 from remotely.futures.stream import local_stream
-from remotely.futures.unretrieved import OnUnretrieved, report_key, report_text
+from remotely.futures.unretrieved import report_key, report_text
 from remotely.objects.construct import construct
 from remotely.objects.placeholders import RoutinePlaceholder, stays
+from remotely.protocol.wire import Kind
 from remotely.reporting import log_records
 from remotely.reporting.cluster_status import ActorStatus, ClientStatus, ClusterStatus
 from remotely.reporting.throttled_log import ThrottledLog
+from remotely.values.codec import Encoded
+from remotely.values.owned import Owned
 from remotely.values.unpicklable import PartNames
 
 # The name of the actor whose method is running, for its log records, as on a cluster.
 _running: contextvars.ContextVar[str] = contextvars.ContextVar("remotely_running", default="")
 
 
+class InPlace(Owned):
+    """Arguments that are not pickled."""
+
+    __slots__ = ("args", "kwargs")
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        super().__init__((), ())
+        self.counted_bytes = 0
+        self.args = args
+        self.kwargs = kwargs
+
+
+def _arguments(
+    actors: Sequence[RemoteActor],
+    method: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    names: PartNames,
+) -> tuple[InPlace, tuple[()]]:
+    return InPlace(args, kwargs), ()
+
+
+def _constructors(cls: type, arguments: Sequence[Arguments]) -> tuple[list[InPlace], None]:
+    return [InPlace((cls, args, kwargs), {}) for args, kwargs in arguments], None
+
+
+class LocalChannel:
+    """The way to one object of this process, until it ends: a `carrier.CallChannel`.
+
+    A call has its outcome when `send` returns, so there is never anything to receive or to cancel.
+    """
+
+    is_open = True
+    is_introduced = True
+    lends = False
+    life = 0
+    pending = ()
+    sources_sent = sys.maxsize  # its object imports what this process does
+
+    def __init__(self, target: Any) -> None:
+        self.target = target
+        self.ended = ""  # how, if it has
+
+    def wait_until_introduced(self) -> None: ...
+
+    def receive_in_background(self) -> None: ...
+
+    def wait(self, future: Any, timeout: float | None = None) -> None: ...
+
+    def holds(self, future: CallFuture[Any]) -> bool:
+        return False
+
+    def recall(self, future: CallFuture[Any]) -> bool:
+        return False
+
+    def cancel(self, future: CallFuture[Any], waits: bool) -> None: ...
+
+    def end(self, how: str) -> Any:
+        """Let go of the object, and return it; calls fail from now on."""
+        target, self.target, self.ended = self.target, None, self.ended or how
+        return target
+
+    def send(
+        self,
+        kind: Kind,
+        name: str,
+        value: Encoded,
+        future: CallFuture[Any],
+        background: bool,
+        large: Any = None,
+        may_requeue: bool = False,
+    ) -> bool:
+        actor: Any = future.actor
+        if self.ended:
+            future.on_unretrieved = None  # as on a cluster: the user has ended it
+            why = f"{actor.name} was {self.ended}"
+            future.settle(None, ActorDied(why, exit=0, may_have_run=False))
+        else:
+            future.settle(*self._outcome(kind, name, value, actor))
+        future.run_callbacks()
+        del future  # the error holds this frame: see future.py
+        return True
+
+    def _outcome(
+        self, kind: Kind, name: str, value: Encoded, actor: RemoteActor
+    ) -> tuple[Any, BaseException | None]:
+        """Return the result of a call, or its error, whose frames hold no future (future.py)."""
+        try:
+            return _as_actor(actor.name, lambda: self._run(kind, name, value, actor)), None
+        except (Exception, asyncio.CancelledError) as error:
+            return None, error
+
+    def _run(self, kind: Kind, name: str, value: Encoded, actor: RemoteActor) -> Any:
+        if kind is Kind.END:
+            _close(self.end("closed"))
+            return None
+        target = self.target
+        if kind is Kind.GET:
+            found = getattr(target, name)
+            return RoutinePlaceholder(found) if stays(found) else found
+        assert isinstance(value, InPlace)
+        if kind is Kind.SET:
+            setattr(target, name, *value.args)
+            return None
+        args = [_value(argument) for argument in value.args]
+        kwargs = {key: _value(argument) for key, argument in value.kwargs.items()}
+        result = _finish(getattr(target, name)(*args, **kwargs))
+        return actor.face(actor) if result is target else result
+
+
 class InProcess:
-    """Implements `engine.Engine` without another process."""
+    """A `carrier.Carrier` to objects of this process."""
 
     cluster = ""
+    inside = ""
+    patience_s = 0.0
+    lends = False
+    encoder = Encoder(
+        _arguments, _constructors, lambda value, name: InPlace((value,), {}), lambda put: put
+    )
     promises = Promises(
         exit_status=False,
         own_process=False,
@@ -51,104 +171,140 @@ class InProcess:
     )
 
     def __init__(self) -> None:
-        self._objects: dict[str, Any] = {}
+        self.known: weakref.WeakValueDictionary[str, CalledActor] = weakref.WeakValueDictionary()
+        self._channels: dict[str, LocalChannel] = {}
         self._names: dict[str, str] = {}
-        self._remotes: weakref.WeakValueDictionary[str, RemoteActor] = weakref.WeakValueDictionary()
-        self._killed: weakref.WeakSet[RemoteActor] = weakref.WeakSet()
-        self._auto_names = Names()
         self._throttled = ThrottledLog(lambda text: print(text, file=sys.stderr, flush=True))
         self._undo_naming = log_records.name_actors(_running.get)
+        self._has_left = False
+
+    # --- actors -----------------------------------------------------------------------------------
+
+    def new(
+        self, engine: Engine, cls: type, names: Sequence[str], options: Options
+    ) -> list[CalledActor]:
+        taken = set(self._names)
+        for name in names:
+            if name in taken:
+                raise NameTaken(name_taken(name, "here"))
+            taken.add(name)
+        owned = not options.detached
+        return [CalledActor(engine, uuid.uuid4().hex, name, owned) for name in names]
 
     def place(
         self,
-        cls: type,
-        arguments: Sequence[Arguments],
+        actors: Sequence[CalledActor],
+        encoded: Sequence[Encoded],
         options: Options,
-    ) -> list[RemoteActor]:
-        return [self._make(cls, args, kwargs, options) for args, kwargs in arguments]
+        state: object,
+        patience_s: float | None,
+    ) -> None:
+        for actor, its in zip(actors, encoded, strict=True):
+            assert isinstance(its, InPlace)
+            cls, args, kwargs = its.args
+            made = _as_actor(actor.name, lambda: construct(cls, args, kwargs))  # noqa: B023
+            actor.channel = self._channels[actor.actor] = LocalChannel(made)
+            self._names[actor.name] = actor.actor
 
-    def call(
-        self,
-        remotes: Sequence[RemoteActor],
-        method: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        background: bool,
-        retries: int = 0,
-    ) -> list[CallFuture[Any]]:
-        def run(remote: RemoteActor, target: Any) -> Any:
-            here = [_value(argument) for argument in args]
-            named = {name: _value(argument) for name, argument in kwargs.items()}
-            value = _finish(getattr(target, method)(*here, **named))
-            return remote.face(remote) if value is target else value
+    def abandon(self, actors: Sequence[CalledActor], kill: bool) -> None:
+        for actor in actors:
+            self._end(actor.actor, "not created")
 
-        report = self._on_unretrieved if background else None
-        return [
-            self._outcome(remote, functools.partial(run, remote), f"{remote.name}.{method}", report)
-            for remote in remotes
-        ]
+    def borrowed(self, engine: Engine, actor: str, name: str) -> CalledActor:
+        found = CalledActor(engine, actor, name, owned=False)
+        found.channel = self._channels.get(actor)
+        if found.channel is None:
+            found.channel = LocalChannel(None)
+            found.channel.end("closed")
+        return found
 
-    def prepare(
-        self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], names: PartNames = ""
-    ) -> Prepared:
-        return Prepared(
-            lambda remote: self.call((remote,), method, args, kwargs, background=True)[0]
-        )
+    def await_name(self, options: Options, deadline: float, again: bool) -> bool:
+        return False
 
-    def get(self, remotes: Sequence[RemoteActor], name: str) -> list[CallFuture[Any]]:
-        def read(target: Any) -> Any:
-            value = getattr(target, name)
-            return RoutinePlaceholder(value) if stays(value) else value
-
-        return [self._outcome(remote, read) for remote in remotes]
-
-    def set(
-        self, remotes: Sequence[RemoteActor], name: str, value: object
-    ) -> list[CallFuture[Any]]:
-        return [self._outcome(r, lambda target: setattr(target, name, value)) for r in remotes]
-
-    def put(self, value: object) -> object:
-        return value
-
-    def value_of(self, ref: object) -> object:
-        return ref
-
-    def end(self, remotes: Sequence[RemoteActor], grace_s: float) -> None:
-        for remote in remotes:
-            if not grace_s and remote.actor in self._objects:
-                self._killed.add(remote)
-            self._end(remote.actor, grace_s > 0)
-
-    def release(self, remote: RemoteActor) -> None:
-        if remote.owned:
-            self._end_released(remote.actor)
-
-    def find(self, name: str) -> RemoteActor:
+    def find(self, engine: Engine, name: str) -> CalledActor | None:
         if name not in self._names:
-            raise NameError(f"there is no actor named {name!r}")
-        return self.borrow(self._names[name], name)
+            return None
+        found = engine.borrow(self._names[name], name)
+        assert isinstance(found, CalledActor)
+        return found
 
-    def await_arrival(self, class_name: str) -> Arrival:
+    def hold(self, actor: CalledActor, giver: str) -> None:
+        """Do nothing: handles do not leave this process."""
+
+    def await_arrival(self, engine: Engine, class_name: str) -> Arrival:
         raise NotConnected(
             "with REMOTELY_LOCAL=1 there is no cluster that a process could dial in to: unset it "
             "to serve objects and to wait for them"
         )
 
-    def borrow(self, actor: str, name: str) -> RemoteActor:
-        found = self._remotes.get(actor)
-        if found is None:
-            found = self._remotes[actor] = RemoteActor(self, actor, name, owned=False)
-        return found
+    # --- calls ------------------------------------------------------------------------------------
 
-    def hold(self, actor: str, name: str, giver: str) -> RemoteActor:
-        return self.borrow(actor, name)
+    def begin_send(self, what: str) -> None:
+        """Do nothing: any thread may call any object."""
 
-    def report(self, fresh: bool = True) -> ClusterStatus:
-        me = ClientStatus(pid=os.getpid(), machine="", actor="", actors=len(self._objects))
+    def connect(self, actor: CalledActor) -> NoReturn:
+        raise AssertionError("channels of this process are always open")
+
+    def transfer(
+        self, actors: Sequence[CalledActor], encoded: Encoded, background: bool
+    ) -> tuple[Encoded, None]:
+        return encoded, None
+
+    def outgoing(self, encoded: Encoded, several: bool, transfers: object) -> None:
+        return None
+
+    def message(self, actors: object, kind: Kind, name: str, *_: object) -> NoReturn:
+        raise AssertionError("calls of this process never wait")
+
+    def may_wait(self) -> bool:
+        return True
+
+    def check_wait(self, actor: object, future: CallFuture[Any], has_needs: bool) -> None: ...
+
+    def sleep_until(
+        self,
+        is_over: Callable[[], object],
+        timeout_s: float | None,
+        actor: object,
+        future: CallFuture[Any],
+    ) -> None:
+        wakeup.sleep_until(is_over, timeout_s, future)
+
+    def is_any_elsewhere(self, actors: object) -> bool:
+        return False
+
+    def put(self, value: object) -> object:
+        return value
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Do nothing: this process can always run its own objects."""
+
+    def begin_end(self, actors: Sequence[CalledActor], grace_s: float) -> None:
+        """Do nothing: they have ended."""
+
+    def await_end(self, actors: Sequence[CalledActor], deadline: float) -> None:
+        """Do nothing: they have ended."""
+
+    def finish_end(self, actors: Sequence[CalledActor]) -> None:
+        for actor in actors:
+            self._end(actor.actor, "closed")
+
+    def kill(self, actors: Sequence[CalledActor]) -> None:
+        for actor in actors:
+            self._end(actor.actor, "killed")
+
+    def release(self, actor: CalledActor) -> None:
+        if actor.owned:
+            self._end_released(actor.actor)
+
+    def report(self, fresh: bool) -> ClusterStatus:
+        me = ClientStatus(pid=os.getpid(), machine="", actor="", actors=len(self._names))
         actors = [
             ActorStatus(
                 name=name,
-                class_name=type(self._objects[actor]).__name__,
+                class_name=type(self._channels[actor].target).__name__,
                 actor=actor,
                 machine="",
                 worker="",
@@ -170,54 +326,36 @@ class InProcess:
         ]
         return ClusterStatus(address="", waiting=0, machines=[], clients=[me], actors=actors)
 
-    def shutdown(self) -> None:
-        for actor in list(self._objects):
+    def note_unretrieved(self, what: str, error: BaseException) -> None:
+        self._throttled.add(report_key(what, error), report_text(what, error), time.monotonic())
+
+    def forget(self) -> None:
+        """Do nothing: a forked child has the objects too."""
+
+    def leave(self) -> bool:
+        is_first, self._has_left = not self._has_left, True
+        return is_first
+
+    def close(self) -> None:
+        for actor in list(self._channels):
             self._end_released(actor)
         self._undo_naming()
 
-    def _end(self, actor: str, gracefully: bool = True) -> None:
-        target = self._objects.pop(actor, None)
+    def left(self) -> NotConnected:
+        return NotConnected("remotely was shut down here")
+
+    def _end(self, actor: str, how: str) -> Any:
+        """Forget an object, and return it, unless it has ended."""
+        channel = self._channels.pop(actor, None)
         self._names = {name: held for name, held in self._names.items() if held != actor}
-        if gracefully and callable(close := getattr(target, "close", None)):
-            _finish(close())
+        return None if channel is None else channel.end(how)
 
     def _end_released(self, actor: str) -> None:
         """End an actor, and print an error of its `close`, since there is no caller to raise in."""
         try:
-            self._end(actor)
+            _close(self._end(actor, "closed"))
         except Exception:
             traceback.print_exc()
-
-    def _make(self, cls: type, args: Any, kwargs: Any, options: Options) -> RemoteActor:
-        if options.name in self._names and options.get_if_exists:
-            return self.find(options.name)
-        if options.name in self._names:
-            raise NameTaken(name_taken(options.name, "here"))
-        name = self._auto_names.of(cls, options)
-        actor = uuid.uuid4().hex
-        self._objects[actor] = _as_actor(name, lambda: construct(cls, args, kwargs))
-        self._names[name] = actor
-        remote = self._remotes[actor] = RemoteActor(self, actor, name, owned=not options.detached)
-        return remote
-
-    def _outcome(
-        self,
-        remote: RemoteActor,
-        run: Callable[[Any], Any],
-        what: str = "",
-        report: OnUnretrieved | None = None,
-    ) -> CallFuture[Any]:
-        if remote.actor not in self._objects:
-            how = "killed" if remote in self._killed else "closed"
-            return failed(ActorDied(f"{remote.name} was {how}", exit=0, may_have_run=False))
-        try:
-            target = self._objects[remote.actor]
-            return completed(_as_actor(remote.name, lambda: run(target)))
-        except (Exception, asyncio.CancelledError) as error:
-            return failed(error, what, report)
-
-    def _on_unretrieved(self, what: str, error: BaseException) -> None:
-        self._throttled.add(report_key(what, error), report_text(what, error), time.monotonic())
 
 
 def _value(argument: Any, parents: frozenset[int] = frozenset()) -> Any:
@@ -244,6 +382,12 @@ def _as_actor(name: str, work: Callable[[], Any]) -> Any:
         return work()
     finally:
         _running.reset(token)
+
+
+def _close(target: Any) -> None:
+    """Run the `close` of an object, if it has one."""
+    if callable(close := getattr(target, "close", None)):
+        _finish(close())
 
 
 def _finish(value: Any) -> Any:

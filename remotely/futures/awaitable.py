@@ -19,6 +19,7 @@ from concurrent.futures import Future
 from concurrent.futures._base import PENDING, RUNNING
 from contextlib import suppress
 from contextvars import Context
+from functools import partial
 from typing import Any, TypeVar
 
 from remotely.futures import callbacks, wakeup
@@ -93,7 +94,7 @@ class AwaitableFuture(Future[R]):
     ) -> None:
         """Call `fn` with this future when it is done; with `context`, in the running event loop."""
         if self.done():
-            self._call(in_its_loop(fn, context) or fn)
+            self._call_each([in_its_loop(fn, context) or fn])
         elif (notify := in_its_loop(fn, context)) is not None:
             self.then(notify)
         else:
@@ -113,15 +114,9 @@ class AwaitableFuture(Future[R]):
     def run_callbacks(self) -> None:
         """Have the done-callbacks of a future that is done run.  If interrupted, repeat it."""
         if self._continuations:
-            callbacks.off_main(self._continue)
+            callbacks.off_main(self._call_each, self._continuations)
         if self._done_callbacks:
-            callbacks.users.call(self._call_users)
-
-    def _continue(self) -> None:
-        self._call_each(self._continuations)
-
-    def _call_users(self) -> None:
-        self._call_each(self._done_callbacks)
+            callbacks.users.call(partial(self._call_each, self._done_callbacks))
 
     def _call_each(self, functions: list[Callback]) -> None:
         while functions:
@@ -129,15 +124,12 @@ class AwaitableFuture(Future[R]):
                 function = functions.pop(0)
             except IndexError:  # another thread has removed the last one
                 return
-            self._call(function)
-
-    def _call(self, function: Callback) -> None:
-        try:
-            function(self)
-        except BaseException as error:
-            if is_for_main(error):
-                raise
-            log.exception("a done-callback of %s failed", self.what)
+            try:
+                function(self)
+            except BaseException as error:
+                if is_for_main(error):
+                    raise
+                log.exception("a done-callback of %s failed", self.what)
 
     def _invoke_callbacks(self) -> None:
         """Called by the base class when the future is done."""

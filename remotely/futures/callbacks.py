@@ -20,7 +20,8 @@ called by `add_done_callback` itself.
 
 import os
 from collections.abc import Callable
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 from remotely.machine.interrupts import is_main_thread
 from remotely.machine.shield import shield
@@ -51,12 +52,12 @@ def withdraw(thread: EngineThread) -> None:
         _lent.remove(thread)
 
 
-def off_main(action: Callable[[], object]) -> None:
+def off_main(action: Callable[..., object], *given: Any) -> None:
     """Run an action of the runtime: here, or if a signal may interrupt it here, soon and elsewhere.
 
     Without an engine there is no other thread, and nothing that could be lost: all calls run here.
     """
     if _lent and is_main_thread() and not shield.is_open():
-        _lent[-1].call(action)
+        _lent[-1].call(partial(action, *given) if given else action)
     else:
-        action()
+        action(*given)

@@ -294,7 +294,7 @@ class CallFuture(AwaitableFuture[R]):
             wakeup.wake(self)
         self._finish()
         self.answered = True
-        return self.has_callbacks
+        return bool(self._done_callbacks or self._continuations)
 
     def _fetch(self) -> None:
         """Fetch a result that is still in its store: once, if several threads come here."""

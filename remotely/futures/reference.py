@@ -51,6 +51,10 @@ class Put:
 
     value: Encoded
 
+    def get(self) -> Any:
+        """Return a new copy of the value."""
+        raise NotImplementedError
+
 
 class DependencyCallback:
     """A done-callback that does not need the value, which may stay in its store."""

@@ -220,7 +220,7 @@ def _check_orphan(worker: Running, key: MasterKey, port: int) -> None:
 
 def _await_return(address: str, folder: Path, worker: Running, port: int) -> None:
     """Wait until an orphaned worker has registered with its new master."""
-    from remotely.client.client import client_of  # noqa: PLC0415 - rarely needed
+    from remotely.client.carrier import client_of  # noqa: PLC0415 - rarely needed
 
     client = client_of(address, folder / "client.key")
     try:

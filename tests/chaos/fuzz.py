@@ -25,7 +25,7 @@ import psutil
 import zmq
 
 import remotely
-from remotely.client.client import client_of
+from remotely.client.carrier import client_of
 from remotely.errors import VersionMismatch, WireError
 from remotely.protocol import control, wire
 from remotely.protocol.wire import Kind

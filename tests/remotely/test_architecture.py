@@ -419,7 +419,6 @@ TWICE = {
     "Release": MESSAGE,
     "Shared": MESSAGE,
     "Actor": PUBLIC,
-    "Client": PUBLIC,
     "Policy": PUBLIC,
     "Stream": PUBLIC,
     "Agent": REMOTE,

@@ -12,7 +12,7 @@ import pytest
 
 import remotely
 from remotely.client import channels
-from remotely.client.client import client_of
+from remotely.client.carrier import client_of
 from remotely.protocol.control import Status
 from tests.clusters import Started, processes, wait_until
 from tests.remotely.counter import Counter

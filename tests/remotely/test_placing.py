@@ -13,18 +13,21 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 import pytest
 
-from remotely.calling.actor import MadeFrom
-from remotely.client.actors import ConstructorValues
-from remotely.client.client import Client as RealClient
+from remotely.calling.actor import MadeFrom, begin_restart
+from remotely.calling.engine import CallEngine
+from remotely.client.carrier import ClusterCarrier
+from remotely.client.channels import ActorState
+from remotely.client.placing import ConstructorValues, Placing
 from remotely.engine import Options
 from remotely.errors import ActorDied, MasterLost, NotAllowed, RemotelyError
+from remotely.futures import wakeup
 from remotely.machine import this_machine
 from remotely.master import master as master_module
 from remotely.master.master import Master
@@ -642,7 +645,7 @@ def test_a_client_repeats_unanswered_requests_to_a_new_master(
             return future.result()
 
         assert world.master is not None
-        client = done(RealClient, world.address, world.client_key, Shipment())
+        client = done(ClusterCarrier, world.address, world.client_key, Shipment())
         heard: list[int] = []
         with monkeypatch.context() as patched:
             patched.setattr("remotely.master.status.status", lambda ticket, _: heard.append(ticket))
@@ -667,14 +670,16 @@ def test_an_abandoned_actor_ends_even_if_its_client_could_not_send_it(
             world.until(future.done)
             return future.exception() or future.result()
 
-        client = done(RealClient, world.address, world.client_key, Shipment())
+        client = done(ClusterCarrier, world.address, world.client_key, Shipment())
+        engine = CallEngine(client)
         if life:
-            actor = client._actors.new(World, Options(), 1, "")
+            actor = restartable(client, engine)
+            actor.restarting = True
             actor.expect_life(life)
-            actor.made_from = MadeFrom(NOTHING, Options(), control.MakerState())
-            made = script.submit(client._actors.restart, actor)
+            begin_restart(client, actor)
+            made: Future[Any] = script.submit(actor.wait_until_alive)
         else:
-            made = script.submit(client.place, World, [((), {})], Options())
+            made = script.submit(engine.place, World, [((), {})], Options())
         born = worker.receive(control.Spawn)
         assert born.request.life == life
         with monkeypatch.context() as broken:
@@ -693,20 +698,27 @@ def test_an_abandoned_actor_ends_even_if_its_client_could_not_send_it(
         assert worker.receive(control.End).actor == born.request.actor
         worker.report_death(born.request.actor)
         done(client.shutdown)
-        assert life or isinstance(made.exception(), MasterLost)
+        assert isinstance(made.exception(), ActorDied if life else MasterLost)
+
+
+def restartable(client: ClusterCarrier, engine: CallEngine) -> ActorState:
+    options = Options(max_restarts=1)
+    (actor,) = client.new(engine, World, ["restartable"], options)
+    client.known[actor.actor] = actor
+    actor.made_from = MadeFrom(NOTHING, options, control.MakerState())
+    return actor
 
 
 def test_an_abandoned_actor_is_not_restarted_on_its_obituary(world: World, worker: Worker) -> None:
     """Its handles report that it has ended, so nothing would ever end the restarted one."""
     with ThreadPoolExecutor(1) as script:
-        connecting = script.submit(RealClient, world.address, world.client_key, Shipment())
+        connecting = script.submit(ClusterCarrier, world.address, world.client_key, Shipment())
         world.until(connecting.done)
         client = connecting.result()
-        actor = client._actors.new(World, Options(max_restarts=1), 1, "")
-        actor.made_from = MadeFrom(NOTHING, Options(max_restarts=1), control.MakerState())
+        actor = restartable(client, CallEngine(client))
         actor.ended = lambda may: ActorDied("could not be restarted", may_have_run=may)
         told = control.Obituary(actor=actor.actor, life=0, restarting=True)
-        client._actors.on_death(told)
+        client._on_death(control.Died(obituary=told))
         assert actor.request.life == 0
         leaving = script.submit(client.shutdown)
         world.until(leaving.done)
@@ -718,16 +730,18 @@ def test_an_actor_whose_last_handle_is_dropped_during_its_restart_ends(
 ) -> None:
     """The message to end it may overtake the request to restart it."""
     with ThreadPoolExecutor(1) as script:
-        connecting = script.submit(RealClient, world.address, world.client_key, Shipment())
+        connecting = script.submit(ClusterCarrier, world.address, world.client_key, Shipment())
         world.until(connecting.done)
         client = connecting.result()
-        monkeypatch.setattr(client._actors, "_prepare", lambda _, place, *rest: (None, [place]))
+        monkeypatch.setattr(Placing, "_prepare", lambda *given: (None, [given[2]]))
         monkeypatch.setattr(ConstructorValues, "send", lambda *_: [])
-        actor = client._actors.new(World, Options(max_restarts=1), 1, "")
-        client.release(actor)
+        engine = CallEngine(client)
+        actor = restartable(client, engine)
+        engine.release(actor)
+        actor.restarting = True
         actor.expect_life(1)
-        actor.made_from = MadeFrom(NOTHING, Options(max_restarts=1), control.MakerState())
-        remade = script.submit(client._actors.restart, actor)
+        begin_restart(client, actor)
+        remade = script.submit(wakeup.sleep_until, lambda: not actor.restarting, None, actor)
         worker.spawn(actor.actor)
         assert worker.receive(control.End).actor == actor.actor
         worker.report_death(actor.actor, life=1, asked=True)

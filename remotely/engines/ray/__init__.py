@@ -1,11 +1,11 @@
-"""The engine of "ray:..." addresses: remote objects as actors of a Ray cluster.
+"""The carrier of "ray:..." addresses: remote objects as actors of a Ray cluster.
 
     address    "ray:auto", "ray:local", "ray:HOST:PORT", and the errors for bad ones
     session    joining a cluster, or starting one
-    engine     the methods of `engine.Engine`
+    carrier    the verbs of a `calling.carrier.Carrier`
     placing    the resources, process and object of an actor, in each of its lives
     actor      one actor as a client knows it, and the meaning of Ray's errors
-    calls      sending calls, and receiving their outcomes
+    channel    sending calls to one life of an actor, and receiving their outcomes
     stored     values in Ray's object store, which arguments refer to
     host       the Ray actor that contains one object
     report     the status of the cluster

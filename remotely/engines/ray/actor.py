@@ -15,7 +15,7 @@ from ray.exceptions import (
 
 from remotely.calling.actor import CalledActor, EndError
 from remotely.engine import Engine
-from remotely.engines.ray.host import ROUTE_BYTES, HostPlace, HostState
+from remotely.engines.ray.host import HostPlace, HostState
 from remotely.errors import ActorDied, RemotelyError, WorkerLost, doubt
 from remotely.protocol.restart_limit import RestartLimit
 
@@ -28,13 +28,11 @@ class HostedActor(CalledActor):
 
     class_name      known only to its creator
     is_serial       whether its host is a SerialHost
-    host            Ray's handle; None until it is looked up, and between two lives
-    place           the place of its host, if this process knows it
+    channel         a `HostChannel`; None until it is looked up, and between two lives
     owner_restarts  whether its owner, another process, restarts it
-    route           identifies this object to one life, which handles its messages in numbered order
-    number          the number of the last of these messages
-    sources_sent    how many batches of sources it was sent
+    is_made         whether its first life has been made, by this process
     restarts        how many there were lately
+    leaving         Ray's reference that fails when it has ended, once it was asked to
     """
 
     def __init__(
@@ -43,46 +41,28 @@ class HostedActor(CalledActor):
         super().__init__(engine, actor, name, owned)
         self.class_name = class_name
         self.is_serial = False
-        self.host: Any = None
-        self.place: HostPlace | None = None
         self.owner_restarts = False
-        self.route = b""
-        self.number = 0
-        self.sources_sent = 0
+        self.is_made = False
         self.restarts = RestartLimit()
+        self.leaving: Any = None
 
-    @property
-    def unanswered(self) -> int:
-        return self.back_pressure.calls
-
-    def set_host(self, host: Any) -> None:
-        """Set a host that has had no message from this process."""
-        self.host = host
-        self.take_new_route()
-
-    def found(self, host: Any, state: HostState) -> None:
-        """Set the host of an actor of another process, unless it is known already."""
+    def take_channel(self) -> Any:
+        """Return its channel, which ends; it has none now."""
         with self.lock:
-            if self.host is None:
-                self.life, self.is_serial = state.birth.life, state.birth.is_serial
-                self.owner_restarts = not self.owned and state.birth.options.max_restarts > 0
-                self.set_host(host)
-
-    def take_new_route(self) -> None:
-        """Restart numbering: the host would wait forever for a lost message of the old route."""
-        with self.lock:
-            self.number = self.sources_sent = 0
-            self.route = secrets.token_bytes(ROUTE_BYTES)
+            channel, self.channel = self.channel, None
+        if channel is not None:
+            channel.end()
+        return channel
 
     def kill(self, how: str = "") -> None:
         """Kill its process, if it has one; with `how`, the actor has ended permanently."""
         with self.lock:
             if how and self.ended is None:
                 self.end_with(closed(self.name, how))
-            host, self.host = self.host, None
-        if host is not None:
+            channel = self.take_channel()
+        if channel is not None:
             try:
-                ray.kill(host)
+                ray.kill(channel.host)
             except RayError:
                 pass
 

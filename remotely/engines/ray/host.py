@@ -86,7 +86,7 @@ class HostBirth(NamedTuple):
     is_serial: bool  # its host is a SerialHost
     options: Options
     owner: ClientStatus | None  # None if it is detached
-    cluster: str  # as `RayEngine.cluster`
+    cluster: str  # as `RayCarrier.cluster`
 
 
 class HostPlace(NamedTuple):

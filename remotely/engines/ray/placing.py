@@ -16,10 +16,8 @@ restart.  Here these wait, as on our own cluster.
 """
 
 import contextlib
-import functools
 import gc
 import os
-import secrets
 import time
 import weakref
 from collections import Counter
@@ -31,25 +29,23 @@ from ray.exceptions import RayError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from remotely.calling.actor import EndError, Names, restart
-from remotely.engine import Engine, Options
+from remotely.calling.actor import EndError, Remaker, begin_restart
+from remotely.engine import Options
 from remotely.engines.ray.actor import (
     NAMESPACE,
     HostedActor,
     end_error,
     ends_actor,
     host_of,
-    new_id,
     ray_name,
 )
-from remotely.engines.ray.calls import HostCalls, HostMessage
+from remotely.engines.ray.channel import HostChannel, Replies
 from remotely.engines.ray.host import CALLS_AT_ONCE, Async, HostBirth, Serial
-from remotely.engines.ray.stored import put_buffers
+from remotely.engines.ray.stored import HostOutgoing, put_buffers
 from remotely.errors import NameTaken, NoResources, RemotelyError, name_taken
 from remotely.futures.future import CallFuture
-from remotely.machine import this_machine, threads
+from remotely.machine import this_machine
 from remotely.machine.shield import shield
-from remotely.objects import introspection
 from remotely.protocol import control
 from remotely.protocol.control import MakerState
 from remotely.protocol.lease import PLACE_S
@@ -75,7 +71,7 @@ _NOT_DETACHED = (
 )
 
 
-class Placing:
+class HostPlacing:
     """Creates actors, and restarts those that may be restarted.
 
     `warn` prints a message for the user; its first argument is a key by which similar messages
@@ -84,27 +80,21 @@ class Placing:
 
     def __init__(
         self,
-        engine: Engine,
-        calls: HostCalls,
+        cluster: str,
+        replies: Replies,
+        remaker: Remaker,
         shipment: Shipment,
         patience_s: float,
         warn: Callable[[str, str], None],
         inside: str,
     ) -> None:
-        self._engine = engine
-        self._calls = calls
+        self._cluster = cluster
+        self._replies = replies
+        self._remaker = remaker
         self._shipment = shipment
         self._patience_s = patience_s
         self._warn = warn
         self._inside = inside
-        self._names = Names(f"{secrets.token_hex(2)}." if inside else "")
-
-    def new(self, cls: type, options: Options) -> HostedActor:
-        """Return an actor that has a name and no process yet."""
-        name, owned = self._names.of(cls, options), not options.detached
-        actor = HostedActor(self._engine, new_id(options.name), name, owned, cls.__name__)
-        actor.is_serial = introspection.is_serial(cls, options.concurrency)
-        return actor
 
     def make(
         self,
@@ -112,42 +102,52 @@ class Placing:
         encoded: Sequence[Encoded],
         options: Options,
         state: MakerState,
+        patience_s: float | None,
     ) -> None:
         """Create a process and an object for each: for all of them, or raise an error.
 
         Raises RayError if a process ends before it has its object.
         """
         made: list[CallFuture[Any]] = []
-        begun = self._begin(actors, options)
+        channels, begun = self._begin(actors, options, patience_s)
         uses = Counter(map(id, encoded))
-        stored = {id(its): put_buffers(its) for its in encoded if uses[id(its)] > 1}
-        for actor, its, place in zip(actors, encoded, begun, strict=True):
-            actor.place = ray.get(place)
-            made.append(self._prepare(actor, its, options, state, stored.get(id(its))))
+        stored = {
+            id(its): HostOutgoing(its, put_buffers(its)) for its in encoded if uses[id(its)] > 1
+        }
+        for actor, channel, its, place in zip(actors, channels, encoded, begun, strict=True):
+            channel.place = ray.get(place)
+            made.append(self._prepare(actor, channel, its, options, state, stored.get(id(its))))
         while made:
             made.pop(0).result()
+        for channel in channels:
+            channel.open()
 
-    def _begin(self, actors: Sequence[HostedActor], options: Options) -> list[Any]:
-        """Wait until each has a process; return Ray's references to their places."""
+    def _begin(
+        self, actors: Sequence[HostedActor], options: Options, patience_s: float | None
+    ) -> tuple[list[HostChannel], list[Any]]:
+        """Wait until each has a process; return channels, and Ray's references to their places."""
         node, count, what = _node_for(options), len(actors), actors[0].class_name
-        patience_s = self._patience_s
-        if options.patience_s is not None:
-            patience_s = max(options.patience_s, SAY_WAITING_AFTER_S)
+        if patience_s is None:
+            patience_s = self._patience_s
+        else:
+            patience_s = max(patience_s, SAY_WAITING_AFTER_S)
         deadline = time.monotonic() + patience_s
 
         def wait_for_room(look: Look) -> None:
             self._wait_for_room(look, deadline, f"of {count} {what}", patience_s)
 
         with _reserved(options, count, node, wait_for_room):
-            for actor in actors:
-                self._start(actor, options, node)
-            begun = [actor.host.begin.remote(self._birth_of(actor, options)) for actor in actors]
+            channels = [self._start(actor, options, node) for actor in actors]
+            begun = [
+                channel.host.begin.remote(self._birth_of(actor, options))
+                for actor, channel in zip(actors, channels, strict=True)
+            ]
         wait_for_room(
             lambda timeout_s: len(ray.wait(begun, num_returns=count, timeout=timeout_s)[1])
         )
-        return begun
+        return channels, begun
 
-    def _start(self, actor: HostedActor, options: Options, node: str) -> None:
+    def _start(self, actor: HostedActor, options: Options, node: str) -> HostChannel:
         kind, at_once = (Serial, 1) if actor.is_serial else (Async, CALLS_AT_ONCE)
         # Others of the group may wait for room before this one receives its object.
         made_within_s = self._patience_s + PLACE_S if options.detached else 0.0
@@ -172,8 +172,10 @@ class Placing:
             try:
                 with actor.lock:  # so that a concurrent end finds the host, or prevents its start
                     actor.check_alive()
-                    actor.set_host(described.remote(actor.name, made_within_s))
-                return
+                    host = described.remote(actor.name, made_within_s)
+                    channel = HostChannel(self._replies, host, actor.life, actor.is_serial)
+                    actor.channel = channel
+                return channel
             except ValueError:  # the name is taken
                 if time.monotonic() >= deadline:
                     break
@@ -193,7 +195,7 @@ class Placing:
             actor.is_serial,
             options,
             owner,
-            self._engine.cluster,
+            self._cluster,
         )
 
     def _wait_for_room(self, look: Look, deadline: float, what: str, patience_s: float) -> None:
@@ -221,13 +223,14 @@ class Placing:
     def _prepare(
         self,
         actor: HostedActor,
+        channel: HostChannel,
         encoded: Encoded,
         options: Options,
         state: MakerState,
-        stored_buffers: Any,
+        stored: HostOutgoing | None,
     ) -> CallFuture[Any]:
         """Send settings, code and files, and then the class and its arguments."""
-        content, actor.sources_sent = library.whole_for(actor, actor.life)
+        content, channel.sources_sent = library.whole_for(actor, actor.life)
         prepare = shipping.prepare(
             ray.get_runtime_context().get_job_id(),
             this_machine.identity(),
@@ -237,38 +240,43 @@ class Placing:
             content,
         )
 
-        def send(message: HostMessage, what: str = "the actor") -> CallFuture[Any]:
+        def send(
+            kind: Kind,
+            name: str,
+            value: Encoded,
+            what: str = "the actor",
+            large: HostOutgoing | None = None,
+        ) -> CallFuture[Any]:
             future: CallFuture[Any] = CallFuture(what, actor)
-            self._calls.send_to_new(actor, message, future)
+            channel.send_to_new(kind, name, value, future, large)
             return future
 
-        missing = send(HostMessage(Kind.PREPARE, "", Encoded((control.encode(prepare),), ())))
+        missing = send(Kind.PREPARE, "", Encoded((control.encode(prepare),), ()))
         if self._shipment.files:
             for digest in missing.result():
                 file = Encoded((), (memoryview(self._shipment.read(digest)),))
-                send(HostMessage(Kind.FILE, digest, file)).result()
-        made = HostMessage(Kind.INIT, "", encoded, stored_buffers=stored_buffers)
-        return send(made, f"the constructor of {actor.name}")
+                send(Kind.FILE, digest, file).result()
+        return send(Kind.INIT, "", encoded, f"the constructor of {actor.name}", stored)
 
     # --- the next life ----------------------------------------------------------------------------
 
     def watch(self, actor: HostedActor) -> None:
         """Restart this actor when its present life ends."""
-        host, life = actor.host, actor.life
-        if host is None:  # the actor was ended meanwhile
+        channel, life = actor.channel, actor.life
+        if channel is None:  # the actor was ended meanwhile
             return
-        watched = host.watch.remote().future()
+        watched = channel.host.watch.remote().future()
         actor_ref = weakref.ref(actor)
 
         def on_done(done: Any) -> None:
             error = done.exception()
             if (found := actor_ref()) is None or not isinstance(error, RayError):
                 return
-            run = self._calls.run_in_background
+            run = self._replies.run
             if ends_actor(error):
-                end = end_error(found.name, found.place, error)
+                end = end_error(found.name, channel.place, error)
                 run(lambda: self.on_death(found, life, end))
-            elif found.host is not None and found.life == life:  # temporarily unreachable
+            elif found.channel is not None and found.life == life:  # temporarily unreachable
                 run(lambda: self.watch(found))
 
         with shield:  # an interrupt could leave a lock held that a thread of Ray waits for
@@ -285,8 +293,8 @@ class Placing:
                 return
             if actor.owned:  # Ray keeps the name as long as there is a handle
                 actor.kill()
-            actor.host = None
-            if actor.made_from is None:
+            actor.take_channel()
+            if actor.made_from is None or not actor.is_made:
                 if actor.owned:
                     actor.end_with(end)
                 return
@@ -294,21 +302,8 @@ class Placing:
             if not actor.restarts.allow(most, time.monotonic()):
                 actor.end_with(end)
                 return
-            actor.life = next_life = life + 1
-            actor.restarting = True
-        make = functools.partial(self._make_next, actor, next_life)
-        threads.start("restart", restart, actor, next_life, make, actor.kill)
-
-    def _make_next(self, actor: HostedActor, life: int) -> None:
-        """Create a life.  If it dies meanwhile, another thread creates the next one."""
-        assert actor.made_from is not None
-        try:
-            encoded, options, state = actor.made_from
-            self.make([actor], [encoded], options, state)
-        except RayError as error:
-            self.on_death(actor, life, end_error(actor.name, None, error))
-        else:
-            self.watch(actor)
+            actor.life, actor.restarting = life + 1, True
+        begin_restart(self._remaker, actor)
 
 
 # --- resources ------------------------------------------------------------------------------------

@@ -12,9 +12,10 @@ from ray._private.authentication.authentication_token_setup import (
 from ray._raylet import GcsClient
 from ray.exceptions import AuthenticationError, RayError
 
+from remotely.calling.engine import CallEngine
 from remotely.engines.ray.actor import NAMESPACE
 from remotely.engines.ray.address import GCS_PORT, check_trust
-from remotely.engines.ray.engine import RayEngine
+from remotely.engines.ray.carrier import RayCarrier, engine_on
 from remotely.errors import MasterLost, NotAllowed, VersionMismatch
 from remotely.machine.gpus import OfferedResources, choose
 from remotely.protocol.address import split_address
@@ -38,7 +39,7 @@ def connect(
     shipment: Shipment,
     patience_s: float,
     show_output: bool,
-) -> RayEngine:
+) -> CallEngine:
     """Return an engine on the cluster `where`, an address from `address.parse`.
 
     A process that has already joined Ray, as a Ray job has, uses that connection.
@@ -73,7 +74,9 @@ def connect(
             raise VersionMismatch(
                 _OTHER_VERSION.format(where, " ".join(str(error).split()))
             ) from None
-    return RayEngine(cluster_of_this_process(), shipment, patience_s, owns_session=is_ours)
+    return engine_on(
+        RayCarrier(cluster_of_this_process(), shipment, patience_s, owns_session=is_ours)
+    )
 
 
 def _head_of(where: str) -> str:

@@ -55,6 +55,59 @@ def put_buffers(encoded: Encoded) -> Any:
     return ray.put(codec.out_of_band(encoded.buffers))
 
 
+class HostOutgoing:
+    """A value that Ray carries: a `carrier.Outgoing`.
+
+    stored_buffers  its buffers, if they are in Ray's store already
+    names, refs     of the arguments that are references, in order
+    """
+
+    is_large = True
+
+    def __init__(
+        self,
+        encoded: Encoded,
+        stored_buffers: Any = None,
+        names: Sequence[str] = (),
+        refs: Sequence[Any] = (),
+    ) -> None:
+        self.encoded = encoded
+        self.nbytes = encoded.nbytes
+        self.stored_buffers = stored_buffers
+        self.names = names
+        self.refs = refs
+
+    def close(self) -> None:
+        """Do nothing: Ray counts references."""
+
+
+class HostMessage:
+    """A call that waits: a `carrier.WaitingCall`."""
+
+    may_be_large = True
+
+    def __init__(
+        self,
+        kind: Kind,
+        name: str,
+        value: Owned,
+        named: Sequence[NamedReference],
+        several: bool,
+    ) -> None:
+        self.kind = kind
+        self.name = name
+        self.value = value
+        self._referred = Referred(named)
+        self._stored_buffers = put_buffers(value) if several else None
+
+    def needs(self, actor: object) -> list[CallFuture[Any]]:
+        return self._referred.needs()
+
+    def outgoing_to(self, actor: object) -> HostOutgoing:
+        refs = self._referred.refs()
+        return HostOutgoing(self.value, self._stored_buffers, self._referred.names, refs)
+
+
 class Referred:
     """The references of a call's arguments, created once for all actors."""
 
@@ -106,4 +159,5 @@ def _ref_of(thing: Any, name: str) -> Any:
 
 def _pending_ref(future: CallFuture[Any]) -> Any:
     """Return Ray's reference to the outcome of a call in flight; None if there is none."""
-    return None if isinstance(future, RetriedFuture) else getattr(future.receiver, "ref", None)
+    ref_of = getattr(future.receiver, "ref_of", None)  # of a `HostChannel`
+    return None if isinstance(future, RetriedFuture) or ref_of is None else ref_of(future)

@@ -16,7 +16,8 @@ import pytest
 import remotely
 from remotely.actor.actor import Delegation
 from remotely.api import connection
-from remotely.client.client import Client
+from remotely.calling.engine import CallEngine
+from remotely.client.carrier import ClusterCarrier
 from remotely.errors import MasterLost, NotAllowed, RemotelyError
 from remotely.transport import key_files
 from remotely.transport.keys import KeyPair, MemberKey
@@ -38,11 +39,11 @@ class Node:
         return [other.echo(number) for number, other in enumerate(others)]
 
     def pair(self) -> tuple[bytes, bytes]:
-        pair = connection.current()._session.link._key.pair
+        pair = connection.current().carrier._session.link._key.pair
         return pair.public, pair.secret
 
     def repr_of_key(self) -> str:
-        return repr(connection.current()._session.link._key)
+        return repr(connection.current().carrier._session.link._key)
 
     def pid(self) -> int:
         return os.getpid()
@@ -59,12 +60,12 @@ def joined(started: Started, nothing_left: None) -> Started:
 
 
 @pytest.fixture
-def thief(joined: Started) -> Iterator[tuple[Node, Client, MemberKey]]:
+def thief(joined: Started) -> Iterator[tuple[Node, ClusterCarrier, MemberKey]]:
     """Yield an actor, a client that uses its stolen key, and the key."""
     robbed = Node()
     master = key_files.load_member(joined.key).master_public
     key = MemberKey("client", KeyPair(*robbed.pair()), master)
-    client = Client(f"tcp://{joined.address}", key, Shipment(()), inside=actor_of(robbed))
+    client = ClusterCarrier(f"tcp://{joined.address}", key, Shipment(()), inside=actor_of(robbed))
     yield robbed, client, key
     client.shutdown()
 
@@ -86,14 +87,15 @@ def test_each_life_of_an_actor_has_a_key_of_its_own(joined: Started) -> None:
 
 
 def test_the_key_of_an_actor_that_has_ended_is_refused(
-    thief: tuple[Node, Client, MemberKey], joined: Started
+    thief: tuple[Node, ClusterCarrier, MemberKey], joined: Started
 ) -> None:
     robbed, client, key = thief
     victim = Node()
-    borrowed = client.borrow(actor_of(victim), "victim")
+    engine = CallEngine(client)
+    borrowed = engine.borrow(actor_of(victim), "victim")
 
     def echo() -> Any:
-        (future,) = client.call([borrowed], "echo", (1,), {}, False)
+        (future,) = engine.call([borrowed], "echo", (1,), {}, False)
         return future.result(40)
 
     assert echo() == 1  # allowed while the actor lives
@@ -113,17 +115,17 @@ def test_the_key_of_an_actor_that_has_ended_is_refused(
     with pytest.raises(NotAllowed):
         client.status()
     with pytest.raises(NotAllowed):
-        Client(f"tcp://{joined.address}", key, Shipment(()), inside=actor_of(victim))
+        ClusterCarrier(f"tcp://{joined.address}", key, Shipment(()), inside=actor_of(victim))
     assert victim.echo(2) == 2
 
 
 def test_an_actors_key_is_for_that_actor_alone(
-    thief: tuple[Node, Client, MemberKey], joined: Started
+    thief: tuple[Node, ClusterCarrier, MemberKey], joined: Started
 ) -> None:
     _, _, key = thief
     for inside in (actor_of(Node()), ""):
         with pytest.raises(NotAllowed, match="for that actor alone"):
-            Client(f"tcp://{joined.address}", key, Shipment(()), inside=inside)
+            ClusterCarrier(f"tcp://{joined.address}", key, Shipment(()), inside=inside)
 
 
 def test_actors_that_all_call_each_other_at_once_are_all_admitted(joined: Started) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 import remotely
 from remotely.api import connection
+from remotely.calling.engine import CallEngine
 from remotely.engines.in_process import InProcess
 from tests.clusters import Traces, wait_until
 
@@ -34,7 +35,7 @@ def home(request: pytest.FixtureRequest) -> str:
 def place(request: pytest.FixtureRequest, home: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """Make the engine on which the objects of a test live; return its name."""
     if home == "local":
-        monkeypatch.setattr(connection, "_engine", InProcess())
+        monkeypatch.setattr(connection, "_engine", CallEngine(InProcess()))
     else:
         request.getfixturevalue("on_ray" if home == "ray" else "on_cluster")
     return home

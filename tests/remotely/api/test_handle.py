@@ -19,6 +19,7 @@ import remotely
 from remotely.api import connection
 from remotely.api.group import GroupMethod
 from remotely.api.handle import Method
+from remotely.calling.engine import CallEngine
 from remotely.engines.in_process import InProcess
 from remotely.errors import ActorDied, MasterLost, NotPicklable
 
@@ -117,7 +118,7 @@ class Dispatching:
 
 
 def test_a_dispatched_method_is_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "_engine", InProcess())
+    monkeypatch.setattr(connection, "_engine", CallEngine(InProcess()))
     dispatching = Dispatching()
     assert isinstance(dispatching.kind, Method)
     assert (dispatching.kind(1), dispatching.kind("")) == ("int", "object")
@@ -703,7 +704,7 @@ def test_a_handle_arrives_in_an_actor_that_cannot_reach_its_master(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An actor becomes a client of its cluster at its first use of a handle, not before."""
-    engine = InProcess()
+    engine = CallEngine(InProcess())
     monkeypatch.setattr(connection, "_engine", engine)
     wrapper = Wrapper()
     pickled = pickle.dumps(wrapper)
@@ -719,5 +720,5 @@ def test_a_handle_arrives_in_an_actor_that_cannot_reach_its_master(
     assert arrived == wrapper
 
 
-def _unreachable() -> InProcess:
+def _unreachable() -> CallEngine:
     raise MasterLost("no master answers")

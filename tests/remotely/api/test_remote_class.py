@@ -17,6 +17,7 @@ import remotely
 from remotely.api import connection
 from remotely.api.handle import Handle
 from remotely.api.remote_class import as_placeable
+from remotely.calling.engine import CallEngine
 from remotely.engine import Arguments, Options, RemoteActor
 from remotely.engines.in_process import InProcess
 from remotely.objects import construct
@@ -35,11 +36,11 @@ class Placed(NamedTuple):
     size: int = 1
 
 
-class Recorder(InProcess):
+class Recorder(CallEngine):
     """An engine that records what it places."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(InProcess())
         self.placed: list[Placed] = []
 
     def place(

@@ -15,7 +15,7 @@ import remotely
 from remotely.api.handle import remote_of
 from remotely.calling import back_pressure
 from remotely.calling.back_pressure import BackPressure, Limits, RoomForCall, wait_for_others
-from remotely.client.client import MAX_DESCRIPTORS
+from remotely.client.carrier import MAX_DESCRIPTORS
 from remotely.futures import wakeup
 from remotely.futures.future import CallFuture
 from tests.clusters import wait_until

@@ -53,7 +53,7 @@ def an_echo() -> tuple[Any, Any]:
     echo: Any = Echo()
     line = remote_of(echo).channel
     echo.echo(0)
-    wait_until(lambda: not line.unanswered, "the messages of the opening are answered too")
+    wait_until(lambda: not line.pending, "the messages of the opening are answered too")
     return echo, line
 
 
@@ -158,7 +158,7 @@ def test_the_reply_is_received_if_the_caller_is_interrupted_before_it_waits(
         patch.setattr(CallFuture, "result", interrupted)
         with pytest.raises(KeyboardInterrupt):
             echo.echo(1)
-    wait_until(lambda: not line.unanswered, "the loop has received the reply")
+    wait_until(lambda: not line.pending, "the loop has received the reply")
 
 
 def test_replies_arrive_while_a_program_submits_without_waiting(
@@ -186,10 +186,10 @@ def test_a_cancellation_without_answer_is_pending_no_longer_than_its_call(
     monkeypatch.setattr(MasterSession, "send", send_unless_cancel)
     future = echo.echo_once_there_is.submit(tmp_path / "answer", 1)
     future.cancel_soon()
-    assert line.unanswered == 2
+    assert len(line.pending) == 2
     (tmp_path / "answer").touch()
     assert future.result(NO_LATER_THAN_S) == 1
-    wait_until(lambda: not line.unanswered, "nothing is pending")
+    wait_until(lambda: not line.pending, "nothing is pending")
 
 
 def test_a_forked_child_has_its_own_wake_descriptor(here: None) -> None:
@@ -226,7 +226,7 @@ def test_a_callback_that_raises_keyboard_interrupt_ends_no_client_thread(
     future = echo.give_up_once_there_is.submit(tmp_path / "go")
     future.add_done_callback(lambda future: future.result())
     (tmp_path / "go").touch()
-    wait_until(lambda: not line.unanswered, "it is answered")
+    wait_until(lambda: not line.pending, "it is answered")
     expect_callbacks_to_run()
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 import remotely
-from remotely.client import client, deadlock
+from remotely.client import carrier, deadlock
 from remotely.client.bulk_transfer import Stores
 from remotely.client.master_session import MasterSession
 from remotely.protocol import control
@@ -95,7 +95,8 @@ def test_fetching_the_bytes_of_a_result_is_not_reported_as_a_wait(
     monkeypatch.setattr(Stores, "fetch", fetch_slowly)
     monkeypatch.setattr(deadlock, "REPORT_AFTER_S", 0.0)
     monkeypatch.setattr(deadlock, "REPORT_EVERY_S", 0.001)
-    monkeypatch.setattr(client, "Client", functools.partial(client.Client, inside="an actor"))
+    inside = functools.partial(carrier.ClusterCarrier, inside="an actor")
+    monkeypatch.setattr(carrier, "ClusterCarrier", inside)
     remotely.connect(started.address, key=started.key)
     node = Node()
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import remotely
-from remotely.client import actors
-from remotely.client.actors import FileUploads
+from remotely.client import placing
+from remotely.client.placing import FileUploads
 from remotely.errors import ActorDied, RemotelyError
 from remotely.futures.future import CallFuture
 from remotely.values.shipping import Shipment
@@ -73,7 +73,7 @@ def test_an_interrupt_at_any_point_of_an_upload_leaves_no_other_actor_waiting(
         uploads, first, second = FileUploads(shipment), Sender(), Sender()
         with (
             suppress(KeyboardInterrupt),
-            struck_after(n, signal.SIGINT, actors) as has_struck,
+            struck_after(n, signal.SIGINT, placing) as has_struck,
         ):
             uploads.deliver("worker", missing, first)
         for future in first.futures:
@@ -109,7 +109,7 @@ def test_a_changed_file_fails_every_upload_of_it(shipment: Shipment, tmp_path: P
 def test_the_bytes_of_files_in_memory_are_limited(
     shipment: Shipment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(actors, "MAX_UPLOAD_BYTES", 2500)
+    monkeypatch.setattr(placing, "MAX_UPLOAD_BYTES", 2500)
     uploads, most = FileUploads(shipment), 0
     futures: list[CallFuture[None]] = []
 

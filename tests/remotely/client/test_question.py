@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-from remotely.client.actors import Actors
+from remotely.client.channels import ActorState
 from remotely.client.master_session import Question, Questions
+from remotely.client.placing import Placing, requests
 from remotely.engine import Options
 from remotely.errors import NoResources
 from remotely.futures import wakeup
 from remotely.protocol import control
+from remotely.values.owned import NOTHING
 from remotely.values.shipping import Shipment
 from tests.clusters import wait_until
 
@@ -48,27 +50,18 @@ def test_a_cancelled_question_is_not_repeated_and_its_answer_is_ignored() -> Non
 
 
 def test_if_one_member_of_a_group_is_refused_the_other_requests_are_cancelled() -> None:
-    ended: list[control.End] = []
-
     def send(message: object) -> None:
         if isinstance(message, control.Place) and message.ticket == 3:
             questions.fail(1, NoResources("no room"))
 
     questions = Questions(send)
-    session: Any = SimpleNamespace(
-        ask=questions.ask,
-        check=lambda: None,
-        id="client",
-        job="client",
-        inside="",
-        link=SimpleNamespace(send=ended.append),
-        loop=SimpleNamespace(call=lambda act: act()),
-        patience_s=1.0,
-    )
+    session: Any = SimpleNamespace(ask=questions.ask, id="client", job="client", patience_s=1.0)
     unused: Any = SimpleNamespace(release=lambda _: None)
-    shared: Any = SimpleNamespace(session=session, stores=unused)
-    actors = Actors(unused, shared, unused, unused, Shipment(()))
+    wanted = requests(session, SimpleNamespace, ["a", "b", "c"], Options())
+    actors = [ActorState(unused, request, owned=True, giver="") for request in wanted]
+    placing = Placing(session, unused, unused, Shipment(()))
     with pytest.raises(NoResources):
-        actors.place(SimpleNamespace, [((), {})] * 3, Options())
+        placing.make(actors, [NOTHING] * 3, Options(), control.MakerState(), None)
     assert not questions
-    assert len({end.actor for end in ended if end.kill}) == 3
+    assert len({request.actor for request in wanted}) == 3
+    assert len({request.gang for request in wanted}) == 1

@@ -18,11 +18,15 @@ import pytest
 
 import remotely
 from remotely.api import connection
+from remotely.calling.actor import CalledActor
+from remotely.calling.carrier import Carrier
+from remotely.calling.engine import CallEngine
 from remotely.engine import Engine
 from remotely.engines.in_process import InProcess
 
-# Checked by mypy: InProcess has every method of Engine, with its types.
-_: Engine = InProcess()
+# Checked by mypy: each has every method of its interface, with its types.
+_: Engine = CallEngine(InProcess())
+__: Carrier[CalledActor] = InProcess()
 
 
 @pytest.fixture(autouse=True)
@@ -84,14 +88,16 @@ def test_it_has_every_method_of_engine_with_its_parameters() -> None:
     names = [name for name in vars(Engine) if not name.startswith("_")]
     assert len(names) == 15
     for name in names:
-        ours, theirs = (inspect.signature(getattr(kind, name)) for kind in (InProcess, Engine))
+        ours, theirs = (inspect.signature(getattr(kind, name)) for kind in (CallEngine, Engine))
         assert list(ours.parameters) == list(theirs.parameters), name
 
 
 def test_it_needs_no_connect_and_ignores_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     remotely.shutdown()
     assert Counter().add() == 1
-    assert isinstance(connection.current(), InProcess)
+    engine = connection.current()
+    assert isinstance(engine, CallEngine)
+    assert isinstance(engine.carrier, InProcess)
     remotely.shutdown()
     monkeypatch.setenv("REMOTELY_ADDRESS", "nowhere:1")
     remotely.connect("nowhere:2")

@@ -21,6 +21,7 @@ import pytest
 import remotely
 from remotely.api import connection
 from remotely.api.handle import remote_of
+from remotely.calling.engine import CallEngine
 from remotely.engines.in_process import InProcess
 from remotely.errors import (
     ActorDied,
@@ -560,7 +561,7 @@ def test_arrivals_need_a_cluster_that_others_can_reach(
 ) -> None:
     with pytest.raises(NotConnected, match="remotely start"):
         next(remotely.arrivals(Simulator))
-    monkeypatch.setattr(connection, "_engine", InProcess())
+    monkeypatch.setattr(connection, "_engine", CallEngine(InProcess()))
     with pytest.raises(NotConnected, match="REMOTELY_LOCAL"):
         next(remotely.arrivals(Simulator))
     monkeypatch.undo()

@@ -20,6 +20,7 @@ import pytest
 
 import remotely
 from remotely.api import connection
+from remotely.calling.engine import CallEngine
 from remotely.engines.in_process import InProcess
 from remotely.errors import ActorDied, NotPicklable, RemoteTraceback
 from remotely.machine import this_machine
@@ -530,7 +531,7 @@ def test_calls_fail_if_a_process_can_never_be_placed(embedded: None) -> None:
 def test_in_process_calls_run_on_the_thread_that_submits_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connection, "_engine", InProcess())
+    monkeypatch.setattr(connection, "_engine", CallEngine(InProcess()))
     with remotely.Executor(cpus=0) as executor:
         assert executor.submit(threading.get_ident).result() == threading.get_ident()
         assert list(executor.map(square, range(3))) == [0, 1, 4]

@@ -17,6 +17,7 @@ import pytest
 import remotely
 from remotely.api import connection
 from remotely.api.remote_class import make_on
+from remotely.calling.engine import CallEngine
 from remotely.engines.in_process import InProcess
 from remotely.errors import ActorDied, NoResources, NotPicklable, RemoteTraceback
 from remotely.pools import pool as pool_module
@@ -428,7 +429,7 @@ def test_a_dropped_pool_ends_its_members(here: None) -> None:
 
 
 def test_a_pool_works_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "_engine", InProcess())
+    monkeypatch.setattr(connection, "_engine", CallEngine(InProcess()))
     with remotely.Pool(Player, 2) as pool:
         assert pool.map(Player.play, range(5)) == [0, 1, 2, 3, 4]
         assert sorted(pool.imap_unordered(Player.play, range(5))) == [0, 1, 2, 3, 4]

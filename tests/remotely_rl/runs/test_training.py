@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import nn
 
-from remotely.engines.in_process import InProcess
+from remotely.calling.engine import CallEngine
 from remotely_rl import Hook, a2c, c51, impala, networks, ppo
 from remotely_rl.acting.actor import Actor
 from remotely_rl.acting.crew import Number
@@ -145,9 +145,9 @@ def test_with_actors_0_each_actor_reserves_a_cpu(
 ) -> None:
     """Otherwise the script's own cluster would have room for any number."""
     asked: list[float | None] = []
-    place = InProcess.place
+    place = CallEngine.place
 
-    def write_down(engine: InProcess, cls: type, *rest: Any) -> Any:
+    def write_down(engine: CallEngine, cls: type, *rest: Any) -> Any:
         if issubclass(cls, Actor):
             asked.append(rest[-1].cpus)
         return place(engine, cls, *rest)
@@ -159,7 +159,7 @@ def test_with_actors_0_each_actor_reserves_a_cpu(
         make(Number(0, 0))
         raise Enough
 
-    monkeypatch.setattr(InProcess, "place", write_down)
+    monkeypatch.setattr(CallEngine, "place", write_down)
     monkeypatch.setattr(Samplers, "__init__", make_one)
     config = impala.Config(
         env=toys.Guess, actors=actors, envs_per_actor=4, batch_trajectories=1, random_start=0

@@ -10,8 +10,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import psutil
@@ -21,7 +20,6 @@ import remotely
 from remotely.api import connection
 from remotely.calling import back_pressure
 from remotely.futures.future import CallFuture
-from remotely.machine.task_thread import TaskThread
 from remotely.values import shipping
 from tests.clusters import wait_until
 from tests.remotely.engines.ray.gate import Gate
@@ -311,18 +309,18 @@ def test_calls_and_new_actors_are_refused_during_shutdown(
 
 
 def test_waiting_on_the_replies_thread_is_refused() -> None:
-    from remotely.engines.ray.calls import HostReply
+    from remotely.engines.ray.channel import HostChannel, Replies
 
-    thread, actor = TaskThread("replies"), cast(Any, SimpleNamespace(life=0, host=None))
-    reply, refused = HostReply(actor, b"", None, thread), threading.Event()
+    replies = Replies(lambda channel, actor, error, may_have_run: error)
+    channel, refused = HostChannel(replies, None, 0, is_serial=True), threading.Event()
 
     def wait() -> None:
         with pytest.raises(remotely.RemotelyError, match="a call cannot be waited for here"):
-            reply.wait(CallFuture[None]("a call"), None)
+            channel.wait(CallFuture[None]("a call"), None)
         refused.set()
 
-    thread.call(wait)
-    thread.finish(within_s=20)
+    replies.thread.call(wait)
+    replies.thread.finish(within_s=20)
 
     assert refused.is_set()
 
@@ -346,7 +344,7 @@ def test_an_actor_that_waits_for_room_has_its_name_but_is_not_found(
 ) -> None:
     fill = remotely.group(remotely.options(Log, cpus=8), 2)  # of 16
     monkeypatch.setattr("remotely.engines.ray.actor.HOST_ANSWER_S", 0.5)
-    monkeypatch.setattr("remotely.engines.ray.engine.NAMED_ANSWER_S", 0.5)
+    monkeypatch.setattr("remotely.engines.ray.carrier.NAMED_ANSWER_S", 0.5)
     monkeypatch.setattr("remotely.engines.ray.placing.SAY_WAITING_AFTER_S", 1.5)
     early = remotely.options(Log, cpus=1, name="early", patience_s=6)
     with ThreadPoolExecutor() as threads:
@@ -375,7 +373,8 @@ class Hub:
         self.found: Guest | None = None
 
     def greet(self, name: str) -> None:
-        self.found = remotely.get_actor(name)
+        self.found = found = remotely.get_actor(name)
+        found.where()
 
     def where(self) -> bool:
         assert self.found is not None

@@ -1,0 +1,284 @@
+"""The making of actors on a cluster, in each of their lives.
+
+    1  the master places an actor: `Place`.  Those of a group are all placed, or none
+    2  its process receives the script's settings, modules and files: PREPARE, FILE
+    3  then the class and its arguments: INIT, and runs the constructor
+
+The master decides whether an actor that died is restarted.  Its owner makes the next life, because
+it keeps the class and the arguments.  For a detached actor its worker does, from a file
+(values/restart_file.py), or, if the machine is lost, the client that made the actor.
+
+Files are sent to each worker once.  An actor reports which of them its worker lacks.  If several
+actors start on a worker at the same time, all report so before the first has stored anything.  So a
+client waits for a file that is already being sent to the worker, and sends it again only if the
+actor that was to store it failed.
+"""
+
+import gc
+import secrets
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import msgspec
+
+from remotely.calling.spare import is_spare
+from remotely.client.bulk_transfer import BulkTransfer, Stores
+from remotely.client.channel import Channel
+from remotely.client.channels import ActorState, Channels
+from remotely.client.master_session import MasterSession, Question, heavy_modules
+from remotely.engine import Options
+from remotely.errors import RemotelyError
+from remotely.futures.future import CallFuture
+from remotely.machine import this_machine
+from remotely.machine.shield import RLock
+from remotely.protocol import control
+from remotely.protocol.control import Location, MakerState
+from remotely.protocol.resources import Resources, parse_others
+from remotely.protocol.wire import Kind
+from remotely.values import codec, shipping
+from remotely.values.payload import SEND_FROM_BYTES, OutgoingValue
+from remotely.values.shipping import Shipment
+from remotely.values.sources import library
+
+MAX_UPLOAD_BYTES = 64 << 20  # of files in memory that are not stored yet, for one actor
+
+
+def requests(
+    session: MasterSession, cls: type, names: Sequence[str], options: Options
+) -> list[control.Request]:
+    """Return what to ask of the master for a group of new actors."""
+    assert isinstance(options.memory, int)
+    count = len(names)
+    common = control.Request(
+        actor="",
+        name="",
+        named=bool(options.name),
+        gang=secrets.token_hex(16) if count > 1 else "",  # all of them are placed, or none
+        together=count,
+        machine=options.machine,
+        near=options.near or "",
+        class_name=cls.__name__,
+        owner="" if options.detached else session.id,
+        job=session.job,
+        resources=Resources(
+            options.cores, options.gpus, options.memory, parse_others(options.resources)
+        ),
+        names_cpus=options.cpus is not None,
+        max_restarts=options.max_restarts,
+        maker=session.id,
+        python=this_machine.PYTHON,
+        env=options.env,
+        modules=heavy_modules(),
+        is_spare=is_spare(cls),
+    )
+    return [
+        msgspec.structs.replace(common, actor=secrets.token_hex(16), name=name) for name in names
+    ]
+
+
+class Placing:
+    """Makes processes and objects for actors of this client."""
+
+    def __init__(
+        self, session: MasterSession, channels: Channels, stores: Stores, shipment: Shipment
+    ) -> None:
+        self._session = session
+        self._channels = channels
+        self._stores = stores
+        self._uploads = FileUploads(shipment)
+
+    def make(
+        self,
+        actors: Sequence[ActorState],
+        encoded: Sequence[codec.Encoded],
+        options: Options,
+        state: MakerState,
+        patience_s: float | None,
+    ) -> None:
+        """Place all actors and run their constructors.  Makes all of them or raises an error."""
+        # No frame here holds a future whose error it raises: see future.py.
+        places: deque[Question] = deque()
+        made: deque[CallFuture[Any]] = deque()
+        collected = False
+        values = ConstructorValues(self._stores)
+        try:
+            for actor in actors:
+                places.append(self._ask_for_place(actor, patience_s))
+            for actor, its in zip(actors, encoded, strict=True):
+                if not collected and not places[0].has_room():
+                    gc.collect()  # handles in garbage cycles may fill the cluster
+                    collected = True
+                channel, stored = self._prepare(actor, places.popleft(), options, state)
+                made.extend(stored)
+                made.extend(values.send(actor, channel, its))
+            made.extend(values.send_large())
+            while made:
+                made.popleft().result()
+        finally:
+            for place in places:  # otherwise they would be repeated to a new master
+                place.cancel()
+
+    def _ask_for_place(self, actor: ActorState, patience_s: float | None) -> Question:
+        if patience_s is None:
+            patience_s = self._session.patience_s
+        patience_s = min(patience_s, control.LONGEST_S)
+        return self._session.ask(control.Place, request=actor.request, patience_s=patience_s)
+
+    def _prepare(
+        self, actor: ActorState, place: Question, options: Options, state: MakerState
+    ) -> tuple[Channel, list[CallFuture[None]]]:
+        """Wait for the place, and send the actor's process its settings, files and code.
+
+        Return the channel to it, and the futures of the files that may not be stored yet.
+        """
+        try:
+            location: Location = place.result()
+        finally:
+            if not place.answered:  # interrupted
+                place.cancel()
+            del place  # see future.py
+        channel = self._channels.open(actor, location)
+        content, channel.sources_sent = library.whole_for(actor, location.life)
+        prepare = shipping.prepare(
+            self._session.job,
+            self._session.host,
+            self._uploads.files,
+            options.concurrency,
+            state,
+            content,
+        )
+        body = codec.Encoded((control.encode(prepare),), ())
+        missing: CallFuture[list[str]] = CallFuture("the actor")
+        channel.send(Kind.PREPARE, "", body, missing, background=True)
+        if not self._uploads.files:
+            return channel, []
+        try:
+            digests = missing.result()
+        finally:
+            del missing  # see future.py
+        worker, _, _ = location.ipc.rpartition("/")  # its folder
+        return channel, self._uploads.deliver(worker, digests, channel.send_file)
+
+
+class ConstructorValues:
+    """Sends actors their classes and arguments; a large value of several actors is sent once.
+
+    Each method returns futures, of which the first that fails has the cause.
+    """
+
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
+        # By the identity of the value: several actors may have the same one.
+        self._large: dict[int, tuple[codec.Encoded, list[tuple[ActorState, Channel]]]] = {}
+
+    def send(
+        self, actor: ActorState, channel: Channel, encoded: codec.Encoded
+    ) -> list[CallFuture[Any]]:
+        """Send an actor its value; a large one goes with those of the others, by `send_large`."""
+        if encoded.nbytes < SEND_FROM_BYTES:
+            return [self._init(actor, channel, encoded)]
+        _, readers = self._large.setdefault(id(encoded), (encoded, []))
+        readers.append((actor, channel))
+        return []
+
+    def send_large(self) -> list[CallFuture[Any]]:
+        """Send the large values, when all actors are prepared."""
+        futures = []
+        for encoded, readers in self._large.values():
+            transfer = self._stores.transfer(encoded, [actor.store for actor, _ in readers])
+            if transfer is not None:
+                transfer.run()
+            for _, channel in readers:
+                channel.wait_until_introduced()
+            transfers = (transfer,) if transfer else ()
+            large = OutgoingValue(encoded, len(readers) > 1, transfers)
+            try:
+                futures += [self._init(*reader, encoded, large, transfer) for reader in readers]
+            finally:
+                large.close()
+        return futures
+
+    def _init(
+        self,
+        actor: ActorState,
+        channel: Channel,
+        encoded: codec.Encoded,
+        large: OutgoingValue | None = None,
+        transfer: BulkTransfer | None = None,
+    ) -> CallFuture[Any]:
+        future: CallFuture[Any] = CallFuture(f"the constructor of {actor.name}", actor=actor)
+        future.keeps_alive = transfer
+        channel.send(Kind.INIT, "", encoded, future, background=True, large=large)
+        return future
+
+
+class _Upload:
+    """One file that is being sent to one worker."""
+
+    def __init__(self) -> None:
+        self.is_over = threading.Event()
+        self.failed = False
+
+    def end(self, future: Future[None]) -> None:
+        self.failed = future.exception() is not None
+        self.is_over.set()
+
+
+class FileUploads:
+    """The files that this client has sent or is sending to each worker.  Thread-safe."""
+
+    def __init__(self, shipment: Shipment) -> None:
+        self.files = shipment.files
+        self._shipment = shipment
+        self._sent: dict[tuple[str, str], _Upload] = {}  # by worker and hash
+        self._lock = RLock()
+
+    def deliver(
+        self,
+        worker: str,
+        missing: Iterable[str],
+        send: Callable[[str, bytes, CallFuture[None]], object],
+    ) -> list[CallFuture[None]]:
+        """Send a worker's missing files through one of its actors.
+
+        Waits for those that other actors are storing there.  Returns the futures of the files that
+        may not be stored yet.  Raises RemotelyError for a file that has changed.
+        """
+        pending: deque[tuple[CallFuture[None], int]] = deque()
+        left = list(missing)
+        while left:
+            others = []
+            for digest in left:
+                future: CallFuture[None] = CallFuture("the actor")
+                try:
+                    if other := self._claim((worker, digest), future):
+                        others.append((digest, other))
+                        continue
+                    content = self._shipment.read(digest)
+                    send(digest, content, future)
+                    pending.append((future, len(content)))
+                except BaseException:  # also interrupts: other threads may wait for this upload
+                    future.lose(RemotelyError("it was not sent"))
+                    future.run_callbacks()
+                    raise
+                del future  # see future.py
+                while sum(size for _, size in pending) > MAX_UPLOAD_BYTES:
+                    pending.popleft()[0].result()
+            for _, other in others:
+                other.is_over.wait()
+            left = [digest for digest, other in others if other.failed]
+        return [future for future, _ in pending]
+
+    def _claim(self, key: tuple[str, str], future: CallFuture[None]) -> _Upload | None:
+        """Return another actor's upload of the file; None if the caller must send it."""
+        ours = _Upload()
+        future.then(ours.end)  # before others can find it
+        with self._lock:
+            other = self._sent.get(key)
+            if other is not None and not other.failed:
+                return other
+            self._sent[key] = ours
+        return None
