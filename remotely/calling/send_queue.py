@@ -13,10 +13,8 @@ Calls from one thread to one actor run in the order in which they are made.  So 
 as soon as one of its calls must wait, and later calls join it until it is empty.  A call that is
 retried keeps its number, so it is sent before all calls that were made after it.
 
-A call is retried if its method allows that (objects/marks.py) and its outcome was lost: its actor
-died, or the actor's machine was lost.  The lost attempt may have run.  The call is sent again to
-the actor's next life, or on a new connection.  An error that the method itself raises is an
-outcome, and is never retried.
+A call whose outcome was lost may be retried (retries.py): it is sent again to the actor's next
+life, or on a new connection.
 
 Joining a queue never blocks.  The arguments of a queued call are Owned, so the caller may change
 its own.
@@ -40,8 +38,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from remotely.calling.actor import CalledActor
+from remotely.calling.retries import Retries
 from remotely.calling.threads import Threads
-from remotely.errors import ActorDied, RemotelyError, WorkerLost
+from remotely.errors import RemotelyError
 from remotely.futures import unfinished, wakeup
 from remotely.futures.future import CallFuture
 from remotely.futures.reference import DependencyCallback
@@ -60,17 +59,14 @@ class RetriedFuture(CallFuture[Any]):
     ) -> None:
         super().__init__(what, actor)
         self._resend: Callable[[CallFuture[Any]], None] | None = resend
-        self._retries_left = retries
+        self._retries = Retries(retries)
         self.number = next(numbers)
 
     def retry(self, error: BaseException) -> bool:
         resend = self._resend
-        is_lost = isinstance(error, ActorDied | WorkerLost)
-        if not is_lost or resend is None or not self._retries_left:
+        if resend is None or not self._retries.allow(error):
             return False
-        self._retries_left -= 1
-        if self.lost_by is None or getattr(error, "may_have_run", False):
-            self.lost_by = error
+        self.lost_by = self._retries.lost_by
         self.call_id = 0
         resend(self)
         return True

@@ -133,7 +133,8 @@ class AwaitableFuture(Future[R]):
 
     def _invoke_callbacks(self) -> None:
         """Called by the base class when the future is done."""
-        wakeup.wake(self)
+        if wakeup.sleepers:
+            wakeup.wake(self)
         self.run_callbacks()
 
 

@@ -290,8 +290,6 @@ class CallFuture(AwaitableFuture[R]):
             self._record(outcome)
         else:
             self._record_and_notify(condition, outcome)
-        if wakeup.sleepers:
-            wakeup.wake(self)
         self._finish()
         self.answered = True
         return bool(self._done_callbacks or self._continuations)
@@ -448,8 +446,8 @@ class CallFuture(AwaitableFuture[R]):
         if self.counted_by is not None:
             self.counted_by.settle(self)
             self.counted_by = None
-        if wakeup.sleepers and self.actor is not None:
-            wakeup.wake(self.actor)  # the threads that wait for room
+        if wakeup.sleepers:
+            wakeup.wake(self, self.actor)  # those that wait for room sleep about the actor
         self.actor = None
         if self.travelling is not None:
             self.travelling = None

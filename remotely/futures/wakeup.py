@@ -9,7 +9,6 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 sleepers: list[tuple[threading.Lock, object]] = []  # a held lock for each, and its subject
 
@@ -35,12 +34,17 @@ def sleep_until(
                 sleepers.remove(mine)
 
 
-def wake(about: object = None) -> None:
-    """Have the threads that sleep about this check again.  If interrupted, repeat it."""
+def wake(about: object, also: object = None) -> None:
+    """Have the threads that sleep about this, or also about that, check again.
+
+    If interrupted, repeat it.
+    """
     for lock, subject in tuple(sleepers):
-        if subject is about:
-            with suppress(RuntimeError):  # it has been released already
+        if subject is about or (subject is also and also is not None):
+            try:
                 lock.release()
+            except RuntimeError:  # it has been released already
+                pass
 
 
 os.register_at_fork(after_in_child=sleepers.clear)  # a child has none of the parent's threads

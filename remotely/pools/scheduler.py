@@ -47,8 +47,9 @@ from typing import Any, Protocol
 
 from remotely.api.handle import end, remote_of
 from remotely.calling import spare
+from remotely.calling.retries import Retries, is_lost
 from remotely.engine import Engine, Prepared
-from remotely.errors import ActorDied, NotConnected, RemotelyError, WorkerLost, in_doubt
+from remotely.errors import ActorDied, NotConnected, RemotelyError, in_doubt
 from remotely.futures import callbacks, unfinished, wakeup
 from remotely.futures.awaitable import AwaitableFuture
 from remotely.futures.future import CallFuture
@@ -58,7 +59,6 @@ from remotely.machine.interrupts import is_for_main
 from remotely.machine.living import Living
 from remotely.machine.shield import RLock, shield
 from remotely.protocol.lease import DRAIN_S
-from remotely.values import raised_error
 from remotely.values.unpicklable import PartNames
 
 AHEAD_S = 0.02
@@ -114,24 +114,23 @@ class Job:
 
     what      names it in messages
     prepared  sends it to a member: the same bytes each time, since it may wait or be retried
-    retries   how often it may be retried if its outcome is lost
+    retries   what is left of its retries, if its outcome is lost
     call      its call to the member that it was sent to
     """
 
     __slots__ = (
-        *("call", "future", "has_begun", "lost", "may_have_run", "prepared", "retries", "sent"),
+        *("call", "future", "has_begun", "may_have_run", "prepared", "retries", "sent"),
         "what",
     )
 
     def __init__(self, what: str, retries: int) -> None:
         self.what = what
         self.prepared: Prepared
-        self.retries = retries
+        self.retries = Retries(retries, unrun_are_free=True)
         self.call: CallFuture[Any] | None = None
         self.future: AwaitableFuture[Any] = AwaitableFuture()
         self.has_begun = False
         self.sent = 0.0
-        self.lost: BaseException | None = None  # the error of an earlier attempt
         self.may_have_run = False  # an attempt whose outcome is lost
 
     def begin(self) -> bool:
@@ -446,21 +445,16 @@ class Scheduler:
             self._taken_back(member, job)
             return
         error = future.exception()
-        is_lost = (
-            error is not None
-            and isinstance(error, ActorDied | WorkerLost)
-            and not raised_error.was_raised(error)
-        )
+        lost = error if is_lost(error) else None
         with self._lock:
             member.jobs.pop(job, None)
-            if not is_lost:
+            if lost is None:
                 member.answered = time.monotonic()
                 member.pace.note(job.sent, member.answered)
                 if job.may_have_run and not isinstance(error, RemotelyError):
                     job.may_have_run = False  # it has an outcome
-        if is_lost:
-            assert error is not None
-            self._lost(member, job, error)
+        if lost is not None:
+            self._lost(member, job, lost)
         else:
             self._feed(member)
             self._settle(job, future.result() if error is None else None, error)
@@ -481,17 +475,14 @@ class Scheduler:
         self._recruiter.check()
 
     def _lost(self, member: Member, job: Job, error: BaseException) -> None:
-        may_have_run = getattr(error, "may_have_run", True)
         with self._lock:
             is_first = not member.is_gone
             member.is_gone = True
             self._members.pop(id(member), None)
             self._idle.pop(id(member), None)
-            job.may_have_run |= may_have_run
-            is_to_run = not self._has_ended and (job.retries > 0 or not may_have_run)
+            job.may_have_run |= getattr(error, "may_have_run", True)
+            is_to_run = not self._has_ended and job.retries.allow(error)
             if is_to_run:
-                job.lost = error
-                job.retries -= may_have_run
                 self._waiting.appendleft(job)
         if is_first:
             self._recruiter.member_lost(error)
@@ -558,7 +549,7 @@ class Scheduler:
             job.begin()  # notifies `wait` and `as_completed`
             self._job_done()
         else:
-            self._settle(job, None, job.lost)
+            self._settle(job, None, job.retries.lost_by)
 
     def unfinished(self) -> list[str]:
         """Return the names of the jobs without an outcome.  Takes no lock."""
