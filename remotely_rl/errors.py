@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from remotely.arguments import did_you_mean
 
 
-class TrainingError(Exception):
+class TrainingError(RuntimeError):
     """Training cannot start or continue.
 
     Whose fault: the settings, the model or the environment.

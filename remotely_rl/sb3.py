@@ -18,7 +18,9 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import concatenate, create_empty_array
 from numpy.typing import NDArray
 
 from remotely_rl.supervision import infos
@@ -74,8 +76,12 @@ class VecEnv(base_vec_env.VecEnv):  # type: ignore[misc]
         self._reset_options()
         return obs
 
-    def step_async(self, actions: NDArray[Any]) -> None:
-        """Begin a step."""
+    def step_async(self, actions: Any) -> None:
+        """Begin a step; actions that are dicts or tuples come in a list, one for each."""
+        space = self.envs.single_action_space
+        if isinstance(space, spaces.Dict | spaces.Tuple) and isinstance(actions, list):
+            batch: Any = create_empty_array(space, len(actions))
+            actions = concatenate(space, actions, batch)
         self.envs.step_async(actions)
 
     def step_wait(self) -> tuple[Any, NDArray[np.float32], NDArray[np.bool_], list[Any]]:
@@ -101,27 +107,31 @@ class VecEnv(base_vec_env.VecEnv):  # type: ignore[misc]
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
         """Read an attribute of some environments, or of all."""
-        return self.envs.call_at(list(self._get_indices(indices)), attr_name)
+        return self.envs.call_at(self._which(indices), attr_name)
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
         """Set an attribute of some environments, or of all, and of their replacements."""
-        which = list(self._get_indices(indices))
+        which = self._which(indices)
         self.envs.set_attr_at(which, attr_name, [value] * len(which))
 
     def env_method(
         self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any
     ) -> list[Any]:
         """Call a method of some environments, or of all."""
-        which = list(self._get_indices(indices))
+        which = self._which(indices)
         return self.envs.call_at(which, method_name, *args, **kwargs)
 
     def env_is_wrapped(self, wrapper_class: type, indices: Any = None) -> list[bool]:
         """Return which environments have a wrapper of a class."""
-        return self.envs.are_wrapped(list(self._get_indices(indices)), wrapper_class)
+        return self.envs.are_wrapped(self._which(indices), wrapper_class)
 
     def get_images(self) -> Sequence[Any]:
         """Return a frame of each environment."""
         return self.envs.render() or ()
+
+    def _which(self, indices: Any) -> list[int]:
+        """Return the numbers of some environments, or of all; negative ones count from the end."""
+        return [range(self.num_envs)[i] for i in self._get_indices(indices)]
 
     def _split(self, info: dict[str, Any]) -> list[dict[str, Any]]:
         if not info:

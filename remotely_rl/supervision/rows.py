@@ -60,6 +60,30 @@ def leaves_of(space: gymnasium.Space[Any], path: str = "") -> Iterator[SpaceLeaf
             raise TypeError(f"{NAME}{path} is of {space}, which is not an array")
 
 
+def covering(each: Sequence[gymnasium.Space[Any]]) -> gymnasium.Space[Any]:
+    """Return a space with the observations of all of these, which differ in their bounds at most.
+
+    Raises ValueError for spaces whose observations cannot be rows of one array.
+    """
+    first = each[0]
+    if all(space == first for space in each):
+        return first
+    kinds = {type(space) for space in each}
+    if kinds == {spaces.Box} and len({(space.shape, space.dtype) for space in each}) == 1:
+        lows, highs = zip(*((space.low, space.high) for space in each), strict=True)  # type: ignore[attr-defined]
+        low, high = np.min(lows, axis=0), np.max(highs, axis=0)
+        return spaces.Box(low, high, dtype=first.dtype)  # type: ignore[arg-type]
+    if kinds == {spaces.Discrete} and len({space.dtype for space in each}) == 1:
+        start = min(int(space.start) for space in each)  # type: ignore[attr-defined]
+        end = max(int(space.start + space.n) for space in each)  # type: ignore[attr-defined]
+        return spaces.Discrete(end - start, start=start)
+    if kinds == {spaces.Dict} and len({tuple(space) for space in each}) == 1:  # type: ignore[arg-type]
+        return spaces.Dict({key: covering([space[key] for space in each]) for key in first})  # type: ignore[index, attr-defined]
+    if kinds == {spaces.Tuple} and len({len(space) for space in each}) == 1:  # type: ignore[arg-type]
+        return spaces.Tuple([covering(parts) for parts in zip(*each, strict=True)])
+    raise ValueError(f"{list(dict.fromkeys(map(str, each)))}: they do not share a shape and dtype")
+
+
 class EnvRows:
     """The current observation of each of `count` environments."""
 

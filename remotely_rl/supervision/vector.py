@@ -31,7 +31,7 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space, iterate
+from gymnasium.vector.utils import batch_differing_spaces, batch_space, iterate
 from numpy.typing import NDArray
 
 from remotely.arguments import signature_of
@@ -48,6 +48,7 @@ from remotely_rl.supervision.rows import (
     WrongRow,
     WrongShape,
     checked_reset,
+    covering,
     fault_of,
     reward_of,
 )
@@ -98,6 +99,7 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         *,
         copy: bool = True,
         autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP,
+        same_spaces: bool = True,
         episode_seeds: bool = True,
         check_finite: bool = True,
         step_timeout_s: float = 0.0,
@@ -108,6 +110,7 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         """Make the environments.  Raises what `makes` raise, and TrainingError if they differ.
 
         copy             False: the step after the next overwrites the arrays that a step returns
+        same_spaces      whether observation spaces must be equal, not only of one shape and dtype
         episode_seeds    give each episode its own seed (seeds.py); otherwise `reset` passes its
                          seeds on
         step_timeout_s   end this process if a step or reset of one environment takes longer;
@@ -142,11 +145,20 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         self._record.end()
 
         first = self.envs[0]
-        self._spaces = _spaces_of(first, f"environment {first_index}")
+        names = [f"environment {first_index + i}" for i in range(count)]
+        own = [_spaces_of(env, name) for env, name in zip(self.envs, names, strict=True)]
+        check_spaces(own, same_spaces, first_index)
+        self._spaces = own  # of each environment, and of those that replace it
         for i, env in enumerate(self.envs):
-            self._check(env, i, f"environment {first_index + i}")
-        self.single_observation_space, self.single_action_space = self._spaces
-        self.observation_space = batch_space(self.single_observation_space, count)
+            self._check(env, i, names[i])
+        self.single_observation_space, self.single_action_space = own[0]
+        self.observation_spaces = [space for space, _ in own]
+        self._row_space = covering(self.observation_spaces)
+        self.observation_space = (
+            batch_space(self.single_observation_space, count)
+            if same_spaces
+            else batch_differing_spaces(self.observation_spaces)
+        )
         self.action_space = batch_space(self.single_action_space, count)
         self.metadata = {**first.metadata, "autoreset_mode": self.autoreset_mode}
         self.render_mode = first.render_mode
@@ -164,8 +176,8 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         """Write the rows into these arrays: observations into the two lists in turn."""
         count = self.num_envs
         first, second = observations or (None, None)
-        self.rows = EnvRows(self.single_observation_space, count, first)
-        self._other_rows = EnvRows(self.single_observation_space, count, second)
+        self.rows = EnvRows(self._row_space, count, first)
+        self._other_rows = EnvRows(self._row_space, count, second)
         self._rewards = np.zeros(count) if rewards is None else rewards
         self._terminated = np.zeros(count, np.bool_) if terminated is None else terminated
         self._truncated = np.zeros(count, np.bool_) if truncated is None else truncated
@@ -433,9 +445,9 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
 
     def _check(self, env: gymnasium.Env[Any, Any], i: int, name: str) -> None:
         """Raise TrainingError if `env` cannot be environment `i`."""
-        if (made := _spaces_of(env, name)) != self._spaces:
+        if (made := _spaces_of(env, name)) != self._spaces[i]:
             raise TrainingError(
-                f"{name} has different spaces from the first: {made} instead of {self._spaces}"
+                f"{name} has different spaces from before: {made} instead of {self._spaces[i]}"
             )
         for j, known in enumerate(self.envs):
             if j != i and known.unwrapped is env.unwrapped:
@@ -463,6 +475,29 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         assert record is not None
         self._record = record
         self._steps = [env.step for env in self.envs]
+
+
+def check_spaces(
+    each: Sequence[tuple[gymnasium.Space[Any], ...]], same_spaces: bool, first_index: int
+) -> None:
+    """Raise TrainingError if environments with these spaces cannot be batched."""
+    first = each[0]
+    for i, made in enumerate(each, first_index):
+        if made[1] != first[1] or (same_spaces and made[0] != first[0]):
+            hint = ""
+            if made[1] == first[1]:
+                hint = (
+                    ": the sub-environments observation spaces are not equivalent. If this is"
+                    " intentional, use `observation_mode='different'` instead."
+                )
+            raise TrainingError(
+                f"environment {i} has different spaces from the first: {made} instead of"
+                f" {first}{hint}"
+            )
+    try:
+        covering([space for space, _ in each])
+    except ValueError as error:
+        raise TrainingError(f"the observation spaces of the environments are {error}") from None
 
 
 def _spaces_of(env: gymnasium.Env[Any, Any], name: str) -> tuple[gymnasium.Space[Any], ...]:
@@ -505,10 +540,15 @@ def check_none_ended(ended: Sequence[bool] | NDArray[np.bool_]) -> None:
 
 def checked_mask(mask: Any, count: int) -> NDArray[np.bool_]:
     """Check options["reset_mask"] and return it; raise what Gymnasium raises."""
-    if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
-        raise TypeError("options['reset_mask'] must be an array of bool")
-    if mask.shape != (count,) or not mask.any():
+    if not isinstance(mask, np.ndarray):
+        raise TypeError(f"`options['reset_mask']` must be a NumPy array, got {type(mask)}")
+    if mask.dtype != np.bool_:
+        raise TypeError(f"`options['reset_mask']` must have `dtype=np.bool_`, got {mask.dtype}")
+    if mask.shape != (count,):
+        raise ValueError(f"`options['reset_mask']` must have shape `({count},)`, got {mask.shape}")
+    if not mask.any():
         raise ValueError(
-            f"options['reset_mask'] must have shape ({count},) and a true element; it is {mask}"
+            "`options['reset_mask']` must contain a boolean array with at least one True value, "
+            f"got reset_mask={mask}"
         )
     return mask

@@ -25,6 +25,24 @@ from remotely_rl.vector.bells import MORE, STEP, Bell, BellAddress
 from remotely_rl.vector.board import FAILED, MAIL, Board
 from remotely_rl.vector.whole import Whole
 
+# As Gymnasium's: the observation spaces are equal, or differ in their bounds at most, and are named
+# or not: that of all environments, and that of one.
+ObservationMode = str | tuple[gymnasium.Space[Any], gymnasium.Space[Any]]
+
+
+def checked_observation_mode(mode: ObservationMode) -> ObservationMode:
+    """Return the mode.  Raises what Gymnasium raises: ValueError, TypeError."""
+    if isinstance(mode, tuple) and len(mode) == 2:
+        if not all(isinstance(space, gymnasium.Space) for space in mode):
+            kinds = " and ".join(str(type(space)) for space in mode)
+            raise TypeError(f"Expected both elements of observation_mode to be Spaces, got {kinds}")
+    elif mode not in ("same", "different"):
+        raise ValueError(
+            "Invalid `observation_mode`, expected: 'same' or 'different' or tuple of single and "
+            f"batch observation space, actual got {mode}"
+        )
+    return mode
+
 
 class Settings(NamedTuple):
     """Settings of a VectorEnv that its hosts need."""
@@ -41,12 +59,13 @@ class Settings(NamedTuple):
     keys_at_end: frozenset[str] = frozenset()  # and these, in a step that ends an episode
     first_index: int = 0  # of this VectorEnv's environments, if it has a part of all
     waits: bool = False  # steps leave an environment unchanged whose episode is over
+    observation_mode: ObservationMode = "same"
 
 
 class Description(NamedTuple):
     """Properties of a host's environments that the VectorEnv needs."""
 
-    observation_space: gymnasium.Space[Any]
+    observation_spaces: list[gymnasium.Space[Any]]  # of each
     action_space: gymnasium.Space[Any]
     metadata: dict[str, Any]
     render_mode: str | None
@@ -109,6 +128,7 @@ class Host:
                 makes,
                 copy=False,
                 autoreset_mode=settings.autoreset_mode,
+                same_spaces=settings.observation_mode == "same",
                 episode_seeds=settings.episode_seeds,
                 check_finite=settings.check_finite,
                 step_timeout_s=self._watch.step_timeout_s,
@@ -127,7 +147,7 @@ class Host:
         """Return the description of the environments."""
         envs = self.envs
         return Description(
-            envs.single_observation_space,
+            envs.observation_spaces,
             envs.single_action_space,
             envs.metadata,
             envs.render_mode,

@@ -19,10 +19,17 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
+import gymnasium
 import numpy as np
 from gymnasium.error import ClosedEnvironmentError
 from gymnasium.vector import AutoresetMode
-from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
+from gymnasium.vector.utils import (
+    batch_differing_spaces,
+    batch_space,
+    concatenate,
+    create_empty_array,
+    iterate,
+)
 from numpy.typing import NDArray
 
 from remotely.machine.shield import RLock, shield
@@ -32,12 +39,12 @@ from remotely_rl.supervision import Crashes, CrashReport
 from remotely_rl.supervision import infos as infos_module
 from remotely_rl.supervision.failures import LOST, is_failure, report_of
 from remotely_rl.supervision.infos import Info
-from remotely_rl.supervision.rows import EnvRows
-from remotely_rl.supervision.vector import CRASH, Make, check_none_ended
+from remotely_rl.supervision.rows import EnvRows, covering
+from remotely_rl.supervision.vector import CRASH, Make, check_none_ended, check_spaces
 from remotely_rl.vector import seat as seats_module
 from remotely_rl.vector.bells import Switchboard
 from remotely_rl.vector.board import Board
-from remotely_rl.vector.host import Description, Rest, Settings, StepRows
+from remotely_rl.vector.host import Description, ObservationMode, Rest, Settings, StepRows
 from remotely_rl.vector.seat import HostFailed, Seat, Spare
 from remotely_rl.vector.states import Episodes, SeatEvent, SeatState
 
@@ -74,6 +81,7 @@ class Hosts:
         self.crashes = crashes
         self._episodes = Episodes(self.count, settings.autoreset_mode, settings.waits)
         # Whether a step is refused while an episode is over.
+        self._observation_mode = settings.observation_mode
         self._is_disabled = settings.autoreset_mode is AutoresetMode.DISABLED and not settings.waits
         if self._is_disabled:  # checked here: the first step of a new host must begin episodes
             settings = settings._replace(autoreset_mode=AutoresetMode.NEXT_STEP)
@@ -115,13 +123,12 @@ class Hosts:
             seat.join()
         descriptions = [seat.result(seat.submit("describe")) for seat in self._seats]
         first = self.description = descriptions[0]
-        for seat, one in zip(self._seats, descriptions, strict=True):
-            if one[:2] != first[:2]:
-                raise TrainingError(
-                    f"environment {seat.begin} has different spaces from the first: {one[:2]}"
-                    f" instead of {first[:2]}"
-                )
-        count, space = self.count, first.observation_space
+        count = self.count
+        each = [(own, one.action_space) for one in descriptions for own in one.observation_spaces]
+        check_spaces(each, self._observation_mode == "same", 0)
+        observed = [own for own, _ in each]
+        self.observation_spaces = _batched(observed, self._observation_mode)
+        space = covering(observed)
         self._action_space = batch_space(first.action_space, count)
         self._board: Board | None = None
         if first.pid != os.getpid():  # otherwise hosts are plain objects in this process
@@ -513,3 +520,14 @@ class Hosts:
         except HostFailed as failed:
             self._lose(seat)
             raise failed.why from None
+
+
+def _batched(
+    each: list[gymnasium.Space[Any]], mode: ObservationMode
+) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
+    """Return the observation spaces of all environments, and of one."""
+    if isinstance(mode, tuple):
+        return mode
+    if mode == "different":
+        return batch_differing_spaces(each), each[0]
+    return batch_space(each[0], len(each)), each[0]

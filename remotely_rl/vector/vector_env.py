@@ -15,7 +15,9 @@ its environments have a crash row.
 import math
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from functools import partial
+from multiprocessing import TimeoutError  # noqa: A004 - the one that Gymnasium raises
 from typing import Any
 
 import gymnasium
@@ -26,6 +28,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from remotely.machine import this_machine
+from remotely_rl.acting import cluster
 from remotely_rl.supervision import Crashes, CrashReport, env_ranks
 from remotely_rl.supervision.crashes import MAX_RATE
 from remotely_rl.supervision.infos import Info
@@ -33,7 +36,7 @@ from remotely_rl.supervision.rows import ARRAYS
 from remotely_rl.supervision.seeds import of_each
 from remotely_rl.supervision.vector import Make, checked_mask, maker_of, spec_of
 from remotely_rl.supervision.watchdog import DEFAULT_S
-from remotely_rl.vector.host import Settings
+from remotely_rl.vector.host import ObservationMode, Settings, checked_observation_mode
 from remotely_rl.vector.hosts import Hosts
 
 
@@ -57,6 +60,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         cpus_per_actor: float = 1.0,
         wrappers: Sequence[Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]] = (),
         copy: bool = True,
+        observation_mode: ObservationMode = "same",
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         step_timeout_s: float = DEFAULT_S,
         max_crash_rate: float = MAX_RATE,
@@ -77,6 +81,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         cpus_per_actor  CPUs that each actor reserves on the cluster
         wrappers        applied to each environment, the first one innermost
         copy            False: the step after the next overwrites the arrays that a step returns
+        observation_mode  as in Gymnasium: "different" if observation spaces have other bounds but
+                        one shape and dtype, or the spaces of all and of one
         step_timeout_s  the limit of one environment's step or reset; past it, the environment
                         hangs and its actor is replaced; 0: no limit
         max_crash_rate  a higher rate of crashes per step raises TrainingError; 1: no limit
@@ -103,19 +109,26 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
             makes = [partial(_wrapped, make, list(wrappers)) for make in makes]
         width = envs_per_actor or math.ceil(len(makes) / this_machine.cores())
         mode = AutoresetMode(autoreset_mode)
-        settings = Settings(mode, episode_seeds, check_finite, step_timeout_s, cpus_per_actor)
+        settings = Settings(
+            mode,
+            episode_seeds,
+            check_finite,
+            step_timeout_s,
+            cpus_per_actor,
+            observation_mode=checked_observation_mode(observation_mode),
+        )
         crashes = Crashes(say, max_crash_rate, keep=on_crash)
         self._begin(Hosts(makes, width, settings, crashes), copy, mode)
         self.spec = spec_of(env) if isinstance(env, str) else None
 
     def _begin(self, hosts: Hosts, copy: bool, mode: AutoresetMode) -> None:
         self.copy, self.autoreset_mode = copy, mode
-        self._is_step_pending = False  # between `step_async` and `step_wait`
+        self._pending = ""  # "step", between `step_async` and `step_wait`; "reset"; "call"
+        self._answer: Future[Any] | None = None  # of a pending call, if a thread waits for it
         self._hosts = hosts
         first, self.num_envs = hosts.description, hosts.count
-        self.single_observation_space = first.observation_space
+        self.observation_space, self.single_observation_space = hosts.observation_spaces
         self.single_action_space = first.action_space
-        self.observation_space = batch_space(first.observation_space, hosts.count)
         self.action_space = batch_space(first.action_space, hosts.count)
         self.metadata = {**first.metadata, "autoreset_mode": mode}
         self.render_mode = first.render_mode
@@ -136,24 +149,21 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
 
         Until then every other call but `close` raises AlreadyPendingCallError.
         """
-        self._check_no_step_is_pending("step_async")
+        self._check_none_pending("step_async")
         if isinstance(self.single_action_space, ARRAYS) and len(actions) != self.num_envs:
             raise ValueError(f"{len(actions)} actions for {self.num_envs} environments")
         self._hosts.begin(actions)
-        self._is_step_pending = True
+        self._pending = "step"
 
     def step_wait(
-        self,
+        self, timeout: float | None = None
     ) -> tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], Info]:
         """Return the rows of the step that `step_async` began.
 
-        Raises NoAsyncCallError if there is none.
+        Raises NoAsyncCallError if there is none, and multiprocessing.TimeoutError after `timeout`
+        seconds; the step goes on, and a later `step_wait` returns its rows.
         """
-        if not self._is_step_pending:
-            self._hosts.check_is_open()
-            raise NoAsyncCallError("`step_wait` without a `step_async` before it", "step")
-        self._is_step_pending = False  # even if Ctrl-C interrupts the wait
-        infos = self._hosts.finish()
+        infos = self._wait("step", self._hosts.finish, timeout)
         rewards, terminated, truncated = self._hosts.outcomes
         obs = self._hosts.rows.value(self.copy)
         return obs, rewards.copy(), terminated.copy(), truncated.copy(), infos
@@ -165,29 +175,74 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         options: Info | None = None,
     ) -> tuple[Any, Info]:
         """Begin an episode in each environment, or in those of options["reset_mask"]."""
-        self._check_no_step_is_pending("reset")
+        self._check_none_pending("reset_async")
+        infos = self._reset(seed, options)()
+        return self._hosts.rows.value(self.copy), infos
+
+    def reset_async(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: Info | None = None,
+    ) -> None:
+        """Begin a `reset`; `reset_wait` returns its rows."""
+        self._check_none_pending("reset_async")
+        self._begin_on_a_thread("reset", self._reset(seed, options))
+
+    def reset_wait(self, timeout: float | None = None) -> tuple[Any, Info]:
+        """Return the rows of the reset that `reset_async` began; as `step_wait`."""
+        infos = self._wait("reset", None, timeout)
+        return self._hosts.rows.value(self.copy), infos
+
+    def _reset(
+        self, seed: int | Sequence[int | None] | None, options: Info | None
+    ) -> Callable[[], Info]:
+        """Check the arguments of a reset; return what does it."""
         count = self.num_envs
         mask = (options or {}).get("reset_mask")
         chosen = np.ones(count, np.bool_) if mask is None else checked_mask(mask, count)
-        seeds = of_each(seed, count)
-        infos = self._hosts.reset(chosen, seeds, options)
-        return self._hosts.rows.value(self.copy), infos
+        return partial(self._hosts.reset, chosen, of_each(seed, count), options)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of each environment, or read an attribute.
 
         Raises what an environment raises, and ActorDied if its process dies.
         """
-        return tuple(self.call_at(range(self.num_envs), name, *args, **kwargs))
+        self._check_none_pending("call_async")
+        return self._call(name, args, kwargs)()
+
+    def call_async(self, name: str, *args: Any, **kwargs: Any) -> None:
+        """Begin a `call`; `call_wait` returns its results."""
+        self._check_none_pending("call_async")
+        self._begin_on_a_thread("call", self._call(name, args, kwargs))
+
+    def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
+        """Return the results of the call that `call_async` began; as `step_wait`."""
+        found: tuple[Any, ...] = self._wait("call", None, timeout)
+        return found
+
+    def _call(self, name: str, args: Any, kwargs: Any) -> Callable[[], tuple[Any, ...]]:
+        which = range(self.num_envs)
+        return lambda: tuple(self._hosts.ask(which, "call", name, args, kwargs))
+
+    @property  # type: ignore[misc]
+    def np_random(self) -> Any:
+        """A copy of the random generator of each environment."""
+        return self.call("np_random")
+
+    @property
+    def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]
+        """The seed of the random generator of each environment."""
+        return self.call("np_random_seed")
 
     def call_at(self, which: Sequence[int], name: str, *args: Any, **kwargs: Any) -> list[Any]:
         """Call a method of some environments, or read an attribute."""
-        self._check_no_step_is_pending("call")
+        self._check_none_pending("call")
         return self._hosts.ask(which, "call", name, args, kwargs)
 
     def are_wrapped(self, which: Sequence[int], wrapper: type) -> list[bool]:
         """Return which of these environments are wrapped by a class."""
-        self._check_no_step_is_pending("are_wrapped")
+        self._check_none_pending("are_wrapped")
         return self._hosts.ask(which, "are_wrapped", wrapper)
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
@@ -204,24 +259,49 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
 
     def set_attr_at(self, which: Sequence[int], name: str, values: Sequence[Any]) -> None:
         """Set an attribute of some environments, and of their replacements."""
-        self._check_no_step_is_pending("set_attr")
+        self._check_none_pending("set_attr")
         self._hosts.set_attributes(which, name, values)
 
     def render(self) -> tuple[Any, ...] | None:
         """Return a frame of each environment."""
-        self._check_no_step_is_pending("render")
+        self._check_none_pending("render")
         return self._hosts.render()
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Close the actors."""
+        """Close the actors, without waiting for a pending call."""
+        if self._pending:
+            during = f"while waiting for a pending call to `{self._pending}` to complete."
+            gymnasium.logger.warn(f"Calling `close` {during}")
         self._hosts.close()
 
-    def _check_no_step_is_pending(self, name: str) -> None:
-        if self._is_step_pending:
+    def _begin_on_a_thread(self, name: str, action: Callable[[], Any]) -> None:
+        self._answer = cluster.on_a_thread(action)
+        self._pending = name
+
+    def _wait(self, name: str, action: Callable[[], Any] | None, timeout: float | None) -> Any:
+        """Return the answer of a pending call: that of a thread, or that of `action`, here."""
+        if self._pending != name:
             self._hosts.check_is_open()
+            raise NoAsyncCallError(
+                f"Calling `{name}_wait` without any prior call to `{name}_async`.", name
+            )
+        if self._answer is None and action is not None and timeout is None:
+            self._pending = ""  # even if Ctrl-C interrupts the wait
+            return action()
+        if self._answer is None:
+            assert action is not None
+            self._answer = cluster.on_a_thread(action)
+        if timeout is not None and not wait([self._answer], timeout).done:
+            raise TimeoutError(f"the call to `{name}_wait` has timed out after {timeout:g} s")
+        answer, self._answer, self._pending = self._answer, None, ""
+        return answer.result()
+
+    def _check_none_pending(self, name: str) -> None:
+        if self._pending:
+            self._hosts.check_is_open()
+            during = f"while waiting for a pending call to `{self._pending}` to complete"
             raise AlreadyPendingCallError(
-                f"`{name}` between `step_async` and `step_wait`: take the rows of the step first",
-                "step",
+                f"Calling `{name}` {during}: take its results first", self._pending
             )
 
 

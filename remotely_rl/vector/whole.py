@@ -39,6 +39,7 @@ class Whole:
             )
         self.vector = vector
         self.single_observation_space = vector.single_observation_space
+        self.observation_spaces = [self.single_observation_space] * vector.num_envs
         self.single_action_space = vector.single_action_space
         self.metadata, self.render_mode = vector.metadata, vector.render_mode
         self._due = np.zeros(vector.num_envs, np.bool_)  # to be reset in the next step

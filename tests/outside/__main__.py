@@ -4,8 +4,8 @@
     make test-outside ARGS="loky joblib"           # some
 
 Nothing of theirs is copied into this repository: what pip has is installed, or its source is
-downloaded, into .outside/.  CPython's tests come with its Python: ~/.pyenv/versions, a Python from
-python.org, or Debian's libpython3-testsuite.
+downloaded, into .outside/, unless it is in .outside/sources already.  CPython's tests come with its
+Python: ~/.pyenv/versions, a Python from python.org, or Debian's libpython3-testsuite.
 
 A file of adapters/ adapts each suite, and says in its docstring what it adapts.  A test that
 fails is a fault, unless differences.toml gives the reason; so is a test that is listed there and
@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tarfile
 import tomllib
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,10 +32,19 @@ DIFFERENCES = Path(__file__).parent / "differences.toml"
 MOST_S = 120  # for one test
 
 # Beside the dependencies of remotely, at the versions in constraints.txt.
-PACKAGES = ("pytest", "pytest-timeout", "joblib", "loky")
+PACKAGES = (
+    *("pytest", "pytest-timeout", "joblib", "loky", "torch", "gymnasium[classic-control]"),
+    *("ale-py", "pandas", "opencv-python-headless", "tensorboard", "matplotlib", "rich", "moviepy"),
+)
 
 # Suites change with their versions, and so do the differences.
-SOURCES = ("loky==3.7.0",)
+SOURCES = ("loky==3.7.0", "stable-baselines3==2.9.2")
+# Gymnasium's source package has no tests.
+ARCHIVES = {
+    "Gymnasium-1.4.0": (
+        "https://github.com/Farama-Foundation/Gymnasium/archive/refs/tags/v1.4.0.tar.gz"
+    ),
+}
 
 
 class Suite(NamedTuple):
@@ -54,6 +64,8 @@ SUITES = {
         "joblib_parallel", select="remotely or not (multiprocessing or loky or threading)"
     ),
     "loky": Suite("loky_executor", source="loky-3.7.0"),
+    "gymnasium": Suite("gymnasium_vector", source="Gymnasium-1.4.0"),
+    "stable-baselines3": Suite("sb3_vec_env", source="stable_baselines3-2.9.2"),
 }
 
 
@@ -109,6 +121,10 @@ def _environment(python: Path) -> Path:
         download = [*pip, "download", "--no-deps", "--no-binary", ":all:", "-d", str(sources)]
         for source in SOURCES:
             subprocess.run([*download, source], check=True)
+        for name, url in ARCHIVES.items():
+            if not (sources / name).exists():
+                print(f"Downloading {url}")
+                urllib.request.urlretrieve(url, sources / f"{name}.tar.gz")
         for archive in sources.glob("*.tar.gz"):
             with tarfile.open(archive) as tar:
                 tar.extractall(sources, filter="data")

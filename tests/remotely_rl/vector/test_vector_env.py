@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import functools
 import math
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector.utils import batch_differing_spaces
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import remotely
@@ -574,9 +576,11 @@ def test_a_pending_step_allows_only_one_step_wait() -> None:
     envs = VectorEnv(toys.Counting, 2)
     envs.reset()
     envs.step_async([0, 0])
-    assert_all_raise(gymnasium.error.AlreadyPendingCallError, "take the rows of the", envs)
+    assert_all_raise(gymnasium.error.AlreadyPendingCallError, "take its results first", envs)
     assert envs.step_wait()[0].ravel().tolist() == [1, 1]
-    with pytest.raises(gymnasium.error.NoAsyncCallError, match="without a `step_async`"):
+    with pytest.raises(
+        gymnasium.error.NoAsyncCallError, match="without any prior call to `step_async`"
+    ):
         envs.step_wait()
     assert envs.step([0, 0])[0].ravel().tolist() == [2, 2]
     envs.close()
@@ -736,3 +740,88 @@ def test_an_interrupt_while_a_host_is_replaced_loses_no_host(mode: AutoresetMode
         obs = envs.step([0, 0])[0]  # the interrupted step began the episodes
         assert (obs[:, 2] == 1).all()
     envs.close()
+
+
+class Gate(gymnasium.Env[Any, Any]):
+    """Steps and resets once its file is there."""
+
+    observation_space = spaces.Discrete(10)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.count = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.count = 0
+        return self.wait_for_it(), {}
+
+    def step(self, action: int) -> Any:
+        self.count += 1
+        return self.wait_for_it(), 1.0, False, False, {}
+
+    def wait_for_it(self) -> int:
+        wait_until(self.path.exists, "the gate")
+        return self.count
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("kind", ["reset", "step", "call"])
+def test_a_wait_that_times_out_can_be_repeated(tmp_path: Path, kind: str) -> None:
+    gate = tmp_path / "open"
+    gate.touch()
+    envs = VectorEnv([functools.partial(Gate, gate)] * 2, envs_per_actor=1, **quiet)
+    envs.reset(seed=1)
+    gate.unlink()
+    begin: dict[str, Any] = {
+        "reset": envs.reset_async,
+        "step": lambda: envs.step_async([0, 0]),
+        "call": lambda: envs.call_async("wait_for_it"),
+    }
+    wait: Any = getattr(envs, f"{kind}_wait")
+    begin[kind]()
+    for _ in range(2):
+        with pytest.raises(multiprocessing.TimeoutError, match=f"`{kind}_wait` has timed out"):
+            wait(timeout=0.05)
+    with pytest.raises(gymnasium.error.AlreadyPendingCallError, match=f"pending call to `{kind}`"):
+        envs.reset()
+    gate.touch()
+    found = wait(timeout=30)
+    assert list(found if kind == "call" else found[0]) == ([1, 1] if kind == "step" else [0, 0])
+    with pytest.raises(gymnasium.error.NoAsyncCallError):
+        wait()
+    assert envs.np_random_seed == (1, 2)
+    envs.close()
+
+
+class Bounded(gymnasium.Env[Any, Any]):
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, space: spaces.Space[Any], first: Any) -> None:
+        self.observation_space = space
+        self.first = first
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        return self.first, {}
+
+    def step(self, action: int) -> Any:
+        return self.first, 0.0, False, False, {}
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("each", [1, 2])
+def test_observation_spaces_may_differ_in_their_bounds(each: int) -> None:
+    own = [spaces.Discrete(3), spaces.Discrete(9)]
+    makes = [
+        functools.partial(Bounded, space, last) for space, last in zip(own, (2, 8), strict=True)
+    ]
+    with pytest.raises(RuntimeError, match="use `observation_mode='different'` instead"):
+        VectorEnv(makes, envs_per_actor=each, **quiet)
+    envs = VectorEnv(makes, envs_per_actor=each, observation_mode="different", **quiet)
+    assert envs.observation_space == batch_differing_spaces(own)
+    assert envs.reset()[0].tolist() == [2, 8]
+    envs.close()
+    unlike = [functools.partial(Bounded, spaces.Box(0, 1, (n,)), np.zeros(n)) for n in (1, 2)]
+    with pytest.raises(TrainingError, match="do not share a shape and dtype"):
+        VectorEnv(unlike, envs_per_actor=each, observation_mode="different", **quiet)
