@@ -541,7 +541,7 @@ def locate(state: State, client: str, ask: control.Locate) -> None:
     if record is None:
         is_pending = actor in state.restarts.pending
     else:
-        is_away = ask.unreached and record.worker in state.workers.ledger.away
+        is_away = ask.unreached and state.workers.ledger.is_away(record.worker)
         is_pending = record.location is None or is_away
     if is_pending:
         state.deferred.add(actor, (client, ask))

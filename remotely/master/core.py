@@ -17,6 +17,7 @@ import msgspec
 
 from remotely.master import actors, guests, lending, reregistration
 from remotely.master.admission import Admission
+from remotely.master.ledger import Closed
 from remotely.master.state import ClientSession, Forget, Instruction, Log, RouteProbe, State
 from remotely.master.wait_graph import Wait, why_deadlocked
 from remotely.protocol import control
@@ -286,8 +287,8 @@ class Core:
         if modules := state.sessions.modules_of(register.python):
             state.send(name, control.Preload(modules=modules))
         state.log_queries.resend(name)
-        if name in state.workers.ledger.away:
-            state.workers.ledger.resume(name)
+        if state.workers.ledger.is_away(name):
+            state.workers.ledger.reopen(name, Closed.AWAY)
             for record in state.actors.on_worker(name):
                 actors.retry_requests(state, state.deferred.release(record.request.actor))
         actors.retry_waiting(state)

@@ -71,7 +71,7 @@ def choose_relay(state: State) -> control.Relay | control.Refused:
     found = [
         (not record.is_near, len(state.actors.by_worker.of(name)), name)
         for name, record in state.workers.records.items()
-        if record.register.relay and name not in state.workers.ledger.away
+        if record.register.relay and not state.workers.ledger.is_away(name)
     ]
     if not found:
         return control.Refused(error="NoResources", why=NO_RELAY)

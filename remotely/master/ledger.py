@@ -1,17 +1,26 @@
 """The ledger of free resources on each worker, and the choice of the worker for an actor.
 
-The rule: of the workers with the actor's Python that have room, the one with the most free CPUs; of
-equals, the first by id.  So actors spread, and the same events give the same placement.  An actor
-that needs a fraction of a GPU gets it from the device with the least capacity left that suffices,
-so that whole GPUs stay free.
+The rule: of the workers with the actor's Python that have room,
 
-Workers with the same Python and the same number of free GPUs are in one bucket, sorted by free
-CPUs, most first.  A placement searches each bucket with enough GPUs from its front, and skips
-workers that have too little memory or too few custom resources: mostly one look per bucket,
-whatever the number of workers and actors.  Refused: a structure that is sorted by memory too.  It
-would help clusters that run out of memory before CPUs, but skipping a thousand workers takes only
-0.1 ms.  Free memory, GPUs and custom resources are kept in one sorted list each, only to report the
-most that is free on one machine.
+    for an actor that holds CPUs    the one with the most free CPUs; of equals, that with the fewest
+                                    actors
+    for one that holds none         the one with the fewest actors for its CPUs; of equals, that
+                                    with the most free CPUs
+
+and of equals in both, the first by id.  So actors spread, whatever they ask for, and the same
+events give the same placement.  An actor that needs a fraction of a GPU gets it from the device
+with the least capacity left that suffices, so that whole GPUs stay free.
+
+Workers with the same Python and the same number of free GPUs are in one bucket, which is sorted by
+either rule.  A placement searches each bucket with enough GPUs from its front, and skips workers
+that have too little memory or too few custom resources: mostly one look per bucket, whatever the
+number of workers and actors.  Refused: a structure that is sorted by memory too.  It would help
+clusters that run out of memory before CPUs, but skipping a thousand workers takes only 0.1 ms.
+Free memory, GPUs and custom resources are kept in one sorted list each, only to report the most
+that is free on one machine.
+
+A worker may be closed, for any of the reasons in `Closed`: then it is in no bucket.  One that is on
+trial (sickness.py) is closed again by the first placement.
 
 A request that is limited to some workers (`among`) searches these linearly.
 
@@ -23,6 +32,7 @@ from bisect import bisect_left, insort
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Set
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
@@ -30,6 +40,13 @@ from typing import NamedTuple
 from remotely.protocol.resources import Resources, counted, format_bytes, in_thousandths, listed
 
 WHOLE = 1000  # a GPU, in thousandths
+
+
+class Closed(Enum):
+    """Why nothing is placed on a worker now."""
+
+    AWAY = auto()  # it is unreachable, or lost and expected back
+    SICK = auto()  # actors cannot be started there
 
 
 @lru_cache(maxsize=10_000)  # many actors ask for the same, and a request is retried many times
@@ -50,11 +67,19 @@ class Capacity:
     gpu_ids: set[int]  # GPUs that are entirely free
     # What is free of the other GPUs, in thousandths, unless zero; negative if overcommitted.
     shared: dict[int, int] = field(default_factory=dict)
+    actors: int = 0  # how many hold some of it, be it nothing
 
     @classmethod
     def all_free(cls, total: Resources, python: str) -> "Capacity":
         free = {"cpus": 0, "memory": 0, **dict(needs_of(total))}
         return cls(total, python, free, set(range(int(total.gpus))))
+
+    @property
+    def ranks(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Return its ranks for actors that hold CPUs, and for those that hold none; the lowest is
+        chosen."""
+        free = -self.free["cpus"]
+        return (free, self.actors), (self.actors / max(0.001, self.total.cpus), free)
 
     def as_resources(self) -> Resources:
         free = self.free.copy()
@@ -168,15 +193,19 @@ class _Sizes:
             self.largest = [other for other in self.largest if not other.fits(total)] + [total]
 
 
+# A bucket: workers and their ranks, sorted; for actors that hold CPUs, and for those that hold none.
+_Bucket = tuple[list[tuple[tuple[float, float], str]], list[tuple[tuple[float, float], str]]]
+
+
 class Ledger:
     """The total and the free resources of all workers."""
 
     def __init__(self) -> None:
-        self.away: set[str] = set()  # workers on which nothing is placed now
+        self._closed: dict[str, set[Closed]] = {}  # by worker
+        self._on_trial: set[str] = set()
         self._workers: dict[str, Capacity] = {}
-        # By Python, number of entirely free GPUs, and the most that is free of one in use; each a
-        # sorted list of minus free CPUs in thousandths, and worker.
-        self._buckets: dict[tuple[str, int, int], list[tuple[int, str]]] = {}
+        # By Python, number of entirely free GPUs, and the most that is free of one in use.
+        self._buckets: dict[tuple[str, int, int], _Bucket] = {}
         # By resource, the free amounts of the same workers, sorted.
         self._amounts: dict[str, list[int]] = defaultdict(list)
         self._sizes: dict[str, _Sizes] = {}  # by Python
@@ -205,24 +234,50 @@ class Ledger:
         if (found := self._workers.pop(worker, None)) is None:
             return
         self._take_from_bucket(worker, found)
-        self.away.discard(worker)
+        self._closed.pop(worker, None)
+        self._on_trial.discard(worker)
         self._reserved = [each for each in self._reserved if each[0].worker != worker]
         self._sizes[found.python].remove(found.total)
         if not self._sizes[found.python]:
             del self._sizes[found.python]
         self._milli_cpus -= in_thousandths(found.total.cpus)
 
-    def suspend(self, worker: str) -> None:
-        """Stop placing actors on a worker; requests that need its size wait for it."""
-        if worker in self._workers and worker not in self.away:
-            self._take_from_bucket(worker, self._workers[worker])
-            self.away.add(worker)
+    def is_open(self, worker: str) -> bool:
+        """Return whether actors may be placed on a worker now."""
+        return worker not in self._closed
 
-    def resume(self, worker: str) -> None:
-        """Resume placing actors on a worker."""
-        if worker in self.away:
-            self.away.discard(worker)
+    @property
+    def away(self) -> set[str]:
+        """The workers that are unreachable, or lost and expected back."""
+        return {worker for worker in self._closed if self.is_away(worker)}
+
+    def is_away(self, worker: str) -> bool:
+        return Closed.AWAY in self._closed.get(worker, ())
+
+    def close(self, worker: str, why: Closed) -> None:
+        """Stop placing actors on a worker; requests that need its size wait for it."""
+        if worker not in self._workers:
+            return
+        if self.is_open(worker):
+            self._take_from_bucket(worker, self._workers[worker])
+        self._closed.setdefault(worker, set()).add(why)
+
+    def reopen(self, worker: str, why: Closed) -> None:
+        """Handle the end of a reason to place nothing on a worker."""
+        if (reasons := self._closed.get(worker, set())) == {why}:
+            del self._closed[worker]
             self._add_to_bucket(worker, self._workers[worker])
+        reasons.discard(why)
+
+    def try_again(self, worker: str) -> None:
+        """Place one actor on a sick worker, and no more until its start has an outcome."""
+        self.reopen(worker, Closed.SICK)
+        self._on_trial.add(worker)
+
+    def heal(self, worker: str) -> None:
+        """Place actors on a worker that was sick."""
+        self.reopen(worker, Closed.SICK)
+        self._on_trial.discard(worker)
 
     def free(self, worker: str) -> Resources:
         """Return what is free; negative where more is allocated than there is."""
@@ -234,7 +289,7 @@ class Ledger:
         if not self._buckets:  # all workers are away
             return Resources()
         return Resources(
-            max(-bucket[0][0] for bucket in self._buckets.values()) / 1000,
+            max(-by_cpus[0][0][0] for by_cpus, _ in self._buckets.values()) / 1000,
             self._most("gpus") / 1000 if asked.gpus else 0,
             self._most("memory") if asked.memory else 0,
             tuple((name, self._most(name) / 1000) for name, _ in asked.others),
@@ -243,14 +298,14 @@ class Ledger:
     def _most(self, of: str) -> int:
         """Return the most that is free of a resource; a worker without it counts as zero."""
         amounts = self._amounts.get(of)
-        has_all = amounts and len(amounts) == len(self._workers) - len(self.away)
+        has_all = amounts and len(amounts) == len(self._workers) - len(self._closed)
         return (amounts[-1] if has_all else max(0, amounts[-1])) if amounts else 0
 
     def has_room(self, worker: str, asked: Resources, python: str) -> bool:
         """Return whether `asked` could be placed on this worker now."""
         room = self._workers[worker]
         return (
-            worker not in self.away
+            self.is_open(worker)
             and room.python == python
             and room.has(needs_of(asked))
             and (
@@ -263,8 +318,11 @@ class Ledger:
         self, asked: Resources, python: str, at_most: int, among: Collection[str] | None = None
     ) -> int:
         """Return how many actors with this request fit now, up to `at_most`."""
-        there = (n for n in self._candidates(python, among) if n not in self.away)
-        return _copies((self._workers[name] for name in there), asked, at_most)
+        names = [name for name in self._candidates(python, among) if self.is_open(name)]
+        there = (self._workers[name] for name in names if name not in self._on_trial)
+        found = _copies(there, asked, at_most)
+        tried = (self._workers[name] for name in names if name in self._on_trial)
+        return min(at_most, found + sum(room.copies(asked, 1) for room in tried))
 
     def copies_in_all(
         self, asked: Resources, python: str, at_most: int, among: Collection[str] | None = None
@@ -283,7 +341,20 @@ class Ledger:
         found = self._workers[worker]
         gpu_ids = found.choose_gpus(in_thousandths(asked.gpus)) if asked.gpus else ()
         self.allocate(worker, asked, gpu_ids)
+        if worker in self._on_trial:
+            self._on_trial.discard(worker)
+            self.close(worker, Closed.SICK)
         return Placement(worker, gpu_ids)
+
+    def could_place(
+        self, asked: Resources, python: str, among: Collection[str] | None, but: Set[str]
+    ) -> bool:
+        """Return whether another worker than these is large enough."""
+        return any(
+            asked.fits(self._workers[name].total)
+            for name in self._candidates(python, among)
+            if name not in but
+        )
 
     def why_never(
         self, asked: Resources, python: str, among: Collection[str] | None = None
@@ -302,15 +373,15 @@ class Ledger:
 
     def _choose(self, asked: Resources, python: str) -> str | None:
         milli_cpus, milli_gpus = in_thousandths(asked.cpus), in_thousandths(asked.gpus)
-        needs = needs_of(asked)
-        best: tuple[int, str] | None = None
+        needs, rule = needs_of(asked), 0 if milli_cpus else 1
+        best: tuple[tuple[float, float], str] | None = None
         for (bucket_python, whole, share), bucket in self._buckets.items():
             if bucket_python != python:
                 continue
             if milli_gpus and not enough_gpus(milli_gpus, whole, share):
                 continue
-            for entry in bucket:
-                is_short = milli_cpus and -entry[0] < milli_cpus
+            for entry in bucket[rule]:
+                is_short = milli_cpus and -entry[0][0] < milli_cpus
                 if is_short or (best is not None and best < entry):
                     break
                 if self._workers[entry[1]].has(needs):
@@ -320,8 +391,9 @@ class Ledger:
 
     def _best(self, asked: Resources, python: str, among: Collection[str]) -> str | None:
         """Choose by the same rule from these workers."""
+        rule = 0 if asked.cpus else 1
         fitting = [
-            (-self._workers[name].free["cpus"], name)
+            (self._workers[name].ranks[rule], name)
             for name in self._candidates(python, among)
             if self.has_room(name, asked, python)
         ]
@@ -331,18 +403,27 @@ class Ledger:
         names = self._workers if among is None else among
         return (n for n in names if n in self._workers and self._workers[n].python == python)
 
-    def allocate(self, worker: str, asked: Resources, gpu_ids: tuple[int, ...]) -> None:
-        """Allocate what an actor holds, even if it is not free: the actor may be adopted."""
+    def allocate(
+        self, worker: str, asked: Resources, gpu_ids: tuple[int, ...], actors: int = 1
+    ) -> None:
+        """Allocate what an actor holds, even if it is not free: the actor may be adopted.
+
+        `actors`: zero for what is reserved, or lent by an actor that is counted already.
+        """
         found = self._workers[worker]
         self._take_from_bucket(worker, found)
         found.take(asked, gpu_ids)
+        found.actors += actors
         self._add_to_bucket(worker, found)
 
-    def release(self, worker: str, asked: Resources, gpu_ids: tuple[int, ...]) -> None:
+    def release(
+        self, worker: str, asked: Resources, gpu_ids: tuple[int, ...], actors: int = 1
+    ) -> None:
         """Release what an actor held.  Its worker may be gone already."""
         if found := self._workers.get(worker):
             self._take_from_bucket(worker, found)
             found.take(asked, gpu_ids, sign=-1)
+            found.actors -= actors
             self._add_to_bucket(worker, found)
 
     # --- reservations (reservation.py) ------------------------------------------------------------
@@ -364,7 +445,7 @@ class Ledger:
         fitting = {
             name: Capacity.all_free(self._workers[name].total, python).copies(asked, count)
             for name in self._candidates(python, among)
-            if name not in self.away
+            if self.is_open(name)
         }
         if sum(fitting.values()) < count:
             return
@@ -381,7 +462,7 @@ class Ledger:
             fitting[name] -= 1
             room = self._workers[name]
             gpu_ids = room.soonest_gpus(in_thousandths(asked.gpus)) if asked.gpus else ()
-            self.allocate(name, asked, gpu_ids)
+            self.allocate(name, asked, gpu_ids, actors=0)
             self._reserved.append((Placement(name, gpu_ids), asked))
             if fitting[name]:
                 heappush(ranks, rank(name))
@@ -389,7 +470,7 @@ class Ledger:
     def release_reservation(self) -> None:
         """Release all reserved room."""
         for placement, asked in self._reserved:
-            self.release(placement.worker, asked, placement.gpu_ids)
+            self.release(placement.worker, asked, placement.gpu_ids, actors=0)
         self._reserved.clear()
 
     @property
@@ -415,21 +496,25 @@ class Ledger:
     # --- the buckets ------------------------------------------------------------------------------
 
     def _add_to_bucket(self, name: str, worker: Capacity) -> None:
-        if name in self.away:
+        if not self.is_open(name):
             return
         place = worker.python, len(worker.gpu_ids), worker.share
-        insort(self._buckets.setdefault(place, []), (-worker.free["cpus"], name))
+        for entries, rank in zip(
+            self._buckets.setdefault(place, ([], [])), worker.ranks, strict=True
+        ):
+            insort(entries, (rank, name))
         for of, amount in worker.amounts():
             insort(self._amounts[of], amount)
 
     def _take_from_bucket(self, name: str, worker: Capacity) -> None:
         """Remove a worker from its bucket, before its free resources change."""
-        if name in self.away:
+        if not self.is_open(name):
             return
         place = worker.python, len(worker.gpu_ids), worker.share
         bucket = self._buckets[place]
-        del bucket[bisect_left(bucket, (-worker.free["cpus"], name))]
-        if not bucket:
+        for entries, rank in zip(bucket, worker.ranks, strict=True):
+            del entries[bisect_left(entries, (rank, name))]
+        if not bucket[0]:
             del self._buckets[place]
         for of, amount in worker.amounts():
             amounts = self._amounts[of]

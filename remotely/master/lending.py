@@ -59,7 +59,7 @@ def update(state: State, record: ActorRecord) -> bool:
     record.lends = not record.lends
     ledger = state.workers.ledger
     change = ledger.release if record.lends else ledger.allocate
-    change(record.worker, Resources(cpus), ())
+    change(record.worker, Resources(cpus), (), actors=0)
     return record.lends
 
 
@@ -76,13 +76,13 @@ def to_own_requests(state: State, actor: str) -> Iterator[bool]:
         return
     ledger = state.workers.ledger
     extra = Resources(cpus + max(0.0, -ledger.free(lender.worker).cpus))
-    ledger.release(lender.worker, extra, ())
+    ledger.release(lender.worker, extra, (), actors=0)
     state.actors.lender = actor
     try:
         yield True
     finally:
         state.actors.lender = ""
-        ledger.allocate(lender.worker, extra, ())
+        ledger.allocate(lender.worker, extra, (), actors=0)
 
 
 def _lendable(state: State, lender: ActorRecord) -> float:

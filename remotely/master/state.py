@@ -21,7 +21,7 @@ import msgspec
 
 from remotely.master.admission import Admission, Delegates
 from remotely.master.arrivals import Arrivals
-from remotely.master.ledger import Ledger
+from remotely.master.ledger import Closed, Ledger
 from remotely.master.queries import LogQueries, StatusQueries
 from remotely.master.wait_graph import WaitGraph
 from remotely.master.waiting import WaitingList, gang_of
@@ -429,7 +429,7 @@ class WorkerTable:
         self._by_host.discard(register.host, name)
         lost = LostWorker(register.machine, register.address, register.resources, now + EXPECTED_S)
         self._lost[name] = lost
-        self.ledger.suspend(name)
+        self.ledger.close(name, Closed.AWAY)
         if not may_return:
             self.forget_lost(name)
 
@@ -449,9 +449,9 @@ class WorkerTable:
 
     def suspend(self, name: str) -> bool:
         """Stop placing actors on an unreachable worker; return False if that was so already."""
-        if name not in self.records or name in self.ledger.away:
+        if name not in self.records or self.ledger.is_away(name):
             return False
-        self.ledger.suspend(name)
+        self.ledger.close(name, Closed.AWAY)
         return True
 
     def away(self) -> list[str]:

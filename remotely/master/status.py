@@ -72,7 +72,7 @@ def _of_end(end: UnexpectedEnd, now: float) -> control.EndStatus:
 
 def _free(worker: str, ledger: Ledger) -> Resources:
     """Return the resources that can be allocated on a worker."""
-    if worker in ledger.away:
+    if not ledger.is_open(worker):
         return Resources()
     free = ledger.free(worker)
     return free.clamped() if worker in ledger.reserved_on else free
@@ -80,7 +80,7 @@ def _free(worker: str, ledger: Ledger) -> Resources:
 
 def _away_s(worker: str, state: State) -> float:
     """Return for how long a worker has been unreachable; zero if it is reachable."""
-    is_away = worker in state.workers.ledger.away
+    is_away = state.workers.ledger.is_away(worker)
     return max(0.001, state.leases.silent_s(worker, state.now)) if is_away else 0.0
 
 

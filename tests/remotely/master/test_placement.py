@@ -2,13 +2,14 @@
 
 import math
 import time
+from collections import Counter
 
 import hypothesis
 import hypothesis.strategies as st
 import msgspec
 import pytest
 
-from remotely.master.ledger import Capacity, Ledger, Placement
+from remotely.master.ledger import Capacity, Closed, Ledger, Placement
 from remotely.protocol.resources import Resources
 from tests.steps import steps
 
@@ -37,6 +38,53 @@ def test_of_equal_workers_the_first_by_id_is_chosen() -> None:
         ledger = ledger_of(**{name: Resources(4) for name in names})
         placed = [placed_by(ledger, Resources(1)) for _ in range(4)]
         assert [p.worker for p in placed] == ["a", "b", "c", "a"]
+
+
+@pytest.mark.parametrize("names", [None, ["a", "b", "c"]], ids=["all", "some workers"])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        Resources(1),
+        Resources(0.001),
+        Resources(0),
+        Resources(0, 1),
+        Resources(1, 1),
+        Resources(0, 0.5),
+        Resources(0, memory=GIB),
+        Resources(0, others=(("license", 1.0),)),
+    ],
+    ids=str,
+)
+def test_actors_spread_whatever_they_ask_for(asked: Resources, names: list[str] | None) -> None:
+    size = Resources(8, 4, 8 * GIB, (("license", 8.0),))
+    ledger = ledger_of(a=size, b=size, c=size)
+    placed = [ledger.place(asked, PYTHON, names) for _ in range(9)]
+    assert [p.worker for p in placed if p] == ["a", "b", "c"] * 3
+
+
+def test_actors_without_cpus_spread_by_the_number_of_actors_for_the_cpus_of_a_machine() -> None:
+    ledger = ledger_of(large=Resources(16), small=Resources(8), busy=Resources(8))
+    for _ in range(4):
+        ledger.allocate("busy", Resources(2), ())
+    counts = Counter(placed_by(ledger, Resources(0)).worker for _ in range(12))
+    assert counts == {"large": 8, "small": 4}
+    placed = [placed_by(ledger, Resources(0)).worker for _ in range(3)]
+    assert placed == ["large", "small", "busy"]
+
+
+def test_of_machines_with_the_same_free_cpus_that_with_the_fewest_actors_is_chosen() -> None:
+    ledger = ledger_of(a=Resources(4), b=Resources(4))
+    assert [placed_by(ledger, Resources(0)).worker for _ in range(3)] == ["a", "b", "a"]
+    assert placed_by(ledger, Resources(1)).worker == "b"
+
+
+def test_what_is_reserved_or_lent_is_no_actor() -> None:
+    ledger = ledger_of(a=Resources(4), b=Resources(4))
+    ledger.release("b", Resources(1), (), actors=0)
+    ledger.allocate("b", Resources(1), (), actors=0)
+    ledger.reserve(Resources(1), PYTHON, 1, ["a"], frozenset(), frozenset())
+    ledger.release_reservation()
+    assert [placed_by(ledger, Resources(0)).worker for _ in range(2)] == ["a", "b"]
 
 
 def test_a_gpu_is_allocated_to_one_actor_until_released() -> None:
@@ -160,7 +208,7 @@ def test_a_request_for_some_workers_ignores_the_others() -> None:
     assert ledger.place(Resources(4), PYTHON, some) is None
     why = ledger.why_never(Resources(4), PYTHON, some)
     assert why == "it asks for 4 CPUs where the largest worker has 2"
-    ledger.suspend("b")
+    ledger.close("b", Closed.AWAY)
     ledger.release("b", Resources(1), ())
     assert ledger.place(Resources(1), PYTHON, some) is None
 
@@ -185,7 +233,7 @@ def test_copies_are_counted_by_the_scarcest_resource() -> None:
 def test_copies_in_all_ignore_allocations_and_absence() -> None:
     ledger = ledger_of(a=Resources(4, 1), b=Resources(2))
     ledger.allocate("a", Resources(3, 0.5), (0,))
-    ledger.suspend("b")
+    ledger.close("b", Closed.AWAY)
     assert ledger.copies(Resources(1), PYTHON, 100) == 1
     assert ledger.copies(Resources(0, 0.25), PYTHON, 100) == 2
     assert ledger.copies_in_all(Resources(1), PYTHON, 100) == 6
