@@ -15,6 +15,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import zmq
+
 from remotely.actor import generators, preparation
 from remotely.actor.actor import Actor
 from remotely.api import current_actor, flight_recorder
@@ -49,7 +51,11 @@ def main(control_fd: int, stdout_fd: int = 1, stderr_fd: int = 2) -> int:
     preparation.send_records(birth.request.name, line.send)
     try:
         actor = Actor(birth, line, OneByOne(activity.received(page.take())))
-    except RemotelyError as error:  # no port is free
+    except (
+        RemotelyError,
+        OSError,
+        zmq.ZMQError,
+    ) as error:  # no port is free, or the folder is gone
         line.send(control.NotBound(why=str(error)))
         return 1
     return actor.run()

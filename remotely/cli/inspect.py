@@ -49,10 +49,12 @@ def status(address: str | None, as_json: bool, port: int | None, key: Path | Non
     waits       a list: class, count, waits_s (of the oldest request), why
     machines    a list: worker (its id), machine, host (the same for workers that share a
                 machine and its memory), address, python, away_s (how long it has been
-                unreachable, else 0), cpus, gpus, memory, free_cpus, free_gpus,
-                free_memory (memory in bytes), resources and free_resources (custom
-                ones: name to amount); free_cpus is negative if actors hold more than there
-                is, because those that waited have taken back what they had lent
+                unreachable, else 0), sick and sick_s (why the last start of an actor there
+                failed, else "", and for how long starts have failed), cpus, gpus, memory,
+                free_cpus, free_gpus, free_memory (memory in bytes), resources and
+                free_resources (custom ones: name to amount); free_cpus is negative if
+                actors hold more than there is, because those that waited have taken back
+                what they had lent
     actors      a list: name, class, actor (its id), machine, worker (an id), pid
                 cpus, gpus (below 1, a share of one), gpu_ids (as CUDA names them),
                 memory_limit (bytes, 0 is none), resources      reserved for it

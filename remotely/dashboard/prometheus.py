@@ -1,6 +1,7 @@
 """The Prometheus metrics of a cluster.  No label identifies a single actor.
 
 remotely_machines                     machines that can be reached
+remotely_machines_sick                machines on which the last start of an actor failed
 remotely_cpus{state}                  free, used
 remotely_gpus{state}                  free, used
 remotely_actors{class}
@@ -37,6 +38,10 @@ class _Figures:
         machines = now.status.machines
         reached = sum(not machine.away_s for machine in machines)
         yield GaugeMetricFamily("remotely_machines", "machines that can be reached", value=reached)
+        sick = sum(bool(machine.sick) for machine in machines)
+        yield GaugeMetricFamily(
+            "remotely_machines_sick", "machines on which starts fail", value=sick
+        )
         sums = totals(machines)
         for what in ("cpus", "gpus"):
             family = GaugeMetricFamily(

@@ -123,6 +123,11 @@ def overview(now: Snapshot) -> dict[str, Any]:
         "address": facts["address"],
         "machines": len(facts["machines"]),
         "away": [m["machine"] for m in facts["machines"] if m["away_s"]],
+        "sick": [
+            {name: m[name] for name in ("machine", "sick", "sick_s")}
+            for m in facts["machines"]
+            if m["sick"]
+        ],
         "actors": len(actors),
         "clients": len(facts["clients"]),
         "running": sum(actor["running"] for actor in actors),

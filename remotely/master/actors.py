@@ -30,6 +30,10 @@ Restarts
     So a detached actor survives the end of its maker, and of its own process.  It does not survive
     the loss of its machine if its maker is gone too.
 
+Starts
+    A start has its outcome before the constructor of the actor runs.  If it fails, the machine is
+    to blame, not the actor (sickness.py).
+
 Nothing here waits for a reply.  If a message cannot be sent, that is an event of its own
 (`lose_route` in core.py).  So a request may be placed on an unreachable worker; it is then placed
 again.
@@ -42,7 +46,7 @@ from typing import NamedTuple
 import msgspec
 
 from remotely.errors import name_taken
-from remotely.master import lending, reservation, shortage, status
+from remotely.master import lending, reservation, shortage, sickness, status
 from remotely.master.admission import REVOKED
 from remotely.master.arrivals import Assignment
 from remotely.master.state import (
@@ -57,7 +61,7 @@ from remotely.master.state import (
 )
 from remotely.master.waiting import RequestKind, Waiter, gang_of, kind_of
 from remotely.protocol import control
-from remotely.protocol.lease import OWNER_GRACE_S, PLACE_S
+from remotely.protocol.lease import OWNER_GRACE_S, PLACE_S, STUCK_S
 
 WANTED_EVERY_S = 0.5  # at most this often owners are told that others wait for room
 MIN_WAIT_S = 5.0  # that a request waits for the rest of its gang, or for the first machine
@@ -91,8 +95,9 @@ class LifeEvent(StrEnum):
     REPLACED = "a later life is requested, or a worker registers with one"  # Obituary
     MOVED = "another worker registers with the same life"  # ActorRecord of that worker
     UNREACHABLE = "its worker is unreachable or lost"  # Obituary, if it was asked to end
+    UNSTARTED = "its machine did not start it, and it is tried again"  # Obituary
     PRESENT = "its worker is back, and has it"
-    ABSENT = "its worker is back, and never received it"
+    ABSENT = "its worker is back and never received it, or may be able to start it now"
 
 
 def phase_of(state: State, actor: str) -> Phase:
@@ -207,6 +212,8 @@ def record_placement(state: State, record: ActorRecord, data: object) -> None:
             state.actors.watch(session, record)
     if request.owner and request.owner not in state.sessions:
         state.leases.renew(request.owner, state.now)
+    if record.location is None:
+        sickness.note_placed(state, record)
     for waiter in state.waiting.for_name(request.name) if request.named else ():
         if waiter.request.actor != request.actor:
             refuse_name(state, waiter)
@@ -233,9 +240,9 @@ def set_location(state: State, record: ActorRecord, data: object) -> None:
     assert isinstance(data, control.Location)
     request = record.request
     state.restarts.pop(request.actor)
-    record.location = msgspec.structs.replace(
-        data, actor=request.actor, name=request.name, class_name=request.class_name
-    )
+    named = {"actor": request.actor, "name": request.name, "class_name": request.class_name}
+    record.unstarted_at = None
+    state.actors.set_location(record, msgspec.structs.replace(data, **named))
 
 
 def notify_requester(state: State, record: ActorRecord, data: object) -> None:
@@ -262,6 +269,12 @@ def retry_near(state: State, record: ActorRecord, data: object) -> None:
     """Retry the requests to be placed near the actor."""
     if state.waiting.any_near(record.request.actor):
         retry_waiting(state)
+
+
+def heal_machine(state: State, record: ActorRecord, data: object) -> None:
+    """If its machine was sick, place others there again."""
+    if sickness.note_started(state, record):
+        retry_waiting(state, record.worker)
 
 
 def send_end(state: State, record: ActorRecord, data: object) -> None:
@@ -308,6 +321,12 @@ def request_again(state: State, record: ActorRecord, data: object) -> None:
         request_actor(state, client, msgspec.structs.replace(place, request=alone))
 
 
+def retry_later(state: State, record: ActorRecord, data: object) -> None:
+    """Have its worker start the next life once it can."""
+    if record.unstarted_at is None:
+        record.unstarted_at = state.now
+
+
 def record_end(state: State, record: ActorRecord, data: object) -> None:
     """Keep the obituary for clients that ask later, and remove the actor from the arrivals."""
     assert isinstance(data, control.Obituary)
@@ -321,10 +340,8 @@ def refuse_requester(state: State, record: ActorRecord, data: object) -> None:
     if record.requester is None:
         return
     (client, place), record.requester = record.requester, None
-    error, why = "WorkerLost", data.why
-    if not data.lost:
-        how = "" if data.exit is None else f" ({data.exit})"
-        error, why = "ActorDied", f"its process ended while starting{how}: {data.why} {data.stderr}"
+    error = "WorkerLost" if data.lost else "ActorDied"
+    why = data.why if data.lost else _why_unstarted(data)
     state.send(client, control.NotPlaced(ticket=place.ticket, error=error, why=why))
     cancel_next_life(state, record, data)
 
@@ -342,7 +359,9 @@ def notify_watchers(state: State, record: ActorRecord, data: object) -> None:
 def start_next_life(state: State, record: ActorRecord, data: object) -> None:
     """Begin the next life in the same place."""
     record.request = msgspec.structs.replace(record.request, life=record.request.life + 1)
-    record.location, record.again = None, True
+    record.again = True
+    state.actors.set_location(record, None)
+    sickness.note_placed(state, record)
 
 
 def await_maker(state: State, record: ActorRecord, data: object) -> None:
@@ -418,6 +437,7 @@ _ON_STARTED: tuple[Step, ...] = (
     retry_deferred,
     assign_arrival,
     retry_near,
+    heal_machine,
 )
 _ON_DEATH: tuple[Step, ...] = (release_placement, record_end, refuse_requester, notify_watchers)
 _ON_FREED: tuple[Step, ...] = (release_owner, remove_restart_file, offer_room)
@@ -480,6 +500,12 @@ RULES = (
     ),
     LifeRule(LifeEvent.UNREACHABLE, {RESUMING: RESUMING, ALIVE: ALIVE, ENDING: ENDING}),
     LifeRule(LifeEvent.UNREACHABLE, {CANCELLED: ENDED}, _ON_LAST_DEATH),
+    LifeRule(
+        LifeEvent.UNSTARTED,
+        {STARTING: WAITING},
+        (release_placement, request_again, retry_deferred, release_owner),
+    ),
+    LifeRule(LifeEvent.UNSTARTED, {RESUMING: RESUMING}, (retry_later,)),
     LifeRule(LifeEvent.PRESENT, {STARTING: STARTING, RESUMING: RESUMING, ALIVE: ALIVE}),
     LifeRule(LifeEvent.PRESENT, {CANCELLED: CANCELLED, ENDING: ENDING}, (send_end,)),
     LifeRule(LifeEvent.ABSENT, {STARTING: STARTING, RESUMING: RESUMING}, (send_spawn,)),
@@ -714,6 +740,14 @@ def end_life(state: State, obituary: control.Obituary) -> None:
     if record.ends_within_s is not None:  # its worker may not have known
         obituary = msgspec.structs.replace(obituary, asked=True)
     event = _death_event(state, record, obituary)
+    if record.location is None:
+        sickness.note_outcome(state, record.worker)
+        if obituary.unstarted:
+            is_benched = event is LifeEvent.UNSTARTED
+            sickness.blame(state, record, _why_unstarted(obituary), is_benched)
+    if event is LifeEvent.UNSTARTED:
+        apply_event(state, event, record, obituary)
+        return
     is_last = event is LifeEvent.DIED
     obituary = msgspec.structs.replace(obituary, restarting=not is_last)
     if not obituary.asked:
@@ -727,6 +761,8 @@ def end_life(state: State, obituary: control.Obituary) -> None:
 def _death_event(state: State, record: ActorRecord, obituary: control.Obituary) -> LifeEvent:
     """Return the event of a death: whether the actor is restarted, and by whom."""
     request = record.request
+    if record.location is None and obituary.unstarted and sickness.goes_on(state, record):
+        return LifeEvent.UNSTARTED
     if record.location is None or state.is_closing or obituary.asked or not request.max_restarts:
         return LifeEvent.DIED
     session = state.sessions.get(request.maker)
@@ -738,6 +774,11 @@ def _death_event(state: State, record: ActorRecord, obituary: control.Obituary) 
     else:
         return LifeEvent.DIED
     return event if state.restarts.allow(request, state.now) else LifeEvent.DIED
+
+
+def _why_unstarted(obituary: control.Obituary) -> str:
+    how = "" if obituary.exit is None else f" ({obituary.exit})"
+    return f"its process ended while starting{how}: {obituary.why} {obituary.stderr}".rstrip()
 
 
 # --- starts, and unreachable workers --------------------------------------------------------------
@@ -758,6 +799,26 @@ def handle_unreachable(state: State, worker: str) -> None:
     for record in state.actors.on_worker(worker):
         if state.actors.records.get(record.request.actor) is record:
             apply_event(state, LifeEvent.UNREACHABLE, record, record.closed())
+
+
+def review_starts(state: State) -> None:
+    """Give up the starts that are overdue, and try machines that were sick.  Run at each tick."""
+    for record in sickness.overdue(state):
+        actor, worker, life = record.request.actor, record.worker, record.request.life
+        if not state.actors.is_starting(actor, worker):  # an earlier one has ended it
+            continue
+        why = f"its machine has started nothing for {STUCK_S:.0f} s"
+        end_life(state, control.Obituary(actor=actor, life=life, unstarted=True, why=why))
+        if not state.actors.is_on(actor, worker):
+            state.send(worker, control.End(actor=actor, grace_s=0.0, kill=True))
+            sickness.note_given_up(state, record)
+    for worker in sickness.due_for_trial(state):
+        if unstarted := sickness.retries(state, worker):
+            apply_event(state, LifeEvent.ABSENT, unstarted[0])
+            sickness.note_placed(state, unstarted[0])
+        else:
+            state.workers.ledger.try_again(worker)
+            retry_waiting(state, worker)
 
 
 # --- room -----------------------------------------------------------------------------------------
@@ -836,7 +897,9 @@ def _try_place_one(state: State, waiter: Waiter) -> bool:
     among = state.workers_for(request)
     if placement := ledger.place(request.resources, request.python, among):
         record = ActorRecord(request, placement.worker, list(placement.gpu_ids))
-        record.requester = Requester(waiter.session, waiter.place)
+        left_s = max(0.0, min(waiter.place.patience_s, waiter.deadline - state.now))
+        place = msgspec.structs.replace(waiter.place, patience_s=left_s)  # if placed again
+        record.requester = Requester(waiter.session, place)
         apply_event(state, LifeEvent.PLACED, record)
         return True
     if refusal := shortage.why_never(request, 1, state):

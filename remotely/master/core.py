@@ -17,7 +17,7 @@ import msgspec
 
 from remotely.master import actors, guests, lending, reregistration
 from remotely.master.admission import Admission
-from remotely.master.ledger import Closed
+from remotely.master.ledger import WhyClosed
 from remotely.master.state import ClientSession, Forget, Instruction, Log, RouteProbe, State
 from remotely.master.wait_graph import Wait, why_deadlocked
 from remotely.protocol import control
@@ -53,6 +53,8 @@ class Core:
     def extend_leases(self, seconds: float) -> None:
         """Extend all leases: the master did not run for `seconds`, so no peer could renew."""
         self.state.leases.extend(seconds)
+        for worker in self.state.workers.records.values():
+            worker.start_heard_at += seconds
 
     def expire(self, now: float) -> list[Instruction]:
         """Remove the peers whose lease has expired, and refuse overdue requests."""
@@ -74,6 +76,7 @@ class Core:
             actors.retry_waiting(state)
         for actor in state.wait_graph.not_heard_since(now - lending.STALE_S):
             self._end_wait(actor)
+        actors.review_starts(state)
         actors.review_waiting(state)
         actors.send_due_statuses(state)
         self._give_up_on_absent_workers()
@@ -288,7 +291,7 @@ class Core:
             state.send(name, control.Preload(modules=modules))
         state.log_queries.resend(name)
         if state.workers.ledger.is_away(name):
-            state.workers.ledger.reopen(name, Closed.AWAY)
+            state.workers.ledger.reopen(name, WhyClosed.AWAY)
             for record in state.actors.on_worker(name):
                 actors.retry_requests(state, state.deferred.release(record.request.actor))
         actors.retry_waiting(state)

@@ -19,8 +19,8 @@ clusters that run out of memory before CPUs, but skipping a thousand workers tak
 Free memory, GPUs and custom resources are kept in one sorted list each, only to report the most
 that is free on one machine.
 
-A worker may be closed, for any of the reasons in `Closed`: then it is in no bucket.  One that is on
-trial (sickness.py) is closed again by the first placement.
+A worker may be closed, for any of the reasons in `WhyClosed`: then it is in no bucket.  One that is
+on trial (sickness.py) is closed again by the first placement.
 
 A request that is limited to some workers (`among`) searches these linearly.
 
@@ -42,7 +42,7 @@ from remotely.protocol.resources import Resources, counted, format_bytes, in_tho
 WHOLE = 1000  # a GPU, in thousandths
 
 
-class Closed(Enum):
+class WhyClosed(Enum):
     """Why nothing is placed on a worker now."""
 
     AWAY = auto()  # it is unreachable, or lost and expected back
@@ -193,7 +193,7 @@ class _Sizes:
             self.largest = [other for other in self.largest if not other.fits(total)] + [total]
 
 
-# A bucket: workers and their ranks, sorted; for actors that hold CPUs, and for those that hold none.
+# A bucket: its workers by rank, for actors that hold CPUs, and for those that hold none.
 _Bucket = tuple[list[tuple[tuple[float, float], str]], list[tuple[tuple[float, float], str]]]
 
 
@@ -201,7 +201,7 @@ class Ledger:
     """The total and the free resources of all workers."""
 
     def __init__(self) -> None:
-        self._closed: dict[str, set[Closed]] = {}  # by worker
+        self._closed: dict[str, set[WhyClosed]] = {}  # by worker
         self._on_trial: set[str] = set()
         self._workers: dict[str, Capacity] = {}
         # By Python, number of entirely free GPUs, and the most that is free of one in use.
@@ -252,9 +252,9 @@ class Ledger:
         return {worker for worker in self._closed if self.is_away(worker)}
 
     def is_away(self, worker: str) -> bool:
-        return Closed.AWAY in self._closed.get(worker, ())
+        return WhyClosed.AWAY in self._closed.get(worker, ())
 
-    def close(self, worker: str, why: Closed) -> None:
+    def close(self, worker: str, why: WhyClosed) -> None:
         """Stop placing actors on a worker; requests that need its size wait for it."""
         if worker not in self._workers:
             return
@@ -262,7 +262,7 @@ class Ledger:
             self._take_from_bucket(worker, self._workers[worker])
         self._closed.setdefault(worker, set()).add(why)
 
-    def reopen(self, worker: str, why: Closed) -> None:
+    def reopen(self, worker: str, why: WhyClosed) -> None:
         """Handle the end of a reason to place nothing on a worker."""
         if (reasons := self._closed.get(worker, set())) == {why}:
             del self._closed[worker]
@@ -271,17 +271,21 @@ class Ledger:
 
     def try_again(self, worker: str) -> None:
         """Place one actor on a sick worker, and no more until its start has an outcome."""
-        self.reopen(worker, Closed.SICK)
+        self.reopen(worker, WhyClosed.SICK)
         self._on_trial.add(worker)
 
     def heal(self, worker: str) -> None:
         """Place actors on a worker that was sick."""
-        self.reopen(worker, Closed.SICK)
+        self.reopen(worker, WhyClosed.SICK)
         self._on_trial.discard(worker)
 
     def free(self, worker: str) -> Resources:
         """Return what is free; negative where more is allocated than there is."""
         return self._workers[worker].as_resources()
+
+    def actors(self, worker: str) -> int:
+        """Return how many actors a worker has."""
+        return self._workers[worker].actors
 
     def most_free(self, asked: Resources) -> Resources:
         """Return the most that is free on one worker of each requested resource and of CPUs, each
@@ -343,7 +347,7 @@ class Ledger:
         self.allocate(worker, asked, gpu_ids)
         if worker in self._on_trial:
             self._on_trial.discard(worker)
-            self.close(worker, Closed.SICK)
+            self.close(worker, WhyClosed.SICK)
         return Placement(worker, gpu_ids)
 
     def could_place(

@@ -6,6 +6,7 @@ worker that was cut off receives what it missed: an actor that it has to start o
 
 from typing import NamedTuple
 
+from remotely.master import sickness
 from remotely.master.actors import (
     LifeEvent,
     apply_event,
@@ -51,6 +52,8 @@ def reconcile(state: State, register: control.Register) -> None:
     """Reconcile what was lost while a worker's connection was broken."""
     name, table = register.worker, state.actors
     all_reported = reported_by(register)
+    if (sick := state.workers.sick.get(name)) is not None:
+        sick.given_up &= set(all_reported)
     for record in table.on_worker(name):
         _reconcile_actor(state, record, all_reported.get(record.request.actor))
     for actor, reported in all_reported.items():
@@ -64,6 +67,7 @@ def handle_death(
     state: State, worker: str, obituary: control.Obituary, lived: control.ActorStatus | None
 ) -> None:
     """Handle the end of an actor, which this master may not know if it was down at the time."""
+    sickness.note_ended(state, worker, obituary.actor)
     is_unknown = state.is_recovering and obituary.actor not in state.actors.records
     if lived is not None and is_unknown:
         reported = Reported(lived.request, lived.gpu_ids, lived.seal, lived)

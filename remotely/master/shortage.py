@@ -54,7 +54,7 @@ def why_it_waits(request: control.Request, state: State) -> str:
         why += f". It must be {where}"
     if state.reservation is not None and state.reservation.actor != request.actor:
         why += f". Room is reserved for {state.reservation.class_name}, which has waited longer"
-    return why + away
+    return why + _sick(state) + away
 
 
 def why_never(request: control.Request, count: int, state: State) -> tuple[str, str] | None:
@@ -119,6 +119,13 @@ def _may_return(away: list[str], is_recovering: bool) -> str:
     if is_recovering:
         return ". The master was restarted, and other machines may come back"
     return ""
+
+
+def _sick(state: State) -> str:
+    """Return sentences about the machines that cannot start actors."""
+    found = itertools.islice(state.workers.sick.items(), SHOWN)
+    named = ((state.workers.records[worker].register.machine, sick.why) for worker, sick in found)
+    return "".join(f". {machine} is sick: {why}" for machine, why in named)
 
 
 def _has_some(has: Resources, asked: Resources) -> bool:

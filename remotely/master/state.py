@@ -21,7 +21,7 @@ import msgspec
 
 from remotely.master.admission import Admission, Delegates
 from remotely.master.arrivals import Arrivals
-from remotely.master.ledger import Closed, Ledger
+from remotely.master.ledger import Ledger, WhyClosed
 from remotely.master.queries import LogQueries, StatusQueries
 from remotely.master.wait_graph import WaitGraph
 from remotely.master.waiting import WaitingList, gang_of
@@ -94,6 +94,7 @@ class ActorRecord:
     ends_within_s: float | None = None  # if asked to end; its worker may not know yet
     lender: str = ""  # the actor on whose CPUs it was placed (lending.py)
     lends: bool = False  # it waits, so its CPUs are free in the ledger
+    unstarted_at: float | None = None  # when its worker first failed to start its next life
 
     def lost(self, why: str = "", restarting: bool = False) -> control.Obituary:
         """Return the obituary of an actor that is lost, or of a guest whose process ended.
@@ -131,6 +132,7 @@ class ActorTable:
         self.records: dict[str, ActorRecord] = {}
         self.by_owner: Index[str, str] = Index()
         self.by_worker: Index[str, str] = Index()
+        self.starting: Index[str, str] = Index()  # by worker, those without a location
         self.by_gang: Index[str, str] = Index()
         self.by_watcher: Index[str, str] = Index()
         # Clients that hold an actor beside its owner, and the reverse; kept between two lives.
@@ -153,6 +155,7 @@ class ActorTable:
         self.deaths.pop(request.actor, None)
         self.by_owner.add(request.owner, request.actor)
         self.by_worker.add(record.worker, request.actor)
+        self.set_location(record, record.location)
         if self.lender and request.resources.cpus:
             record.lender = self.lender
         if record.lender:
@@ -171,6 +174,7 @@ class ActorTable:
         del self.records[request.actor]
         self.by_owner.discard(request.owner, request.actor)
         self.by_worker.discard(record.worker, request.actor)
+        self.starting.discard(record.worker, request.actor)
         self.by_gang.discard(request.gang, request.actor)
         self.spare_of.discard(request.owner, request.actor)
         if record.lender:
@@ -178,6 +182,18 @@ class ActorTable:
             self.repaid[record.lender] = None
         for session in record.watchers:
             self.by_watcher.discard(session, request.actor)
+
+    def set_location(self, record: ActorRecord, location: control.Location | None) -> None:
+        """Set where an actor has started; None if its next life has yet to start."""
+        record.location = location
+        if location is None:
+            self.starting.add(record.worker, record.request.actor)
+        else:
+            self.starting.discard(record.worker, record.request.actor)
+
+    def is_starting(self, actor: str, worker: str) -> bool:
+        """Return whether an actor is placed on this worker, and has not started yet."""
+        return self.is_on(actor, worker) and self.records[actor].location is None
 
     def free_name(self, request: control.Request) -> None:
         """Free a name, if this actor holds it."""
@@ -379,7 +395,20 @@ class WorkerRecord:
 
     register: control.Register
     is_near: bool = False  # on the master's machine
+    start_heard_at: float = 0.0  # when a start there last had an outcome, or the only one began
     reports: dict[str, control.Figures] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Sickness:
+    """What is known of a worker on which starts fail (sickness.py)."""
+
+    since: float
+    why: str = ""  # the last one failed
+    pause_s: float = 0.0  # the length of the current pause; zero if it was never benched
+    until: float = 0.0  # nothing is placed there
+    trial: str = ""  # the actor whose start decides
+    given_up: set[str] = field(default_factory=set)  # actors whose processes may still start
 
 
 class LostWorker(NamedTuple):
@@ -401,6 +430,7 @@ class WorkerTable:
     def __init__(self) -> None:
         self.records: dict[str, WorkerRecord] = {}
         self.ledger = Ledger()
+        self.sick: dict[str, Sickness] = {}
         self._lost: dict[str, LostWorker] = {}
         # By machine, by address, and by both; lost workers included.
         self._by_place: Index[str | tuple[str, str], str] = Index()
@@ -427,9 +457,11 @@ class WorkerTable:
         """Remove a worker.  `may_return`: keep it in the ledger, as lost."""
         register = self.records.pop(name).register
         self._by_host.discard(register.host, name)
+        if self.sick.pop(name, None) is not None:
+            self.ledger.heal(name)
         lost = LostWorker(register.machine, register.address, register.resources, now + EXPECTED_S)
         self._lost[name] = lost
-        self.ledger.close(name, Closed.AWAY)
+        self.ledger.close(name, WhyClosed.AWAY)
         if not may_return:
             self.forget_lost(name)
 
@@ -451,7 +483,7 @@ class WorkerTable:
         """Stop placing actors on an unreachable worker; return False if that was so already."""
         if name not in self.records or self.ledger.is_away(name):
             return False
-        self.ledger.close(name, Closed.AWAY)
+        self.ledger.close(name, WhyClosed.AWAY)
         return True
 
     def away(self) -> list[str]:

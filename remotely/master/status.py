@@ -27,6 +27,7 @@ def status(ticket: int, state: State) -> control.Status:
                 worker,
                 _free(name, ledger),
                 _away_s(name, state),
+                *_sick(name, state),
                 actors.on_worker(name),
                 unanswered,
             )
@@ -84,6 +85,12 @@ def _away_s(worker: str, state: State) -> float:
     return max(0.001, state.leases.silent_s(worker, state.now)) if is_away else 0.0
 
 
+def _sick(worker: str, state: State) -> tuple[str, float]:
+    """Return why starts on a worker fail, and for how long they have failed."""
+    sick = state.workers.sick.get(worker)
+    return (sick.why, max(0.001, state.now - sick.since)) if sick else ("", 0.0)
+
+
 def _of_client(hello: control.Hello) -> control.ClientStatus:
     return control.ClientStatus(
         session=hello.session, machine=hello.machine, pid=hello.pid, actor=hello.actor
@@ -94,6 +101,8 @@ def _of_worker(
     worker: WorkerRecord,
     free: Resources,
     away_s: float,
+    sick: str,
+    sick_s: float,
     records: list[ActorRecord],
     unanswered: Counter[str],
 ) -> control.WorkerStatus:
@@ -107,6 +116,8 @@ def _of_worker(
         resources=register.resources,
         gpu_names=register.gpu_names,
         away_s=away_s,
+        sick=sick,
+        sick_s=sick_s,
         free_cpus=free.cpus,
         free_gpus=free.gpus,
         free_memory=free.memory,

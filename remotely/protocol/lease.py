@@ -52,6 +52,14 @@ TIMES = (
     Time("RESTARTS_WITHIN_S", 600.0, "the window of max_restarts: an actor that keeps dying ends"),
     Time("EXPECTED_S", 300.0, "requests wait this long for a lost machine: a reboot takes minutes"),
     Time("PLACE_S", 60.0, "how long a request waits for room: others finish, machines join"),
+    Time(
+        "STUCK_S",
+        60.0,
+        "how long a machine may start actors without one outcome; an actor has started before its "
+        "constructor runs, and that may take as long as it likes",
+    ),
+    Time("BENCH_S", 1.0, "how long a machine gets no actor after a start that failed; doubles"),
+    Time("BENCH_MOST_S", 30.0, "the longest such pause: it is back within a minute of recovery"),
     Time("OVERTAKEN_S", 5.0, "how long a request may be overtaken before room is reserved for it"),
     Time("RESERVED_S", 10.0, "how long a reservation lasts if no actor in its way ends"),
     Time("START_AGAIN_S", 1.0, "before a worker starts a zygote or a store after one that failed"),
@@ -76,6 +84,9 @@ LEAVE_S = _SECONDS["LEAVE_S"]
 RESTARTS_WITHIN_S = _SECONDS["RESTARTS_WITHIN_S"]
 EXPECTED_S = _SECONDS["EXPECTED_S"]
 PLACE_S = _SECONDS["PLACE_S"]
+STUCK_S = _SECONDS["STUCK_S"]
+BENCH_S = _SECONDS["BENCH_S"]
+BENCH_MOST_S = _SECONDS["BENCH_MOST_S"]
 OVERTAKEN_S = _SECONDS["OVERTAKEN_S"]
 RESERVED_S = _SECONDS["RESERVED_S"]
 START_AGAIN_S = _SECONDS["START_AGAIN_S"]

@@ -41,7 +41,9 @@ _ACTOR_COLUMNS = (
 class MachineStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A worker, with memory in bytes; workers on the same machine have the same `host`.
 
-    If it cannot be reached, `away_s` says for how long, and none of its resources are free.
+    If it cannot be reached, `away_s` says for how long; if it cannot start actors, `sick` says why
+    the last start failed, and `sick_s` since when.  Then none of its resources are free, until it
+    is tried again.
     """
 
     worker: str  # its id
@@ -50,6 +52,8 @@ class MachineStatus(msgspec.Struct, frozen=True, kw_only=True):
     address: str
     python: str
     away_s: float = 0.0
+    sick: str = ""
+    sick_s: float = 0.0
     cpus: float
     gpus: int
     memory: int
@@ -175,6 +179,8 @@ def _machine(worker: control.WorkerStatus) -> MachineStatus:
         address=worker.address,
         python=worker.python,
         away_s=worker.away_s,
+        sick=worker.sick,
+        sick_s=worker.sick_s,
         cpus=worker.resources.cpus,
         gpus=int(worker.resources.gpus),
         memory=worker.resources.memory,
@@ -258,6 +264,8 @@ def tables(status: ClusterStatus, now: float) -> str:
         if m.free_cpus < 0:
             held = f"{m.cpus - m.free_cpus:g} CPUs of {m.cpus:g}"
             head += f"\n{m.machine}: actors hold {held}, until those that others lent are back"
+        if m.sick:
+            head += f"\n{m.machine}: SICK for {_duration(m.sick_s)}, last error: {m.sick}"
     if status.waiting:
         head += f"\n{_count(status.waiting, 'request')} waiting for room"
         for wait in status.waits:
@@ -267,7 +275,7 @@ def tables(status: ClusterStatus, now: float) -> str:
             m.machine,
             m.address,
             m.python,
-            f"AWAY {_duration(m.away_s)}" if m.away_s else f"{m.free_cpus:g} of {m.cpus:g}",
+            _state(m) or f"{m.free_cpus:g} of {m.cpus:g}",
             f"{m.free_gpus:g} of {m.gpus}",
             f"{format_bytes(m.free_memory)} of {format_bytes(m.memory)}",
             str(sum(1 for actor in actors if actor.worker == m.worker)),
@@ -308,6 +316,13 @@ def tables(status: ClusterStatus, now: float) -> str:
         ]
         parts.append(_table(_CLIENT_COLUMNS, rows))
     return "\n\n".join(parts)
+
+
+def _state(machine: MachineStatus) -> str:
+    """Return why nothing is placed on a machine; empty if it is well."""
+    if machine.away_s:
+        return f"AWAY {_duration(machine.away_s)}"
+    return f"SICK {_duration(machine.sick_s)}" if machine.sick else ""
 
 
 def _others(machine: MachineStatus) -> str:

@@ -235,14 +235,14 @@ class WorkerActors:
     def spawn_lost(self, child: Child) -> None:
         self._reaper.clear(child)
 
-    def spawn_failed(self, request: control.Request, why: str) -> None:
+    def spawn_failed(self, request: control.Request, why: str, is_refused: bool = False) -> None:
         why = f"its machine could not start a process: {why}"
         log.warning("%s: %s", request.name, why)
         if child := self._children.get(request.actor):
-            child.why = why
+            child.why, child.is_refused = why, is_refused
             self._reaper.reap(child)
         else:
-            self._died(_never_started(request, why))
+            self._died(_never_started(request, why, unstarted=not is_refused))
 
     def exited(self, pid: int, status: int) -> None:
         self._reaper.exited(pid, status)
@@ -281,7 +281,7 @@ class WorkerActors:
                     faults.at("worker.spawned")
                 self._send(control.Spawned(location=child.location, since=child.since))
             case control.NotBound(why=why):
-                child.why = child.why or why
+                child.is_unbound, child.why = True, child.why or why
             case control.Count(calls=calls):
                 child.calls = calls
             case control.Logged():
@@ -306,8 +306,9 @@ class WorkerActors:
     # --- reports of the reaper --------------------------------------------------------------------
 
     def _drain(self, child: Child) -> None:
-        """Read the log records and the flight recorder that a dead process has sent, and whether
-        it had sent its last reply.  Its other messages no longer matter."""
+        """Read the log records and the flight recorder that a dead process has sent, whether it
+        had started, and whether it had sent its last reply.  Its other messages no longer matter.
+        """
         for message, fds in child.line.rest(MAX_LAST_MESSAGES):  # a process of its may still send
             match message:
                 case control.Logged():
@@ -315,7 +316,9 @@ class WorkerActors:
                 case control.FlightRecorder():
                     child.keep_recorder(fds)
                 case control.NotBound(why=why):
-                    child.why = child.why or why
+                    child.is_unbound, child.why = True, child.why or why
+                case control.Bound():  # a restarted actor runs its constructor next
+                    child.announced = True
                 case control.Exiting():
                     child.stage = Stage.EXITS
         child.log.end()
@@ -341,5 +344,9 @@ class WorkerActors:
             self._emptied()
 
 
-def _never_started(request: control.Request, why: str, asked: bool = False) -> control.Obituary:
-    return control.Obituary(actor=request.actor, life=request.life, why=why, asked=asked)
+def _never_started(
+    request: control.Request, why: str, asked: bool = False, unstarted: bool = False
+) -> control.Obituary:
+    return control.Obituary(
+        actor=request.actor, life=request.life, why=why, asked=asked, unstarted=unstarted
+    )

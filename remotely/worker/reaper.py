@@ -71,6 +71,8 @@ class Child:
     pid: int = 0
     pidfd: int = -1
     announced: bool = False
+    is_refused: bool = False  # what it asks for can be started on no machine
+    is_unbound: bool = False  # no port was free for it
     calls: int = 0
     asked: bool = False
     delegate: bytes = b""
@@ -104,6 +106,14 @@ class Child:
         """Kill its process group, at once or as soon as the process has started."""
         self.is_killed = True
         kill_group(self.pid)
+
+    @property
+    def is_unstarted(self) -> bool:
+        """Whether it has ended before it could be told what to construct, through no fault of its
+        own: nobody ended it, and it has no environment variables that may have ended it."""
+        if self.announced or self.asked or self.is_killed or self.is_refused:
+            return False
+        return self.is_unbound or not (self.pid and self.request.env)
 
     def as_spawn(self) -> control.Spawn:
         """Return the request from which it was started."""
@@ -276,6 +286,7 @@ class Reaper:
                 life=request.life,
                 asked=child.asked,
                 exited=child.stage is Stage.EXITS,
+                unstarted=child.is_unstarted,
                 exit=ended,
                 why=child.why,
                 stderr=child.output.last_words(by_signal=isinstance(ended, str)),

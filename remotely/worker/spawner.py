@@ -169,8 +169,11 @@ class Parent(Protocol):
     def spawn_lost(self, child: Child) -> None:
         """The child got no process; another child will be prepared in its place."""
 
-    def spawn_failed(self, request: control.Request, why: str) -> None:
-        """No process could be started, and there is no further try."""
+    def spawn_failed(self, request: control.Request, why: str, is_refused: bool = False) -> None:
+        """No process could be started, and there is no further try.
+
+        `is_refused`: nor could another machine start it.
+        """
 
     def exited(self, pid: int, status: int) -> None:
         """The zygote has reaped a process."""
@@ -243,7 +246,10 @@ class Spawner:
         except Exception as error:  # whatever the error, the client waits for an answer
             why = error.strerror if isinstance(error, OSError) else None
             why = why or f"{type(error).__name__}: {error}"
-            self._parent.spawn_failed(spawn.request, why)  # -> 3'
+            # Environment variables that are invalid, or too long.
+            too_long = errno.E2BIG, errno.EMSGSIZE
+            is_refused = not isinstance(error, OSError) or error.errno in too_long
+            self._parent.spawn_failed(spawn.request, why, is_refused)  # -> 3'
         if self._waiting:
             self._serve_soon()
 

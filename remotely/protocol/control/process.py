@@ -82,7 +82,7 @@ class Bound(ControlMessage, frozen=True):
 
 @sent("actor > worker")
 class NotBound(ControlMessage, frozen=True):
-    """No port is free for this actor, which ends."""
+    """This machine has no address for this actor, such as a free port: it ends."""
 
     why: str
 

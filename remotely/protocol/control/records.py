@@ -83,6 +83,7 @@ class Obituary(msgspec.Struct, frozen=True, kw_only=True):
     lost: bool = False
     asked: bool = False  # it was closed, or its owner ended
     exited: bool = False  # gracefully: its last replies may still be on their way
+    unstarted: bool = False  # its machine could not start it, before its constructor could run
     exit: Balance | str | None = None
     why: str = ""
     stderr: str = ""
@@ -159,6 +160,8 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     resources: Resources
     gpu_names: list[str] = []  # as CUDA knows them, in the order of their ids
     away_s: Seconds = 0.0  # how long it has been unreachable; then nothing on it is free
+    sick: str = ""  # why the last start of an actor there failed; empty if it did not
+    sick_s: Seconds = 0.0  # for how long starts have failed
     free_cpus: float  # like the following, negative if actors hold more than there is
     free_gpus: float
     free_memory: Balance

@@ -225,6 +225,7 @@ def test_healthz_is_open_and_metrics_need_the_bearer_token(dashboard: Dashboard)
     assert answer.status_code == 200
     assert 'remotely_actors{class="Player"} 3.0' in answer.text
     assert 'remotely_cpus{state="free"} 5.0' in answer.text
+    assert "remotely_machines_sick 0.0" in answer.text
     assert dashboard.stranger.get("/api/actors", headers=token).status_code == 401
 
 

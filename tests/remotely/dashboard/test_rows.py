@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from remotely.dashboard.prometheus import text
 from remotely.dashboard.rows import ACTOR_COLUMNS, PAGE, overview, page, snapshot
 from remotely.reporting.cluster_status import ActorStatus, ClusterStatus, MachineStatus
 
@@ -74,6 +75,15 @@ def test_a_page_has_at_most_200_rows() -> None:
 def test_an_unknown_column_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="no column 'env' to sort by; there are: name, class"):
         page([actor("a")], ACTOR_COLUMNS, sort="-env")
+
+
+def test_the_overview_lists_sick_machines_with_their_last_error() -> None:
+    found = status([])
+    sick = msgspec.structs.replace(found.machines[0], sick="no space left", sick_s=7.0)
+    found = msgspec.structs.replace(found, machines=[*found.machines, sick])
+    (shown,) = overview(snapshot(found, 10.0, None))["sick"]
+    assert shown == {"machine": "m", "sick": "no space left", "sick_s": 7.0}
+    assert "remotely_machines_sick 1.0" in text(snapshot(found, 10.0, None)).decode()
 
 
 def test_calls_per_second_count_from_the_previous_snapshot() -> None:

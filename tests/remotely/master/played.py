@@ -179,6 +179,18 @@ class Cluster:
                 self.says(worker, control.Spawned(location=status.location))
         return [spawn.request.actor for _, spawn in spawns]
 
+    def fails(self, actor: str = "", why: str = "no space left") -> str:
+        """Let the worker of this actor, or of the first, fail to start it; return the actor."""
+        number = next(n for n, (_, s) in enumerate(self.to_spawn) if actor in ("", s.request.actor))
+        worker, spawn = self.to_spawn.pop(number)
+        request = spawn.request
+        if worker in self.core.workers:
+            obituary = control.Obituary(
+                actor=request.actor, life=request.life, unstarted=True, why=why
+            )
+            self.says(worker, control.Died(obituary=obituary))
+        return request.actor
+
     def hosts(self, worker: str, requests: Iterable[control.Request]) -> None:
         """Give a worker actors that an earlier master has placed."""
         seal = Admission([], [], SECRET).seals.seal
@@ -262,6 +274,8 @@ def play_event(cluster: Cluster, event: str, a: int, b: int) -> None:
                 cluster.loses_route(worker)
         case "spawn":
             cluster.spawns(at_most=1)
+        case "fail" if cluster.to_spawn:
+            cluster.fails()
         case "die":
             cluster.kills(actor)
         case "wait":
@@ -279,6 +293,8 @@ def play_event(cluster: Cluster, event: str, a: int, b: int) -> None:
                 cluster.says(name, control.Delegate(actor=actor, key=key))
             if worker in cluster.core.workers:
                 cluster.says(worker, control.MayCall(key=key))
+        case "fail":
+            pass
         case _ if not (session := cluster.state.sessions.get(who)) or session.hello.actor == actor:
             pass  # a client in an actor does not request that actor
         case "place":
@@ -328,6 +344,8 @@ EVENTS = [
     *["spawn"] * 4,
     *["join", "die", "hello", "tick"] * 3,
     *[
+        "fail",
+        "fail",
         "forget",
         "lose",
         "cut off",
@@ -353,6 +371,7 @@ def check(cluster: Cluster) -> None:
     records, sessions = list(table.records.items()), list(state.sessions)
     assert held_by(table.by_owner) == by((r.request.owner, a) for a, r in records)
     assert held_by(table.by_worker) == by((r.worker, a) for a, r in records)
+    assert held_by(table.starting) == by((r.worker, a) for a, r in records if not r.location)
     assert held_by(table.by_lender) == by((r.lender, a) for a, r in records if r.lender)
     assert held_by(table.spare_of) == by(
         (r.request.owner, a) for a, r in records if r.request.is_spare
@@ -387,6 +406,10 @@ def check(cluster: Cluster) -> None:
         free = machine.register.resources - sum([*here, *kept], Resources())
         assert ledger.free(worker).cpus == free.cpus
         assert ledger.free(worker).memory == free.memory
+        assert ledger.actors(worker) == len(here)
+    for worker, sick in state.workers.sick.items():
+        assert worker in state.workers.records
+        assert not (sick.pause_s and state.now < sick.until and ledger.is_open(worker))
     check_callers(cluster)
     check_waiting(cluster)
 

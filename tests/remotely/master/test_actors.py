@@ -141,7 +141,9 @@ def test_the_table_has_exactly_the_transitions_that_occur(monkeypatch: pytest.Mo
         for pair, after in play(monkeypatch, phase, cause):
             assert after is TABLE[pair].moves[pair[0]], pair
             found.add(pair)
-    assert found | {(Phase.STARTING, LifeEvent.UNREACHABLE)} == set(TABLE)
+    # Both request the actor again, which is the transition that is seen.
+    again = {(Phase.STARTING, LifeEvent.UNREACHABLE), (Phase.STARTING, LifeEvent.UNSTARTED)}
+    assert found | again == set(TABLE)
 
 
 # --- restarts -------------------------------------------------------------------------------------

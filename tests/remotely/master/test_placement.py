@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import msgspec
 import pytest
 
-from remotely.master.ledger import Capacity, Closed, Ledger, Placement
+from remotely.master.ledger import Capacity, Ledger, Placement, WhyClosed
 from remotely.protocol.resources import Resources
 from tests.steps import steps
 
@@ -208,7 +208,7 @@ def test_a_request_for_some_workers_ignores_the_others() -> None:
     assert ledger.place(Resources(4), PYTHON, some) is None
     why = ledger.why_never(Resources(4), PYTHON, some)
     assert why == "it asks for 4 CPUs where the largest worker has 2"
-    ledger.close("b", Closed.AWAY)
+    ledger.close("b", WhyClosed.AWAY)
     ledger.release("b", Resources(1), ())
     assert ledger.place(Resources(1), PYTHON, some) is None
 
@@ -233,7 +233,7 @@ def test_copies_are_counted_by_the_scarcest_resource() -> None:
 def test_copies_in_all_ignore_allocations_and_absence() -> None:
     ledger = ledger_of(a=Resources(4, 1), b=Resources(2))
     ledger.allocate("a", Resources(3, 0.5), (0,))
-    ledger.close("b", Closed.AWAY)
+    ledger.close("b", WhyClosed.AWAY)
     assert ledger.copies(Resources(1), PYTHON, 100) == 1
     assert ledger.copies(Resources(0, 0.25), PYTHON, 100) == 2
     assert ledger.copies_in_all(Resources(1), PYTHON, 100) == 6

@@ -1,8 +1,10 @@
 """The tables of a status, for made-up clusters."""
 
+import msgspec
+
 from remotely.protocol import control
 from remotely.protocol.resources import Resources
-from remotely.reporting.cluster_status import cluster_status, tables
+from remotely.reporting.cluster_status import as_json, cluster_status, tables
 
 GIB = 1 << 30
 
@@ -28,6 +30,17 @@ def test_the_memory_of_a_machine_with_two_workers_counts_once() -> None:
     found = control.Status(ticket=1, workers=workers, clients=[], waiting=0)
     head, *_ = tables(cluster_status(found, "here"), now=0).splitlines()
     assert head.endswith("free: 3 of 6 CPUs, 0 of 0 GPUs, 13 GiB of 16 GiB")
+
+
+def test_a_sick_machine_is_shown_with_its_last_error() -> None:
+    well = worker("a", "h1", 8 * GIB)
+    sick = msgspec.structs.replace(worker("b", "h2", 0), sick="no space left", sick_s=70.0)
+    found = control.Status(ticket=0, workers=[well, sick], clients=[], waiting=0)
+    status = cluster_status(found, "here:1")
+    lines = tables(status, now=0).splitlines()
+    assert lines[1] == "machine of h2: SICK for 1 min, last error: no space left"
+    assert "SICK 1 min" in lines[-1]
+    assert [machine["sick"] for machine in as_json(status)["machines"]] == ["", "no space left"]
 
 
 def test_an_unreachable_machine_is_shown_with_its_time_away() -> None:

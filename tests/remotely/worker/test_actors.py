@@ -4,6 +4,7 @@ The zygote is a fake: an actor is a socket into which the test writes, without a
 """
 
 import contextlib
+import errno
 import os
 import socket
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from remotely.transport.loop import Loop
 from remotely.worker.actors import WorkerActors
 from remotely.worker.spawner import WorkerInfo
 
+NO_PID = 1 << 30  # of no process: larger than any
 OLD, NEW = b"old".ljust(40), b"new".ljust(40)
 
 
@@ -163,3 +165,62 @@ def test_messages_to_an_actor_that_reads_nothing_wait_for_it_in_order(played: Pl
     birth, *callers = read
     assert isinstance(birth, control.Birth)
     assert callers == [control.Caller(key=key, admitted=False) for key in keys]
+
+
+# --- starts that fail -----------------------------------------------------------------------------
+
+
+def obituary_of(played: Played) -> control.Obituary:
+    (died,) = played.sent_of(control.Died)
+    obituary: control.Obituary = died.obituary
+    return obituary
+
+
+def test_a_machine_without_descriptors_is_to_blame(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_pipe(_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr("remotely.worker.spawner._pipe", no_pipe)
+    played.spawn("a")
+    obituary = obituary_of(played)
+    assert obituary.unstarted
+    assert obituary.why == "its machine could not start a process: Too many open files"
+
+
+def test_a_machine_that_cannot_fork_is_to_blame(played: Played) -> None:
+    played.spawn("a")
+    (child,) = played.actors.children
+    played.actors.spawn_failed(child.request, "Resource temporarily unavailable")
+    assert obituary_of(played).unstarted
+
+
+def test_a_process_with_variables_of_its_own_may_have_ended_by_them_unless_it_says_otherwise(
+    played: Played,
+) -> None:
+    played.spawn("a")
+    (child,) = played.actors.children
+    child.request = msgspec.structs.replace(child.request, env={"LD_PRELOAD": "nothing.so"})
+    assert child.is_unstarted
+    child.pid = NO_PID
+    assert not child.is_unstarted
+    played.says("a", control.NotBound(why="no port is free"))
+    assert child.is_unstarted
+
+
+@pytest.mark.parametrize("end", ["closed", "killed", "started", "refused"])
+def test_a_machine_is_not_to_blame_for_an_actor_that_was_ended_or_had_started(
+    played: Played, end: str
+) -> None:
+    played.spawn("a")
+    (child,) = played.actors.children
+    match end:
+        case "closed":
+            played.actors.end(control.End(actor="a", grace_s=1.0))
+        case "killed":  # by the limit of its memory
+            child.kill()
+        case "started":  # its worker has not read that yet
+            played.ends["a"].send(control.encode(control.Bound(tcp="")))
+    played.actors.spawn_failed(child.request, "it ended", is_refused=end == "refused")
+    assert not obituary_of(played).unstarted

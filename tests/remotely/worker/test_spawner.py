@@ -28,6 +28,7 @@ class Family:
         self.all_started: list[Child] = []
         self.lost: list[Child] = []
         self.failures: dict[str, str] = {}
+        self.refused: dict[str, bool] = {}
         self.loop = Loop()
         master = f"ipc://{folder}/master"
         info = WorkerInfo("a worker", folder, master, b"", Listening(), [], "host", "machine", True)
@@ -44,8 +45,9 @@ class Family:
     def spawn_lost(self, child: Child) -> None:
         self.lost.append(child)
 
-    def spawn_failed(self, request: control.Request, why: str) -> None:
+    def spawn_failed(self, request: control.Request, why: str, is_refused: bool = False) -> None:
         self.failures[request.actor] = why
+        self.refused[request.actor] = is_refused
 
     def exited(self, pid: int, status: int) -> None:
         pass
@@ -146,6 +148,7 @@ def test_a_birth_that_cannot_be_sent_is_reported_and_leaks_no_descriptor(
     family.asks("a", env)
     family.turns_until(lambda: family.failures, "the failure is reported")
     assert why in family.failures["a"]
+    assert family.refused["a"]
     assert not family.all_prepared
     assert descriptors() == before
 
@@ -159,6 +162,7 @@ def test_a_failed_exec_is_reported_and_the_next_request_runs(
     family.asks("b")
     family.turns_until(lambda: family.all_started and family.failures, "one has started")
     assert family.failures["a"].startswith("ValueError: ")
+    assert family.refused["a"]
     per_child = 4  # a socket, two pipes and a page
     assert descriptors() - before == 2 * per_child + 1  # and a pidfd
 
