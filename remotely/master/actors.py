@@ -59,7 +59,7 @@ from remotely.master.state import (
     UnexpectedEnd,
     UnknownActor,
 )
-from remotely.master.waiting import RequestKind, Waiter, gang_of, kind_of
+from remotely.master.waiting import RequestKind, Waiter, gang_of
 from remotely.protocol import control
 from remotely.protocol.lease import OWNER_GRACE_S, PLACE_S, STUCK_S
 
@@ -142,8 +142,8 @@ def place_or_queue(state: State, record: ActorRecord, data: object) -> None:
         why = shortage.why_it_waits(request, state)
         refuse(state, waiter, "NoResources", f"no room: {why}")
     elif state.gang_is_complete(request):
+        why = shortage.why_it_waits(request, state)  # the same for all of a gang
         for each in state.waiting.gang(gang) if gang else [waiter]:
-            why = shortage.why_it_waits(each.request, state)
             state.send(each.session, control.Queued(ticket=each.place.ticket, why=why))
         ask_for_spare_actors(state)
 
@@ -402,7 +402,7 @@ def remove_restart_file(state: State, record: ActorRecord, data: object) -> None
 
 def offer_room(state: State, record: ActorRecord, data: object) -> None:
     """Retry waiting requests: those that fit on this worker, or all if one waits for the name."""
-    if state.waiting.for_name(record.request.name):  # it is free on every worker
+    if state.waiting.take_back(record.request.name):  # it is free on every worker
         retry_waiting(state)
     elif record.worker in state.workers:
         retry_waiting(state, record.worker)
@@ -874,8 +874,8 @@ def lend_to_own_requests(state: State, actor: str) -> None:
     """Place the waiting requests of an actor for which its own CPUs suffice."""
     tried: set[RequestKind] = set()
     for waiter in state.waiting.of_inside(actor):
-        if (kind := kind_of(waiter.request)) not in tried:
-            tried.add(kind)
+        if waiter.kind not in tried and not state.waiting.is_set_aside(waiter.request.actor):
+            tried.add(waiter.kind)
             _try_place_waiter(state, waiter, on_loan=True)
 
 
@@ -889,6 +889,7 @@ def _try_place_one(state: State, waiter: Waiter) -> bool:
     if request.named and holder and holder.named and holder.actor != request.actor:
         ending = state.actors.ending(request.name)
         if ending and state.sessions[waiter.session].hello.actor != ending:  # else a deadlock
+            state.waiting.set_aside(waiter)
             return False
         refuse_name(state, waiter)
         return True
@@ -898,7 +899,9 @@ def _try_place_one(state: State, waiter: Waiter) -> bool:
     if placement := ledger.place(request.resources, request.python, among):
         record = ActorRecord(request, placement.worker, list(placement.gpu_ids))
         left_s = max(0.0, min(waiter.place.patience_s, waiter.deadline - state.now))
-        place = msgspec.structs.replace(waiter.place, patience_s=left_s)  # if placed again
+        place = waiter.place
+        if left_s < place.patience_s:  # it has this much if it is placed again
+            place = msgspec.structs.replace(place, patience_s=left_s)
         record.requester = Requester(waiter.session, place)
         apply_event(state, LifeEvent.PLACED, record)
         return True
@@ -961,8 +964,13 @@ def review_waiting(state: State) -> None:
         ask_for_spare_actors(state)
     for actor in state.waiting.makers():
         lend_to_own_requests(state, actor)
+    reasons: dict[tuple[object, ...], str] = {}  # equal requests have the same
     for waiter in state.waiting.overdue(state.now):
-        why = shortage.why_it_waits(waiter.request, state)
+        request = waiter.request
+        name = request.name if state.waiting.is_set_aside(request.actor) else ""
+        alike = waiter.kind, request.class_name, request.job, name
+        if (why := reasons.get(alike)) is None:
+            why = reasons[alike] = shortage.why_it_waits(request, state)
         refuse(state, waiter, "NoResources", f"no room for {waiter.place.patience_s:g} s: {why}")
     if reservation.review(state) or _try_place_reserved(state):
         retry_waiting(state)

@@ -414,21 +414,24 @@ class Ledger:
 
         `actors`: zero for what is reserved, or lent by an actor that is counted already.
         """
-        found = self._workers[worker]
-        self._take_from_bucket(worker, found)
-        found.take(asked, gpu_ids)
-        found.actors += actors
-        self._add_to_bucket(worker, found)
+        self._change(worker, asked, gpu_ids, actors, sign=1)
 
     def release(
         self, worker: str, asked: Resources, gpu_ids: tuple[int, ...], actors: int = 1
     ) -> None:
         """Release what an actor held.  Its worker may be gone already."""
-        if found := self._workers.get(worker):
-            self._take_from_bucket(worker, found)
-            found.take(asked, gpu_ids, sign=-1)
-            found.actors -= actors
-            self._add_to_bucket(worker, found)
+        if worker in self._workers:
+            self._change(worker, asked, gpu_ids, actors, sign=-1)
+
+    def _change(
+        self, worker: str, asked: Resources, gpu_ids: tuple[int, ...], actors: int, sign: int
+    ) -> None:
+        found = self._workers[worker]
+        has_amounts = bool(asked.memory or asked.gpus or asked.others)
+        self._take_from_bucket(worker, found, has_amounts)
+        found.take(asked, gpu_ids, sign)
+        found.actors += sign * actors
+        self._add_to_bucket(worker, found, has_amounts)
 
     # --- reservations (reservation.py) ------------------------------------------------------------
 
@@ -499,27 +502,33 @@ class Ledger:
 
     # --- the buckets ------------------------------------------------------------------------------
 
-    def _add_to_bucket(self, name: str, worker: Capacity) -> None:
-        if not self.is_open(name):
+    def _add_to_bucket(self, name: str, worker: Capacity, has_amounts: bool = True) -> None:
+        """Add a worker to its bucket; `has_amounts`: more may have changed than its CPUs."""
+        if name in self._closed:
             return
         place = worker.python, len(worker.gpu_ids), worker.share
-        for entries, rank in zip(
-            self._buckets.setdefault(place, ([], [])), worker.ranks, strict=True
-        ):
-            insort(entries, (rank, name))
+        if (bucket := self._buckets.get(place)) is None:
+            bucket = self._buckets[place] = ([], [])
+        (by_cpus, by_actors), (rank, other) = bucket, worker.ranks
+        insort(by_cpus, (rank, name))
+        insort(by_actors, (other, name))
+        if not has_amounts:
+            return
         for of, amount in worker.amounts():
             insort(self._amounts[of], amount)
 
-    def _take_from_bucket(self, name: str, worker: Capacity) -> None:
+    def _take_from_bucket(self, name: str, worker: Capacity, has_amounts: bool = True) -> None:
         """Remove a worker from its bucket, before its free resources change."""
-        if not self.is_open(name):
+        if name in self._closed:
             return
         place = worker.python, len(worker.gpu_ids), worker.share
-        bucket = self._buckets[place]
-        for entries, rank in zip(bucket, worker.ranks, strict=True):
-            del entries[bisect_left(entries, (rank, name))]
-        if not bucket[0]:
+        (by_cpus, by_actors), (rank, other) = self._buckets[place], worker.ranks
+        del by_cpus[bisect_left(by_cpus, (rank, name))]
+        del by_actors[bisect_left(by_actors, (other, name))]
+        if not by_cpus:
             del self._buckets[place]
+        if not has_amounts:
+            return
         for of, amount in worker.amounts():
             amounts = self._amounts[of]
             del amounts[bisect_left(amounts, amount)]

@@ -4,7 +4,9 @@ Requests for the same resources form a line.  When room is freed, the first of e
 oldest first; if it has to keep waiting, so do all behind it.  So a thousand equal requests cost as
 much as one.  A request for few resources may overtake one for more than is free, but not forever
 (reservation.py).  A gang is a line of its own: its requests are placed together, or wait together.
-So are the requests for one name, which may not be free yet.
+
+A request for a name that an actor still holds, which was asked to end, is in no line: it is set
+aside until the name is freed, and then takes the place in its line that it would have had.
 """
 
 import heapq
@@ -27,7 +29,6 @@ class RequestKind(NamedTuple):
     machine: str
     near: str
     gang: str
-    name: str  # if the user gave it
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class Waiter:
     place: control.Place
     since: float
     deadline: float
+    kind: RequestKind
     inside: str = ""  # the actor that makes the request
 
     @property
@@ -54,6 +56,7 @@ class WaitingList:
         self._waiters: dict[str, Waiter] = {}  # by actor, in order of arrival
         # Ordered, because a dict that often lost its first item is slow to find the next.
         self._queues: dict[RequestKind, OrderedDict[str, Waiter]] = {}
+        self._set_aside: Index[str, str] = Index()  # by name, those that wait for it
         self._by_session: Index[str, str] = Index()
         self._by_name: Index[str, str] = Index()
         self._by_gang: Index[str, str] = Index()
@@ -87,14 +90,15 @@ class WaitingList:
         `inside`: the actor that makes it, if it is not a script.
         """
         request = place.request
-        waiter = Waiter(next(self._numbers), session, place, since, deadline, inside)
+        kind = kind_of(request)
+        waiter = Waiter(next(self._numbers), session, place, since, deadline, kind, inside)
         self._waiters[request.actor] = waiter
-        self._queues.setdefault(kind_of(request), OrderedDict())[request.actor] = waiter
+        self._queues.setdefault(kind, OrderedDict())[request.actor] = waiter
         self._by_session.add(session, request.actor)
         if request.named:
             self._by_name.add(request.name, request.actor)
-        if gang := gang_of(request):
-            self._by_gang.add(gang, request.actor)
+        if kind.gang:
+            self._by_gang.add(kind.gang, request.actor)
         if request.near:
             self._by_near.add(request.near, request.actor)
         if inside:
@@ -106,18 +110,44 @@ class WaitingList:
         """Remove and return the request of an actor; None if there is none."""
         if (waiter := self._waiters.pop(actor, None)) is None:
             return None
-        kind = kind_of(waiter.request)
-        del self._queues[kind][actor]
-        if not self._queues[kind]:
-            del self._queues[kind]
+        kind, name = waiter.kind, waiter.request.name
+        self._leave_line(waiter)
         self._by_session.discard(waiter.session, actor)
-        self._by_name.discard(waiter.request.name, actor)
+        if waiter.request.named:
+            self._by_name.discard(name, actor)
+            self._set_aside.discard(name, actor)
         self._by_gang.discard(kind.gang, actor)
         self._by_near.discard(kind.near, actor)
         if waiter.inside:
             self._by_inside.discard(waiter.inside, actor)
             self.changed[waiter.inside] = None
         return waiter
+
+    def _leave_line(self, waiter: Waiter) -> None:
+        """Remove a request from its line, if it is in one."""
+        if (line := self._queues.get(waiter.kind)) is not None:
+            line.pop(waiter.request.actor, None)
+            if not line:
+                del self._queues[waiter.kind]
+
+    def set_aside(self, waiter: Waiter) -> None:
+        """Have a request wait for its name, out of its line."""
+        self._leave_line(waiter)
+        self._set_aside.add(waiter.request.name, waiter.request.actor)
+
+    def is_set_aside(self, actor: str) -> bool:
+        """Return whether the request of an actor waits for its name."""
+        return actor not in self._queues.get(self._waiters[actor].kind, ())
+
+    def take_back(self, name: str) -> bool:
+        """Put the requests that were set aside for a name into their lines; return whether there
+        were any."""
+        taken = [self._waiters[actor] for actor in self._set_aside.pop(name)]
+        for kind in {waiter.kind for waiter in taken}:
+            line = [*self._queues.get(kind, {}).values(), *(w for w in taken if w.kind == kind)]
+            line.sort(key=lambda waiter: waiter.number)
+            self._queues[kind] = OrderedDict((waiter.request.actor, waiter) for waiter in line)
+        return bool(taken)
 
     def remove_session(self, session: str) -> None:
         for actor in self._by_session.of(session):
@@ -175,7 +205,7 @@ class WaitingList:
             first = self._first(kind)
             if first.number == number:
                 yield first
-                if self._waiters.get(first.request.actor) is first:
+                if self._queues.get(kind, {}).get(first.request.actor) is first:
                     continue
             if kind in self._queues:
                 heapq.heappush(turns, (self._first(kind).number, kind))
@@ -197,5 +227,4 @@ def kind_of(request: control.Request) -> RequestKind:
         request.machine,
         request.near,
         gang_of(request),
-        request.name if request.named else "",
     )

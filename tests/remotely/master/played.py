@@ -443,6 +443,8 @@ def check_waiting(cluster: Cluster) -> None:
     for waiter in waiters:
         assert waiter.session in state.sessions
         asked, python = needs_of(waiter.request)
+        if waiter.request.named and state.actors.ending(waiter.request.name):
+            continue  # it waits for its name
         count = 1
         if gang := gang_of(waiter.request):
             count = sum(gang_of(w.request) == gang for w in waiters)

@@ -4,9 +4,11 @@ from random import Random
 
 import hypothesis
 import hypothesis.strategies as st
+import pytest
 
 from remotely.protocol import control
 from tests.remotely.master.played import Cluster, check, request_of
+from tests.steps import steps
 
 GANG = "gang"
 
@@ -328,3 +330,20 @@ def test_a_named_machine_without_the_python_is_refused(cluster: Cluster) -> None
     cluster.asks("client", "a", machine="m1")
     why = cluster.sent(control.NotPlaced)[0][1].why
     assert why == "no worker at the requested place runs Python 3.11"
+
+
+@pytest.mark.parametrize("cpus", [1000, 1], ids=["with room", "without room"])
+def test_the_cost_of_a_gang_grows_linearly(cpus: int) -> None:
+    def place(members: int) -> None:
+        cluster = Cluster()
+        cluster.hello("client")
+        cluster.joins("worker", cpus=1000)
+        if cpus == 1:
+            cluster.has("client", "in the way", cpus=999)
+        for number in range(members):
+            cluster.asks("client", f"a{number}", gang="g", together=members)
+        assert len(cluster.to_spawn) == (0 if cpus == 1 else members)
+
+    place(2)  # fills caches
+    none, few, many = (steps(lambda count=count: place(count)) for count in (2, 102, 402))
+    assert many - none == pytest.approx(4 * (few - none), rel=0.05)

@@ -2,12 +2,17 @@
 
 from typing import Any
 
+import pytest
+
+from remotely.master import shortage
+from remotely.master.state import State
 from remotely.master.waiting import WaitingList
 from remotely.protocol import control
 from tests.remotely.master.played import (
     Cluster,
     request_of,
 )
+from tests.steps import steps
 
 
 def test_requests_that_fit_are_placed_oldest_first(cluster: Cluster) -> None:
@@ -241,3 +246,87 @@ def test_owners_of_spare_actors_are_told_once_when_others_wait_for_room(cluster:
     cluster.outbox.clear()
     cluster.advance(1)
     assert cluster.sent(control.RoomWanted) == []
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ending(cluster: Cluster) -> Cluster:
+    """An actor named "store" that has been asked to end, on a machine with room for two."""
+    cluster.joins("worker", cpus=2)
+    cluster.has("client", "old", name="store", named=True)
+    cluster.says("client", control.End(actor="old", grace_s=60))
+    return cluster
+
+
+def test_a_request_that_waits_for_a_name_delays_none_of_its_line(ending: Cluster) -> None:
+    ending.has("client", "other")
+    ending.asks("client", "new", name="store", named=True)
+    ending.asks("client", "next")
+    ending.kills("other")
+    assert ending.spawns() == ["next"]
+    ending.kills("old")
+    assert ending.spawns() == ["new"]
+
+
+def test_a_request_whose_name_is_freed_takes_its_place_in_the_line(ending: Cluster) -> None:
+    ending.has("client", "other")
+    for actor in ("before", "new", "after"):
+        ending.asks("client", actor, name="store" if actor == "new" else actor, named=True)
+    ending.kills("old")
+    assert ending.spawns() == ["before"]
+    ending.kills("other")
+    assert ending.spawns() == ["new"]
+    ending.kills("new")
+    assert ending.spawns() == ["after"]
+
+
+def test_of_two_requests_for_a_freed_name_the_older_gets_it(ending: Cluster) -> None:
+    ending.asks("client", "first", name="store", named=True)
+    second = ending.asks("client", "second", name="store", named=True)
+    ending.sent(object)
+    ending.kills("old")
+    assert ending.spawns() == ["first"]
+    ((_, refusal),) = ending.sent(control.NotPlaced)
+    assert (refusal.ticket, refusal.error) == (second, "NameTaken")
+
+
+# --- cost -----------------------------------------------------------------------------------------
+
+
+def test_a_death_costs_the_same_however_many_named_requests_wait() -> None:
+    def with_waiting(count: int) -> Cluster:
+        cluster = Cluster()
+        cluster.hello("client")
+        cluster.joins("worker", cpus=2)
+        for actor in "ab":
+            cluster.has("client", actor)
+        for number in range(count):
+            cluster.asks("client", f"a{number}", cpus=2, named=True)
+        return cluster
+
+    few, many = with_waiting(10), with_waiting(200)
+    cost = steps(lambda: few.kills("a"))
+    assert steps(lambda: many.kills("a")) == pytest.approx(cost, rel=0.02)
+
+
+def test_requests_that_are_refused_together_share_the_reason(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.joins("worker", cpus=1)
+    cluster.has("client", "a")
+    for number in range(100):
+        cluster.asks("client", f"b{number}", class_name="Counter" if number % 2 else "Other")
+    asked: list[str] = []
+    why_it_waits = shortage.why_it_waits
+
+    def counted(request: control.Request, state: State) -> str:
+        asked.append(request.class_name)
+        return why_it_waits(request, state)
+
+    monkeypatch.setattr(shortage, "why_it_waits", counted)
+    cluster.advance(60)
+    assert asked == ["Other", "Counter"]
+    refusals = [refused.why for _, refused in cluster.sent(control.NotPlaced)]
+    assert [why.split()[5] for why in refusals] == ["Other", "Counter"] * 50
