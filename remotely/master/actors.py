@@ -194,6 +194,7 @@ def send_location(state: State, record: ActorRecord, data: object) -> None:
 def send_spawn(state: State, record: ActorRecord, data: object) -> None:
     """Tell the worker to start the actor."""
     worker, request, gpu_ids = record.worker, record.request, record.gpu_ids
+    record.is_between_tries = False
     seal = state.admission.seals.seal(worker, request, gpu_ids)
     spawn = control.Spawn(request=request, gpu_ids=gpu_ids, again=record.again, seal=seal)
     state.send(worker, spawn)
@@ -307,22 +308,29 @@ def release_placement(state: State, record: ActorRecord, data: object) -> None:
 def move_placement(state: State, record: ActorRecord, data: object) -> None:
     """Move the actor to its place on the other worker."""
     assert isinstance(data, ActorRecord)
-    data.request, data.lender = record.request, record.lender  # it may have another owner by now
+    # It may have another owner by now, but holds what it was started with.
+    holds = data.request.resources
+    data.request = msgspec.structs.replace(record.request, resources=holds)
+    data.lender = record.lender
     data.requester, data.ends_within_s = record.requester, record.ends_within_s
     release_placement(state, record, data)
     record_placement(state, data, data)
 
 
 def request_again(state: State, record: ActorRecord, data: object) -> None:
-    """Request the actor again, without its gang, whose other members may have started."""
+    """Request the actor again, without its gang, whose other members may have started.  If its
+    client has ended, nobody requests it any more."""
     if record.requester and record.requester.session in state.sessions:
         client, place = record.requester
         alone = msgspec.structs.replace(place.request, together=1)
         request_actor(state, client, msgspec.structs.replace(place, request=alone))
+    else:
+        cancel_next_life(state, record, data)
 
 
 def retry_later(state: State, record: ActorRecord, data: object) -> None:
     """Have its worker start the next life once it can."""
+    record.is_between_tries = True
     if record.unstarted_at is None:
         record.unstarted_at = state.now
 
@@ -549,6 +557,8 @@ def _why_forbidden(state: State, request: control.Request) -> tuple[str, str] | 
             continue
         if (other.request.owner, other.request.key) != (request.owner, request.key):
             return "NotAllowed", "this actor belongs to another client"
+        if (other.request.name, other.request.named) != (request.name, request.named):
+            return "NotAllowed", "this actor has another name"
         if request.life < other.request.life:
             return "ActorDied", "this life of the actor has ended: a later one was requested"
     if pending and request.life == pending.request.life:
@@ -633,6 +643,8 @@ def close(state: State, end: control.End) -> None:
     actor, pending = end.actor, state.restarts.pending.get(end.actor)
     if (record := state.actors.records.get(actor)) is not None:
         apply_event(state, LifeEvent.CLOSED, record, end)
+        if record.is_between_tries:  # its worker has nothing to end
+            end_life(state, record.closed())
     elif waiter := state.waiting.get(actor):
         apply_event(state, LifeEvent.CLOSED, ActorRecord(waiter.request), end)
     elif held := state.deferred.request_of(actor):

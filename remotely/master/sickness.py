@@ -138,4 +138,4 @@ def due_for_trial(state: State) -> list[str]:
 def retries(state: State, worker: str) -> list[ActorRecord]:
     """Return the actors whose next life this worker could not start."""
     starting = (state.actors.records[actor] for actor in state.actors.starting.of(worker))
-    return [record for record in starting if record.unstarted_at is not None]
+    return [record for record in starting if record.is_between_tries]

@@ -95,6 +95,7 @@ class ActorRecord:
     lender: str = ""  # the actor on whose CPUs it was placed (lending.py)
     lends: bool = False  # it waits, so its CPUs are free in the ledger
     unstarted_at: float | None = None  # when its worker first failed to start its next life
+    is_between_tries: bool = False  # its worker is not starting it now
 
     def lost(self, why: str = "", restarting: bool = False) -> control.Obituary:
         """Return the obituary of an actor that is lost, or of a guest whose process ended.

@@ -397,6 +397,9 @@ def check(cluster: Cluster) -> None:
     )
     assert {r.worker for _, r in records} <= set(cluster.core.workers)
     assert not table.records.keys() & table.deaths.keys()
+    for actor, pending in state.restarts.pending.items():  # somebody requests, or has requested it
+        is_expected = pending.request.maker in state.leases
+        assert is_expected or actor in table.records or actor in state.waiting, actor
     for name, actor in table.names.items():
         assert (state.restarts.pending.get(actor) or table.records[actor]).request.name == name
     ledger = state.workers.ledger
@@ -433,7 +436,7 @@ def check_waiting(cluster: Cluster) -> None:
     assert len(waiting) == len(waiters)
     firsts = [waiter.number for waiter in waiting.firsts()]
     assert firsts == sorted(firsts)
-    assert bool(firsts) == bool(waiters)
+    assert bool(firsts) == any(not waiting.is_set_aside(w.request.actor) for w in waiters)
     for name in {w.request.name for w in waiters}:
         named = {w.number for w in waiters if w.request.named and w.request.name == name}
         assert {w.number for w in waiting.for_name(name)} == named
@@ -447,10 +450,11 @@ def check_waiting(cluster: Cluster) -> None:
             continue  # it waits for its name
         count = 1
         if gang := gang_of(waiter.request):
-            count = sum(gang_of(w.request) == gang for w in waiters)
-            assert {w.number for w in waiting.gang(gang)} == {
-                w.number for w in waiters if gang_of(w.request) == gang
-            }
+            members = [w for w in waiters if gang_of(w.request) == gang]
+            assert waiting.gang(gang) == members
+            count = len(members)
+            if len({needs_of(w.request) for w in members}) > 1:
+                continue  # no client asks for such a gang
             if count + state.actors.by_gang.count(gang) < waiter.request.together:
                 continue
         ledger, among = state.workers.ledger, state.workers_for(waiter.request)

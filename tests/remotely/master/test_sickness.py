@@ -418,6 +418,15 @@ def test_a_next_life_that_cannot_be_started_is_given_up_in_the_end(detached: Clu
     detached.has("client", "b", name="a", named=True)
 
 
+def test_an_actor_that_is_closed_between_two_tries_has_ended(detached: Cluster) -> None:
+    detached.fails("a")
+    detached.says("client", control.End(actor="a", grace_s=0))
+    detached.sent(object)
+    detached.advance(BENCH_S)
+    assert detached.to_spawn == []
+    detached.has("client", "b", name="a", named=True)
+
+
 def test_a_worker_that_is_silent_about_a_next_life_is_asked_again(detached: Cluster) -> None:
     detached.to_spawn.clear()
     detached.advance(STUCK_S)
