@@ -166,7 +166,6 @@ class Guest:
             worker=self.id,
             nonce=self.nonce,
             predecessors=self._before,
-            returns=self.was_served,
             python="",
             host=self._status.location.host,
             machine=self._status.location.machine,
@@ -180,8 +179,8 @@ class Guest:
         match message:
             case control.Relay() if self._relay is None:
                 self._relay = message
-            case control.Registered(client_keys=keys):
-                self._on_registered()
+            case control.Registered(client_keys=keys, seal=seal):
+                self._on_registered(seal)
                 self._tell_actor(control.Admit(client_keys=keys))
                 self._access.ask_again()
             case control.Caller():
@@ -199,7 +198,9 @@ class Guest:
             case control.Leave():
                 self._end(NotConnected("the cluster was stopped"))
 
-    def _on_registered(self) -> None:
+    def _on_registered(self, seal: bytes) -> None:
+        if self._status is not None:
+            self._status = msgspec.structs.replace(self._status, seal=seal)
         if not self.was_served and self._status is not None:
             request = self._status.request
             log.info("serving %s as %r", request.class_name, request.name)

@@ -2,8 +2,6 @@
 
     ~/.remotely/run/HOST/PORT/    HOST is this machine: its home may be shared with others
         master.json               written by the launcher, removed by the daemon when it ends
-        master.killed             the master was killed: its workers may run on other machines,
-                                  waiting for the next master
         worker.json               the worker that `remotely start` started
         joined-ID.json            a worker that joined a master of this port, here or elsewhere
         worker.killed, joined-ID.killed
@@ -114,11 +112,6 @@ def forget_all(folder: Path) -> None:
         for killed in folder.glob("*.killed"):
             killed.unlink(missing_ok=True)
         _tidy(folder)
-
-
-def was_killed(port: int) -> bool:
-    """Return whether the last master of this port was killed."""
-    return (folder_of(port) / "master.killed").exists()
 
 
 @contextlib.contextmanager

@@ -897,8 +897,7 @@ def _can_place(state: State) -> bool:
 
 def _try_place_one(state: State, waiter: Waiter) -> bool:
     request, ledger = waiter.request, state.workers.ledger
-    holder = state.holder_of(request.name)
-    if request.named and holder and holder.named and holder.actor != request.actor:
+    if state.name_holder(request):
         ending = state.actors.ending(request.name)
         if ending and state.sessions[waiter.session].hello.actor != ending:  # else a deadlock
             state.waiting.set_aside(waiter)

@@ -116,8 +116,10 @@ class Core:
         return self._finish()
 
     def _send_keys(self, peer: str) -> None:
-        client_keys = self.state.admission.client_keys
-        self.state.send(peer, control.Registered(client_keys=client_keys))
+        admission, record = self.state.admission, self.state.actors.records.get(peer)
+        seal = admission.seals.seal(peer, record.request, record.gpu_ids) if record else b""
+        registered = control.Registered(client_keys=admission.client_keys, seal=seal)
+        self.state.send(peer, registered)
 
     def close(self) -> list[Instruction]:
         """Stop the cluster: place nothing more, and tell every worker to leave."""

@@ -4,10 +4,12 @@ A guest registers as a worker that names no Python and has no resources (`Regist
 actor.  The master does two more things for it: it chooses the worker that relays the guest's
 callers (transport/relay.py), and decides whether the object may become an actor.
 
-The master has not placed the actor, so it has no seal.  The master trusts it because its id is that
-of the guest, a digest that only this process can derive: no other worker can claim it, and the
-guest can claim no other actor.  The actor has no owner and takes no cores.  It ends with its
-process or with the connection of that, whichever the master sees end first.
+The master has not placed the actor, so it has no seal at first.  The master trusts it because its
+id is that of the guest, a digest that only this process can derive: no other worker can claim it,
+and the guest can claim no other actor.  Once admitted, it gets a seal.  It shows that to a
+restarted master, which so gives it back its name before others that may hold it have returned.  The
+actor has no owner and takes no cores.  It ends with its process or with the connection of that,
+whichever the master sees end first.
 """
 
 import msgspec
@@ -31,7 +33,10 @@ def is_guest(register: control.Register) -> bool:
 
 
 def vet(register: control.Register, key: bytes, seals: Seals) -> control.Register:
-    """Return a registration whose guest actor has only the fields that it may set, and a seal."""
+    """Return a registration whose guest actor has only the fields that it may set, and its seal if
+    that is valid.  One that is not a guest's is returned as it is."""
+    if not is_guest(register):
+        return register
     return msgspec.structs.replace(
         register,
         actors=[
@@ -60,7 +65,7 @@ def _vetted(
         key=key,
         classes=status.request.classes or [status.request.class_name],
     )
-    seal = seals.seal(worker, request, [])
+    seal = status.seal if seals.is_ours(worker, request, [], status.seal) else b""
     return msgspec.structs.replace(status, request=request, gpu_ids=[], seal=seal)
 
 
@@ -82,16 +87,16 @@ def choose_relay(state: State) -> control.Relay | control.Refused:
 
 def refusal_of(register: control.Register, state: State) -> control.Refused | None:
     """Return the refusal of a guest whose object cannot become an actor here; else None."""
-    if not register.actors or register.worker in state.workers:
+    own = [status for status in register.actors if status.request.actor == register.worker]
+    if not own or register.worker in state.workers:
         return None
-    request = register.actors[0].request
+    request = own[0].request
     if state.is_closing:
         return control.Refused(error="NotConnected", why=STOPPED)
     if request.actor in state.actors.deaths:
         return control.Refused(error="WorkerLost", why=OVER)
-    holder = state.holder_of(request.name)
-    if request.named and holder is not None and holder.named:
+    if state.name_holder(request):
         return control.Refused(error="NameTaken", why=name_taken(request.name, "on this cluster"))
-    if request.named and state.is_recovering and not register.returns:
+    if request.named and state.is_recovering and not own[0].seal:
         return control.Refused(error="MasterLost", why=RECOVERING)
     return None

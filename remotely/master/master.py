@@ -37,12 +37,12 @@ from remotely.master.admission import REVOKED, Admission
 from remotely.master.core import Core
 from remotely.master.state import Forget, Instruction, Log, RouteProbe, Send
 from remotely.protocol import control
+from remotely.protocol.address import parse_address
 from remotely.protocol.configs import MasterConfig
 from remotely.protocol.lease import LEASE_S, LEAVE_S, TICK_EVERY_S
 from remotely.reporting.throttled_log import ThrottledLog
 from remotely.testing import faults
-from remotely.transport import sockets
-from remotely.transport.key_files import load_master
+from remotely.transport import key_files, sockets
 from remotely.transport.keys import ROLES, MasterKey
 from remotely.transport.loop import Loop
 from remotely.transport.sockets import UnknownKey
@@ -319,7 +319,7 @@ class Master:
         """Read the keys again, and remove the peers whose key was revoked."""
         if not self._key_file:
             return
-        self._key = keys = load_master(Path(self._key_file))
+        self._key = keys = key_files.load_master(Path(self._key_file))
         self._execute(self.core.set_keys(keys.client_keys, keys.worker_keys, keys.viewer_keys))
         for peer, key in list(self._keys.items()):
             if self._admission.role_of(key) is None:
@@ -352,6 +352,8 @@ class Master:
             if not self._send_bytes(self._routes[name], TICK):
                 self._execute(self.core.remove_worker(name, "the cluster was stopped", now))
         if not self.core.workers or now > self._leave_by:
+            if self._key_file and not self.core.state.workers.machines():
+                key_files.note_ended(Path(self._key_file), parse_address(self._address)[1])
             self._loop.stop()
 
 

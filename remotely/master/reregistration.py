@@ -6,10 +6,11 @@ worker that was cut off receives what it missed: an actor that it has to start o
 
 from typing import NamedTuple
 
-from remotely.master import sickness
+from remotely.master import guests, sickness
 from remotely.master.actors import (
     LifeEvent,
     apply_event,
+    close,
     end_life,
     handle_spawned,
     request_actor,
@@ -41,9 +42,11 @@ def reported_by(register: control.Register) -> dict[str, Reported]:
 
 def adopt_all(state: State, register: control.Register, is_new: bool) -> None:
     """Adopt the actors of a worker, before anything else can be placed on it."""
-    all_reported = reported_by(register).values()
+    all_reported, worker = reported_by(register).values(), register.worker
     for reported in all_reported:
-        _adopt_if_wanted(state, register.worker, reported, is_new)
+        is_guest = guests.is_guest(register) and reported.request.actor == worker
+        if is_guest or _is_ours(state, worker, reported):
+            _adopt_if_wanted(state, worker, reported, is_new)
     for reported in all_reported:
         _answer_unknown(state, reported.request)
 
@@ -71,7 +74,8 @@ def handle_death(
     is_unknown = state.is_recovering and obituary.actor not in state.actors.records
     if lived is not None and is_unknown:
         reported = Reported(lived.request, lived.gpu_ids, lived.seal, lived)
-        _adopt_if_wanted(state, worker, reported, is_new=True)
+        if _is_ours(state, worker, reported):
+            _adopt_if_wanted(state, worker, reported, is_new=True)
     if state.actors.is_on(obituary.actor, worker):
         end_life(state, obituary)
     if lived is not None:
@@ -91,15 +95,35 @@ def _answer_unknown(state: State, request: control.Request) -> None:
     retry_requests(state, state.deferred.release(UnknownActor("", request.name)))
 
 
+def _is_ours(state: State, worker: str, reported: Reported) -> bool:
+    """Return whether this master or an earlier one placed an actor on a worker."""
+    seals = state.admission.seals
+    return seals.is_ours(worker, reported.request, reported.gpu_ids, reported.seal)
+
+
 def _adopt_if_wanted(state: State, worker: str, reported: Reported, is_new: bool) -> None:
-    """Adopt an actor if this master or its predecessor placed it there, and it should go on."""
-    request, admission = reported.request, state.admission
+    """Adopt an actor if it should go on, and if its name is free or becomes so."""
     if (
-        admission.may_live(request)
-        and admission.seals.is_ours(worker, request, reported.gpu_ids, reported.seal)
+        state.admission.may_live(reported.request)
         and _is_wanted(state, worker, reported, is_new)
+        and _takes_its_name(state, reported)
     ):
         _adopt(state, worker, reported)
+
+
+def _takes_its_name(state: State, reported: Reported) -> bool:
+    """Return whether an actor may have its name.  If two workers come back to a restarted master
+    with actors of one name, the older of these keeps it, and the other is ended."""
+    if (holder := state.name_holder(reported.request)) is None:
+        return True
+    record, status = state.actors.records.get(holder.actor), reported.status
+    if record is None or status is None or not state.is_recovering or record.request.classes:
+        return False
+    if record.location is not None and record.since <= status.since:
+        return False
+    close(state, control.End(actor=holder.actor, grace_s=0.0, kill=True))
+    state.actors.free_name(holder)
+    return True
 
 
 def _is_wanted(state: State, worker: str, reported: Reported, is_new: bool) -> bool:

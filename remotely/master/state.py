@@ -691,6 +691,15 @@ class State:
         found = self.actors.records.get(actor) or self.restarts.pending.get(actor)
         return found and found.request
 
+    def name_holder(self, request: control.Request) -> control.Request | None:
+        """Return the request of another actor that has the name which a user wants for this one.
+
+        A placement, an adoption and a guest are all refused by it: so a name leads to one actor.
+        """
+        holder = self.holder_of(request.name) if request.named else None
+        is_other = holder is not None and holder.named and holder.actor != request.actor
+        return holder if is_other else None
+
     def workers_for(self, request: control.Request) -> set[str] | None:
         """Return the workers on which a request may be placed, reachable or not; None for any."""
         if not request.machine and not request.near:

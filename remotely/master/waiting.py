@@ -144,7 +144,8 @@ class WaitingList:
         were any."""
         taken = [self._waiters[actor] for actor in self._set_aside.pop(name)]
         for kind in {waiter.kind for waiter in taken}:
-            line = [*self._queues.get(kind, {}).values(), *(w for w in taken if w.kind == kind)]
+            line = [*self._queues.get(kind, OrderedDict()).values()]
+            line += (waiter for waiter in taken if waiter.kind == kind)
             line.sort(key=lambda waiter: waiter.number)
             self._queues[kind] = OrderedDict((waiter.request.actor, waiter) for waiter in line)
         return bool(taken)
@@ -205,7 +206,7 @@ class WaitingList:
             first = self._first(kind)
             if first.number == number:
                 yield first
-                if self._queues.get(kind, {}).get(first.request.actor) is first:
+                if kind in self._queues and self._queues[kind].get(first.request.actor) is first:
                     continue
             if kind in self._queues:
                 heapq.heappush(turns, (self._first(kind).number, kind))

@@ -110,12 +110,13 @@ def start(
             master = stack.enter_context(PersistentDaemon("master", port, keeper, listens))
             key_file = folder / "master.key"
             if orphans:
+                key_files.take_ended(folder, port)
                 _check_orphan(orphans[0], key, port)
                 master.configure_master(near, key, key_file, learns=True)
                 _await_return(near, folder, orphans[0], port)
             else:
                 worker = stack.enter_context(PersistentDaemon("worker", port, keeper, listens))
-                learns = pid_file.was_killed(port)
+                learns = not key_files.take_ended(folder, port)
                 master.configure_master(near, key, key_file, learns)
                 member = key_files.load_member(folder / "worker.key", "worker")
                 worker.configure_worker("worker", near, near, member, listening, offer)

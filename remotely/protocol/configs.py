@@ -15,7 +15,7 @@ class MasterConfig(msgspec.Struct, frozen=True, kw_only=True):
     lifeline: bool
     counts_cpus: bool = True  # of actors that name none; false for an embedded cluster
     key_file: str = ""  # read again at SIGHUP
-    learns: bool = False  # an earlier master was killed, and its workers may come back
+    learns: bool = False  # an earlier master may have left workers, which may come back
     pid_file: str = ""  # written by the launcher, removed by the daemon
     attached: bool = False  # the end of standard input stops the cluster gracefully
 

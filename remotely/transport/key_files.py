@@ -26,6 +26,7 @@ from remotely.machine import file_lock, folders
 from remotely.transport.keys import ROLES, MasterKey, MemberKey, Role, fresh_pair
 
 _MAX_FILE_BYTES = 1 << 20
+_ENDED = "ended"  # the folder beside the keys
 # Windows has no such flags; a client there relies on its user's folder.
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # opening a named pipe would wait for its writer
@@ -49,6 +50,7 @@ def make_keys(folder: Path) -> None:
             for role in ROLES:
                 _refuse_to_replace(folder / f"{role}.key")
             _write(master_file, MasterKey(fresh_pair()).to_dict())
+            _note(folder, "new")
         master = load_master(master_file)
         for role in ROLES:
             file = folder / f"{role}.key"
@@ -60,6 +62,39 @@ def make_keys(folder: Path) -> None:
             master = master.listing(role, (*master.keys_of(role), pair.public))
             _write(master_file, master.to_dict())
             _write(file, MemberKey(role, pair, master.pair.public).to_dict())
+
+
+# --- whether a master has left workers ------------------------------------------------------------
+#
+#     keys/ended/new    no master has used these keys yet
+#     keys/ended/PORT   the last one at this port was stopped, and all of its workers had left
+#
+# A master that finds neither may have had a predecessor, whose actors live on elsewhere: it learns
+# of them first.  This is a fact of the cluster, so it is kept with what makes the cluster: keys may
+# be copied to another disk or host, as into a container.  It lies in a folder of its own, so that a
+# Secret that is made of the files of `keys/` has none of it.
+
+
+def note_ended(master_file: Path, port: int) -> None:
+    """Record that the master at this port has ended, and left no worker."""
+    _note(master_file.parent, str(port))
+
+
+def take_ended(folder: Path, port: int) -> bool:
+    """Return whether no earlier master with these keys can have left workers; forget that: one
+    starts now."""
+    taken = False
+    for name in ("new", str(port)):
+        with contextlib.suppress(OSError):  # it is not there, or nothing can be changed here
+            (folder / _ENDED / name).unlink()
+            taken = True
+    return taken
+
+
+def _note(folder: Path, name: str) -> None:
+    with contextlib.suppress(OSError):  # else the next master learns for nothing
+        (folder / _ENDED).mkdir(mode=0o700, exist_ok=True)
+        (folder / _ENDED / name).touch(mode=0o600)
 
 
 def add_key(folder: Path, role: Role, file: Path) -> MemberKey:

@@ -445,6 +445,20 @@ def test_a_cluster_with_a_killed_daemon_stops_cleanly(
     machine.does("stop", "--port", port)
 
 
+def test_only_a_master_that_was_stopped_leaves_its_successor_nothing_to_learn(
+    machine: Machine, port: int
+) -> None:
+    ended = machine.keys / "ended" / str(port)
+    machine.does("start", "--port", port)
+    machine.does("stop", "--port", port)
+    assert ended.exists()
+    machine.does("start", "--port", port)
+    assert not ended.exists()
+    os.kill(machine.pids(port)["master"], signal.SIGKILL)
+    machine.does("stop", "--port", port)
+    assert not ended.exists()
+
+
 def test_stop_cleans_up_after_both_daemons_were_killed(machine: Machine, port: int) -> None:
     machine.does("start", "--port", port)
     daemons = machine.pids(port).values()

@@ -24,7 +24,7 @@ class Register(ControlMessage, frozen=True):
     """Sent at the start, and in reply to WhoAreYou: the worker's state is authoritative.
 
     A guest (guests.py) is a worker too.  It names no Python and has no resources, so nothing is
-    placed there.  Its one actor has the id of the worker, and needs no seal.
+    placed there.  Its one actor has the id of the worker, and a seal if it was admitted before.
     """
 
     worker: str
@@ -40,7 +40,6 @@ class Register(ControlMessage, frozen=True):
     nonce: str = ""  # `worker` is derived from it and the key; see admission.py
     # The nonces of workers that ran here and were killed, and of which nothing is left.
     predecessors: list[str] = []
-    returns: bool = False  # of a guest: this master, or an earlier one, has admitted it before
     relay: str = ""  # the address at which guests find the relay for their callers; may be empty
     relay_token: bytes = b""  # for the challenge of the relay
 
@@ -98,7 +97,10 @@ class AskFigures(ControlMessage, frozen=True):
 
 @sent("master > worker")
 class Registered(ControlMessage, frozen=True):
+    """`seal`: of a guest's actor, to show when it registers again."""
+
     client_keys: list[bytes]
+    seal: bytes = b""
 
 
 @sent("master > worker", "worker > actor")

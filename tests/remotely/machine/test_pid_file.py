@@ -86,15 +86,10 @@ def test_a_killed_worker_is_remembered_until_the_next_runs_or_the_cluster_is_sto
     write_worker("killed")
     write_worker("starting", pid=os.getpid(), started=processes.birth(os.getpid()))
     folder = pid_file.folder_of(PORT)
-    for name in ("master.killed", "worker.killed"):
-        (folder / name).touch()
+    (folder / "worker.killed").touch()
     pid_file.leave(folder / "joined-starting.json")  # the master refused it
-    pid_file.leave(folder / "master.json")
-    assert pid_file.was_killed(PORT)
     assert predecessors() == ["nonce of killed"]
 
-    pid_file.forget(folder / "master.json")
-    assert not pid_file.was_killed(PORT)
     pid_file.forget_all(folder)
     assert not folder.exists()
 

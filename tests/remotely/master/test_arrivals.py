@@ -81,7 +81,7 @@ def guest(
     name: str = "",
     actor: str = "",
     key: bytes = WORKER_KEY,
-    returns: bool = False,
+    seal: bytes = b"",
     **_: Any,
 ) -> control.Register:
     """Return the registration of a guest; many of its fields are not for it to set."""
@@ -119,14 +119,22 @@ def guest(
         address="",
         pid=2,
         resources=Resources(),
-        returns=returns,
-        actors=[control.ActorStatus(location=location, request=request)],
+        actors=[control.ActorStatus(location=location, request=request, seal=seal)],
     )
 
 
 def id_of(nonce: str, key: bytes = WORKER_KEY) -> str:
     """Return the id of a guest, which is that of its actor."""
     return bound_id("worker", key, nonce)
+
+
+def seal_of(nonce: str, **more: Any) -> bytes:
+    """Return the seal that an earlier master has given to a guest."""
+    before = WithGuests()
+    before.arrives(nonce, "Sim", **more)
+    seal: bytes = before.received(id_of(nonce), control.Registered)[-1].seal
+    assert seal
+    return seal
 
 
 @pytest.fixture
@@ -216,7 +224,7 @@ def test_a_repeated_request_gets_one_arrival(cluster: WithGuests) -> None:
 def test_a_restarted_master_respects_the_assignments_of_its_clients() -> None:
     cluster = WithGuests(recovers_until=5.0)
     for nonce in ("a", "b"):
-        cluster.arrives(nonce, "Sim", returns=True)
+        cluster.arrives(nonce, "Sim")
     cluster.hello("bob")
     ticket = cluster.requests("bob", "Sim")
     assert cluster.given("bob") == {}  # it may be another client's
@@ -243,8 +251,20 @@ def test_a_restarted_master_reserves_the_names_of_returning_guests() -> None:
     cluster.hello("ann")
     cluster.arrives("b", "Sim", name="sim")
     assert [refused.error for refused in cluster.refused] == ["MasterLost"]
-    cluster.arrives("a", "Sim", name="sim", returns=True)
+    cluster.arrives("a", "Sim", name="sim", seal=seal_of("a", name="sim"))
     assert cluster.finds("sim") == ["a"]
+
+
+@pytest.mark.parametrize(
+    "seal",
+    [b"a lie", seal_of("b", name="other"), seal_of("a", name="sim")],
+    ids=["no seal", "for another name", "of another"],
+)
+def test_a_restarted_master_does_not_believe_that_a_guest_returns(seal: bytes) -> None:
+    cluster = WithGuests(recovers_until=5.0)
+    cluster.hello("ann")
+    cluster.arrives("b", "Sim", name="sim", seal=seal)
+    assert [refused.error for refused in cluster.refused] == ["MasterLost"]
 
 
 def test_a_reconnected_guest_replaces_only_its_predecessor(
@@ -349,6 +369,6 @@ def test_a_guest_can_register_only_its_own_actor(cluster: WithGuests) -> None:
     recovering = WithGuests(recovers_until=5.0)
     recovering.hello("ann")
     for each in (cluster, recovering):
-        each.arrives("thief", "Sim", name="sim", actor=id_of("a"), returns=True)
+        each.arrives("thief", "Sim", name="sim", actor=id_of("a"))
         assert [end.actor for end in each.received(id_of("thief"), control.End)] == [id_of("a")]
         assert each.finds("sim") == []

@@ -1,5 +1,6 @@
 """Gangs are placed whole or not at all; requests may name a machine or an actor to be near."""
 
+from functools import partial
 from random import Random
 
 import hypothesis
@@ -345,5 +346,5 @@ def test_the_cost_of_a_gang_grows_linearly(cpus: int) -> None:
         assert len(cluster.to_spawn) == (0 if cpus == 1 else members)
 
     place(2)  # fills caches
-    none, few, many = (steps(lambda count=count: place(count)) for count in (2, 102, 402))
+    none, few, many = (steps(partial(place, count)) for count in (2, 102, 402))
     assert many - none == pytest.approx(4 * (few - none), rel=0.05)

@@ -2,13 +2,19 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
+from remotely.master import guests
 from remotely.protocol import control
 from remotely.protocol.lease import EXPECTED_S
+from remotely.protocol.resources import Resources
 from tests.remotely.master.played import (
     LEASE_S,
+    PYTHON,
+    WORKER_KEY,
     Cluster,
+    check,
     request_of,
     status_of,
     workers_in_status,
@@ -575,6 +581,7 @@ def test_an_automatic_name_does_not_match_a_user_name(cluster: Cluster) -> None:
     cluster.joins("worker")
     ((_, located),) = [(w, s) for w, s in cluster.outbox if isinstance(s, control.Located)]
     assert located.location is not None
+    assert located.location is not None
     assert located.location.actor == "a"
     assert [message.error for _, message in cluster.sent(control.NotPlaced)] == ["NameTaken"] * 2
 
@@ -588,3 +595,75 @@ def test_a_name_is_free_if_its_holder_does_not_come_back(cluster: Cluster) -> No
     assert cluster.spawns() == []
     cluster.advance(LEASE_S)
     assert cluster.spawns() == ["b"]
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+def register(worker: str, *actors: control.ActorStatus) -> control.Register:
+    """Return the registration of a worker that names a Python and has these actors."""
+    return control.Register(
+        worker=worker,
+        python=PYTHON,
+        host="h",
+        machine="m",
+        address="m.example",
+        pid=1,
+        resources=Resources(2),
+        actors=list(actors),
+    )
+
+
+@pytest.mark.parametrize("actor", ["evil", "other"])
+def test_a_worker_cannot_register_an_actor_that_the_master_has_not_placed(
+    cluster: Cluster, actor: str
+) -> None:
+    """Not even one with its own id, as a guest does."""
+    cluster.joins("worker")
+    cluster.has("client", "victim", name="store", named=True)
+    cluster.living["evil"] = {}
+    thief = request_of(actor, "", name="store", named=True, key=WORKER_KEY, classes=["Thief"])
+    registered = guests.vet(register("evil", status_of(thief)), WORKER_KEY, cluster.admission.seals)
+    cluster.execute(cluster.core.register_worker(registered, cluster.now))
+    cluster.execute(cluster.core.reconcile_worker(registered))
+    assert [(who, end.actor) for who, end in cluster.sent(control.End)] == [("evil", actor)]
+    cluster.says("client", control.Locate(ticket=1, name="store"))
+    ((_, located),) = cluster.sent(control.Located)
+    assert located.location is not None
+    assert located.location.actor == "victim"
+
+
+def named_actor(cluster: Cluster, worker: str, actor: str, since: float) -> None:
+    """Give a worker an actor named "store" that an earlier master has placed there."""
+    request = request_of(actor, "", name="store", named=True)
+    cluster.hosts(worker, [request])
+    living = cluster.living[worker]
+    living[actor] = msgspec.structs.replace(living[actor], since=since)
+
+
+def test_an_actor_whose_name_was_given_away_meanwhile_is_ended(cluster: Cluster) -> None:
+    named_actor(cluster, "away", "old", since=1.0)
+    cluster.joins("worker")
+    cluster.has("client", "new", name="store", named=True)
+    cluster.joins("away")
+    assert [(who, end.actor) for who, end in cluster.sent(control.End)] == [("away", "old")]
+    assert cluster.state.actors.names["store"] == "new"
+
+
+@pytest.mark.parametrize("first", ["old", "new"])
+def test_of_two_actors_with_a_name_a_restarted_master_keeps_the_older(
+    cluster: Cluster, first: str
+) -> None:
+    cluster.recovers()
+    since = {"old": 1.0, "new": 2.0}
+    for actor in (first, *(since.keys() - {first})):
+        named_actor(cluster, f"worker of {actor}", actor, since[actor])
+        cluster.joins(f"worker of {actor}")
+    ends = [(who, end.actor, end.kill) for who, end in cluster.sent(control.End)]
+    assert ends == [("worker of new", "new", True)]
+    cluster.kills("new")
+    check(cluster)
+    cluster.says("client", control.Locate(ticket=1, name="store"))
+    ((_, located),) = cluster.sent(control.Located)
+    assert located.location is not None
+    assert located.location.actor == "old"

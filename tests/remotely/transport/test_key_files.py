@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -53,9 +54,9 @@ def test_the_first_start_creates_matching_keys(folder: Path) -> None:
 
 
 def test_the_second_start_changes_nothing(folder: Path) -> None:
-    before = {path: path.read_bytes() for path in folder.iterdir()}
+    before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     key_files.make_keys(folder)
-    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+    assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o777])
@@ -82,7 +83,7 @@ def test_concurrent_starts_create_one_set_of_keys(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as threads:
         seen = list(threads.map(start, range(16)))
     assert len(set(seen)) == 1
-    names = {path.name for path in (tmp_path / "keys").iterdir()}
+    names = {path.name for path in (tmp_path / "keys").iterdir() if path.is_file()}
     assert names == {".lock", "master.key", "client.key", "worker.key", "viewer.key"}
 
 
@@ -100,7 +101,7 @@ def test_the_next_start_completes_an_interrupted_one(folder: Path) -> None:
 def test_a_failed_write_leaves_the_old_file_and_no_other(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = {path: path.read_bytes() for path in folder.iterdir()}
+    before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
     def fail(fd: int) -> None:
         raise OSError("no space left")
@@ -110,7 +111,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(
     del before[folder / "worker.key"]
     with pytest.raises(OSError, match="no space"):
         key_files.make_keys(folder)
-    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+    assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
 
 
 def test_the_key_of_another_cluster_is_not_overwritten(tmp_path: Path) -> None:
@@ -292,3 +293,33 @@ def test_keys_are_added_and_revoked_only_where_a_cluster_has_been_started(tmp_pa
     with pytest.raises(NotAllowed, match="`remotely start` makes it"):
         key_files.revoke_key(there, keys.fresh_pair().public)
     assert not list(tmp_path.iterdir())
+
+
+# --- whether a master has left workers ------------------------------------------------------------
+
+
+def test_keys_that_no_master_has_used_have_left_no_workers(tmp_path: Path) -> None:
+    key_files.make_keys(tmp_path / "keys")
+    assert key_files.take_ended(tmp_path / "keys", 8010)
+    assert not key_files.take_ended(tmp_path / "keys", 8010)
+    key_files.make_keys(tmp_path / "keys")
+    assert not key_files.take_ended(tmp_path / "keys", 8010)
+
+
+def test_a_master_that_has_ended_in_order_has_left_no_workers_of_its_port(tmp_path: Path) -> None:
+    key_files.make_keys(tmp_path / "keys")
+    key_files.take_ended(tmp_path / "keys", 8010)
+    key_files.note_ended(tmp_path / "keys" / "master.key", 8010)
+    assert not key_files.take_ended(tmp_path / "keys", 8011)
+    assert key_files.take_ended(tmp_path / "keys", 8010)
+    assert not key_files.take_ended(tmp_path / "keys", 8010)
+
+
+def test_copied_keys_may_have_been_used(tmp_path: Path) -> None:
+    """As in a container that gets the files of a Secret at each start."""
+    key_files.make_keys(tmp_path / "keys")
+    (tmp_path / "copy").mkdir(mode=0o700)
+    for file in (tmp_path / "keys").glob("*.key"):
+        shutil.copy(file, tmp_path / "copy")
+    key_files.make_keys(tmp_path / "copy")
+    assert not key_files.take_ended(tmp_path / "copy", 8010)
