@@ -135,7 +135,7 @@ def place_or_queue(state: State, record: ActorRecord, data: object) -> None:
     waiter = state.waiting.add(client, place, state.now, deadline, inside)
     if try_place(state, waiter):
         return
-    waits = place.patience_s or is_starting or gang
+    waits = place.patience_s or is_starting or gang or _is_expected(state, request)
     if waits and try_on_loan(state, waiter):
         return
     if not waits:
@@ -969,6 +969,14 @@ def _try_place_waiter(state: State, waiter: Waiter, on_loan: bool = False) -> No
             state.send(each.session, control.Queued(ticket=each.place.ticket, why=""))
 
 
+def _is_expected(state: State, request: control.Request) -> bool:
+    """Return whether the next life of an actor waits, beyond its patience, for a lost machine that
+    is expected back: perhaps its own, which had room for it."""
+    return request.life > 0 and state.workers.expects(
+        request.resources, request.python, state.workers_for(request)
+    )
+
+
 def review_waiting(state: State) -> None:
     """Refuse overdue requests, and reserve room for one that others overtake.  Run at each tick."""
     if state.waiting:
@@ -978,6 +986,8 @@ def review_waiting(state: State) -> None:
     reasons: dict[tuple[object, ...], str] = {}  # equal requests have the same
     for waiter in state.waiting.overdue(state.now):
         request = waiter.request
+        if _is_expected(state, request):
+            continue
         name = request.name if state.waiting.is_set_aside(request.actor) else ""
         alike = waiter.kind, request.class_name, request.job, name
         if (why := reasons.get(alike)) is None:

@@ -499,6 +499,12 @@ class WorkerTable:
         record = self.records.get(name)
         return record.register.machine if record else self._lost[name].machine
 
+    def expects(self, asked: Resources, python: str, among: Set[str] | None) -> bool:
+        """Return whether a lost worker that is large enough may come back."""
+        return bool(self._lost) and self.ledger.could_place(
+            asked, python, among, self.records.keys()
+        )
+
     def on_machine(self, machine: str) -> list[str]:
         """Return the workers of a machine, by its name or address, including lost ones."""
         return self._by_place.of(machine)

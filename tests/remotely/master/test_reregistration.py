@@ -667,3 +667,43 @@ def test_of_two_actors_with_a_name_a_restarted_master_keeps_the_older(
     ((_, located),) = cluster.sent(control.Located)
     assert located.location is not None
     assert located.location.actor == "old"
+
+
+# --- restarts -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("patience_s", [60.0, 0.0])
+def test_the_next_life_of_an_actor_waits_as_long_as_its_machine_is_expected(
+    cluster: Cluster, patience_s: float
+) -> None:
+    cluster.joins("full", cpus=1)
+    cluster.has("client", "other")
+    cluster.joins("away", cpus=1)
+    cluster.has("client", "a", max_restarts=1)
+    cluster.loses("away", may_return=True)
+    cluster.sent(object)
+    request = request_of("a", "client", max_restarts=1, life=1)
+    cluster.says("client", control.Place(ticket=7, request=request, patience_s=patience_s))
+    cluster.asks("client", "b")
+    for _ in range(9):
+        cluster.advance(10.0)
+    ((_, refused),) = cluster.sent(control.NotPlaced)
+    assert refused.ticket != 7  # a first life waits for its patience
+    cluster.joins("away", cpus=1)
+    assert cluster.spawns() == ["a"]
+
+
+def test_the_next_life_of_an_actor_is_given_up_with_its_machine(cluster: Cluster) -> None:
+    cluster.joins("full", cpus=1)
+    cluster.has("client", "other")
+    cluster.joins("away", cpus=1)
+    cluster.has("client", "a", max_restarts=1)
+    cluster.loses("away", may_return=True)
+    ticket = cluster.asks("client", "a", max_restarts=1, life=1)
+    cluster.sent(object)
+    cluster.advance(EXPECTED_S - 1.0)
+    assert cluster.sent(control.NotPlaced) == []
+    cluster.advance(1.0)
+    cluster.advance(1.0)
+    ((_, refused),) = cluster.sent(control.NotPlaced)
+    assert refused.ticket == ticket
