@@ -1,6 +1,7 @@
 """The persistent daemons of this machine, and the cluster of each.
 
-    ~/.remotely/run/HOST/PORT/    HOST is this machine: its home may be shared with others
+    ~/.remotely/run/PIDS/PORT/    PIDS is where pids mean the same (`this_machine.pid_space`): the
+                                  home may be shared with other machines, containers and users
         master.json               written by the launcher, removed by the daemon when it ends
         worker.json               the worker that `remotely start` started
         joined-ID.json            a worker that joined a master of this port, here or elsewhere
@@ -9,14 +10,19 @@
         master.log, worker.log    their output; nearly nothing
 
 Pids are reused, so a daemon is identified by its pid and its start time.  If a `.json` file names a
-dead daemon, it was killed.  The process that finds the file renames it to `.killed`, and removes
-the folder of sockets and logs that the daemon could not remove.  A `.killed` file is removed when
-the next daemon runs or when the user stops the cluster, but not when a replacement fails to start.
+dead daemon, it was killed.  A process that starts or stops daemons renames the file to `.killed`,
+and removes the folder of sockets and logs that the daemon could not remove; one that only reads
+changes nothing.  A `.killed` file is removed when the next daemon runs or when the user stops the
+cluster, but not when a replacement fails to start.
+
+The folder has no host name in it: a host may be renamed.  Nor a machine id: images may share one.
 """
 
 import contextlib
+import hashlib
 import shutil
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -39,7 +45,6 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     listens: str = ""  # "IP:port" where the master listens; empty for a worker that has joined
     worker: str = ""  # its id
     nonce: str = ""  # from which the id is derived, with the key
-    pid_space: str = ""  # in which the pid is valid: see this_machine
     folder: str = ""  # of the worker, for sockets and logs
 
     @property
@@ -48,7 +53,15 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def folder_of(port: int) -> Path:
-    return folders.home() / "run" / this_machine.machine_name() / str(port)
+    return folders.home() / "run" / _here() / str(port)
+
+
+@cache
+def _here() -> str:
+    try:
+        return hashlib.blake2b(this_machine.pid_space().encode(), digest_size=6).hexdigest()
+    except OSError:  # not Linux: no daemon runs here
+        return this_machine.machine_name()
 
 
 def make_folder(port: int) -> Path:
@@ -72,19 +85,28 @@ def write(file: Path, running: Running) -> None:
 
 def running(port: int) -> list[Running]:
     """Return the live daemons of this port: the master, its own worker, and joined workers."""
-    return _running_in(folder_of(port))
-
-
-def _running_in(folder: Path) -> list[Running]:
-    found = []
-    for file in folder.glob("*.json"):
-        with contextlib.suppress(msgspec.DecodeError, OSError):
-            daemon = msgspec.json.decode(file.read_bytes(), type=Running)
-            if daemon.alive:
-                found.append(daemon)
-            else:
-                remove(file, daemon)
+    found = [daemon for _, daemon in _recorded_in(folder_of(port)) if daemon.alive]
     return sorted(found, key=lambda d: (["master", "worker", "joined"].index(d.role), d.pid))
+
+
+def _recorded_in(folder: Path, suffix: str = "json") -> list[tuple[Path, Running]]:
+    found = []
+    for file in folder.glob(f"*.{suffix}"):
+        with contextlib.suppress(msgspec.DecodeError, OSError):
+            found.append((file, msgspec.json.decode(file.read_bytes(), type=Running)))
+    return found
+
+
+def retire_killed(folder: Path) -> bool:
+    """Rename the files of the daemons that were killed, and remove what they have left; return
+    whether any daemon lives."""
+    lives = False
+    for file, daemon in _recorded_in(folder):
+        if daemon.alive:
+            lives = True
+        else:
+            remove(file, daemon)
+    return lives
 
 
 def remove(file: Path, daemon: Running) -> None:
@@ -108,7 +130,7 @@ def forget(file: Path) -> None:
 
 def forget_all(folder: Path) -> None:
     """The user stops the cluster: remove all `.killed` files, unless a daemon still runs."""
-    if not _running_in(folder):
+    if not retire_killed(folder):
         for killed in folder.glob("*.killed"):
             killed.unlink(missing_ok=True)
         _tidy(folder)
@@ -120,23 +142,21 @@ def predecessors(folder: Path, cluster: str) -> Iterator[list[Running]]:
 
     If the block succeeds, their `.killed` files are removed.
     """
-    _running_in(folder)  # renames the files of dead daemons to `.killed`
-    killed = {}
-    for file in folder.glob("*.killed"):
-        with contextlib.suppress(msgspec.DecodeError, OSError):
-            worker = msgspec.json.decode(file.read_bytes(), type=Running)
-            if worker.role != "master" and worker.cluster == cluster:
-                killed[file] = worker
-    here = this_machine.pid_space()  # a missing pid of another pid space proves nothing
-    ours = [worker for worker in killed.values() if worker.pid_space == here]
-    yield [worker for worker in ours if processes.end_tagged(worker.worker, KILLED_GONE_S)]
+    retire_killed(folder)
+    killed = {
+        file: worker
+        for file, worker in _recorded_in(folder, "killed")
+        if worker.role != "master" and worker.cluster == cluster
+    }
+    workers = killed.values()
+    yield [worker for worker in workers if processes.end_tagged(worker.worker, KILLED_GONE_S)]
     for file in killed:
         file.unlink(missing_ok=True)
 
 
 def _tidy(folder: Path) -> None:
     """If no daemon is left, remove empty logs, and the folder if it is empty then."""
-    if _running_in(folder):
+    if any(daemon.alive for _, daemon in _recorded_in(folder)):
         return
     for log in folder.glob("*.log"):
         with contextlib.suppress(OSError):
@@ -160,6 +180,7 @@ def starting(port: int) -> Iterator[None]:
     _make_private(ours)
     with file_lock.locked(ours / ".lock"):
         folder = make_folder(port)
+        retire_killed(folder)
         try:
             yield
         except BaseException:

@@ -79,6 +79,8 @@ def kill_tagged(prefix: str) -> bool:
 
     These include what actors have left in sessions of their own.
     """
+    if not prefix:  # every tag has it
+        raise ValueError("an empty prefix")
     found = False
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):

@@ -369,7 +369,6 @@ class PersistentDaemon:
                 "listens": self._listens,
                 "worker": worker,
                 "nonce": nonce,
-                "pid_space": this_machine.pid_space(),
                 "folder": str(self._folder or ""),
             },
             Running,

@@ -23,7 +23,7 @@ import msgspec
 import zmq
 
 from remotely.errors import RemotelyError
-from remotely.machine import daemons, guest_folder, pid_file, processes, this_machine
+from remotely.machine import daemons, file_lock, guest_folder, pid_file, processes, this_machine
 from remotely.protocol import control
 from remotely.protocol.configs import WorkerConfig
 from remotely.protocol.lease import FENCE_S
@@ -54,6 +54,7 @@ class Worker:
         self._config = config
         self._key = MemberKey.from_dict(config.key)
         self._folder = Path(config.folder)
+        self._folder_lock = file_lock.hold(self._folder)  # until this process ends
         self._host = this_machine.identity()
         self._machine = this_machine.machine_name()
         self._announced = False

@@ -1,5 +1,7 @@
 """Folders for sockets have short paths, whatever TMPDIR is."""
 
+import errno
+import fcntl
 import os
 import stat
 import tempfile
@@ -10,7 +12,7 @@ import pytest
 
 import remotely
 from remotely.errors import RemotelyError
-from remotely.machine import folders, guest_folder
+from remotely.machine import file_lock, folders, guest_folder, processes
 from tests.remotely.counter import Counter
 
 
@@ -33,6 +35,8 @@ def test_a_script_runs_although_tmpdir_is_too_long_for_a_socket(
     assert counter.add() == 1
     (folder,) = elsewhere.glob("remotely-*")
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    with pytest.raises(BlockingIOError):  # its worker has locked it
+        file_lock.hold(folder)
     remotely.shutdown()
 
 
@@ -65,3 +69,31 @@ def test_without_a_short_path_the_error_says_what_to_set(
     monkeypatch.setattr(folders, "ELSEWHERE", ("/proc/none",))
     with pytest.raises(RemotelyError, match=r"TMPDIR is .*jobjob.* Set TMPDIR to a folder"):
         remotely.connect()
+
+
+def test_a_folder_in_use_is_locked_against_those_that_clean_by_age(tmp_path: Path) -> None:
+    lock = file_lock.hold(tmp_path)
+    with pytest.raises(BlockingIOError):  # as systemd-tmpfiles tries it
+        file_lock.hold(tmp_path)
+    os.close(lock)
+    os.close(file_lock.hold(tmp_path))
+
+
+@pytest.mark.parametrize("error", [errno.ENOSYS, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with (
+        pytest.raises(RemotelyError, match=r"without locks .* Set REMOTELY_HOME"),
+        file_lock.locked(tmp_path / "lock"),
+    ):
+        pass
+
+
+def test_an_empty_tag_is_refused_since_every_process_has_it() -> None:
+    with pytest.raises(ValueError, match="empty"):
+        processes.kill_tagged("")

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,6 @@ def write_worker(name: str, **fields: Any) -> None:
         log="",
         worker=name,
         nonce=f"nonce of {name}",
-        pid_space=this_machine.pid_space(),
     )
     file = pid_file.make_folder(PORT) / f"joined-{name}.json"
     pid_file.write(file, msgspec.structs.replace(worker, **fields))
@@ -68,7 +68,6 @@ def test_a_worker_learns_once_of_killed_predecessors_whose_processes_are_ended_f
     me = os.getpid()
     write_worker("killed")
     write_worker("of-another-cluster", cluster="another")
-    write_worker("of-another-machine", pid_space="its home is shared")
     write_worker("alive", pid=me, started=processes.birth(me))
     with subprocess.Popen(["sleep", "60"], env={processes.TAG: "killed:an actor"}) as actor:
         with (
@@ -111,3 +110,56 @@ def test_a_pid_means_the_same_process_in_another_mount_namespace() -> None:
     if done.returncode:
         pytest.skip(f"this machine allows no mount namespaces: {done.stderr}")
     assert done.stdout.strip() == this_machine.pid_space()
+
+
+# --- where pids mean the same ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """Return a function after which this process seems to be in another pid namespace."""
+
+    def move() -> None:
+        monkeypatch.setattr(this_machine, "pid_space", lambda: "another")
+        pid_file._here.cache_clear()
+
+    yield move
+    monkeypatch.undo()
+    pid_file._here.cache_clear()
+
+
+def test_what_another_pid_namespace_has_left_is_neither_read_nor_removed(
+    elsewhere: Callable[[], None], tmp_path: Path
+) -> None:
+    """As outside a container with the same home: its pids say nothing here."""
+    folder = tmp_path / "sockets"
+    folder.mkdir()
+    write_worker("theirs", folder=str(folder))
+    theirs = list(pid_file.folder_of(PORT).iterdir())
+    elsewhere()
+    assert pid_file.running(PORT) == []
+    with pid_file.starting(PORT):
+        assert predecessors() == []
+    pid_file.forget_all(pid_file.folder_of(PORT))
+    assert folder.exists()
+    assert all(file.exists() for file in theirs)
+
+
+def test_to_read_what_runs_changes_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "sockets"
+    folder.mkdir()
+    write_worker("killed", folder=str(folder))
+    before = list(pid_file.folder_of(PORT).iterdir())
+    assert pid_file.running(PORT) == []
+    assert pid_file.ports() == []
+    assert list(pid_file.folder_of(PORT).iterdir()) == before
+    assert folder.exists()
+    with pid_file.starting(PORT):
+        assert not folder.exists()
+
+
+def test_a_host_may_be_renamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    me = os.getpid()
+    write_worker("alive", pid=me, started=processes.birth(me))
+    monkeypatch.setattr(this_machine, "machine_name", lambda: "renamed")
+    assert [daemon.worker for daemon in pid_file.running(PORT)] == ["alive"]
