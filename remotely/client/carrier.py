@@ -410,13 +410,19 @@ class ClusterCarrier:
             control.Held: self._on_held,
             control.LetGoHeard: lambda heard: self._note_let_go(heard.actor),
             control.RoomWanted: lambda _: spare.give_back(),
-            control.Printed: self._display.show,
-            control.Logged: self._log_listener.hear,
+            control.OutputBatch: self._on_output,
             control.AskFigures: lambda _: self._report_unanswered(),
             control.Notice: lambda notice: self._display.warn(
                 notice.text, f"remotely: {notice.text}"
             ),
         }
+
+    def _on_output(self, output: control.OutputBatch) -> None:
+        for item in output.items:
+            if isinstance(item, control.Printed):
+                self._display.show(item)
+            else:
+                self._log_listener.hear(item)
 
     def _on_death(self, died: control.Died) -> None:
         """Handle the end of a life of an actor, reported by the master."""

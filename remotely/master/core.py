@@ -322,9 +322,8 @@ class Core:
             case control.Report(actors=figures):
                 state.workers.records[peer].reports = {each.actor: each for each in figures}
                 actors.handle_figures(state, peer)
-            case control.Printed() | control.Logged() if state.actors.is_on(message.actor, peer):
-                request = state.actors.records[message.actor].request
-                state.send(request.job, msgspec.structs.replace(message, name=request.name))
+            case control.OutputBatch(items=items):
+                self._pass_on_output(peer, items)
             case control.LogPiece():
                 state.log_queries.handle_reply(peer, message)
             case control.Delegate(actor=actor, key=key) if state.actors.is_on(actor, peer):
@@ -333,6 +332,21 @@ class Core:
                 self._remove_worker(peer, "its worker was stopped")
                 actors.retry_waiting(state)
         return self._finish()
+
+    def _pass_on_output(self, peer: str, items: Iterable[control.Printed | control.Logged]) -> None:
+        """Send each script the output of its actors on this worker, as one message."""
+        state = self.state
+        by_job: dict[str, list[control.Printed | control.Logged]] = {}
+        for item in items:
+            record = state.actors.records.get(item.actor)
+            if record is not None and record.worker == peer:
+                named = msgspec.structs.replace(item, name=record.request.name)
+                by_job.setdefault(record.request.job, []).append(named)
+        for job, shown in by_job.items():
+            if job in state.sessions:
+                state.send(job, control.OutputBatch(items=shown))
+        unshown = [job for job in by_job if job not in state.sessions]
+        state.send(peer, control.OutputHeard(unshown=unshown))
 
     def lose_route(self, peer: str, now: float) -> list[Instruction]:
         """Handle an unreachable peer: place nothing on a worker until it is back.

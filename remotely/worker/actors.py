@@ -25,6 +25,7 @@ from remotely.transport.loop import Loop
 from remotely.values import restart_file
 from remotely.worker.memory_limit import MemoryLimit
 from remotely.worker.output import LogFiles, read_piece
+from remotely.worker.output_relay import OutputRelay
 from remotely.worker.reaper import Child, Reaper, Stage
 from remotely.worker.spawner import Spawner, WorkerInfo
 from remotely.worker.store_line import StoreLine
@@ -53,6 +54,7 @@ class WorkerActors:
         self._children: dict[str, Child] = {}
         self._next_lives: dict[str, control.Spawn] = {}  # wait for the end of the last life
         self._logs = LogFiles(info.folder / "logs")
+        self.output = OutputRelay(send, loop.after)
         self._reaper = Reaper(loop, info.worker, self._children, self._drain, self._reaped)
         self._spawner = Spawner(loop, info, self._logs, self, ThrottledLog(log.warning))
         self._access = AccessRelay(send, self._answer_asker)
@@ -250,20 +252,18 @@ class WorkerActors:
     # --- messages of an actor ---------------------------------------------------------------------
 
     def printed(self, request: control.Request, is_error: bool, text: str) -> None:
-        self._send(
-            control.Printed(
-                actor=request.actor,
-                name=request.name,
-                job=request.job,
-                error=is_error,
-                text=text,
-            )
+        printed = control.Printed(
+            actor=request.actor, name=request.name, job=request.job, error=is_error, text=text
         )
+        self.output.add_text(printed, self._kept_in(request))
 
     def logged(self, request: control.Request, logged: control.Logged) -> None:
-        self._send(
-            msgspec.structs.replace(logged, actor=request.actor, name=request.name, job=request.job)
-        )
+        whose = {"actor": request.actor, "name": request.name, "job": request.job}
+        self.output.add_record(msgspec.structs.replace(logged, **whose), self._kept_in(request))
+
+    def _kept_in(self, request: control.Request) -> str:
+        child = self._children.get(request.actor)
+        return child.output.kept_in if child else ""
 
     def _reader_of(self, child: Child, fd: int, is_error: bool) -> Callable[[], None]:
         def read() -> None:
@@ -325,6 +325,7 @@ class WorkerActors:
 
     def _reaped(self, child: Child, obituary: control.Obituary) -> None:
         # A restarted master that does not know the actor needs its status to start its next life.
+        self.output.flush(child.request.actor, child.request.job)
         may_restart = child.announced and child.request.max_restarts and not obituary.asked
         self._died(obituary, child.as_status() if may_restart else None)
 

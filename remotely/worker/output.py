@@ -1,8 +1,9 @@
 """The output of an actor: a log file of limited size, and lines for its client's terminal.
 
-An unfinished line (a prompt, a progress bar) is passed on PARTIAL_S after it began.  The terminal
-gets at most BYTES_A_SECOND of each actor, and a note at most once a minute of how much was left
-out; the file gets everything.  The end of stderr is kept for the obituary.
+An unfinished line (a prompt) is passed on PARTIAL_S after it began.  Of one that a carriage return
+overwrites (a progress bar), only the last state is, once in PROGRESS_S.  The terminal gets at most
+BYTES_A_SECOND of each actor, and a note at most once a minute of how much was left out; the file
+gets everything.  The end of stderr is kept for the obituary.
 
 Log records and printed lines share one token bucket.  A record of `remotely` itself reports how
 many records were left out, LEFT_OUT_AFTER_S later and at the actor's end, so that the log file of
@@ -33,6 +34,7 @@ CRASH = b"Fatal Python error: "  # the line with the reason
 READ_BYTES = 1 << 16
 MAX_DRAIN_READS = 64
 PARTIAL_S = 0.2
+PROGRESS_S = 1.0
 NOTE_EVERY_S = 60.0  # of how much was left out
 
 Tell = Callable[[bool, str], None]
@@ -93,6 +95,8 @@ class Output:
     def _take(self, data: bytes, is_error: bool) -> None:
         self.keep(data, is_error)
         lines, newline, rest = (self._rest[is_error] + data).rpartition(b"\n")
+        begin = rest.rfind(b"\r", 0, len(rest) - 1)  # some end each state with it
+        rest = rest[max(0, begin) :]
         self._rest[is_error] = rest
         if newline:
             self._say(is_error, lines + newline)
@@ -100,7 +104,8 @@ class Output:
             self._flush(is_error)
         elif rest and not self._will_flush[is_error]:
             self._will_flush[is_error] = True
-            self._later(PARTIAL_S, lambda: self._say_partial(is_error))
+            after_s = PROGRESS_S if b"\r" in rest else PARTIAL_S
+            self._later(after_s, lambda: self._say_partial(is_error))
 
     def _say_partial(self, is_error: bool) -> None:
         self._will_flush[is_error] = False

@@ -128,6 +128,7 @@ class Worker:
     def _register(self) -> control.Register:
         self._registered_at = fence.now()
         self._loop.call(self._actors.ask_again)
+        self._loop.call(self._actors.output.begin_again)
         relay = self._relay
         return control.Register(
             worker=self._config.worker,
@@ -168,6 +169,8 @@ class Worker:
                 self._actors.end(message)
             case control.Preload(modules=modules):
                 self._actors.preload(modules)
+            case control.OutputHeard():
+                self._actors.output.handle_reply(message)
             case control.AskFigures():
                 self._begin_report()
             case control.ReadLog():

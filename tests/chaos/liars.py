@@ -284,15 +284,16 @@ def _report(truth: Truth, liar: Liar) -> control.Report:
     return control.Report(actors=figures)
 
 
-def _output(truth: Truth, liar: Liar) -> control.Printed:
+def _output(truth: Truth, liar: Liar) -> control.OutputBatch:
     status = truth.draw.choice(truth.actors)
-    return control.Printed(
+    printed = control.Printed(
         actor=truth.actor(),
         name=status.request.name,
         job=status.request.job,
         error=truth.draw.random() < 0.5,
         text="a lie\n",
     )
+    return control.OutputBatch(items=[printed])
 
 
 def _log_piece(truth: Truth, liar: Liar) -> control.LogPiece:

@@ -231,9 +231,8 @@ class LogPiece(ControlMessage, frozen=True):
     ended: bool
 
 
-@sent("worker > master", "master > client")
 class Printed(ControlMessage, frozen=True):
-    """Lines that an actor printed."""
+    """Lines that an actor printed: an item of `OutputBatch`."""
 
     actor: str
     name: str
@@ -242,9 +241,10 @@ class Printed(ControlMessage, frozen=True):
     text: str
 
 
-@sent("worker > master", "master > client", "actor > worker")
+@sent("actor > worker")
 class Logged(ControlMessage, frozen=True):
-    """A log record of an actor (log_records.py).  Its worker sets `actor`, `name` and `job`."""
+    """A log record of an actor (log_records.py), also an item of `OutputBatch`.  Its worker sets
+    `actor`, `name` and `job`."""
 
     logger: str
     level: Amount
@@ -276,3 +276,20 @@ class Notice(ControlMessage, frozen=True):
     """A notice for the user's terminal."""
 
     text: str
+
+
+@sent("worker > master", "master > client")
+class OutputBatch(ControlMessage, frozen=True):
+    """What actors printed and logged since the last batch (output_relay.py)."""
+
+    items: list[Printed | Logged]
+
+
+@sent("master > worker")
+class OutputHeard(ControlMessage, frozen=True):
+    """The master has passed on a batch: the worker may send the next.
+
+    `unshown`: the scripts among its receivers that are gone.
+    """
+
+    unshown: list[str] = []

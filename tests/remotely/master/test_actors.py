@@ -392,11 +392,9 @@ def test_printed_lines_reach_only_the_script_at_the_root(cluster: Cluster) -> No
     cluster.joins("worker")
     cluster.has("client", "a")
     cluster.sent(object)
-    line = control.Printed(actor="a", name="a", job="", error=False, text="hello\n")
-    cluster.says("worker", line)
-    assert [(who, printed.text) for who, printed in cluster.sent(control.Printed)] == [
-        ("client", "hello\n")
-    ]
+    line = shown = control.Printed(actor="a", name="a", job="", error=False, text="hello\n")
+    cluster.says("worker", control.OutputBatch(items=[line]))
+    assert cluster.sent(control.OutputBatch) == [("client", control.OutputBatch(items=[shown]))]
 
 
 def test_a_log_comes_from_the_one_worker_that_has_it(cluster: Cluster) -> None:

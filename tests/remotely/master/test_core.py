@@ -298,11 +298,11 @@ def lies_of_a_worker(about: control.ActorStatus) -> list[msgspec.Struct]:
         control.Died(obituary=control.Obituary(actor=actor, life=0), lived=about),
         control.Spawned(location=elsewhere),
         control.Report(actors=[control.Figures(actor=actor, calls=99)]),
-        control.Printed(**names, error=False, text="a lie"),
+        control.OutputBatch(items=[control.Printed(**names, error=False, text="a lie")]),
         control.LogPiece(ticket=1, text="a lie", offset=0, known=True, ended=True),
         control.Delegate(actor=actor, key=b"l" * 40),
         control.MayCall(key=b"l" * 40),
-        msgspec.structs.replace(A_RECORD, **names),
+        control.OutputBatch(items=[msgspec.structs.replace(A_RECORD, **names)]),
     ]
 
 
@@ -603,9 +603,25 @@ def test_output_of_an_actor_is_sent_to_its_script_with_its_name(cluster: Cluster
     cluster.joins("w")
     cluster.has("client", "a", name="store", named=True)
     printed = control.Printed(actor="a", name="?", job="?", error=False, text="hello")
-    cluster.says("w", printed)
-    told = msgspec.structs.replace(printed, name="store")
-    assert cluster.sent(control.Printed) == [("client", told)]
+    logged = msgspec.structs.replace(A_RECORD, actor="a", name="?")
+    cluster.sent(object)
+    cluster.says("w", control.OutputBatch(items=[printed, logged]))
+    told = [msgspec.structs.replace(each, name="store") for each in (printed, logged)]
+    assert cluster.outbox == [
+        ("client", control.OutputBatch(items=told)),
+        ("w", control.OutputHeard()),
+    ]
+
+
+def test_a_worker_is_told_whose_output_nobody_shows(cluster: Cluster) -> None:
+    cluster.joins("w")
+    cluster.hello("gone")
+    cluster.has("gone", "a", owner="")
+    cluster.loses_client("gone")
+    cluster.sent(object)
+    printed = control.Printed(actor="a", name="a", job="gone", error=False, text="hello")
+    cluster.says("w", control.OutputBatch(items=[printed]))
+    assert cluster.outbox == [("w", control.OutputHeard(unshown=["gone"]))]
 
 
 def test_a_recovering_master_answers_about_an_unknown_key_once_it_has_recovered(

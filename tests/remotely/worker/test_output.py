@@ -111,6 +111,23 @@ def test_an_unfinished_line_is_passed_on_after_a_while(stream: Stream) -> None:
     assert stream.told == [(False, "working ..."), (False, " done\n")]
 
 
+def test_of_a_progress_bar_the_last_state_is_passed_on(stream: Stream, file: Path) -> None:
+    for percent in range(101):
+        stream.prints(f"\r{percent} %".encode())
+    assert not stream.told
+    stream.pass_time()
+    stream.prints(b"\n")
+    assert stream.told == [(False, "\r100 %"), (False, "\n")]
+    assert file.read_bytes().count(b"\r") == 101
+
+
+def test_a_progress_bar_may_end_its_states_with_a_carriage_return(stream: Stream) -> None:
+    stream.prints(b"1 %\r2 %\r")
+    stream.prints(b"3 %\r")
+    stream.pass_time()
+    assert stream.told == [(False, "\r3 %\r")]
+
+
 def test_an_incomplete_character_waits_for_the_rest(stream: Stream) -> None:
     first, second = "é".encode()[:1], "é".encode()[1:]
     stream.prints(b"caf" + first)
@@ -151,7 +168,7 @@ def test_an_empty_pipe_has_not_ended_and_does_not_block(stream: Stream) -> None:
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
-@given(st.lists(st.binary(max_size=12)))
+@given(st.lists(st.binary(max_size=12).map(lambda piece: piece.replace(b"\r", b""))))
 @example([b"caf\xc3", b"\xa9\ncaf\xe9\n"])
 def test_output_in_any_pieces_is_neither_lost_nor_repeated(
     opened: Callable[[Path], Stream], tmp_path: Path, pieces: list[bytes]
