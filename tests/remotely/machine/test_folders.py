@@ -97,3 +97,46 @@ def test_a_file_system_without_locks_is_named(
 def test_an_empty_tag_is_refused_since_every_process_has_it() -> None:
     with pytest.raises(ValueError, match="empty"):
         processes.kill_tagged("")
+
+
+def test_shared_memory_is_used_where_all_that_python_knows_is_read_only(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_usable() -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(tempfile, "gettempdir", none_usable)
+    monkeypatch.setenv("TMPDIR", "/nowhere")
+    assert folders.temporary() == elsewhere
+
+
+@pytest.fixture
+def homeless(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A user with neither HOME nor an entry in the list of users; yield the temporary folder."""
+
+    def no_home(path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("REMOTELY_HOME", raising=False)
+    monkeypatch.setattr(Path, "expanduser", no_home)
+    folders._without_home.cache_clear()
+    yield elsewhere
+    monkeypatch.undo()
+    folders._without_home.cache_clear()
+    (elsewhere / f"remotely-home-{os.getuid()}").rmdir()
+
+
+def test_a_user_without_a_home_gets_a_private_folder_and_is_told_once(
+    homeless: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        assert folders.key_folder().parent.parent == homeless
+    assert stat.S_IMODE(folders.home().stat().st_mode) == 0o700
+    (record,) = caplog.records
+    assert "this user has no home" in record.getMessage()
+
+
+def test_a_folder_that_others_can_read_is_no_home(homeless: Path) -> None:
+    (homeless / f"remotely-home-{os.getuid()}").mkdir(mode=0o755)
+    with pytest.raises(RemotelyError, match="Set REMOTELY_HOME"):
+        folders.home()
