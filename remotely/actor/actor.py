@@ -298,6 +298,7 @@ class Actor:
         """Serve until asked to stop, then end gracefully; return the exit code."""
         try:
             if self._is_restart:
+                self._tell(control.Begun())
                 self._servant.recreate()
             self._tell(control.Bound(tcp=self._socket.tcp))
             self._serve()

@@ -806,6 +806,14 @@ def handle_spawned(state: State, worker: str, location: control.Location, since:
         apply_event(state, LifeEvent.STARTED, record, location)
 
 
+def handle_begun(state: State, record: ActorRecord) -> None:
+    """Handle the report that the next life of an actor runs its constructor."""
+    if record.location is None:
+        record.unstarted_at, record.is_between_tries = None, False
+        state.actors.begin(record)
+        heal_machine(state, record, None)
+
+
 def handle_unreachable(state: State, worker: str) -> None:
     """Place the actors that were about to start on a worker elsewhere."""
     for record in state.actors.on_worker(worker):

@@ -317,6 +317,8 @@ class Core:
                 state.delegates.query(peer, key, state.is_recovering)
             case control.Spawned(location=location, since=since):
                 actors.handle_spawned(state, peer, location, since)
+            case control.Begun(actor=actor) if state.actors.is_on(actor, peer):
+                actors.handle_begun(state, state.actors.records[actor])
             case control.Died(obituary=obituary, lived=lived):
                 reregistration.handle_death(state, peer, obituary, lived)
             case control.Report(actors=figures):

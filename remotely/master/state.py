@@ -95,6 +95,7 @@ class ActorRecord:
     lender: str = ""  # the actor on whose CPUs it was placed (lending.py)
     lends: bool = False  # it waits, so its CPUs are free in the ledger
     unstarted_at: float | None = None  # when its worker first failed to start its next life
+    has_begun: bool = False  # its next life: its constructor runs, and has no time limit
     is_between_tries: bool = False  # its worker is not starting it now
 
     def lost(self, why: str = "", restarting: bool = False) -> control.Obituary:
@@ -133,7 +134,7 @@ class ActorTable:
         self.records: dict[str, ActorRecord] = {}
         self.by_owner: Index[str, str] = Index()
         self.by_worker: Index[str, str] = Index()
-        self.starting: Index[str, str] = Index()  # by worker, those without a location
+        self.starting: Index[str, str] = Index()  # by worker, those whose process may fail to start
         self.by_gang: Index[str, str] = Index()
         self.by_watcher: Index[str, str] = Index()
         # Clients that hold an actor beside its owner, and the reverse; kept between two lives.
@@ -186,15 +187,22 @@ class ActorTable:
 
     def set_location(self, record: ActorRecord, location: control.Location | None) -> None:
         """Set where an actor has started; None if its next life has yet to start."""
-        record.location = location
+        record.location, record.has_begun = location, False
         if location is None:
             self.starting.add(record.worker, record.request.actor)
         else:
             self.starting.discard(record.worker, record.request.actor)
 
+    def begin(self, record: ActorRecord) -> None:
+        """Note that the process of a next life has started, and runs its constructor."""
+        record.has_begun = True
+        self.starting.discard(record.worker, record.request.actor)
+
     def is_starting(self, actor: str, worker: str) -> bool:
-        """Return whether an actor is placed on this worker, and has not started yet."""
-        return self.is_on(actor, worker) and self.records[actor].location is None
+        """Return whether an actor is placed on this worker, which may fail to start its process."""
+        record = self.records.get(actor)
+        is_here = record is not None and record.worker == worker
+        return is_here and record.location is None and not record.has_begun
 
     def free_name(self, request: control.Request) -> None:
         """Free a name, if this actor holds it."""

@@ -176,6 +176,8 @@ class WorkerActors:
                 before.kill()
             elif before.request.life == request.life and before.announced:
                 self._send(control.Spawned(location=before.location, since=before.since))
+            elif before.request.life == request.life and before.has_begun:
+                self._send(control.Begun(actor=request.actor))
             return
         if faults.ON:
             faults.at("worker.spawn")
@@ -280,6 +282,9 @@ class WorkerActors:
                 if faults.ON:
                     faults.at("worker.spawned")
                 self._send(control.Spawned(location=child.location, since=child.since))
+            case control.Begun():
+                child.has_begun = True
+                self._send(control.Begun(actor=child.request.actor))
             case control.NotBound(why=why):
                 child.is_unbound, child.why = True, child.why or why
             case control.Count(calls=calls):
@@ -317,8 +322,8 @@ class WorkerActors:
                     child.keep_recorder(fds)
                 case control.NotBound(why=why):
                     child.is_unbound, child.why = True, child.why or why
-                case control.Bound():  # a restarted actor runs its constructor next
-                    child.announced = True
+                case control.Begun() | control.Bound():
+                    child.has_begun = True
                 case control.Exiting():
                     child.stage = Stage.EXITS
         child.log.end()

@@ -71,6 +71,7 @@ class Child:
     pid: int = 0
     pidfd: int = -1
     announced: bool = False
+    has_begun: bool = False  # a next life, which runs its constructor before it is announced
     is_refused: bool = False  # what it asks for can be started on no machine
     is_unbound: bool = False  # no port was free for it
     calls: int = 0
@@ -111,7 +112,7 @@ class Child:
     def is_unstarted(self) -> bool:
         """Whether it has ended before it could be told what to construct, through no fault of its
         own: nobody ended it, and it has no environment variables that may have ended it."""
-        if self.announced or self.asked or self.is_killed or self.is_refused:
+        if self.announced or self.has_begun or self.asked or self.is_killed or self.is_refused:
             return False
         return self.is_unbound or not (self.pid and self.request.env)
 

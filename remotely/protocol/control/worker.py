@@ -51,6 +51,16 @@ class Register(ControlMessage, frozen=True):
             raise ValueError(f"{len(self.resources.others)} custom resources, over {MOST_OTHERS}")
 
 
+@sent("worker > master", "actor > worker")
+class Begun(ControlMessage, frozen=True):
+    """The process of a next life runs, and its constructor is next.  Its worker sets `actor`.
+
+    Of a first life, `Spawned` says so: its constructor comes from the client.
+    """
+
+    actor: str = ""
+
+
 @sent("worker > master")
 class Spawned(ControlMessage, frozen=True):
     location: Location

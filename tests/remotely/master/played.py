@@ -276,6 +276,9 @@ def play_event(cluster: Cluster, event: str, a: int, b: int) -> None:
             cluster.spawns(at_most=1)
         case "fail" if cluster.to_spawn:
             cluster.fails()
+        case "begin":  # the constructor of a next life
+            for name in cluster.core.workers:
+                cluster.says(name, control.Begun(actor=actor))
         case "die":
             cluster.kills(actor)
         case "wait":
@@ -344,8 +347,8 @@ EVENTS = [
     *["spawn"] * 4,
     *["join", "die", "hello", "tick"] * 3,
     *[
-        "fail",
-        "fail",
+        *["fail"] * 2,
+        "begin",
         "forget",
         "lose",
         "cut off",
@@ -371,7 +374,9 @@ def check(cluster: Cluster) -> None:
     records, sessions = list(table.records.items()), list(state.sessions)
     assert held_by(table.by_owner) == by((r.request.owner, a) for a, r in records)
     assert held_by(table.by_worker) == by((r.worker, a) for a, r in records)
-    assert held_by(table.starting) == by((r.worker, a) for a, r in records if not r.location)
+    assert held_by(table.starting) == by(
+        (r.worker, a) for a, r in records if not r.location and not r.has_begun
+    )
     assert held_by(table.by_lender) == by((r.lender, a) for a, r in records if r.lender)
     assert held_by(table.spare_of) == by(
         (r.request.owner, a) for a, r in records if r.request.is_spare

@@ -418,6 +418,17 @@ def test_a_next_life_that_cannot_be_started_is_given_up_in_the_end(detached: Clu
     detached.has("client", "b", name="a", named=True)
 
 
+def test_the_constructor_of_a_next_life_has_no_time_limit(detached: Cluster) -> None:
+    detached.to_spawn.clear()
+    detached.says("worker", control.Begun(actor="a"))
+    detached.advance(10 * STUCK_S)
+    assert detached.to_spawn == []
+    assert workers_in_status(detached)[0].sick == ""
+    died = control.Obituary(actor="a", life=1, exit=1, stderr="it raised")
+    detached.says("worker", control.Died(obituary=died))  # not the machine's fault
+    detached.has("client", "b", name="a", named=True)
+
+
 def test_an_actor_that_is_closed_between_two_tries_has_ended(detached: Cluster) -> None:
     detached.fails("a")
     detached.says("client", control.End(actor="a", grace_s=0))

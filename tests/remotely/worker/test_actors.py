@@ -209,7 +209,7 @@ def test_a_process_with_variables_of_its_own_may_have_ended_by_them_unless_it_sa
     assert child.is_unstarted
 
 
-@pytest.mark.parametrize("end", ["closed", "killed", "started", "refused"])
+@pytest.mark.parametrize("end", ["closed", "killed", "started", "begun", "refused"])
 def test_a_machine_is_not_to_blame_for_an_actor_that_was_ended_or_had_started(
     played: Played, end: str
 ) -> None:
@@ -222,5 +222,8 @@ def test_a_machine_is_not_to_blame_for_an_actor_that_was_ended_or_had_started(
             child.kill()
         case "started":  # its worker has not read that yet
             played.ends["a"].send(control.encode(control.Bound(tcp="")))
+        case "begun":  # its constructor, in a next life
+            played.says("a", control.Begun())
+            assert played.sent_of(control.Begun) == [control.Begun(actor="a")]
     played.actors.spawn_failed(child.request, "it ended", is_refused=end == "refused")
     assert not obituary_of(played).unstarted
