@@ -57,6 +57,9 @@ def needs_of(asked: Resources) -> tuple[tuple[str, int], ...]:
     return tuple((name, amount) for name, amount in needs if amount)
 
 
+Rank = tuple[float, float, str]  # the last is the worker
+
+
 @dataclass
 class Capacity:
     """The total and the free resources of one worker."""
@@ -74,12 +77,11 @@ class Capacity:
         free = {"cpus": 0, "memory": 0, **dict(needs_of(total))}
         return cls(total, python, free, set(range(int(total.gpus))))
 
-    @property
-    def ranks(self) -> tuple[tuple[float, float], tuple[float, float]]:
+    def ranks(self, name: str) -> tuple[Rank, Rank]:
         """Return its ranks for actors that hold CPUs, and for those that hold none; the lowest is
         chosen."""
-        free = -self.free["cpus"]
-        return (free, self.actors), (self.actors / max(0.001, self.total.cpus), free)
+        free, actors = -self.free["cpus"], self.actors
+        return (free, actors, name), (actors / (self.total.cpus or 0.001), free, name)
 
     def as_resources(self) -> Resources:
         free = self.free.copy()
@@ -194,7 +196,7 @@ class _Sizes:
 
 
 # A bucket: its workers by rank, for actors that hold CPUs, and for those that hold none.
-_Bucket = tuple[list[tuple[tuple[float, float], str]], list[tuple[tuple[float, float], str]]]
+_Bucket = tuple[list[Rank], list[Rank]]
 
 
 class Ledger:
@@ -206,6 +208,8 @@ class Ledger:
         self._workers: dict[str, Capacity] = {}
         # By Python, number of entirely free GPUs, and the most that is free of one in use.
         self._buckets: dict[tuple[str, int, int], _Bucket] = {}
+        # The second list of each is kept once an actor has asked for no CPUs: few clusters need it.
+        self._ranks_actors = False
         # By resource, the free amounts of the same workers, sorted.
         self._amounts: dict[str, list[int]] = defaultdict(list)
         self._sizes: dict[str, _Sizes] = {}  # by Python
@@ -293,7 +297,7 @@ class Ledger:
         if not self._buckets:  # all workers are away
             return Resources()
         return Resources(
-            max(-by_cpus[0][0][0] for by_cpus, _ in self._buckets.values()) / 1000,
+            max(-by_cpus[0][0] for by_cpus, _ in self._buckets.values()) / 1000,
             self._most("gpus") / 1000 if asked.gpus else 0,
             self._most("memory") if asked.memory else 0,
             tuple((name, self._most(name) / 1000) for name, _ in asked.others),
@@ -378,30 +382,38 @@ class Ledger:
     def _choose(self, asked: Resources, python: str) -> str | None:
         milli_cpus, milli_gpus = in_thousandths(asked.cpus), in_thousandths(asked.gpus)
         needs, rule = needs_of(asked), 0 if milli_cpus else 1
-        best: tuple[tuple[float, float], str] | None = None
+        if rule and not self._ranks_actors:
+            self._rank_actors()
+        best: Rank | None = None
         for (bucket_python, whole, share), bucket in self._buckets.items():
             if bucket_python != python:
                 continue
             if milli_gpus and not enough_gpus(milli_gpus, whole, share):
                 continue
             for entry in bucket[rule]:
-                is_short = milli_cpus and -entry[0][0] < milli_cpus
+                is_short = milli_cpus and -entry[0] < milli_cpus
                 if is_short or (best is not None and best < entry):
                     break
-                if self._workers[entry[1]].has(needs):
+                if self._workers[entry[2]].has(needs):
                     best = entry
                     break
-        return best and best[1]
+        return best and best[2]
+
+    def _rank_actors(self) -> None:
+        """Sort the workers of each bucket by their actors too, from now on."""
+        self._ranks_actors = True
+        for by_cpus, by_actors in self._buckets.values():
+            by_actors += sorted(self._workers[name].ranks(name)[1] for _, _, name in by_cpus)
 
     def _best(self, asked: Resources, python: str, among: Collection[str]) -> str | None:
         """Choose by the same rule from these workers."""
         rule = 0 if asked.cpus else 1
         fitting = [
-            (self._workers[name].ranks[rule], name)
+            self._workers[name].ranks(name)[rule]
             for name in self._candidates(python, among)
             if self.has_room(name, asked, python)
         ]
-        return min(fitting)[1] if fitting else None
+        return min(fitting)[2] if fitting else None
 
     def _candidates(self, python: str, among: Collection[str] | None) -> Iterable[str]:
         names = self._workers if among is None else among
@@ -509,9 +521,10 @@ class Ledger:
         place = worker.python, len(worker.gpu_ids), worker.share
         if (bucket := self._buckets.get(place)) is None:
             bucket = self._buckets[place] = ([], [])
-        (by_cpus, by_actors), (rank, other) = bucket, worker.ranks
-        insort(by_cpus, (rank, name))
-        insort(by_actors, (other, name))
+        (by_cpus, by_actors), (rank, other) = bucket, worker.ranks(name)
+        insort(by_cpus, rank)
+        if self._ranks_actors:
+            insort(by_actors, other)
         if not has_amounts:
             return
         for of, amount in worker.amounts():
@@ -522,9 +535,10 @@ class Ledger:
         if name in self._closed:
             return
         place = worker.python, len(worker.gpu_ids), worker.share
-        (by_cpus, by_actors), (rank, other) = self._buckets[place], worker.ranks
-        del by_cpus[bisect_left(by_cpus, (rank, name))]
-        del by_actors[bisect_left(by_actors, (other, name))]
+        (by_cpus, by_actors), (rank, other) = self._buckets[place], worker.ranks(name)
+        del by_cpus[bisect_left(by_cpus, rank)]
+        if self._ranks_actors:
+            del by_actors[bisect_left(by_actors, other)]
         if not by_cpus:
             del self._buckets[place]
         if not has_amounts:
