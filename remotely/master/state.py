@@ -201,8 +201,9 @@ class ActorTable:
     def is_starting(self, actor: str, worker: str) -> bool:
         """Return whether an actor is placed on this worker, which may fail to start its process."""
         record = self.records.get(actor)
-        is_here = record is not None and record.worker == worker
-        return is_here and record.location is None and not record.has_begun
+        if record is None or record.worker != worker:
+            return False
+        return record.location is None and not record.has_begun
 
     def free_name(self, request: control.Request) -> None:
         """Free a name, if this actor holds it."""
