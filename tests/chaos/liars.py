@@ -115,7 +115,7 @@ class Truth:
 
     def __init__(self, ground: Ground, draw: random.Random) -> None:
         engine: Any = connection.current()
-        status: control.Status = engine.status()
+        status: control.Status = engine.carrier.status()
         self.draw = draw
         self.actors = [a for worker in status.workers for a in worker.actors]
         self.sessions = [client.session for client in status.clients]
