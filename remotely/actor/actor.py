@@ -57,7 +57,7 @@ from remotely.transport.fence import Fence
 from remotely.transport.keys import KeyPair, MemberKey, fresh_pair
 from remotely.transport.line import OnMessage
 from remotely.transport.loop import Loop
-from remotely.values import references
+from remotely.values import payload
 
 if TYPE_CHECKING:  # slow to import, and only an actor that makes calls needs it
     from remotely.calling.engine import CallEngine
@@ -263,7 +263,7 @@ class Actor:
         self._tell = line.send
         delegation = Delegation(line.send)
         store = MachineStore(lambda: line.send(control.Meet()))
-        references.fetch_parcel = store.fetch_argument
+        payload.fetch_parcel = store.fetch_argument
         request = birth.request
         payloads = Payloads(request.name, store)
         preparation = Preparation(

@@ -7,13 +7,12 @@ The life of a result:
 
     1  offered    it is laid out in the arena of this actor and lent to the store, whose mapping
                   of the memory outlives this actor
-    2  kept       this actor keeps it too, for a caller that cannot reach the store or finds that
-                  it has ended, and asks this actor for the value itself
-    3  forgotten  its caller has fetched or released it, so the store has returned the loan
-                  (`_sweep`)
+    2  kept       it is on a shelf here too (values/shelf.py), for a caller that cannot reach the
+                  store or finds that it has ended, and asks this actor for the value itself
+    3  dropped    its caller has fetched or released it, so the store has returned the loan
+                  (`_sweep`); or its caller, which holds it, has ended
 
-If a caller leaves a result for a while, the actor checks whether the caller still exists, and
-withdraws the result if not.
+If a caller leaves a result for a while, the actor checks whether the caller still exists.
 """
 
 import contextlib
@@ -39,10 +38,11 @@ from remotely.transport.connection_pool import ConnectionPool
 from remotely.transport.line import Line
 from remotely.transport.listening import nearest
 from remotely.values import arena, borrowing, payload
-from remotely.values.arena import Arena, ArenaAddress, Loan, StoredValue
+from remotely.values.arena import Arena, ArenaAddress, Lendable, Loan
 from remotely.values.codec import Encoded
 from remotely.values.in_transit import InTransit
 from remotely.values.payload import OpenedProcess, Parcel, Unpacked
+from remotely.values.shelf import Shelf
 
 T = TypeVar("T")
 
@@ -81,18 +81,30 @@ class _Connection:
 
 
 @dataclass(slots=True, eq=False)
-class _Kept:
-    """A result that the caller at `route` has not fetched yet; `needs` is kept alive with it."""
+class _Result:
+    """A result that has been lent to the store; `needs` is kept alive with it."""
 
     parcel: Parcel
-    memory: Arena
-    placed: StoredValue
+    placed: Lendable
     loan: Loan
-    reader: OpenedProcess  # the store
-    route: bytes
+    store: OpenedProcess
     needs: Sequence[InTransit]
     since: float
     check_at: float
+
+    @property
+    def memory(self) -> memoryview:
+        return self.placed.memory
+
+    def release(self) -> None:
+        self.placed.release()
+
+    def is_returned(self) -> bool:
+        """Tell whether the store has returned the loan.
+
+        A store that has ended has not: callers ask this actor then.
+        """
+        return not self.placed.is_lent(self.loan) and self.store.alive()
 
 
 class MachineStore:
@@ -105,7 +117,7 @@ class MachineStore:
         self._asking = threading.Lock()
         self._connections: ConnectionPool[None, _Connection] = ConnectionPool(self._connect)
         self._peer: OpenedProcess | None = None  # the store
-        self._kept: dict[bytes, _Kept] = {}
+        self._results: Shelf[_Result] = Shelf()  # each held by the route of its caller
         self._none_until = 0.0
 
     def introduced(self, end: OwnedFd | None) -> None:
@@ -168,19 +180,18 @@ class MachineStore:
         if (placed := memory.reserve(made.nbytes)) is None:  # 1
             return None
         try:
-            payload.lay_out(encoded, memory.memory_of(placed))
-            reader = self._reader(connection)
-            if (loan := memory.lend(placed, reader, private=False)) is None:
-                memory.release(placed)
+            payload.lay_out(encoded, placed.memory)
+            store = self._reader(connection)
+            if (loan := placed.lend(store, private=False)) is None:
+                placed.release()
                 return None
             connection.ask(control.Offer(value=made.value, loan=_write(loan)))
         except BaseException:  # the store may read the offer yet: it, or its end, ends the loan
-            memory.release(placed)
+            placed.release()
             raise
         now = time.monotonic()
-        self._kept[made.value] = _Kept(  # 2
-            made, memory, placed, loan, reader, route, encoded.travelling, now, now + UNFETCHED_S
-        )
+        result = _Result(made, placed, loan, store, encoded.travelling, now, now + UNFETCHED_S)
+        self._results.add(made.value, result, route)  # 2
         return made
 
     def whole(self, name: bytes, is_last: bool) -> Unpacked | None:
@@ -188,44 +199,41 @@ class MachineStore:
 
         `is_last`: no one else needs it, so withdraw it and free its memory after the reply.
         """
-        if (kept := self._kept.get(name)) is None:
-            return None
-        if not is_last or self._kept.pop(name, None) is None:
-            return kept.parcel.cut(kept.memory.memory_of(kept.placed))
-        self._withdraw(name)
-        (memory,) = kept.memory.pin(kept.placed)  # freed when the reply has been sent
-        return kept.parcel.cut(memory)
+        with self._results.using(name) as value:
+            if value is None:
+                return None
+            result = value.room
+            memory = borrowing.borrow_own(result.placed)
+            if memory is None:
+                memory = memoryview(bytes(result.memory))
+        if is_last:
+            self._drop(name)
+        return result.parcel.cut(memory)
 
     def waiting(self, now: float) -> list[bytes]:
         """Return the routes of callers that have not fetched a result for a while."""
         self._sweep()
-        due = [kept for kept in list(self._kept.values()) if kept.check_at < now]
-        for kept in due:
-            kept.check_at = now + (now - kept.since)
-        return list({kept.route for kept in due})
+        due = [value for value in self._results.all() if value.room.check_at < now]
+        for value in due:
+            value.room.check_at = now + (now - value.room.since)
+        routes = {route for value in due for route in value.holders}
+        return [route for route in routes if isinstance(route, bytes)]
 
     def withdraw(self, route: bytes) -> None:
-        """Withdraw the results of a caller that is gone."""
-        for name, kept in list(self._kept.items()):
-            if kept.route != route:
-                continue
-            self._withdraw(name)
-            if not kept.reader.alive() and self._kept.pop(name, None) is not None:
-                kept.memory.release(kept.placed)
+        """Drop the results of a caller that is gone, here and in the store."""
+        for value in self._results.held_by(route):
+            self._drop(value.name)
 
-    def _withdraw(self, name: bytes) -> None:
+    def _drop(self, name: bytes) -> None:
+        self._results.drop(name)
         with contextlib.suppress(NoStore):
             self._use(lambda its: its.tell(control.Withdraw(value=name)))
 
     def _sweep(self) -> None:
-        """Forget the results that callers have fetched or released.
-
-        The results in a store that has ended are kept, because callers ask this actor for them.
-        """
-        for name, kept in list(self._kept.items()):
-            is_over = not kept.memory.is_lent(kept.placed, kept.loan) and kept.reader.alive()
-            if is_over and self._kept.pop(name, None) is not None:  # 3
-                kept.memory.release(kept.placed)
+        """Drop the results that callers have fetched or released."""
+        for value in self._results.all():
+            if value.room.is_returned():
+                self._results.drop(value.name)  # 3
 
     def _reader(self, connection: _Connection) -> OpenedProcess:
         """Return the store as a reader of this actor's arena.  Raises NoStore."""

@@ -97,6 +97,21 @@ class Trouble(NamedTuple):
 _NONE = Trouble()
 
 
+class RemoteValue:
+    """A result that this client has claimed: its store keeps it until this object is deleted.
+
+    store   None for one that is in no store that this client knows
+    """
+
+    def __init__(self, stores: "Stores", parcel: Parcel, store: StoreAddress | None) -> None:
+        self._stores = stores
+        self.parcel = parcel
+        self.store = store
+
+    def __del__(self) -> None:
+        self._stores.release(self.parcel, self.store)
+
+
 class Stores:
     """A client's values in the stores of other machines.  Thread-safe.
 
@@ -118,7 +133,7 @@ class Stores:
         self._is_closed = False
         self._pool: Pool = ConnectionPool(bulk.connect, CONNECTION_IDLE_S)
         self._logged: set[tuple[StoreAddress, Path]] = set()
-        self._claimed: dict[bytes, StoreAddress] = {}  # results, by name, until they are released
+        self._claimed: dict[bytes, StoreAddress] = {}  # results, by name: each new link claims them
         self._unreleased: dict[bytes, StoreAddress] = {}  # to release once the store is reachable
         loop.every(REACH_AGAIN_S, self._pool.tidy)
         loop.every(REACH_AGAIN_S, self._reach_again)
@@ -148,50 +163,50 @@ class Stores:
             ref.transfers.append(transfer)
             self.run(transfer)
 
-    def claim(self, result: Parcel, store: StoreAddress) -> None:
-        """Have a store keep a result until it is released, even if its actor ends."""
-        self._claimed[result.value] = store
-        if self.is_usable(store):
-            self._link(store).send(control.Claim(value=result.value))
+    def claim(self, result: Parcel, store: StoreAddress | None) -> RemoteValue:
+        """Have a store keep a result as long as what this returns, even if its actor ends."""
+        if store is not None:
+            self._claimed[result.value] = store
+            link = self._links.get(store)
+            if link is not None and not link.is_broken:
+                link.send(control.Claim(value=result.value))
+            elif self.is_usable(store):
+                self._link(store)  # which claims it
+        return RemoteValue(self, result, store)
 
     def fetch_in_background(
-        self, wanted: Parcel, fetch: Callable[[], object], instead: Callable[[], object]
+        self, wanted: RemoteValue, fetch: Callable[[], object], instead: Callable[[], object]
     ) -> None:
-        """Run a function that fetches a claimed result; `instead`, if this client has left."""
-        store = self._claimed.get(wanted.value)
-        self._lane("from", frozenset((store,) if store else ())).run(fetch, instead)
+        """Run a function that fetches a result; `instead`, if this client has left."""
+        stores = frozenset((wanted.store,) if wanted.store else ())
+        self._lane("from", stores).run(fetch, instead)
 
-    def fetch(self, wanted: Parcel) -> Unpacked:
-        """Fetch a result that was claimed.  Raises OSError or ValueGone."""
-        store = self._claimed.get(wanted.value)
-        link = None if store is None else self._links.get(store)
+    def fetch(self, wanted: RemoteValue) -> Unpacked:
+        """Fetch a result.  Raises OSError or ValueGone."""
+        link = None if wanted.store is None else self._links.get(wanted.store)
         if link is None or link.path is Path.SOCKETS:
             raise ConnectionRefusedError("its store is unreachable")
-        assert wanted.store is not None
-        address, value = wanted.store, wanted.value
-        memory = borrowing.new_memory(wanted.nbytes)
+        parcel = wanted.parcel
+        assert parcel.store is not None
+        address, name = parcel.store, parcel.value
+        memory = borrowing.new_memory(parcel.nbytes)
 
         def pull(start: int, nbytes: int) -> None:
             stripe = memory[start : start + nbytes]
-            self._pool.use(address, lambda connection: connection.pull(value, start, stripe))
+            self._pool.use(address, lambda connection: connection.pull(name, start, stripe))
 
         try:
-            bulk.in_stripes(wanted.nbytes, pull)
+            bulk.in_stripes(parcel.nbytes, pull)
         except OSError as error:
             if link.bulk == address:  # else the address is that of a store that has ended
                 link.choose(Path.SOCKETS, error)
             raise
-        return wanted.cut(memory)
+        return parcel.cut(memory)
 
-    def release(self, unwanted: Parcel, store: StoreAddress | None = None) -> None:
-        """Release a result that is not needed; `store` has it, if it was not claimed.
-
-        Never blocks, and takes no lock.
-        """
-        claimed = self._claimed.pop(unwanted.value, None)
-        if claimed and (link := self._links.get(claimed)) and link.is_broken:
-            return  # the store has dropped what was claimed over that link
-        if store := claimed or store:
+    def release(self, unwanted: Parcel, store: StoreAddress | None) -> None:
+        """Release a result in a store.  Never blocks, and takes no lock."""
+        self._claimed.pop(unwanted.value, None)
+        if store is not None:
             self._unreleased[unwanted.value] = store
             self._loop.call(self._release)
 
@@ -217,7 +232,10 @@ class Stores:
             return threads
 
     def _link(self, address: StoreAddress) -> "StoreLink":
-        """Return the link to a store.  A new link claims the results that this client has there."""
+        """Return the link to a store.
+
+        A new link claims the results that this client has there, and releases others.
+        """
         with self._lock:
             if self._is_closed:
                 raise NotConnected(SHUT_DOWN)
@@ -230,6 +248,8 @@ class Stores:
                 for value, store in self._claimed.copy().items():
                     if store == address:
                         link.send(control.Claim(value=value))
+                if self._unreleased:
+                    self._loop.call(self._release)
             return link
 
     def _reach_again(self) -> None:
@@ -240,11 +260,14 @@ class Stores:
         self._release()
 
     def _release(self) -> None:
-        """On the loop's thread: release unneeded results in the stores that are reachable."""
+        """On the loop's thread: release unneeded results, unless the link to their store broke.
+
+        Then the next one does it.  Meanwhile their actors keep them.
+        """
         for value, store in self._unreleased.copy().items():
-            if self.is_usable(store):
-                self._link(store).send(control.Release(values=[value]))
-                del self._unreleased[value]
+            link = self._links.get(store) or self._link(store)
+            if not link.is_broken and self._unreleased.pop(value, None):
+                link.send(control.Release(values=[value]))
 
     def _chosen(self, link: "StoreLink", trouble: Trouble) -> None:
         """On the loop's thread: handle a new path to a machine."""

@@ -16,8 +16,8 @@ from remotely.values import codec, references
 from remotely.values.arena import SHARE_FROM_BYTES
 from remotely.values.codec import NamedReference
 from remotely.values.owned import Owned, own
-from remotely.values.payload import Completion, OutgoingValue, Transfer
-from remotely.values.references import InStore, Referring
+from remotely.values.payload import Completion, OutgoingValue, Parcel, Transfer
+from remotely.values.references import Referring
 
 
 class DelayedCall:
@@ -98,7 +98,7 @@ class DelayedCall:
                 self._entry(i, thing, name, store, is_apart)
                 for i, (thing, name) in enumerate(self._named)
             ]
-            kind = tuple(entry.name if isinstance(entry, InStore) else b"" for entry in entries)
+            kind = tuple(entry.value if isinstance(entry, Parcel) else b"" for entry in entries)
             if (outgoing := self._outgoing.get(kind)) is None:
                 value = self.value
                 if entries:

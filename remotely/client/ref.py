@@ -7,8 +7,7 @@ from remotely.protocol.control import StoreAddress
 from remotely.values import codec, in_transit, references
 from remotely.values.borrowing import new_memory
 from remotely.values.owned import Owned
-from remotely.values.payload import SEND_FROM_BYTES, Transfer
-from remotely.values.references import InStore
+from remotely.values.payload import SEND_FROM_BYTES, Parcel, Transfer
 
 
 class Ref(Put):
@@ -33,11 +32,11 @@ class Ref(Put):
             memory[:] = buffer
         return codec.decode(self.value.payload, copies)
 
-    def entry_at(self, store: StoreAddress | None) -> "Ref | InStore":
+    def entry_at(self, store: StoreAddress | None) -> "Ref | Parcel":
         """Return what stands for the value in a message to an actor on the store's machine."""
         for transfer in self.transfers:
             if (parcel := transfer.parcel_at(store)) is not None:
-                return InStore(parcel)
+                return parcel
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:

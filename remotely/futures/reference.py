@@ -6,24 +6,39 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from remotely.values import references
 from remotely.values.codec import Encoded
+from remotely.values.payload import Parcel
 
 R = TypeVar("R")
 
 
 class StoredResult:
-    """A result in the store of its actor's machine."""
+    """A result in the store of its actor's machine, which stays there until this is deleted.
 
-    def fetch(self) -> Any:
-        """Return the value.  Raises ActorDied or WorkerLost if it is lost."""
-        raise NotImplementedError
+    `fetch` returns the value, or raises ActorDied or WorkerLost if it is lost; what it refers to
+    keeps the result in its store.  `run(task, instead)` runs a task on a thread that may wait for
+    the value, or `instead`.
+    """
+
+    def __init__(
+        self,
+        parcel: Parcel,
+        fetch: Callable[[], Any],
+        run: Callable[[Callable[[], object], Callable[[], object]], object],
+    ) -> None:
+        self._parcel = parcel
+        self.fetch = fetch
+        self._run = run
+        self._is_coming = False
 
     def bring(self, future: Any) -> None:
         """Have `future.bring` called on a thread that may wait for the value, once."""
-        raise NotImplementedError
+        if not self._is_coming:
+            self._is_coming = True
+            self._run(future.bring, future.bring)
 
-    def entry(self) -> Any:
+    def entry(self) -> Parcel:
         """Return what stands for the value in a message."""
-        raise NotImplementedError
+        return self._parcel
 
 
 class Reference(Generic[R]):

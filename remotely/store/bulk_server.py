@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import Protocol
 
 import msgspec
 
@@ -22,8 +23,6 @@ from remotely.protocol import control
 from remotely.protocol.address import describe
 from remotely.protocol.control import BulkAddress, Gone
 from remotely.protocol.lease import ACCEPT_AGAIN_S, STALL_S
-from remotely.store import shelf as shelves
-from remotely.store.shelf import FETCHED, Shelf, Value
 from remotely.testing import faults
 from remotely.transport import bulk
 from remotely.transport.bulk import (
@@ -35,15 +34,26 @@ from remotely.transport.bulk import (
 )
 from remotely.transport.certificate import Certificate
 from remotely.transport.listening import nearest
+from remotely.values import arena
+from remotely.values.arena import Borrower, Loan
+from remotely.values.shelf import Room, Shelf, Value
 
 log = logging.getLogger("remotely.store")
 
+KEPT_S = 5.0  # how long a fetched value is kept for later requests of the same group
 MOST_STRANGERS = 256  # connections that have not named a value yet; beyond, the oldest is cut
 TRANSIENT = (errno.ECONNABORTED, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 GONE = "it was released, or its store has ended since"
 
 _read_onward = msgspec.msgpack.Decoder(list[BulkAddress]).decode
 _write_onward = msgspec.msgpack.Encoder().encode
+
+
+class LentRoom(Room, Protocol):
+    """Memory of a store, which it lends to actors."""
+
+    def lend(self, borrower: Borrower) -> Loan | None:
+        """Lend it to an actor; return None if there is no room for that."""
 
 
 class BulkServer:
@@ -57,8 +67,8 @@ class BulkServer:
         self,
         listener: socket.socket,
         certificate: Certificate,
-        shelf: Shelf,
-        tell_owner: Callable[[Value, msgspec.Struct], None],
+        shelf: Shelf[LentRoom],
+        tell_owner: Callable[[Value[LentRoom], msgspec.Struct], None],
     ) -> None:
         self._listener = listener
         self._certificate = certificate
@@ -230,7 +240,7 @@ class Fetching:
     Any thread may use it.  `own` is the address of this store.
     """
 
-    def __init__(self, shelf: Shelf, own: BulkAddress) -> None:
+    def __init__(self, shelf: Shelf[LentRoom], own: BulkAddress) -> None:
         self._shelf = shelf
         self.own = own
         self._lock = threading.Lock()
@@ -259,7 +269,7 @@ class Fetching:
     def _fetch(self, name: bytes, nbytes: int, address: BulkAddress) -> Gone | None:
         if address == self.own:
             return Gone(why=GONE)
-        if (room := shelves.reserve(nbytes)) is None:
+        if (room := reserve(nbytes)) is None:
             return Gone(why="this machine has no memory left for large values")
         try:
             bulk.fetch(address, name, room.memory)
@@ -270,11 +280,17 @@ class Fetching:
             room.release()
             why = f"{describe(nearest(address.tcp))} cannot be reached from here: {error}"
             return Gone(why=why)
-        self._shelf.add(name, room, FETCHED, is_here=True, now=time.monotonic())
+        self._shelf.add(name, room, None, grace_s=KEPT_S, now=time.monotonic())
         return None
 
 
-def _stripe(value: Value, request: BulkRequest) -> memoryview:
+def reserve(nbytes: int) -> LentRoom | None:
+    """Return room in the arena of this process; None if there is none."""
+    ours = arena.ours()
+    return ours.reserve(nbytes) if ours else None
+
+
+def _stripe(value: Value[LentRoom], request: BulkRequest) -> memoryview:
     memory = value.room.memory
     if request.start + request.nbytes > memory.nbytes:
         raise ConnectionAbortedError("a stripe beyond the end of its value")

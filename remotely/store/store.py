@@ -12,8 +12,9 @@ memory with a name.
     actors    over a socket that the worker passes to both: borrow values, and offer results
     worker    starts this process at the first connection; it ends with the worker
 
-A client owns what it announces for as long as it is connected.  An actor owns what it offers for as
-long as it lives; then the client that has claimed it owns it.
+A client holds what it announces for as long as it is connected, and an actor what it offers for as
+long as it lives (values/shelf.py).  A client that knows a result from a reply claims it: it holds
+the result too, which so outlives its actor.
 """
 
 import logging
@@ -22,6 +23,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Hashable
 from functools import partial
 
 import msgspec
@@ -33,9 +35,7 @@ from remotely.protocol import control
 from remotely.protocol.control import BulkAddress
 from remotely.protocol.lease import STALL_S
 from remotely.reporting.throttled_log import ThrottledLog
-from remotely.store import shelf
-from remotely.store.bulk_server import BulkServer, Fetching
-from remotely.store.shelf import OfferedRoom, Shelf, Value
+from remotely.store.bulk_server import BulkServer, Fetching, LentRoom, reserve
 from remotely.transport import certificate, sockets
 from remotely.transport.access_list import AccessList
 from remotely.transport.keys import KeyPair
@@ -43,12 +43,15 @@ from remotely.transport.line import Line
 from remotely.transport.listening import listen_for_bytes
 from remotely.transport.loop import Loop
 from remotely.values import arena
-from remotely.values.arena import ArenaAddress, Loan
+from remotely.values.arena import ArenaAddress, Borrower, Loan
+from remotely.values.borrowing import Lender
 from remotely.values.payload import OpenedProcess
+from remotely.values.shelf import Shelf, Value
 
 log = logging.getLogger("remotely.store")
 
-ASK_EVERY_S = 2.0  # interval of the check that the owners of values are still connected
+ASK_EVERY_S = 2.0  # interval of the check that the clients that hold values are still connected
+CLAIM_S = 60.0  # how long a result waits for a client that is suspended or disconnected
 NOT_HERE = "it is not on this machine any more: its sender has ended, or the connection to it broke"
 _decode_arena = msgspec.msgpack.Decoder(ArenaAddress).decode
 _decode_loan = msgspec.msgpack.Decoder(Loan).decode
@@ -62,7 +65,7 @@ class Store:
     def __init__(self, line: Line, control_fd: int, birth: control.StoreBirth) -> None:
         self._line = line
         self._loop = Loop()
-        self._shelf = Shelf()
+        self._shelf: Shelf[LentRoom] = Shelf()
         self._context = sockets.new_context()
         self._throttled = ThrottledLog(log.warning)
         self._access = AccessList(birth.client_keys, self._ask_about)
@@ -94,11 +97,11 @@ class Store:
         match message:
             case control.Admit(client_keys=client_keys):
                 self._access.set_keys(client_keys)
-                self._check_owners()
+                self._check_keys()
             case control.Caller(key=key, admitted=admitted) as caller:
                 self._access.update(caller)
                 self._zap.decide(key, "client" if admitted else None)
-                self._check_owners()
+                self._check_keys()
             case control.Meet():
                 for fd in fds:
                     end = socket.socket(fileno=fd.take())
@@ -113,19 +116,19 @@ class Store:
         route = frames[0].bytes
         _, key = sockets.sender_of(frames[0])
         if len(frames) != 2 or not self._access.may_call(key):
-            self._shelf.drop_of((route, key), time.monotonic())
+            self._shelf.lost((route, key), time.monotonic())
             return
-        owner = route, key
+        client = route, key
         match self._decode_client(frames[1].buffer):
             case control.Reach():
                 self._tell(route, control.Reached(bulk=self._bulk))
             case control.Claim(value=name):
-                self._shelf.claim(name, owner)
+                self._shelf.hold(name, client)
             case control.Expect(value=name, nbytes=nbytes):
-                room = shelf.reserve(nbytes)
+                room = reserve(nbytes)
                 if room is None:
                     self._tell(route, control.Full(value=name))
-                elif self._shelf.add(name, room, owner, False, time.monotonic()):
+                elif self._shelf.add(name, room, client, is_here=False, now=time.monotonic()):
                     self._tell(route, control.Ready(value=name))
             case control.Release(values=names):
                 for name in names:
@@ -139,27 +142,26 @@ class Store:
         except zmq.ZMQError:
             return False
 
-    def _tell_owner(self, value: Value, message: msgspec.Struct) -> None:
-        """Send a message to the client that owns a value.  Any thread may call this."""
-        if isinstance(value.owner, tuple):
-            route, _ = value.owner
-            self._loop.call(lambda: self._tell(route, message) and None)
+    def _tell_owner(self, value: Value[LentRoom], message: msgspec.Struct) -> None:
+        """Send a message to the client that announced a value.  Any thread may call this."""
+        for route, _ in _clients_among(value.holders.copy()):
+            self._loop.call(partial(self._tell, route, message))
 
     def _ask_after_clients(self) -> None:
         now = time.monotonic()
-        for owner in self._clients():
-            if not self._tell(owner[0], control.AreYouThere()):
-                self._shelf.drop_of(owner, now)
+        for client in self._clients():
+            if not self._tell(client[0], control.AreYouThere()):
+                self._shelf.lost(client, now)
         self._shelf.tidy(now)
 
-    def _check_owners(self) -> None:
-        """The keys have changed: drop the values of clients that may not call any more."""
-        for owner in self._clients():
-            if not self._access.may_call(owner[1]):
-                self._shelf.drop_of(owner, time.monotonic())
+    def _check_keys(self) -> None:
+        """The keys have changed: clients that may not call any more hold nothing."""
+        for client in self._clients():
+            if not self._access.may_call(client[1]):
+                self._shelf.lost(client, time.monotonic())
 
     def _clients(self) -> list[tuple[bytes, bytes]]:
-        return [client for client in self._shelf.clients() if isinstance(client, tuple)]
+        return _clients_among(self._shelf.holders())
 
     def _report_stalled(self) -> None:
         """Tell clients about stalled values, which they may have to bring themselves."""
@@ -176,7 +178,9 @@ class ActorLine:
     ask.  Fetching from another machine, which takes long, runs on a thread of its own.
     """
 
-    def __init__(self, end: socket.socket, loop: Loop, shelf: Shelf, fetching: Fetching) -> None:
+    def __init__(
+        self, end: socket.socket, loop: Loop, shelf: Shelf[LentRoom], fetching: Fetching
+    ) -> None:
         self._line = Line(end, _FROM_ACTOR)
         self._loop = loop
         self._shelf = shelf
@@ -185,7 +189,7 @@ class ActorLine:
         self._line.watch(loop, self._hear, self._lost)
 
     def _lost(self) -> None:
-        self._shelf.leave(self, time.monotonic())
+        self._shelf.lost(self, time.monotonic())
 
     def _hear(self, message: object, _: object) -> None:
         match message:
@@ -193,7 +197,7 @@ class ActorLine:
                 self._share(address)
             case control.Offer() as offer if self._peer is not None:
                 room = OfferedRoom(self._peer.lender, _decode_loan(offer.loan))
-                self._shelf.add(offer.value, room, self, is_here=True)
+                self._shelf.add(offer.value, room, self, grace_s=CLAIM_S)
                 self._line.send(control.Offered())
             case control.Withdraw(value=name):
                 self._shelf.drop(name)
@@ -233,6 +237,30 @@ class ActorLine:
             self._loop.call(partial(self._line.send, gone))
         else:
             self._loop.call(partial(self._lend, name))
+
+
+class OfferedRoom:
+    """Memory that an actor has lent to this process; it outlives the actor."""
+
+    def __init__(self, lender: Lender, loan: Loan) -> None:
+        _, (self.memory,) = lender.open(loan)
+
+    def lend(self, borrower: Borrower) -> Loan | None:
+        """Lend a copy: only the actor itself could lend the original again."""
+        if (room := reserve(self.memory.nbytes)) is None:
+            return None
+        room.memory[:] = self.memory
+        loan = room.lend(borrower)
+        room.release()
+        return loan
+
+    def release(self) -> None:
+        self.memory = memoryview(b"")  # the loan ends with the last view
+
+
+def _clients_among(holders: set[Hashable]) -> list[tuple[bytes, bytes]]:
+    """Return the clients, by route and key; other holders are actors."""
+    return [holder for holder in holders if isinstance(holder, tuple)]
 
 
 def main() -> None:

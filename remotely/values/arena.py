@@ -33,7 +33,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from functools import cache, partial
-from typing import Any, NamedTuple, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -99,18 +99,6 @@ class Block:
         self.holders = 1
 
 
-class StoredValue(NamedTuple):
-    """A value in the arena, which can be lent until it is passed to `Arena.release`.
-
-    blocks   its own block first, if it `has_own`, then the blocks of refs among its buffers
-    """
-
-    blocks: list[Block]
-    has_own: bool
-    pieces: list[tuple[int, int, int]]
-    has_payload: bool
-
-
 class Arena:
     """The memory that one process lends.  Any thread may use it."""
 
@@ -124,14 +112,14 @@ class Arena:
         self._top = 0  # slots from here on were never used
         self._lent: dict[int, tuple[Block, Borrower]] = {}  # by slot
         self._pinned: dict[int, tuple[Block, int]] = {}  # pieces of refs, by the id of their owner
-        self._released: deque[StoredValue] = deque()
+        self._released: deque[Lendable] = deque()
         self._lock = RLock()
         self._warned = False
         self._used = time.monotonic()  # when a value was last placed
         self._has_untrimmed = False  # blocks were freed since unused memory was last returned
         self.address = ArenaAddress(secrets.randbits(63), os.getpid(), self._fd, self._nbytes)
 
-    def place(self, encoded: Encoded) -> StoredValue | None:
+    def place(self, encoded: Encoded) -> "Lendable | None":
         """Copy a value into the arena; return None if there is no room.
 
         Buffers that are already there, as part of a ref, are not copied again.
@@ -166,51 +154,41 @@ class Arena:
                 pieces.append((blocks.index(other), start, buffer.nbytes))
         if total:
             self._write(blocks[0], encoded.pieces if has_payload else (), fresh)
-        return StoredValue(blocks, total > 0, pieces, has_payload)
+        return Lendable(self, blocks, total > 0, pieces, has_payload)
 
-    def lend(self, placed: StoredValue, borrower: Borrower, private: bool) -> Loan | None:
-        """Lend a value to one borrower; return None if there are too many loans.
-
-        Without `private` the borrower writes into the block itself, so it must be the only one.
-        """
+    def reserve(self, nbytes: int) -> "Lendable | None":
+        """Return a value of one unwritten buffer; None if there is no room."""
         with self._lock:
-            if not self._has_slots(len(placed.blocks)):
+            self._used = time.monotonic()
+            block = self._take(nbytes)
+        return Lendable(self, [block], True, [(0, 0, nbytes)], False) if block else None
+
+    def take_slots(self, blocks: Sequence[Block], borrower: Borrower) -> list[int] | None:
+        """Begin a loan of each block; return their slots, or None if there are too many loans."""
+        with self._lock:
+            if not self._has_slots(len(blocks)):
                 self._reclaim()
-                if not self._has_slots(len(placed.blocks)):
+                if not self._has_slots(len(blocks)):
                     return None
-            lent = []
-            for i, block in enumerate(placed.blocks):
+            slots = []
+            for block in blocks:
                 slot = self._free_slots.pop() if self._free_slots else self._new_slot()
                 self._map[slot] = LENT
                 self._lent[slot] = block, borrower
                 block.holders += 1
-                own = i == 0 and placed.has_own and not private
-                lent.append((slot, TABLE_BYTES + block.offset, block.nbytes, not own))
-        return Loan(self.address.lender, lent, placed.pieces, placed.has_payload)
+                slots.append(slot)
+            return slots
 
-    def reserve(self, nbytes: int) -> StoredValue | None:
-        """Return an unwritten block for a value; None if there is no room.
-
-        It can be lent like any stored value, as one buffer.
-        """
-        with self._lock:
-            self._used = time.monotonic()
-            block = self._take(nbytes)
-        return StoredValue([block], True, [(0, 0, nbytes)], False) if block else None
-
-    def memory_of(self, placed: StoredValue) -> memoryview:
-        """Return the memory of a reserved value, which is valid until the value is released."""
-        (block,) = placed.blocks
-        begin = TABLE_BYTES + block.offset
-        return self._memory[begin : begin + block.nbytes]
-
-    def is_lent(self, placed: StoredValue, loan: Loan) -> bool:
-        """Tell whether the borrower of a reserved value has it, or may receive it yet."""
-        (slot, *_), *_ = loan.blocks
+    def is_taken(self, slot: int, blocks: Sequence[Block]) -> bool:
+        """Tell whether a loan of one of these blocks has the slot."""
         with self._lock:
             lent = self._lent.get(slot)  # another loan may have the slot by now
-            is_same = lent is not None and lent[0] in placed.blocks
+            is_same = lent is not None and lent[0] in blocks
             return is_same and self._map[slot] in (LENT, OPENED)
+
+    def memory_of(self, block: Block) -> memoryview:
+        begin = TABLE_BYTES + block.offset
+        return self._memory[begin : begin + block.nbytes]
 
     def end_unopened(self, borrower: Borrower) -> None:
         """End the loans that a borrower has not opened, and cannot receive any more."""
@@ -222,41 +200,26 @@ class Arena:
 
     def take_back(self, loan: Loan) -> None:
         """Undo a loan that did not reach its borrower."""
+        if loan.lender != self.address.lender:  # this process has forked
+            return
         with self._lock:
             for slot, offset, *_ in loan.blocks:
                 lent = self._lent.get(slot)  # another loan may have the slot by now
                 if lent is not None and TABLE_BYTES + lent[0].offset == offset:
                     self._end_loan(slot)
 
-    def release(self, placed: StoredValue) -> None:
-        """Release a value, which is not lent again.
+    def forget(self, value: "Lendable") -> None:
+        """Release a value soon.  Takes no lock."""
+        self._released.append(value)
 
-        Takes no lock, because the garbage collector may call it at any point.
-        """
-        self._released.append(placed)
+    def pinned(self, block: Block, start: int, nbytes: int) -> memoryview:
+        """Return part of a block as a buffer that `place` recognizes, until `unpin`."""
+        owner = (ctypes.c_ubyte * nbytes).from_buffer(self._map, TABLE_BYTES + block.offset + start)
+        self._pinned[id(owner)] = block, start
+        return memoryview(owner).cast("B")
 
-    def pin(self, placed: StoredValue) -> list[memoryview]:
-        """Return the pieces of a stored value as buffers that `place` recognizes.
-
-        The value is released when the last of them is gone.  A buffer that is being sent, or that a
-        call holds for a retry, outlives the ref.
-        """
-        views = []
-        for which, start, nbytes in placed.pieces:
-            block = placed.blocks[which]
-            owner = self._part(block, start, nbytes)
-            self._pinned[id(owner)] = block, start
-            views.append(memoryview(owner).cast("B"))
-        left = [id(view.obj) for view in views]
-
-        def release(key: int) -> None:
-            left.remove(key)
-            if not left:
-                self.release(placed)
-
-        for key, view in zip([*left], views, strict=True):
-            forks.hold(view.obj, partial(release, key), partial(self._pinned.pop, key))
-        return views
+    def unpin(self, owner: int) -> None:
+        del self._pinned[owner]
 
     def pinned_bytes(self, encoded: Encoded) -> int:
         """Return the size of a value's buffers that are pinned."""
@@ -297,11 +260,6 @@ class Arena:
     def _new_slot(self) -> int:
         self._top += 1
         return self._top - 1
-
-    def _part(self, block: Block, start: int, nbytes: int) -> Any:
-        """Return a weakly referenceable object over part of a block."""
-        begin = TABLE_BYTES + block.offset + start
-        return (ctypes.c_ubyte * nbytes).from_buffer(self._map, begin)
 
     def _take(self, nbytes: int) -> Block | None:
         """Return a new block; None if there is no room, which is logged once."""
@@ -366,6 +324,84 @@ class Arena:
                 VARIABLE,
                 max(1, self._nbytes >> 29),
             )
+
+
+class Lendable:
+    """A value in the arena of this process, which can be lent until it is released.
+
+    blocks   its own block first, if it `has_own`, then the blocks of refs among its buffers
+    pieces   index of the block, start within it, length
+    """
+
+    __slots__ = ("_arena", "_has_own", "_has_payload", "_pieces", "blocks")
+
+    def __init__(
+        self,
+        arena: Arena,
+        blocks: list[Block],
+        has_own: bool,
+        pieces: list[tuple[int, int, int]],
+        has_payload: bool,
+    ) -> None:
+        self._arena = arena
+        self.blocks = blocks
+        self._has_own = has_own
+        self._pieces = pieces
+        self._has_payload = has_payload
+
+    def lend(self, borrower: Borrower, private: bool = True) -> Loan | None:
+        """Lend it to one borrower; return None if there are too many loans.
+
+        Without `private` the borrower writes into the block itself, so it must be the only one.
+        """
+        slots = self._arena.take_slots(self.blocks, borrower)
+        if slots is None:
+            return None
+        lent = []
+        for i, (slot, block) in enumerate(zip(slots, self.blocks, strict=True)):
+            own = i == 0 and self._has_own and not private
+            lent.append((slot, TABLE_BYTES + block.offset, block.nbytes, not own))
+        return Loan(self._arena.address.lender, lent, self._pieces, self._has_payload)
+
+    def is_lent(self, loan: Loan) -> bool:
+        """Tell whether the borrower of a reserved value has it, or may receive it yet."""
+        (slot, *_), *_ = loan.blocks
+        return self._arena.is_taken(slot, self.blocks)
+
+    @property
+    def address(self) -> ArenaAddress:
+        return self._arena.address
+
+    @property
+    def memory(self) -> memoryview:
+        """The memory of a reserved value, which is valid until the value is released."""
+        (block,) = self.blocks
+        return self._arena.memory_of(block)
+
+    def pin(self) -> tuple[memoryview | None, list[memoryview]]:
+        """Return the pickle, if it is in the arena, and buffers that `Arena.place` recognizes.
+
+        The value is released when the last of them is gone.  A buffer that is being sent, or that a
+        call holds for a retry, outlives the ref.
+        """
+        views = [self._arena.pinned(self.blocks[i], at, nbytes) for i, at, nbytes in self._pieces]
+        left = [id(view.obj) for view in views]
+
+        def release(key: int) -> None:
+            left.remove(key)
+            if not left:
+                self.release()
+
+        for key, view in zip([*left], views, strict=True):
+            forks.hold(view.obj, partial(release, key), partial(self._arena.unpin, key))
+        return (views[0], views[1:]) if self._has_payload else (None, views)
+
+    def release(self) -> None:
+        """Lend it no more: its memory is free when all loans have ended.
+
+        Takes no lock, because the garbage collector may call it at any point.
+        """
+        self._arena.forget(self)
 
 
 _ours: Arena | None = None

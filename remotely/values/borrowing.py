@@ -33,6 +33,7 @@ from remotely.values.arena import (
     SHARE_FROM_BYTES,
     TABLE_BYTES,
     ArenaAddress,
+    Lendable,
     Loan,
 )
 from remotely.values.forks import MAP_NORESERVE
@@ -161,21 +162,26 @@ def new_memory(nbytes: int) -> memoryview:
     It is in the arena if there is room: its pages were used before, and the first touch of a page
     costs ten times the copy into it.
     """
-    if (ours := arena.ours() if nbytes >= SHARE_FROM_BYTES else None) is not None:
-        with contextlib.suppress(OSError):  # no descriptor or mapping is left
-            lender = _opened(ours.address)
-            if (placed := ours.reserve(nbytes)) is not None:
-                loan = ours.lend(placed, _this_process, private=False)
-                ours.release(placed)
-                if loan is not None:
-                    _, (memory,) = lender.open(loan)
-                    return memory
+    ours = arena.ours() if nbytes >= SHARE_FROM_BYTES else None
+    if ours is not None and (placed := ours.reserve(nbytes)) is not None:
+        memory = borrow_own(placed)
+        placed.release()
+        if memory is not None:
+            return memory
     return memoryview(bytearray(nbytes))
 
 
-def _opened(address: ArenaAddress) -> Lender:
+def borrow_own(value: Lendable) -> memoryview | None:
+    """Return the memory of a reserved value, which stays as long as a view of it.
+
+    Return None if no descriptor, mapping or loan is left.
+    """
     global _own
-    found = _own
-    if found is None or found.address != address:  # also in a forked child, which has its own
-        found = _own = Lender(address)
-    return found
+    with contextlib.suppress(OSError):
+        lender = _own
+        if lender is None or lender.address != value.address:  # also in a forked child
+            lender = _own = Lender(value.address)
+        if (loan := value.lend(_this_process, private=False)) is not None:
+            _, (memory,) = lender.open(loan)
+            return memory
+    return None

@@ -42,9 +42,9 @@ def own(encoded: Encoded, *, lends: bool = True) -> Owned:
         with shield:
             if (placed := memory.place(encoded)) is not None:
                 counted = counted_bytes(encoded)
-                views = memory.pin(placed)
-                payload = views.pop(0) if placed.has_payload else bytes(encoded.payload)
-                owned = Owned((payload,), views, encoded.travelling)
+                payload, views = placed.pin()
+                pieces = (bytes(encoded.payload) if payload is None else payload,)
+                owned = Owned(pieces, views, encoded.travelling)
                 owned.counted_bytes = counted
                 return owned
     copies = [memoryview(bytearray(buffer)) for buffer in encoded.buffers]

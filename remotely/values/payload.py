@@ -28,14 +28,14 @@ from typing import Any, Protocol
 
 import msgspec
 
-from remotely.errors import WireError
+from remotely.errors import RemotelyError, WireError
 from remotely.machine.owned_fd import OwnedFd
 from remotely.protocol import wire
 from remotely.protocol.control import BulkAddress, StoreAddress
 from remotely.protocol.numbers import NAME_BYTES
 from remotely.protocol.wire import Kind
-from remotely.values import arena
-from remotely.values.arena import SHARE_FROM_BYTES, Arena, ArenaAddress, Loan, StoredValue
+from remotely.values import arena, codec
+from remotely.values.arena import SHARE_FROM_BYTES, ArenaAddress, Lendable, Loan
 from remotely.values.borrowing import Lender
 from remotely.values.codec import Encoded
 
@@ -46,7 +46,7 @@ Unpacked = tuple[bytes | memoryview, Sequence[bytes | memoryview]]
 
 
 class Parcel(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """Sent in place of a value that is in a store.
+    """Sent in place of a value that is in a store.  Pickled, it arrives as the value.
 
     pieces   start and length of the pickle and of each of its buffers
     store    where to fetch it; None if it is in the store of the reader's machine
@@ -63,6 +63,21 @@ class Parcel(msgspec.Struct, frozen=True, array_like=True, tag=2):
         """Return the pickle and its buffers."""
         pickled, *buffers = (memory[start : start + nbytes] for start, nbytes in self.pieces)
         return pickled, buffers
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _fetch, (_write(self),)
+
+
+# Fetches a value from a store.  Set in actors only.
+fetch_parcel: Callable[[Parcel], Unpacked] | None = None
+
+
+def _fetch(data: bytes) -> Any:
+    """Unpickle a parcel: return its value."""
+    parcel = read_loan(data)
+    if fetch_parcel is None or not isinstance(parcel, Parcel):
+        raise RemotelyError("only an actor can fetch results of other actors")
+    return codec.decode(*fetch_parcel(parcel))
 
 
 def parcel_of(encoded: Encoded, store: BulkAddress | None = None, of: str = "") -> Parcel:
@@ -157,17 +172,17 @@ class MemoryPeer:
         self.process = process
         self.lender = process.lender
         self.alive = process.alive
-        self._invited: tuple[Arena, StoredValue, Loan] | None = None
+        self._invited: tuple[Lendable, Loan] | None = None
 
     def invite(self) -> Invitation | None:
         """Have the peer open our arena; return None if there is none, or no room in it."""
         if (ours := arena.ours()) is None or (placed := ours.reserve(1)) is None:
             return None
-        loan = ours.lend(placed, self, private=False)
-        ours.release(placed)
+        loan = placed.lend(self, private=False)
+        placed.release()
         if loan is None:
             return None
-        self._invited = ours, placed, loan
+        self._invited = placed, loan
         return Invitation(ours.address, loan)
 
     def accept(self, invitation: Invitation) -> None:
@@ -180,8 +195,8 @@ class MemoryPeer:
         It has accepted our invitation, or it has opened our arena without one.
         """
         if self._invited is not None:
-            ours, placed, loan = self._invited
-            if ours.is_lent(placed, loan):
+            placed, loan = self._invited
+            if placed.is_lent(loan):
                 return False
             self._invited = None
         try:
@@ -219,7 +234,7 @@ class OutgoingValue:
     Each of `transfers` brings it to some of the other machines.
     """
 
-    __slots__ = ("_arena", "_placed", "_several", "encoded", "is_large", "nbytes", "transfers")
+    __slots__ = ("_placed", "_several", "_was_placed", "encoded", "is_large", "nbytes", "transfers")
 
     def __init__(
         self, encoded: Encoded, several: bool = False, transfers: Sequence[Transfer] = ()
@@ -229,18 +244,16 @@ class OutgoingValue:
         self.nbytes = encoded.nbytes
         self.is_large = self.nbytes >= SHARE_FROM_BYTES
         self._several = several
-        self._arena: Arena | None = None  # of this process, after the first attempt to lend
-        self._placed: StoredValue | None = None
+        self._was_placed = False  # or there was no room for it
+        self._placed: Lendable | None = None
 
     def lend(self, reader: MemoryPeer | None) -> Loan | None:
         """Lend it to one peer; return None if it is to be sent by socket."""
         if not self.is_large or reader is None or not reader.reads():
             return None
-        if self._arena is None:
-            if (memory := arena.ours()) is None:
-                return None
-            self._arena, self._placed = memory, memory.place(self.encoded)
-        return self._placed and self._arena.lend(self._placed, reader, self._several)
+        if not self._was_placed and (memory := arena.ours()) is not None:
+            self._placed, self._was_placed = memory.place(self.encoded), True
+        return None if self._placed is None else self._placed.lend(reader, self._several)
 
     def message(
         self,
@@ -265,13 +278,13 @@ class OutgoingValue:
 
     def take_back(self, loan: Loan) -> None:
         """Undo the loan of a message that was not sent."""
-        if self._arena is not None:
-            self._arena.take_back(loan)
+        if (ours := arena.ours()) is not None:
+            ours.take_back(loan)
 
     def close(self) -> None:
         """Release it: it has been sent to all, and is not lent again."""
-        if self._arena is not None and self._placed is not None:
-            self._arena.release(self._placed)
+        if self._placed is not None:
+            self._placed.release()
         self._placed = None
 
 

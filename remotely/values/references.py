@@ -1,4 +1,4 @@
-"""References in arguments: futures, refs, and results in a store, which are sent separately.
+"""References in arguments: futures and refs, whose values are sent separately.
 
     while a call is pickled   a future among its arguments enters itself in the call's reference
                               table, and is pickled as its number there
@@ -11,15 +11,11 @@ themselves in `__reduce__`: a future always, a large ref if the call goes to ano
 
 import copy
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
-from remotely.errors import RemotelyError
 from remotely.values import codec
 from remotely.values.owned import Owned
-from remotely.values.payload import Parcel, Unpacked
 
 
 class _Local(threading.local):
@@ -29,9 +25,6 @@ class _Local(threading.local):
 
 
 _local = _Local()
-
-# Fetches a value from a store.  Set in actors only.
-fetch_parcel: Callable[[Parcel], Unpacked] | None = None
 
 
 def as_reference(thing: object) -> tuple[Any, ...] | None:
@@ -48,7 +41,7 @@ def entry(number: int) -> tuple[Any, ...]:
 class Referring:
     """Pickled arguments and the entries that they refer to.  Unpickles to the arguments.
 
-    An entry is a value, or an object that unpickles to one.
+    An entry is a value, or an object that unpickles to one, such as a `Parcel`.
     """
 
     def __init__(self, value: Owned, entries: Sequence[Any] = ()) -> None:
@@ -58,17 +51,6 @@ class Referring:
     def __reduce__(self) -> tuple[Any, ...]:
         payload, buffers = codec.parts(self._value.payload, self._value.buffers)
         return arrive, (self._entries, payload, buffers)
-
-
-class InStore:
-    """A value in a store.  Unpickles to the value, which the receiver fetches."""
-
-    def __init__(self, parcel: Parcel) -> None:
-        self._parcel = parcel
-        self.name = parcel.value
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _fetch, (_write(self._parcel),)
 
 
 def of_argument(error: BaseException, name: str) -> BaseException:
@@ -98,13 +80,3 @@ def arrive(entries: Sequence[Any], payload: bytes | memoryview, buffers: Sequenc
 
 def _entry(number: int) -> Any:
     return _local.entries[number]
-
-
-def _fetch(data: bytes) -> Any:
-    if fetch_parcel is None:
-        raise RemotelyError("only an actor can fetch results of other actors")
-    return codec.decode(*fetch_parcel(_read(data)))
-
-
-_write = msgspec.msgpack.Encoder().encode
-_read = msgspec.msgpack.Decoder(Parcel).decode

@@ -24,7 +24,7 @@ import pytest
 import remotely
 from remotely import ActorDied, CallTimeout, NotConnected, SharedArray, WorkerLost
 from remotely.calling import back_pressure
-from remotely.client.bulk_transfer import MAX_THREADS, BulkTransfer, Stores
+from remotely.client.bulk_transfer import MAX_THREADS, BulkTransfer, RemoteValue, Stores
 from remotely.transport import bulk
 from remotely.transport.bulk import Connection
 from remotely.values import in_transit
@@ -336,7 +336,7 @@ def test_a_result_outlives_its_actor(
 
     fetches = threading.Event()
 
-    def fetch_late(self: Stores, wanted: Parcel) -> Any:
+    def fetch_late(self: Stores, wanted: RemoteValue) -> Any:
         fetches.set()
         wait_until(lambda: not psutil.pid_exists(pid), "the end of the actor")
         return fetch(self, wanted)
@@ -429,7 +429,7 @@ def test_a_result_whose_caller_was_killed_is_freed(joined: Started, tmp_path: Pa
     )
     command = [sys.executable, str(script), joined.address, str(joined.key)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.stdout == "has it KeptResult\n", done.stderr
+    assert done.stdout == "has it StoredResult\n", done.stderr
 
     wait_until(lambda: holder.lent() == 0, "the end of a result without a caller")
     remotely.close(holder)
@@ -464,7 +464,7 @@ def test_results_that_are_being_fetched_at_shutdown_have_an_outcome(
 ) -> None:
     ended, begun, fetch = threading.Event(), threading.Semaphore(0), Stores.fetch
 
-    def fetch_late(self: Stores, wanted: Parcel) -> Any:
+    def fetch_late(self: Stores, wanted: RemoteValue) -> Any:
         begun.release()
         ended.wait(40)
         return fetch(self, wanted)
@@ -563,8 +563,8 @@ def test_values_are_sent_inline_with_one_warning_if_the_bulk_port_is_closed(
     def refused(*_: object) -> socket.socket:
         raise ConnectionRefusedError("closed by a firewall")
 
-    def fetch(self: Stores, wanted: Parcel) -> Any:
-        fetched.append(wanted)
+    def fetch(self: Stores, wanted: RemoteValue) -> Any:
+        fetched.append(wanted.parcel)
         return real_fetch(self, wanted)
 
     fetched: list[Parcel] = []
@@ -696,7 +696,7 @@ def test_an_event_loop_goes_on_while_it_awaits_a_result_that_was_passed_on(
     one, two = on_each(remotely.group(Peer, 2))
     may_go, begun, fetch = threading.Event(), threading.Event(), Stores.fetch
 
-    def fetch_late(self: Stores, wanted: Parcel) -> Any:
+    def fetch_late(self: Stores, wanted: RemoteValue) -> Any:
         begun.set()
         assert may_go.wait(40)
         return fetch(self, wanted)

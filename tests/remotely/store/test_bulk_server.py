@@ -12,13 +12,13 @@ import pytest
 from remotely.protocol import control
 from remotely.protocol.address import parse_address
 from remotely.protocol.control import BulkAddress
-from remotely.store import bulk_server, shelf
-from remotely.store.bulk_server import BulkServer, Fetching
-from remotely.store.shelf import KEPT_S, Shelf, Value
+from remotely.store import bulk_server
+from remotely.store.bulk_server import KEPT_S, BulkServer, Fetching, LentRoom
 from remotely.transport import bulk, certificate
 from remotely.transport.bulk import ValueGone
+from remotely.values.shelf import Shelf, Value
 from tests.clusters import wait_until
-from tests.remotely.store.test_shelf import Room
+from tests.remotely.values.test_shelf import Room
 
 OWN = certificate.make()
 NAME, OTHER = b"n" * 32, b"o" * 32
@@ -32,13 +32,13 @@ class Machine:
         self.address = BulkAddress(
             f"tcp://127.0.0.1:{self.listener.getsockname()[1]}", OWN.fingerprint
         )
-        self.shelf = Shelf()
+        self.shelf: Shelf[LentRoom] = Shelf()
         self.arrived: list[bytes] = []
         self.broken: list[bytes] = []
         self.unrelayed: list[BulkAddress] = []
         BulkServer(self.listener, OWN, self.shelf, self._hear).start()
 
-    def _hear(self, value: Value, message: msgspec.Struct) -> None:
+    def _hear(self, value: Value[LentRoom], message: msgspec.Struct) -> None:
         match message:
             case control.Stored(value=name):
                 self.arrived.append(name)
@@ -125,7 +125,7 @@ def test_a_value_can_be_pulled_until_it_is_dropped(machines: list[Machine]) -> N
     machine, *_ = machines
     room = Room()
     room.memory[:] = b"0123456789"
-    machine.shelf.add(NAME, room, "actor", is_here=True)
+    machine.shelf.add(NAME, room, "actor")
     memory = bytearray(4)
     with bulk.connect(machine.address) as connection:
         for _ in range(2):
@@ -251,8 +251,8 @@ def test_a_value_is_fetched_once_and_kept_for_a_while(
     first, second, _ = machines
     room, fetched = Room(), Room()
     room.memory[:] = b"0123456789"
-    first.shelf.add(NAME, room, "actor", is_here=True)
-    monkeypatch.setattr(shelf, "reserve", lambda nbytes: fetched)
+    first.shelf.add(NAME, room, "actor")
+    monkeypatch.setattr(bulk_server, "reserve", lambda nbytes: fetched)
     fetching = Fetching(second.shelf, second.address)
 
     for _ in range(2):
@@ -270,7 +270,7 @@ def test_a_value_of_this_machine_is_not_fetched(machines: list[Machine]) -> None
     machine, *_ = machines
     fetching = Fetching(machine.shelf, machine.address)
     room = Room()
-    machine.shelf.add(NAME, room, "actor", is_here=True)
+    machine.shelf.add(NAME, room, "actor")
 
     assert fetching.fetch(NAME, 10, machine.address) is None
     machine.shelf.tidy(time.monotonic() + 2 * KEPT_S)

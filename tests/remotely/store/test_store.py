@@ -25,8 +25,8 @@ from remotely.values.payload import Parcel
 from tests.clusters import wait_until
 
 QUICK_STORE = """
-from remotely.store import shelf, store
-shelf.CLAIM_S, store.ASK_EVERY_S = 0.3, 0.05
+from remotely.store import store
+store.CLAIM_S, store.ASK_EVERY_S = 0.3, 0.05
 store.main()
 """
 
@@ -100,11 +100,11 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
 
 def test_a_claimed_result_outlives_its_actor_until_it_is_released(machine: Machine) -> None:
     claimed, unclaimed = machine.offer(), machine.offer()
-    machine.stores.claim(claimed, machine.address)
+    held = machine.stores.claim(claimed, machine.address)
     assert machine.has(claimed)
     machine.line.shutdown(socket.SHUT_RDWR)  # the actor ends
 
     wait_until(lambda: not machine.has(unclaimed), "the end of the unclaimed result")
     assert machine.has(claimed)
-    machine.stores.release(claimed)
+    del held
     wait_until(lambda: not machine.has(claimed), "the end of the released result")

@@ -45,8 +45,8 @@ def lend(arena: Arena, value: object, private: bool = False, reader: Reader | No
     """Place a value and lend it to one reader."""
     placed = arena.place(codec.encode(value))
     assert placed is not None
-    loan = arena.lend(placed, reader or Reader(), private)
-    arena.release(placed)
+    loan = placed.lend(reader or Reader(), private)
+    placed.release()
     assert loan is not None
     return loan
 
@@ -114,7 +114,7 @@ def test_readers_of_one_value_do_not_see_each_others_writes(arena: Arena) -> Non
     placed = arena.place(encoded)
     assert placed is not None
     lender = Lender(arena.address)
-    loans = [arena.lend(placed, Reader(), private=True) for _ in range(2)]
+    loans = [placed.lend(Reader()) for _ in range(2)]
     one, two = (read(lender, loan, encoded) for loan in loans if loan)
     one[:] = 1
     assert (two == 0).all()
@@ -277,7 +277,7 @@ def overwrite(arena: Arena) -> None:
         while (placed := arena.place(codec.encode(np.full(nbytes, 255, np.uint8)))) is not None:
             taken.append(placed)
     for placed in taken:
-        arena.release(placed)
+        placed.release()
 
 
 @pytest.mark.parametrize("private", [False, True])
@@ -401,19 +401,18 @@ def test_a_pinned_value_is_lent_repeatedly_without_a_copy(arena: Arena) -> None:
     encoded = codec.encode(params)
     placed = arena.place(encoded)
     assert placed is not None
-    views = arena.pin(placed)
+    _, views = placed.pin()
     taken = arena.lent_bytes
     lender = Lender(arena.address)
     for _ in range(3):
         once_more = arena.place(Encoded(encoded.pieces, views_of(views)))
         assert once_more is not None
-        assert not once_more.has_own
-        loan = arena.lend(once_more, Reader(), private=False)
+        loan = once_more.lend(Reader(), private=False)
         assert loan is not None
         assert all(private for *_, private in loan.blocks), "the ref stays as it is"
         got = read(lender, loan, encoded)
         got["w"][:] = -1
-        arena.release(once_more)
+        once_more.release()
         assert arena.lent_bytes == taken
         del got, once_more
     views.clear()

@@ -1,7 +1,9 @@
-"""The values that a store has: when they are here, dropped, and freed."""
+"""The values on a shelf: when they are here, who holds them, and when they are freed."""
 
-from remotely.store.shelf import CLAIM_S, FETCHED, KEPT_S, Shelf
 from remotely.values.arena import Borrower, Loan
+from remotely.values.shelf import Shelf
+
+GRACE_S = 60.0
 
 
 class Room:
@@ -16,8 +18,12 @@ class Room:
         self.releases += 1
 
 
+def a_shelf() -> Shelf[Room]:
+    return Shelf()
+
+
 def test_a_value_is_here_when_all_of_its_stripes_are() -> None:
-    shelf, room = Shelf(), Room()
+    shelf, room = a_shelf(), Room()
     assert shelf.add(b"v", room, "me", is_here=False)
     with shelf.using(b"v") as found:
         assert found is None
@@ -32,8 +38,8 @@ def test_a_value_is_here_when_all_of_its_stripes_are() -> None:
 
 
 def test_memory_is_released_once_and_not_while_in_use() -> None:
-    shelf, room = Shelf(), Room()
-    shelf.add(b"v", room, "me", is_here=True)
+    shelf, room = a_shelf(), Room()
+    shelf.add(b"v", room, "me")
     with shelf.using(b"v"):
         shelf.drop(b"v")
         assert room.releases == 0
@@ -42,69 +48,80 @@ def test_memory_is_released_once_and_not_while_in_use() -> None:
     assert room.releases == 1
 
 
-def test_the_values_of_a_lost_owner_are_dropped() -> None:
-    shelf, mine, yours = Shelf(), Room(), Room()
-    shelf.add(b"1", mine, "me", is_here=True)
+def test_the_values_of_a_lost_holder_are_dropped() -> None:
+    shelf, mine, yours = a_shelf(), Room(), Room()
+    shelf.add(b"1", mine, "me")
     shelf.add(b"2", yours, "you", is_here=False)
 
-    shelf.drop_of("me", 0.0)
+    shelf.lost("me", 0.0)
 
     assert (mine.releases, yours.releases) == (1, 0)
-    assert shelf.clients() == {"you"}
+    assert shelf.holders() == {"you"}
 
 
 def test_results_stay_while_their_actor_lives_and_then_only_if_claimed() -> None:
     """The actor may die before it has sent the reply for the other result."""
-    shelf, claimed, unclaimed = Shelf(), Room(), Room()
-    shelf.add(b"1", claimed, "actor", is_here=True)
-    shelf.add(b"2", unclaimed, "actor", is_here=True)
-    shelf.claim(b"1", "my connection")
-    shelf.tidy(10 * CLAIM_S)
-    shelf.leave("actor", 1000.0)
+    shelf, claimed, unclaimed = a_shelf(), Room(), Room()
+    shelf.add(b"1", claimed, "actor", grace_s=GRACE_S)
+    shelf.add(b"2", unclaimed, "actor", grace_s=GRACE_S)
+    shelf.hold(b"1", "my connection")
+    shelf.tidy(10 * GRACE_S)
+    shelf.lost("actor", 1000.0)
 
-    shelf.tidy(1000.0 + CLAIM_S)
+    shelf.tidy(1000.0 + GRACE_S)
     assert (claimed.releases, unclaimed.releases) == (0, 0)
-    shelf.tidy(1000.1 + CLAIM_S)
+    shelf.tidy(1000.1 + GRACE_S)
     assert (claimed.releases, unclaimed.releases) == (0, 1)
 
 
 def test_a_client_may_claim_again_after_it_has_reconnected() -> None:
-    shelf, room = Shelf(), Room()
-    shelf.add(b"v", room, "actor", is_here=True)
-    shelf.claim(b"v", "my connection")
-    shelf.leave("actor", 100.0)
-    shelf.drop_of("my connection", 200.0)
-    shelf.tidy(200.0 + CLAIM_S)
-    shelf.claim(b"v", "another connection")
+    shelf, room = a_shelf(), Room()
+    shelf.add(b"v", room, "actor", grace_s=GRACE_S)
+    shelf.hold(b"v", "my connection")
+    shelf.lost("actor", 100.0)
+    shelf.lost("my connection", 200.0)
+    shelf.tidy(200.0 + GRACE_S)
+    shelf.hold(b"v", "another connection")
     shelf.tidy(1000.0)
     assert room.releases == 0
-    assert "another connection" in shelf.clients()
+    assert "another connection" in shelf.holders()
 
-    shelf.drop_of("another connection", 1000.0)
-    shelf.tidy(1000.1 + CLAIM_S)
+    shelf.lost("another connection", 1000.0)
+    shelf.tidy(1000.1 + GRACE_S)
     assert room.releases == 1
 
 
-def test_a_fetched_value_is_dropped_when_no_actor_asks_for_it() -> None:
-    shelf, room = Shelf(), Room()
-    shelf.add(b"v", room, FETCHED, is_here=True, now=1.0)
-    shelf.tidy(1.0 + KEPT_S)
+def test_a_value_without_a_holder_stays_for_its_time_of_grace() -> None:
+    shelf, room = a_shelf(), Room()
+    shelf.add(b"v", room, None, grace_s=5.0, now=1.0)
+    shelf.tidy(6.0)
     assert room.releases == 0
-    shelf.tidy(1.1 + KEPT_S)
+    shelf.tidy(6.1)
     assert room.releases == 1
+
+
+def test_a_value_that_is_dropped_is_gone_whoever_holds_it() -> None:
+    shelf, room = a_shelf(), Room()
+    shelf.add(b"v", room, "actor", grace_s=GRACE_S)
+    shelf.hold(b"v", "my connection")
+    shelf.drop(b"v")
+    assert room.releases == 1
+    shelf.lost("actor", 1.0)
+    shelf.hold(b"v", "another connection")
+    assert not shelf.holders()
 
 
 def test_a_second_value_of_the_same_name_is_refused_and_its_room_released() -> None:
-    shelf, first, second = Shelf(), Room(), Room()
-    assert shelf.add(b"v", first, "me", is_here=True)
-    assert not shelf.add(b"v", second, "you", is_here=True)
+    shelf, first, second = a_shelf(), Room(), Room()
+    assert shelf.add(b"v", first, "me")
+    assert not shelf.add(b"v", second, "you")
     assert (first.releases, second.releases) == (0, 1)
 
 
 def test_an_expected_value_that_does_not_arrive_is_stalled() -> None:
-    shelf = Shelf()
+    shelf = a_shelf()
     shelf.add(b"late", Room(), "me", is_here=False, now=1.0)
     shelf.add(b"new", Room(), "me", is_here=False, now=9.0)
-    shelf.add(b"here", Room(), "me", is_here=True, now=1.0)
+    shelf.add(b"here", Room(), "me", now=1.0)
 
     assert [value.name for value in shelf.stalled(before=5.0)] == [b"late"]
