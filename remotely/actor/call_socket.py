@@ -9,7 +9,6 @@ cancellations, and calls that run on threads send their own replies: hence the l
 
 import os
 import threading
-from collections.abc import Sequence
 
 import zmq
 
@@ -112,7 +111,7 @@ class CallSocket:
     def reaches(self, route: bytes) -> bool:
         """Return whether a client is still connected.  Any thread may call this."""
         with self._lock:
-            return self._send((route, *_PROBE))
+            return sockets.send_to_peer(self._socket, (route, *_PROBE))
 
     def close(self, linger_s: float) -> None:
         self._socket.close(linger=int(linger_s * 1000))
@@ -127,20 +126,10 @@ class CallSocket:
 
     def _send_reply(self, reply: RoutedReply) -> bool:
         """Send a copy: the next call may change an array that belongs to the object."""
-        arrives = self._send((reply.route, *reply.frames))
+        arrives = sockets.send_to_peer(self._socket, (reply.route, *reply.frames))
         if not arrives and reply.loan and (ours := arena.ours()):
             ours.take_back(reply.loan)
         return arrives
-
-    def _send(self, frames: Sequence[bytes | memoryview]) -> bool:
-        """Send frames; return whether the client is still connected."""
-        try:
-            sockets.send(self._socket, frames)
-            return True
-        except zmq.ZMQError as error:
-            if error.errno != zmq.EHOSTUNREACH:
-                raise
-            return False
 
     def _hold(self, reply: RoutedReply) -> None:
         if reply.route != self._held_route:  # a batch replies to several clients
@@ -154,7 +143,8 @@ class CallSocket:
     def _send_held(self) -> None:
         if self._held:
             held, self._held, self._is_old = self._held, [], False
-            self._send((self._held_route, *wire.batch(Kind.RESULTS, held)))
+            frames = wire.batch(Kind.RESULTS, held)
+            sockets.send_to_peer(self._socket, (self._held_route, *frames))
 
     # --- on the background thread -----------------------------------------------------------------
 

@@ -33,7 +33,8 @@ from remotely.client.ref import Ref
 from remotely.client.relay_plan import Path, RelayPlan
 from remotely.errors import NotConnected
 from remotely.futures.awaitable import AwaitableFuture
-from remotely.machine.shield import RLock, shield
+from remotely.machine.gate import Gate
+from remotely.machine.shield import shield
 from remotely.protocol import control
 from remotely.protocol.address import describe
 from remotely.protocol.control import BulkAddress, StoreAddress
@@ -128,9 +129,8 @@ class Stores:
         self._loop = loop
         self._pair = pair
         self._machine = machine
-        self._lock = RLock()
         self._links: dict[StoreAddress, StoreLink] = {}
-        self._is_closed = False
+        self._gate = Gate(lambda: NotConnected(SHUT_DOWN))  # no link opens after the end
         self._pool: Pool = ConnectionPool(bulk.connect, CONNECTION_IDLE_S)
         self._logged: set[tuple[StoreAddress, Path]] = set()
         self._claimed: dict[bytes, StoreAddress] = {}  # results, by name: each new link claims them
@@ -211,9 +211,9 @@ class Stores:
             self._loop.call(self._release)
 
     def close(self) -> None:
-        """After the end of the loop.  No link opens from then on, as in `Channels.end_all`."""
-        with self._lock:
-            self._is_closed = True
+        """After the end of the loop."""
+        with self._gate:
+            self._gate.close()
             links, self._links = self._links, {}  # so that closing them changes no path
         for threads in self._lanes.values():  # no more are added
             threads.close()
@@ -223,11 +223,11 @@ class Stores:
 
     def _lane(self, direction: str, stores: frozenset[StoreAddress]) -> Threads:
         """Return threads that wait for no other machine: one that is stopped delays no other."""
-        with self._lock:
+        with self._gate:
             threads = self._lanes.get((direction, stores))
             if threads is None:
                 threads = self._lanes[direction, stores] = Threads("bulk", MAX_THREADS)
-                if self._is_closed:
+                if not self._gate.is_open:
                     threads.close()
             return threads
 
@@ -236,9 +236,8 @@ class Stores:
 
         A new link claims the results that this client has there, and releases others.
         """
-        with self._lock:
-            if self._is_closed:
-                raise NotConnected(SHUT_DOWN)
+        with self._gate:
+            self._gate.check()
             link = self._links.get(address)
             if link is None or link.is_broken:
                 link = StoreLink(self._context, self._loop, self._pair, address, self._chosen)
@@ -266,7 +265,7 @@ class Stores:
         """
         for value, store in self._unreleased.copy().items():
             link = self._links.get(store) or self._link(store)
-            if not link.is_broken and self._unreleased.pop(value, None):
+            if not link.is_broken and self._unreleased.pop(value, None) is not None:
                 link.send(control.Release(values=[value]))
 
     def _chosen(self, link: "StoreLink", trouble: Trouble) -> None:

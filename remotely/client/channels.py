@@ -19,6 +19,7 @@ from remotely.engine import Engine
 from remotely.errors import NoResources, NotConnected, RemotelyError
 from remotely.futures import unfinished, wakeup
 from remotely.futures.future import CallFuture
+from remotely.machine.gate import Gate
 from remotely.machine.shield import RLock
 from remotely.protocol import control
 from remotely.protocol.address import parse_address, unreachable
@@ -146,8 +147,7 @@ class Channels:
         self._stores = shared.stores
         self._stores.on_choice = self._choose_path
         self._open: set[Channel] = set()
-        self._opening = RLock()  # held to open a channel, and to forbid that at the end
-        self._is_closed = False
+        self._gate = Gate(lambda: NotConnected(SHUT_DOWN))  # no channel opens after the end
         unfinished.watch(self)
 
     def connected(self, actor: ActorState) -> Channel:
@@ -286,9 +286,8 @@ class Channels:
         location = actor.location
         assert location is not None
         on_news = partial(wakeup.wake, actor.opening)
-        with self._opening:
-            if self._is_closed:
-                raise NotConnected(SHUT_DOWN)
+        with self._gate:
+            self._gate.check()
             try:
                 _check_descriptors()
                 channel = Channel(self._shared, location, on_news, self._broken)
@@ -315,8 +314,8 @@ class Channels:
 
         The session destroys the context next; libzmq aborts if a thread creates a socket meanwhile.
         """
-        with self._opening:
-            self._is_closed = True
+        with self._gate:
+            self._gate.close()
         for channel in list(self._open):
             channel.end_without_loop(lambda may: NotConnected(SHUT_DOWN))
 

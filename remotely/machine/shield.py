@@ -30,7 +30,7 @@ from typing import Any
 from remotely.machine import interrupts
 
 if sys.version_info < (3, 14):
-    RLock = threading.RLock
+    RLock = _thread.RLock  # the class, which threading.RLock only calls
 else:
 
     class RLock(_thread.RLock):

@@ -8,8 +8,6 @@ If one of them ends, so do the others.
 """
 
 import contextlib
-import os
-import select
 import signal
 import sys
 import time
@@ -17,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from remotely.machine import pid_file
+from remotely.machine.watched_process import WatchedProcess, wait_for_any
 from remotely.ops import daemon_process
 from remotely.ops.daemon_process import END_S, Daemon
 from remotely.protocol.lease import LEAVE_S
@@ -36,19 +35,10 @@ class Foreground:
     def keeps_any(self) -> bool:
         return bool(self._kept)
 
-    def wait(self, *also: int) -> None:
-        """Return when a daemon, or a process of these pidfds, has ended; at once if none exist."""
-        if not self._kept and not also:
-            return
-        poll = select.poll()
-        with contextlib.ExitStack() as opened:
-            for daemon, _ in self._kept:
-                pidfd = os.pidfd_open(daemon.pid)
-                opened.callback(os.close, pidfd)
-                poll.register(pidfd, select.POLLIN)
-            for pidfd in also:
-                poll.register(pidfd, select.POLLIN)
-            poll.poll()
+    def wait(self, *also: WatchedProcess) -> None:
+        """Return when a daemon, or one of these processes, has ended; at once if none exist."""
+        if self._kept or also:
+            wait_for_any([*(WatchedProcess(daemon.pid) for daemon, _ in self._kept), *also])
 
     def any_ended(self) -> bool:
         """Return whether one of the daemons has ended."""

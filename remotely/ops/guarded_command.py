@@ -23,6 +23,7 @@ import msgspec
 import psutil
 
 from remotely.machine import processes, signal_pipe
+from remotely.machine.watched_process import WatchedProcess
 from remotely.ops.foreground import is_ignored
 
 # The signals that end all processes, with the seconds to wait after each.  The second SIGKILL is
@@ -51,7 +52,7 @@ class GuardedCommand:
         guard_socket.close()
         self._pid = pid
         self._code: int | None = None
-        self.pidfd = os.pidfd_open(pid)
+        self.process = WatchedProcess(pid)
 
     def start(self, command: list[str], variables: dict[str, str]) -> None:
         """Start the command, with these environment variables added to those of this process."""
@@ -60,14 +61,13 @@ class GuardedCommand:
 
     def has_ended(self) -> bool:
         """Return whether the guard has ended, and so the command if it was started."""
-        return bool(select.select([self.pidfd], [], [], 0)[0])
+        return self.process.has_ended()
 
     def end(self) -> int:
         """End the command if it still runs; return its exit code, 128 + N if signal N ended it."""
         if self._code is None:
             self._socket.close()
             _, status = os.waitpid(self._pid, 0)
-            os.close(self.pidfd)
             code = os.waitstatus_to_exitcode(status)
             self._code = 128 - code if code < 0 else code
         return self._code

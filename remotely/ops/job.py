@@ -57,7 +57,7 @@ def lead(
             _ignore_ctrl_c()
             key = str(folder / "client.key")
             command.start(words, {"REMOTELY_ADDRESS": local_address, "REMOTELY_KEY": key})
-            keeper.wait(command.pidfd)
+            keeper.wait(command.process)
             has_lost_daemon = keeper.any_ended()
             code = command.end()
         finally:

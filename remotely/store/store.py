@@ -136,11 +136,7 @@ class Store:
 
     def _tell(self, route: bytes, message: msgspec.Struct) -> bool:
         """Send a message to a client; return whether it is still connected."""
-        try:
-            sockets.send(self._router, (route, control.encode(message)))
-            return True
-        except zmq.ZMQError:
-            return False
+        return sockets.send_to_peer(self._router, (route, control.encode(message)))
 
     def _tell_owner(self, value: Value[LentRoom], message: msgspec.Struct) -> None:
         """Send a message to the client that announced a value.  Any thread may call this."""

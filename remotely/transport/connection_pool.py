@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from remotely.machine.shield import RLock
+from remotely.machine.gate import Gate
 
 
 class Closable(Protocol):
@@ -30,9 +30,8 @@ class ConnectionPool(Generic[Peer, C]):
     def __init__(self, connect: Callable[[Peer], C], idle_s: float = math.inf) -> None:
         self._connect = connect
         self._idle_s = idle_s
-        self._lock = RLock()
         self._idle: dict[Peer, list[tuple[float, C]]] = {}
-        self._is_closed = False
+        self._gate = Gate()
 
     def use(self, peer: Peer, work: Callable[[C], T]) -> T:
         """Call `work` with a connection, perhaps again with another.  Raises what that raises."""
@@ -55,23 +54,24 @@ class ConnectionPool(Generic[Peer, C]):
 
     def close(self) -> None:
         """Close the idle connections; those in use are closed after it."""
-        self._is_closed = True
-        self._close(math.inf)
+        with self._gate:
+            self._gate.close()
+            self._close(math.inf)
 
     def _take(self, peer: Peer) -> C | None:
-        with self._lock:
+        with self._gate:
             idle = self._idle.get(peer)
             return idle.pop()[1] if idle else None
 
     def _put(self, peer: Peer, connection: C) -> None:
-        with self._lock:
-            if not self._is_closed:
+        with self._gate:
+            if self._gate.is_open:
                 self._idle.setdefault(peer, []).append((time.monotonic(), connection))
                 return
         connection.close()
 
     def _close(self, before: float) -> None:
-        with self._lock:
+        with self._gate:
             for peer, idle in list(self._idle.items()):
                 for since, connection in idle:
                     if since < before:

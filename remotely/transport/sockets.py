@@ -222,6 +222,21 @@ def send(socket: "zmq.Socket[bytes]", frames: Sequence[bytes | memoryview]) -> N
         socket.send(frame, NOBLOCK if i == last else NOBLOCK | _SNDMORE)
 
 
+def send_to_peer(router: "zmq.Socket[bytes]", frames: Sequence[bytes | memoryview]) -> bool:
+    """Send a copy of a message from a ROUTER; return whether the peer is still connected.
+
+    The first frame is the route.  Nothing else tells whether a peer is there; a message that it
+    ignores does only that.
+    """
+    try:
+        send(router, frames)
+        return True
+    except zmq.ZMQError as error:
+        if error.errno != zmq.EHOSTUNREACH:
+            raise
+        return False
+
+
 # As plain numbers: see RawSocket.
 NOBLOCK, _SNDMORE = int(zmq.NOBLOCK), int(zmq.SNDMORE)
 EVENTS, POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)

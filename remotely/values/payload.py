@@ -20,16 +20,14 @@ in READS whether it fetches large results from the store there.
 The name of a parcel is 32 random bytes, sent over CURVE to the processes that may have the value.
 """
 
-import os
 import secrets
-import select
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
 from remotely.errors import RemotelyError, WireError
-from remotely.machine.owned_fd import OwnedFd
+from remotely.machine.watched_process import WatchedProcess
 from remotely.protocol import wire
 from remotely.protocol.control import BulkAddress, StoreAddress
 from remotely.protocol.numbers import NAME_BYTES
@@ -149,20 +147,16 @@ class OpenedProcess:
     def __init__(self, theirs: ArenaAddress) -> None:
         self.lender = Lender(theirs)
         self._pid = theirs.pid
-        self._watched: OwnedFd | None = None
+        self._watched: WatchedProcess | None = None
 
     def watch(self) -> None:
         """Begin to notice its end.  Raises OSError."""
         if self._watched is None:
-            self._watched = OwnedFd(os.pidfd_open(self._pid))
+            self._watched = WatchedProcess(self._pid)
 
     def alive(self) -> bool:
         """Return false if its end was noticed."""
-        if self._watched is None:
-            return True
-        poll = select.poll()  # one per call: two threads may ask at once
-        poll.register(self._watched.fd, select.POLLIN)
-        return not poll.poll(0)
+        return self._watched is None or not self._watched.has_ended()
 
 
 class MemoryPeer:

@@ -1,0 +1,30 @@
+"""A process of this machine whose end is noticed at once, by its pidfd."""
+
+import os
+import select
+
+from remotely.machine.owned_fd import OwnedFd
+
+
+class WatchedProcess:
+    """Raises OSError if there is no such process, or no descriptor is left."""
+
+    def __init__(self, pid: int) -> None:
+        self._pidfd = OwnedFd(os.pidfd_open(pid))
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable once the process has ended."""
+        return self._pidfd.fd
+
+    def has_ended(self) -> bool:
+        return bool(wait_for_any([self], 0))
+
+
+def wait_for_any(
+    processes: "list[WatchedProcess]", timeout_ms: int | None = None
+) -> list[tuple[int, int]]:
+    """Wait until one of these processes has ended; return the descriptors of those that have."""
+    poll = select.poll()
+    for process in processes:
+        poll.register(process, select.POLLIN)
+    return poll.poll(timeout_ms)
