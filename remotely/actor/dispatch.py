@@ -12,6 +12,9 @@ How a call runs depends on the class:
                                 that must run later: any that is not for a batched method, and one
                                 for another batched method by a client with a call in the batch
 
+A value that is elsewhere, in the store of another machine, is fetched beside the event loop.  The
+later messages of its client wait until it is here.
+
 So the calls of a client begin in the order in which they arrive.  Only the two queues of a class
 with async methods and `concurrency=n` know nothing of each other: its threads, and its loop.
 
@@ -37,6 +40,7 @@ a thread, that ends the process, as does what `_answer_error` raises; the worker
 """
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import mmap
@@ -51,6 +55,7 @@ from typing import Any, Protocol
 
 from remotely.actor import eager_task, exiting
 from remotely.actor.servant import RoutedReply, Servant, Unfinished, raised
+from remotely.machine import threads
 from remotely.objects.batching import PendingBatch
 from remotely.protocol import control, wire
 from remotely.protocol.wire import Kind, Message
@@ -234,11 +239,14 @@ class Dispatcher:
         self._is_starting = False  # a task takes its first step
         self.loop: asyncio.AbstractEventLoop | None = None  # of a class with async methods
         self._tasks: set[Any] = set()  # the event loop holds only weak references to them
+        # By route, the messages that wait for the value of the first of them.
+        self._fetching: dict[bytes, deque[Message]] = {}
+        self._late_end: tuple[bytes, Message] | None = None  # END, while they wait
 
-    def handle(self, route: bytes, message: Message) -> None:
-        """Run one message, or schedule it."""
+    def handle(self, route: bytes, message: Message, is_here: bool = False) -> None:
+        """Run one message, or schedule it; `is_here`: its value need not be fetched."""
         try:
-            self._handle(route, message)
+            self._handle(route, message, is_here)
         except self._servant.ends:
             raise
         except BaseException as error:
@@ -251,14 +259,17 @@ class Dispatcher:
         for route, message in calls:
             send(raised(route, message, error))
 
-    def _handle(self, route: bytes, message: Message) -> None:
-        if faults.ON and message.kind is Kind.CALL:
+    def _handle(self, route: bytes, message: Message, is_here: bool) -> None:
+        if faults.ON and message.kind is Kind.CALL and not is_here:
             faults.at("actor.call")
         servant = self._servant
         if not servant.is_made and message.kind in NEED_OBJECT:
             self._early.append((route, message))
             return
         kind = message.kind
+        may_wait = servant.is_async and not is_here and kind not in BESIDE_CALLS
+        if may_wait and self._must_wait(route, message):
+            return
         is_batched = kind is Kind.CALL and message.name in servant.batched
         is_awaited = not is_batched and servant.is_async and servant.is_coroutine(message)
         is_recorded = kind in RECORDED
@@ -418,6 +429,51 @@ class Dispatcher:
     def _send_from_task(self, reply: RoutedReply) -> None:
         """Send a reply as `handle` does if its task has not been suspended."""
         (self._send if self._is_starting else self._send_soon)(reply)
+
+    # --- values that are elsewhere, for a class with async methods --------------------------------
+
+    def _must_wait(self, route: bytes, message: Message) -> bool:
+        """Have a message that has arrived wait, if something is to happen before it."""
+        if self._late_end is not None:
+            return True  # it came after END, and is never run
+        if message.kind is Kind.END and self._fetching:
+            self._late_end = route, message
+            return True
+        if (waiting := self._fetching.get(route)) is not None:
+            waiting.append(message)
+            return True
+        return self._begin_to_fetch(route, message)
+
+    def _begin_to_fetch(self, route: bytes, message: Message) -> bool:
+        """Fetch the value of a message on a thread, if it is elsewhere; return whether it is."""
+        if not self._servant.is_elsewhere(route, message):
+            return False
+        try:
+            threads.start("fetch", self._fetch, route, message)
+        except RuntimeError:  # no further thread can be started: the loop waits
+            return False
+        self._fetching[route] = deque([message])
+        return True
+
+    def _fetch(self, route: bytes, message: Message) -> None:
+        self._servant.fetch(route, message)
+        assert self.loop is not None
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self.loop.call_soon_threadsafe(self._fetched, route)
+
+    def _fetched(self, route: bytes) -> None:
+        """Run the messages that have waited, up to one whose value is elsewhere, too."""
+        waiting = self._fetching.pop(route)
+        self.handle(route, waiting.popleft(), True)
+        while waiting and not self.is_over():
+            message = waiting.popleft()
+            if self._begin_to_fetch(route, message):
+                self._fetching[route].extend(waiting)
+                break
+            self.handle(route, message, True)
+        if self._late_end is not None and not self._fetching and not self.is_over():
+            self.handle(*self._late_end, True)
+        self._wake()  # it may be over; and sending may have consumed the socket's event
 
     # --- batched methods --------------------------------------------------------------------------
 

@@ -20,17 +20,20 @@ from remotely.actor.servant import RoutedReply
 from remotely.errors import WorkerLost
 from remotely.protocol import control, wire
 from remotely.protocol.wire import Kind, Message
-from remotely.values import arena, codec, forks, in_transit
+from remotely.values import arena, codec, forks, in_transit, payload, references
 from remotely.values.arena import SHARE_FROM_BYTES, ArenaAddress
 from remotely.values.payload import (
     SEND_FROM_BYTES,
+    Fetched,
     Invitation,
     MemoryPeer,
     OpenedProcess,
     OutgoingValue,
+    Parcel,
     Reads,
     Unpacked,
     decline,
+    read_loan,
     unpack,
 )
 
@@ -58,6 +61,8 @@ class Payloads:
         self._actor = actor
         self._store = store
         self._clients: dict[bytes, _Client] = {}  # by route
+        # By route and call, until they are decoded or declined: see `fetch`.
+        self._fetched: dict[tuple[bytes, int], Fetched | Exception] = {}
         self.handlers: Mapping[Kind, Callable[[bytes, Message], object]] = {
             Kind.READS: self.meet,
             Kind.WHOLE: self.whole,
@@ -65,7 +70,42 @@ class Payloads:
 
     def decode(self, route: bytes, message: Message) -> Any:
         """Return the value that a message carries."""
+        if self._fetched and (found := self._fetched.pop((route, message.call_id), None)):
+            if isinstance(found, Exception):
+                raise found
+            return found.decode()
         return codec.decode(*self.unpack(route, message))
+
+    def is_elsewhere(self, route: bytes, message: Message) -> bool:
+        """Return whether `decode` would wait for a store."""
+        if not message.loan:
+            return references.refers(message.payload)
+        try:
+            loan = read_loan(message.loan)
+            if isinstance(loan, Parcel):
+                return True
+            if not loan.has_payload:
+                return references.refers(message.payload)
+            unpacked = self.unpack(route, message)
+        except Exception:  # `decode` raises it again
+            return False
+        self._fetched[route, message.call_id] = Fetched(unpacked, {})
+        return references.refers(unpacked[0])
+
+    def fetch(self, route: bytes, message: Message) -> None:
+        """Fetch what is elsewhere of a message; if that fails, `decode` raises the error.
+
+        Any thread may call this, until the message is decoded or declined.
+        """
+        key = route, message.call_id
+        try:
+            opened = self._fetched.get(key)  # by `is_elsewhere`
+            if isinstance(opened, Fetched):
+                self._fetched[key] = payload.fetch(opened.unpacked)
+            else:
+                self._fetched[key] = payload.fetch(self.unpack(route, message))
+        except Exception as error:
+            self._fetched[key] = error
 
     def unpack(self, route: bytes, message: Message) -> Unpacked:
         """Return the pickle and the buffers of that value."""
@@ -73,6 +113,8 @@ class Payloads:
 
     def decline(self, route: bytes, message: Message) -> None:
         """Release the value of a message that will not be decoded."""
+        if self._fetched.pop((route, message.call_id), None) is not None:
+            return  # it has been opened
         decline(message, self._memory_of(route))
 
     def returned(self, route: bytes, message: Message, value: object) -> RoutedReply:

@@ -42,6 +42,12 @@ class PlasmaValues:
         values = [_value_of(entry, name) for entry, name in zip(entries, names, strict=True)]
         return references.arrive(values, *self.unpack(route, message))
 
+    def is_elsewhere(self, route: bytes, message: Message) -> bool:
+        return False  # Ray fetches arguments before it delivers a message
+
+    def fetch(self, route: bytes, message: Message) -> None:
+        """Nothing is elsewhere."""
+
     def decline(self, route: bytes, message: Message) -> None:
         self._entries.pop((route, message.call_id), None)
 

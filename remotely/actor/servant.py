@@ -200,6 +200,12 @@ class Values(Protocol):
     def decode(self, route: bytes, message: Message) -> Any:
         """Return the value that a message carries."""
 
+    def is_elsewhere(self, route: bytes, message: Message) -> bool:
+        """Return whether `decode` would wait for another process, unless `fetch` did."""
+
+    def fetch(self, route: bytes, message: Message) -> None:
+        """Fetch the value of a message, for `decode`.  On any thread; never raises."""
+
     def decline(self, route: bytes, message: Message) -> None:
         """Release the value of a message that will not be decoded."""
 
@@ -234,6 +240,7 @@ class Servant:
         self._names: frozenset[str] = frozenset()  # of the class; others are delegated
         self._async_methods: frozenset[str] = frozenset()
         self._values = values
+        self.is_elsewhere, self.fetch = values.is_elsewhere, values.fetch
         self._preparation = preparation
         self._handlers: dict[Kind, Handler] = {
             Kind.PREPARE: preparation.prepare,

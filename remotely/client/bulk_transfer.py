@@ -18,6 +18,7 @@ firewall, with which everything works, but slower.
 """
 
 import logging
+import math
 import queue
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -63,6 +64,7 @@ log = logging.getLogger("remotely")
 
 AGAIN_S = 30.0  # after which CHAIN is tried again
 ANSWER_S = CONNECT_S + 1.0  # for a store to start and to make room
+JOIN_S = 1.0  # for one that runs, once another machine waits for the same value
 SILENT_S = 4 * STALL_S
 REACH_AGAIN_S = 5.0
 CONNECTION_IDLE_S = 20.0  # after which a TLS connection is closed; earlier than its store does
@@ -150,6 +152,7 @@ class Stores:
         if encoded.nbytes < SEND_FROM_BYTES:
             return None
         links = [self._link(s) for s in dict.fromkeys(stores) if s and self.is_usable(s)]
+        links = [link for link in links if not link.is_late]
         return BulkTransfer(encoded, links, self._pool) if links else None
 
     def run(self, transfer: "BulkTransfer") -> None:
@@ -294,6 +297,8 @@ class StoreLink:
     The store keeps the client's announced values and claimed results as long as the link lasts.  A
     link never reconnects: a new link has no values.  Thread-safe.
 
+    A store that has not answered an announcement for ANSWER_S is not reached: SOCKETS.
+
     path   the way of large values there; `on_choice` is called with changes, on the loop's thread
     bulk   the address at which the store receives values; None until it has answered
     """
@@ -313,6 +318,7 @@ class StoreLink:
         self._loop = loop
         self._on_choice = on_choice
         self._listeners: dict[bytes, Listener] = {}  # by value
+        self._unanswered: dict[bytes, float] = {}  # announced values, and when, in that order
         self._decode = control.Decoder("store > client").decode
         self._socket = sockets.client(context, pair, address.public_key, Reconnect.NEVER)
         self._monitor = ConnectionMonitor(self._socket, loop, self.close)
@@ -324,6 +330,7 @@ class StoreLink:
     def expect(self, value: bytes, nbytes: int, listener: Listener) -> None:
         """Announce a value; `listener` receives the store's messages about it, on the loop."""
         self._listeners[value] = listener
+        self._unanswered[value] = time.monotonic()
         self.send(control.Expect(value=value, nbytes=nbytes))
 
     def ignore(self, value: bytes) -> None:
@@ -341,7 +348,13 @@ class StoreLink:
         self._loop.call(partial(self._choose, path, why))
 
     @property
-    def no_answer(self) -> Trouble:
+    def is_late(self) -> bool:
+        """Whether the store has answered before, and now not for JOIN_S."""
+        oldest = next(iter(self._unanswered.copy().values()), math.inf)
+        return self.bulk is not None and oldest < time.monotonic() - JOIN_S
+
+    @property
+    def _no_answer(self) -> Trouble:
         return Trouble("it does not answer", is_silent=self._monitor.accepted)
 
     def close(self) -> None:
@@ -353,9 +366,10 @@ class StoreLink:
         self._loop.unwatch_socket(self._socket)
         self._socket.close(linger=0)
         if self.bulk is None:
-            self._set_path(Path.SOCKETS, self.no_answer)
+            self._set_path(Path.SOCKETS, self._no_answer)
         elif self.path is not Path.CHAIN:
             self._set_path(Path.CHAIN)
+        self._unanswered.clear()
         for listener in list(self._listeners.values()):
             listener(self.address, None)
         self._listeners.clear()
@@ -379,10 +393,16 @@ class StoreLink:
     def _send_on_loop(self, message: msgspec.Struct) -> None:
         if not self.is_broken:
             sockets.send(self._socket, [control.encode(message)])
+            if isinstance(message, control.Expect):
+                self._loop.after(ANSWER_S, partial(self._judge, message.value))
         elif isinstance(message, control.Expect) and (
             listener := self._listeners.pop(message.value, None)
         ):
             listener(self.address, None)
+
+    def _judge(self, value: bytes) -> None:
+        if value in self._unanswered:
+            self._choose(Path.SOCKETS, self._no_answer)
 
     def _hear(self, frames: list[zmq.Frame]) -> None:
         match message := self._decode(frames[0].buffer):
@@ -392,6 +412,7 @@ class StoreLink:
                 pass
             case _:
                 assert isinstance(message, msgspec.Struct)
+                self._unanswered.pop(message.value, None)  # type: ignore[attr-defined]
                 if listener := self._listeners.get(message.value):  # type: ignore[attr-defined]
                     listener(self.address, message)
 
@@ -489,16 +510,20 @@ class BulkTransfer:
         self._events.put((store, message))
 
     def _wait_until_ready(self) -> dict[BulkAddress, StoreLink]:
-        """Return the links of the stores that have made room, by their bulk addresses."""
+        """Return the links of the stores that have made room, by their bulk addresses.
+
+        A store has ANSWER_S, in which it may have to start.  One that runs has JOIN_S once another
+        one is ready: no machine waits for one that is stopped.
+        """
         ready: dict[BulkAddress, StoreLink] = {}
         pending = dict(self._links)
         deadline = time.monotonic() + ANSWER_S
         while pending:
+            if ready and all(link.bulk for link in pending.values()):
+                deadline = min(deadline, time.monotonic() + JOIN_S)
             try:
                 store, message = self._events.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
-                for link in pending.values():
-                    link.choose(Path.SOCKETS, link.no_answer)
                 break
             found = pending.pop(store, None)  # None: it has answered already
             if found and found.bulk and isinstance(message, control.Ready):

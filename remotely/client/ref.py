@@ -46,4 +46,4 @@ class Ref(Put):
             remotes = table.remotes
             if not remotes or remotes[0].engine.is_any_elsewhere(remotes):
                 return references.entry(table.number_of(self))
-        return codec.decode, codec.parts(self.value.payload, self.value.buffers)
+        return references.arrive, ((), *codec.parts(self.value.payload, self.value.buffers))

@@ -21,8 +21,10 @@ The name of a parcel is 32 random bytes, sent over CURVE to the processes that m
 """
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -32,7 +34,7 @@ from remotely.protocol import wire
 from remotely.protocol.control import BulkAddress, StoreAddress
 from remotely.protocol.numbers import NAME_BYTES
 from remotely.protocol.wire import Kind
-from remotely.values import arena, codec
+from remotely.values import arena, codec, references
 from remotely.values.arena import SHARE_FROM_BYTES, ArenaAddress, Lendable, Loan
 from remotely.values.borrowing import Lender
 from remotely.values.codec import Encoded
@@ -66,6 +68,14 @@ class Parcel(msgspec.Struct, frozen=True, array_like=True, tag=2):
         return _fetch, (_write(self),)
 
 
+class _Local(threading.local):
+    """`fetched` are the values, by name, that this thread need not fetch."""
+
+    fetched: Mapping[bytes, Unpacked] = MappingProxyType({})
+
+
+_local = _Local()
+
 # Fetches a value from a store.  Set in actors only.
 fetch_parcel: Callable[[Parcel], Unpacked] | None = None
 
@@ -75,7 +85,31 @@ def _fetch(data: bytes) -> Any:
     parcel = read_loan(data)
     if fetch_parcel is None or not isinstance(parcel, Parcel):
         raise RemotelyError("only an actor can fetch results of other actors")
-    return codec.decode(*fetch_parcel(parcel))
+    if references.note_elsewhere(parcel):
+        return None
+    return codec.decode(*(_local.fetched.get(parcel.value) or fetch_parcel(parcel)))
+
+
+class Fetched(NamedTuple):
+    """A message whose values are here: its pickle and buffers, and what its entries refer to."""
+
+    unpacked: Unpacked
+    values: Mapping[bytes, Unpacked]
+
+    def decode(self) -> Any:
+        """Return its value."""
+        before, _local.fetched = _local.fetched, self.values
+        try:
+            return codec.decode(*self.unpacked)
+        finally:
+            _local.fetched = before
+
+
+def fetch(unpacked: Unpacked) -> Fetched:
+    """Fetch what the entries of a message refer to; runs none of the user's code."""
+    assert fetch_parcel is not None
+    parcels = references.entries_elsewhere(*unpacked) if references.refers(unpacked[0]) else ()
+    return Fetched(unpacked, {parcel.value: fetch_parcel(parcel) for parcel in parcels})
 
 
 def parcel_of(encoded: Encoded, store: BulkAddress | None = None, of: str = "") -> Parcel:

@@ -7,6 +7,9 @@
 
 So arguments are pickled when you make the call, and futures may complete later.  Objects enter
 themselves in `__reduce__`: a future always, a large ref if the call goes to another machine.
+
+An event loop must not wait for what is elsewhere.  So entries can be looked at before the arguments
+are unpickled, which runs none of the user's code: `refers`, `entries_elsewhere`.
 """
 
 import copy
@@ -19,9 +22,14 @@ from remotely.values.owned import Owned
 
 
 class _Local(threading.local):
-    """`entries` are those of the call that this thread is unpickling."""
+    """What this thread is unpickling.
+
+    entries     those of the call
+    elsewhere   the entries found so far that are elsewhere, if they are only looked at
+    """
 
     entries: Sequence[Any] = ()
+    elsewhere: list[Any] | None = None
 
 
 _local = _Local()
@@ -71,6 +79,8 @@ def of_argument(error: BaseException, name: str) -> BaseException:
 
 def arrive(entries: Sequence[Any], payload: bytes | memoryview, buffers: Sequence[Any]) -> Any:
     """Unpickle arguments that refer to these entries."""
+    if _local.elsewhere is not None:
+        return None
     before, _local.entries = _local.entries, entries
     try:
         return codec.decode(payload, buffers)
@@ -78,5 +88,33 @@ def arrive(entries: Sequence[Any], payload: bytes | memoryview, buffers: Sequenc
         _local.entries = before
 
 
+def refers(payload: bytes | memoryview) -> bool:
+    """Return whether these are arguments that refer to entries: such a pickle begins by that."""
+    return _ARRIVE in bytes(payload[:_BEGINNING_BYTES])
+
+
+def entries_elsewhere(payload: bytes | memoryview, buffers: Sequence[Any]) -> list[Any]:
+    """Return the entries of arguments that `note_elsewhere` is called for."""
+    found: list[Any] = []
+    _local.elsewhere = found
+    try:
+        codec.decode(payload, buffers)
+    finally:
+        _local.elsewhere = None
+    return found
+
+
+def note_elsewhere(entry: object) -> bool:
+    """Note an entry that is being unpickled; return whether it is only looked at."""
+    if _local.elsewhere is None:
+        return False
+    _local.elsewhere.append(entry)
+    return True
+
+
 def _entry(number: int) -> Any:
     return _local.entries[number]
+
+
+_ARRIVE = f"{arrive.__module__}".encode()
+_BEGINNING_BYTES = 64

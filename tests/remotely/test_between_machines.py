@@ -98,6 +98,9 @@ class Caller:
     def fetch(self, other: Any) -> float:
         return float(other.make(SIZE, 2.0).sum())
 
+    def noted_by(self, other: Any) -> Any:
+        return other.noted()
+
     def connect(self, one: Any, two: Any) -> float:
         return float(two.total.submit(one.make.submit(SIZE)).result())
 
@@ -107,8 +110,18 @@ class Caller:
 
 @remotely.remote_class
 class Awaiter:
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
     async def total(self, value: Array) -> float:
-        return float(value.sum())
+        self.seen.append(float(value.sum()))
+        return self.seen[-1]
+
+    async def noted(self) -> list[float]:
+        return self.seen
+
+    async def host(self) -> str:
+        return os.environ["REMOTELY_HOST"]
 
     async def make(self, size: int) -> Array:
         return np.ones(size)
@@ -713,3 +726,52 @@ def test_an_event_loop_goes_on_while_it_awaits_a_result_that_was_passed_on(
     assert two.total(made) == SIZE
     monkeypatch.setattr(Stores, "fetch", fetch_late)
     assert asyncio.run(await_it(made)) == SIZE
+
+
+def stopped_store(cluster: Started, host: str) -> psutil.Process:
+    """Stop the store of a machine, which has one."""
+    home = cluster.homes[["one", "two"].index(host)]
+    (store,) = processes(str(home), "remotely.store")
+    store.suspend()
+    return store
+
+
+def test_an_event_loop_goes_on_while_an_argument_is_fetched_from_another_machine(
+    joined: Started,
+) -> None:
+    one, two = on_each(remotely.group(Awaiter, 2))
+    caller = Caller()
+    made = one.make.submit(SIZE)
+    remotely.ref(made)  # so it stays on its machine
+    assert made.exception() is None
+    assert two.total(np.zeros(SIZE)) == 0.0
+    store = stopped_store(joined, one.host())
+    try:
+        late = two.total.submit(made)
+        after = two.noted.submit()
+        assert caller.noted_by.submit(two).result(40) == [0.0]
+        assert not late.done()
+        assert not after.done()
+    finally:
+        store.resume()
+    assert late.result(40) == SIZE
+    assert after.result(40) == [0.0, SIZE], "the calls of a client run in their order"
+
+
+def test_a_stopped_store_delays_no_other_member_of_a_group(
+    joined: Started, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = group = remotely.group(Peer, 2)
+    array = np.ones(SIZE)
+    assert group.total(array) == [SIZE] * 2
+    store = stopped_store(joined, one.host())
+    try:
+        late, other = group.total.submit(array)
+        assert other.result(40) == SIZE
+        assert not caplog.records, "the store may answer yet"
+        assert group.total(array) == [SIZE] * 2
+        assert late.result(40) == SIZE
+        wait_until(lambda: caplog.records, "the warning about the stopped store")
+    finally:
+        store.resume()
+    assert one.host() != two.host()

@@ -5,6 +5,7 @@ And its reply, whatever is raised meanwhile.
 
 import asyncio
 import mmap
+import threading
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -31,6 +32,13 @@ class Servant:
         self.batched = {"method": Batching(print, 2, 3600.0, stack=False)} if batched else {}
         self.runs: Callable[[int], object] = lambda call_id: None
         self.ends = (SystemExit,)
+        self.elsewhere: dict[int, threading.Event] = {}  # by call; set when its value may arrive
+
+    def is_elsewhere(self, route: bytes, message: Message) -> bool:
+        return message.call_id in self.elsewhere
+
+    def fetch(self, route: bytes, message: Message) -> None:
+        assert self.elsewhere[message.call_id].wait(40)
 
     def is_coroutine(self, message: Message) -> bool:
         return self.is_async and message.kind is not Kind.END
@@ -67,8 +75,21 @@ class Stage:
             cast(Any, servant), cast(Any, line), self.cancellations, wait_for_lease=lambda: None
         )
 
-    def handle(self, kind: Kind, call_id: int) -> None:
-        self._dispatcher.handle(ROUTE, Message(kind, call_id, "method", b"", ()))
+    def handle(self, kind: Kind, call_id: int, route: bytes = ROUTE) -> None:
+        self._dispatcher.handle(route, Message(kind, call_id, "method", b"", ()))
+
+    def run_fetching(self, *steps: Callable[[], object]) -> None:
+        """Run these steps on an event loop, then what they have begun, to its end."""
+
+        async def run() -> None:
+            self._dispatcher.loop = asyncio.get_running_loop()
+            for step in steps:
+                step()
+            while not self._dispatcher.is_over():
+                await asyncio.sleep(0.001)
+            await self._dispatcher.before_end()
+
+        asyncio.run(run())
 
     def run(self, *messages: tuple[Kind, int], meanwhile: Callable[[], object] = str) -> None:
         """Handle messages, then call `meanwhile`, then let everything run."""
@@ -172,3 +193,58 @@ def test_whatever_is_raised_is_a_reply_and_the_next_call_runs(
         for reply in stage.replies
     }
     assert replied >= {7, 8}
+
+
+# --- values that are elsewhere, for a class with async methods ------------------------------------
+
+OTHER = b"r-another-client"
+
+
+def test_the_calls_of_a_client_wait_behind_one_whose_value_is_fetched_and_no_others_do() -> None:
+    servant = Servant(awaited=True)
+    stage = Stage(servant)
+    servant.elsewhere = {number: threading.Event() for number in (1, 3)}
+
+    def call(call_id: int, route: bytes = ROUTE) -> Callable[[], object]:
+        return lambda: stage.handle(Kind.CALL, call_id, route)
+
+    def see_others() -> None:
+        assert stage.replies == ["9 ran", "5 ran"]
+        for here in servant.elsewhere.values():
+            here.set()
+
+    stage.run_fetching(
+        *(call(1), call(2), call(3), call(4)),
+        *(call(9, OTHER), lambda: stage.handle(Kind.SOURCES, 5), see_others),
+        lambda: stage.handle(Kind.END, 6),
+    )
+    assert stage.replies[2:] == ["1 ran", "2 ran", "3 ran", "4 ran"]
+
+
+def test_the_end_waits_for_values_that_any_client_needs_and_later_calls_do_not_run() -> None:
+    servant = Servant(awaited=True)
+    stage = Stage(servant)
+    servant.elsewhere = {number: threading.Event() for number in (1, 2)}
+    stage.run_fetching(
+        lambda: stage.handle(Kind.CALL, 1),
+        lambda: stage.handle(Kind.CALL, 2, OTHER),
+        lambda: stage.handle(Kind.END, 3, b"r-a-third-client"),
+        lambda: stage.handle(Kind.CALL, 4),
+        *(here.set for here in servant.elsewhere.values()),
+    )
+    assert sorted(stage.replies) == ["1 ran", "2 ran"]
+
+
+def test_a_call_is_cancelled_while_its_value_is_fetched() -> None:
+    servant = Servant(awaited=True)
+    stage = Stage(servant)
+    servant.elsewhere = {1: threading.Event()}
+
+    def cancel() -> None:
+        assert stage.cancellations.cancel(ROUTE, 1)
+        servant.elsewhere[1].set()
+
+    stage.run_fetching(
+        lambda: stage.handle(Kind.CALL, 1), cancel, lambda: stage.handle(Kind.END, 2)
+    )
+    assert stage.replies == ["1 cancelled"]
