@@ -96,9 +96,6 @@ class _Result:
     def memory(self) -> memoryview:
         return self.placed.memory
 
-    def release(self) -> None:
-        self.placed.release()
-
     def is_returned(self) -> bool:
         """Tell whether the store has returned the loan.
 
@@ -179,16 +176,12 @@ class MachineStore:
         made = payload.parcel_of(encoded, connection.bulk, of)
         if (placed := memory.reserve(made.nbytes)) is None:  # 1
             return None
-        try:
-            payload.lay_out(encoded, placed.memory)
-            store = self._reader(connection)
-            if (loan := placed.lend(store, private=False)) is None:
-                placed.release()
-                return None
-            connection.ask(control.Offer(value=made.value, loan=_write(loan)))
-        except BaseException:  # the store may read the offer yet: it, or its end, ends the loan
-            placed.release()
-            raise
+        payload.lay_out(encoded, placed.memory)
+        store = self._reader(connection)
+        if (loan := placed.lend(store, private=False)) is None:
+            return None
+        # If this fails, the store may read the offer yet.  The loan keeps the memory until then.
+        connection.ask(control.Offer(value=made.value, loan=_write(loan)))
         now = time.monotonic()
         result = _Result(made, placed, loan, store, encoded.travelling, now, now + UNFETCHED_S)
         self._results.add(made.value, result, route)  # 2
@@ -199,16 +192,14 @@ class MachineStore:
 
         `is_last`: no one else needs it, so withdraw it and free its memory after the reply.
         """
-        with self._results.using(name) as value:
-            if value is None:
-                return None
-            result = value.room
-            memory = borrowing.borrow_own(result.placed)
-            if memory is None:
-                memory = memoryview(bytes(result.memory))
+        if (value := self._results.get(name)) is None:
+            return None
+        memory = borrowing.borrow_own(value.room.placed)
+        if memory is None:
+            memory = memoryview(bytes(value.room.memory))
         if is_last:
             self._drop(name)
-        return result.parcel.cut(memory)
+        return value.room.parcel.cut(memory)
 
     def waiting(self, now: float) -> list[bytes]:
         """Return the routes of callers that have not fetched a result for a while."""

@@ -145,67 +145,67 @@ class BulkServer:
             raise ConnectionAbortedError("not a request")
 
     def _take_in(self, connection: Connection, request: BulkRequest) -> None:
-        with self._shelf.using(request.value, is_here=False) as value:
-            if value is None:
-                raise ConnectionAbortedError("the value is not expected here")
-            stripe = _stripe(value, request)
-            progress = StripeProgress()
-            # 1. Another thread passes on the stripe as it arrives, and never holds up this one.
-            if request.onward:
-                threads.start("bulk", self._pass_on, request, progress)
-            # 2. The stripe arrives, chunk by chunk.  If the transfer fails, the thread that passes
-            #    it on ends too, and the next machine sees the same failure.  The owner is told, and
-            #    may send the value again.
-            try:
-                while progress.received < request.nbytes:
-                    if faults.ON:
-                        faults.at("store.receive")
-                    if value.is_dropped:
-                        raise ConnectionAbortedError("the value is not expected here any more")
-                    end = progress.received + CHUNK_BYTES
-                    connection.receive_into(stripe[progress.received : end])
-                    value.moved_at = time.monotonic()
-                    progress.move(min(end, request.nbytes))
-            except Exception as error:
-                progress.end()
-                why = str(error) or type(error).__name__
-                self._tell_owner(value, control.Broken(value=value.name, why=why))
-                raise
-            # 3. With its last stripe, the value can be lent.
-            if self._shelf.arrive(value, request.start, request.nbytes):
-                self._tell_owner(value, control.Stored(value=value.name))
+        value = self._shelf.get(request.value, is_here=False)
+        if value is None:
+            raise ConnectionAbortedError("the value is not expected here")
+        stripe = _stripe(value, request)
+        progress = StripeProgress()
+        # 1. Another thread passes on the stripe as it arrives, and never holds up this one.
+        if request.onward:
+            threads.start("bulk", self._pass_on, request, progress)
+        # 2. The stripe arrives, chunk by chunk.  If the transfer fails, the thread that passes
+        #    it on ends too, and the next machine sees the same failure.  The owner is told, and
+        #    may send the value again.
+        try:
+            while progress.received < request.nbytes:
+                if faults.ON:
+                    faults.at("store.receive")
+                if value.is_dropped:
+                    raise ConnectionAbortedError("the value is not expected here any more")
+                end = progress.received + CHUNK_BYTES
+                connection.receive_into(stripe[progress.received : end])
+                value.moved_at = time.monotonic()
+                progress.move(min(end, request.nbytes))
+        except Exception as error:
+            progress.end()
+            why = str(error) or type(error).__name__
+            self._tell_owner(value, control.Broken(value=value.name, why=why))
+            raise
+        # 3. With its last stripe, the value can be lent.
+        if self._shelf.arrive(value, request.start, request.nbytes):
+            self._tell_owner(value, control.Stored(value=value.name))
         connection.send(bulk.DONE)
 
     def _pass_on(self, request: BulkRequest, progress: "StripeProgress") -> None:
         """Bring a stripe to the next machine while it arrives here."""
         to, *rest = _read_onward(request.onward)
-        with self._shelf.using(request.value, is_here=None) as value:
-            if value is None:
-                return
-            stripe = _stripe(value, request)
-            try:
-                connection = bulk.connect(to)
-            except OSError as error:
-                why = str(error) or type(error).__name__
-                self._tell_owner(value, control.Unrelayed(value=value.name, bulk=to, why=why))
-                return
-            with connection, contextlib.suppress(OSError):  # the next store reports what it lacks
-                header = _write_onward(rest) if rest else b""
-                connection.request(bulk.PUSH, request.value, request.start, request.nbytes, header)
-                at = 0
-                while at < request.nbytes:
-                    if (end := progress.wait_beyond(at)) == at:
-                        return  # the transfer failed here: close, so that the next machine sees it
-                    connection.send(stripe[at:end])
-                    at = end
-                connection.expect_done()
+        value = self._shelf.get(request.value, is_here=None)
+        if value is None:
+            return
+        stripe = _stripe(value, request)
+        try:
+            connection = bulk.connect(to)
+        except OSError as error:
+            why = str(error) or type(error).__name__
+            self._tell_owner(value, control.Unrelayed(value=value.name, bulk=to, why=why))
+            return
+        with connection, contextlib.suppress(OSError):  # the next store reports what it lacks
+            header = _write_onward(rest) if rest else b""
+            connection.request(bulk.PUSH, request.value, request.start, request.nbytes, header)
+            at = 0
+            while at < request.nbytes:
+                if (end := progress.wait_beyond(at)) == at:
+                    return  # the transfer failed here: close, so that the next machine sees it
+                connection.send(stripe[at:end])
+                at = end
+            connection.expect_done()
 
     def _give_out(self, connection: Connection, request: BulkRequest) -> None:
-        with self._shelf.using(request.value) as value:
-            if value is None:
-                connection.say_gone(GONE)
-            else:
-                connection.send(bulk.HERE, _stripe(value, request))
+        value = self._shelf.get(request.value)
+        if value is None:
+            connection.say_gone(GONE)
+        else:
+            connection.send(bulk.HERE, _stripe(value, request))
 
 
 class StripeProgress:
@@ -249,10 +249,9 @@ class Fetching:
     def fetch(self, name: bytes, nbytes: int, address: BulkAddress) -> Gone | None:
         """Fetch a value unless it is here; return why that fails, or None."""
         with self._lock:
-            with self._shelf.using(name) as value:
-                if value is not None:
-                    value.moved_at = time.monotonic()
-                    return None
+            if (value := self._shelf.get(name)) is not None:
+                value.moved_at = time.monotonic()
+                return None
             running = self._running.get(name)
             if is_first := running is None:
                 running = self._running[name] = Future()
@@ -274,10 +273,8 @@ class Fetching:
         try:
             bulk.fetch(address, name, room.memory)
         except ValueGone as gone:
-            room.release()
             return Gone(why=str(gone))
         except OSError as error:
-            room.release()
             why = f"{describe(nearest(address.tcp))} cannot be reached from here: {error}"
             return Gone(why=why)
         self._shelf.add(name, room, None, grace_s=KEPT_S, now=time.monotonic())

@@ -219,12 +219,12 @@ class ActorLine:
             self._line.send(control.Shared(arena=_encode(ours.address), bulk=self._fetching.own))
 
     def _lend(self, name: bytes) -> None:
-        with self._shelf.using(name) as value:
-            loan = value and self._peer and value.room.lend(self._peer)
-            if loan:
-                self._line.send(control.Lent(loan=_encode(loan)))
-            else:
-                self._line.send(control.Gone(why="no room is left" if value else NOT_HERE))
+        value = self._shelf.get(name)
+        loan = value and self._peer and value.room.lend(self._peer)
+        if loan:
+            self._line.send(control.Lent(loan=_encode(loan)))
+        else:
+            self._line.send(control.Gone(why="no room is left" if value else NOT_HERE))
 
     def _fetch(self, name: bytes, nbytes: int, bulk: control.BulkAddress) -> None:
         """On a thread of its own: fetch a value, and lend it."""
@@ -236,7 +236,7 @@ class ActorLine:
 
 
 class OfferedRoom:
-    """Memory that an actor has lent to this process; it outlives the actor."""
+    """Memory that an actor has lent to this process, by a loan that ends with the last view."""
 
     def __init__(self, lender: Lender, loan: Loan) -> None:
         _, (self.memory,) = lender.open(loan)
@@ -246,12 +246,7 @@ class OfferedRoom:
         if (room := reserve(self.memory.nbytes)) is None:
             return None
         room.memory[:] = self.memory
-        loan = room.lend(borrower)
-        room.release()
-        return loan
-
-    def release(self) -> None:
-        self.memory = memoryview(b"")  # the loan ends with the last view
+        return room.lend(borrower)
 
 
 def _clients_among(holders: set[Hashable]) -> list[tuple[bytes, bytes]]:

@@ -38,7 +38,7 @@ from typing import Protocol
 import msgspec
 
 from remotely.machine import memory_file, this_machine
-from remotely.machine.shield import RLock
+from remotely.machine.shield import RLock, shield
 from remotely.protocol.resources import format_bytes, parse_memory
 from remotely.values import forks
 from remotely.values.blocks import GRANULE, Blocks
@@ -112,7 +112,7 @@ class Arena:
         self._top = 0  # slots from here on were never used
         self._lent: dict[int, tuple[Block, Borrower]] = {}  # by slot
         self._pinned: dict[int, tuple[Block, int]] = {}  # pieces of refs, by the id of their owner
-        self._released: deque[Lendable] = deque()
+        self._released: deque[list[Block]] = deque()  # of values that are gone
         self._lock = RLock()
         self._warned = False
         self._used = time.monotonic()  # when a value was last placed
@@ -126,7 +126,7 @@ class Arena:
         """
         sizes = list(map(len, encoded.pieces))
         has_payload = sum(sizes) >= SHARE_FROM_BYTES
-        with self._lock:
+        with shield, self._lock:  # blocks that are taken belong to a value
             self._used = time.monotonic()
             found = [self._pinned.get(id(buffer.obj)) for buffer in encoded.buffers]
             fresh = [b for b, pin in zip(encoded.buffers, found, strict=True) if pin is None]
@@ -152,16 +152,17 @@ class Arena:
                     blocks.append(other)
                     other.holders += 1
                 pieces.append((blocks.index(other), start, buffer.nbytes))
+            value = Lendable(self, blocks, total > 0, pieces, has_payload)
         if total:
             self._write(blocks[0], encoded.pieces if has_payload else (), fresh)
-        return Lendable(self, blocks, total > 0, pieces, has_payload)
+        return value
 
     def reserve(self, nbytes: int) -> "Lendable | None":
         """Return a value of one unwritten buffer; None if there is no room."""
-        with self._lock:
+        with shield, self._lock:
             self._used = time.monotonic()
             block = self._take(nbytes)
-        return Lendable(self, [block], True, [(0, 0, nbytes)], False) if block else None
+            return Lendable(self, [block], True, [(0, 0, nbytes)], False) if block else None
 
     def take_slots(self, blocks: Sequence[Block], borrower: Borrower) -> list[int] | None:
         """Begin a loan of each block; return their slots, or None if there are too many loans."""
@@ -208,18 +209,18 @@ class Arena:
                 if lent is not None and TABLE_BYTES + lent[0].offset == offset:
                     self._end_loan(slot)
 
-    def forget(self, value: "Lendable") -> None:
-        """Release a value soon.  Takes no lock."""
-        self._released.append(value)
+    def forget(self, blocks: list[Block]) -> None:
+        """Forget a value soon.  Takes no lock."""
+        self._released.append(blocks)
 
-    def pinned(self, block: Block, start: int, nbytes: int) -> memoryview:
-        """Return part of a block as a buffer that `place` recognizes, until `unpin`."""
+    def pin(self, value: "Lendable", which: int, start: int, nbytes: int) -> memoryview:
+        """Return part of a value, which it keeps, as a buffer that `place` recognizes."""
+        block = value.blocks[which]
         owner = (ctypes.c_ubyte * nbytes).from_buffer(self._map, TABLE_BYTES + block.offset + start)
+        # In this order, whatever interrupts it: another object may have the id later.
+        forks.hold(owner, partial(_let_go, value), partial(self._pinned.pop, id(owner), None))
         self._pinned[id(owner)] = block, start
         return memoryview(owner).cast("B")
-
-    def unpin(self, owner: int) -> None:
-        del self._pinned[owner]
 
     def pinned_bytes(self, encoded: Encoded) -> int:
         """Return the size of a value's buffers that are pinned."""
@@ -286,10 +287,9 @@ class Arena:
             at += aligned(buffer.nbytes)
 
     def _reclaim(self) -> None:
-        """Reclaim the loans that borrowers have released, and released values."""
+        """Reclaim the loans that borrowers have released, and values that are gone."""
         while self._released:
-            placed = self._released.popleft()
-            for block in placed.blocks:
+            for block in self._released.popleft():
                 self._drop(block)
         slot = -1
         while (slot := self._map.find(_RELEASED, slot + 1, self._top)) >= 0:
@@ -327,7 +327,9 @@ class Arena:
 
 
 class Lendable:
-    """A value in the arena of this process, which can be lent until it is released.
+    """A value in the arena of this process, as long as this object exists.
+
+    After that it is not lent again, and its memory is free when all loans have ended.
 
     blocks   its own block first, if it `has_own`, then the blocks of refs among its buffers
     pieces   index of the block, start within it, length
@@ -374,34 +376,25 @@ class Lendable:
 
     @property
     def memory(self) -> memoryview:
-        """The memory of a reserved value, which is valid until the value is released."""
+        """The memory of a reserved value, which is valid as long as the value."""
         (block,) = self.blocks
         return self._arena.memory_of(block)
 
     def pin(self) -> tuple[memoryview | None, list[memoryview]]:
         """Return the pickle, if it is in the arena, and buffers that `Arena.place` recognizes.
 
-        The value is released when the last of them is gone.  A buffer that is being sent, or that a
-        call holds for a retry, outlives the ref.
+        They keep it.  A buffer that is being sent, or that a call holds for a retry, outlives the
+        ref.
         """
-        views = [self._arena.pinned(self.blocks[i], at, nbytes) for i, at, nbytes in self._pieces]
-        left = [id(view.obj) for view in views]
-
-        def release(key: int) -> None:
-            left.remove(key)
-            if not left:
-                self.release()
-
-        for key, view in zip([*left], views, strict=True):
-            forks.hold(view.obj, partial(release, key), partial(self._arena.unpin, key))
+        views = [self._arena.pin(self, *piece) for piece in self._pieces]
         return (views[0], views[1:]) if self._has_payload else (None, views)
 
-    def release(self) -> None:
-        """Lend it no more: its memory is free when all loans have ended.
+    def __del__(self) -> None:
+        self._arena.forget(self.blocks)
 
-        Takes no lock, because the garbage collector may call it at any point.
-        """
-        self._arena.forget(self)
+
+def _let_go(value: Lendable) -> None:
+    """Called when nobody reads a part of it: the caller drops its reference."""
 
 
 _ours: Arena | None = None

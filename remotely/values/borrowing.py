@@ -163,12 +163,9 @@ def new_memory(nbytes: int) -> memoryview:
     costs ten times the copy into it.
     """
     ours = arena.ours() if nbytes >= SHARE_FROM_BYTES else None
-    if ours is not None and (placed := ours.reserve(nbytes)) is not None:
-        memory = borrow_own(placed)
-        placed.release()
-        if memory is not None:
-            return memory
-    return memoryview(bytearray(nbytes))
+    placed = None if ours is None else ours.reserve(nbytes)
+    borrowed = None if placed is None else borrow_own(placed)
+    return memoryview(bytearray(nbytes)) if borrowed is None else borrowed
 
 
 def borrow_own(value: Lendable) -> memoryview | None:

@@ -12,7 +12,6 @@ without a further copy.
 
 from collections.abc import Sequence
 
-from remotely.machine.shield import shield
 from remotely.values import arena
 from remotely.values.arena import SHARE_FROM_BYTES
 from remotely.values.codec import Encoded
@@ -38,15 +37,12 @@ def own(encoded: Encoded, *, lends: bool = True) -> Owned:
     if isinstance(encoded, Owned):
         return encoded
     memory = arena.ours() if lends and encoded.nbytes >= SHARE_FROM_BYTES else None
-    if memory is not None:
-        with shield:
-            if (placed := memory.place(encoded)) is not None:
-                counted = counted_bytes(encoded)
-                payload, views = placed.pin()
-                pieces = (bytes(encoded.payload) if payload is None else payload,)
-                owned = Owned(pieces, views, encoded.travelling)
-                owned.counted_bytes = counted
-                return owned
+    if memory is not None and (placed := memory.place(encoded)) is not None:
+        payload, views = placed.pin()
+        pieces = (bytes(encoded.payload) if payload is None else payload,)
+        owned = Owned(pieces, views, encoded.travelling)
+        owned.counted_bytes = counted_bytes(encoded)
+        return owned
     copies = [memoryview(bytearray(buffer)) for buffer in encoded.buffers]
     owned = Owned((bytes(encoded.payload),), copies, encoded.travelling)
     owned.counted_bytes = owned.nbytes

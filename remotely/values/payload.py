@@ -206,9 +206,7 @@ class MemoryPeer:
         """Have the peer open our arena; return None if there is none, or no room in it."""
         if (ours := arena.ours()) is None or (placed := ours.reserve(1)) is None:
             return None
-        loan = placed.lend(self, private=False)
-        placed.release()
-        if loan is None:
+        if (loan := placed.lend(self, private=False)) is None:
             return None
         self._invited = placed, loan
         return Invitation(ours.address, loan)
@@ -310,9 +308,7 @@ class OutgoingValue:
             ours.take_back(loan)
 
     def close(self) -> None:
-        """Release it: it has been sent to all, and is not lent again."""
-        if self._placed is not None:
-            self._placed.release()
+        """Free its memory: it has been sent to all, and is not lent again."""
         self._placed = None
 
 

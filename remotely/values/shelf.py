@@ -14,27 +14,24 @@ anything with an end that is noticed, such as a connection:
     hold     by another party          has one more
     drop     it is not needed          is gone
     lost     a holder has ended        has one less; without any, it is gone after `grace_s`
-    using    a thread reads or writes  keeps its memory within the block, even if it is gone
+
+The memory of a value that is gone is free once no thread refers to it any more.
 
 The bookkeeping is pure except for its lock: the caller passes the room of a value, and the time.
 Any thread may use it.
 """
 
 import threading
-from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 
 class Room(Protocol):
-    """The memory of a value."""
+    """The memory of a value, as long as this object exists."""
 
     @property
     def memory(self) -> memoryview: ...
-
-    def release(self) -> None:
-        """Free the memory."""
 
 
 R = TypeVar("R", bound=Room)
@@ -56,7 +53,6 @@ class Value(Generic[R]):
     is_here: bool
     moved_at: float
     arrived: set[tuple[int, int]] = field(default_factory=set)
-    users: int = 0
     is_dropped: bool = False
 
 
@@ -78,35 +74,16 @@ class Shelf(Generic[R]):
         is_here: bool = True,
         now: float = 0.0,
     ) -> bool:
-        """Add a value; if there is one of that name, release its room and return false."""
+        """Add a value; return false if there is one of that name."""
         holders = set() if holder is None else {holder}
         value = Value(name, room, holders, grace_s, is_here, now)
         with self._lock:
-            if name not in self._values:
-                self._values[name] = value
-                return True
-        room.release()
-        return False
+            return self._values.setdefault(name, value) is value
 
-    @contextmanager
-    def using(self, name: bytes, is_here: bool | None = True) -> Iterator[Value[R] | None]:
-        """Keep a value's memory within the block.
-
-        Yields None if there is no such value: one that is here, expected, or (None) either.
-        """
-        with self._lock:
-            value = self._values.get(name)
-            if value is not None and is_here not in (None, value.is_here):
-                value = None
-            if value is not None:
-                value.users += 1
-        try:
-            yield value
-        finally:
-            if value is not None:
-                with self._lock:
-                    value.users -= 1
-                    self._free(value)
+    def get(self, name: bytes, is_here: bool | None = True) -> Value[R] | None:
+        """Return a value that is here, expected, or (None) either; None if there is no such."""
+        value = self._values.get(name)
+        return value if value is not None and is_here in (None, value.is_here) else None
 
     def arrive(self, value: Value[R], start: int, nbytes: int) -> bool:
         """Record a stripe that has arrived; return true if it completes the value."""
@@ -124,11 +101,10 @@ class Shelf(Generic[R]):
                 value.holders.add(holder)
 
     def drop(self, name: bytes) -> None:
-        """Forget a value, and free its memory when it is not in use."""
+        """Forget a value."""
         with self._lock:
             if (value := self._values.pop(name, None)) is not None:
                 value.is_dropped = True
-                self._free(value)
 
     def lost(self, holder: Hashable, now: float) -> None:
         """Record the end of a party, which holds nothing any more."""
@@ -161,8 +137,3 @@ class Shelf(Generic[R]):
     def stalled(self, before: float) -> list[Value[R]]:
         """Return the expected values of which nothing has arrived since `before`."""
         return [value for value in self.all() if not value.is_here and value.moved_at < before]
-
-    def _free(self, value: Value[R]) -> None:
-        if value.is_dropped and not value.users:
-            value.users = -1  # once
-            value.room.release()

@@ -46,7 +46,6 @@ def lend(arena: Arena, value: object, private: bool = False, reader: Reader | No
     placed = arena.place(codec.encode(value))
     assert placed is not None
     loan = placed.lend(reader or Reader(), private)
-    placed.release()
     assert loan is not None
     return loan
 
@@ -276,8 +275,6 @@ def overwrite(arena: Arena) -> None:
     for nbytes in (32 << 20, 8 << 20, 1 << 20, LARGE):
         while (placed := arena.place(codec.encode(np.full(nbytes, 255, np.uint8)))) is not None:
             taken.append(placed)
-    for placed in taken:
-        placed.release()
 
 
 @pytest.mark.parametrize("private", [False, True])
@@ -412,9 +409,11 @@ def test_a_pinned_value_is_lent_repeatedly_without_a_copy(arena: Arena) -> None:
         assert all(private for *_, private in loan.blocks), "the ref stays as it is"
         got = read(lender, loan, encoded)
         got["w"][:] = -1
-        once_more.release()
+        del once_more
         assert arena.lent_bytes == taken
-        del got, once_more
+        del got
+    del placed
+    assert arena.lent_bytes == taken
     views.clear()
     assert arena.lent_bytes == 0
 
