@@ -174,7 +174,7 @@ def _run(work: Callable[..., object], *args: Any) -> None:
         work(*args)
     except SystemExit as error:
         _exit(exiting.exit_code(error))
-    except BaseException:
+    except BaseException:  # nothing above this frame reports it
         traceback.print_exc()
         _exit(1)
 

@@ -155,7 +155,7 @@ class SerialHosted(Hosted):
                 work(*args)
                 if self._dispatcher.is_over():
                     self._end()
-        except BaseException as error:
+        except BaseException as error:  # also an exit of the user's: Ray would go on
             _exit(error)
 
     def _keep_tidy(self) -> None:

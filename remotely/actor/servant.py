@@ -108,7 +108,7 @@ class Streams:
             raise StopIteration
         try:
             return next(kept.items)
-        except BaseException:
+        except BaseException:  # whatever a generator raises, it has ended
             self._kept.pop(name, None)
             raise
 
@@ -120,7 +120,7 @@ class Streams:
         async with kept.lock:
             try:
                 return await anext(kept.items)
-            except BaseException:
+            except BaseException:  # it has ended, or its task is cancelled
                 self._kept.pop(name, None)
                 await kept.items.aclose()
                 raise
@@ -438,11 +438,9 @@ class Servant:
     def _init(self, route: bytes, message: Message) -> None:
         self.is_made = True
         self._preparation.lay_out_files()
-        try:
-            self._set_object(*self._preparation.construct(route, message))
-        except BaseException:
-            self.failed = True
-            raise
+        self.failed = True  # unless it returns
+        self._set_object(*self._preparation.construct(route, message))
+        self.failed = False
 
     def _set_object(self, made: object, concurrency: int) -> None:
         self.object, self.concurrency = made, concurrency

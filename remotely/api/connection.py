@@ -262,7 +262,7 @@ def _embed(
             on_forget=cluster.forget,
         )
         return CallEngine(carrier)
-    except BaseException:
+    except BaseException:  # Ctrl-C too: nothing else ends its processes
         cluster.close()
         raise
 

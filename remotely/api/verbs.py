@@ -174,7 +174,7 @@ def _each_arrival(
         try:
             remote = arrival.result(timeout)
             found = class_of(remote) if isinstance(cls, str) else cls
-        except BaseException:
+        except BaseException:  # an interrupt too: another call may get it
             arrival.give_back()
             raise
         wait = getattr(found, "__remotely__", Options()).wait

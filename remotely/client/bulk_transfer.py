@@ -35,7 +35,6 @@ from remotely.client.relay_plan import Path, RelayPlan
 from remotely.errors import NotConnected
 from remotely.futures.awaitable import AwaitableFuture
 from remotely.machine.gate import Gate
-from remotely.machine.shield import shield
 from remotely.protocol import control
 from remotely.protocol.address import describe
 from remotely.protocol.control import BulkAddress, StoreAddress
@@ -244,9 +243,7 @@ class Stores:
             link = self._links.get(address)
             if link is None or link.is_broken:
                 link = StoreLink(self._context, self._loop, self._pair, address, self._chosen)
-                with shield:  # a link that is stored but never opened would not be replaced
-                    self._links[address] = link
-                    link.open()
+                self._links[address] = link
                 for value, store in self._claimed.copy().items():
                     if store == address:
                         link.send(control.Claim(value=value))
@@ -297,7 +294,8 @@ class StoreLink:
     The store keeps the client's announced values and claimed results as long as the link lasts.  A
     link never reconnects: a new link has no values.  Thread-safe.
 
-    A store that has not answered an announcement for ANSWER_S is not reached: SOCKETS.
+    It connects with its first message.  If the store has not answered an announcement for ANSWER_S,
+    the path becomes SOCKETS.
 
     path   the way of large values there; `on_choice` is called with changes, on the loop's thread
     bulk   the address at which the store receives values; None until it has answered
@@ -315,6 +313,7 @@ class StoreLink:
         self.path = Path.CHAIN
         self.bulk: BulkAddress | None = None
         self.is_broken = False
+        self._is_open = False
         self._loop = loop
         self._on_choice = on_choice
         self._listeners: dict[bytes, Listener] = {}  # by value
@@ -322,10 +321,6 @@ class StoreLink:
         self._decode = control.Decoder("store > client").decode
         self._socket = sockets.client(context, pair, address.public_key, Reconnect.NEVER)
         self._monitor = ConnectionMonitor(self._socket, loop, self.close)
-
-    def open(self) -> None:
-        """Begin to connect."""
-        self._loop.call(self._open)
 
     def expect(self, value: bytes, nbytes: int, listener: Listener) -> None:
         """Announce a value; `listener` receives the store's messages about it, on the loop."""
@@ -375,10 +370,10 @@ class StoreLink:
         self._listeners.clear()
 
     def _open(self) -> None:
-        if not self.is_broken:
-            sockets.connect(self._socket, nearest(self.address.tcp))
-            self._loop.watch_socket(self._socket, self._hear)
-            self._send_on_loop(control.Reach())
+        self._is_open = True
+        sockets.connect(self._socket, nearest(self.address.tcp))
+        self._loop.watch_socket(self._socket, self._hear)
+        self._send_on_loop(control.Reach())
 
     def _choose(self, path: Path, why: Trouble) -> None:
         if not self.is_broken and self.path is not path:  # not for a store that has ended
@@ -392,6 +387,8 @@ class StoreLink:
 
     def _send_on_loop(self, message: msgspec.Struct) -> None:
         if not self.is_broken:
+            if not self._is_open:
+                self._open()
             sockets.send(self._socket, [control.encode(message)])
             if isinstance(message, control.Expect):
                 self._loop.after(ANSWER_S, partial(self._judge, message.value))

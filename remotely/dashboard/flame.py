@@ -53,11 +53,10 @@ async def record(pid: int) -> dict[str, Any]:
     )
     try:
         out, err = await asyncio.wait_for(process.communicate(), SECONDS + 10)
-    except BaseException:
+    finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
-        raise
     samples = [line for line in out.decode(errors="replace").splitlines() if is_stack(line)]
     if not samples:
         last = err.decode(errors="replace").strip().splitlines()[-1:] or ["no sample was taken"]

@@ -92,7 +92,7 @@ class Guest:
             relay = self._find_relay(reached)
             place = self._place_of(relay)
             self._home = Home(self._loop, place, relay.token, str(path), self._on_relay_lost)
-        except BaseException:
+        except BaseException:  # Ctrl-C too: the caller has no guest to close
             self._release()
             raise
 

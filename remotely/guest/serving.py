@@ -125,7 +125,7 @@ def _serve_at(address: str, key: MemberKey, served: object, options: Options, be
             actor = Actor(birth, guest, OneByOne(page), served, options.concurrency)
             guest.start(request, birth.ipc, pair.public)
             actor.run()
-        except BaseException as error:
+        except BaseException as error:  # an exit too: callers are told why
             why = f"the process that served it has left `serve`: {type(error).__name__}"
             raise
         finally:

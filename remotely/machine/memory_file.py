@@ -8,6 +8,8 @@ import contextlib
 import errno
 import os
 
+from remotely.machine.owned_fd import OwnedFd
+
 SUPPORTED = hasattr(os, "memfd_create")
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
@@ -16,16 +18,12 @@ def create(name: str, nbytes: int) -> int:
     """Return a descriptor of new memory, zeroed, and sealed so that its size cannot change."""
     import fcntl  # noqa: PLC0415 - Windows has none
 
-    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        os.ftruncate(fd, nbytes)
-        # If a process could shrink it, SIGBUS would kill others that read beyond the new end.
-        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
+    made = OwnedFd(os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
+    os.ftruncate(made.fd, nbytes)
+    # If a process could shrink it, SIGBUS would kill others that read beyond the new end.
+    seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+    fcntl.fcntl(made.fd, fcntl.F_ADD_SEALS, seals)
+    return made.take()
 
 
 def is_memory_file(fd: int) -> bool:

@@ -183,7 +183,7 @@ def starting(port: int) -> Iterator[None]:
         retire_killed(folder)
         try:
             yield
-        except BaseException:
+        except BaseException:  # Ctrl-C too
             with contextlib.suppress(OSError):  # not empty: a daemon runs there, or left a log
                 folder.rmdir()
             raise

@@ -206,12 +206,9 @@ def connect(address: BulkAddress) -> Connection:
         raw = socket.create_connection(parse_address(nearest(address.tcp)), CONNECT_S)
     except TimeoutError:
         raise ConnectionError(f"nothing answers there within {CONNECT_S:g} s") from None
-    try:
+    with raw:  # its descriptor is that of `wrapped`, once there is one
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         wrapped = _context().wrap_socket(raw)
-    except BaseException:
-        raw.close()
-        raise
     if not certificate.is_of(wrapped, address.fingerprint):
         wrapped.close()
         raise ConnectionRefusedError("its certificate is not the one that the cluster announced")

@@ -40,7 +40,7 @@ class ConnectionPool(Generic[Peer, C]):
             connection = idle or self._connect(peer)
             try:
                 result = work(connection)
-            except BaseException as error:
+            except BaseException as error:  # it may be in the middle of a message: 3 or 4
                 connection.close()
                 if idle is None or not isinstance(error, OSError):
                     raise

@@ -198,10 +198,8 @@ def _write(path: Path, values: dict[str, Any]) -> None:
             file.flush()
             os.fsync(fd)
         os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+    finally:
+        temporary.unlink(missing_ok=True)
     if os.name == "posix":
         folder = os.open(path.parent, os.O_RDONLY)
         try:

@@ -124,45 +124,53 @@ class Arena:
 
         Buffers that are already there, as part of a ref, are not copied again.
         """
-        sizes = list(map(len, encoded.pieces))
-        has_payload = sum(sizes) >= SHARE_FROM_BYTES
-        with shield, self._lock:  # blocks that are taken belong to a value
-            self._used = time.monotonic()
-            found = [self._pinned.get(id(buffer.obj)) for buffer in encoded.buffers]
-            fresh = [b for b, pin in zip(encoded.buffers, found, strict=True) if pin is None]
-            total = sum(aligned(buffer.nbytes) for buffer in fresh)
-            total += aligned(sum(sizes)) if has_payload else 0
-            blocks: list[Block] = []
-            if total:
-                if (block := self._take(total)) is None:
-                    return None
-                blocks.append(block)
-            pieces = []
-            at = 0
-            if has_payload:
-                pieces.append((0, 0, sum(sizes)))
-                at = aligned(sum(sizes))
-            for buffer, pin in zip(encoded.buffers, found, strict=True):
-                if pin is None:
-                    pieces.append((0, at, buffer.nbytes))
-                    at += aligned(buffer.nbytes)
-                    continue
-                other, start = pin
-                if other not in blocks:
-                    blocks.append(other)
-                    other.holders += 1
-                pieces.append((blocks.index(other), start, buffer.nbytes))
-            value = Lendable(self, blocks, total > 0, pieces, has_payload)
-        if total:
-            self._write(blocks[0], encoded.pieces if has_payload else (), fresh)
+        pickled = sum(map(len, encoded.pieces))
+        has_payload = pickled >= SHARE_FROM_BYTES
+        found = [self._pinned.get(id(buffer.obj)) for buffer in encoded.buffers]
+        fresh = [b for b, pin in zip(encoded.buffers, found, strict=True) if pin is None]
+        total = sum(aligned(buffer.nbytes) for buffer in fresh)
+        total += aligned(pickled) if has_payload else 0
+        others: dict[Block, int] = {}  # of refs, and the index of each
+        pieces = []
+        at = 0
+        if has_payload:
+            pieces.append((0, 0, pickled))
+            at = aligned(pickled)
+        for buffer, pin in zip(encoded.buffers, found, strict=True):
+            if pin is None:
+                pieces.append((0, at, buffer.nbytes))
+                at += aligned(buffer.nbytes)
+            else:
+                block, start = pin
+                which = others.setdefault(block, len(others) + (total > 0))
+                pieces.append((which, start, buffer.nbytes))
+        value = self._new_value(total, [*others], pieces, has_payload)
+        if value is not None and total:
+            self._write(value.blocks[0], encoded.pieces if has_payload else (), fresh)
         return value
 
     def reserve(self, nbytes: int) -> "Lendable | None":
         """Return a value of one unwritten buffer; None if there is no room."""
-        with shield, self._lock:
+        return self._new_value(nbytes, [], [(0, 0, nbytes)], False)
+
+    def _new_value(
+        self,
+        nbytes: int,
+        others: list[Block],
+        pieces: list[tuple[int, int, int]],
+        has_payload: bool,
+    ) -> "Lendable | None":
+        """Return a value in a new block of `nbytes`, if it is not 0, and in others."""
+        with shield, self._lock:  # a block that is taken belongs to a value
             self._used = time.monotonic()
-            block = self._take(nbytes)
-            return Lendable(self, [block], True, [(0, 0, nbytes)], False) if block else None
+            own = []
+            if nbytes:
+                if (block := self._take(nbytes)) is None:
+                    return None
+                own.append(block)
+            for other in others:
+                other.holders += 1
+            return Lendable(self, [*own, *others], bool(own), pieces, has_payload)
 
     def take_slots(self, blocks: Sequence[Block], borrower: Borrower) -> list[int] | None:
         """Begin a loan of each block; return their slots, or None if there are too many loans."""

@@ -63,7 +63,7 @@ class Lender:
         for i, (slot, offset, nbytes, private) in enumerate(loan.blocks):
             try:
                 owner, map_ = self._map(slot, offset, nbytes, private or forks.is_under_way())
-            except BaseException:
+            except BaseException:  # an interrupt too: nobody else returns the loan
                 for unread, *_ in loan.blocks[i:]:
                     self._table[unread] = RELEASED
                 raise
@@ -96,15 +96,9 @@ class Lender:
         self, slot: int, offset: int, nbytes: int, private: bool
     ) -> tuple[Any, mmap.mmap | None]:
         """Return the owner of a block's views, and the mapping of the whole arena that it is in."""
-        if not private:
-            map_ = self._whole(_SHARED)
-        elif self._in_private.setdefault(offset, slot) == slot:  # atomic
-            try:
-                map_ = self._whole(_PRIVATE)
-            except BaseException:
-                del self._in_private[offset]
-                raise
-        else:  # borrowed twice at a time: each has its own copy
+        map_ = self._whole(_PRIVATE if private else _SHARED)
+        if private and self._in_private.setdefault(offset, slot) != slot:  # atomic
+            # Borrowed twice at a time: each has its own copy.
             return mmap.mmap(self._file.fd, nbytes, mmap.MAP_PRIVATE, offset=offset), None
         return (ctypes.c_ubyte * nbytes).from_buffer(map_, offset), map_
 

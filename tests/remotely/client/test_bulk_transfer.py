@@ -39,8 +39,6 @@ class Link:
         self.sent: list[msgspec.Struct] = []
         self.made.append(self)
 
-    def open(self) -> None: ...
-
     def send(self, message: msgspec.Struct) -> None:
         self.sent.append(message)
 
@@ -243,7 +241,6 @@ def test_a_store_that_does_not_answer_is_retried_after_again_s(
         context, loop, fresh_pair(), address, lambda link, why: paths.append(link.path)
     )
     heard: list[Any] = []
-    link.open()
     link.expect(b"v" * 32, 1, lambda store, message: heard.append(message))
 
     while len(paths) < 2:
