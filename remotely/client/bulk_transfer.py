@@ -295,7 +295,7 @@ class StoreLink:
     link never reconnects: a new link has no values.  Thread-safe.
 
     It connects with its first message.  If the store has not answered an announcement for ANSWER_S,
-    the path becomes SOCKETS.
+    or until the link broke because it is silent, the path becomes SOCKETS.
 
     path   the way of large values there; `on_choice` is called with changes, on the loop's thread
     bulk   the address at which the store receives values; None until it has answered
@@ -360,7 +360,7 @@ class StoreLink:
         self._monitor.close()
         self._loop.unwatch_socket(self._socket)
         self._socket.close(linger=0)
-        if self.bulk is None:
+        if self.bulk is None or self.is_late:
             self._set_path(Path.SOCKETS, self._no_answer)
         elif self.path is not Path.CHAIN:
             self._set_path(Path.CHAIN)

@@ -253,3 +253,26 @@ def test_a_store_that_does_not_answer_is_retried_after_again_s(
     assert link.path is Path.CHAIN
     loop.close()
     context.destroy(linger=0)
+
+
+@pytest.mark.parametrize("join_s", [-1.0, 600.0])
+def test_a_store_that_is_late_when_its_link_breaks_is_stopped_and_another_one_has_ended(
+    monkeypatch: pytest.MonkeyPatch, join_s: float
+) -> None:
+    monkeypatch.setattr(bulk_transfer, "JOIN_S", join_s)
+    loop, context, paths = Loop(), sockets.new_context(), []
+    address = StoreAddress(tcp="tcp://127.0.0.1:1", public_key=fresh_pair().public)
+    link = StoreLink(
+        context, loop, fresh_pair(), address, lambda link, why: paths.append(link.path)
+    )
+    heard: list[Any] = []
+    link.bulk = BulkAddress("tcp://127.0.0.1:2", b"2" * 32)  # it has answered before
+    link.expect(b"v" * 32, 1, lambda store, message: heard.append(message))
+    assert link.is_late is (join_s < 0)
+
+    link.close()
+
+    assert heard == [None]
+    assert paths == ([Path.SOCKETS] if join_s < 0 else [])
+    loop.close()
+    context.destroy(linger=0)
