@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable
 
 from remotely.machine import threads
+from remotely.machine.gate import Gate
 from remotely.machine.shield import Condition, shield
 
 log = logging.getLogger("remotely")
@@ -19,24 +20,23 @@ class Threads:
         self._name = name
         self._most = most
         self._tasks: deque[tuple[Callable[[], object], Callable[[], object]]] = deque()
-        self._changed = Condition()
+        self._gate = Gate()
+        self._changed = Condition(self._gate)
         self._threads = 0
         self._idle = 0
-        self._is_closed = False
 
     def run(self, task: Callable[[], object], instead: Callable[[], object] = lambda: None) -> None:
         """Run a task soon; if the pool is closed before it begins, `instead` is called."""
         with shield, self._changed:  # a task in the list has a thread
-            is_closed = self._is_closed
-            if not is_closed:
+            if is_open := self._gate.is_open:
                 self._add(task, instead)
-        if is_closed:
+        if not is_open:
             instead()
 
     def close(self) -> None:
         """Begin no more tasks; call `instead` of those that have not begun."""
         with self._changed:
-            self._is_closed = True
+            self._gate.close()
             dropped = [*self._tasks]
             self._tasks.clear()
             self._changed.notify_all()
@@ -55,7 +55,7 @@ class Threads:
         while True:
             with self._changed:
                 self._idle += 1
-                self._changed.wait_for(lambda: self._tasks or self._is_closed, THREAD_IDLE_S)
+                self._changed.wait_for(lambda: self._tasks or not self._gate.is_open, THREAD_IDLE_S)
                 self._idle -= 1
                 if not self._tasks:
                     self._threads -= 1

@@ -10,10 +10,10 @@ import pytest
 
 import remotely
 from remotely.client import carrier, deadlock
-from remotely.client.bulk_transfer import Stores
+from remotely.client.bulk_transfer import RemoteValue, Stores
 from remotely.client.master_session import MasterSession
 from remotely.protocol import control
-from remotely.values.payload import SEND_FROM_BYTES, Parcel
+from remotely.values.payload import SEND_FROM_BYTES
 from tests.clusters import Started, wait_until
 
 LARGE = 2 * SEND_FROM_BYTES
@@ -86,7 +86,7 @@ def test_fetching_the_bytes_of_a_result_is_not_reported_as_a_wait(
             arrives.set()
         send(session, message)
 
-    def fetch_slowly(stores: Stores, wanted: Parcel) -> Any:
+    def fetch_slowly(stores: Stores, wanted: RemoteValue) -> Any:
         sent.clear()
         assert arrives.wait(40)
         return fetch(stores, wanted)

@@ -24,6 +24,7 @@ from remotely.futures.awaitable import AwaitableFuture
 from remotely.futures.future import CallFuture
 from remotely.futures.reference import StoredResult
 from remotely.machine.task_thread import TaskThread
+from remotely.values.payload import Parcel
 from tests.clusters import wait_until
 from tests.striking import struck_after
 
@@ -45,15 +46,14 @@ def test_a_stored_result_is_fetched_once_for_several_threads() -> None:
     fetched: list[str] = []
     others_wait = threading.Event()
 
-    class Stored(StoredResult):
-        def fetch(self) -> str:
-            fetched.append("value")
-            others_wait.wait(0.05)  # while the others come here too
-            return "value"
+    def fetch() -> str:
+        fetched.append("value")
+        others_wait.wait(0.05)  # while the others come here too
+        return "value"
 
     future: CallFuture[Any] = CallFuture("a call")
     future.is_passed_on = True
-    future.set_result(Stored())
+    future.set_result(StoredResult(Parcel(b"name", 1, []), fetch, lambda *_: None))
     with ThreadPoolExecutor(4) as threads:
         assert list(threads.map(lambda _: future.result(), range(4))) == ["value"] * 4
     assert fetched == ["value"]
