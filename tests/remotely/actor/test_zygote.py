@@ -67,7 +67,7 @@ def test_a_failed_fork_is_reported_and_leaks_nothing(
 
         answer = Decoder("zygote > worker").decode(worker.recv(MAX_MESSAGE))
         assert answer == NotForked(actor="a", why=why)
-        assert descriptors_here() == before
+        assert descriptors_here() <= before  # threads of other tests may end meanwhile
         for pid in zygote.children:
             assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
 
