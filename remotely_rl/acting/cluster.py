@@ -1,4 +1,4 @@
-"""Helpers for the cluster: connecting to one, waiting for room, discarding calls and actors."""
+"""Helpers for the cluster: connecting to one, making actors, discarding calls and actors."""
 
 import contextlib
 import os
@@ -6,8 +6,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
-from typing import Any, TypeVar
+from concurrent.futures import Future, wait
+from typing import Any, Generic, TypeVar
 
 import remotely
 from remotely.api import connection
@@ -80,18 +80,51 @@ def is_own() -> bool:
     return _own is not None and remotely.is_connected() and _own() is connection.current()
 
 
-def when_there_is_room(make: Callable[[], A], gives_up: Callable[[], bool]) -> A:
-    """Make an actor as soon as the cluster has room for it.
+class Making(Generic[A]):
+    """An actor that is being made, on a thread of its own: an environment may hang.
 
-    Raises NoResources if there is no room and `gives_up()` is true.
+    made    the actor, or the error of making it
     """
-    while True:
-        try:
-            return make()
-        except remotely.NoResources:
-            if gives_up():
-                raise
-            time.sleep(RETRY_S)
+
+    def __init__(
+        self, make: Callable[[], A], *, instead_of: Any = None, waits_for_room: bool = True
+    ) -> None:
+        """Close the actor before it, if any, and call `make`, again and again without room."""
+        self._make = make
+        self._instead_of = instead_of
+        self._waits_for_room = waits_for_room
+        self._is_given_up = False
+        self.made: Future[A] = on_a_thread(self._run)
+
+    def give_up(self) -> None:
+        """Wait for room no longer."""
+        self._is_given_up = True
+
+    def close(self, timeout_s: float = 0.0) -> None:
+        """Close the actor: now, if it is made within this time, otherwise once it is."""
+        self.give_up()
+        wait([self.made], timeout_s)
+        if self.made.done():
+            _close_made(self.made)
+        else:
+            self.made.add_done_callback(_close_made)
+
+    def _run(self) -> A:
+        if self._instead_of is not None:
+            close(self._instead_of)
+            self._instead_of = None
+        while True:
+            try:
+                return self._make()
+            except remotely.NoResources:
+                if self._is_given_up or not self._waits_for_room:
+                    raise
+                time.sleep(RETRY_S)
+
+
+def _close_made(made: "Future[Any]") -> None:
+    if made.exception() is None:
+        close(made.result())
 
 
 def discard(call: "Future[Any]") -> None:

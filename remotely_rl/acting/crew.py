@@ -2,24 +2,24 @@
 
 An environment that raises is recreated in its actor, which reports it with its next result.  An
 actor that dies or hangs is replaced as soon as there is room; the others go on meanwhile.  The
-experience of its pending calls is lost; none is used twice.  Both events are crashes:
-`supervision/` logs and limits them.
+experience of its pending calls is lost; none is used twice.  Both events are crashes: a Supervisor
+counts and limits them.
 
 Nothing here blocks for long: an environment may hang, and the trainer must check its time limit and
 Ctrl-C.
 """
 
-import contextlib
 import itertools
-import queue
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import FIRST_COMPLETED, wait
+from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
 from remotely_rl.acting import cluster
+from remotely_rl.acting.cluster import Making
 from remotely_rl.supervision import Crashes, CrashReport
-from remotely_rl.supervision.failures import is_failure, report_of
+from remotely_rl.supervision.supervisor import Supervisor
 
 POLL_S = 0.5  # how often a waiting trainer checks its time limit and Ctrl-C
 
@@ -76,16 +76,14 @@ class Crew(Generic[A]):
         too often.
         """
         self.crashes = crashes or Crashes(say)
+        self._supervisor = Supervisor(self.crashes, width=width)
         self._width = width
         self._records: dict[A, CrewRecord] = {}
         self._make = make
         self._say = say
         self._grows = grows
-        self._closed = False
-        self._made: queue.SimpleQueue[tuple[Number, A | BaseException]] = queue.SimpleQueue()
-        self._starting: set[int] = set()  # indices of actors that are being made
+        self._makings: dict[Number, Making[A]] = {}
         self._requested = 0
-        self.starting = 0  # actors that are being made
         self.actors: list[A] = []
         try:
             self._make_first(count, over)
@@ -103,7 +101,12 @@ class Crew(Generic[A]):
         self._record_of(actor).steps += steps
         self.crashes.stepped(steps)
         for report in crashes:
-            self._crashed(actor, report)
+            self._supervisor.count(self._supervisor.numbered(self.index_of(actor), report))
+
+    @property
+    def starting(self) -> int:
+        """The number of actors that are being made."""
+        return len(self._makings)
 
     def index_of(self, actor: A) -> int:
         """Return the index of a live actor; a replacement takes that of the lost actor."""
@@ -114,10 +117,8 @@ class Crew(Generic[A]):
 
         Raises `error` if a replacement would not help, and TrainingError if too many actors fail.
         """
-        if not is_failure(error):
-            raise error
-        index, steps = self._record_of(actor).index, self._record_of(actor).steps // self._width
-        self._crashed(actor, report_of(error, steps))
+        index, steps = self._record_of(actor).index, self._record_of(actor).steps
+        self._supervisor.failed(index, error, steps // self._width)
         self._remove(actor)
         if self._grows:  # another is requested already
             cluster.on_a_thread(partial(cluster.close, actor))
@@ -149,10 +150,11 @@ class Crew(Generic[A]):
 
     def close(self) -> None:
         """Close the actors; their pending calls are lost."""
-        self._closed = True
         self.crashes.flush()
-        cluster.all_at_once([partial(cluster.close, one) for one in self.actors])
+        ends = [partial(cluster.close, one) for one in self.actors]
+        cluster.all_at_once([*ends, *(making.close for making in self._makings.values())])
         self.actors.clear()
+        self._makings.clear()
 
     def _make_first(self, count: int, over: Callable[[], bool]) -> None:
         """Make the first actors in parallel: sixteen Atari games take an actor seconds."""
@@ -166,19 +168,18 @@ class Crew(Generic[A]):
     def _newcomers(self, timeout_s: float) -> list[tuple[Number, A]]:
         """Return the actors made since the last call and their numbers; retry failed ones."""
         newcomers: list[tuple[Number, A]] = []
-        with contextlib.suppress(queue.Empty):
-            while True:
-                number, made = self._made.get(timeout=0.0 if newcomers else timeout_s)
-                self.starting -= 1
-                self._starting.discard(number.index)
-                if not isinstance(made, BaseException):
-                    self._records[made] = CrewRecord(number.index)
-                    newcomers.append((number, made))
-                    continue
-                if not is_failure(made):
-                    raise made
-                self.crashes.add(report_of(made))
+        wait([making.made for making in self._makings.values()], timeout_s, FIRST_COMPLETED)
+        for number, making in list(self._makings.items()):
+            if not making.made.done():
+                continue
+            del self._makings[number]
+            if (error := making.made.exception()) is not None:
+                self._supervisor.failed(number.index, error)
                 self._request(number.index)
+                continue
+            actor = making.made.result()
+            self._records[actor] = CrewRecord(number.index)
+            newcomers.append((number, actor))
         return newcomers
 
     def _record_of(self, actor: A) -> CrewRecord:
@@ -186,13 +187,9 @@ class Crew(Generic[A]):
 
     def _free_index(self) -> int:
         """Return the lowest index that no actor has, or will have once it is made."""
-        taken = self._starting | {record.index for record in self._records.values()}
+        starting = {number.index for number in self._makings}
+        taken = starting | {record.index for record in self._records.values()}
         return next(i for i in itertools.count() if i not in taken)
-
-    def _crashed(self, actor: A, report: CrashReport) -> None:
-        index = self._record_of(actor).index
-        env = None if report.env is None else index * self._width + report.env
-        self.crashes.add(replace(report, env=env, actor=index))
 
     def _remove(self, actor: A) -> None:
         self._records.pop(actor, None)
@@ -203,23 +200,6 @@ class Crew(Generic[A]):
     ) -> None:
         number = Number(self._requested, self._free_index() if index is None else index)
         self._requested += 1
-        self.starting += 1
-        self._starting.add(number.index)
-        cluster.on_a_thread(partial(self._make_one, number, instead_of, waits_for_room))
-
-    def _make_one(self, number: Number, instead_of: A | None, waits_for_room: bool) -> None:
-        if instead_of is not None:
-            cluster.close(instead_of)
-        if self._closed:
-            return
-        try:
-            actor = cluster.when_there_is_room(
-                lambda: self._make(number), lambda: self._closed or not waits_for_room
-            )
-        except BaseException as error:
-            self._made.put((number, error))
-            return
-        if self._closed:  # too late
-            cluster.close(actor)
-        else:
-            self._made.put((number, actor))
+        self._makings[number] = Making(
+            partial(self._make, number), instead_of=instead_of, waits_for_room=waits_for_room
+        )

@@ -34,7 +34,6 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -71,8 +70,6 @@ class Closed(TrainingError):
 class CentralActor:
     """The single actor of a run that samples centrally, with the part of Samplers' interface that
     Rounds and Stream use."""
-
-    starting = 0  # actors that are being made
 
     def __init__(
         self,
@@ -116,10 +113,9 @@ class CentralActor:
     def _make(
         self, kind: type[Actor], config: Common, model: nn.Module, seeds: Sequence[int], halves: int
     ) -> Actor:
-        hosts, lock = len(seeds) // halves, threading.Lock()
+        hosts = len(seeds) // halves
         for first in range(0, len(seeds), hosts):
-            crashes = _PartCrashes(self.crashes, lock, first, config.rows_per_actor)
-            vector = _simulators(config, hosts, crashes, first * config.rows_per_actor)
+            vector = _simulators(config, hosts, self.crashes, first)
             self._vectors.append(vector)
             if self._device.type == "cuda" and vector.memory is not None:
                 self._unpin.callback(_unpin, _pinned(vector.memory))
@@ -171,6 +167,11 @@ class CentralActor:
             return False
         self.actors = [self._making.result()]
         return True
+
+    @property
+    def starting(self) -> int:
+        """The number of actors that are being made: none, to Rounds and Stream."""
+        return 0
 
     def index_of(self, actor: Actor) -> int:
         """Return the actor's index, which is 0."""
@@ -242,31 +243,7 @@ def _unpin(address: int) -> None:
     torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
 
 
-class _PartCrashes:
-    """The crashes reported by the hosts of one part, with the numbers of all environments."""
-
-    def __init__(self, crashes: Crashes, lock: threading.Lock, first: int, width: int):
-        self._crashes, self._lock = crashes, lock
-        self._first, self._width = first, width
-
-    def add(self, report: CrashReport) -> None:
-        """Count and log a crash; see `Crashes.add`."""
-        env = None if report.env is None else report.env + self._first * self._width
-        with self._lock:
-            self._crashes.add(replace(report, env=env, actor=(report.actor or 0) + self._first))
-
-    def stepped(self, steps: int) -> None:
-        """Count environment steps."""
-        with self._lock:
-            self._crashes.stepped(steps)
-
-    def flush(self) -> None:
-        """Log what was not logged yet."""
-        with self._lock:
-            self._crashes.flush()
-
-
-def _simulators(config: Common, hosts: int, crashes: Any, first_index: int) -> Simulators:
+def _simulators(config: Common, hosts: int, crashes: Crashes, first_host: int) -> Simulators:
     # Actors that step at the same time share the cores.  A step ends with its slowest game, sooner
     # if each thread takes the next game than if one actor per core has a fixed share of the games.
     threads = max(1, this_machine.cores() // (hosts * learners_of(config)))
@@ -283,7 +260,7 @@ def _simulators(config: Common, hosts: int, crashes: Any, first_index: int) -> S
         keys=KEYS | {FRAME, f"_{FRAME}"} if plan.lives else KEYS,
         keys_at_end=episodes.KEYS,
         step_timeout_s=config.step_timeout_s,
-        first_index=first_index,
+        first_host=first_host,
         waits=plan.waits,
     )
 

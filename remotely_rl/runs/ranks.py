@@ -63,6 +63,7 @@ from remotely_rl.runs.peers import Apart, Round
 from remotely_rl.runs.run_folder import RunFolder
 from remotely_rl.runs.session import Session, seed_from
 from remotely_rl.supervision import failures
+from remotely_rl.supervision.supervisor import Consequence, Job, consequence_of
 
 C = TypeVar("C", bound=Common)
 Loop = Callable[[Session[Any]], None]
@@ -172,7 +173,7 @@ class Ranks:
     def __init__(self, parts: list[RankPart], say: Callable[[str], None]):
         self._over = parts[0].over
         self._say = say
-        self._tolerates_loss = parts[0].shared is not None
+        self._job = Job.LEARNER_IN_STEP if parts[0].shared is None else Job.LEARNER_APART
         self._news: dict[int, Future[list[Round]]] = {}
         self._asked_at = 0.0
         self._actors: list[Rank] = []
@@ -193,7 +194,8 @@ class Ranks:
                 continue
             error = call.exception()
             lost = self._lost(rank, error)
-            if not self._tolerates_loss or not isinstance(error, failures.LOST):
+            # One that returns before the run is over is as wrong as one that raises.
+            if error is None or consequence_of(self._job, error) is Consequence.END:
                 raise lost
             self._gone.add(rank)
             self._say(f"{lost}; the others continue")

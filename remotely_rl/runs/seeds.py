@@ -45,6 +45,8 @@ from remotely_rl.runs.ending import limit_reached
 from remotely_rl.runs.metrics import Tally
 from remotely_rl.runs.run_folder import RunFolder
 from remotely_rl.runs.training import Train
+from remotely_rl.supervision.failures import Failure
+from remotely_rl.supervision.supervisor import Consequence, Job, consequence_of
 
 # The code of a run's process, which receives SIGTERM when its parent dies.
 COMMAND = (
@@ -118,7 +120,7 @@ def train(
     processes = Processes(count, say)
     codes = processes.run(
         {seed: command(arguments, seed, run) for seed, run in runs.items() if seed not in over},
-        may_continue=lambda seed, code: code == 0 or runs[seed].exists(),
+        failure_of=lambda seed: Failure.ENDED if runs[seed].exists() else Failure.WRONG,
     )
     outcomes = [
         _outcome(seed, run, config, codes.get(seed), processes.is_stopped)
@@ -203,10 +205,13 @@ class Processes:
         self._may_start = True
         self.is_stopped = False  # by a signal
 
-    def run(self, commands: Commands, may_continue: Callable[[int, int], bool]) -> dict[int, int]:
+    def run(
+        self, commands: Commands, failure_of: Callable[[int], Failure] = lambda seed: Failure.ENDED
+    ) -> dict[int, int]:
         """Run all; return the exit codes of those that were started.
 
-        When one ends for which `may_continue(seed, code)` is False, no other starts.
+        `failure_of(seed)` is what it means that a process has failed; after one that was wrong, no
+        other starts.
         """
         handlers = {
             number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)
@@ -214,7 +219,7 @@ class Processes:
         try:
             with ThreadPoolExecutor(self._count) as pool:
                 futures = [
-                    pool.submit(self._run, seed, arguments, may_continue)
+                    pool.submit(self._run, seed, arguments, failure_of)
                     for seed, arguments in commands.items()
                 ]
             codes = zip(commands, (future.result() for future in futures), strict=True)
@@ -224,7 +229,7 @@ class Processes:
                 signal.signal(number, handler)
 
     def _run(
-        self, seed: int, arguments: Arguments, may_continue: Callable[[int, int], bool]
+        self, seed: int, arguments: Arguments, failure_of: Callable[[int], Failure]
     ) -> int | None:
         with self._lock:
             if self.is_stopped or not self._may_start:
@@ -247,7 +252,9 @@ class Processes:
                 self._say(f"seed {seed}: {line.rstrip()}")
         with self._lock:
             del self._live[seed]
-            self._may_start &= may_continue(seed, process.returncode)
+            if process.returncode:
+                consequence = consequence_of(Job.RUN, failure_of(seed))
+                self._may_start &= consequence is not Consequence.END
         return process.returncode
 
     def _stop(self, number: int, frame: FrameType | None) -> None:

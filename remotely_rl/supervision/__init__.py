@@ -9,7 +9,8 @@ It does not import torch, and of `remotely_rl` only errors and trees.
     infos.py        merging the infos of several processes
     flight.py       FlightRecord: what a process is doing, readable after it has died
     watchdog.py     Watchdog: kills a process whose environment hangs
-    failures.py     CrashReports from `remotely` errors
+    failures.py     kinds of failures, and CrashReports, from `remotely` errors
+    supervisor.py   Supervisor: what follows when a process of a run fails
     crashes.py      Crashes: logs crashes, at most once a minute, and ends a run that has too many;
                     CrashRate: how many are too many
     logbook.py      Logbook: crash reports in a file

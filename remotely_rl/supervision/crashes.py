@@ -22,6 +22,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from remotely.machine.shield import RLock
 from remotely_rl.errors import TrainingError
 from remotely_rl.supervision.report import Cause, CrashReport
 
@@ -75,7 +76,7 @@ class CrashRate:
 
 
 class Crashes:
-    """See the module's docstring."""
+    """See the module's docstring.  Its methods may be called on any thread."""
 
     def __init__(
         self,
@@ -91,6 +92,7 @@ class Crashes:
         """
         self.rate = CrashRate(max_rate)
         self.last: CrashReport | None = None
+        self._lock = RLock()  # of hosts, each reports on a thread of its own
         self._say = say
         self._clock = clock
         self._keep = keep
@@ -102,9 +104,10 @@ class Crashes:
 
     def stepped(self, steps: int) -> None:
         """Count steps of environments."""
-        self.rate.stepped(steps)
-        if self._unlogged and self._is_due():
-            self.flush()
+        with self._lock:
+            self.rate.stepped(steps)
+            if self._unlogged and self._is_due():
+                self.flush()
 
     def add(self, report: CrashReport) -> None:
         """Count and log a crash.
@@ -112,10 +115,11 @@ class Crashes:
         The loss of a machine is logged but does not count: it says nothing about the environments.
         Raises TrainingError if there are too many crashes, and what `keep` raises.
         """
-        try:
-            self._keep(report)
-        finally:
-            self._count(report)
+        with self._lock:
+            try:
+                self._keep(report)
+            finally:
+                self._count(report)
 
     def _count(self, report: CrashReport) -> None:
         self.last = report
@@ -139,20 +143,21 @@ class Crashes:
 
     def flush(self) -> None:
         """Log the crashes since the last message."""
-        if not self._unlogged or self.last is None:
-            return
-        report, now = self.last, self._clock()
-        if self._unlogged == 1:
-            message = f"{report}; it is replaced"
-        else:
-            message = (
-                f"{self._unlogged:,} more crashed in {now - (self._logged_at or now):.0f} s and"
-                f" were replaced; the last: {report}"
-            )
-        self._unlogged, self._logged_at = 0, now
-        self._logged_causes.add(report.cause)
-        if self._say is not None:
-            self._say(f"{message}\n{report.details}" if report.details else message)
+        with self._lock:
+            if not self._unlogged or self.last is None:
+                return
+            report, now = self.last, self._clock()
+            if self._unlogged == 1:
+                message = f"{report}; it is replaced"
+            else:
+                message = (
+                    f"{self._unlogged:,} more crashed in {now - (self._logged_at or now):.0f} s"
+                    f" and were replaced; the last: {report}"
+                )
+            self._unlogged, self._logged_at = 0, now
+            self._logged_causes.add(report.cause)
+            if self._say is not None:
+                self._say(f"{message}\n{report.details}" if report.details else message)
 
     def _is_due(self) -> bool:
         return self._logged_at is None or self._clock() >= self._logged_at + LOG_EVERY_S

@@ -1,4 +1,4 @@
-"""Crash reports of failed actors, made from errors of `remotely`.
+"""What an error of `remotely` says about the actor that failed: the kind of failure, and a report.
 
 The report of an exception has the user's frames of its traceback.  The report of a death has the
 signal or exit code, and from the flight record the environment that was being stepped, and whether
@@ -10,6 +10,7 @@ import os
 import re
 import traceback
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 
 import gymnasium
@@ -32,13 +33,22 @@ NOT_THE_USERS = (
 )
 
 
-def is_failure(error: BaseException) -> bool:
-    """Whether a new actor may succeed; false if the request itself is wrong."""
-    if isinstance(error, (*LOST, remotely.ActorRaised)):
-        return True
-    return isinstance(error, Exception) and not isinstance(
-        error, (remotely.RemotelyError, TrainingError)
-    )
+class Failure(StrEnum):
+    """The kind of a failure."""
+
+    WRONG = "the request is wrong"  # no other process would fare better
+    RAISED = "it raised an error"
+    ENDED = "its process or machine is gone"
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Return the kind of failure that the error of a call means."""
+    if isinstance(error, LOST):
+        return Failure.ENDED
+    if isinstance(error, remotely.ActorRaised):
+        return Failure.RAISED
+    is_wrong = isinstance(error, (remotely.RemotelyError, TrainingError))
+    return Failure.WRONG if is_wrong or not isinstance(error, Exception) else Failure.RAISED
 
 
 class model_errors_are_fatal:  # noqa: N801 - used like a function
@@ -49,7 +59,7 @@ class model_errors_are_fatal:  # noqa: N801 - used like a function
 
     def __exit__(self, kind: object, error: BaseException | None, frames: object) -> None:
         # GA3C's agents call a server, which may be lost.
-        if error is not None and is_failure(error) and not isinstance(error, LOST):
+        if error is not None and failure_of(error) is Failure.RAISED:
             raise TrainingError(f"the model raised {readable(error)}") from error
 
 

@@ -57,7 +57,7 @@ class Settings(NamedTuple):
     are_whole: bool = False
     keys: frozenset[str] | None = None  # of infos, those to return; None: all
     keys_at_end: frozenset[str] = frozenset()  # and these, in a step that ends an episode
-    first_index: int = 0  # of this VectorEnv's environments, if it has a part of all
+    first_host: int = 0  # of this VectorEnv, if it has a part of all
     waits: bool = False  # steps leave an environment unchanged whose episode is over
     observation_mode: ObservationMode = "same"
 
@@ -118,7 +118,7 @@ class Host:
         )
         if settings.are_whole:
             make: Any = makes[0]
-            first = settings.first_index + first_index
+            first = settings.first_host * len(makes) + first_index
             vector = make(len(makes), self._watch, first)
             if isinstance(vector, SupervisedVectorEnv):
                 vector.copy, vector.first_index = False, first

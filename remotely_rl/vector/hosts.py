@@ -14,7 +14,6 @@ import os
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -37,9 +36,10 @@ from remotely_rl.acting import cluster
 from remotely_rl.errors import TrainingError
 from remotely_rl.supervision import Crashes, CrashReport
 from remotely_rl.supervision import infos as infos_module
-from remotely_rl.supervision.failures import LOST, is_failure, report_of
+from remotely_rl.supervision.failures import LOST
 from remotely_rl.supervision.infos import Info
 from remotely_rl.supervision.rows import EnvRows, covering
+from remotely_rl.supervision.supervisor import Supervisor
 from remotely_rl.supervision.vector import CRASH, Make, check_none_ended, check_spaces
 from remotely_rl.vector import seat as seats_module
 from remotely_rl.vector.bells import Switchboard
@@ -79,6 +79,7 @@ class Hosts:
         """Make the environments, `width` in a host.  Raises what making one raises."""
         self.count = len(makes)
         self.crashes = crashes
+        self._supervisor = Supervisor(crashes, first=settings.first_host, width=width)
         self._episodes = Episodes(self.count, settings.autoreset_mode, settings.waits)
         # Whether a step is refused while an episode is over.
         self._observation_mode = settings.observation_mode
@@ -293,7 +294,9 @@ class Hosts:
     def _add(self, seat: Seat, rest: Rest) -> None:
         """Count the crashes in a host's rest, and collect its infos."""
         if rest.crashes:
-            named = {id(report): self._named(seat, report) for report in rest.crashes}
+            named = {
+                id(report): self._supervisor.numbered(seat.index, report) for report in rest.crashes
+            }
             for part in (rest.infos, rest.infos.get("final_info", {})):
                 if CRASH in part:
                     part[CRASH][:] = [named.get(id(report), report) for report in part[CRASH]]
@@ -345,8 +348,8 @@ class Hosts:
         with self._lock:
             if seat.is_reported or self._is_closing:
                 return
-            report = seat.report = self._named(seat, report_of(error, seat.steps))
-            if is_failure(error):
+            report = seat.report = self._supervisor.report_of(seat.index, error, seat.steps)
+            if self._supervisor.replaces(error):
                 self._count(report)
             elif self._failure is None:
                 self._failure = error
@@ -359,16 +362,11 @@ class Hosts:
         """Count and log a crash; keep an error of that for the user's step, on its thread."""
         with self._lock:
             try:
-                self.crashes.add(report)
+                self._supervisor.count(report)
             except TrainingError as error:
                 self._failure = error
             except Exception as error:  # from `on_crash` or `say`: the environments go on
                 self._callback_error = error
-
-    def _named(self, seat: Seat, report: CrashReport) -> CrashReport:
-        """Return a host's report with the environment's index in this VectorEnv."""
-        env = None if report.env is None else seat.begin + report.env
-        return replace(report, env=env, actor=seat.index)
 
     def _lose(self, seat: Seat) -> None:
         """Handle a host that has died, or whose call has raised."""
@@ -498,7 +496,6 @@ class Hosts:
         """Kill the hosts; a thread that waits for them raises ClosedEnvironmentError."""
         with self._lock:
             self._is_closing = True
-            self._spare.is_closed = True
             for seat in self._seats:
                 seat.kill()
 

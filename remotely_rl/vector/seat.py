@@ -14,6 +14,7 @@ from typing import Any
 import remotely
 from remotely.machine.shield import RLock, shield
 from remotely_rl.acting import cluster
+from remotely_rl.acting.cluster import Making
 from remotely_rl.supervision import CrashReport
 from remotely_rl.supervision.failures import LOST
 from remotely_rl.supervision.vector import Make
@@ -44,8 +45,8 @@ class Spare:
     def __init__(self, cpus: float) -> None:
         self._cpus = cpus
         self._lock = RLock()
-        self._making: Future[Any] | None = None
-        self.is_closed = False
+        self._making: Making[Any] | None = None
+        self._is_closed = False
 
     def new(self) -> Any:
         """Make and return a host without environments."""
@@ -54,8 +55,8 @@ class Spare:
     def make(self) -> None:
         """Start making the spare, unless there is one."""
         with self._lock:
-            if self._making is None and not self.is_closed and cluster.is_own():
-                self._making = cluster.on_a_thread(self.new)
+            if self._making is None and not self._is_closed and cluster.is_own():
+                self._making = Making(self.new, waits_for_room=False)
 
     def take(self) -> Any:
         """Return the spare, or a new host if there is none."""
@@ -63,7 +64,7 @@ class Spare:
             making, self._making = self._making, None
         if making is not None:
             with contextlib.suppress(Exception):  # it has died, or there was no room
-                host = making.result()
+                host = making.made.result()
                 host.ping()
                 return host
         return self.new()
@@ -71,10 +72,10 @@ class Spare:
     def close(self) -> None:
         """Close the spare."""
         with self._lock:
-            self.is_closed = True
+            self._is_closed = True
             making, self._making = self._making, None
         if making is not None:
-            _close_made(making)
+            making.close(MAKING_S)
 
 
 class Seat:
@@ -111,7 +112,7 @@ class Seat:
         self._episodes = episodes
         self._on_end = on_end
         self._host: Any = None
-        self._making: Future[Any] | None = None
+        self._making: Making[Any] | None = None
         self._serving: Future[None] | None = None
         self._step: Future[StepRows] | None = None
         self._bells = bells
@@ -137,22 +138,19 @@ class Seat:
         args = self._makes, self._settings, attributes, is_replacement, self.begin
 
         def made() -> Any:
-            if is_replacement:
-                host = cluster.when_there_is_room(spare.take, lambda: spare.is_closed)
-            else:
-                host = spare.new()
+            host = spare.take() if is_replacement else spare.new()
             host.make(*args)
             if is_replacement:
                 spare.make()
             return host
 
-        self._making = cluster.on_a_thread(made)
+        self._making = Making(made, waits_for_room=is_replacement)
 
     def join(self) -> None:
         """Wait for the host that is being made.  Raises HostFailed."""
         assert self._making is not None
         self.steps, self.is_reported, self._error = 0, False, None
-        host = self._result(self._making)
+        host = self._result(self._making.made)
         with shield:
             self._host = host
             self.happens(SeatEvent.ARRIVAL)
@@ -193,12 +191,17 @@ class Seat:
         return host
 
     def kill(self) -> None:
-        """Kill the host's process, from any thread; its death is handled like any other."""
+        """Kill the host's process, from any thread; its death is handled like any other.
+
+        One that is being made waits for room no longer.
+        """
+        if (making := self._making) is not None:
+            making.give_up()
         if (host := self._host) is not None:
             cluster.on_a_thread(partial(remotely.kill, host))
 
-    def pop_making(self) -> "Future[Any] | None":
-        """Return the future of the host that is being made, if any, for closing it."""
+    def pop_making(self) -> Making[Any] | None:
+        """Return the host that is being made, if any, for closing it."""
         making, self._making = self._making, None
         return making
 
@@ -301,20 +304,16 @@ class Seat:
 
 
 def end(seats: Sequence[Seat], bells: Switchboard, spare: Spare) -> None:
-    """Close all hosts, including those that are being made."""
-    spare.is_closed = True
+    """Close all hosts, including those that are being made.
+
+    One that hangs while it is made ends with this process.
+    """
     ends: list[Callable[[], None]] = [spare.close]
     for seat in seats:
         host, making = seat.release(), seat.pop_making()
         if host is not None:
             ends.append(partial(cluster.close, host))
         elif making is not None:
-            ends.append(partial(_close_made, making))
+            ends.append(partial(making.close, MAKING_S))
     cluster.all_at_once(ends)
     bells.close()
-
-
-def _close_made(making: "Future[Any]") -> None:
-    """Close a host once it is made.  One that hangs ends with this process."""
-    with contextlib.suppress(BaseException):
-        cluster.close(making.result(MAKING_S))

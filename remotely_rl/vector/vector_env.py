@@ -344,7 +344,7 @@ def _checked(num_envs: int | None) -> int:
 
 class Simulators(VectorEnv):
     """A VectorEnv for central sampling: `make(width, watch, first)` makes the environments of a
-    host together, numbered from `first` on.
+    host together, numbered from `first` on.  Hosts are numbered from `first_host` on.
 
     Steps and resets return the infos named in `keys`, and in a step that ends an episode those in
     `keys_at_end` as well.
@@ -360,16 +360,16 @@ class Simulators(VectorEnv):
         keys: frozenset[str],
         keys_at_end: frozenset[str] = frozenset(),
         step_timeout_s: float,
-        first_index: int = 0,
+        first_host: int = 0,
         waits: bool = False,
     ):
-        """Make the environments, numbered from `first_index`.
+        """Make the environments.
 
         `waits`: steps leave an environment unchanged whose episode is over, until it is reset.
         """
         mode = AutoresetMode.DISABLED if waits else AutoresetMode.NEXT_STEP
         settings = Settings(
-            mode, True, True, step_timeout_s, 1.0, True, keys, keys_at_end, first_index, waits
+            mode, True, True, step_timeout_s, 1.0, True, keys, keys_at_end, first_host, waits
         )
         self._begin(Hosts([make] * (hosts * width), width, settings, crashes), False, mode)
 

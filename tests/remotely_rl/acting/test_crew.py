@@ -72,18 +72,31 @@ def test_an_error_that_a_retry_would_not_fix_is_raised_immediately(
     assert made == [0]
 
 
-def test_actors_that_hang_while_they_are_made_do_not_delay_the_end() -> None:
-    may_come = threading.Event()
+def test_actors_that_hang_while_they_are_made_do_not_delay_the_end_and_are_closed_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    may_come, closed = threading.Event(), threading.Event()
     turns = iter([False, False, True])
+    made: list[Fake] = []
 
     def make(ident: int) -> Fake:
         may_come.wait(40)
-        return Fake(ident)
+        made.append(Fake(ident))
+        return made[0]
+
+    def close(actor: Fake) -> None:
+        actor.closed = True
+        closed.set()
+
+    monkeypatch.setattr(remotely, "close", close)
 
     crew: Samplers[Any] = Samplers(make, 1, None, over=lambda: next(turns, True))
     assert crew.actors == []
     crew.close()
+    assert made == []
     may_come.set()  # too late
+    assert closed.wait(40)
+    assert [actor.closed for actor in made] == [True]
 
 
 def test_a_growing_crew_requests_another_actor_whenever_one_is_placed() -> None:
@@ -117,3 +130,22 @@ def test_close_works_after_the_main_thread_has_ended(
     crew.close()
     assert all(actor.closed for actor in actors)
     assert crew.actors == []
+
+
+def test_close_closes_actors_that_are_made_but_not_admitted_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, closed = threading.Semaphore(0), threading.Semaphore(0)
+
+    def make(ident: int) -> Fake:
+        made.release()
+        return Fake(ident)
+
+    crew = crew_of(1, make)
+    crew.add()
+    assert made.acquire(timeout=40)
+    assert made.acquire(timeout=40)
+    monkeypatch.setattr(remotely, "close", lambda actor: closed.release())
+    crew.close()
+    assert closed.acquire(timeout=40)
+    assert closed.acquire(timeout=40)

@@ -19,6 +19,7 @@ from remotely_rl.cli import main
 from remotely_rl.learning import threads
 from remotely_rl.runs import curve, run_folder, seeds
 from remotely_rl.runs.seeds import Outcome, Processes
+from remotely_rl.supervision.failures import Failure
 
 TINY = [
     "ppo",
@@ -135,14 +136,14 @@ while True:
 
 def test_each_command_is_a_process_whose_output_is_prefixed_with_its_seed() -> None:
     said: list[str] = []
-    ended = Processes(2, said.append, EXIT).run({4: ["0"], 5: ["3"]}, lambda seed, code: True)
+    ended = Processes(2, said.append, EXIT).run({4: ["0"], 5: ["3"]})
     assert ended == {4: 0, 5: 3}
     assert sorted(said) == ["seed 4: begun", "seed 5: begun"]
 
 
-def test_no_other_process_starts_after_one_may_not_continue() -> None:
+def test_no_other_process_starts_after_one_was_wrong() -> None:
     several = Processes(1, print, EXIT)
-    ended = several.run({1: ["0"], 2: ["2"], 3: ["0"]}, lambda seed, code: code == 0)
+    ended = several.run({1: ["0"], 2: ["2"], 3: ["0"]}, lambda seed: Failure.WRONG)
     assert ended == {1: 0, 2: 2}
 
 
@@ -157,7 +158,7 @@ def test_a_signal_is_forwarded_to_all_and_no_other_process_starts(number: signal
 
     before = signal.getsignal(number)
     several = Processes(2, say, SLEEP)
-    ended = several.run({1: [], 2: [], 3: []}, lambda seed, code: True)
+    ended = several.run({1: [], 2: [], 3: []})
     assert set(ended) == {1, 2}
     assert set(ended.values()) <= {-number, 1}  # KeyboardInterrupt
     assert several.is_stopped
@@ -172,12 +173,12 @@ def here(monkeypatch: pytest.MonkeyPatch, local: None, no_curve: None) -> list[l
     """Run commands in this process, one after another; return those that ran."""
     ran: list[list[str]] = []
 
-    def run(its: Any, commands: seeds.Commands, may_continue: Any) -> dict[int, int]:
+    def run(its: Any, commands: seeds.Commands, failure_of: Any) -> dict[int, int]:
         codes = {}
         for seed, words in commands.items():
             ran.append([*words])
             codes[seed] = invoke(*words).exit_code
-            if not may_continue(seed, codes[seed]):
+            if codes[seed] and failure_of(seed) is Failure.WRONG:
                 break
         return codes
 

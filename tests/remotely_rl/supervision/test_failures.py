@@ -41,7 +41,7 @@ def died(exit: int | str, stderr: str, record: FlightRecord | None) -> remotely.
 def test_errors_that_a_new_actor_may_not_have_are_survived(
     error: BaseException, survived: bool
 ) -> None:
-    assert failures.is_failure(error) == survived
+    assert (failures.failure_of(error) is not failures.Failure.WRONG) == survived
 
 
 class Broken(toys.network(2).__class__):  # type: ignore[misc]
