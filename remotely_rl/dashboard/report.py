@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import remotely
-from remotely_rl.dashboard import chart, groups, series
+from remotely_rl.dashboard import groups, series
 from remotely_rl.dashboard.runs import NoRun, Runs
 from remotely_rl.errors import TrainingError
-from remotely_rl.runs import run_folder
+from remotely_rl.runs import picture, run_folder
+from remotely_rl.runs.picture import Curve
 from remotely_rl.runs.run_folder import RunConfig
 
 CHARTS = {  # of each run
@@ -118,16 +119,14 @@ def _compared(runs: ChosenRuns) -> str:
         found = groups.compared(runs, runs.names(), over, "rollout/return_mean", POINTS)
         lines = []
         for place, group in enumerate(found["groups"]):
-            colour = chart.COLOURS[place % len(chart.COLOURS)]
+            colour = picture.COLOURS[place % len(picture.COLOURS)]
             if band := group["band"]:
-                lines.append(
-                    chart.ChartLine(band["x"], band["mean"], band["low"], band["high"], colour)
-                )
+                lines.append(Curve(band["x"], band["mean"], band["low"], band["high"], colour))
             lines += [
-                chart.ChartLine(each["x"], each["y"], colour=colour, is_thin=bool(band))
+                Curve(each["x"], each["y"], colour=colour, is_thin=bool(band))
                 for each in group["lines"]
             ]
-        if drawn := chart.chart(lines, f"return over {unit}"):
+        if drawn := picture.svg(lines, f"return over {unit}"):
             figures.append(f"<figure><figcaption>return over {unit}</figcaption>{drawn}</figure>")
         keys = "".join(_key(place, group) for place, group in enumerate(found["groups"]))
     if not figures:
@@ -136,7 +135,7 @@ def _compared(runs: ChosenRuns) -> str:
 
 
 def _key(place: int, group: dict[str, Any]) -> str:
-    colour = chart.COLOURS[place % len(chart.COLOURS)]
+    colour = picture.COLOURS[place % len(picture.COLOURS)]
     count = len(group["lines"])
     note = f", {count} runs: each, and their mean and range where all have data"
     note = note if count > 1 else ""
@@ -197,8 +196,8 @@ def _run(runs: ChosenRuns, name: str) -> str:
     for column, title in CHARTS.items() if piece else ():
         assert piece is not None
         values = piece.series.get(column, [])
-        line = chart.ChartLine(piece.series.get(series.STEPS, ()), values)
-        if drawn := chart.chart([line], f"{title} of {name} over steps", 300, 150):
+        line = Curve(piece.series.get(series.STEPS, ()), values)
+        if drawn := picture.svg([line], f"{title} of {name} over steps", 300, 150):
             figures.append(f"<figure><figcaption>{title}</figcaption>{drawn}</figure>")
     settings = "".join(
         f"<dt>{_text(key)}</dt><dd>{_text(json.dumps(value))}</dd>"

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remotely_rl.errors import TrainingError
-from remotely_rl.runs import metrics, run_folder
+from remotely_rl.runs import metrics, picture, run_folder
 from remotely_rl.runs.metrics import Row, Tally
+from remotely_rl.runs.picture import Curve
 from remotely_rl.runs.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ OVER: dict[str, tuple[str, dict[str, float]]] = {
 MIN_UNITS = 2.0  # the longest run has at least this many of the unit chosen
 
 GRID_POINTS = 400
-MARKED_POINTS = 30  # lines of at most this many points have markers
 # If the longest line is this many times as long as the shortest, the axis is logarithmic:
 # otherwise the shortest would be a few pixels wide.
 LOG_SCALE_RATIO = 20.0
@@ -82,7 +82,8 @@ def draw(metrics_csv: Path, png: Path, title: str) -> bool:
     for panel in panels:
         x = panel.places(rows)
         for column, alpha in (("rollout/return_interval", 0.25), ("rollout/return_mean", 1.0)):
-            panel.line(x, [row[column] for row in rows], color="tab:blue", alpha=alpha)
+            y = [row[column] for row in rows]
+            picture.draw(panel.axis, Curve(x, y, colour="tab:blue", opacity=alpha))
     panels[0].axis.set_ylabel(
         f"return, mean of last {metrics.RETURN_WINDOW} (pale: of an interval)"
     )
@@ -113,17 +114,15 @@ def compare(runs: Sequence[str | Path], png: str | Path, over: str | None = None
             curves = [(panel.places(run.rows), _returns(run.rows)) for run in group.runs]
             for run, (x, y) in zip(group.runs, curves, strict=True):
                 if len(curves) > 1:  # the band ends at the end of the shortest
-                    panel.line(x, y, color=color, alpha=0.4, lw=0.8)
+                    picture.draw(panel.axis, Curve(x, y, colour=color, is_thin=True))
                 if run.reached:
                     panel.axis.plot(x[-1:], y[-1:], "*", color=color, ms=9)
             joint = band(extend_reached([run.reached for run in group.runs], curves))
             if joint is None:
                 panel.axis.plot([], [], color=color, label=label)
             else:
-                panel.line(joint.x, joint.mean, color=color, label=label)
-                panel.axis.fill_between(
-                    joint.x, joint.low, joint.high, color=color, alpha=0.2, lw=0
-                )
+                x, mean, low, high = joint
+                picture.draw(panel.axis, Curve(x, mean, low, high, color, label=label))
     first = panels[0].axis
     first.set_ylabel(f"return, mean of last {metrics.RETURN_WINDOW}")
     if any(run.reached for group in groups for run in group.runs):
@@ -231,7 +230,7 @@ class CurvePanel:
 
     def __init__(self, axis: "Axes", over: str, ends: Sequence[Sequence[Row]]):
         """`ends` are, for each line, the last rows of its runs."""
-        from matplotlib.ticker import MaxNLocator  # noqa: PLC0415 - see _figure
+        from matplotlib.ticker import MaxNLocator  # noqa: PLC0415 - see picture.py
 
         self.axis = axis
         self._column, units = OVER[over]
@@ -252,20 +251,8 @@ class CurvePanel:
         """Return the x coordinates of rows."""
         return np.array([row[self._column] / self._unit for row in rows])
 
-    def line(self, x: Line, y: Line | list[float], **style: Any) -> None:
-        """Draw a line, with markers if it has few points: a single one would be invisible."""
-        marker = "o" if len(x) <= MARKED_POINTS else None
-        self.axis.plot(x, y, marker=marker, ms=3, **style)
-
 
 def _figure(chosen: list[str], ends: Sequence[Sequence[Row]]) -> "tuple[Figure, list[CurvePanel]]":
     """Return a figure with a panel for each chosen axis."""
-    # Imported late: it takes a second, and actors import this module indirectly.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
-    from matplotlib.figure import Figure  # noqa: PLC0415
-
-    # Not pyplot, which keeps global state and needs a display.
-    figure = Figure(figsize=(8, 4.5 + 0.2 * len(ends)), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(1, len(chosen), sharey=True, squeeze=False)[0]
+    figure, axes = picture.panels(len(chosen), 8, 4.5 + 0.2 * len(ends))
     return figure, [CurvePanel(axis, over, ends) for axis, over in zip(axes, chosen, strict=True)]

@@ -1,12 +1,11 @@
 """The report: one page of every run, in which no text of a run takes effect."""
 
-import math
 import re
 from pathlib import Path
 
 import pytest
 
-from remotely_rl.dashboard import chart, report
+from remotely_rl.dashboard import report
 from remotely_rl.errors import TrainingError
 from tests.remotely_rl.dashboard.folders import make_run
 
@@ -67,26 +66,3 @@ def test_a_path_that_is_not_a_run_and_an_unwritable_file_are_rejected(tmp_path: 
     run = make_run(tmp_path / "run")
     with pytest.raises(TrainingError, match="cannot be written"):
         report.write([run], tmp_path / "nowhere" / "report.html")
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [
-        (0.0, 1.0, [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]),
-        (0.0, 500.0, [0, 100, 200, 300, 400, 500]),
-        (-0.012, 0.001, [-0.01, -0.005, 0.0]),
-        (3.0, 3.0, [3.0]),
-        (0.0, math.inf, [0.0]),
-    ],
-)
-def test_ticks_are_round_numbers(low: float, high: float, expected: list[float]) -> None:
-    assert chart.ticks(low, high, 5) == pytest.approx(expected)
-
-
-def test_a_chart_draws_what_is_there_from_edge_to_edge() -> None:
-    line = chart.ChartLine([0, 1, 2, None, 4], [0, None, 5, 6, 10])
-    drawn = chart.chart([line], "a & b", 560, 240)
-    assert "<title>a &amp; b</title>" in drawn
-    assert "M56.0 216.0L303.0 112.0L550.0 8.0" in drawn
-    assert chart.chart([chart.ChartLine([1], [None])], "empty") == ""
-    assert "<path" in chart.chart([chart.ChartLine([1, 2], [3, 3])], "flat")

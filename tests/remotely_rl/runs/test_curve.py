@@ -114,7 +114,7 @@ def test_runs_that_differ_in_the_seed_are_one_line_with_a_band(
     assert mean[:, 0].tolist() == [0.0, 1.0]
     assert mean[:, -1].tolist() == [10.0, 11.0]
     assert np.array(steps.lines[2].get_data())[:, -1].tolist() == [10.0, 11.0]
-    assert minutes.collections[0].get_datalim(minutes.transData).bounds == (0, 0, 10, 12)
+    assert minutes.patches[0].get_path().get_extents().bounds == (0, 0, 10, 12)
 
 
 def test_runs_with_different_settings_are_separate_lines_labelled_by_the_difference(
