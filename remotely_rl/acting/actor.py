@@ -57,8 +57,8 @@ class Rollout(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """The number of valid rows."""
-        return int(self.trajectory.valid.sum())
+        """The number of rows that are experience."""
+        return self.trajectory.rows.count
 
 
 @remotely.remote_class

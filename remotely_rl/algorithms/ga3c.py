@@ -262,7 +262,7 @@ class Agent:
         self.server.train_on(trajectory)
         seconds["waiting"] += time.perf_counter() - start
         self.player.idle_since = time.perf_counter()
-        steps = int(trajectory.valid.sum())
+        steps = trajectory.rows.count
         envs = self.player.envs
         return SampleReport(steps, envs.pop_episodes(), seconds, envs.pop_crashes())
 

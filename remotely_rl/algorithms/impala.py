@@ -217,8 +217,8 @@ def update(
             policy, value = learner.unroll(rollout)
         batch = v_trace_batch(learner, rollout, policy.detach(), value.detach())
         if whole:
-            policy, value = policy[:-1][rollout.valid], value[:-1][rollout.valid]
-            rows = batch.valid_transitions
+            policy, value = rollout.rows.select(policy), rollout.rows.select(value)
+            rows = batch.transition_rows
             parts = compute_losses(policy, value, rows, config, entropy_coef, actions)
             steps.append(learner.step(parts))
         batches.append(batch)

@@ -39,7 +39,8 @@ def check(env: Source | gymnasium.Env[Any, Any], steps: int = STEPS, seed: int =
 def play(
     envs: Environments, steps: int, seed: int, max_crash_rate: float = MAX_RATE
 ) -> tuple[Tree, list[str]]:
-    """Play `steps` random steps after a reset; return observations [steps * B, ...], and warnings.
+    """Play `steps` random steps after a reset; return the observations of rows of experience, [N,
+    ...], and warnings.
 
     Raises TrainingError if a first step is invalid, or if there are too many crashes.
     """

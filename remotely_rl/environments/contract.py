@@ -285,12 +285,23 @@ class Environments:
         return obs
 
     def play_randomly(self, steps: int, seed: int) -> Iterator[Tree]:
-        """Reset and play random steps; yield `steps` observations, [B, ...] each."""
+        """Reset and play random steps; yield the observations of each, [N, ...].
+
+        N is B without the environments whose next row is no experience.
+        """
         draw = self._random_actions([seed])
-        yield trees.map_tree(np.array, self.reset(seed))
-        for _ in range(steps - 1):
-            self._begin(draw())
-            yield trees.map_tree(np.array, self.finish().obs)
+        obs = self.reset(seed)
+        for step in range(steps):
+            if step:
+                self._begin(draw())
+                obs = self.finish().obs
+            acts = self._acts()
+            yield trees.map_tree(lambda x: x[acts], obs)  # noqa: B023 - called at once
+
+    def _acts(self) -> NDArray[np.bool_]:
+        """Return in which environments an action on the last observation is experience."""
+        resets_later = self._mode is AutoresetMode.NEXT_STEP or self._waits
+        return ~self._ended if resets_later else ~self._never
 
     def pop_episodes(self) -> list[Episode]:
         """Return the episodes finished since the last call."""

@@ -1,7 +1,7 @@
 """Batches: a trajectory as tensors, and the training data made from it.
 
     DeviceTrajectory   a trajectory [T, B] on the learner's device
-    Batch              observations and transitions to train on; yields minibatches
+    Batch              observations and transitions to train on; yields minibatches of experience
 
 A `Trajectory` has numpy arrays, because it travels between processes.  The learner turns it into a
 `DeviceTrajectory`, computes targets and advantages, and makes a `Batch` from them.
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from remotely_rl import trees
+from remotely_rl.experience.masked_rows import MaskedRows
 from remotely_rl.trees import Tree
 
 
@@ -25,10 +26,16 @@ class DeviceTrajectory(NamedTuple):
     log_prob: Tensor  # of the action, by the policy that acted
     reward: Tensor  # clipped, if the config says so
     discount: Tensor  # gamma, or 0 where the episode ended
-    valid: Tensor
+    rows: MaskedRows  # those that are experience; the fields of others are zeros
     begins: Tensor  # [T + 1, B]
     value: Tensor  # [T + 1, B], by the model that acted, in units of rewards
     state: Tensor  # [B, S]
+
+    @property
+    def valid(self) -> Tensor:
+        """The mask of the rows that are experience, for recursions in time."""
+        mask: Tensor = self.rows.valid
+        return mask
 
 
 class Transitions(NamedTuple):
@@ -46,14 +53,14 @@ class RecurrentInput(NamedTuple):
 
     state: Tensor  # [B, S]
     begins: Tensor  # [T, B]
-    valid: Tensor  # [T, B]
+    rows: MaskedRows  # [T, B]
 
 
 class Batch(NamedTuple):
     """Observations and transitions.
 
-    For a feed-forward model all are rows, [N, ...], in any order.  For a recurrent model all are
-    [T, B, ...], and minibatches are cut along B only.
+    For a feed-forward model all are rows, [N, ...], in any order: those that are experience.  For a
+    recurrent model all are [T, B, ...], and minibatches are cut along B only.
     """
 
     obs: Tree
@@ -63,53 +70,48 @@ class Batch(NamedTuple):
     def minibatches(self, count: int, generator: torch.Generator) -> Iterator["Batch"]:
         """Shuffle the batch and yield `count` minibatches whose sizes differ by at most 1.
 
-        With fewer rows there are fewer minibatches; none is empty.  One minibatch is the batch
-        itself, and draws no random numbers.
+        With fewer rows there are fewer minibatches; none is without experience.  One minibatch is
+        the batch itself, and draws no random numbers.
         """
         if count == 1:
             yield self
             return
         leaf = trees.first(self.obs)
-        rows = leaf.shape[0 if self.recurrent is None else 1]
-        order = torch.randperm(rows, generator=generator).to(leaf.device)
-        parts = order.tensor_split(min(count, rows))
         if self.recurrent is None:
-            for which in parts:
+            for which in _shuffled(torch.arange(len(leaf)), count, generator, leaf.device):
                 yield Batch(
                     trees.map_tree(lambda x: x[which], self.obs),  # noqa: B023 - called at once
                     Transitions(*(part[which] for part in self.transitions)),
                 )
             return
-        state, begins, valid = self.recurrent
-        for which in parts:
+        state, begins, rows = self.recurrent
+        for which in _shuffled(rows.columns, count, generator, leaf.device):
             yield Batch(
                 trees.map_tree(lambda x: x[:, which], self.obs),  # noqa: B023 - called at once
                 Transitions(*(part[:, which] for part in self.transitions)),
-                RecurrentInput(state[which], begins[:, which], valid[:, which]),
+                RecurrentInput(state[which], begins[:, which], rows.of(which)),
             )
 
     @property
-    def flat_obs(self) -> Tree:
-        """The observations as rows, [N, ...]."""
-        if self.recurrent is None:
-            return self.obs
-        return trees.map_tree(lambda x: x.flatten(0, 1), self.obs)
+    def obs_rows(self) -> Tree:
+        """The observations of experience as rows, [N, ...]."""
+        return self.obs if self.recurrent is None else self.recurrent.rows.select(self.obs)
 
     @property
-    def valid_transitions(self) -> Transitions:
-        """The valid transitions, in the order of `forward`."""
+    def transition_rows(self) -> Transitions:
+        """The transitions of experience as rows, in the order of `forward`."""
         if self.recurrent is None:
             return self.transitions
-        return Transitions(*(part[self.recurrent.valid] for part in self.transitions))
+        return Transitions(*map(self.recurrent.rows.select, self.transitions))
 
     def forward(self, network: Callable[..., Any]) -> tuple[Tensor, Tensor, Transitions]:
         """Run a network; return policy [rows, outputs], value [rows], and their transitions."""
         if self.recurrent is None:
             policy, value = network(self.obs)
             return full(policy), full(value), self.transitions
-        state, begins, valid = self.recurrent
+        state, begins, rows = self.recurrent
         policy, value, _ = network(self.obs, state, begins)
-        return full(policy[valid]), full(value[valid]), self.valid_transitions
+        return full(rows.select(policy)), full(rows.select(value)), self.transition_rows
 
 
 def full(output: Tensor) -> Tensor:
@@ -127,7 +129,16 @@ def concatenate(batches: Sequence[Batch]) -> Batch:
     joined = Batch(obs, Transitions(*(torch.cat(parts, along) for parts in columns)))
     if along == 0:
         return joined
-    state, begins, valid = zip(*(one.recurrent for one in batches if one.recurrent), strict=True)
+    state, begins, rows = zip(*(one.recurrent for one in batches if one.recurrent), strict=True)
+    mask = torch.cat([each.valid for each in rows], 1)
     return joined._replace(
-        recurrent=RecurrentInput(torch.cat(state), torch.cat(begins, 1), torch.cat(valid, 1))
+        recurrent=RecurrentInput(torch.cat(state), torch.cat(begins, 1), MaskedRows(mask))
     )
+
+
+def _shuffled(
+    which: Tensor, count: int, generator: torch.Generator, device: torch.device
+) -> tuple[Tensor, ...]:
+    """Return `which` in a random order, in at most `count` parts, none of them empty."""
+    order = torch.randperm(len(which), generator=generator).to(device)
+    return which.to(device)[order].tensor_split(min(count, len(which)))

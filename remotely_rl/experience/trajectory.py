@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remotely_rl import trees
+from remotely_rl.experience.masked_rows import MaskedRows
 from remotely_rl.trees import Tree
 
 
@@ -58,6 +59,11 @@ class Trajectory:
                         f"{name}{trees.named(path)} has shape {got}; expected {want} for {t} steps"
                         f" of {b}"
                     )
+
+    @property
+    def rows(self) -> MaskedRows:
+        """The rows that are experience."""
+        return MaskedRows(self.valid)
 
     @property
     def steps(self) -> int:

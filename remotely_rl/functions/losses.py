@@ -2,7 +2,7 @@
 
 The mean makes the size of a step independent of the number of rows.  IMPALA's paper sums instead,
 so its learning rate and its bound of the gradient's norm do not carry over.  The caller passes
-valid rows only; nothing is masked here.
+rows of experience only (`experience/masked_rows.py`); nothing is masked here.
 """
 
 import torch

@@ -221,9 +221,9 @@ class Server:
                     if leave.is_set():
                         break
                     continue
-                if trajectory.valid.any():
+                if count := trajectory.rows.count:
                     gathered.append(trajectory)
-                    rows += int(trajectory.valid.sum())
+                    rows += count
         return gathered
 
     def _record(self, metrics: dict[str, float], staleness: list[int]) -> None:

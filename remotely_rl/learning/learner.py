@@ -272,11 +272,11 @@ def scale_of(config: ScaledConfig) -> ValueScale:
     return RewardScale() if config.values_in_rewards else ValueScale(variance=0.0)
 
 
-def clipped_share(reward: NDArray[np.float32], valid: NDArray[np.bool_], bound: float) -> float:
-    """Return the fraction of valid rewards [T, B] beyond the bound; 0 if the bound is 0."""
-    if not bound or not valid.any():
+def clipped_share(reward: NDArray[np.float32], bound: float) -> float:
+    """Return the fraction of rewards [N] beyond the bound; 0 if the bound is 0."""
+    if not bound or not len(reward):
         return 0.0
-    return float((np.abs(reward[valid]) > bound).mean())
+    return float((np.abs(reward) > bound).mean())
 
 
 class RewardClipper:
@@ -296,7 +296,9 @@ class RewardClipper:
     def count(self, trajectory: Trajectory) -> None:
         """Count a trajectory whose rewards are clipped elsewhere."""
         if self.bound:
-            self._shares.append(clipped_share(trajectory.reward, trajectory.valid, self.bound))
+            self._shares.append(
+                clipped_share(trajectory.rows.select(trajectory.reward), self.bound)
+            )
 
     def pop_metrics(self) -> dict[str, float]:
         """Return the fraction of rewards clipped since the last call; empty without clipping."""
@@ -441,7 +443,7 @@ class Learner(Generic[C]):
         """
         metrics = self.count_update(steps, epochs)
         self.learning_rate.steer(metrics["train/approx_kl"])
-        self.count_observations(batch.flat_obs)
+        self.count_observations(batch.obs_rows)
         return metrics
 
     def count_update(self, steps: Sequence[LearnerStep], epochs: int = 1) -> dict[str, float]:
@@ -589,15 +591,18 @@ def to_device(learner: Learner[Any], trajectory: Trajectory) -> DeviceTrajectory
     normalizes the trajectory as its actors did.
     """
     tensor = learner.to_device
+    rows, terminated = trajectory.rows.to(tensor), tensor(trajectory.terminated)
+    value = rows.fill_read(tensor(trajectory.value), terminated)
+    reward = rows.fill(tensor(trajectory.reward))
     return DeviceTrajectory(
-        obs=trees.map_tree(tensor, trajectory.obs),
-        action=tensor(trajectory.action),
-        log_prob=tensor(trajectory.log_prob),
-        reward=learner.reward_clipper.clip(tensor(trajectory.reward), trajectory),
-        discount=learner.config.gamma * ~tensor(trajectory.terminated),
-        valid=tensor(trajectory.valid),
+        obs=trees.map_tree(lambda x: rows.fill_read(tensor(x), terminated), trajectory.obs),
+        action=rows.fill(tensor(trajectory.action)),
+        log_prob=rows.fill(tensor(trajectory.log_prob)),
+        reward=learner.reward_clipper.clip(reward, trajectory),
+        discount=learner.config.gamma * ~terminated,
+        rows=rows,
         begins=tensor(trajectory.begins),
-        value=learner.value_scale.denormalize(tensor(trajectory.value)),
+        value=learner.value_scale.denormalize(value),
         state=tensor(trajectory.state),
     )
 
@@ -612,24 +617,24 @@ def make_batch(
     weight: Tensor | None = None,
     normalize_advantage: bool = False,
 ) -> Batch:
-    """Make a batch of the valid rows of a rollout.
+    """Make a batch of a rollout's experience.
 
     Probability ratios are to `old_log_prob` [T, B], by default the behaviour policy's.  The KL
     divergence of the update is measured from `start_log_prob` [T, B], by default the same.
     Advantages are in the scale of the values, normalized if asked for, then multiplied by `weight`
     [T, B].
     """
-    valid = rollout.valid
+    rows, select = rollout.rows, rollout.rows.select
     value, advantage = targets
     if learner.explained_variance is None:  # if batches are replayed, the first one is new
-        target, error = value[valid], (value - rollout.value[:-1])[valid]
+        target, error = select(value), select(value - rollout.value[:-1])
         learner.explained_variance = 1 - error.var(correction=0) / target.var(correction=0)
-    learner.count_values(value[valid], rollout.reward[valid])
+    learner.count_values(select(value), select(rollout.reward))
     if normalizes_values(learner.config):
         scale = learner.value_scale
         value, advantage = scale.normalize(value), advantage / scale.std
     if normalize_advantage:
-        samples = advantage[valid]
+        samples = select(advantage)
         mean: Any = samples.mean()
         std: Any = samples.std(correction=0)
         if learner.others is not None:
@@ -642,10 +647,9 @@ def make_batch(
     start = old if start_log_prob is None else start_log_prob
     transitions = Transitions(rollout.action, old, advantage, value, start)
     if networks.is_recurrent(learner.model):
-        recurrent = RecurrentInput(rollout.state, rollout.begins[:-1], valid)
+        recurrent = RecurrentInput(rollout.state, rollout.begins[:-1], rows)
         return Batch(trees.map_tree(lambda x: x[:-1], rollout.obs), transitions, recurrent)
-    obs = trees.map_tree(lambda x: x[:-1][valid], rollout.obs)
-    return Batch(obs, Transitions(*(part[valid] for part in transitions)))
+    return Batch(select(rollout.obs), Transitions(*map(select, transitions)))
 
 
 def gae_batch(learner: Learner[Any], trajectory: Trajectory, *, normalize_advantage: bool) -> Batch:

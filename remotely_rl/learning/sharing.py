@@ -297,12 +297,12 @@ class SegmentWork:
             self.learner, rollout.trajectory, normalize_advantage=self._normalize_advantage
         )
         if self._has_normalizer:
-            sample = trees.map_tree(lambda x: x[:: networks.UPDATE_EVERY], batch.flat_obs)
+            sample = trees.map_tree(lambda x: x[:: networks.UPDATE_EVERY], batch.obs_rows)
             self._seen.append(sample)
         if normalizes_values(self.config):
             trajectory, scale = rollout.trajectory, self.learner.value_scale
-            targets = scale.denormalize(batch.valid_transitions.value_target)
-            rewards = torch.from_numpy(trajectory.reward[trajectory.valid])
+            targets = scale.denormalize(batch.transition_rows.value_target)
+            rewards = torch.from_numpy(trajectory.rows.select(trajectory.reward))
             self._values.append(scale.samples(targets, rewards))
         self._minibatches_left = [
             minibatch

@@ -104,7 +104,8 @@ def run_lstm(
     cuts = [0, *inside, len(begins)]
     outputs = []
     for start, stop in itertools.pairwise(cuts):
-        state = state * ~begins[start][:, None]
+        # Not a product: what an absent agent has left there may be NaN.
+        state = state.masked_fill(begins[start][:, None], 0.0)
         hidden, cell = (part.contiguous() for part in state[None].chunk(2, -1))
         output, (hidden, cell) = lstm(features[start:stop], (hidden, cell))
         state = torch.cat((hidden, cell), -1)[0]

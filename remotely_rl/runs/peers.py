@@ -50,10 +50,8 @@ class Apart:
 
 def minibatches_in(rollouts: Sequence[Rollout], wanted: int, is_recurrent: bool) -> int:
     """Return into how many minibatches, at most `wanted`, a round can be split."""
-    valid = [rollout.trajectory.valid for rollout in rollouts]
-    if is_recurrent:  # split along the environments
-        return min(wanted, sum(one.shape[1] for one in valid) if any(map(np.any, valid)) else 0)
-    return min(wanted, sum(int(one.sum()) for one in valid))
+    each = (rollout.trajectory.rows.minibatches_in(is_recurrent) for rollout in rollouts)
+    return min(wanted, sum(each))
 
 
 class Peers:

@@ -363,7 +363,7 @@ def check_has_no_memory(model: nn.Module) -> None:
 def rewards(rollouts: Sequence[Rollout]) -> NDArray[np.float32]:
     """Return the raw rewards [N] of a round."""
     trajectories = [rollout.trajectory for rollout in rollouts]
-    return np.concatenate([each.reward[each.valid] for each in trajectories])
+    return np.concatenate([each.rows.select(each.reward) for each in trajectories])
 
 
 def count_in(learner: Learner[Any], rollouts: Sequence[Rollout]) -> None:
@@ -380,10 +380,7 @@ def count_in(learner: Learner[Any], rollouts: Sequence[Rollout]) -> None:
     reward = torch.from_numpy(rewards(rollouts))
     learner.count_values(reward, reward)
     if networks.has_normalizer(learner.model):
-        obs = [
-            trees.map_tree(lambda x, valid=each.valid: x[:-1][valid], each.obs)
-            for each in trajectories
-        ]
+        obs = [each.rows.select(each.obs) for each in trajectories]
         joined = trees.join(np.concatenate, obs)
         learner.count_observations(trees.map_tree(learner.to_device, joined))
 

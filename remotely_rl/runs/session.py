@@ -367,7 +367,7 @@ class Session(Generic[C]):
         trajectory = stack([rollout.trajectory for rollout in rollouts])
         if self.peers.group is not None:
             return trajectory if self.peers.have_equal_minibatches() else None
-        return trajectory if trajectory.valid.any() else None
+        return trajectory if trajectory.rows.count else None
 
     def steps_of(self, rollouts: Sequence[Rollout]) -> int:
         """Return the steps of a round returned by `take`, of all learners."""
@@ -403,7 +403,7 @@ class Session(Generic[C]):
                 return None
             self._hooks.rollout(rollouts)
             trajectory = rollouts[0].trajectory
-            if trajectory.valid.any():
+            if trajectory.rows.count:
                 self._gathered.append(trajectory)
         if sum(one.width for one in self._gathered) < width:
             return None
@@ -411,7 +411,7 @@ class Session(Generic[C]):
         if gathered.width > width:  # a rollout covers more actors than an update uses
             self._gathered = [columns(gathered, slice(width, None))]
             gathered = columns(gathered, slice(width))
-        return gathered if gathered.valid.any() else None
+        return gathered if gathered.rows.count else None
 
     # --- counting ---------------------------------------------------------------------------------
 

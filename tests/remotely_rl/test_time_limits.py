@@ -116,7 +116,7 @@ def test_a_target_of_n_step_q_takes_the_best_of_the_legal_actions_at_a_time_limi
     batch = gae_batch(work.learner, rows, normalize_advantage=False)
 
     assert rows.truncated.sum() >= 6
-    targets = batch.valid_transitions.value_target
+    targets = batch.transition_rows.value_target
     assert targets.tolist() == [ONE_STEP[action] for action in rows.action[rows.valid]]
 
 

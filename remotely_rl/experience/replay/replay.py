@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remotely_rl.errors import ReplayError
+from remotely_rl.experience.masked_rows import without_unread
 from remotely_rl.experience.replay import windows
 from remotely_rl.experience.replay.archive import Archive
 from remotely_rl.experience.replay.choices import Prioritised, Uniform
@@ -142,7 +143,9 @@ class Replay:
             action=rows.action[first],
             reward=returns.reward,
             discount=returns.discount,
-            next_obs=rows.observations(rows.at(columns, numbers + returns.length)),
+            next_obs=without_unread(
+                rows.observations(rows.at(columns, numbers + returns.length)), returns.discount
+            ),
             weight=weight,
             version=rows.version[first],
         )

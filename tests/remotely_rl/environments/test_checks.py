@@ -90,7 +90,7 @@ class Steps(toys.Guess):
 def test_a_run_checks_with_probe_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Steps, "taken", 0)
     seen = training.probe(a2c.Config(env=Steps, probe_steps=10))
-    assert len(seen.obs) == 10
+    assert len(seen.obs) == 5
     assert Steps.taken in range(4, 6)  # episodes of one step: every other row resets
     with pytest.raises(TrainingError, match="probe_steps must be at least 2, not 1"):
         a2c.Config(probe_steps=1)

@@ -50,6 +50,12 @@ def test_each_agent_has_its_own_row() -> None:
     assert [game.taken for game in games_of(envs)] == [[{"a": 0, "b": 1, "c": 2}] * 2] * 2
 
 
+def test_random_play_has_the_observations_of_agents_that_are_there() -> None:
+    envs = playing("ac aC A", count=2)
+    seen = [obs.tolist() for obs in envs.play_randomly(4, seed=1)]
+    assert seen == [[[0, 0], [0, 2]] * 2, [[1, 0]] * 2, [], [[0, 0], [0, 2]] * 2]
+
+
 def test_the_step_after_the_last_agent_ended_resets_the_game() -> None:
     rows = play(playing("abc abc ABC"), 6)
     assert bits(rows, "valid") == ["111", "111", "000"] * 2

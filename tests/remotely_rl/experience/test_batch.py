@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from remotely_rl.experience.batch import Batch, RecurrentInput, Transitions, concatenate
+from remotely_rl.experience.masked_rows import MaskedRows
 
 
 def numbered(rows: int) -> Batch:
@@ -18,7 +19,8 @@ def numbered_pieces(steps: int, width: int) -> Batch:
     """Return recurrent transitions numbered 100 * step + environment."""
     number = 100 * torch.arange(steps)[:, None] + torch.arange(width)
     column = number.float()
-    memory = RecurrentInput(torch.arange(width).float()[:, None], number % 3 == 0, number % 5 > 0)
+    rows = MaskedRows((number // 100 + number) % 5 > 0)  # some of each environment
+    memory = RecurrentInput(torch.arange(width).float()[:, None], number % 3 == 0, rows)
     return Batch(column[..., None], Transitions(number, column, column, column, column), memory)
 
 
@@ -51,7 +53,19 @@ def test_recurrent_minibatches_have_whole_sequences(width: int, count: int) -> N
         assert torch.equal(part.obs, whole.obs[:, which])  # time is not shuffled
         assert torch.equal(part.recurrent.state, whole.recurrent.state[which])
         assert torch.equal(part.recurrent.begins, whole.recurrent.begins[:, which])
-        assert torch.equal(part.recurrent.valid, whole.recurrent.valid[:, which])
+        assert torch.equal(part.recurrent.rows.valid, whole.recurrent.rows.valid[:, which])
+
+
+def test_no_recurrent_minibatch_is_without_experience() -> None:
+    whole = numbered_pieces(5, 4)
+    assert whole.recurrent is not None
+    mask = torch.zeros(5, 4, dtype=torch.bool)
+    mask[2, 1] = mask[:, 3] = True
+    whole = whole._replace(recurrent=whole.recurrent._replace(rows=MaskedRows(mask)))
+    parts = list(whole.minibatches(4, torch.Generator()))
+    met = [part.transitions.action[0].tolist() for part in parts]
+    assert sorted(met) == [[1], [3]]
+    assert [len(part.transition_rows.action) for part in parts] in ([1, 5], [5, 1])
 
 
 def test_minibatches_differ_each_time() -> None:
@@ -77,7 +91,7 @@ def test_recurrent_batches_are_concatenated_along_the_environments() -> None:
     assert both.transitions.action[1].tolist() == [100, 101, 100, 101, 102]
     assert both.recurrent is not None
     assert both.recurrent.state[:, 0].tolist() == [0, 1, 0, 1, 2]
-    assert both.recurrent.begins.shape == both.recurrent.valid.shape == (5, 5)
+    assert both.recurrent.begins.shape == both.recurrent.rows.valid.shape == (5, 5)
 
 
 def test_a_recurrent_model_runs_over_sequences_and_returns_valid_rows() -> None:
@@ -95,7 +109,7 @@ def test_a_recurrent_model_runs_over_sequences_and_returns_valid_rows() -> None:
     assert obs is batch.obs
     assert state is batch.recurrent.state
     assert begins is batch.recurrent.begins
-    valid = batch.transitions.action[batch.recurrent.valid]
+    valid = batch.recurrent.rows.select(batch.transitions.action)
     assert 0 < len(valid) < 12
     assert torch.equal(rows.action, valid)
     assert torch.equal(value, valid.float())

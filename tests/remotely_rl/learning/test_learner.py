@@ -96,12 +96,11 @@ def test_the_contents_of_reset_rows_never_change_an_update(
     assert not torch.equal(results[0], toys.weights(make()))
 
 
-def test_clipped_share_counts_valid_rewards_only() -> None:
-    reward = np.array([[1.0, -10.0], [20.0, 0.5], [-1.0, 9.0]], np.float32)
-    valid = np.array([[True, True], [True, True], [True, False]])
-    assert clipped_share(reward, valid, 1.0) == pytest.approx(2 / 5)
-    assert clipped_share(reward, valid, 0.0) == 0.0
-    assert clipped_share(reward, np.zeros_like(valid), 1.0) == 0.0
+def test_clipped_share_is_the_fraction_of_rewards_beyond_the_bound() -> None:
+    reward = np.array([1.0, -10.0, 20.0, 0.5, -1.0], np.float32)
+    assert clipped_share(reward, 1.0) == pytest.approx(2 / 5)
+    assert clipped_share(reward, 0.0) == 0.0
+    assert clipped_share(reward[:0], 1.0) == 0.0
 
 
 def test_the_fraction_of_clipped_rewards_is_a_metric() -> None:
@@ -118,9 +117,10 @@ def test_the_fraction_of_clipped_rewards_is_a_metric() -> None:
 def test_unroll_returns_the_current_policy_and_values() -> None:
     trajectory = played()
     learner = make_learner(model=toys.network(seed=9))
-    unrolled, value = learner.unroll(to_device(learner, trajectory))
+    rollout = to_device(learner, trajectory)
+    unrolled, value = learner.unroll(rollout)
     log_prob = ACTIONS.log_prob(unrolled[:-1], torch.from_numpy(trajectory.action))
-    policy, want = learner.model(torch.from_numpy(trajectory.obs).flatten(0, 1))
+    policy, want = learner.model(rollout.obs.flatten(0, 1))
     torch.testing.assert_close(value, want.view(7, 4))
     taken = policy.log_softmax(-1).view(7, 4, 2)[:-1]
     taken = taken.gather(-1, torch.from_numpy(trajectory.action)[..., None])[..., 0]
@@ -365,7 +365,9 @@ def test_only_a_terminated_step_has_no_discount() -> None:
 
 def test_without_normalization_values_are_the_actors() -> None:
     trajectory, plain = played(), make_learner(dataclasses.replace(CONFIG, normalize_values=False))
-    assert torch.equal(to_device(plain, trajectory).value, torch.from_numpy(trajectory.value))
+    rollout = to_device(plain, trajectory)
+    value = rollout.rows.select(torch.from_numpy(trajectory.value))
+    assert torch.equal(rollout.rows.select(rollout.value), value)
 
 
 def test_normalized_values_are_denormalized_for_returns() -> None:
@@ -379,11 +381,12 @@ def test_normalized_values_are_denormalized_for_returns() -> None:
     mean, deviation = learner.value_scale.mean, learner.value_scale.std
     assert mean > 10  # rewards are 10, 20, 30
     rollout = to_device(learner, trajectory)
-    want = torch.from_numpy(trajectory.value) * deviation + mean
-    torch.testing.assert_close(rollout.value, want)
+    select = rollout.rows.select
+    want = select(torch.from_numpy(trajectory.value)) * deviation + mean
+    torch.testing.assert_close(select(rollout.value), want)
     with torch.no_grad():
         _, value = learner.unroll(rollout)
-    torch.testing.assert_close(learner.value_scale.denormalize(value), want)
+    torch.testing.assert_close(select(learner.value_scale.denormalize(value)), want)
 
 
 def update(template: Any, learner: Learner[Any], trajectory: Trajectory) -> dict[str, float]:
@@ -434,7 +437,7 @@ def test_every_algorithm_normalizes_advantages_if_asked_to(
     forward = Learner.forward
 
     def spy(learner: Learner[Any], batch: Batch, *rest: Any) -> Any:
-        advantages.append(batch.valid_transitions.advantage)
+        advantages.append(batch.transition_rows.advantage)
         return forward(learner, batch, *rest)
 
     monkeypatch.setattr(Learner, "forward", spy)

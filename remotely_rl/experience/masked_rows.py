@@ -1,0 +1,102 @@
+"""MaskedRows: which rows of a trajectory are experience, and what is computed over them.
+
+A row [t, b] may be no experience (the contract of environments, `environments/contract.py`, has
+the cases): the environment was being reset, has crashed or waits, or the agent is not in its game.
+Its fields may hold anything, NaN too.  So no one else looks at the mask: statistics, means, losses,
+minibatches and replays get the rows that `select` returns, and models that run over whole sequences
+get zeros for what `fill` and `fill_read` leave out.  The only other use of a mask is that of the
+recursions in time, `functions/returns.py`.
+
+It does not import torch, as Trajectory does not.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remotely_rl import trees
+from remotely_rl.trees import Tree
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class MaskedRows:
+    """Rows [T, B] with a mask, which is a numpy array or a tensor like the fields to select from.
+
+    valid    the mask [T, B]
+    """
+
+    __slots__ = ("valid",)
+
+    def __init__(self, valid: Any):
+        self.valid = valid
+
+    @property
+    def count(self) -> int:
+        """N, the number of rows that are experience."""
+        return int(self.valid.sum())
+
+    @property
+    def columns(self) -> Any:
+        """The environments that have experience, as sorted indices."""
+        any_of = self.valid.any(0)
+        return any_of.nonzero()[0] if isinstance(any_of, np.ndarray) else any_of.nonzero()[:, 0]
+
+    def select(self, fields: Tree) -> Any:
+        """Return the rows of experience, [N, ...], of arrays [T, B, ...] or [T + 1, B, ...]."""
+        return trees.map_tree(lambda x: x[: len(self.valid)][self.valid], fields)
+
+    def of(self, which: Any) -> "MaskedRows":
+        """Return the rows of some environments."""
+        return MaskedRows(self.valid[:, which])
+
+    def to(self, device: Callable[[Any], Any]) -> "MaskedRows":
+        """Return the rows with the mask as `device` returns it."""
+        return MaskedRows(device(self.valid))
+
+    def minibatches_in(self, is_recurrent: bool) -> int:
+        """Return into how many minibatches at most the rows can be split, none without experience.
+
+        Those of a recurrent model have whole columns.
+        """
+        return len(self.columns) if is_recurrent else self.count
+
+    def fill(self, field: "Tensor") -> "Tensor":
+        """Return a field [T, B, ...] with zeros in the rows that are no experience."""
+        filled: Tensor = _zeroed(field, ~self.valid)
+        return filled
+
+    def fill_read(self, field: "Tensor", terminated: "Tensor") -> "Tensor":
+        """Return a field [T + 1, B, ...] of observations, with zeros in those that no row reads.
+
+        A row reads its own and, unless it has terminated, the next one, to bootstrap from.
+        Integers are returned as they are: they are never NaN, and no row depends on them.
+        """
+        if not field.is_floating_point():
+            return field
+        steps, width = self.valid.shape
+        unread = self.valid.new_ones((steps + 1, width))
+        unread[:-1] = ~self.valid
+        unread[1:] &= ~self.valid | terminated
+        filled: Tensor = _zeroed(field, unread)
+        return filled
+
+
+def without_unread(next_obs: Tree, discount: NDArray[np.float32]) -> Tree:
+    """Return the observations [N, ...] that steps bootstrap from, zeros for those that do not."""
+    unread = discount == 0
+    if not unread.any():
+        return next_obs
+    return trees.map_tree(
+        lambda x: _zeroed(x, unread) if np.issubdtype(x.dtype, np.floating) else x, next_obs
+    )
+
+
+def _zeroed(field: Any, where: Any) -> Any:
+    wide = where.reshape(*where.shape, *[1] * (field.ndim - where.ndim))
+    if isinstance(field, np.ndarray):
+        return np.where(wide, np.zeros((), field.dtype), field)
+    return field.masked_fill(wide, 0)
