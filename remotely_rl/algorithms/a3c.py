@@ -123,14 +123,14 @@ def make_work(config: Config, model: nn.Module, seed: int) -> sharing.SegmentWor
     """Make the actor and the loss of a worker."""
     actor = remotely.local(Actor, config, model, seed)
 
-    def losses_at(policy: Tensor, value: Tensor, rows: Transitions, progress: float) -> Losses:
+    def losses_at(
+        policy: Tensor, value: Tensor, rows: Transitions, config: Config, progress: float
+    ) -> Losses:
         entropy_coef = annealed(config.entropy_coef, config.entropy_coef_end, progress)
         actions = actor.envs.actions
         return compute_losses(policy, value, rows, config, entropy_coef, actions)
 
-    return sharing.SegmentWork(
-        config, actor, losses_at, config.epochs, config.minibatches, config.normalize_advantage
-    )
+    return sharing.SegmentWork(config, actor, losses_at)
 
 
 def loop(session: Session[Config]) -> None:
@@ -140,8 +140,7 @@ def loop(session: Session[Config]) -> None:
     """
     learner, workers = sampling.workers(session, make_work)
     while not session.over():
-        attributes = session.learner.env_attributes
-        broadcast = learner.broadcast(session.env_steps, session.progress, attributes)
+        broadcast = learner.broadcast(session.env_steps, session.progress)
         with session.spending("waiting"):
             pushed = workers.take(timeout_s=POLL_S, broadcast=broadcast)
         if pushed is None:

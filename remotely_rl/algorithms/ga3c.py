@@ -65,6 +65,7 @@ from remotely_rl.functions.distributions import INITIAL_LOG_STD
 from remotely_rl.learning import inference_server, threads
 from remotely_rl.learning.inference_server import Prediction, Record, RemoteLearner, Server
 from remotely_rl.learning.learner import Learner, Losses, actor_critic_losses, annealed, gae_batch
+from remotely_rl.learning.trained import TrainedLearner
 from remotely_rl.runs.training import Session, Train
 from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE
 from remotely_rl.supervision import CrashReport, failures
@@ -306,12 +307,12 @@ def make_server(
 
 def loop(session: Session[Config]) -> None:
     """Train.  A seed does not repeat a run, because the batches of requests depend on timing."""
-    learner, config = session.learner, session.learner.config
-    gpus = int(learner.device.type == "cuda")
-    scale = learner.value_scale.moments
-    server = make_server(config, networks.copy_to_cpu(learner.model), learner.actions, gpus, scale)
+    here, config = session.learner, session.learner.config
+    gpus, model = int(here.device.type == "cuda"), networks.copy_to_cpu(here.model)
+    server = make_server(config, model, here.actions, gpus, here.value_scale.moments)
     session.at_end(lambda: inference_server.end(server))
-    session.restore(RemoteLearner(server, learner.model))
+    learner = RemoteLearner(server, config, networks.copy_to_cpu(here.model))
+    session.restore(learner)
     crew = _agents(session, config, server)
     agents = session.keep(Stream(crew, ahead=2))
     tuner = _tuner(config)
@@ -323,6 +324,7 @@ def loop(session: Session[Config]) -> None:
             session.tally.sampled(sampled.steps, sampled.episodes, sampled.seconds)
         with inference_server.server_lost_loses_learner():
             report = server.report(session.progress)
+        learner.version = report.version
         for phase, spent in report.seconds.items():
             session.tally.spent(phase, spent)
         for metrics, staleness in report.updates:
@@ -339,7 +341,7 @@ def loop(session: Session[Config]) -> None:
 train = Train("ga3c", Config, loop)
 
 
-def _attributes(learner: Learner[Config]) -> Parameters:
+def _attributes(learner: TrainedLearner) -> Parameters:
     """Return the message to agents: environment attributes only, since they hold no parameters."""
     attributes = learner.env_attributes
     return Parameters(attributes.version, {}, 0, attributes)

@@ -176,7 +176,9 @@ def make_work(config: Config, model: nn.Module, seed: int) -> sharing.SegmentWor
     """Make the actor and the loss of a worker."""
     actor = remotely.local(QActor, config, model, seed)
 
-    def losses_at(policy: Tensor, value: Tensor, rows: Transitions, progress: float) -> Losses:
+    def losses_at(
+        policy: Tensor, value: Tensor, rows: Transitions, config: Config, progress: float
+    ) -> Losses:
         return compute_losses(policy, value, rows, config.dueling)
 
     return sharing.SegmentWork(config, actor, losses_at)
@@ -195,8 +197,7 @@ def loop(session: Session[Config]) -> None:
         lambda: {"train/epsilon": float(epsilon(final, session.env_steps, explore_steps))}
     )
     while not session.over():
-        attributes = session.learner.env_attributes
-        broadcast = learner.broadcast(session.env_steps, session.progress, attributes)
+        broadcast = learner.broadcast(session.env_steps, session.progress)
         with session.spending("waiting"):
             pushed = workers.take(timeout_s=POLL_S, broadcast=broadcast)
         if pushed is None:

@@ -12,10 +12,11 @@ so an update learns from experience that is one or two updates old.
 """
 
 import copy
+import dataclasses
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, Protocol
 
@@ -25,7 +26,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import remotely
-from remotely_rl import trees
+from remotely_rl import networks, trees
+from remotely_rl.acting.actor import AS_MADE, EnvAttributes
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import LearnerLost
 from remotely_rl.experience.trajectory import Trajectory, stack
@@ -74,12 +76,13 @@ class Prediction(NamedTuple):
 
 
 class ServerReport(NamedTuple):
-    """The server's work since the last report."""
+    """The server's work since the last report, and the version of its parameters."""
 
     updates: list[tuple[dict[str, float], list[int]]]  # metrics, staleness
     seconds: dict[str, float]
     requests: int
     batches: int
+    version: int = 0
 
     @classmethod
     def empty(cls) -> "ServerReport":
@@ -158,7 +161,7 @@ class Server:
             raise self._failed
         with self._lock:
             report, self._report = self._report, ServerReport.empty()
-        return report
+            return report._replace(version=self.learner.version)
 
     def resize(self, predictors: int, trainers: int) -> None:
         """Set the numbers of threads; threads that leave finish their work first."""
@@ -180,6 +183,16 @@ class Server:
         """Restore the state of a checkpoint."""
         with self._lock:
             self.learner.load(state)
+
+    def change(self, coefficients: Mapping[str, Any]) -> None:
+        """Change coefficients for the updates that begin from now on."""
+        with self._lock:
+            self.learner.change(**coefficients)
+
+    def parameters(self) -> networks.State:
+        """Return the model's parameters and statistics."""
+        with self._lock:
+            return networks.state_of(self.learner.model)
 
     def close(self) -> None:
         """End the trainers."""
@@ -242,11 +255,33 @@ def inference_server(config: ServedConfig) -> type[Server]:
 
 
 class RemoteLearner:
-    """The server's learner, with the interface by which a session saves and restores it."""
+    """The server's learner: the learner of the run (trained.py).
 
-    def __init__(self, server: Server, model: nn.Module):
+    `version` is that of the last report.
+    """
+
+    env_attributes: EnvAttributes = AS_MADE
+
+    def __init__(self, server: Server, config: Any, model: nn.Module):
+        """`model` is the server's before its first update."""
         self.server = server
-        self.model = model
+        self.config = config
+        self.version = 0
+        self._model, self._fetched = model, 0
+
+    @property
+    def model(self) -> nn.Module:
+        """The model at the last report, or newer; fetched when it is read."""
+        if self._fetched != self.version:
+            with server_lost_loses_learner():
+                networks.load_state(self._model, self.server.parameters())
+            self._fetched = self.version
+        return self._model
+
+    def change(self, **coefficients: Any) -> None:
+        with server_lost_loses_learner():
+            self.server.change(coefficients)
+        self.config = dataclasses.replace(self.config, **coefficients)
 
     def state(self) -> dict[str, Any]:
         with server_lost_loses_learner():
@@ -254,6 +289,7 @@ class RemoteLearner:
 
     def load(self, state: dict[str, Any]) -> None:
         self.server.load(state)
+        self.version = state["version"]
 
 
 @contextmanager

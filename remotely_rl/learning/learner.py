@@ -29,6 +29,7 @@ float32.
 """
 
 import copy
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -74,6 +75,8 @@ COMPARE_EVERY = 100  # updates between comparisons of the parameters of several 
 
 HORIZON = 100_000  # samples after which older ones fade from a ValueScale
 
+
+RATES = {"learning_rate", "learning_rate_end"}  # the fields that make the LearningRate
 
 ABSENT: Any = None  # a part of Losses that the algorithm does not have
 
@@ -346,6 +349,12 @@ class Learner(Generic[C]):
     def is_newer_than(self, trajectory: Trajectory) -> bool:
         """Return whether the parameters were updated after the trajectory was sampled."""
         return bool((trajectory.version != self.version).any())
+
+    def change(self, **coefficients: Any) -> None:
+        """Change coefficients of the config for the updates to come."""
+        self.config = dataclasses.replace(self.config, **coefficients)
+        if coefficients.keys() & RATES:
+            self.learning_rate = LearningRate.of(self.config)
 
     # --- forward ----------------------------------------------------------------------------------
 

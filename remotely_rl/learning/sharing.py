@@ -12,8 +12,9 @@ learner adds them to the statistics between two steps, and broadcasts the statis
 workers use to act and learn.
 """
 
+import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -28,6 +29,7 @@ from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.experience.batch import Batch, Transitions
 from remotely_rl.learning.learner import (
     METRICS,
+    RATES,
     Learner,
     LearningRate,
     Losses,
@@ -44,8 +46,9 @@ from remotely_rl.sync.flat import Flat
 from remotely_rl.sync.rule import Rule
 from remotely_rl.trees import Tree
 
-# Called with policy [rows, outputs], value [rows], transitions, and the schedule's progress.
-LossesAt = Callable[[Tensor, Tensor, Transitions, float], Losses]
+# Called with policy [rows, outputs], value [rows], transitions, the worker's config, and the
+# schedule's progress.
+LossesAt = Callable[[Tensor, Tensor, Transitions, Any, float], Losses]
 
 
 REPORTED = ("train/policy_loss", "train/value_loss", "train/entropy")
@@ -99,6 +102,7 @@ class Broadcast(NamedTuple):
     statistics: networks.State  # of the observations
     scale: tuple[float, ...] = (0.0, 1.0, 0.0)  # ValueScale.moments
     env_attributes: EnvAttributes = AS_MADE
+    coefficients: Mapping[str, Any] = {}  # of the config, those that hooks have changed
 
 
 def make_rule(config: SharingConfig, parameters: Tensor) -> Rule:
@@ -136,10 +140,13 @@ def optimizer_of(config: SharingConfig) -> MakeOptimizer:
 
 
 class SharedLearner:
-    """The shared parameters, which a session saves and restores."""
+    """The shared parameters: the learner of the run (trained.py)."""
+
+    env_attributes: EnvAttributes = AS_MADE
 
     def __init__(self, config: SharingConfig, model: nn.Module):
-        self.config = config
+        self.config: Any = config
+        self._changed: dict[str, Any] = {}  # coefficients, for workers
         self.flat = Flat(model)
         self.rule = make_rule(config, self.flat.vector)
         self.rate = LearningRate.of(config)  # for rules without their own
@@ -154,16 +161,39 @@ class SharedLearner:
         self.flat.load(self.rule.parameters)
         return self.flat.module
 
-    def broadcast(
-        self, env_steps: int, progress: float, env_attributes: EnvAttributes = AS_MADE
-    ) -> Broadcast:
+    @property
+    def version(self) -> int:
+        """The number of updates of the parameters."""
+        return self.rule.version
+
+    def change(self, **coefficients: Any) -> None:
+        """Change coefficients for the following steps, and for workers with their next calls.
+
+        Raises TrainingError for the learning rate of a rule that steps at its own.
+        """
+        if RATES & coefficients.keys():
+            if self.rule.has_fixed_rate:
+                raise TrainingError(
+                    f"learning_rate cannot be changed: {self.config.sync} steps at its own rate"
+                )
+            self.rate = LearningRate.of(dataclasses.replace(self.config, **coefficients))
+        self.config = dataclasses.replace(self.config, **coefficients)
+        self._changed |= coefficients
+
+    def broadcast(self, env_steps: int, progress: float) -> Broadcast:
         """Anneal the learning rate; return the message to workers."""
         self.rate.anneal(progress)
         self.rule.set_rate(self.rate.value)
         if self._statistics is None:
             self._statistics = networks.statistics_of(self.flat.module)
-        moments = self.scale.moments
-        return Broadcast(env_steps, progress, self._statistics, moments, env_attributes)
+        return Broadcast(
+            env_steps,
+            progress,
+            self._statistics,
+            self.scale.moments,
+            self.env_attributes,
+            dict(self._changed),
+        )
 
     def record(self, pushed: PushResult) -> None:
         """Add a worker's report to the statistics, after the next step of the parameters.
@@ -213,19 +243,13 @@ class SegmentWork:
         config: SharingConfig,
         actor: Actor,
         losses_at: LossesAt,
-        epochs: int = 1,
-        minibatches: int = 1,
-        normalize_advantage: bool = False,
     ):
-        self.config = config
         self.actor = actor
         self.progress = 0.0  # of the schedule
         # The same model acts and learns; one vector holds its parameters.
         self.learner = Learner[Any](config, actor.model, actor.envs.actions)
         self.flat = Flat(actor.model)
         self._losses_at = losses_at
-        self._normalize_advantage = normalize_advantage
-        self._epochs, self._minibatches = epochs, minibatches
         self._minibatches_left: list[Batch] = []
         self._has_normalizer = networks.has_normalizer(actor.model)
         self._seen: list[Tree] = []
@@ -235,6 +259,11 @@ class SegmentWork:
         # return if all environments crash.
         self._crashes = Crashes(None, config.max_crash_rate)
 
+    @property
+    def config(self) -> Any:
+        """The config, with the coefficients that hooks have changed."""
+        return self.learner.config
+
     def gradient(self, parameters: Tensor, broadcast: Broadcast | None) -> Tensor:
         """Compute the gradient [P] of the next minibatch, at these parameters.
 
@@ -243,6 +272,8 @@ class SegmentWork:
         """
         if broadcast is not None:
             self.actor.env_steps, self.progress = broadcast.env_steps, broadcast.progress
+            if broadcast.coefficients:
+                self.learner.change(**broadcast.coefficients)
             self.actor.set_env_attributes(broadcast.env_attributes)
         self.flat.load(parameters)
         if broadcast is not None and not self._minibatches_left:
@@ -254,7 +285,7 @@ class SegmentWork:
         began = time.perf_counter()
         with model_errors_are_fatal():
             policy, value, rows = self.learner.forward(batch)
-            losses = self._losses_at(policy, value, rows, self.progress)
+            losses = self._losses_at(policy, value, rows, self.config, self.progress)
             gradient = self.flat.gradient_of(losses.total, self.config.max_grad_norm)
         metrics = {
             name: float(part.detach())
@@ -293,8 +324,11 @@ class SegmentWork:
         self._spent(rollout.seconds)
         if not rollout.steps:  # all rows are resets
             return
+        config = self.config
         batch = gae_batch(
-            self.learner, rollout.trajectory, normalize_advantage=self._normalize_advantage
+            self.learner,
+            rollout.trajectory,
+            normalize_advantage=getattr(config, "normalize_advantage", False),
         )
         if self._has_normalizer:
             sample = trees.map_tree(lambda x: x[:: networks.UPDATE_EVERY], batch.obs_rows)
@@ -306,8 +340,10 @@ class SegmentWork:
             self._values.append(scale.samples(targets, rewards))
         self._minibatches_left = [
             minibatch
-            for _ in range(self._epochs)
-            for minibatch in batch.minibatches(self._minibatches, self.actor.players[0].random)
+            for _ in range(getattr(config, "epochs", 1))
+            for minibatch in batch.minibatches(
+                getattr(config, "minibatches", 1), self.actor.players[0].random
+            )
         ][::-1]
 
     def _spent(self, seconds: dict[str, float]) -> None:

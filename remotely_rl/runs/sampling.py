@@ -120,9 +120,7 @@ def workers(session: Session[Any], make_work: MakeWork) -> tuple[SharedLearner, 
         make,
         session.say,
         config.accumulate,
-        broadcast=learner.broadcast(
-            session.env_steps, session.progress, session.learner.env_attributes
-        ),
+        broadcast=learner.broadcast(session.env_steps, session.progress),
         over=session.over,
         width=config.rows_per_actor,
         crashes=session.crashes,

@@ -56,9 +56,10 @@ from remotely_rl.environments.spaces import Spaces
 from remotely_rl.errors import LearnerLost, TrainingError
 from remotely_rl.experience.trajectory import Trajectory, columns, stack
 from remotely_rl.learning.all_reduce import AllReduce
-from remotely_rl.learning.learner import Learner, LearningRate, gpu_lost
+from remotely_rl.learning.learner import Learner, gpu_lost
 from remotely_rl.learning.parameter_server import ParameterServer
 from remotely_rl.learning.threads import LearnerThreads, waited_s
+from remotely_rl.learning.trained import TrainedLearner
 from remotely_rl.runs import notebook, progress, run_folder
 from remotely_rl.runs.ending import Clock, RunEnding
 from remotely_rl.runs.evaluating import Evaluating, Evaluations, MeasuredPolicy, Policy
@@ -74,15 +75,6 @@ from remotely_rl.supervision.logbook import Logbook
 
 C = TypeVar("C", bound=Common)
 A = TypeVar("A", bound=Rounds | Stream[Any] | ParameterServer)
-
-
-class Saveable(Protocol):
-    """A learner, local or remote, that a session saves and restores."""
-
-    @property
-    def model(self) -> nn.Module: ...
-    def state(self) -> dict[str, Any]: ...
-    def load(self, state: dict[str, Any]) -> None: ...
 
 
 class Kept(Protocol):
@@ -172,7 +164,7 @@ class Session(Generic[C]):
         folder: RunFolder,
         saved: dict[str, Any] | None = None,
         *,
-        learner: Learner[C] | None = None,
+        learner: TrainedLearner | None = None,
         spaces: Spaces | None = None,
         opening: Sequence[str] = (),
         progress: RunProgress | None = None,
@@ -189,7 +181,8 @@ class Session(Generic[C]):
         self.algorithm = algorithm
         self._config = config
         self.saved = saved  # the checkpoint that the run resumes from
-        self._learner = learner
+        self._learner: Any = learner
+        self._is_saved = False  # whether there is a learner to save: between `restore` and a loss
         self._opening = opening
         self.tally = Tally.of(saved) if saved else Tally()
         self._steps_before = self.tally.counters.env_steps
@@ -229,7 +222,6 @@ class Session(Generic[C]):
         self._threads: LearnerThreads | None = (
             None  # torch's, if their number follows the machine's load
         )
-        self._saveable: Saveable | None = None
         self._actors: Rounds | Stream[Any] | ParameterServer | None = None
         self._gathered: list[Trajectory] = []
         self._learning = 0.0, 0.0  # seconds of the last learning block; of these, waiting for cores
@@ -263,7 +255,7 @@ class Session(Generic[C]):
             error = gpu_lost(error)
         try:
             if isinstance(error, LearnerLost):
-                self._saveable = None
+                self._is_saved = False
                 if self.folder.checkpoint.exists():
                     self.say(f"the last good checkpoint is kept: --resume {self.folder.path}")
                 else:
@@ -276,8 +268,13 @@ class Session(Generic[C]):
 
     # --- learner and actors -----------------------------------------------------------------------
 
-    def restore(self, learner: Saveable) -> None:
-        """Set the learner to save; if the run is resumed, load its state."""
+    def restore(self, learner: TrainedLearner) -> None:
+        """Set the learner that is trained and saved; if the run is resumed, load its state.
+
+        One of its own kind continues what hooks have set when the run started.
+        """
+        if self._learner is not None:
+            learner.env_attributes = self._learner.env_attributes
         if self.saved:
             learner.load(self.saved["learner"])
             torch.set_rng_state(self.saved["random"])
@@ -288,13 +285,15 @@ class Session(Generic[C]):
             counters.best_metric = max(best.best_metric, counters.best_metric)
             if self._evaluating is not None:
                 self._evaluating.know_best(best.evaluated)
-        self._saveable = learner
+        self._learner, self._is_saved = learner, True
 
     @property
     def learner(self) -> Learner[C]:
-        """The learner that this process trains."""
+        """The learner that the run trains; of another kind in a3c, n_step_q and ga3c, but always a
+        TrainedLearner (`learning/trained.py`)."""
         assert self._learner is not None, "a session without a learner only counts"
-        return self._learner
+        learner: Learner[C] = self._learner
+        return learner
 
     def learn_with(self, others: AllReduce) -> None:
         """Make this session's learner one of a group, which is in step."""
@@ -329,7 +328,7 @@ class Session(Generic[C]):
     @property
     def model(self) -> nn.Module:
         """The model as it is trained, whatever the algorithm."""
-        return (self._saveable or self.learner).model
+        return self.learner.model
 
     # --- sampling ---------------------------------------------------------------------------------
 
@@ -493,11 +492,7 @@ class Session(Generic[C]):
             raise TrainingError(
                 f"{name} cannot be changed during a run; {', '.join(sorted(known))} can"
             )
-        learner = self.learner
-        given: dict[str, Any] = coefficients
-        learner.config = dataclasses.replace(learner.config, **given)
-        if coefficients.keys() & {"learning_rate", "learning_rate_end"}:
-            learner.learning_rate = LearningRate.of(learner.config)
+        self.learner.change(**coefficients)
 
     def set_env_attr(self, name: str, value: Any) -> None:
         """Set an attribute of all environments, from the next rollout on: for hooks.
@@ -546,7 +541,7 @@ class Session(Generic[C]):
             self.say(text)
 
     def _checkpoint_content(self, path: Path) -> dict[str, Any] | None:
-        if self._saveable is None:
+        if not self._is_saved:
             return None
         paused: list[bytes] = []
         # With several learners, the actors of the others are not paused at the same time.
@@ -563,7 +558,7 @@ class Session(Generic[C]):
         return kept | {
             "algorithm": self.algorithm,
             "env": name_of(self._config.env),
-            "learner": self._saveable.state(),
+            "learner": self.learner.state(),
             "counters": dataclasses.asdict(self.tally.counters),
             "recent": [list(episode) for episode in self.tally.recent],
             "random": torch.get_rng_state(),
@@ -579,11 +574,11 @@ class Session(Generic[C]):
 
     def _policy(self) -> Policy | None:
         """Return the current policy, for an evaluation and for best.pt."""
-        if self._saveable is None:
+        if not self._is_saved:
             return None
         self.tally.counters.seconds = self.seconds()
         content = self._checkpoint_content(self.folder.best)
-        return None if content is None else Policy(content, self._saveable.model)
+        return None if content is None else Policy(content, self.model)
 
     def _measured(self, measured: MeasuredPolicy) -> None:
         if self._recorder is not None:
@@ -605,7 +600,7 @@ class Session(Generic[C]):
                 )
         finally:
             if self._recorder is not None:
-                self._recorder.finish(now, has_learner=self._saveable is not None)
+                self._recorder.finish(now, has_learner=self._is_saved)
         new_steps = self.env_steps - self._steps_before
         ended = summary = self._ending.why
         if error is not None:  # the caller prints its text

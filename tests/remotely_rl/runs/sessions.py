@@ -6,6 +6,7 @@ from typing import Any
 from torch import nn
 
 from remotely_rl import a2c
+from remotely_rl.acting.actor import AS_MADE
 from remotely_rl.config import Common
 from remotely_rl.environments import Episode
 from remotely_rl.runs import run_folder, training
@@ -29,10 +30,16 @@ TRAINED = a2c.Config(
 
 
 class Learner:
-    """A learner with the interface that sessions save."""
+    """A TrainedLearner that learns nothing."""
+
+    config: Any = None
+    env_attributes = AS_MADE
+    version = 0
 
     def __init__(self, width: int = 1):
         self.model = nn.Linear(width, 1)
+
+    def change(self, **coefficients: Any) -> None: ...
 
     def state(self) -> dict[str, Any]:
         return {"model": self.model.state_dict()}
