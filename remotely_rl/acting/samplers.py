@@ -1,7 +1,9 @@
 """Samplers: a crew of actors that sample with the newest parameters.
 
-An actor receives new parameters just before its next call of `sample`.  The version in a trajectory
-thus shows how stale it is.
+An actor receives the newest message just before its next call of `sample`: parameters, the steps of
+the run, and attributes of environments.  The version of the parameters in a trajectory thus shows
+how stale it is.  Messages have numbers of their own: while a replay is filled the parameters stay
+the same, but epsilon falls, and attributes may be set.
 """
 
 import contextlib
@@ -71,26 +73,26 @@ class Samplers(Crew[SamplingActor[R]], Generic[R]):
         crashes: Crashes | None = None,
     ):
         self._sent: dict[SamplingActor[R], tuple[int, Future[None]]] = {}
-        self.version = -1
+        self._number = 0  # of the newest message
         self._ref: Any = None
         if params is not None:
             self.publish(params)
         super().__init__(make, count, say, grows, over, width=width, crashes=crashes)
 
     def publish(self, params: Parameters) -> None:
-        """Send these parameters to each actor before its next call."""
-        self.version = params.version
+        """Send this message to each actor before its next call."""
+        self._number += 1
         self._ref = remotely.put(params)  # pickled once, whatever the number of actors
 
     def request(self, actor: SamplingActor[R]) -> "Future[R]":
         """Make an actor sample with the newest parameters."""
-        version, sent = self._sent.get(actor, (-1, None))
+        number, sent = self._sent.get(actor, (0, None))
         if sent is not None and sent.done():
             with contextlib.suppress(*LOST):  # if the actor is dead, `sample` raises
                 sent.result()
-        if version < self.version:
+        if number < self._number:
             future = remotely.submit(actor.set_param, self._ref)  # type: ignore[attr-defined]
-            self._sent[actor] = (self.version, future)
+            self._sent[actor] = (self._number, future)
         return remotely.submit(actor.sample)
 
     def _remove(self, actor: SamplingActor[R]) -> None:

@@ -313,12 +313,13 @@ def loop(session: Session[Config]) -> None:
     session.at_end(lambda: inference_server.end(server))
     learner = RemoteLearner(server, config, networks.copy_to_cpu(here.model))
     session.restore(learner)
-    crew = _agents(session, config, server)
-    agents = session.keep(Stream(crew, ahead=2))
+    known = learner.env_attributes.version
+    agents = session.keep(Stream(_agents(session, config, server), ahead=2))
     tuner = _tuner(config)
     window = RateWindow(session.seconds() + WARM_UP_S, config.adjust_s)
     while not session.over():
-        if learner.env_attributes.version > crew.version:
+        if learner.env_attributes.version > known:
+            known = learner.env_attributes.version
             agents.publish(_attributes(learner))
         if sampled := agents.take(timeout_s=0.5):
             session.tally.sampled(sampled.steps, sampled.episodes, sampled.seconds)

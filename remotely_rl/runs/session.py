@@ -224,6 +224,7 @@ class Session(Generic[C]):
         )
         self._actors: Rounds | Stream[Any] | ParameterServer | None = None
         self._gathered: list[Trajectory] = []
+        self._attributes_sent = 0  # the version of environment attributes that a stream has
         self._learning = 0.0, 0.0  # seconds of the last learning block; of these, waiting for cores
         self._warned: set[str] = set()
         self._at_end = ExitStack()
@@ -392,6 +393,9 @@ class Session(Generic[C]):
         """
         width = count * self._config.rows_per_actor
         if sum(one.width for one in self._gathered) < width:
+            if self._attributes_sent != (version := self.learner.env_attributes.version):
+                self._attributes_sent = version  # not with the next update, which may take long
+                actors.crew.publish(self.learner.parameters())
             with self.spending("waiting"):
                 rollout = actors.take(timeout_s=POLL_S)
                 rollouts = self.peers.exchange([] if rollout is None else [rollout], self.over)

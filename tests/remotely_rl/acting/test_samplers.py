@@ -22,6 +22,17 @@ def test_parameters_are_sent_once_and_just_before_the_next_sample() -> None:
 
 
 @pytest.mark.usefixtures("fakes")
+def test_a_message_with_the_same_parameters_is_sent_too() -> None:
+    crew = crew_of(1, first=params(0))
+    (actor,) = crew.actors
+    crew.request(actor)
+    crew.publish(params(0)._replace(env_steps=500))
+    crew.request(actor)
+    sent = [given.env_steps if given else "sample" for _, given in actor.calls]
+    assert sent == [0, "sample", 500, "sample"]
+
+
+@pytest.mark.usefixtures("fakes")
 def test_a_crew_without_parameters_sends_none() -> None:
     crew: Samplers[Any] = Samplers(Fake, 1, None, say=lambda text: None)
     crew.request(crew.actors[0])

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
-from remotely_rl import Hook, TrainingError, a2c, a3c, ga3c, ppo
+from remotely_rl import Hook, TrainingError, a2c, a3c, algorithms, dqn, ga3c, ppo
 from remotely_rl.acting.actor import EnvAttributes, Parameters
 from remotely_rl.environments import Episode
 from tests.remotely_rl import toys
@@ -90,6 +91,65 @@ def test_an_attribute_is_set_in_all_environments_from_the_next_rollout_on(
     seen = climbs(algorithm, tmp_path, **changes)
     assert seen[0] == {3}
     assert seen[-1] == {5}
+
+
+class Aims(toys.Aim):
+    level = 1
+
+    def step(self, action: Any) -> Any:
+        *row, info = super().step(action)
+        return *row, info | {"episode": {"level": self.level}}
+
+
+class ClimbsEarly(Hook):
+    """Sets level 3 at the second rollout; records the levels of the episodes of each rollout."""
+
+    def __init__(self) -> None:
+        self.seen: list[set[float]] = []
+
+    def on_rollout(self, session: Any, rollouts: Any) -> None:
+        self.seen += [{episode.metrics["level"] for episode in one.episodes} for one in rollouts]
+        if len(self.seen) == 2:
+            session.set_env_attr("level", 3)
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize(
+    "name", ["dqn", "c51", "qr_dqn", "rainbow", "sac", "td3", "impala", "appo", "a2c", "ppo"]
+)
+def test_an_attribute_is_set_before_the_first_update_too(name: str, tmp_path: Path) -> None:
+    algorithm, hook = algorithms.named(name), ClimbsEarly()
+    given: dict[str, Any] = {
+        "env": Aims if name in ("sac", "td3") else Whole,
+        "actors": 1,
+        "envs_per_actor": 2,
+        "rollout_steps": 4,
+        "random_start": 0,
+        "total_steps": 80,
+    }
+    if hasattr(algorithm.Config, "replay_rows"):
+        given |= {"learn_from": 1_000, "replay_rows": 2_000}
+    if name in ("impala", "appo"):
+        given |= {"batch_trajectories": 100}
+    algorithm.train(algorithm.Config(**given), run=tmp_path / "run", hooks=[hook])
+    assert hook.seen[:2] == [{1}, {1}]
+    assert len(hook.seen) > 5
+    assert set().union(*hook.seen[4:]) == {3}  # one rollout was sampled meanwhile
+
+
+@pytest.mark.usefixtures("local")
+def test_epsilon_falls_while_a_replay_is_filled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(
+        dqn.Config, "epsilons_at", lambda its, steps: seen.append(steps) or torch.ones(2)
+    )
+    config = dqn.Config(
+        env=Whole, actors=1, envs_per_actor=2, rollout_steps=4, total_steps=40, learn_from=1_000
+    )
+    dqn.train(config, run=tmp_path / "run")
+    assert len(set(seen)) > 4
 
 
 @pytest.mark.usefixtures("here")
