@@ -63,6 +63,21 @@ class RunEnding:
             self.why = self._look() if self._follows is None else self._follows()
         return bool(self.why)
 
+    def is_urgent(self) -> bool:
+        """Whether to stop before all updates that are due are made.
+
+        A signal, a hook and the limit of time are urgent.  What ends a run with its last round, the
+        limit of steps or a target, is not: the policy has been paid for.
+        """
+        if self._follows is not None:
+            return self.is_here()
+        minutes = self._config.minutes
+        is_late = bool(minutes) and self._clock.seconds() >= minutes * 60
+        if self._process.asked_to_stop or is_late:
+            self.is_here()
+            return True
+        return self.is_by_hook
+
     def stop(self, why: str) -> None:
         """End the run as a limit does, for a hook."""
         self.why = self.why or why

@@ -8,8 +8,10 @@
             replay.learnt(draw, update(learner, steps, progress))
 
 A round is appended, then the learner makes the updates that are due; with `overlap` actors sample
-the next round meanwhile, and neither side runs ahead of `replay_ratio` by more than 1 %.  After
-those updates the run is consistent: then checkpoints are written, and the replay beside them.
+the next round meanwhile, and neither side runs ahead of `replay_ratio` by more than 1 %.  Between
+two updates the run looks at its limits and signals, and writes rows and checkpoints, with the
+replay beside them.  A run that is resumed from there first makes the updates that were still due,
+so it learns what an unbroken one does, bit for bit.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,6 +30,7 @@ from remotely_rl.config import joint_learners_of, learners_of
 from remotely_rl.config.common import ATARI_STACK
 from remotely_rl.errors import TrainingError
 from remotely_rl.experience.replay import Draw, Ratio, Replay
+from remotely_rl.experience.replay.layout import Layout
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.learning.learner import Learner, annealed
 from remotely_rl.runs.session import Session
@@ -147,9 +150,14 @@ class RunReplay:
         return config
 
     def rounds(self, actors: Rounds) -> Iterator[list[Rollout]]:
-        """Yield each round after appending it, until the run is over."""
+        """Yield each round after appending it, until the run is over.
+
+        A run that ended between updates begins with an empty round, for those still due.
+        """
         session, learner = self._session, self._session.learner
         self._actors = actors
+        if self._is_amid_updates():
+            yield []
         while not session.over():
             if actors.idle:
                 actors.begin(learner.parameters(session.env_steps))
@@ -164,16 +172,19 @@ class RunReplay:
             session.tick()
 
     def updates(self) -> Iterator[float]:
-        """Yield the progress of the schedule for each update due, which must call `learnt`."""
+        """Yield the progress of the schedule for each update due, which must call `learnt`.
+
+        Stops early if the run is to end at once.
+        """
         session, actors = self._session, self._actors
         assert actors is not None, "call `rounds` first"
-        while self.owes_update:
+        while self.owes_update and not session.is_urgent():
             may_begin = self._config.overlap and actors.idle and self.allows_round
             if may_begin and not session.over():
                 actors.begin(session.learner.parameters(session.env_steps))
             with session.spending("learning"):
                 yield session.progress
-            session.count_update(self._metrics, self._staleness)
+            session.learnt(self._metrics, self._staleness)
             self._staleness = []
 
     def learnt(self, draw: Draw, update: Update) -> None:
@@ -254,9 +265,19 @@ class RunReplay:
             self._is_unsaved = True
             return {}
         self._is_unsaved = False
-        return {"number": number, **self.ratio.state()}
+        return {"number": number, "layout": self.replay.layout.plain, **self.ratio.state()}
 
-    def _make(self, example: Trajectory) -> Replay:
+    def _is_amid_updates(self) -> bool:
+        """Load a replay that was saved between updates; return whether some are still due."""
+        saved = self._saved
+        if not saved or "layout" not in saved or not Replay.is_saved(self._folder):
+            return False
+        if self.ratio.batch_size > saved["owed"]:
+            return False
+        self._make(Layout.of_plain(saved["layout"]))
+        return self.owes_update
+
+    def _make(self, example: Trajectory | Layout) -> Replay:
         config = self._config
         replay = Replay(
             config.replay_rows,
@@ -363,7 +384,8 @@ def check_has_no_memory(model: nn.Module) -> None:
 def rewards(rollouts: Sequence[Rollout]) -> NDArray[np.float32]:
     """Return the raw rewards [N] of a round."""
     trajectories = [rollout.trajectory for rollout in rollouts]
-    return np.concatenate([each.rows.select(each.reward) for each in trajectories])
+    none = np.zeros(0, np.float32)
+    return np.concatenate([none, *(each.rows.select(each.reward) for each in trajectories)])
 
 
 def count_in(learner: Learner[Any], rollouts: Sequence[Rollout]) -> None:

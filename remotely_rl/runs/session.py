@@ -148,8 +148,8 @@ class Session(Generic[C]):
     set-up         restore, keep, keep_replay, at_end   what to save and close
                    learn_with, learn_apart              other learners
     the loop       take, collect, gather, count         wait for rollouts in slices; count them
-                   spending, learnt, count_update       record an update: its time and metrics
-                   over, tick, progress                 when to stop; due work; the schedule
+                   spending, learnt                     record an update: its time and metrics
+                   over, is_urgent, tick, progress      when to stop; due work; the schedule
     for hooks      stop, change, set_env_attr           the end, coefficients, environments
                    log_image, log_histogram             for TensorBoard
     for users      say, warn                            lines that stay on the terminal
@@ -224,7 +224,7 @@ class Session(Generic[C]):
         )
         self._actors: Rounds | Stream[Any] | ParameterServer | None = None
         self._gathered: list[Trajectory] = []
-        self._attributes_sent = 0  # the version of environment attributes that a stream has
+        self._attributes_are_new = False  # to the actors of a stream
         self._learning = 0.0, 0.0  # seconds of the last learning block; of these, waiting for cores
         self._warned: set[str] = set()
         self._at_end = ExitStack()
@@ -393,8 +393,8 @@ class Session(Generic[C]):
         """
         width = count * self._config.rows_per_actor
         if sum(one.width for one in self._gathered) < width:
-            if self._attributes_sent != (version := self.learner.env_attributes.version):
-                self._attributes_sent = version  # not with the next update, which may take long
+            if self._attributes_are_new:  # do not wait for the next update
+                self._attributes_are_new = False
                 actors.crew.publish(self.learner.parameters())
             with self.spending("waiting"):
                 rollout = actors.take(timeout_s=POLL_S)
@@ -453,16 +453,12 @@ class Session(Generic[C]):
 
     def learnt(self, metrics: dict[str, float], staleness: Sequence[int]) -> None:
         """Count an update; write what is due."""
-        self.count_update(metrics, staleness)
-        self.tick()
-
-    def count_update(self, metrics: dict[str, float], staleness: Sequence[int] = ()) -> None:
-        """Count an update without `tick`, if more must follow before a checkpoint."""
         if self._recorder is not None:
             self._recorder.count_update(metrics, staleness)
             self._hooks.update(metrics)
         if self._threads is not None and self._threads.updated(*self._learning):
             torch.set_num_threads(self._threads.count)
+        self.tick()
 
     def tick(self) -> None:
         """Write what is due and start due evaluations.  Call it in each iteration of the loop."""
@@ -475,6 +471,10 @@ class Session(Generic[C]):
     def over(self) -> bool:
         """Whether to stop: at a limit or on request.  The first reason is kept."""
         return self._ending.is_here()
+
+    def is_urgent(self) -> bool:
+        """Whether to stop even between the updates of a round: see `RunEnding`."""
+        return self._ending.is_urgent()
 
     def stop(self, why: str) -> None:
         """End the run gracefully, as a limit does: for hooks.  The first reason is kept.
@@ -509,6 +509,7 @@ class Session(Generic[C]):
         learner = self.learner
         version, values = learner.env_attributes
         learner.env_attributes = EnvAttributes(version + 1, {**values, name: copy.deepcopy(value)})
+        self._attributes_are_new = True
 
     def _check_is_alone(self, what: str) -> None:
         # Check the config too: in `on_start` the other learners do not exist yet.

@@ -1,6 +1,7 @@
 """Layout: the shapes and dtypes of a row's arrays, and whether they are stacks of frames."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,11 +80,37 @@ class Layout:
         self.action.check("action", trajectory.action)
 
     @property
+    def plain(self) -> list[tuple[list[str | int], list[int], str, int]]:
+        """The leaves of the observation and the action, each with its path, as plain values."""
+        leaves = [(list(path), leaf) for path, leaf in trees.items(self.obs)] + [([], self.action)]
+        return [(path, list(one.shape), one.dtype.str, one.frame) for path, one in leaves]
+
+    @classmethod
+    def of_plain(cls, plain: Sequence[Sequence[Any]]) -> "Layout":
+        """Return the layout with this `plain`."""
+        leaves = [
+            (path, Leaf(tuple(shape), np.dtype(dtype), frame))
+            for path, shape, dtype, frame in plain
+        ]
+        return cls(_tree(leaves[:-1]), leaves[-1][1])
+
+    @property
     def description(self) -> dict[str, list[Any]]:
         """The shapes and dtypes by name, as plain values."""
         named = {f"obs{trees.named(path)}": leaf for path, leaf in trees.items(self.obs)}
         named["action"] = self.action
         return {name: [list(leaf.shape), leaf.dtype.str] for name, leaf in named.items()}
+
+
+def _tree(leaves: Sequence[tuple[Sequence[str | int], Leaf]]) -> Tree:
+    """Return the tree with these leaves, given with their paths, in order."""
+    if not leaves[0][0]:
+        return leaves[0][1]
+    parts: dict[Any, list[tuple[Sequence[str | int], Leaf]]] = {}
+    for (first, *rest), leaf in leaves:
+        parts.setdefault(first, []).append((rest, leaf))
+    made = {key: _tree(part) for key, part in parts.items()}
+    return tuple(made.values()) if isinstance(next(iter(made)), int) else made
 
 
 def continues(obs: NDArray[Any], frame: int) -> NDArray[np.bool_]:

@@ -142,9 +142,12 @@ def test_epsilon_falls_while_a_replay_is_filled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
-    monkeypatch.setattr(
-        dqn.Config, "epsilons_at", lambda its, steps: seen.append(steps) or torch.ones(2)
-    )
+
+    def epsilons_at(its: Any, env_steps: int) -> torch.Tensor:
+        seen.append(env_steps)
+        return torch.ones(2)
+
+    monkeypatch.setattr(dqn.Config, "epsilons_at", epsilons_at)
     config = dqn.Config(
         env=Whole, actors=1, envs_per_actor=2, rollout_steps=4, total_steps=40, learn_from=1_000
     )

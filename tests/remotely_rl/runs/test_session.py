@@ -245,7 +245,7 @@ def test_the_number_of_threads_follows_the_last_update(tmp_path: Path) -> None:
         for phase in ("learning", "waiting"):
             with run.spending(phase):
                 pass
-        run.count_update({})
+        run.learnt({}, [])
         assert torch.get_num_threads() == 1
     assert took == [run.tally.close(1.0)["time/learning_s"]]
 
