@@ -78,8 +78,11 @@ class Critics(nn.Module):
         self.layers = nn.Sequential(*layers, StackedLinear(CRITICS, inputs[-1], 1))
 
     def forward(self, obs: Tree, action: Tensor) -> Tensor:
-        seen = torch.cat([self.encoder(obs), action], -1)
-        return cast(Tensor, self.layers(seen.expand(CRITICS, -1, -1))).squeeze(-1).float()
+        features = torch.cat([self.encoder(obs), action], -1).expand(CRITICS, -1, -1)
+        *body, head = self.layers
+        for layer in body:
+            features = layer(features)
+        return in_float32(head, features).squeeze(-1)
 
 
 def _layers_of(architecture: Architecture) -> tuple[tuple[int, ...], type[nn.Module]]:

@@ -2,20 +2,23 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from remotely_rl import networks
+from remotely_rl import algorithms, networks, trees
 from remotely_rl.acting.actor import Parameters
 from remotely_rl.algorithms import a2c
 from remotely_rl.config import Common
 from remotely_rl.environments.action_spaces import Discrete
+from remotely_rl.environments.observations import ObservationLeaf
 from remotely_rl.errors import TrainingError
 from remotely_rl.experience.batch import Batch, Transitions
 from remotely_rl.learning.learner import Learner, to_device
 from remotely_rl.networks import precision
 from tests.remotely_rl import toys
+from tests.remotely_rl.algorithms.continuous import BOX
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 CONFIG = a2c.Config(
@@ -110,4 +113,49 @@ def test_actors_and_learners_in_bfloat16_agree() -> None:
     log_prob = learner.actions.log_prob(policy[:-1], batch.action)
     # bfloat16 has eight bits: errors of 1/256 in each of several sums.
     assert torch.allclose(log_prob[batch.valid], batch.log_prob[batch.valid], atol=0.03)
-    assert torch.allclose(value, batch.value, atol=0.03)
+    assert torch.allclose(batch.rows.select(value), batch.rows.select(batch.value), atol=0.03)
+
+
+SPECS: dict[str, Any] = {
+    "vector": ObservationLeaf((3,), np.dtype(np.float32)),
+    "images": ObservationLeaf((4, 42, 42), np.dtype(np.uint8)),
+    "both": {
+        "a": ObservationLeaf((3,), np.dtype(np.float32)),
+        "b": ObservationLeaf((4, 42, 42), np.dtype(np.uint8)),
+    },
+}
+OUTPUTS = [
+    *((name, of, 0) for name in algorithms.ALGORITHMS for of in SPECS),
+    *((name, of, 8) for name in ("a2c", "ppo", "impala", "appo", "a3c") for of in SPECS),
+]
+
+
+@pytest.mark.parametrize(("name", "of", "lstm"), OUTPUTS)
+def test_what_leaves_a_network_that_computes_in_bfloat16_is_float32(
+    name: str, of: str, lstm: int
+) -> None:
+    """Not rounded to bfloat16 and then widened: near -100 that has steps of a half."""
+    actions = BOX if name in ("sac", "td3") else Discrete(3)
+    config = algorithms.named(name).Config(**{"lstm": lstm} if lstm else {})
+    spec, rows = SPECS[of], 32
+    torch.manual_seed(0)
+    model = config.make_model(None, spec, actions)
+    obs = trees.map_tree(
+        lambda leaf: torch.randint(0, 9, (rows, *leaf.shape)).to(
+            torch.uint8 if leaf.dtype == np.uint8 else torch.float32
+        ),
+        spec,
+    )
+    with torch.no_grad(), precision.computing(torch.bfloat16, CPU):
+        if lstm:
+            obs, begins = trees.map_tree(lambda x: x[None], obs), torch.zeros(1, rows) > 0
+            outputs = list(model(obs, model.initial_state(rows), begins))[:2]
+        elif name in ("sac", "td3"):
+            outputs = [model(obs)[0], model.critics(obs, torch.rand(rows, 2))]
+        else:
+            outputs = list(model(obs))
+        if isinstance(model, networks.QNetwork):
+            outputs.append(model.heads(obs))
+    for output in outputs:
+        assert output.dtype == torch.float32
+        assert not torch.equal(output.bfloat16().float(), output)
