@@ -18,6 +18,7 @@ paper:
     policy, critics and temperature take one Adam step together (paper: one after another)
     observations are normalized by running statistics, which the target networks copy
     the policy's standard deviation starts at e^log_std_start and stays between e^-5 and e^2
+    rewards are divided by their running root mean square, so that their unit does not matter
     truncated episodes bootstrap
 """
 
@@ -76,6 +77,7 @@ class Config(Common):
     prioritized_beta: fields.PrioritizedBeta = 0.4
 
     gamma: fields.Gamma = 0.99
+    values_in_rewards: ClassVar[bool] = True
     n_step: ClassVar[int] = 1  # n-step targets would need the entropy at each step in between
     learning_rate: fields.LearningRate = 3e-4
     learning_rate_end: fields.LearningRateEndOrSame = None
@@ -89,8 +91,11 @@ class Config(Common):
     log_std_start: fields.LogStdStart = INITIAL_LOG_STD
     of_networks: ClassVar[tuple[str, ...]] = ("log_std_start",)  # the others apply to the critics
     initial_temperature: Annotated[
-        float, "temperature at the start: rewards that one nat of entropy is worth", NOT_NEGATIVE
-    ] = 1.0
+        float,
+        "temperature at the start: what one nat of entropy is worth, in root mean squares of"
+        " rewards",
+        NOT_NEGATIVE,
+    ] = 0.2
     target_entropy: Annotated[
         float | None, "target entropy of the policy in nats; none: minus the number of coordinates"
     ] = None
@@ -154,6 +159,7 @@ class SoftLearner(TargetLearner[Config]):
 
     model: SoftActorCritic
     target: Critics
+    adam_epsilon = 1e-8  # that of the authors
 
     def __init__(self, config: Config, model: nn.Module, actions: Actions):
         super().__init__(config, model, actions)
@@ -183,7 +189,7 @@ def compute_targets(learner: SoftLearner, steps: Steps) -> Tensor:
     action, log_prob = learner.act(steps.next_obs)
     q = learner.target(steps.next_obs, action)
     value = losses.soft_value(q, log_prob, learner.model.log_temperature.exp())
-    return n_step_target(steps.reward, steps.discount, value)
+    return n_step_target(learner.value_scale.normalize(steps.reward), steps.discount, value)
 
 
 def compute_losses(learner: SoftLearner, steps: Steps) -> tuple[Losses, Tensor]:
@@ -215,9 +221,9 @@ def update(learner: SoftLearner, steps: Steps, progress: float) -> Update:
         parts, priority = compute_losses(learner, steps)
     metrics = learner.count_update([learner.step(parts)])
     learner.average_target(learner.config.tau)
-    errors = priority.cpu().numpy()
-    metrics["train/temperature"] = learner.model.log_temperature.exp().item()
-    metrics["train/td_error"] = float(errors.mean())
+    errors, unit = priority.cpu().numpy(), learner.value_scale.std  # of rewards
+    metrics["train/temperature"] = learner.model.log_temperature.exp().item() * unit
+    metrics["train/td_error"] = float(errors.mean()) * unit
     return Update(metrics, errors)
 
 

@@ -19,6 +19,7 @@ https://github.com/sfujim/TD3.  Differences from the paper:
     actors take `rollout_steps` steps with the same policy, and there may be several actors
     policy and critics take one Adam step together (paper: one after another)
     observations are normalized by running statistics, which the target networks copy
+    rewards are divided by their running root mean square, so that their unit does not matter
     truncated episodes bootstrap, and n-step targets are possible
 """
 
@@ -75,6 +76,7 @@ class Config(Common):
     prioritized_beta: fields.PrioritizedBeta = 0.4
 
     gamma: fields.Gamma = 0.99
+    values_in_rewards: ClassVar[bool] = True
     n_step: fields.NStep = 1
     learning_rate: fields.LearningRate = 3e-4
     learning_rate_end: fields.LearningRateEndOrSame = None
@@ -154,6 +156,7 @@ class DelayedLearner(TargetLearner[Config]):
 
     model: PolicyAndCritics
     target: PolicyAndCritics
+    adam_epsilon = 1e-8  # that of the authors
 
     def __init__(self, config: Config, model: nn.Module, actions: Actions):
         super().__init__(config, model, actions)
@@ -178,7 +181,7 @@ def compute_targets(learner: DelayedLearner, steps: Steps) -> Tensor:
     best = config.best(learner.actions, target(steps.next_obs)[0])
     action = perturbed(best, config.target_noise, learner.generator, config.target_noise_clip)
     lower = target.critics(steps.next_obs, action).min(0).values
-    return n_step_target(steps.reward, steps.discount, lower)
+    return n_step_target(learner.value_scale.normalize(steps.reward), steps.discount, lower)
 
 
 def compute_losses(learner: DelayedLearner, steps: Steps) -> tuple[Losses, Tensor, Tensor]:
@@ -209,9 +212,9 @@ def update(learner: DelayedLearner, steps: Steps, progress: float) -> Update:
     metrics = learner.count_update([learner.step(parts)])
     if is_due:
         learner.average_target(learner.config.tau)
-    errors = priority.cpu().numpy()
-    metrics["train/q_mean"] = q.mean().item()
-    metrics["train/td_error"] = float(errors.mean())
+    errors, unit = priority.cpu().numpy(), learner.value_scale.std  # of rewards
+    metrics["train/q_mean"] = q.mean().item() * unit
+    metrics["train/td_error"] = float(errors.mean()) * unit
     return Update(metrics, errors)
 
 

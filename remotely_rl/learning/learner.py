@@ -228,6 +228,10 @@ class RewardScale(ValueScale):
     def samples(self, targets: Tensor, reward: Tensor) -> Tensor:
         return reward[reward != 0]
 
+    def denormalize(self, value: Tensor) -> Tensor:
+        """Convert the model's values to units of rewards: to 0 before there was any."""
+        return value * (self.std if self.count else 0.0)
+
     def update(self, new: Tensor, horizon: int = HORIZON, others: AllReduce | None = None) -> None:
         rows, mean_square, _ = moments(new.double().square(), others)
         total = self.count + rows
@@ -271,7 +275,7 @@ def scale_of(config: ScaledConfig) -> ValueScale:
     if not normalizes_values(config):
         return ValueScale()
     # Variance 0 makes values count for nothing until there are targets: in units of 1, the outputs
-    # of a new network would drown rewards of 1e-6.
+    # of a new network would drown rewards of 1e-6.  RewardScale does the same in `denormalize`.
     return RewardScale() if config.values_in_rewards else ValueScale(variance=0.0)
 
 
@@ -313,6 +317,7 @@ class Learner(Generic[C]):
     """See the module's docstring.  `version` counts updates."""
 
     env_attributes: EnvAttributes = AS_MADE  # set by actors in their environments
+    adam_epsilon = 1e-5
 
     def __init__(self, config: C, model: nn.Module, actions: Actions):
         self.config = config
@@ -344,7 +349,9 @@ class Learner(Generic[C]):
         return self.make_optimizer(list(self.model.parameters()))
 
     def make_optimizer(self, parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
-        return torch.optim.Adam(parameters, lr=self.learning_rate.start, eps=1e-5, fused=True)
+        return torch.optim.Adam(
+            parameters, lr=self.learning_rate.start, eps=self.adam_epsilon, fused=True
+        )
 
     def is_newer_than(self, trajectory: Trajectory) -> bool:
         """Return whether the parameters were updated after the trajectory was sampled."""
