@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
@@ -11,6 +11,8 @@ from remotely_rl.acting import cluster
 from remotely_rl.acting.actor import Parameters, Rollout
 from remotely_rl.acting.samplers import Crewed, SamplingActor
 from remotely_rl.supervision.failures import LOST
+
+END_S = 10.0  # how long the end of a run waits for the round that runs
 
 
 class Rounds:
@@ -58,12 +60,18 @@ class Rounds:
                 self.crew.succeeded(actor, rollout.steps, rollout.crashes)
         return rollouts
 
-    def pause(self) -> list[bytes]:
+    def pause(self, ends: bool = False) -> list[bytes]:
         """Return the state of each actor, from which `resume` continues exactly.
 
-        Returns an empty list while a round is running.  The state is b"" for an actor whose
-        environments cannot be saved.
+        Returns an empty list while a round is running; if the run `ends`, waits up to END_S for
+        it, and drops its experience.  The state is b"" for an actor whose environments cannot be
+        saved.
         """
+        if not self.idle and ends:
+            for _, call in self._calls:
+                cluster.discard(call)
+            if not wait([call for _, call in self._calls], END_S).not_done:
+                self._calls = []
         if not self.idle:
             return []
         try:

@@ -37,7 +37,6 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from remotely_rl import networks, trees
@@ -157,16 +156,13 @@ class Config(Common):
         assert isinstance(model, QNetwork)
         replaying.check_has_no_memory(model.model)
 
-    def warning_of(self, reward: NDArray[np.float32]) -> str:
-        """Return the warning about new raw rewards [N]; empty if there is none."""
-        bound = self.clips_rewards_at
-        largest = float(np.abs(reward).max(initial=0.0))
-        largest = min(largest, bound) if bound else largest
+    def warning_of(self, largest: float) -> str:
+        """Return the warning about this discounted return; empty if there is none."""
         if self.atoms == 1 or largest <= self.value_bound:
             return ""
         return (
-            f"a reward of {largest:g} is beyond value_bound ({self.value_bound:g}), which clips"
-            " returns; set value_bound to the largest discounted return"
+            f"a discounted return of {largest:.3g} is beyond value_bound ({self.value_bound:g}),"
+            " which clips returns; set value_bound to the largest"
         )
 
     @property
@@ -231,6 +227,10 @@ class Config(Common):
         if self.noisy:
             of_epsilon = ("epsilon", "explore_steps", "epsilon_spread")
             why |= dict.fromkeys(of_epsilon, "noisy layers explore instead of epsilon")
+        if self.envs_per_actor == 1:
+            why["epsilon_spread"] = "an actor has one environment"
+        if self.n_step_start is None and self.gamma_start is None:
+            why["recovery_updates"] = "there is no n_step_start or gamma_start to anneal from"
         if self.atoms == 1:
             why["value_bound"] = "it bounds the atoms, and atoms is 1"
         return why | replaying.unused(self)
@@ -383,7 +383,7 @@ def loop(session: Session[Config]) -> None:
     session.tally.gauges.append(lambda: learner.config.gauge(session.env_steps))
     for rollouts in replay.rounds(sampling.rounds(session, QActor)):
         config = learner.config  # a hook may have changed it
-        session.warn("value_bound", config.warning_of(replaying.rewards(rollouts)))
+        session.warn("value_bound", config.warning_of(replay.largest_return(rollouts)))
         for progress in replay.updates():
             updates = learner.version
             draw = replay.draw(

@@ -141,6 +141,7 @@ class Config(Common):
             why["most_agents"] = "adjust_s is 0"
         if self.clip_range:
             why["probability_floor"] = "clip_range is not 0"
+        why["compile"] = "trainers compute on copies of the model, which are not compiled"
         return why
 
     def __post_init__(self) -> None:

@@ -117,13 +117,13 @@ class Config(Common):
         given = {} if self.rollout_steps is None else {"batch_rows": "rollout_steps is given"}
         return super().unused() | given
 
-    def remarks(self, is_own_model: bool = False) -> list[str]:
+    def remarks(self, is_own_model: bool = False, actions: Actions | None = None) -> list[str]:
         steps, width = self.resolved("rollout_steps"), self.actors * self.rows_per_actor
         each = "1 step" if steps == 1 else f"{steps:,} steps"
         rows = f"a round has {steps * width:,} rows: {each} of {width:,} environments"
         if self.rollout_steps is None and steps * width != self.batch_rows:
             rows += f"; batch_rows={self.batch_rows:,} is rounded to whole steps of all"
-        return [rows, *super().remarks(is_own_model)]
+        return [rows, *super().remarks(is_own_model, actions)]
 
 
 def check_steering(config: Any) -> None:

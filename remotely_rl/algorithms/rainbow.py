@@ -22,7 +22,20 @@ class Config(dqn.Config):
     noisy: bool = True
     prioritized_alpha: float = 0.5
 
-    paper: ClassVar[Mapping[str, Any]] = {"n_step": 3, "image_size": 84}
+    # Table 1 of the paper and the text above it, in agent's steps, of four frames each.
+    paper: ClassVar[Mapping[str, Any]] = {
+        "n_step": 3,
+        "learning_rate": 6.25e-5,
+        "batch_size": 32,
+        "replay_ratio": 8.0,
+        "replay_rows": 1_000_000,
+        "learn_from": 20_000,
+        "target_update_interval": 8_000,
+        "prioritized_alpha": 0.5,
+        "prioritized_beta": 0.4,
+        "value_bound": 10.0,
+        "image_size": 84,
+    }
 
 
 train = Train("rainbow", Config, dqn.loop, learner=dqn.QLearner)

@@ -288,14 +288,16 @@ class Common:
         """Return the value of a field, computed if it depends on other fields."""
         return target_kl_of(self) if name == "target_kl" else getattr(self, name)
 
-    def remarks(self, is_own_model: bool = False) -> list[str]:
-        """Return remarks on the settings that a run prints when it starts.
+    def remarks(self, is_own_model: bool = False, actions: Actions | None = None) -> list[str]:
+        """Return remarks on the settings that a run with these actions prints when it starts.
 
         They are about the preset, settings without effect, and differences from the paper.
         """
         unused = self.unused()
         if is_own_model:
             unused |= dict.fromkeys(self.of_networks, "the model is your own")
+        if actions is not None and not are_log_stds(actions).any():
+            unused |= dict.fromkeys(("log_std_start", "free_log_std"), "the actions are discrete")
         defaults = {setting.name: setting.default for setting in settings.settings(type(self))}
         remarks = presets.remarks(self)
         if self.overridden & set(ENDS):

@@ -11,7 +11,7 @@ It does not import torch, as Trajectory does not.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,8 @@ from remotely_rl.trees import Tree
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+A = TypeVar("A", bound="NDArray[Any] | Tensor")
 
 
 class MaskedRows:
@@ -64,9 +66,9 @@ class MaskedRows:
         """
         return len(self.columns) if is_recurrent else self.count
 
-    def fill(self, field: "Tensor") -> "Tensor":
+    def fill(self, field: A) -> A:
         """Return a field [T, B, ...] with zeros in the rows that are no experience."""
-        filled: Tensor = _zeroed(field, ~self.valid)
+        filled: A = _zeroed(field, ~self.valid)
         return filled
 
     def fill_read(self, field: "Tensor", terminated: "Tensor") -> "Tensor":

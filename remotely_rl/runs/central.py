@@ -144,7 +144,9 @@ class CentralActor:
     def request(self, actor: Actor) -> "Future[Rollout]":
         """Sample with the newest parameters, after earlier requests."""
         params, self._params = self._params, None
-        learns: Any = torch.cuda.current_stream() if self._device.type == "cuda" else None
+        learns: Any = (
+            torch.cuda.current_stream(self._device) if self._device.type == "cuda" else None
+        )
 
         def sample() -> Rollout:
             if params is not None:

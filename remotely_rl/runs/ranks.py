@@ -61,7 +61,7 @@ from remotely_rl.learning.learner import Learner
 from remotely_rl.learning.store import SharedAddress, Sharing
 from remotely_rl.runs.peers import Apart, Round
 from remotely_rl.runs.run_folder import RunFolder
-from remotely_rl.runs.session import Session, seed_from
+from remotely_rl.runs.session import Session, seed_of_learner
 from remotely_rl.supervision import failures
 from remotely_rl.supervision.supervisor import Consequence, Job, consequence_of
 
@@ -345,7 +345,8 @@ def _parts(
     model = networks.copy_to_cpu(learner.model)
     parts = []
     for rank in range(1, size):
-        config = dataclasses.replace(learner.config, seed=seed_from(learner.config.seed, rank))
+        seed = seed_of_learner(learner.config.seed, rank)
+        config = dataclasses.replace(learner.config, seed=seed)
         config = config.of_actor(rank * config.actors)
         part = RankPart(
             session.algorithm,

@@ -133,6 +133,10 @@ class RunReplay:
         self._staleness: list[int] = []  # of the trajectories of the last round
         self._metrics: dict[str, float] = {}  # of the last update
         self.replay: Replay | None = None
+        # Of each environment: the discounted return of its episode, and the next discount.
+        self._width = config.rows_per_actor
+        self._since = np.array([[0.0], [1.0]]).repeat(config.actors * self._width, 1)
+        self._largest = 0.0
         rows = config.batch_size * learners  # of an update of all learners
         # Learners that share a store each wait for their share of the first steps.
         learn_from = config.learn_from * learners // learners_of(config)
@@ -198,6 +202,22 @@ class RunReplay:
             replay = self.replay or self._make(rollout.trajectory)
             replay.append(rollout.trajectory, column=rollout.actor * self._config.rows_per_actor)
         self.ratio.appended(self._session.steps_of(rollouts))
+
+    def largest_return(self, rollouts: Sequence[Rollout]) -> float:
+        """Return the largest discounted return met, from the beginning of an episode or of one
+        reward, by its absolute value; rewards are clipped as the config says."""
+        bound, gamma, width = self._config.clips_rewards_at, self._config.gamma, self._width
+        for rollout in rollouts:
+            seen, at = rollout.trajectory, slice(rollout.actor * width, (rollout.actor + 1) * width)
+            reward = seen.rows.fill(seen.reward).astype(np.float64)
+            reward = reward.clip(-bound, bound) if bound else reward
+            for begins, of_step in zip(seen.begins, reward, strict=False):  # T of T + 1
+                self._since[:, at][:, begins] = np.array([[0.0], [1.0]])
+                self._since[0, at] += self._since[1, at] * of_step
+                self._since[1, at] *= gamma
+                here = max(np.abs(self._since[0, at]).max(), np.abs(of_step).max())
+                self._largest = max(self._largest, float(here))
+        return self._largest
 
     @property
     def is_ready(self) -> bool:

@@ -138,8 +138,26 @@ class Result(NamedTuple):
 
 
 def seed_from(*words: int) -> int:
-    """Return a seed derived from all of these numbers."""
+    """Return a seed derived from all of these numbers; missing ones count as zeros."""
     return int(np.random.SeedSequence(words).generate_state(1)[0]) >> 1
+
+
+# Of seed_from's words, each of these has its own that is not zero, so that no two are equal.
+
+
+def seed_of_actor(seed: int, times_resumed: int, number: int) -> int:
+    """Return the seed of an actor."""
+    return seed_from(seed, times_resumed, number)
+
+
+def seed_of_evaluation(seed: int, env_steps: int) -> int:
+    """Return the seed of an evaluation."""
+    return seed_from(seed, 0, 0, env_steps)
+
+
+def seed_of_learner(seed: int, rank: int) -> int:
+    """Return the seed of a learner other than rank 0, which has the run's."""
+    return seed_from(seed, 0, 0, 0, rank)
 
 
 class Session(Generic[C]):
@@ -183,6 +201,7 @@ class Session(Generic[C]):
         self.saved = saved  # the checkpoint that the run resumes from
         self._learner: Any = learner
         self._is_saved = False  # whether there is a learner to save: between `restore` and a loss
+        self._is_ending = False
         self._opening = opening
         self.tally = Tally.of(saved) if saved else Tally()
         self._steps_before = self.tally.counters.env_steps
@@ -324,7 +343,7 @@ class Session(Generic[C]):
 
     def seed_of(self, number: int) -> int:
         """Return the seed of actor `number`.  Replacements and resumed runs get new seeds."""
-        return seed_from(self._config.seed, self.times_resumed, number)
+        return seed_of_actor(self._config.seed, self.times_resumed, number)
 
     @property
     def model(self) -> nn.Module:
@@ -552,7 +571,7 @@ class Session(Generic[C]):
         # With several learners, the actors of the others are not paused at the same time.
         is_checkpoint = path == self.folder.checkpoint
         if isinstance(self._actors, Rounds) and is_checkpoint and self.peers.is_alone:
-            paused = self._actors.pause()
+            paused = self._actors.pause(self._is_ending)
         kept: dict[str, Any] = {}
         if self._replay is not None and is_checkpoint:
             kept["replay"] = self._replay.save()
@@ -575,7 +594,7 @@ class Session(Generic[C]):
     # --- evaluations ------------------------------------------------------------------------------
 
     def _evaluation_seed(self, env_steps: int) -> int:
-        return seed_from(self._config.seed, 0, 0, env_steps)  # four words, so no actor's
+        return seed_of_evaluation(self._config.seed, env_steps)
 
     def _policy(self) -> Policy | None:
         """Return the current policy, for an evaluation and for best.pt."""
@@ -596,6 +615,7 @@ class Session(Generic[C]):
 
     def _finish(self, error: BaseException | None) -> None:
         self.crashes.flush()
+        self._is_ending = True
         now = self.seconds()
         try:
             if error is None and self._evaluating is not None:

@@ -213,7 +213,7 @@ def begin(
             *progress.summary(made.model, info.spaces),
             f"learning rate: {made.learning_rate}",
             *info.warnings,
-            *config.remarks(is_own_model=model is not None),
+            *config.remarks(model is not None, made.actions),
             *run_folder.remarks(config),
         ]
         session = Session(

@@ -20,16 +20,17 @@ from remotely_rl import (
     algorithms,
     c51,
     dqn,
+    ga3c,
     impala,
     other_names,
     ppo,
     qr_dqn,
-    rainbow,
     sac,
     settings,
     td3,
 )
 from remotely_rl.config import GROUPS, Common, device_named, device_of
+from remotely_rl.environments.action_spaces import Continuous, Discrete
 from remotely_rl.errors import TrainingError
 from remotely_rl.settings import Range
 from tests.remotely_rl import toys
@@ -127,7 +128,9 @@ def test_every_name_in_the_table_of_other_libraries_is_a_field() -> None:
         ),
         (dqn.Config(env="CartPole-v1", n_step=1, double=False, dueling=False), ""),
         (
-            rainbow.Config(env="CartPole-v1", n_step=3, epsilon=0.2),
+            dqn.Config(
+                env="CartPole-v1", n_step=1, double=False, dueling=False, noisy=True, epsilon=0.2
+            ),
             "epsilon=0.2 has no effect: noisy layers explore instead of epsilon",
         ),
         (
@@ -377,3 +380,27 @@ def test_an_unpickled_config_registers_its_environment() -> None:
     with contextlib.closing(arrived.make_environments(2)) as envs:
         assert envs.num_envs == 2
     assert dataclasses.replace(arrived, env=toys.Counting).env is toys.Counting
+
+
+DISCRETE, BOX = Discrete(2), Continuous((-1.0,), (1.0,), (1,))
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "actions", "said"),
+    [
+        (ppo.Config, {"log_std_start": -2.0}, DISCRETE, "log_std_start=-2.0 has no eff"),
+        (ppo.Config, {"free_log_std": True}, DISCRETE, "free_log_std=True has no effect: the act"),
+        (ppo.Config, {"free_log_std": True}, BOX, ""),
+        (dqn.Config, {"recovery_updates": 5}, DISCRETE, "there is no n_step_start or gamma_start"),
+        (dqn.Config, {"recovery_updates": 5, "n_step_start": 9}, DISCRETE, ""),
+        (dqn.Config, {"epsilon_spread": 7.0, "envs_per_actor": 1}, DISCRETE, "has one environment"),
+        (dqn.Config, {"epsilon_spread": 7.0}, DISCRETE, ""),
+        (ga3c.Config, {"compile": True}, DISCRETE, "compile=True has no effect: trainers"),
+    ],
+)
+def test_a_setting_without_effect_is_named(
+    kind: Any, given: dict[str, Any], actions: Any, said: str
+) -> None:
+    remarks = [one for one in kind(**given).remarks(actions=actions) if "no effect" in one]
+    assert len(remarks) == bool(said)
+    assert said in "".join(remarks)

@@ -469,16 +469,22 @@ def test_several_choices_at_once_are_refused() -> None:
 
 
 @pytest.mark.usefixtures("local")
-def test_a_reward_beyond_value_bound_is_warned_about_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("bound", "count"),
+    # Rewards of 10, 20 and 30, whose discounted sum is 59.2.
+    [(10.0, 1), (40.0, 1), (60.0, 0)],
+)
+def test_a_discounted_return_beyond_value_bound_is_warned_about_once(
+    bound: float, count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = dataclasses.replace(
-        CONFIG, env=toys.Counting, atoms=51, value_bound=10.0, target=None, total_steps=600
+        CONFIG, env=toys.Counting, atoms=51, value_bound=bound, target=None, total_steps=600
     )
     dqn.train(config, run=tmp_path / "run")
 
     said = capsys.readouterr().out
-    assert said.count("a reward of 30 is beyond value_bound (10)") == 1
+    warning = f"a discounted return of 59.2 is beyond value_bound ({bound:g})"
+    assert said.count(warning) == said.count("value_bound (") == count
 
 
 @pytest.mark.parametrize(("rule", "factor"), [("none", 1.0), ("sqrt", 2.0), ("linear", 4.0)])

@@ -112,3 +112,23 @@ def test_rows_and_checkpoints_are_written_between_the_updates_of_a_round(tmp_pat
 def test_the_limit_of_steps_ends_a_run_after_the_updates_of_its_last_round(tmp_path: Path) -> None:
     result = algorithms.named("dqn").train(config_of("dqn"), run=tmp_path / "run")
     assert result.updates == (result.env_steps - 32) * 8 // 16
+
+
+@pytest.mark.usefixtures("own_cluster")
+@pytest.mark.parametrize("name", ["ppo", "dqn"])
+def test_a_run_with_overlap_that_was_stopped_goes_on_with_its_environments(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("REMOTELY_LOCAL")
+    more: dict[str, Any] = {"overlap": True, "total_steps": 400}
+    if name == "ppo":
+        config = algorithms.named("ppo").Config(
+            env=toys.Guess, actors=1, envs_per_actor=4, rollout_steps=8, random_start=0, **more
+        )
+    else:
+        config = config_of(name, **more)
+    train = algorithms.named(name).train
+    train(config, run=tmp_path / "run", hooks=[Does(stop)])
+    capsys.readouterr()
+    train(config, resume=tmp_path / "run")
+    assert "new games begin" not in capsys.readouterr().out

@@ -22,6 +22,7 @@ from remotely_rl.errors import LearnerLost, TrainingError
 from remotely_rl.learning.threads import LearnerThreads
 from remotely_rl.runs import training
 from remotely_rl.runs.process import Process
+from remotely_rl.runs.session import seed_of_actor, seed_of_evaluation, seed_of_learner
 from remotely_rl.supervision import CrashReport
 from remotely_rl.supervision.report import Cause
 from tests.remotely_rl import toys
@@ -401,3 +402,10 @@ def test_a_run_in_another_thread_stops_if_the_main_thread_is_interrupted(
     assert left.asked_to_stop == ""
     monkeypatch.setattr(sys, "last_value", KeyboardInterrupt(), raising=False)
     assert left.asked_to_stop == "stopped by SIGINT"
+
+
+def test_actors_evaluations_and_learners_have_seeds_of_their_own() -> None:
+    seeds = [seed_of_learner(1, rank) for rank in range(1, 9)]
+    seeds += [seed_of_evaluation(1, steps) for steps in range(100, 900, 100)]
+    seeds += [seed_of_actor(1, resumed, number) for resumed in range(9) for number in range(20)]
+    assert len(set(seeds)) == len(seeds) == 8 + 8 + 180
