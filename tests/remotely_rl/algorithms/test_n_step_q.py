@@ -12,7 +12,7 @@ from remotely_rl import n_step_q, networks
 from remotely_rl.algorithms.n_step_q import QActor
 from remotely_rl.errors import TrainingError
 from remotely_rl.experience.batch import Transitions
-from remotely_rl.learning.learner import gae_batch
+from remotely_rl.learning.learner import RewardScale, gae_batch
 from tests.remotely_rl import toys
 
 pytestmark = pytest.mark.usefixtures("no_curve")
@@ -73,6 +73,8 @@ def test_targets_are_n_step_or_one_step_returns(
         gae_lambda=gae_lambda,
     )
     work = n_step_q.make_work(config, toys.network(1), 5)
+    # Rewards of 1 were met before; until one is, values count for nothing.
+    work.learner.value_scale = RewardScale(variance=1.0, count=1.0)
     trajectory = work.actor.sample().trajectory
     batch = gae_batch(work.learner, trajectory, normalize_advantage=False)
     got = work.learner.value_scale.denormalize(batch.transitions.value_target).view(3, -1)[:, 0]
