@@ -17,7 +17,7 @@ NAMES = sorted(algorithms.ALGORITHMS.keys() - {"c51", "rainbow", "ga3c"})
 
 
 def scaled(kind: type[Any], unit: float) -> gymnasium.Env[Any, Any]:
-    return gymnasium.wrappers.TransformReward(kind(), lambda reward: reward * unit)
+    return gymnasium.wrappers.TransformReward(kind(), lambda reward: float(reward) * unit)
 
 
 @pytest.mark.usefixtures("local", "no_curve")
