@@ -170,6 +170,7 @@ class Carrier(Protocol[A]):
     encoder     how values leave this process
     lends       whether values that are kept are placed where other processes can read them
     known       the actors that this process has handles of
+    is_immediate  whether a call has its outcome when it has been sent
     patience_s  how long `place` waits for room by default
     """
 
@@ -178,6 +179,7 @@ class Carrier(Protocol[A]):
     inside: str
     encoder: Encoder
     lends: bool
+    is_immediate: bool
     known: "weakref.WeakValueDictionary[str, A]"
 
     @property

@@ -72,6 +72,7 @@ class CallEngine:
     def place(
         self, cls: type, arguments: Sequence[Arguments], options: Options
     ) -> list[RemoteActor]:
+        self.carrier.check()
         patience_s = options.patience_s
         if patience_s is None:
             patience_s = self.carrier.patience_s
@@ -177,6 +178,8 @@ class CallEngine:
         background: bool,
         retries: int = 0,
     ) -> list[CallFuture[Any]]:
+        if retries and self.carrier.is_immediate:
+            retries = 0  # no outcome is ever lost
         encoded, named = self._encoder.arguments(remotes, method, args, kwargs, "")
         return self.send(remotes, Kind.CALL, method, encoded, background, retries, named)
 
@@ -424,6 +427,8 @@ class CallEngine:
                 future.settle(None, error.with_traceback(None))
                 future.run_callbacks()
             return Attempt.NEEDLESS
+        if not channel.is_open:
+            return Attempt.UNSENT
         if queued is not None and not queued.take():
             return Attempt.NEEDLESS
         future.keeps_alive = message

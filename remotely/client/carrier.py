@@ -78,6 +78,7 @@ class ClusterCarrier:
     promises = Promises()
     encoder = PICKLED
     lends = True
+    is_immediate = False
 
     def __init__(
         self,

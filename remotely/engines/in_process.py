@@ -15,6 +15,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NoReturn
 
 from remotely.calling.actor import CalledActor
@@ -79,9 +80,10 @@ class LocalChannel:
     pending = ()
     sources_sent = sys.maxsize  # its object imports what this process does
 
-    def __init__(self, target: Any) -> None:
+    def __init__(self, target: Any, forget: Callable[[], object] = lambda: None) -> None:
         self.target = target
         self.ended = ""  # how, if it has
+        self._forget = forget
 
     def wait_until_introduced(self) -> None: ...
 
@@ -99,6 +101,7 @@ class LocalChannel:
 
     def end(self, how: str) -> Any:
         """Let go of the object, and return it; calls fail from now on."""
+        self._forget()  # before the object is closed, which may be interrupted
         target, self.target, self.ended = self.target, None, self.ended or how
         return target
 
@@ -157,6 +160,7 @@ class InProcess:
     inside = ""
     patience_s = 0.0
     lends = False
+    is_immediate = True
     encoder = Encoder(
         _arguments, _constructors, lambda value, name: InPlace((value,), {}), lambda put: put
     )
@@ -203,12 +207,13 @@ class InProcess:
             assert isinstance(its, InPlace)
             cls, args, kwargs = its.args
             made = _as_actor(actor.name, lambda: construct(cls, args, kwargs))  # noqa: B023
-            actor.channel = self._channels[actor.actor] = LocalChannel(made)
+            forget = partial(self._forget, actor.actor)
+            actor.channel = self._channels[actor.actor] = LocalChannel(made, forget)
             self._names[actor.name] = actor.actor
 
     def abandon(self, actors: Sequence[CalledActor], kill: bool) -> None:
         for actor in actors:
-            self._end(actor.actor, "not created")
+            self._end_released(actor.actor)
 
     def borrowed(self, engine: Engine, actor: str, name: str) -> CalledActor:
         found = CalledActor(engine, actor, name, owned=False)
@@ -345,10 +350,13 @@ class InProcess:
         return NotConnected("remotely was shut down here")
 
     def _end(self, actor: str, how: str) -> Any:
-        """Forget an object, and return it, unless it has ended."""
-        channel = self._channels.pop(actor, None)
-        self._names = {name: held for name, held in self._names.items() if held != actor}
+        """End an object, and return it, unless it has ended."""
+        channel = self._channels.get(actor)
         return None if channel is None else channel.end(how)
+
+    def _forget(self, actor: str) -> None:
+        self._channels.pop(actor, None)
+        self._names = {name: held for name, held in self._names.items() if held != actor}
 
     def _end_released(self, actor: str) -> None:
         """End an actor, and print an error of its `close`, since there is no caller to raise in."""

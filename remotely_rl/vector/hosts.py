@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from enum import Enum
 from functools import partial
@@ -436,8 +436,11 @@ class Hosts:
             array[chosen] = False
         return self._joined()
 
-    def ask(self, which: Sequence[int], method: str, *args: Any) -> list[Any]:
-        """Call a method of Host for some environments, on all hosts at once; return the results."""
+    def ask(self, which: Sequence[int], method: str, *args: Any) -> Callable[[], list[Any]]:
+        """Call a method of Host for some environments, on all hosts at once.
+
+        Return what waits for the results, and returns them.
+        """
         self._settle()
         calls = []
         for seat in self._seats:
@@ -447,11 +450,15 @@ class Hosts:
                 call = seat.submit(method, of_seat, *args)
                 cluster.discard(call)  # it stays unretrieved if an earlier one raises
                 calls.append((seat, of_seat, call))
-        results: dict[int, Any] = {}
-        for seat, of_seat, call in calls:
-            found = self._result(seat, call)
-            results.update(zip((seat.begin + i for i in of_seat), found, strict=True))
-        return [results[i] for i in which]
+
+        def collect() -> list[Any]:
+            results: dict[int, Any] = {}
+            for seat, of_seat, call in calls:
+                found = self._result(seat, call)
+                results.update(zip((seat.begin + i for i in of_seat), found, strict=True))
+            return [results[i] for i in which]
+
+        return collect
 
     def set_attributes(self, which: Sequence[int], name: str, values: Sequence[Any]) -> None:
         """Set an attribute of some environments, and of their replacements."""

@@ -16,9 +16,10 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
+from copy import deepcopy
 from functools import partial
 from multiprocessing import TimeoutError  # noqa: A004 - the one that Gymnasium raises
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -28,6 +29,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from remotely.machine import this_machine
+from remotely.machine.shield import shield
 from remotely_rl.acting import cluster
 from remotely_rl.supervision import Crashes, CrashReport, env_ranks
 from remotely_rl.supervision.crashes import MAX_RATE
@@ -39,6 +41,8 @@ from remotely_rl.supervision.watchdog import DEFAULT_S
 from remotely_rl.vector.host import ObservationMode, Settings, checked_observation_mode
 from remotely_rl.vector.hosts import Hosts
 
+ABORT_S = 10.0  # for a thread to notice that its hosts have been killed
+
 
 def _say(text: str) -> None:
     print(f"remotely_rl: {text}", file=sys.stderr, flush=True)
@@ -46,6 +50,13 @@ def _say(text: str) -> None:
 
 def ignore(report: CrashReport) -> None:
     """Ignore a report."""
+
+
+class PendingCall(NamedTuple):
+    """A call between `NAME_async` and `NAME_wait`, and its answer, if a thread waits for that."""
+
+    name: str
+    answer: "Future[Any] | None" = None
 
 
 class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
@@ -123,8 +134,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
 
     def _begin(self, hosts: Hosts, copy: bool, mode: AutoresetMode) -> None:
         self.copy, self.autoreset_mode = copy, mode
-        self._pending = ""  # "step", between `step_async` and `step_wait`; "reset"; "call"
-        self._answer: Future[Any] | None = None  # of a pending call, if a thread waits for it
+        self._pending: PendingCall | None = None
         self._hosts = hosts
         first, self.num_envs = hosts.description, hosts.count
         self.observation_space, self.single_observation_space = hosts.observation_spaces
@@ -153,7 +163,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         if isinstance(self.single_action_space, ARRAYS) and len(actions) != self.num_envs:
             raise ValueError(f"{len(actions)} actions for {self.num_envs} environments")
         self._hosts.begin(actions)
-        self._pending = "step"
+        self._pending = PendingCall("step")
 
     def step_wait(
         self, timeout: float | None = None
@@ -201,7 +211,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         count = self.num_envs
         mask = (options or {}).get("reset_mask")
         chosen = np.ones(count, np.bool_) if mask is None else checked_mask(mask, count)
-        return partial(self._hosts.reset, chosen, of_each(seed, count), options)
+        seeds = list(of_each(seed, count))
+        return partial(self._hosts.reset, chosen.copy(), seeds, deepcopy(options))
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of each environment, or read an attribute.
@@ -222,8 +233,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         return found
 
     def _call(self, name: str, args: Any, kwargs: Any) -> Callable[[], tuple[Any, ...]]:
-        which = range(self.num_envs)
-        return lambda: tuple(self._hosts.ask(which, "call", name, args, kwargs))
+        collect = self._hosts.ask(range(self.num_envs), "call", name, args, kwargs)
+        return lambda: tuple(collect())
 
     @property  # type: ignore[misc]
     def np_random(self) -> Any:
@@ -238,12 +249,12 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
     def call_at(self, which: Sequence[int], name: str, *args: Any, **kwargs: Any) -> list[Any]:
         """Call a method of some environments, or read an attribute."""
         self._check_none_pending("call")
-        return self._hosts.ask(which, "call", name, args, kwargs)
+        return self._hosts.ask(which, "call", name, args, kwargs)()
 
     def are_wrapped(self, which: Sequence[int], wrapper: type) -> list[bool]:
         """Return which of these environments are wrapped by a class."""
         self._check_none_pending("are_wrapped")
-        return self._hosts.ask(which, "are_wrapped", wrapper)
+        return self._hosts.ask(which, "are_wrapped", wrapper)()
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """Read an attribute of each environment."""
@@ -268,40 +279,48 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         return self._hosts.render()
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Close the actors, without waiting for a pending call."""
-        if self._pending:
-            during = f"while waiting for a pending call to `{self._pending}` to complete."
+        """Close the actors, without waiting for a pending call: that is aborted."""
+        if (pending := self._pending) is not None:
+            during = f"while waiting for a pending call to `{pending.name}` to complete."
             gymnasium.logger.warn(f"Calling `close` {during}")
+            if pending.answer is not None:  # a thread uses what `close` releases
+                self._hosts.abandon()
+                wait([pending.answer], ABORT_S)
+            self._pending = None
         self._hosts.close()
 
-    def _begin_on_a_thread(self, name: str, action: Callable[[], Any]) -> None:
-        self._answer = cluster.on_a_thread(action)
-        self._pending = name
+    def _begin_on_a_thread(self, name: str, action: Callable[[], Any]) -> "Future[Any]":
+        with shield:  # a thread that nobody waits for would use the hosts beside the next call
+            answer: Future[Any] = cluster.on_a_thread(action)
+            self._pending = PendingCall(name, answer)
+        return answer
 
     def _wait(self, name: str, action: Callable[[], Any] | None, timeout: float | None) -> Any:
         """Return the answer of a pending call: that of a thread, or that of `action`, here."""
-        if self._pending != name:
+        pending = self._pending
+        if pending is None or pending.name != name:
             self._hosts.check_is_open()
             raise NoAsyncCallError(
                 f"Calling `{name}_wait` without any prior call to `{name}_async`.", name
             )
-        if self._answer is None and action is not None and timeout is None:
-            self._pending = ""  # even if Ctrl-C interrupts the wait
-            return action()
-        if self._answer is None:
+        answer = pending.answer
+        if answer is None:
             assert action is not None
-            self._answer = cluster.on_a_thread(action)
-        if timeout is not None and not wait([self._answer], timeout).done:
+            if timeout is None:
+                self._pending = None  # even if Ctrl-C interrupts the wait: the next call goes on
+                return action()
+            answer = self._begin_on_a_thread(name, action)
+        if not wait([answer], timeout).done:  # if interrupted, it is pending as before
             raise TimeoutError(f"the call to `{name}_wait` has timed out after {timeout:g} s")
-        answer, self._answer, self._pending = self._answer, None, ""
+        self._pending = None
         return answer.result()
 
     def _check_none_pending(self, name: str) -> None:
-        if self._pending:
+        if (pending := self._pending) is not None:
             self._hosts.check_is_open()
-            during = f"while waiting for a pending call to `{self._pending}` to complete"
+            during = f"while waiting for a pending call to `{pending.name}` to complete"
             raise AlreadyPendingCallError(
-                f"Calling `{name}` {during}: take its results first", self._pending
+                f"Calling `{name}` {during}: take its results first", pending.name
             )
 
 

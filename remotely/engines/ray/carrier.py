@@ -30,7 +30,7 @@ from remotely.engines.ray.channel import HostChannel, Replies
 from remotely.engines.ray.host import HostState
 from remotely.engines.ray.placing import NAME_LOOK_S, HostPlacing
 from remotely.engines.ray.report import report
-from remotely.engines.ray.stored import HostMessage, HostOutgoing, PlasmaRef, put_buffers
+from remotely.engines.ray.stored import HostMessage, HostOutgoing, PlasmaRef
 from remotely.errors import NotConnected
 from remotely.futures import callbacks, unfinished, wakeup
 from remotely.futures.future import CallFuture
@@ -63,6 +63,7 @@ class RayCarrier:
     promises = PROMISES
     encoder = PICKLED
     lends = False
+    is_immediate = False
 
     def __init__(
         self,
@@ -85,7 +86,7 @@ class RayCarrier:
             cluster, replies, self, shipment, patience_s, self._warn, inside
         )
         callbacks.lend(replies.thread)
-        unfinished.watch(self)
+        unfinished.watch(replies)
 
     # --- actors -----------------------------------------------------------------------------------
 
@@ -196,13 +197,19 @@ class RayCarrier:
 
         If its owner may restart it, this waits up to NEXT_LIFE_S for its next life.
         """
-        self.check()
-        actor.wait_until_alive()
-        with actor.lock:
-            actor.check_alive()
-            channel: HostChannel | None = actor.channel
+        while True:
+            self.check()
+            actor.wait_until_alive()
+            with actor.lock:
+                actor.check_alive()
+                channel: HostChannel | None = actor.channel
+                is_restarting = actor.restarting  # it has died since the wait
+            if channel is None and not is_restarting:
+                channel = self._find_host(actor)
             if channel is not None and channel.is_open:
                 return channel
+
+    def _find_host(self, actor: HostedActor) -> HostChannel:
         deadline = time.monotonic() + (NEXT_LIFE_S if actor.owner_restarts else 0.0)
         while True:
             with contextlib.suppress(ValueError, RayError):
@@ -222,7 +229,7 @@ class RayCarrier:
         return encoded, None
 
     def outgoing(self, encoded: Encoded, several: bool, transfers: object) -> HostOutgoing:
-        return HostOutgoing(encoded, put_buffers(encoded) if several else None)
+        return HostOutgoing(encoded, several)
 
     def message(
         self,
@@ -256,11 +263,6 @@ class RayCarrier:
     def put(self, value: object) -> PlasmaRef:
         return PlasmaRef(codec.encode(value))
 
-    def unfinished(self) -> list[str]:
-        """Return the names of the submitted calls that were sent.  Takes no lock."""
-        channels = [actor.channel for actor in [*self.known.values()]]
-        return [what for channel in channels if channel for what in channel.unfinished()]
-
     def _lost(
         self, channel: HostChannel, actor: HostedActor | None, error: RayError, may_have_run: bool
     ) -> BaseException:
@@ -270,6 +272,8 @@ class RayCarrier:
                 end_error("its actor", None, error.cause)(True), "an argument"
             )
         if actor is None:  # no caller waits for it
+            if not ends_actor(error):
+                channel.take_new_route()  # the message may not have arrived
             return end_error("the actor", channel.place, error)(may_have_run)
         if actor.ended is not None:
             return actor.ended(may_have_run)
@@ -343,9 +347,7 @@ class RayCarrier:
         """Fail every pending call.  Does not wait for callbacks that take longer than DRAIN_S."""
         callbacks.withdraw(self._replies.thread)
         self._replies.thread.finish(DRAIN_S)
-        for actor in list(self.known.values()):
-            if (channel := actor.channel) is not None:
-                channel.lose_pending(self.left)
+        self._replies.close(self.left)
         callbacks.users.finish(DRAIN_S)
         if self._owns_session:
             ray.shutdown()

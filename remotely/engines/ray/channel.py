@@ -39,7 +39,7 @@ Lost = Callable[["HostChannel", Any, RayError, bool], BaseException]
 
 
 class Replies:
-    """The thread on which outcomes settle.
+    """The thread on which outcomes settle, and the calls of all channels that have none.
 
     `lost` handles the loss of an outcome: see `Lost`.
     """
@@ -47,6 +47,24 @@ class Replies:
     def __init__(self, lost: Lost) -> None:
         self.thread = TaskThread("replies")
         self.lost = lost
+        self.pending: set[CallFuture[Any]] = set()
+        self._left: Callable[[], BaseException] | None = None
+
+    def unfinished(self) -> list[str]:
+        """Return the names of the submitted calls that were sent.  Takes no lock."""
+        return [call.what for call in [*self.pending] if call.is_left_behind]
+
+    def close(self, left: Callable[[], BaseException]) -> None:
+        """Fail the calls without an outcome, also later ones: this process leaves the cluster."""
+        self._left = left
+        self.lose_if_closed()
+
+    def lose_if_closed(self) -> None:
+        while self._left is not None and self.pending:
+            with contextlib.suppress(KeyError):  # another thread may have taken the last one
+                future = self.pending.pop()
+                future.lose(self._left(), may_have_run=True)
+                future.run_callbacks()
 
     def run(self, task: Callable[[], object]) -> None:
         """Run a task soon, which must not block.  Any thread may call this at any moment."""
@@ -81,10 +99,6 @@ class HostChannel:
         self.pending: dict[CallFuture[Any], tuple[Any, bytes]] = {}
         self.take_new_route()
 
-    def unfinished(self) -> list[str]:
-        """Return the names of the submitted calls that were sent.  Takes no lock."""
-        return [call.what for call in [*self.pending] if call.is_left_behind]
-
     def wait_until_introduced(self) -> None:
         """Do nothing: Ray carries values of any size."""
 
@@ -117,6 +131,8 @@ class HostChannel:
         large: HostOutgoing | None = None,
         may_requeue: bool = False,
     ) -> bool:
+        if large is not None:
+            large.store()  # not under the lock
         with shield, self._lock:  # an interrupt between number and message would leave a gap
             if is_sent := self.is_open:
                 self._transmit(kind, name, value, future, large)
@@ -170,6 +186,7 @@ class HostChannel:
         future.call_id = number
         future.receiver = self
         self.pending[future] = ref, route
+        self._replies.pending.add(future)
         deliver = functools.partial(self._deliver, future.actor, future)
 
         def on_done(done: Future[Any]) -> None:
@@ -177,6 +194,7 @@ class HostChannel:
             self._replies.run(functools.partial(deliver, data))
 
         ref.future().add_done_callback(on_done)
+        self._replies.lose_if_closed()
 
     # --- the receiver of its calls ----------------------------------------------------------------
 
@@ -209,20 +227,17 @@ class HostChannel:
         with contextlib.suppress(RayError):
             asked = self.host.cancel.remote(route, future.call_id)
             if waits and ray.get(asked, timeout=CANCEL_S):
+                self._forget(future)  # first: this wakes those that wait for room
                 future.cancel_now()
 
-    def lose_pending(self, error: Callable[[], BaseException]) -> None:
-        """Fail the calls without an outcome, because this process leaves the cluster."""
-        with contextlib.suppress(KeyError):  # another thread may have taken the last one
-            while self.pending:
-                future, _ = self.pending.popitem()
-                future.lose(error(), may_have_run=True)
-                future.run_callbacks()
+    def _forget(self, future: CallFuture[Any]) -> None:
+        self.pending.pop(future, None)
+        self._replies.pending.discard(future)
 
     def _deliver(self, actor: Any, future: CallFuture[Any], data: Any) -> None:
         """Give a call its outcome: the host's reply, or Ray's error."""
         # First: it may be sent again, and be pending again.  Ray keeps the value of a reference.
-        self.pending.pop(future, None)
+        self._forget(future)
         lost = self._replies.lost
         try:
             if future.answered:  # it was cancelled
@@ -244,7 +259,8 @@ class HostChannel:
             future: CallFuture[Any] = CallFuture("a stream", actor)
             if not self.send(Kind.NEXT, name, NOTHING, future, background=True, may_requeue=True):
                 why = f"{actor.name} died, and its stream with it"
-                future.set_exception(ActorDied(why, may_have_run=False))
+                ended = actor.ended
+                future.set_exception(ended(False) if ended else ActorDied(why, may_have_run=False))
             return future
 
         def end() -> None:

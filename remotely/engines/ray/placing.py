@@ -41,7 +41,7 @@ from remotely.engines.ray.actor import (
 )
 from remotely.engines.ray.channel import HostChannel, Replies
 from remotely.engines.ray.host import CALLS_AT_ONCE, Async, HostBirth, Serial
-from remotely.engines.ray.stored import HostOutgoing, put_buffers
+from remotely.engines.ray.stored import HostOutgoing
 from remotely.errors import NameTaken, NoResources, RemotelyError, name_taken
 from remotely.futures.future import CallFuture
 from remotely.machine import this_machine
@@ -111,9 +111,9 @@ class HostPlacing:
         made: list[CallFuture[Any]] = []
         channels, begun = self._begin(actors, options, patience_s)
         uses = Counter(map(id, encoded))
-        stored = {
-            id(its): HostOutgoing(its, put_buffers(its)) for its in encoded if uses[id(its)] > 1
-        }
+        stored = {id(its): HostOutgoing(its, several=True) for its in encoded if uses[id(its)] > 1}
+        for outgoing in stored.values():
+            outgoing.store()
         for actor, channel, its, place in zip(actors, channels, encoded, begun, strict=True):
             channel.place = ray.get(place)
             made.append(self._prepare(actor, channel, its, options, state, stored.get(id(its))))

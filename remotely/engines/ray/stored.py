@@ -58,7 +58,7 @@ def put_buffers(encoded: Encoded) -> Any:
 class HostOutgoing:
     """A value that Ray carries: a `carrier.Outgoing`.
 
-    stored_buffers  its buffers, if they are in Ray's store already
+    several         whether it goes to several actors: its buffers are put into Ray's store, once
     names, refs     of the arguments that are references, in order
     """
 
@@ -67,15 +67,21 @@ class HostOutgoing:
     def __init__(
         self,
         encoded: Encoded,
-        stored_buffers: Any = None,
+        several: bool = False,
         names: Sequence[str] = (),
         refs: Sequence[Any] = (),
     ) -> None:
         self.encoded = encoded
         self.nbytes = encoded.nbytes
-        self.stored_buffers = stored_buffers
         self.names = names
         self.refs = refs
+        self._several = several
+        self.stored_buffers: Any = None  # in Ray's store
+
+    def store(self) -> None:
+        """Put its buffers into Ray's store, unless they are there or are sent with each message."""
+        if self._several:
+            self._several, self.stored_buffers = False, put_buffers(self.encoded)
 
     def close(self) -> None:
         """Do nothing: Ray counts references."""
@@ -98,14 +104,18 @@ class HostMessage:
         self.name = name
         self.value = value
         self._referred = Referred(named)
-        self._stored_buffers = put_buffers(value) if several else None
+        self._several = several
+        self._outgoing: HostOutgoing | None = None
 
     def needs(self, actor: object) -> list[CallFuture[Any]]:
         return self._referred.needs()
 
     def outgoing_to(self, actor: object) -> HostOutgoing:
         refs = self._referred.refs()
-        return HostOutgoing(self.value, self._stored_buffers, self._referred.names, refs)
+        if self._outgoing is None:
+            names = self._referred.names
+            self._outgoing = HostOutgoing(self.value, self._several, names, refs)
+        return self._outgoing
 
 
 class Referred:

@@ -78,7 +78,7 @@ class Carrier:
     cluster = inside = ""
     promises = Promises()
     encoder = PICKLED
-    lends = False
+    lends = is_immediate = False
     patience_s = 0.0
 
     def __init__(self) -> None:

@@ -261,6 +261,56 @@ def test_actors_without_a_name_get_unique_names() -> None:
 # --- the end --------------------------------------------------------------------------------------
 
 
+@remotely.remote_class
+class Third:
+    """Of three, the last cannot be made."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        Third.made += 1
+        self.number = Third.made
+        if self.number == 3:
+            raise ValueError("no third")
+
+    def close(self) -> None:
+        closed.append(f"number {self.number}")
+
+
+def test_a_group_that_cannot_be_made_closes_those_that_were() -> None:
+    closed.clear()
+    with pytest.raises(ValueError, match="no third"):
+        remotely.group(Third, 3)
+    assert sorted(closed) == ["number 1", "number 2"]
+
+
+@remotely.remote_class
+class Stubborn:
+    def close(self) -> None:
+        raise KeyboardInterrupt
+
+
+def test_a_name_is_free_even_if_its_close_was_interrupted() -> None:
+    actor = remotely.options(Stubborn, name="stubborn")()
+    with pytest.raises(KeyboardInterrupt):
+        remotely.close(actor)
+    with pytest.raises(NameError, match="'stubborn'"):
+        remotely.get_actor("stubborn")
+
+
+@remotely.remote_class
+class Patient:
+    @remotely.idempotent(retries=2)
+    def seven(self) -> int:
+        return 7
+
+
+def test_methods_that_may_be_retried_run() -> None:
+    actors: Any = remotely.group(Patient, 2)
+    assert actors.seven() == [7, 7]
+    assert remotely.submit(actors[0].seven).result() == 7
+
+
 def test_close_calls_the_users_close_once() -> None:
     counter = Counter(name="closed once")
     remotely.close(counter)

@@ -317,7 +317,7 @@ class Play:
         which = self.draw.sample(range(COUNT), self.draw.randint(1, COUNT))
         found = None
         with self.perhaps_interrupted(0.3, 100), contextlib.suppress(remotely.ActorDied):
-            found = self.hosts.ask(which, "call", "where", (), {})
+            found = self.hosts.ask(which, "call", "where", (), {})()
         if found is not None:
             for i, where in zip(which, found, strict=True):
                 if self.model.state[i] == "running":
@@ -342,7 +342,7 @@ class Play:
         """Call a method of all environments until no host dies."""
         while True:
             with contextlib.suppress(remotely.ActorDied):
-                return self.hosts.ask(range(COUNT), "call", name, (), {})
+                return self.hosts.ask(range(COUNT), "call", name, (), {})()
 
 
 @pytest.mark.usefixtures("local")

@@ -825,3 +825,57 @@ def test_observation_spaces_may_differ_in_their_bounds(each: int) -> None:
     unlike = [functools.partial(Bounded, spaces.Box(0, 1, (n,)), np.zeros(n)) for n in (1, 2)]
     with pytest.raises(TrainingError, match="do not share a shape and dtype"):
         VectorEnv(unlike, envs_per_actor=each, observation_mode="different", **quiet)
+
+
+class Sums(Gate):
+    def total(self, numbers: Any) -> float:
+        return float(numbers.sum())
+
+
+@pytest.mark.usefixtures("here")
+def test_what_a_pending_call_was_given_may_change_meanwhile(tmp_path: Path) -> None:
+    (tmp_path / "open").touch()
+    envs = VectorEnv([functools.partial(Sums, tmp_path / "open")] * 2, envs_per_actor=1, **quiet)
+    numbers, mask = np.ones(100_000), np.array([True, False])
+    envs.call_async("total", numbers)
+    numbers[:] = 0
+    assert envs.call_wait() == (100_000.0, 100_000.0)
+    envs.reset()
+    envs.reset_async(options={"reset_mask": mask})
+    mask[:] = False
+    envs.reset_wait()
+    envs.close()
+
+
+@pytest.mark.usefixtures("here")
+def test_an_interrupted_wait_can_be_repeated_and_a_close_aborts_it(tmp_path: Path) -> None:
+    gate = tmp_path / "open"
+    gate.touch()
+    envs = VectorEnv([functools.partial(Gate, gate)] * 2, envs_per_actor=1, **quiet)
+    envs.reset()
+    for wait in (envs.reset_wait, envs.step_wait):
+        gate.unlink()
+        if wait == envs.reset_wait:
+            envs.reset_async()
+        else:
+            envs.step_async([0, 0])
+            with pytest.raises(multiprocessing.TimeoutError):
+                envs.step_wait(timeout=0.01)
+        me = threading.get_ident()
+        timer = threading.Timer(0.1, signal.pthread_kill, [me, signal.SIGINT])
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            wait()
+        timer.join()
+        with pytest.raises(gymnasium.error.AlreadyPendingCallError):
+            envs.reset()
+        gate.touch()
+        wait()
+    gate.unlink()
+    envs.step_async([0, 0])
+    with pytest.raises(multiprocessing.TimeoutError):
+        envs.step_wait(timeout=0.01)
+    with pytest.warns(UserWarning, match="pending call to `step`"):
+        envs.close()
+    with pytest.raises(gymnasium.error.ClosedEnvironmentError):
+        envs.step_wait()

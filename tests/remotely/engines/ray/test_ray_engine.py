@@ -10,6 +10,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,9 @@ import remotely
 from remotely.api import connection
 from remotely.calling import back_pressure
 from remotely.futures.future import CallFuture
+from remotely.protocol.wire import Kind
 from remotely.values import shipping
+from remotely.values.owned import NOTHING
 from tests.clusters import wait_until
 from tests.remotely.engines.ray.gate import Gate
 
@@ -457,3 +460,26 @@ def test_two_hundred_actors_leave_no_process() -> None:
 
     wait_until(lambda: hosts() <= before, "the end of all processes")
     assert not remotely.actors()
+
+
+def test_leaving_fails_the_calls_of_channels_that_have_ended_and_later_ones() -> None:
+    from remotely.engines.ray.channel import HostChannel, Replies
+
+    def never() -> Any:
+        return SimpleNamespace(add_done_callback=lambda callback: None)
+
+    replies = Replies(lambda channel, actor, error, may_have_run: error)
+    host: Any = SimpleNamespace(do=SimpleNamespace(remote=lambda *_: SimpleNamespace(future=never)))
+    channel = HostChannel(replies, host, 0, is_serial=True).open()
+    sent, later = CallFuture[Any]("sent"), CallFuture[Any]("later")
+    channel.send(Kind.CALL, "f", NOTHING, sent, background=True)
+    assert replies.pending == {sent}
+
+    replies.close(lambda: remotely.NotConnected("it has left"))
+    channel.send(Kind.CALL, "f", NOTHING, later, background=True)
+    channel.end()
+
+    for future in (sent, later):
+        error = future.exception(20)
+        assert isinstance(error, remotely.NotConnected)
+    replies.thread.finish(within_s=20)
