@@ -40,7 +40,7 @@ END_S = 300.0  # how long the end of a run waits for its last evaluation
 SAY_AFTER_S = 2.0  # after this wait for an evaluation, the end of a run says that it waits
 
 
-class Begun(NamedTuple):
+class BegunEvaluation(NamedTuple):
     """A running evaluation."""
 
     env_steps: int  # of training
@@ -76,7 +76,7 @@ class Evaluations:
         self.best: float = saved.get("best", -math.inf) if is_by(saved, config) else -math.inf
         self._ended_at: int = saved.get("env_steps", 0)  # training steps of the last one
         self._begun_at = self._ended_at
-        self._begun: Begun | None = None
+        self._begun: BegunEvaluation | None = None
         self._crew: Crew[Evaluator] | None = None
         self._call: Future[Evaluation] | None = None
         self._has_given_up = False
@@ -102,7 +102,7 @@ class Evaluations:
         self._begun_at = env_steps
         kept = copy.deepcopy(checkpoint)
         state = networks.arrays_of(kept["learner"]["model"])
-        self._begun = Begun(env_steps, kept, state, self._seed_of(env_steps))
+        self._begun = BegunEvaluation(env_steps, kept, state, self._seed_of(env_steps))
         if self._crew is None:
             self._crew = self._make_crew(networks.copy_to_cpu(model))
 
@@ -146,7 +146,7 @@ class Evaluations:
             self._call = None
         crew.close()
 
-    def _ended(self, begun: Begun, evaluation: Evaluation) -> MeasuredPolicy:
+    def _ended(self, begun: BegunEvaluation, evaluation: Evaluation) -> MeasuredPolicy:
         self._begun, self._ended_at = None, begun.env_steps
         merit, by = evaluation.mean, self._config.best_by
         if by is not None:

@@ -63,7 +63,7 @@ from remotely_rl.runs.peers import Apart, Round
 from remotely_rl.runs.run_folder import RunFolder
 from remotely_rl.runs.session import Session, seed_of_learner
 from remotely_rl.supervision import failures
-from remotely_rl.supervision.supervisor import Consequence, Job, consequence_of
+from remotely_rl.supervision.supervisor import Consequence, ProcessRole, consequence_of
 
 C = TypeVar("C", bound=Common)
 Loop = Callable[[Session[Any]], None]
@@ -173,7 +173,9 @@ class Ranks:
     def __init__(self, parts: list[RankPart], say: Callable[[str], None]):
         self._over = parts[0].over
         self._say = say
-        self._job = Job.LEARNER_IN_STEP if parts[0].shared is None else Job.LEARNER_APART
+        self._role = (
+            ProcessRole.LEARNER_IN_STEP if parts[0].shared is None else ProcessRole.LEARNER_APART
+        )
         self._news: dict[int, Future[list[Round]]] = {}
         self._asked_at = 0.0
         self._actors: list[Rank] = []
@@ -195,7 +197,7 @@ class Ranks:
             error = call.exception()
             lost = self._lost(rank, error)
             # One that returns before the run is over is as wrong as one that raises.
-            if error is None or consequence_of(self._job, error) is Consequence.END:
+            if error is None or consequence_of(self._role, error) is Consequence.END:
                 raise lost
             self._gone.add(rank)
             self._say(f"{lost}; the others continue")

@@ -134,8 +134,7 @@ class RunReplay:
         self._metrics: dict[str, float] = {}  # of the last update
         self.replay: Replay | None = None
         # Of each environment: the discounted return of its episode, and the next discount.
-        self._width = config.rows_per_actor
-        self._since = np.array([[0.0], [1.0]]).repeat(config.actors * self._width, 1)
+        self._since = np.array([[0.0], [1.0]]).repeat(config.actors * config.rows_per_actor, 1)
         self._largest = 0.0
         rows = config.batch_size * learners  # of an update of all learners
         # Learners that share a store each wait for their share of the first steps.
@@ -206,9 +205,10 @@ class RunReplay:
     def largest_return(self, rollouts: Sequence[Rollout]) -> float:
         """Return the largest discounted return met, from the beginning of an episode or of one
         reward, by its absolute value; rewards are clipped as the config says."""
-        bound, gamma, width = self._config.clips_rewards_at, self._config.gamma, self._width
+        bound, gamma = self._config.clips_rewards_at, self._config.gamma
         for rollout in rollouts:
-            seen, at = rollout.trajectory, slice(rollout.actor * width, (rollout.actor + 1) * width)
+            seen, column = rollout.trajectory, rollout.actor * self._config.rows_per_actor
+            at = slice(column, column + seen.reward.shape[1])  # central: those of all actors
             reward = seen.rows.fill(seen.reward).astype(np.float64)
             reward = reward.clip(-bound, bound) if bound else reward
             for begins, of_step in zip(seen.begins, reward, strict=False):  # T of T + 1

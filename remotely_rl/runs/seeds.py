@@ -46,7 +46,7 @@ from remotely_rl.runs.metrics import Tally
 from remotely_rl.runs.run_folder import RunFolder
 from remotely_rl.runs.training import Train
 from remotely_rl.supervision.failures import Failure
-from remotely_rl.supervision.supervisor import Consequence, Job, consequence_of
+from remotely_rl.supervision.supervisor import Consequence, ProcessRole, consequence_of
 
 # The code of a run's process, which receives SIGTERM when its parent dies.
 COMMAND = (
@@ -253,7 +253,7 @@ class Processes:
         with self._lock:
             del self._live[seed]
             if process.returncode:
-                consequence = consequence_of(Job.RUN, failure_of(seed))
+                consequence = consequence_of(ProcessRole.RUN, failure_of(seed))
                 self._may_start &= consequence is not Consequence.END
         return process.returncode
 

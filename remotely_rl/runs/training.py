@@ -49,7 +49,7 @@ from remotely_rl.runs.process import Process
 from remotely_rl.runs.run_folder import RunFolder
 from remotely_rl.runs.session import Result, Session
 from remotely_rl.supervision import env_ranks, failures
-from remotely_rl.supervision.supervisor import Consequence, Job, consequence_of
+from remotely_rl.supervision.supervisor import Consequence, ProcessRole, consequence_of
 from remotely_rl.supervision.vector import is_registered
 from remotely_rl.trees import Tree
 
@@ -528,7 +528,7 @@ def probe(config: Common) -> EnvironmentInfo:
         try:
             return _attempt(config, attempt, deadline)
         except Exception as error:
-            if consequence_of(Job.PROBE, error) is Consequence.END:
+            if consequence_of(ProcessRole.PROBE, error) is Consequence.END:
                 raise
             last = error
     report = failures.report_of(last)

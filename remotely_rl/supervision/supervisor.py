@@ -17,8 +17,8 @@ from remotely_rl.supervision.failures import Failure, failure_of
 from remotely_rl.supervision.report import CrashReport
 
 
-class Job(StrEnum):
-    """The job of a process in a run."""
+class ProcessRole(StrEnum):
+    """The role of a process in a run."""
 
     PLAYER = "an actor, a host of environments, or an evaluator"
     PROBE = "the probe of an environment"
@@ -36,22 +36,22 @@ class Consequence(StrEnum):
 
 
 TABLE = {
-    (Job.PLAYER, Failure.RAISED): Consequence.REPLACED,
-    (Job.PLAYER, Failure.ENDED): Consequence.REPLACED,
-    (Job.PROBE, Failure.RAISED): Consequence.REPLACED,
-    (Job.PROBE, Failure.ENDED): Consequence.REPLACED,
+    (ProcessRole.PLAYER, Failure.RAISED): Consequence.REPLACED,
+    (ProcessRole.PLAYER, Failure.ENDED): Consequence.REPLACED,
+    (ProcessRole.PROBE, Failure.RAISED): Consequence.REPLACED,
+    (ProcessRole.PROBE, Failure.ENDED): Consequence.REPLACED,
     # Every gradient step needs all of them, and a learner that raises would raise again.
-    (Job.LEARNER_IN_STEP, Failure.RAISED): Consequence.END,
-    (Job.LEARNER_IN_STEP, Failure.ENDED): Consequence.END,
-    (Job.LEARNER_APART, Failure.RAISED): Consequence.END,
-    (Job.LEARNER_APART, Failure.ENDED): Consequence.WITHOUT,
-    (Job.RUN, Failure.RAISED): Consequence.WITHOUT,
-    (Job.RUN, Failure.ENDED): Consequence.WITHOUT,
-    **{(job, Failure.WRONG): Consequence.END for job in Job},
+    (ProcessRole.LEARNER_IN_STEP, Failure.RAISED): Consequence.END,
+    (ProcessRole.LEARNER_IN_STEP, Failure.ENDED): Consequence.END,
+    (ProcessRole.LEARNER_APART, Failure.RAISED): Consequence.END,
+    (ProcessRole.LEARNER_APART, Failure.ENDED): Consequence.WITHOUT,
+    (ProcessRole.RUN, Failure.RAISED): Consequence.WITHOUT,
+    (ProcessRole.RUN, Failure.ENDED): Consequence.WITHOUT,
+    **{(job, Failure.WRONG): Consequence.END for job in ProcessRole},
 }
 
 
-def consequence_of(job: Job, failure: Failure | BaseException) -> Consequence:
+def consequence_of(job: ProcessRole, failure: Failure | BaseException) -> Consequence:
     """Return what follows when a process of this job fails, in this way or with this error."""
     kind = failure if isinstance(failure, Failure) else failure_of(failure)
     return TABLE[job, kind]
@@ -68,7 +68,7 @@ class Supervisor:
 
     def replaces(self, error: BaseException) -> bool:
         """Whether another process takes the place of one that failed with this error."""
-        return consequence_of(Job.PLAYER, error) is Consequence.REPLACED
+        return consequence_of(ProcessRole.PLAYER, error) is Consequence.REPLACED
 
     def failed(self, index: int, error: BaseException, lived: int = 0) -> None:
         """Count the failure of a process that is to be replaced; see `report_of`.

@@ -6,17 +6,17 @@ import remotely
 from remotely_rl.errors import TrainingError
 from remotely_rl.supervision import Cause, Crashes, CrashReport
 from remotely_rl.supervision.failures import Failure
-from remotely_rl.supervision.supervisor import Consequence, Job, Supervisor, consequence_of
+from remotely_rl.supervision.supervisor import Consequence, ProcessRole, Supervisor, consequence_of
 
 DEATH = remotely.ActorDied("Actor-2 was ended by SIGKILL", exit="SIGKILL")
 
 
 def test_each_job_has_a_consequence_for_each_failure() -> None:
-    assert all(consequence_of(job, failure) for job in Job for failure in Failure)
+    assert all(consequence_of(job, failure) for job in ProcessRole for failure in Failure)
 
 
-@pytest.mark.parametrize("job", Job)
-def test_a_wrong_request_ends_every_run(job: Job) -> None:
+@pytest.mark.parametrize("job", ProcessRole)
+def test_a_wrong_request_ends_every_run(job: ProcessRole) -> None:
     assert consequence_of(job, TrainingError("no such field")) is Consequence.END
     assert consequence_of(job, remotely.NoResources("full")) is Consequence.END
     assert consequence_of(job, KeyboardInterrupt()) is Consequence.END
@@ -25,14 +25,14 @@ def test_a_wrong_request_ends_every_run(job: Job) -> None:
 @pytest.mark.parametrize(
     ("job", "consequence"),
     [
-        (Job.PLAYER, Consequence.REPLACED),
-        (Job.PROBE, Consequence.REPLACED),
-        (Job.LEARNER_IN_STEP, Consequence.END),
-        (Job.LEARNER_APART, Consequence.WITHOUT),
-        (Job.RUN, Consequence.WITHOUT),
+        (ProcessRole.PLAYER, Consequence.REPLACED),
+        (ProcessRole.PROBE, Consequence.REPLACED),
+        (ProcessRole.LEARNER_IN_STEP, Consequence.END),
+        (ProcessRole.LEARNER_APART, Consequence.WITHOUT),
+        (ProcessRole.RUN, Consequence.WITHOUT),
     ],
 )
-def test_a_death_has_the_consequence_of_its_job(job: Job, consequence: Consequence) -> None:
+def test_a_death_has_the_consequence_of_its_job(job: ProcessRole, consequence: Consequence) -> None:
     assert consequence_of(job, DEATH) is consequence
 
 
