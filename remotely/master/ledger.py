@@ -343,7 +343,13 @@ class Ledger:
         self, asked: Resources, python: str, among: Collection[str] | None = None
     ) -> Placement | None:
         """Choose a worker with this Python ("3.11") that has room, and allocate `asked` on it."""
-        worker = self._choose(asked, python) if among is None else self._best(asked, python, among)
+        # First where it decides whether a machine is well, which else would stay unused.
+        trials = self._on_trial if among is None else self._on_trial.intersection(among)
+        worker = self._best(asked, python, trials)
+        if worker is None:
+            worker = (
+                self._choose(asked, python) if among is None else self._best(asked, python, among)
+            )
         if worker is None:
             return None
         found = self._workers[worker]

@@ -11,8 +11,8 @@ waits, and the next life of a detached actor is tried again where it was.
                error
     benched    nothing is placed there for BENCH_S, and as long as a process of a start that was
                given up may still be there.  Then it is
-    on trial   one actor is placed there.  It starts -> healthy; it fails -> benched for twice as
-               long, at most BENCH_MOST_S
+    on trial   the next actor that fits is placed there.  It starts -> healthy; it fails -> benched
+               for twice as long, at most BENCH_MOST_S
 
 A start that had begun before its machine was benched neither heals it nor counts against it.
 

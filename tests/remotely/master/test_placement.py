@@ -451,7 +451,13 @@ def test_the_choice_equals_that_of_a_linear_search(
             answer = ledger.place(change, PYTHON)
             if fitting:
                 assert isinstance(answer, Placement)
-                assert answer.worker == min(fitting, key=lambda name: (-frees[name].cpus, name))
+                ranks = {
+                    name: (-frees[name].cpus, len(held[name]), name)
+                    if change.cpus
+                    else (len(held[name]) / (there[name][0].cpus or 0.001), -frees[name].cpus, name)
+                    for name in fitting
+                }
+                assert answer.worker == min(ranks.values())[2]
                 placed.append((change, answer))
             else:
                 assert answer is None
@@ -489,3 +495,16 @@ def test_reserving_for_a_gang_costs_the_same_per_member_on_a_large_cluster() -> 
         return found
 
     assert steps_to_keep(200) < 11 * steps_to_keep(20)
+
+
+def test_a_worker_on_trial_is_chosen_although_others_have_as_much_room() -> None:
+    """Otherwise one that is well again would stay unused where the others suffice."""
+    ledger = Ledger()
+    for name in ("a", "b"):
+        ledger.add_worker(name, Resources(4), PYTHON)
+    ledger.close("b", WhyClosed.SICK)
+    ledger.try_again("b")
+    for among in (None, {"a", "b"}):
+        placed = ledger.place(Resources(1), PYTHON, among)
+        assert placed is not None
+        assert placed.worker == ("b" if among is None else "a")  # one actor is the trial
