@@ -67,11 +67,21 @@ class VecEnv(base_vec_env.VecEnv):  # type: ignore[misc]
 
     def reset(self) -> Any:
         """Reset all environments; return their observations."""
-        options = [dict(one) if one else None for one in self._options]
-        if any(one != options[0] for one in options):
-            raise ValueError("the options of a reset must be the same for all environments")
-        obs, info = self.envs.reset(seed=self._seeds, options=options[0])
-        self.reset_infos = self._split(info)
+        given = [dict(one) if one else {} for one in self._options]
+        obs: Any = None
+        infos: list[dict[str, Any]] = [{} for _ in given]
+        left = list(range(self.num_envs))
+        while left:  # those with the same options at once
+            options = given[left[0]]
+            same = [i for i in left if given[i] == options]
+            left = [i for i in left if given[i] != options]
+            if len(same) < self.num_envs:
+                options = {**options, "reset_mask": np.isin(np.arange(self.num_envs), same)}
+            obs, info = self.envs.reset(seed=self._seeds, options=options or None)
+            each = self._split(info)
+            for i in same:
+                infos[i] = each[i]
+        self.reset_infos = infos
         self._reset_seeds()
         self._reset_options()
         return obs
