@@ -2,17 +2,14 @@
 
 import itertools
 import secrets
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from remotely.calling.back_pressure import BackPressure
 from remotely.engine import Engine, Options, RemoteActor
-from remotely.errors import ActorDied, RemotelyError
 from remotely.futures import wakeup
-from remotely.machine import threads
 from remotely.machine.shield import RLock
 from remotely.protocol.control import MakerState
-from remotely.values.codec import Encoded
 from remotely.values.owned import Owned
 
 
@@ -87,52 +84,3 @@ class CalledActor(RemoteActor):
         """Wait while this process makes its next life.  Raises the error if it has ended."""
         wakeup.sleep_until(lambda: not self.restarting or self.ended is not None, about=self)
         self.check_alive()
-
-
-class Remaker(Protocol):
-    """What a restart requires of a carrier: see `carrier.Carrier`."""
-
-    def place(
-        self,
-        actors: Any,
-        encoded: Sequence[Encoded],
-        options: Options,
-        state: MakerState | None,
-        patience_s: float | None,
-    ) -> None: ...
-
-    def abandon(self, actors: Any, kill: bool) -> None: ...
-
-
-def begin_restart(carrier: Remaker, actor: CalledActor) -> None:
-    """Make the next life of an actor that died, on a thread of its own.  Its handles stay valid.
-
-    Its maker calls this, which has what it is made from, and has noted that it is `restarting`.
-    """
-    threads.start("restart", _restart, carrier, actor, actor.life)
-
-
-def _restart(carrier: Remaker, actor: CalledActor, life: int) -> None:
-    """Wait for a place, and run the constructor; what that raises ends the actor.
-
-    A life that is not needed is removed again, because its constructor raised, or the actor was
-    closed or released meanwhile.
-    """
-    assert actor.made_from is not None
-    encoded, options, state = actor.made_from
-    try:
-        carrier.place([actor], [encoded], options, state, None)
-    except Exception as error:
-        reason = error if isinstance(error, RemotelyError) else repr(error)
-        why = f"{actor.name} died, and could not be restarted: {reason}"
-        with actor.lock:
-            # Otherwise a later life is being made, or the actor was closed: a better reason.
-            if actor.life == life and actor.ended is None:
-                actor.end_with(lambda may: ActorDied(why, may_have_run=may))
-    finally:
-        if actor.is_released or actor.ended is not None:
-            carrier.abandon([actor], kill=False)
-        with actor.lock:
-            if actor.life == life:
-                actor.restarting = False
-        wakeup.wake(actor)

@@ -321,3 +321,16 @@ class Carrier(Protocol[A]):
 
     def left(self) -> RemotelyError:
         """Return the error of calls that were not sent when this process left."""
+
+
+def shut_down(carrier: Carrier[Any], close_first: Callable[[], object] = lambda: None) -> None:
+    """Leave, and release everything, even if leaving is interrupted.  Has an effect once."""
+    is_first = True
+    try:
+        is_first = carrier.leave()
+    finally:
+        if is_first:
+            try:
+                close_first()
+            finally:
+                carrier.close()

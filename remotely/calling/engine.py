@@ -15,7 +15,7 @@ An actor, from birth to end:
     known      a handle arrived, or a name was looked up; as long as the last handle
     made       the carrier makes a process and an object.  Its maker keeps the class and the
                arguments if it may be restarted
-    restarted  its process died, and its maker makes the next life: `actor.restart`
+    restarted  its process died, and its maker makes the next life: `begin_restart`
     ended      it was closed, killed or released, or it died for good: `CalledActor.end_with`
 """
 
@@ -28,11 +28,13 @@ from typing import Any
 from remotely.calling import back_pressure
 from remotely.calling.actor import CalledActor, MadeFrom, Names
 from remotely.calling.back_pressure import RoomForCall
-from remotely.calling.carrier import CallChannel, Carrier, Outgoing, WaitingCall
+from remotely.calling.carrier import CallChannel, Carrier, Outgoing, WaitingCall, shut_down
 from remotely.calling.send_queue import QueuedCall, RetriedFuture, SendQueues
 from remotely.engine import Arguments, Arrival, Options, Prepared, RemoteActor
 from remotely.errors import ActorDied, CallTimeout, NameTaken, RemotelyError, WorkerLost
+from remotely.futures import wakeup
 from remotely.futures.future import CallFuture, futures_among
+from remotely.machine import threads
 from remotely.machine.interrupts import is_for_main
 from remotely.protocol.wire import Kind
 from remotely.reporting.cluster_status import ClusterStatus
@@ -227,19 +229,7 @@ class CallEngine:
         self.carrier.forget()
 
     def shutdown(self) -> None:
-        try:
-            is_first = self.carrier.leave()
-        except BaseException:
-            self._close()
-            raise
-        if is_first:
-            self._close()
-
-    def _close(self) -> None:
-        try:
-            self._queues.close(self.carrier.left())
-        finally:
-            self.carrier.close()
+        shut_down(self.carrier, lambda: self._queues.close(self.carrier.left()))
 
     # --- sending ----------------------------------------------------------------------------------
 
@@ -470,3 +460,40 @@ def _send_sources(actor: CalledActor, channel: CallChannel) -> None:
 def _note_arrival(actor: CalledActor, life: int, digest: str, confirmed: Any) -> None:
     if confirmed.exception() is None:
         library.arrived(actor, life, digest)
+
+
+# --- the next life of an actor --------------------------------------------------------------------
+
+
+def begin_restart(carrier: Carrier[Any], actor: CalledActor) -> None:
+    """Make the next life of an actor that died, on a thread of its own.  Its handles stay valid.
+
+    Its maker calls this, which has what it is made from, and has noted that it is `restarting`.
+    """
+    threads.start("restart", _restart, carrier, actor, actor.life)
+
+
+def _restart(carrier: Carrier[Any], actor: CalledActor, life: int) -> None:
+    """Wait for a place, and run the constructor; what that raises ends the actor.
+
+    A life that is not needed is removed again, because its constructor raised, or the actor was
+    closed or released meanwhile.
+    """
+    assert actor.made_from is not None
+    encoded, options, state = actor.made_from
+    try:
+        carrier.place([actor], [encoded], options, state, None)
+    except Exception as error:
+        reason = error if isinstance(error, RemotelyError) else repr(error)
+        why = f"{actor.name} died, and could not be restarted: {reason}"
+        with actor.lock:
+            # Otherwise a later life is being made, or the actor was closed: a better reason.
+            if actor.life == life and actor.ended is None:
+                actor.end_with(lambda may: ActorDied(why, may_have_run=may))
+    finally:
+        if actor.is_released or actor.ended is not None:
+            carrier.abandon([actor], kill=False)
+        with actor.lock:
+            if actor.life == life:
+                actor.restarting = False
+        wakeup.wake(actor)

@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from remotely.calling import spare
-from remotely.calling.actor import begin_restart
-from remotely.calling.carrier import PICKLED
+from remotely.calling.carrier import PICKLED, shut_down
+from remotely.calling.engine import begin_restart
 from remotely.client.bulk_transfer import BulkTransfer, Stores
 from remotely.client.channel import Channel, Shared, refuse_in_call, this_thread
 from remotely.client.channels import ActorState, Channels
@@ -381,13 +381,7 @@ class ClusterCarrier:
 
     def shutdown(self) -> None:
         """Leave a cluster on which no engine makes calls, as the command line does."""
-        try:
-            is_first = self.leave()
-        except BaseException:
-            self.close()
-            raise
-        if is_first:
-            self.close()
+        shut_down(self)
 
     def _release_all(self) -> None:
         """Release everything in this process, whatever state it is in."""

@@ -1,5 +1,6 @@
 """References: objects that stand for a value, and for a result that is still in a store."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Generic, NoReturn, TypeVar
@@ -61,14 +62,14 @@ class Reference(Generic[R]):
         return references.as_reference(self.future) or refuse(self)
 
 
-class Put:
-    """The base of what `put` returns.  It arrives as the value was at `put`."""
+class Put(ABC):
+    """What `put` returns.  Passed in a call, it arrives as the value was at `put`."""
 
     value: Encoded
 
+    @abstractmethod
     def get(self) -> Any:
         """Return a new copy of the value."""
-        raise NotImplementedError
 
 
 class DependencyCallback:

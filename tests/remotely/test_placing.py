@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from remotely.calling.actor import MadeFrom, begin_restart
-from remotely.calling.engine import CallEngine
+from remotely.calling.actor import MadeFrom
+from remotely.calling.engine import CallEngine, begin_restart
 from remotely.client.carrier import ClusterCarrier
 from remotely.client.channels import ActorState
 from remotely.client.placing import ConstructorValues, Placing

@@ -92,3 +92,34 @@ def test_ppo_learns_with_it() -> None:
     from examples import sb3_ppo
 
     sb3_ppo.main(total_steps=2_000)
+
+
+class Told(gymnasium.Env[Any, Any]):
+    """Observes the level that the options of its reset name; its actions are dicts."""
+
+    observation_space = gymnasium.spaces.Box(0, 100, (1,))
+    action_space = gymnasium.spaces.Dict({"plus": gymnasium.spaces.Box(0, 9, (1,))})
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.level = np.float32((options or {}).get("level", 0))
+        return np.array([self.level]), {"options": dict(options or {})}
+
+    def step(self, action: Any) -> Any:
+        return self.level + action["plus"], 1.0, False, False, {}
+
+
+@with_sb3
+@pytest.mark.usefixtures("embedded")
+def test_options_actions_and_indices_may_be_what_stable_baselines3_allows() -> None:
+    from remotely_rl.sb3 import VecEnv
+
+    envs = VecEnv([Told] * 3, monitor=False)
+    envs.set_options([{"level": 1}, {"level": 2}, {"level": 1}])
+    assert envs.reset().ravel().tolist() == [1, 2, 1]
+    assert [info["options"]["level"] for info in envs.reset_infos] == [1, 2, 1]
+    actions = [{"plus": np.array([number], np.float32)} for number in (5, 6, 7)]
+    assert envs.step(actions)[0].ravel().tolist() == [6, 8, 8]
+    assert envs.get_attr("level", indices=[-2, -1]) == [2, 1]
+    with pytest.raises(IndexError):
+        envs.get_attr("level", indices=[3])
+    envs.close()

@@ -29,7 +29,9 @@ from ray.exceptions import RayError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from remotely.calling.actor import EndError, Remaker, begin_restart
+from remotely.calling.actor import EndError
+from remotely.calling.carrier import Carrier
+from remotely.calling.engine import begin_restart
 from remotely.engine import Options
 from remotely.engines.ray.actor import (
     NAMESPACE,
@@ -82,7 +84,7 @@ class HostPlacing:
         self,
         cluster: str,
         replies: Replies,
-        remaker: Remaker,
+        carrier: Carrier[Any],
         shipment: Shipment,
         patience_s: float,
         warn: Callable[[str, str], None],
@@ -90,7 +92,7 @@ class HostPlacing:
     ) -> None:
         self._cluster = cluster
         self._replies = replies
-        self._remaker = remaker
+        self._carrier = carrier
         self._shipment = shipment
         self._patience_s = patience_s
         self._warn = warn
@@ -303,7 +305,7 @@ class HostPlacing:
                 actor.end_with(end)
                 return
             actor.life, actor.restarting = life + 1, True
-        begin_restart(self._remaker, actor)
+        begin_restart(self._carrier, actor)
 
 
 # --- resources ------------------------------------------------------------------------------------

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from remotely.calling.actor import CalledActor, begin_restart
+from remotely.calling.actor import CalledActor
 from remotely.calling.carrier import PICKLED
-from remotely.calling.engine import CallEngine
+from remotely.calling.engine import CallEngine, begin_restart
 from remotely.engine import Engine, Options, Promises
 from remotely.errors import ActorDied, NameTaken, NotConnected, RemotelyError
 from remotely.futures import wakeup
@@ -223,7 +223,8 @@ def test_each_life_is_made_from_the_same_bytes(engine: CallEngine, carrier: Carr
 
 def restart(carrier: Carrier, actor: CalledActor) -> None:
     actor.life, actor.restarting = actor.life + 1, True
-    begin_restart(carrier, actor)
+    whole: Any = carrier
+    begin_restart(whole, actor)
     wait_until(lambda: not actor.restarting, "the end of the restart")
 
 
