@@ -193,11 +193,14 @@ def _train_seeds(
 ) -> None:
     from remotely_rl.runs.seeds import train as train_each  # noqa: PLC0415 - as in train_one
 
+    arguments = _arguments("seeds", "at_once", "run")
+    if isinstance(config.actors, settings.Auto):  # the runs share the cores
+        arguments.append(f"--actors={int(config.actors)}")
     outcomes = train_each(
         train_by,
         config,
         seeds,
-        _arguments("seeds", "at_once", "run"),
+        arguments,
         folder=None if run is None else Path(run),
         requested=at_once,
         address=address,
@@ -320,16 +323,18 @@ class Configured(click.Command):
 
 
 class WholeNumber(click.types.IntParamType):
-    """A whole number, which may be written as 1e6."""
+    """A whole number, which may be written as 1e6; or "auto", where the default is that."""
+
+    def __init__(self, has_auto: bool = False) -> None:
+        self._has_auto = has_auto
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if self._has_auto and value == settings.AUTO:
+            return value
         try:
             return settings.whole(value)
         except ValueError:
             self.fail(f"{value!r} is not a whole number, such as 1000 or 1e6", param, ctx)
-
-
-WHOLE = WholeNumber()
 
 
 def options_of(config: type, defaults: Mapping[str, Any]) -> list[click.Option]:
@@ -350,7 +355,7 @@ def options_of(config: type, defaults: Mapping[str, Any]) -> list[click.Option]:
         options.append(
             click.Option(
                 [f"--{name}/--no-{name}" if kind is bool else f"--{name}", field.name],
-                type=WHOLE if kind is int else kind,
+                type=WholeNumber(isinstance(field.default, settings.Auto)) if kind is int else kind,
                 default=None,
                 help=f"{prose[0].upper()}{prose[1:]}{allowed}.  [{default}]",
             )
@@ -478,7 +483,7 @@ def run_options(command: Command) -> Command:
             click.option(
                 "--steps",
                 metavar="N",
-                type=WHOLE,
+                type=WholeNumber(),
                 help="Stop after N steps in each"
                 " environment; only finished episodes count.  [no limit]",
             ),

@@ -52,6 +52,21 @@ FRACTION = Range(0, 1)
 LENGTH = Length(0)
 
 
+AUTO = "auto"
+
+
+class Auto(int):
+    """A default number that a run replaces by what fits its machine; the number is the base of it.
+
+    A user asks for it by "auto".
+    """
+
+    def __repr__(self) -> str:
+        return AUTO
+
+    __str__ = __repr__
+
+
 class Setting(NamedTuple):
     """A field that a user can set."""
 
@@ -118,8 +133,11 @@ def check(made: Any) -> None:
 
     Converts numbers to the field's type: np.int64(2) to 2, 1e6 to 1000000.
     """
-    for name, kind, _, bounds, _ in settings(type(made)):
+    for name, kind, _, bounds, default in settings(type(made)):
         value = getattr(made, name)
+        if isinstance(default, Auto) and (value == AUTO or isinstance(value, Auto)):
+            object.__setattr__(made, name, default if value == AUTO else value)
+            continue
         for plain_kind, what in PLAIN.items():
             if kind is plain_kind and not isinstance(value, plain_kind):
                 raise TrainingError(f"{name} must be {what}, not {value!r}")

@@ -80,6 +80,20 @@ def is_own() -> bool:
     return _own is not None and remotely.is_connected() and _own() is connection.current()
 
 
+def cores() -> int:
+    """Return the number of cores for actors: those of this machine, or the free ones of a cluster.
+
+    This machine has no more than it has, whatever the cluster offers (`connect(cpus=64)`).
+    """
+    ours, name = this_machine.cores(), this_machine.machine_name()
+    if is_own() or os.environ.get("REMOTELY_LOCAL") == "1":
+        return ours
+    free = {True: 0.0, False: 0.0}  # here, elsewhere
+    for machine in remotely.status().machines:
+        free[machine.machine == name] += machine.free_cpus
+    return max(1, int(min(ours, free[True]) + free[False]))
+
+
 class Making(Generic[A]):
     """An actor that is being made, on a thread of its own: an environment may hang.
 

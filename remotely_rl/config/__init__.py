@@ -3,13 +3,14 @@
     Common    fields of every algorithm: run, environment, machine    common.py
     fields    fields that several algorithms share                    fields.py
     presets   tuned settings for environments, with their results     presets.py
+    hardware  the numbers that fit it, where "auto" is asked          hardware.py
 
 An algorithm's Config, in its own file, adds its fields to Common.  `settings.py` defines what a
 field consists of.  Its description is the help of `remotely-rl train`; its bounds are checked when
 a Config is made.
 """
 
-from remotely_rl.config import fields, presets
+from remotely_rl.config import fields, hardware, presets
 from remotely_rl.config.common import (
     Common,
     device_named,
@@ -29,6 +30,7 @@ __all__ = [
     "device_named",
     "device_of",
     "fields",
+    "hardware",
     "joint_learners_of",
     "learners_of",
     "presets",

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from remotely_rl import environments, networks, settings
 from remotely_rl.config import fields, presets
+from remotely_rl.config.hardware import Hardware, alternates, spread
 from remotely_rl.environments import (
     Atari,
     Environments,
@@ -27,7 +28,7 @@ from remotely_rl.environments.action_spaces import Actions, are_log_stds, descri
 from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.functions.distributions import INITIAL_LOG_STD
 from remotely_rl.networks import precision
-from remotely_rl.settings import COUNT, FRACTION, LENGTH, NOT_NEGATIVE, Length, Range
+from remotely_rl.settings import AUTO, COUNT, FRACTION, LENGTH, NOT_NEGATIVE, Auto, Length, Range
 from remotely_rl.supervision import crashes, env_ranks, watchdog
 from remotely_rl.trees import Tree
 
@@ -51,7 +52,7 @@ class Common:
     """The fields that all algorithms have.  They are checked when a Config is made."""
 
     env: fields.Env = "ALE/Pong-v5"
-    actors: Annotated[int, "processes that sample", COUNT] = 2
+    actors: fields.Actors = fields.AUTO_OF_2
     envs_per_actor: Annotated[int, "environments that each actor steps together", COUNT] = 16
     rollout_steps: fields.RolloutSteps = 64
     random_start: Annotated[
@@ -178,6 +179,11 @@ class Common:
     # The rank of the first environment that `make_environments` makes; set by `ranked`.
     first_rank: ClassVar[int] = 0
 
+    # The hardware of the run, and the fields that were chosen for it as they were asked for; set by
+    # `fitted`.
+    hardware: ClassVar[Hardware | None] = None
+    asked: ClassVar[Mapping[str, Any]] = {}
+
     # Fields given when a run is resumed; set by `training.config_of`.
     overridden: ClassVar[frozenset[str]] = frozenset()
 
@@ -300,6 +306,9 @@ class Common:
             unused |= dict.fromkeys(("log_std_start", "free_log_std"), "the actions are discrete")
         defaults = {setting.name: setting.default for setting in settings.settings(type(self))}
         remarks = presets.remarks(self)
+        if "actors" in self.asked or (self.asked and sampling_of(self) != "local"):
+            chosen = " ".join(settings.option(name, getattr(self, name)) for name in self.asked)
+            remarks.append(f"for {self.hardware}: {chosen}")
         if self.overridden & set(ENDS):
             ends = [settings.option(name, at) for name in ENDS if (at := getattr(self, name))]
             remarks.append(f"schedules end at {' or '.join(ends)}, counted from the run's start")
@@ -355,6 +364,32 @@ class Common:
     def of_actor(self, index: int) -> Self:
         """Return a copy for the actor with this index, whose environments have its ranks."""
         return self.ranked(self.first_rank + index * self.envs_per_actor)
+
+    def fitted(self, hardware: Hardware) -> Self:
+        """Return a copy with the numbers that fit this hardware, for what is "auto".
+
+        It has as many environments in all, and `asked` says what was asked for.
+        """
+        fitted, chosen = copy.copy(self), dict[str, Any]()
+        sampling = getattr(self, "sampling", "local")
+        # Of actors that dial in, it is the number that the run waits for.
+        if isinstance(self.actors, Auto) and not getattr(self, "arrivals", False):
+            environments = self.actors * self.envs_per_actor
+            chosen["actors"] = spread(environments, hardware, sampling == "alternating")
+            chosen["envs_per_actor"] = environments // chosen["actors"]
+        if sampling == AUTO:
+            mode, actors = sampling_of(self), chosen.get("actors", self.actors)
+            is_faster = mode == "central" and alternates(actors, hardware)
+            chosen["sampling"] = "alternating" if is_faster else mode
+        asked = {name: getattr(self, name) for name in chosen}
+        asked = {n: AUTO if isinstance(value, Auto) else value for n, value in asked.items()}
+        for name, value in {
+            **chosen,
+            "hardware": hardware,
+            "asked": {**asked, **self.asked},
+        }.items():
+            object.__setattr__(fitted, name, value)
+        return fitted
 
     def of_evaluations(self) -> Self:
         """Return a copy that makes the environments of evaluations, with their ranks.

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from remotely_rl.environments import Source
 from remotely_rl.functions.distributions import MAX_LOG_STD, MIN_LOG_STD
-from remotely_rl.settings import COUNT, FRACTION, LENGTH, NOT_NEGATIVE, Range
+from remotely_rl.settings import COUNT, FRACTION, LENGTH, NOT_NEGATIVE, Auto, Range
 
 Env = Annotated[
     Source, "Gymnasium id, envpool:NAME, or FILE.py:NAME of a callable that makes environments"
@@ -22,13 +22,22 @@ EvaluateEnv = Annotated[
 
 # --- sampling -------------------------------------------------------------------------------------
 
+Actors = Annotated[
+    int,
+    "processes that sample; auto: as many as this machine has cores for, which share the"
+    " environments of 2",
+    COUNT,
+]
+AUTO_OF_2 = Auto(2)
+
 RolloutSteps = Annotated[int | None, "T, steps of each environment in a trajectory", COUNT]
 Arrivals = Annotated[
     bool, "actors are processes that dial in (remotely_rl.dial_in); more may join at any time"
 ]
 Sampling = Annotated[
     str,
-    "where actions are computed: local, central or alternating; auto: central on a GPU, else local",
+    "where actions are computed: local, central or alternating; auto: on a GPU alternating if"
+    " cores are enough, else central; on a CPU local",
 ]
 
 

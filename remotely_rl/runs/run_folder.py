@@ -132,6 +132,7 @@ def write(
         "evaluate_env_source": source_of(config.evaluate_env),
         "model_source": model_source,
         "config": fields_of(config),
+        "asked": dict(config.asked),
         "not_kept": not_kept(config),
     }
     text = json.dumps({name: value for name, value in content.items() if value}, indent=2)
@@ -249,6 +250,7 @@ class RunConfig(NamedTuple):
     model_source: str | None = None  # the same of a user's model
     evaluate_env_source: str | None = None  # the same of environments that evaluations play
     not_kept: Mapping[str, str] = MappingProxyType({})  # what it could not store, by field
+    asked: Mapping[str, Any] = MappingProxyType({})  # what `config` has the machine's numbers for
 
 
 def read(run: str | Path) -> RunConfig:
@@ -308,6 +310,7 @@ def parsed(content: bytes, path: Path) -> RunConfig:
                 upgrade(parsed["config"]),
                 **sources,
                 not_kept=parsed.get("not_kept", {}),
+                asked=parsed.get("asked", {}),
             )
     raise TrainingError(f"{path} does not name the algorithm and the environment of a run")
 

@@ -36,6 +36,7 @@ from remotely_rl import environments, networks, settings, trees
 from remotely_rl.acting import cluster, player
 from remotely_rl.acting.policy import one_thread
 from remotely_rl.config import GROUPS, Common, device_of, learners_of
+from remotely_rl.config.hardware import Hardware
 from remotely_rl.environments import additions, checks, name_of
 from remotely_rl.environments.spaces import Spaces
 from remotely_rl.errors import TrainingError, nearest
@@ -196,6 +197,8 @@ def begin(
             start = RunFolder(Path(initial)).saved()
         if model is None and (source_run := resume or initial) is not None:
             model = model_of(source_run)
+        environments.check_is_known(config.env, config.env_kwargs)  # needs no cluster
+        config = config.fitted(hardware_of(config))
         config.check_run()
         ranks.check(config)
         info = probe(config)
@@ -234,6 +237,13 @@ def begin(
     if os.environ.get("REMOTELY_LOCAL") != "1":  # in local mode there is no wait to use
         import_late()
     return session
+
+
+def hardware_of(config: Common) -> Hardware:
+    """Return what each learner of a run may use of the cluster.  Connects to it."""
+    cluster.connect(config.processes)
+    cores = max(1, cluster.cores() // learners_of(config))
+    return Hardware(cores, device_of(config).type == "cuda")
 
 
 def already_over(algorithm: str, config: Common, resume: str | Path) -> Result | None:
@@ -314,7 +324,7 @@ def config_of(
     that cannot be loaded is one that raises the error when it is made.
     """
     _, ran = run_folder.reopen(Path(run), algorithm)
-    kept, given = ran.config, given or {}
+    kept, given = ran.config | dict(ran.asked), given or {}
     if to_act:
         given = {**given, "evaluate_env": None, "evaluate_env_kwargs": {}}
     if not needs_env:
@@ -519,7 +529,6 @@ def probe(config: Common) -> EnvironmentInfo:
 
     Raises TrainingError if all attempts fail, or if the config's minutes are over first.
     """
-    environments.check_is_known(config.env, config.env_kwargs)  # needs no cluster
     if (device := device_of(config)).type == "cuda":
         in_thread(lambda: torch.zeros(1, device=device))  # makes CUDA's context
     cluster.connect(config.processes)
