@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     import remotely_rl.algorithms.a3c as a3c
     import remotely_rl.algorithms.appo as appo
     import remotely_rl.algorithms.c51 as c51
+    import remotely_rl.algorithms.crossq as crossq
     import remotely_rl.algorithms.dqn as dqn
     import remotely_rl.algorithms.ga3c as ga3c
     import remotely_rl.algorithms.impala as impala
@@ -87,6 +88,7 @@ __all__ = [
     "appo",
     "c51",
     "check",
+    "crossq",
     "dial_in",
     "dqn",
     "ga3c",

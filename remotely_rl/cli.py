@@ -227,7 +227,12 @@ def _arguments(*without: str) -> list[str]:
 
 
 AS_POLICY = "Your own model as the policy; its value is not used.  [one that fits]"
-MODEL = {"all": "Your own model.  [one that fits]", "sac": AS_POLICY, "td3": AS_POLICY}
+MODEL = {
+    "all": "Your own model.  [one that fits]",
+    "sac": AS_POLICY,
+    "td3": AS_POLICY,
+    "crossq": AS_POLICY,
+}
 LIMITS = (
     "Stops at --total-steps, --minutes or --target, all counted from the start of the run, or at"
     " Ctrl-C.  An INTEGER may be written as 1e6 too.  Defaults are in brackets."

@@ -1,4 +1,4 @@
-"""ContinuousActor: the actor of SAC and TD3, for Box action spaces."""
+"""ContinuousActor: the actor of SAC, TD3 and CrossQ, for Box action spaces."""
 
 from typing import Protocol, cast
 

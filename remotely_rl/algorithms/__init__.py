@@ -62,6 +62,11 @@ ALGORITHMS = {
         "Actors fill a replay, with noise on their actions; two critics learn action values from"
         " it, and the policy follows the gradient of the first one, half as often.",
     ),
+    "crossq": Algorithm(
+        "SAC without target networks: critics normalized over batches.",
+        "Soft actor-critic whose critics are normalized over batches of taken and of next actions,"
+        " which replaces target networks and takes fewer steps.",
+    ),
     "n_step_q": Algorithm(
         "Asynchronous n-step Q-learning, one-step Q, SARSA.",
         "Epsilon-greedy workers learn action values; a sync rule (--sync) applies their gradients"

@@ -25,14 +25,14 @@ paper:
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from remotely_rl import networks
 from remotely_rl.acting.continuous import ContinuousActor, check_bounds
-from remotely_rl.config import Common, fields
+from remotely_rl.config import Common, fields, presets
 from remotely_rl.environments import Source
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import TrainingError
@@ -53,13 +53,17 @@ from remotely_rl.settings import NOT_NEGATIVE
 from remotely_rl.trees import Tree
 
 
-@dataclasses.dataclass(frozen=True)
-class Config(Common):
-    """The settings; their descriptions are the help of `remotely-rl train sac`."""
+def lacks(name: str) -> Mapping[str, str]:
+    """Return the fields that an algorithm with a soft policy lacks, with the reason."""
+    return fields.one_learner(
+        f"{name} has one learner: the gradients of its critics, policy and temperature are not"
+        " averaged"
+    ) | {"free_log_std": f"{name} maximizes entropy, which it chooses in each state"}
 
-    lacks: ClassVar[Mapping[str, str]] = fields.one_learner(
-        "sac has one learner: the gradients of its critics, policy and temperature are not averaged"
-    ) | {"free_log_std": "sac maximizes entropy, which it chooses in each state"}
+
+@dataclasses.dataclass(frozen=True)
+class SoftConfig(Common):
+    """The settings of algorithms that learn a soft policy: SAC, and CrossQ (`crossq.py`)."""
 
     env: Source = "Pendulum-v1"
     actors: int = 1
@@ -85,7 +89,6 @@ class Config(Common):
     rate_rule: fields.RateRule = "none"
     rate_follows: ClassVar[str] = replaying.RATE_FOLLOWS
     max_grad_norm: fields.MaxGradNorm = 0.0
-    tau: fields.Tau = 0.005
     hidden: fields.Hidden = "256,256"
     activation: fields.Activation = "relu"
     log_std_start: fields.LogStdStart = INITIAL_LOG_STD
@@ -119,7 +122,7 @@ class Config(Common):
 
         Raises TrainingError as `networks.build` does, and for actions that are not bounded.
         """
-        check_bounds("sac", actions)
+        check_bounds(presets.algorithm_of(type(self)), actions)
         (width,) = actions.shape
         networks.check_has_images(spec, self.architecture)
         if source is None:
@@ -129,8 +132,13 @@ class Config(Common):
         else:
             policy = super().make_model(source, spec, actions)
             replaying.check_has_no_memory(policy)
-        critics = Critics(spec, width, self.architecture)
+        critics = Critics(spec, width, self.architecture_of_critics)
         return SoftActorCritic(policy, critics, self.initial_temperature)
+
+    @property
+    def architecture_of_critics(self) -> networks.Architecture:
+        """The architecture of the critics."""
+        return self.architecture
 
     def _policy(self, spec: Tree, outputs: int, width: int) -> PolicyNetwork:
         policy = PolicyNetwork(spec, outputs, self.architecture)
@@ -142,6 +150,10 @@ class Config(Common):
         """The batch size, relative to the one that the learning rate is given for."""
         return self.batch_size / replaying.RATE_IS_FOR
 
+    def entropy_of(self, actions: Actions) -> float:
+        """Return the entropy, in nats, at which the temperature holds the policy."""
+        return -float(actions.shape[0]) if self.target_entropy is None else self.target_entropy
+
     def unused(self) -> dict[str, str]:
         return super().unused() | replaying.unused(self)
 
@@ -152,6 +164,37 @@ class Config(Common):
     def draw(self, actions: Actions, policy: Tensor, generator: torch.Generator) -> Tensor:
         """Sample an action of a trained agent."""
         return squashed_sample(policy, generator)[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(SoftConfig):
+    """The settings; their descriptions are the help of `remotely-rl train sac`."""
+
+    lacks: ClassVar[Mapping[str, str]] = lacks("sac")
+
+    tau: fields.Tau = 0.005
+    critic_norm: fields.CriticNorm = networks.NONE
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        networks.check_norm(self.critic_norm)
+
+    @property
+    def architecture_of_critics(self) -> networks.Architecture:
+        return dataclasses.replace(self.architecture, norm=self.critic_norm)
+
+
+class SoftPolicy(Protocol):
+    """What `policy_losses` reads of a learner."""
+
+    model: SoftActorCritic
+    critic_parameters: list[nn.Parameter]
+    critics: Callable[[Tree, Tensor], Tensor]
+
+    @property
+    def target_entropy(self) -> float: ...
+
+    def act(self, obs: Tree) -> tuple[Tensor, Tensor]: ...
 
 
 class SoftLearner(TargetLearner[Config]):
@@ -174,9 +217,7 @@ class SoftLearner(TargetLearner[Config]):
 
     @property
     def target_entropy(self) -> float:
-        """The entropy, in nats, at which the temperature holds the policy."""
-        given = self.config.target_entropy
-        return -float(self.actions.shape[0]) if given is None else given
+        return self.config.entropy_of(self.actions)
 
     def act(self, obs: Tree) -> tuple[Tensor, Tensor]:
         """Sample an action [N, k] for each observation; return it and its log-density [N]."""
@@ -202,16 +243,21 @@ def compute_losses(learner: SoftLearner, steps: Steps) -> tuple[Losses, Tensor]:
     error = learner.critics(steps.obs, steps.action) - compute_targets(learner, steps)
     critic_loss = 0.5 * (steps.weight * error.square()).mean()
 
-    action, log_prob = learner.act(steps.obs)
+    policy_loss, temperature_loss, entropy = policy_losses(learner, steps.obs)
+    total = critic_loss + policy_loss + temperature_loss
+    parts = Losses(total, policy_loss, critic_loss, entropy, ABSENT)
+    return parts, error.detach().abs().mean(0)
+
+
+def policy_losses(learner: SoftPolicy, obs: Tree) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute the losses of the policy and of the temperature, and the policy's entropy."""
+    action, log_prob = learner.act(obs)
     log_temperature = learner.model.log_temperature
     with frozen(learner.critic_parameters):
-        q = learner.critics(steps.obs, action)
+        q = learner.critics(obs, action)
     policy_loss = -losses.soft_value(q, log_prob, log_temperature.detach().exp()).mean()
     temperature_loss = losses.temperature_loss(log_temperature, log_prob, learner.target_entropy)
-
-    total = critic_loss + policy_loss + temperature_loss
-    parts = Losses(total, policy_loss, critic_loss, -log_prob.mean(), ABSENT)
-    return parts, error.detach().abs().mean(0)
+    return policy_loss, temperature_loss, -log_prob.mean()
 
 
 def update(learner: SoftLearner, steps: Steps, progress: float) -> Update:

@@ -94,6 +94,7 @@ class Config(Common):
     target_noise_clip: Annotated[float, "clip the target policy's noise to this", NOT_NEGATIVE] = (
         0.5
     )
+    critic_norm: fields.CriticNorm = networks.NONE
     hidden: fields.Hidden = "256,256"
     activation: fields.Activation = "relu"
     of_networks: ClassVar[tuple[str, ...]] = ()  # they apply to the critics too
@@ -111,6 +112,7 @@ class Config(Common):
     def __post_init__(self) -> None:
         super().__post_init__()
         replaying.check(self)
+        networks.check_norm(self.critic_norm)
 
     def check_run(self) -> None:
         replaying.check_sizes(self, self.n_step)
@@ -132,7 +134,8 @@ class Config(Common):
         else:
             policy = networks.build(source, spec, width, outputs_are="the width of an action")
             replaying.check_has_no_memory(policy)
-        return PolicyAndCritics(policy, Critics(spec, width, self.architecture))
+        architecture = dataclasses.replace(self.architecture, norm=self.critic_norm)
+        return PolicyAndCritics(policy, Critics(spec, width, architecture))
 
     @property
     def rate_ratio(self) -> float:

@@ -36,14 +36,13 @@ Arrivals = Annotated[
 ]
 Sampling = Annotated[
     str,
-    "where actions are computed: local, central or alternating; auto: on a GPU alternating if"
-    " cores are enough, else central; on a CPU local",
+    "where actions are computed: local, central or alternating; auto: by the machine",
 ]
 
 
 def one_way_to_sample(why: str) -> dict[str, str]:
     """Return `Common.lacks` of an algorithm that samples in one way only."""
-    can = "a2c, ppo, appo, impala, dqn, c51, qr_dqn, rainbow, sac and td3 have the choice"
+    can = "a2c, ppo, appo, impala, dqn, c51, qr_dqn, rainbow, sac, td3 and crossq have the choice"
     return {"sampling": f"{why}; {can}"}
 
 
@@ -143,6 +142,7 @@ Network = Annotated[
 NormalizeObservations = Annotated[
     bool, "normalize observations by running statistics; turn off if scaled or one-hot"
 ]
+CriticNorm = Annotated[str, "normalization of the critics' hidden layers: none or layer"]
 FreeLogStd = Annotated[
     bool, "continuous actions: log standard deviations are parameters, the same in every state"
 ]

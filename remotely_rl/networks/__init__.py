@@ -27,9 +27,10 @@ The modules:
     nested observations       encoders.py       action masks               masked.py
     Q-networks, noisy layers  q_network.py      state_dict and LSTM state  state.py
     a model for each agent    per_agent.py      default and own models     factory.py
+    batch and layer norm      renorm.py
 """
 
-from remotely_rl.networks.architecture import Architecture, hidden_of
+from remotely_rl.networks.architecture import BATCH, NONE, Architecture, check_norm, hidden_of
 from remotely_rl.networks.cnn import ActorCritic, NatureCNN, ResNet, SmallCNN, TinyCNN
 from remotely_rl.networks.encoders import check_has_images, encoder_of
 from remotely_rl.networks.factory import ModelSource, build, default_network
@@ -55,6 +56,7 @@ from remotely_rl.networks.policy_and_critics import (
 )
 from remotely_rl.networks.q_network import QNetwork, build_q_network, make_noisy, resample
 from remotely_rl.networks.recurrent import Recurrent, RecurrentMLP
+from remotely_rl.networks.renorm import BatchRenorm, batch_statistics, renorms_of
 from remotely_rl.networks.state import (
     State,
     arrays_of,
@@ -68,10 +70,13 @@ from remotely_rl.networks.state import (
 
 __all__ = [
     "arrays_of",
+    "BATCH",
     "MLP",
+    "NONE",
     "UPDATE_EVERY",
     "ActorCritic",
     "Architecture",
+    "BatchRenorm",
     "Critics",
     "FreeOutputs",
     "MaskedPolicy",
@@ -90,9 +95,11 @@ __all__ = [
     "SoftActorCritic",
     "State",
     "TinyCNN",
+    "batch_statistics",
     "build",
     "build_q_network",
     "check_has_images",
+    "check_norm",
     "copy_to_cpu",
     "default_network",
     "encoder_of",
@@ -106,6 +113,7 @@ __all__ = [
     "load_statistics",
     "make_noisy",
     "masked",
+    "renorms_of",
     "resample",
     "start_policy",
     "state_of",

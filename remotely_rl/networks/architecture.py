@@ -20,6 +20,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
     "silu": nn.SiLU,
 }
 NETWORKS = ("auto", "mlp", "nature", "small", "tiny", "resnet")
+NONE, LAYER, BATCH = "none", "layer", "batch"  # normalization of a layer's features
 HIDDEN = (64, 64)  # default of networks for vectors
 
 
@@ -28,6 +29,11 @@ def check_choice(name: str, given: Any, choices: tuple[str, ...]) -> None:
     if given not in choices:
         hint = nearest(given, choices) if isinstance(given, str) else ""
         raise TrainingError(f"{name} must be {', '.join(choices)}, not {given!r}{hint}")
+
+
+def check_norm(given: Any) -> None:
+    """Raise TrainingError for an unknown `critic_norm`."""
+    check_choice("critic_norm", given, (NONE, LAYER))
 
 
 @dataclass(frozen=True)
@@ -39,6 +45,7 @@ class Architecture:
     network      for images, one of NETWORKS; auto is chosen by their size
     lstm         units of an LSTM before the heads, or 0
     normalizes   whether observations are normalized by running statistics
+    norm         of the features of critics, and of the policy beside them: NONE, LAYER or BATCH
 
     Raises TrainingError for an unknown activation or network.
     """
@@ -48,6 +55,7 @@ class Architecture:
     network: str = "auto"
     lstm: int = 0
     normalizes: bool = True
+    norm: str = NONE
 
     def __post_init__(self) -> None:
         if self.activation is not None:

@@ -4,6 +4,9 @@ Policy and critics have separate encoders (`encoders.py`); both critics share on
 spend most of their time on calls of torch, not on arithmetic.  So the two critics are one stack of
 weights, with as many calls as one critic: this takes a third less time at 64 units, and the same
 time at 256.
+
+Layers may be normalized: layer normalization before each activation, or batch renormalization of
+the input and after each activation, as CrossQ has it (`renorm.py`).
 """
 
 import itertools
@@ -15,9 +18,10 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from remotely_rl.networks.architecture import HIDDEN, Architecture
+from remotely_rl.networks.architecture import BATCH, HIDDEN, LAYER, Architecture
 from remotely_rl.networks.encoders import encoder_of
 from remotely_rl.networks.layers import connected_layers, in_float32, orthogonal_init
+from remotely_rl.networks.renorm import BatchRenorm, StackedLayerNorm
 from remotely_rl.trees import Tree
 
 CRITICS = 2  # targets take the lower value, because the policy seeks overestimates
@@ -53,7 +57,13 @@ class PolicyNetwork(nn.Module):
         super().__init__()
         hidden, activation = _layers_of(architecture)
         self.encoder = encoder_of(spec, architecture)
-        self.body = nn.Sequential(*connected_layers(self.encoder.width, hidden, activation))
+        if architecture.norm == BATCH:
+            layers: list[nn.Module] = [BatchRenorm(1, self.encoder.width)]
+            for pair in itertools.pairwise((self.encoder.width, *hidden)):
+                layers += [nn.Linear(*pair), activation(), BatchRenorm(1, pair[1])]
+        else:
+            layers = connected_layers(self.encoder.width, hidden, activation)
+        self.body = nn.Sequential(*layers)
         self.policy = nn.Linear((self.encoder.width, *hidden)[-1], outputs)
         orthogonal_init(self.policy, 0.01)  # starts in the middle of the bounds
 
@@ -70,11 +80,17 @@ class Critics(nn.Module):
         hidden, activation = _layers_of(architecture)
         self.encoder = encoder_of(spec, architecture)
         inputs = (self.encoder.width + width, *hidden)
-        layers = [
-            layer
-            for pair in itertools.pairwise(inputs)
-            for layer in (StackedLinear(CRITICS, *pair), activation())
-        ]
+        norm = architecture.norm
+        layers: list[nn.Module] = []
+        if norm == BATCH:
+            layers.append(BatchRenorm(CRITICS, 1, inputs[0]))
+        for pair in itertools.pairwise(inputs):
+            layers.append(StackedLinear(CRITICS, *pair))
+            if norm == LAYER:
+                layers.append(StackedLayerNorm(CRITICS, pair[1]))
+            layers.append(activation())
+            if norm == BATCH:
+                layers.append(BatchRenorm(CRITICS, 1, pair[1]))
         self.layers = nn.Sequential(*layers, StackedLinear(CRITICS, inputs[-1], 1))
 
     def forward(self, obs: Tree, action: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ LENGTH = 8
 STEPS = 120_000  # four times those of the slowest
 LSTM = 64  # units
 LEARN_Q = ("n_step_q", "dqn", "c51", "qr_dqn", "rainbow")
-FOR_BOXES = ("sac", "td3")  # continuous actions only
+FOR_BOXES = ("sac", "td3", "crossq")  # continuous actions only
 TAKE_LSTM = ("a2c", "ppo", "impala", "appo", "a3c")
 
 # Settings for short problems and one actor.

@@ -8,8 +8,9 @@ import pytest
 from remotely_rl import algorithms
 from remotely_rl.runs import metrics
 from tests.remotely_rl import memory_toys
+from tests.remotely_rl.space_toys import FOR_BOXES
 
-IN_ROUNDS = ("a2c", "ppo", "dqn", "c51", "qr_dqn", "rainbow", "sac", "td3")
+IN_ROUNDS = ("a2c", "ppo", "dqn", "c51", "qr_dqn", "rainbow", "sac", "td3", "crossq")
 
 
 @pytest.mark.slow
@@ -18,7 +19,7 @@ IN_ROUNDS = ("a2c", "ppo", "dqn", "c51", "qr_dqn", "rainbow", "sac", "td3")
 @pytest.mark.parametrize("name", algorithms.ALGORITHMS)
 def test_a_pole_is_balanced_or_a_pendulum(name: str, tmp_path: Path) -> None:
     algorithm = algorithms.named(name)
-    env, target = ("Pendulum-v1", -200.0) if name in ("sac", "td3") else ("CartPole-v1", 475.0)
+    env, target = ("Pendulum-v1", -200.0) if name in FOR_BOXES else ("CartPole-v1", 475.0)
     more = {"value_bound": 100.0} if name in ("c51", "rainbow") else {}
     config = algorithm.Config(env=env, target=target, minutes=5.0, **more)
     result = algorithm.train(config, run=tmp_path / "run")

@@ -19,12 +19,13 @@ from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.runs import metrics
 from remotely_rl.runs.training import make_learner
 from tests.remotely_rl import toys
+from tests.remotely_rl.space_toys import FOR_BOXES
 
 NAN = float("nan")
 RECURRENT = [
     name for name in algorithms.ALGORITHMS if name in ("a2c", "ppo", "impala", "appo", "a3c")
 ]
-WITH_REPLAY = ("dqn", "c51", "qr_dqn", "rainbow", "sac", "td3")
+WITH_REPLAY = ("dqn", "c51", "qr_dqn", "rainbow", "sac", "td3", "crossq")
 
 
 class Leaving:
@@ -95,7 +96,7 @@ def spoil(seen: Trajectory, *, keeps_first: bool) -> None:
 def config_of(name: str, lstm: int) -> Any:
     algorithm = algorithms.named(name)
     given: dict[str, Any] = {
-        "env": MultiAgent(continuous if name in ("sac", "td3") else discrete),
+        "env": MultiAgent(continuous if name in FOR_BOXES else discrete),
         "actors": 1,
         "envs_per_actor": 2,
         "rollout_steps": 10,

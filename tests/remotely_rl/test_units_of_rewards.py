@@ -11,6 +11,7 @@ import torch
 from remotely_rl import algorithms
 from remotely_rl.runs import run_folder
 from tests.remotely_rl import toys
+from tests.remotely_rl.space_toys import FOR_BOXES
 
 # c51 and rainbow have a value_bound in units of rewards; GA3C's threads do not repeat a run.
 NAMES = sorted(algorithms.ALGORITHMS.keys() - {"c51", "rainbow", "ga3c"})
@@ -35,7 +36,7 @@ def test_the_unit_of_rewards_changes_no_weight(name: str, tmp_path: Path) -> Non
     }
     if hasattr(algorithm.Config, "replay_rows"):
         given |= {"learn_from": 32, "batch_size": 16, "replay_ratio": 4.0, "save_replay": False}
-    kind = toys.Aim if name in ("sac", "td3") else toys.Counting
+    kind = toys.Aim if name in FOR_BOXES else toys.Counting
     learnt = []
     for power in (0, 20, -20):
         config = algorithm.Config(env=functools.partial(scaled, kind, 2.0**power), **given)

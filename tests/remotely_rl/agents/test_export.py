@@ -17,6 +17,7 @@ from remotely_rl.acting.policy import Trained
 from remotely_rl.agents import export
 from remotely_rl.agents.agent import Agent
 from remotely_rl.environments.masks import Masks
+from tests.remotely_rl.space_toys import FOR_BOXES
 
 ROWS = (1, 3)  # of batches that a graph is given; it is traced with two
 STEPS = 3  # of an episode, if the model has a memory
@@ -208,11 +209,11 @@ def test_a_graph_chooses_the_actions_of_an_agent_of_these_spaces(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["dqn", "c51", "qr_dqn", "rainbow", "sac", "td3"])
+@pytest.mark.parametrize("algorithm", ["dqn", "c51", "qr_dqn", "rainbow", "sac", "td3", "crossq"])
 def test_a_graph_chooses_the_actions_of_an_agent_of_this_algorithm(
     algorithm: str, tmp_path: Path
 ) -> None:
-    taken = "box" if algorithm in ("sac", "td3") else "masked discrete"
+    taken = "box" if algorithm in FOR_BOXES else "masked discrete"
     space, mask = ACTIONS[taken]
     agent = agent_of(OBSERVATIONS["nested"], space, mask, algorithm=algorithm)
     check_actions(agent, mask, program_of(agent, tmp_path))

@@ -13,6 +13,7 @@ from remotely_rl.learning.inference_server import Server
 from remotely_rl.learning.learner import LearningRate
 from remotely_rl.runs import metrics
 from tests.remotely_rl import toys
+from tests.remotely_rl.space_toys import FOR_BOXES
 
 OF_POLICY = {"policy_loss", "value_loss", "entropy"}
 OF_ROUNDS = {*OF_POLICY, "approx_kl", "explained_variance"}
@@ -23,6 +24,7 @@ HAS = {
     **{key: {*OF_ROUNDS, "clip_fraction"} for key in ("ppo", "impala", "appo", "ga3c")},
     "a3c": OF_POLICY,
     "sac": {*OF_POLICY, "td_error", "temperature"},
+    "crossq": {*OF_POLICY, "td_error", "temperature"},
     "td3": {"policy_loss", "value_loss", "q_mean", "td_error"},
     "n_step_q": {"value_loss", "epsilon"},
     **dict.fromkeys(("dqn", "c51", "qr_dqn"), OF_VALUES),
@@ -49,7 +51,7 @@ def test_a_run_follows_its_schedule_and_has_the_metrics_of_its_algorithm(
     monkeypatch.setattr(owner, method, spy)
     algorithm = algorithms.named(name)
     given: dict[str, Any] = {
-        "env": toys.Aim if name in ("sac", "td3") else toys.Tells,
+        "env": toys.Aim if name in FOR_BOXES else toys.Tells,
         "actors": 1,
         "envs_per_actor": 4,
         "rollout_steps": 8,
@@ -83,6 +85,6 @@ def test_a_run_follows_its_schedule_and_has_the_metrics_of_its_algorithm(
     assert of_learning - OF_ALL == HAS[name]
     assert "learning_rate" in of_learning
     of_episodes = {column for column in columns if column.startswith("episode/")}
-    assert of_episodes == {"episode/reward" if name in ("sac", "td3") else "episode/success"}
+    assert of_episodes == {"episode/reward" if name in FOR_BOXES else "episode/success"}
     assert "evaluation/return_mean" in columns
     assert ("rollout/replay_fill" in columns) == hasattr(algorithm.Config, "replay_rows")

@@ -19,6 +19,7 @@ from remotely_rl.learning.learner import Learner, to_device
 from remotely_rl.networks import precision
 from tests.remotely_rl import toys
 from tests.remotely_rl.algorithms.continuous import BOX
+from tests.remotely_rl.space_toys import FOR_BOXES
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 CONFIG = a2c.Config(
@@ -135,7 +136,7 @@ def test_what_leaves_a_network_that_computes_in_bfloat16_is_float32(
     name: str, of: str, lstm: int
 ) -> None:
     """Not rounded to bfloat16 and then widened: near -100 that has steps of a half."""
-    actions = BOX if name in ("sac", "td3") else Discrete(3)
+    actions = BOX if name in FOR_BOXES else Discrete(3)
     config = algorithms.named(name).Config(**{"lstm": lstm} if lstm else {})
     spec, rows = SPECS[of], 32
     torch.manual_seed(0)
@@ -150,7 +151,7 @@ def test_what_leaves_a_network_that_computes_in_bfloat16_is_float32(
         if lstm:
             obs, begins = trees.map_tree(lambda x: x[None], obs), torch.zeros(1, rows) > 0
             outputs = list(model(obs, model.initial_state(rows), begins))[:2]
-        elif name in ("sac", "td3"):
+        elif name in FOR_BOXES:
             outputs = [model(obs)[0], model.critics(obs, torch.rand(rows, 2))]
         else:
             outputs = list(model(obs))

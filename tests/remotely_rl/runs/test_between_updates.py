@@ -12,15 +12,16 @@ from remotely_rl import Hook, algorithms
 from remotely_rl.runs import metrics
 from remotely_rl.runs.ending import Clock
 from tests.remotely_rl import toys
+from tests.remotely_rl.space_toys import FOR_BOXES
 
 pytestmark = pytest.mark.usefixtures("local", "no_curve")
 
-NAMES = ["dqn", "c51", "qr_dqn", "rainbow", "sac", "td3"]
+NAMES = ["dqn", "c51", "qr_dqn", "rainbow", "sac", "td3", "crossq"]
 
 
 def config_of(name: str, **more: Any) -> Any:
     given: dict[str, Any] = {
-        "env": toys.Aim if name in ("sac", "td3") else toys.Guess,
+        "env": toys.Aim if name in FOR_BOXES else toys.Guess,
         "actors": 1,
         "envs_per_actor": 4,
         "rollout_steps": 8,

@@ -32,6 +32,7 @@ from remotely_rl.runs import central as central_module
 from remotely_rl.runs.central import CentralActor, Closed
 from remotely_rl.supervision import Crashes, CrashReport
 from tests.remotely_rl import toys
+from tests.remotely_rl.space_toys import FOR_BOXES
 
 pytestmark = pytest.mark.usefixtures("here", "no_curve")
 
@@ -240,15 +241,15 @@ def test_a_resumed_run_learns_bit_by_bit_the_same_as_an_uninterrupted_one(
     toys.assert_resumed_to_the_bit(ppo.train, config, (160, 320), tmp_path)
 
 
-@pytest.mark.parametrize("name", ["appo", "impala", "dqn", "sac", "td3"])
+@pytest.mark.parametrize("name", ["appo", "impala", "dqn", "sac", "td3", "crossq"])
 def test_other_algorithms_support_central_sampling(name: str, tmp_path: Path) -> None:
     kind = algorithms.named(name).Config
     given: dict[str, Any] = {"learn_from": 64, "replay_rows": 999, "batch_size": 16}
     given = given if hasattr(kind, "replay_rows") else {}
-    if name in ("sac", "td3"):
+    if name in FOR_BOXES:
         given |= {"hidden": "8,8", "replay_ratio": 1.0}
     config = kind(
-        env=toys.Aim if name in ("sac", "td3") else toys.Guess,
+        env=toys.Aim if name in FOR_BOXES else toys.Guess,
         actors=2,
         envs_per_actor=4,
         rollout_steps=8,

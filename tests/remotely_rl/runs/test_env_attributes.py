@@ -14,6 +14,7 @@ from remotely_rl.acting.actor import EnvAttributes, Parameters
 from remotely_rl.environments import Episode
 from tests.remotely_rl import toys
 from tests.remotely_rl.runs.sessions import TRAINED
+from tests.remotely_rl.space_toys import FOR_BOXES
 
 pytestmark = pytest.mark.usefixtures("no_curve")
 
@@ -115,12 +116,13 @@ class ClimbsEarly(Hook):
 
 @pytest.mark.usefixtures("local")
 @pytest.mark.parametrize(
-    "name", ["dqn", "c51", "qr_dqn", "rainbow", "sac", "td3", "impala", "appo", "a2c", "ppo"]
+    "name",
+    ["dqn", "c51", "qr_dqn", "rainbow", "sac", "td3", "crossq", "impala", "appo", "a2c", "ppo"],
 )
 def test_an_attribute_is_set_before_the_first_update_too(name: str, tmp_path: Path) -> None:
     algorithm, hook = algorithms.named(name), ClimbsEarly()
     given: dict[str, Any] = {
-        "env": Aims if name in ("sac", "td3") else Whole,
+        "env": Aims if name in FOR_BOXES else Whole,
         "actors": 1,
         "envs_per_actor": 2,
         "rollout_steps": 4,

@@ -9,6 +9,7 @@ import torch
 from remotely_rl import Hook, algorithms
 from remotely_rl.errors import TrainingError
 from tests.remotely_rl import toys
+from tests.remotely_rl.space_toys import FOR_BOXES
 
 pytestmark = pytest.mark.usefixtures("local", "no_curve")
 
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("local", "no_curve")
 def config_of(name: str, **more: Any) -> Any:
     algorithm = algorithms.named(name)
     given: dict[str, Any] = {
-        "env": toys.Aim if name in ("sac", "td3") else toys.Guess,
+        "env": toys.Aim if name in FOR_BOXES else toys.Guess,
         "actors": 1,
         "envs_per_actor": 4,
         "rollout_steps": 8,
