@@ -44,7 +44,8 @@ from remotely.errors import RemotelyError
 from remotely.futures import unfinished, wakeup
 from remotely.futures.future import CallFuture
 from remotely.futures.reference import DependencyCallback
-from remotely.machine.shield import RLock, shield
+from remotely.machine.gate import Gate
+from remotely.machine.shield import shield
 from remotely.values.owned import Owned
 from remotely.values.payload import Completion
 
@@ -194,9 +195,8 @@ class SendQueues(Generic[M]):
         self._check_wait = check_wait
         self._sleep_until = sleep_until
         self._threads = Threads("send")
-        self._lock = RLock()  # a done-callback on the same thread may add a call
+        self._gate = Gate()  # a done-callback on the same thread may add a call
         self._waiting: set[CalledActor] = set()
-        self._closed: RemotelyError | None = None
         unfinished.watch(self)
 
     def add(
@@ -213,24 +213,23 @@ class SendQueues(Generic[M]):
     def put_back(self, call: QueuedCall[M]) -> None:
         actor, future = call.actor, call.future
         with shield:  # a queue that is not checked would block its actor
-            with self._lock:
-                closed = self._closed
-                if closed is None:
+            with self._gate:
+                if is_open := self._gate.is_open:
                     if actor.queue is None:
                         actor.queue = Queue(self._check)
                         self._waiting.add(actor)
                     actor.queue.put(call)
                     future.receiver = self
                     is_first = actor.queue.first() is call
-            if closed is not None:
-                future.settle(None, closed)
+            if not is_open:
+                future.settle(None, self._gate.why())
             elif is_first:
                 self._check(actor)
-        if closed is not None:
+        if not is_open:
             future.run_callbacks()
 
     def take(self, call: QueuedCall[M]) -> bool:
-        with self._lock:
+        with self._gate:
             queue = call.actor.queue
             if queue is None or queue.first() is not call:
                 return False
@@ -248,8 +247,8 @@ class SendQueues(Generic[M]):
     def close(self, error: RemotelyError) -> None:
         """Fail all queued calls.  None of them has run."""
         lost: list[QueuedCall[M]] = []
-        with self._lock:
-            self._closed = error
+        with self._gate:
+            self._gate.close(lambda: error)
             for actor in self._waiting:
                 while actor.queue and (call := actor.queue.first()) is not None:
                     actor.queue.take(call.future)
@@ -289,7 +288,7 @@ class SendQueues(Generic[M]):
         actor = future.actor
         if not isinstance(actor, CalledActor):  # the call is done
             return False
-        with self._lock:
+        with self._gate:
             queue = actor.queue
             first = queue.first() if queue is not None else None
             if queue is None or queue.take(future) is None:
@@ -319,7 +318,7 @@ class SendQueues(Generic[M]):
         An actor is marked as ended before its queue is checked, and a queue is made before this
         looks at its actor.  So no call of an ended actor keeps waiting.
         """
-        with self._lock:
+        with self._gate:
             first = actor.queue.first() if actor.queue is not None else None
         if first is None or actor.ended is not None:
             return []
@@ -327,7 +326,7 @@ class SendQueues(Generic[M]):
 
     def _serve(self, actor: CalledActor) -> None:
         """Send the calls that can be sent, on one of the queues' threads."""
-        with self._lock:
+        with self._gate:
             if actor.queue is None or actor.queue.is_served:
                 return
             actor.queue.is_served = True
@@ -336,7 +335,7 @@ class SendQueues(Generic[M]):
                 self._send(call)
                 wakeup.wake(call.future)
             except Exception as error:
-                with self._lock:  # first: `lose` may put the call into the queue again
+                with self._gate:  # first: `lose` may put the call into the queue again
                     actor.queue.take(call.future)
                 call.future.lose(error.with_traceback(None))
                 call.future.run_callbacks()
@@ -344,7 +343,7 @@ class SendQueues(Generic[M]):
 
     def _next(self, actor: CalledActor) -> QueuedCall[M] | None:
         """Return the first call if it can be sent; otherwise stop serving the queue."""
-        with self._lock:
+        with self._gate:
             queue: Queue[M] = actor.queue
             first = queue.first()
             if first is not None and not self._unmet_needs(actor):

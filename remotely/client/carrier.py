@@ -204,7 +204,7 @@ class ClusterCarrier:
         if this_thread().in_call:
             refuse_in_call(what)
         session = self._session
-        if session.is_closed or session.pid != os.getpid():
+        if not session.gate.is_open or session.pid != os.getpid():
             session.check()
         if library.loaded != len(sys.modules):
             library.look()
@@ -311,7 +311,7 @@ class ClusterCarrier:
             _mark_closed(actor)
 
     def release(self, actor: ActorState) -> None:
-        if self._session.is_closed or self._session.is_forked:
+        if not self._session.gate.is_open or self._session.is_forked:
             return
         if (actor.holds or (actor.owned and actor.given)) and actor.ended is None:
             self._request({actor.actor: control.LetGo(actor=actor.actor)})
@@ -365,7 +365,7 @@ class ClusterCarrier:
         self._on_forget()
 
     def leave(self) -> bool:
-        if self._session.is_closed or self._session.is_forked:
+        if not self._session.gate.is_open or self._session.is_forked:
             return False
         self._session.leave()
         return True
@@ -519,7 +519,7 @@ class ArrivalQuestion:
 
     def give_back(self) -> None:
         self._question.cancel()
-        if not self._session.is_closed:
+        if self._session.gate.is_open:
             self._session.send(control.NoArrival(ticket=self._question.message.ticket))
 
 

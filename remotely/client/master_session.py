@@ -24,6 +24,7 @@ from remotely.errors import MasterLost, NotAllowed, NotConnected, RemotelyError,
 from remotely.futures import wakeup
 from remotely.futures.future import CallFuture
 from remotely.machine import this_machine, threads
+from remotely.machine.gate import Gate
 from remotely.machine.shield import shield
 from remotely.protocol import control
 from remotely.protocol.address import FORKED, no_master
@@ -72,10 +73,13 @@ class Question(CallFuture[Any]):
 
 
 class Questions:
-    """The unanswered questions of one client.  Any thread may ask; the loop's thread answers."""
+    """The unanswered questions of one client.  Any thread may ask; the loop's thread answers.
+
+    None is asked once the client has left, or its key was revoked.
+    """
 
     def __init__(self, send: Callable[[msgspec.Struct], None]) -> None:
-        self.refusal: tuple[type[RemotelyError], str] | None = None  # the answer to all questions
+        self._gate = Gate()
         self._send = send
         self._tickets: dict[int, Question] = {}
         self._waits: dict[int, str] = {}  # by ticket, why a question waits for room
@@ -86,15 +90,12 @@ class Questions:
 
     def ask(self, kind: Callable[..., msgspec.Struct], **fields: Any) -> Question:
         """Send a message of this kind, with a ticket; return the future of the answer."""
-        if self.refusal is not None:
-            error, why = self.refusal
-            raise error(why)
         ticket = next(self._ids)
-        question = self._tickets[ticket] = Question(kind(ticket=ticket, **fields))
+        question = Question(kind(ticket=ticket, **fields))
         question.then(lambda _: self._tickets.pop(ticket, None))  # if cancelled
-        if self.refusal is not None:  # set since the first check, without failing this question
-            error, why = self.refusal
-            self.fail(ticket, error(why))
+        with self._gate:
+            self._gate.check()
+            self._tickets[ticket] = question
         self._send(question.message)
         return question
 
@@ -119,7 +120,8 @@ class Questions:
 
     def refuse(self, kind: type[RemotelyError], why: str) -> None:
         """Fail all present and future questions with this error."""
-        self.refusal = kind, why
+        with self._gate:
+            self._gate.close(lambda: kind(why))
         self.fail_all(kind, why)
 
     def note_queued(self, ticket: int, why: str) -> None:
@@ -173,7 +175,7 @@ class MasterSession:
         self.questions = Questions(self.send)
         self.arrivals: set[str] = set()  # actors that dialled in and were given to this client
         self.is_leaving = False
-        self.is_closed = False
+        self.gate = Gate(lambda: NotConnected(f"{SHUT_DOWN}; call remotely.connect() to go on"))
         self.pid = os.getpid()
         self.loop = loop = Loop()
         self.context = sockets.new_context()
@@ -214,13 +216,13 @@ class MasterSession:
             raise MasterLost(no_master(self.address, "it does not answer as a master")) from None
 
     def stop(self) -> None:
-        """End the loop, and fail all questions."""
-        self.is_closed = True
+        """End the loop, and fail all questions, also later ones."""
+        self.gate.close()
         self.loop.stop()
         thread = self._thread
         if thread is not None and thread.is_alive() and thread is not threading.current_thread():
             thread.join(MASTER_SILENT_S)
-        self.questions.fail_all(NotConnected, SHUT_DOWN)
+        self.questions.refuse(NotConnected, SHUT_DOWN)
 
     def close(self) -> None:
         """After the end of the loop: release everything."""
@@ -242,8 +244,7 @@ class MasterSession:
         """Raise NotConnected if this process cannot use the session."""
         if self.pid != os.getpid():
             raise NotConnected(FORKED)
-        if self.is_closed:
-            raise NotConnected(f"{SHUT_DOWN}; call remotely.connect() to go on")
+        self.gate.check()
 
     def ask(self, kind: Callable[..., msgspec.Struct], **fields: Any) -> Question:
         """Send a message of this kind, with a ticket; return the future of the answer."""

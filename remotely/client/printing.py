@@ -224,7 +224,7 @@ class ErrorReporter:
         if is_expected or isinstance(error, NotConnected) or session.is_forked:
             return
         self._errors.append((what, error))
-        if not session.is_closed:
+        if session.gate.is_open:
             session.loop.call(self.report)
 
     def report(self) -> None:

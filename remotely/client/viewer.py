@@ -47,7 +47,7 @@ class Viewer:
         return self._session.ask(control.ReadLog, actor=actor, offset=offset)
 
     def close(self) -> None:
-        if not self._session.is_closed:
+        if self._session.gate.is_open:
             self._session.leave()
             self._close()
 

@@ -27,6 +27,7 @@ from remotely.futures.future import CallFuture
 from remotely.futures.reference import Reference
 from remotely.futures.stream import local_stream
 from remotely.futures.unretrieved import report_key, report_text
+from remotely.machine.gate import Gate
 from remotely.objects.construct import construct
 from remotely.objects.placeholders import RoutinePlaceholder, stays
 from remotely.protocol.wire import Kind
@@ -180,7 +181,7 @@ class InProcess:
         self._names: dict[str, str] = {}
         self._throttled = ThrottledLog(lambda text: print(text, file=sys.stderr, flush=True))
         self._undo_naming = log_records.name_actors(_running.get)
-        self._has_left = False
+        self._gate = Gate()
 
     # --- actors -----------------------------------------------------------------------------------
 
@@ -338,8 +339,8 @@ class InProcess:
         """Do nothing: a forked child has the objects too."""
 
     def leave(self) -> bool:
-        is_first, self._has_left = not self._has_left, True
-        return is_first
+        with self._gate:
+            return self._gate.close()
 
     def close(self) -> None:
         for actor in list(self._channels):

@@ -13,7 +13,8 @@ gate is the lock of both:
         ...            take what is open
     ...                and close that
 
-`is_open` may be read without the lock by those who only want to know.
+`is_open` may be read without the lock by those who only want to know, and in place of `check` where
+that costs too much.
 """
 
 from collections.abc import Callable
@@ -22,20 +23,26 @@ from remotely.machine.shield import RLock
 
 
 class Gate(RLock):  # type: ignore[misc] # final for type checkers alone
-    """`why` returns the error of those who come too late, for `check`."""
+    """`why` returns the error of those who come too late."""
 
-    __slots__ = ("_why", "is_open")
+    __slots__ = ("is_open", "why")
 
     def __init__(self, why: Callable[[], Exception] = RuntimeError) -> None:
-        self._why = why
+        self.why = why
         self.is_open = True
 
     def check(self) -> None:
         """Raise an error if it is closed."""
         if not self.is_open:
-            raise self._why()
+            raise self.why()
 
-    def close(self) -> bool:
-        """Close it; return whether it was open."""
+    def forget(self) -> None:
+        """In a forked child, where its lock may be that of a thread of the parent: free it."""
+        self._at_fork_reinit()  # type: ignore[attr-defined]
+
+    def close(self, why: Callable[[], Exception] | None = None) -> bool:
+        """Close it; return whether it was open.  Then `why` is the reason, if one is given."""
         was_open, self.is_open = self.is_open, False
+        if was_open and why is not None:
+            self.why = why
         return was_open

@@ -34,6 +34,7 @@ from remotely.engine import Engine
 from remotely.errors import MasterLost, NoResources
 from remotely.futures.awaitable import AwaitableFuture
 from remotely.machine import threads
+from remotely.machine.gate import Gate
 from remotely.machine.shield import Condition, RLock
 from remotely.objects.marks import retries_of
 from remotely.pools.scheduler import Scheduler, Staffing
@@ -264,9 +265,9 @@ class Reading:
         self._scheduler = scheduler
         self._in_order = in_order
         # With a reentrant lock, since garbage collection may run `_stop` on any thread.
-        self._changed = Condition()
+        self._gate = Gate()
+        self._changed = Condition(self._gate)
         self._pending: set[AwaitableFuture[Any]] = set()  # submitted, not consumed
-        self._is_stopped = False
         self._error: BaseException | None = None  # raised by the iterable
         # The calls in the order in which to consume them, done or not; None after the last.
         self._to_take: queue.SimpleQueue[AwaitableFuture[Any] | None] = queue.SimpleQueue()
@@ -315,7 +316,7 @@ class Reading:
 
     def _stop(self) -> None:
         with self._changed:
-            self._is_stopped = True
+            self._gate.close()
             self._error = None
             pending, self._pending = self._pending, set()
             self._changed.notify()
@@ -338,14 +339,15 @@ class Reading:
         while True:
             room = self._scheduler.read_ahead
             with self._changed:
-                if self._is_stopped or len(self._pending) < room:
-                    return not self._is_stopped
+                if not self._gate.is_open or len(self._pending) < room:
+                    return self._gate.is_open
                 self._changed.wait()
 
     def _add(self, call: AwaitableFuture[Any]) -> None:
         with self._changed:
-            self._pending.add(call)
-        if self._is_stopped:
+            if is_open := self._gate.is_open:
+                self._pending.add(call)
+        if not is_open:
             call.cancel()
         elif self._in_order:
             self._to_take.put(call)

@@ -36,6 +36,7 @@ are sent ahead, to take them back.  The `Staffing` of a pool decides how many me
 
 import functools
 import math
+import os
 import threading
 import time
 import weakref
@@ -55,6 +56,7 @@ from remotely.futures.awaitable import AwaitableFuture
 from remotely.futures.future import CallFuture
 from remotely.futures.reference import DependencyCallback
 from remotely.machine import threads
+from remotely.machine.gate import Gate
 from remotely.machine.interrupts import is_for_main
 from remotely.machine.living import Living
 from remotely.machine.shield import RLock, shield
@@ -176,7 +178,7 @@ class Scheduler:
 
     def __init__(self, staffing: Staffing, at_a_time: int = 1) -> None:
         self._prepare = staffing.engine.prepare
-        self._lock = RLock()
+        self._gate = Gate(lambda: RuntimeError("cannot schedule new futures after shutdown"))
         self._waiting: deque[Job] = deque()
         # Those that wait for futures among their arguments, by their own futures.
         self._unready: dict[Future[Any], Job] = {}
@@ -184,25 +186,28 @@ class Scheduler:
         self._idle: dict[int, Member] = {}  # with fewer jobs than `at_a_time`, longest idle first
         self._at_a_time = at_a_time
         self._unsettled = 0  # jobs without an outcome
-        self._is_closed = False
-        self._has_ended = False
+        self._has_ended = False  # no member gets a job any more
         self._takes_back = False  # whether the recruiter's thread looks after jobs sent ahead
         self._ends_when_done = False  # whether members end with the last job
         self._recruiter = Recruiter(self, staffing)
-        _schedulers.add(self)
+        with _script:
+            if _script.is_open:
+                _schedulers.add(self)
+            else:
+                self._gate.close(_script.why)
         unfinished.watch(self)
 
     # --- members ----------------------------------------------------------------------------------
 
     @property
     def handles(self) -> list[Any]:
-        with self._lock:
+        with self._gate:
             return [member.handle for member in self._members.values()]
 
     @property
     def read_ahead(self) -> int:
         """How many jobs keep all members busy, and as many again while replies are consumed."""
-        with self._lock:
+        with self._gate:
             members = list(self._members.values())
             wanted = sum(member.pace.limit(1_000_000, 1) for member in members)
             return 2 * max(wanted, self._at_a_time)
@@ -211,8 +216,8 @@ class Scheduler:
         """Add new members."""
         for handle in handles:
             member = Member(handle, self._at_a_time)
-            with self._lock:
-                is_late = self._has_ended or (self._is_closed and not self._unsettled)
+            with self._gate:
+                is_late = self._has_ended or not (self._gate.is_open or self._unsettled)
                 if not is_late:
                     self._members[id(member)] = member
             if is_late:
@@ -222,7 +227,7 @@ class Scheduler:
 
     def demand(self) -> tuple[int, int]:
         """Return how many jobs could run, and how many members there are."""
-        with self._lock:
+        with self._gate:
             return self._unsettled - len(self._unready), len(self._members)
 
     def retire_idle(self, idle_s: float) -> float | None:
@@ -230,7 +235,7 @@ class Scheduler:
 
         Returns the seconds until others may have had none; None if none can be retired.
         """
-        with self._lock:
+        with self._gate:
             since = time.monotonic() - idle_s
             gone = [m for m in self._idle.values() if not m.jobs and m.idle_since <= since]
             for member in gone:
@@ -252,7 +257,7 @@ class Scheduler:
         Returns the seconds until others may have to be taken back; None if none are sent ahead.
         """
         behind: list[CallFuture[Any]] = []
-        with self._lock:
+        with self._gate:
             late = time.monotonic() - TAKE_BACK_S
             ahead = [m for m in self._members.values() if len(m.jobs) > self._at_a_time]
             if len(self._members) > 1:
@@ -269,7 +274,7 @@ class Scheduler:
     def fail_waiting(self, error: BaseException) -> None:
         """Fail the waiting jobs: there is no member, and there will be none."""
         while True:
-            with self._lock:
+            with self._gate:
                 if not self._waiting:
                     return
                 job = self._waiting.popleft()
@@ -300,11 +305,9 @@ class Scheduler:
         is_counted = False
         member: Member | None = None
         try:
-            with shield, self._lock:  # the job is counted, and waits or has its member
-                if self._is_closed:
-                    raise RuntimeError("cannot schedule new futures after shutdown")
-                if _script_has_ended:
-                    raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+            with shield, self._gate:  # the job is counted, and waits or has its member
+                if not self._gate.is_open:
+                    raise self._gate.why()
                 self._unsettled += 1
                 is_counted = True
                 needs = job.prepared.needs
@@ -347,7 +350,7 @@ class Scheduler:
         callbacks.off_main(functools.partial(self._assign_ready, job))
 
     def _assign_ready(self, job: Job) -> None:
-        with self._lock:
+        with self._gate:
             if self._unready.pop(job.future, None) is None:  # it is cancelled
                 return
             member = self._assign(job)
@@ -355,7 +358,7 @@ class Scheduler:
 
     def count_cancelled(self, future: Future[Any]) -> None:
         """Count a job down if its caller has cancelled it while it waited for its arguments."""
-        with self._lock:
+        with self._gate:
             job = self._unready.pop(future, None)
         if job is not None:
             job.begin()  # notifies `wait` and `as_completed`
@@ -383,7 +386,7 @@ class Scheduler:
     def _feed(self, member: Member) -> None:
         """Send a member waiting jobs, up to its limit."""
         while True:
-            with self._lock:
+            with self._gate:
                 if member.is_gone or self._has_ended:
                     return
                 limit = member.pace.limit(len(self._waiting), len(self._members))
@@ -431,7 +434,7 @@ class Scheduler:
 
     def _unsent(self, member: Member, job: Job, error: BaseException) -> None:
         """Give a job that could not be sent its error."""
-        with self._lock:
+        with self._gate:
             is_mine = job in member.jobs  # else it was answered already
             member.jobs.pop(job, None)
         if is_mine:
@@ -446,7 +449,7 @@ class Scheduler:
             return
         error = future.exception()
         lost = error if is_lost(error) else None
-        with self._lock:
+        with self._gate:
             member.jobs.pop(job, None)
             if lost is None:
                 member.answered = time.monotonic()
@@ -461,7 +464,7 @@ class Scheduler:
 
     def _taken_back(self, member: Member, job: Job) -> None:
         """Give a job that its member has not begun to another one."""
-        with self._lock:
+        with self._gate:
             member.jobs.pop(job, None)
             job.take_back()
             is_to_run = not self._has_ended
@@ -475,7 +478,7 @@ class Scheduler:
         self._recruiter.check()
 
     def _lost(self, member: Member, job: Job, error: BaseException) -> None:
-        with self._lock:
+        with self._gate:
             is_first = not member.is_gone
             member.is_gone = True
             self._members.pop(id(member), None)
@@ -487,7 +490,7 @@ class Scheduler:
         if is_first:
             self._recruiter.member_lost(error)
         if is_to_run:
-            with self._lock:
+            with self._gate:
                 idle = self._next_idle()
             if idle is not None:
                 self._feed(idle)
@@ -503,7 +506,7 @@ class Scheduler:
 
     def _job_done(self) -> None:
         """Count down; after the last job, wake `wait`, and end the members if asked to."""
-        with self._lock:
+        with self._gate:
             self._unsettled -= 1
             if self._unsettled:
                 return
@@ -528,8 +531,8 @@ class Scheduler:
         """
         cancelled: deque[Job] = deque()
         with shield:  # a job that no longer waits is cancelled and counted down
-            with self._lock:
-                self._is_closed = True
+            with self._gate:
+                self._gate.close()
                 self._ends_when_done = not wait
                 self._unsettled += 1  # so that the members do not end during this function
                 if cancel:
@@ -556,14 +559,21 @@ class Scheduler:
         sent = [job for member in [*self._members.values()] for job in [*member.jobs]]
         return [job.what for job in (*sent, *self._waiting.copy(), *self._unready.copy().values())]
 
+    def finish(self) -> None:
+        """When the script has ended: accept no further job, and wait for those that there are."""
+        with self._gate:
+            self._gate.close(_script.why)
+        self.wait()
+
     def wait(self) -> None:
         """Return when every job has its outcome."""
         wakeup.sleep_until(lambda: not self._unsettled, about=self)
 
     def end(self, grace_s: float) -> None:
         """End the members; with `grace_s` 0, kill them."""
-        with self._lock:
-            self._is_closed = self._has_ended = True
+        with self._gate:
+            self._gate.close()
+            self._has_ended = True
             members, self._members = list(self._members.values()), {}
             self._idle.clear()
         self._recruiter.stop()
@@ -585,15 +595,16 @@ def _name_of(names: PartNames) -> str:
 
 
 _schedulers: "Living[Scheduler]" = Living()
-_script_has_ended = False
+_script = Gate(lambda: RuntimeError("cannot schedule new futures after interpreter shutdown"))
+os.register_at_fork(after_in_child=_script.forget)
 
 
 def _finish_jobs() -> None:
     """When the script has ended: wait for all jobs.  Ctrl-C ends the wait."""
-    global _script_has_ended
-    _script_has_ended = True
+    with _script:
+        _script.close()
     for scheduler in _schedulers.all():
-        scheduler.wait()  # takes the lock, so it sees the jobs that were accepted before
+        scheduler.finish()
 
 
 def give_back_idle() -> None:

@@ -35,6 +35,7 @@ from remotely.errors import NotConnected
 from remotely.futures import callbacks, unfinished, wakeup
 from remotely.futures.future import CallFuture
 from remotely.futures.unretrieved import report_key, report_text
+from remotely.machine.gate import Gate
 from remotely.objects import introspection
 from remotely.protocol.control import MakerState
 from remotely.protocol.lease import DRAIN_S, OWNER_GRACE_S, PLACE_S
@@ -78,7 +79,7 @@ class RayCarrier:
         self.patience_s = patience_s
         self.known: weakref.WeakValueDictionary[str, HostedActor] = weakref.WeakValueDictionary()
         self._owns_session = owns_session
-        self._is_closed = False
+        self._gate = Gate(lambda: NotConnected(SHUT_DOWN))
         self._throttled = ThrottledLog(lambda text: print(text, file=sys.stderr, flush=True))
         self._ending: set[str] = set()  # actors whose last handle is gone, and that still run
         self._replies = replies = Replies(self._lost)
@@ -287,7 +288,8 @@ class RayCarrier:
     # --- the end ----------------------------------------------------------------------------------
 
     def check(self) -> None:
-        if self._is_closed or not ray.is_initialized():  # Ray would connect to any cluster
+        self._gate.check()
+        if not ray.is_initialized():  # Ray would connect to any cluster
             raise NotConnected(SHUT_DOWN)
 
     def begin_end(self, actors: Sequence[HostedActor], grace_s: float) -> None:
@@ -312,7 +314,7 @@ class RayCarrier:
 
     def release(self, actor: HostedActor) -> None:
         channel: HostChannel | None = actor.channel
-        if self._is_closed or channel is None:
+        if not self._gate.is_open or channel is None:
             return
         host, route = channel.host, channel.route
         # In the background: the last reference may be dropped anywhere, even within a call.
@@ -332,16 +334,15 @@ class RayCarrier:
             self._warn(report_key(what, error), report_text(what, error))
 
     def forget(self) -> None:
-        self._is_closed = True
+        self._gate.close()  # without its lock, which a thread of the parent may have had
 
     def leave(self) -> bool:
         """End the actors that this process owns.  Meanwhile none is created or called any more."""
-        if self._is_closed:
-            return False
-        self._is_closed = True
-        if ray.is_initialized():
+        with self._gate:
+            is_first = self._gate.close()
+        if is_first and ray.is_initialized():
             self._end_owned()
-        return True
+        return is_first
 
     def close(self) -> None:
         """Fail every pending call.  Does not wait for callbacks that take longer than DRAIN_S."""

@@ -24,7 +24,8 @@ from remotely.engines.ray.stored import HostOutgoing
 from remotely.errors import ActorDied, RemotelyError
 from remotely.futures.future import CallFuture
 from remotely.futures.stream import Stream
-from remotely.machine.shield import RLock, shield
+from remotely.machine.gate import Gate
+from remotely.machine.shield import shield
 from remotely.machine.task_thread import TaskThread
 from remotely.protocol import wire
 from remotely.protocol.wire import Kind
@@ -48,23 +49,31 @@ class Replies:
         self.thread = TaskThread("replies")
         self.lost = lost
         self.pending: set[CallFuture[Any]] = set()
-        self._left: Callable[[], BaseException] | None = None
+        self._gate = Gate()
 
     def unfinished(self) -> list[str]:
         """Return the names of the submitted calls that were sent.  Takes no lock."""
         return [call.what for call in [*self.pending] if call.is_left_behind]
 
-    def close(self, left: Callable[[], BaseException]) -> None:
-        """Fail the calls without an outcome, also later ones: this process leaves the cluster."""
-        self._left = left
-        self.lose_if_closed()
+    def add(self, future: CallFuture[Any]) -> None:
+        """Note a call that has just been sent."""
+        with self._gate:
+            if is_open := self._gate.is_open:
+                self.pending.add(future)
+        if not is_open:
+            self._lose(future)
 
-    def lose_if_closed(self) -> None:
-        while self._left is not None and self.pending:
-            with contextlib.suppress(KeyError):  # another thread may have taken the last one
-                future = self.pending.pop()
-                future.lose(self._left(), may_have_run=True)
-                future.run_callbacks()
+    def close(self, left: Callable[[], Exception]) -> None:
+        """Fail the calls without an outcome, also later ones: this process leaves the cluster."""
+        with self._gate:
+            self._gate.close(left)
+            pending, self.pending = self.pending, set()
+        for future in pending:
+            self._lose(future)
+
+    def _lose(self, future: CallFuture[Any]) -> None:
+        future.lose(self._gate.why(), may_have_run=True)
+        future.run_callbacks()
 
     def run(self, task: Callable[[], object]) -> None:
         """Run a task soon, which must not block.  Any thread may call this at any moment."""
@@ -93,9 +102,10 @@ class HostChannel:
         self.is_serial = is_serial
         self.place: HostPlace | None = None
         self.is_open = False
-        self._has_ended = False
         self._replies = replies
-        self._lock = RLock()
+        self._gate = Gate(  # what is sent before its object exists
+            lambda: ActorDied("the actor was closed during creation", may_have_run=False)
+        )
         self.pending: dict[CallFuture[Any], tuple[Any, bytes]] = {}
         self.take_new_route()
 
@@ -104,18 +114,19 @@ class HostChannel:
 
     def open(self) -> "HostChannel":
         """Note that the process has its object, and has not had a call yet."""
-        with self._lock:
-            self.is_open = not self._has_ended
+        with self._gate:
+            self.is_open = self._gate.is_open
         return self
 
     def end(self) -> None:
         """Send no more calls; Ray tells the outcome of those that were sent."""
-        with self._lock:
-            self.is_open, self._has_ended = False, True
+        with self._gate:
+            self.is_open = False
+            self._gate.close()
 
     def take_new_route(self) -> None:
         """Restart numbering: the host would wait forever for a lost message of the old route."""
-        with self._lock:
+        with self._gate:
             self._number = self.sources_sent = 0
             self.route = secrets.token_bytes(ROUTE_BYTES)
 
@@ -133,7 +144,7 @@ class HostChannel:
     ) -> bool:
         if large is not None:
             large.store()  # not under the lock
-        with shield, self._lock:  # an interrupt between number and message would leave a gap
+        with shield, self._gate:  # an interrupt between number and message would leave a gap
             if is_sent := self.is_open:
                 self._transmit(kind, name, value, future, large)
         if not is_sent and not may_requeue:
@@ -150,9 +161,8 @@ class HostChannel:
         large: HostOutgoing | None = None,
     ) -> None:
         """Send a message that sets up the process.  Raises ActorDied if it was ended meanwhile."""
-        with shield, self._lock:
-            if self._has_ended:
-                raise ActorDied("the actor was closed during creation", may_have_run=False)
+        with shield, self._gate:
+            self._gate.check()
             self._transmit(kind, name, value, future, large)
 
     def _transmit(
@@ -186,7 +196,6 @@ class HostChannel:
         future.call_id = number
         future.receiver = self
         self.pending[future] = ref, route
-        self._replies.pending.add(future)
         deliver = functools.partial(self._deliver, future.actor, future)
 
         def on_done(done: Future[Any]) -> None:
@@ -194,7 +203,7 @@ class HostChannel:
             self._replies.run(functools.partial(deliver, data))
 
         ref.future().add_done_callback(on_done)
-        self._replies.lose_if_closed()
+        self._replies.add(future)
 
     # --- the receiver of its calls ----------------------------------------------------------------
 

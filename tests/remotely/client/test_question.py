@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from remotely.client import master_session
 from remotely.client.channels import ActorState
 from remotely.client.master_session import Question, Questions
 from remotely.client.placing import Placing, requests
 from remotely.engine import Options
-from remotely.errors import NoResources
+from remotely.errors import NoResources, NotConnected
 from remotely.futures import wakeup
 from remotely.protocol import control
 from remotely.values.owned import NOTHING
@@ -46,6 +47,23 @@ def test_a_cancelled_question_is_not_repeated_and_its_answer_is_ignored() -> Non
     assert questions.unanswered() == [kept.message]
     questions.answer(1, "late")
     kept.cancel()
+    assert not questions
+
+
+def test_no_question_is_asked_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody would answer one that a thread asks while another leaves."""
+    sent: list[object] = []
+    questions = Questions(sent.append)
+
+    class Late(Question):
+        def then(self, function: Any) -> None:
+            super().then(function)
+            questions.refuse(NotConnected, "it was shut down")
+
+    monkeypatch.setattr(master_session, "Question", Late)
+    with pytest.raises(NotConnected, match="shut down"):
+        _ = questions.ask(control.AskStatus)
+    assert not sent
     assert not questions
 
 

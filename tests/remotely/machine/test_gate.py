@@ -23,6 +23,14 @@ def test_a_gate_is_closed_once() -> None:
     assert [gate.close() for _ in range(2)] == [True, False]
 
 
+def test_the_first_end_may_say_why() -> None:
+    gate = Gate()
+    for why in ("the key was revoked", "it was shut down"):
+        gate.close(lambda why=why: NotConnected(why))  # type: ignore[misc]
+    with gate, pytest.raises(NotConnected, match="revoked"):
+        gate.check()
+
+
 def test_the_end_waits_for_the_thread_that_is_passing() -> None:
     gate, opened = Gate(), list[str]()
     inside, may_open, seen = threading.Event(), threading.Event(), list[list[str]]()
