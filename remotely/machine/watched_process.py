@@ -7,10 +7,13 @@ from remotely.machine.owned_fd import OwnedFd
 
 
 class WatchedProcess:
-    """Raises OSError if there is no such process, or no descriptor is left."""
+    """Raises OSError if there is no such process, or no descriptor is left.
 
-    def __init__(self, pid: int) -> None:
-        self._pidfd = OwnedFd(os.pidfd_open(pid))
+    `pidfd` is that of a process whose parent has opened it.
+    """
+
+    def __init__(self, pid: int, pidfd: OwnedFd | None = None) -> None:
+        self._pidfd = OwnedFd(os.pidfd_open(pid)) if pidfd is None else pidfd
 
     def fileno(self) -> int:
         """Return a descriptor that is readable once the process has ended."""

@@ -32,6 +32,7 @@ import zmq
 
 from remotely.errors import NotAllowed, RemotelyError
 from remotely.machine import daemons, interfaces, pid_file, signal_pipe, this_machine
+from remotely.machine.watched_process import WatchedProcess
 from remotely.master import guests
 from remotely.master.admission import REVOKED, Admission
 from remotely.master.core import Core
@@ -68,7 +69,7 @@ class Master:
         self._peers: dict[bytes, str] = {}  # route -> id of a session or worker
         self._keys: dict[str, bytes] = {}  # that id -> key of its connection
         self._routes: dict[str, bytes] = {}  # that id -> route
-        self._pidfds: dict[str, int] = {}  # of the peers on this host
+        self._processes: dict[str, WatchedProcess] = {}  # of the peers on this host
         self._guests: dict[int, str] = {}  # by descriptor of the connection, which may be closed
         self._held: dict[bytes, list[object]] = {}  # by route: messages before the introduction
         self._ticked = time.monotonic()
@@ -218,27 +219,26 @@ class Master:
         """Forget a peer that has ended."""
         self._keys.pop(peer, None)
         self._peers.pop(self._routes.pop(peer, b""), None)
-        if (pidfd := self._pidfds.pop(peer, -1)) >= 0:
-            self._loop.unwatch(pidfd)
-            os.close(pidfd)
+        if (process := self._processes.pop(peer, None)) is not None:
+            self._loop.unwatch(process.fileno())
 
     def _watch(self, peer: str, pid: int, end: Callable[[float], list[Instruction]]) -> None:
         """Watch a process of this host, to notice its end immediately.
 
         If that is not possible, the lease of the peer expires instead.
         """
-        if peer in self._pidfds:
+        if peer in self._processes:
             return
         on_end = lambda: self._execute(end(time.monotonic()))
         try:
-            self._pidfds[peer] = pidfd = os.pidfd_open(pid)
+            self._processes[peer] = process = WatchedProcess(pid)
         except ProcessLookupError:
             self._loop.call(on_end)
         except OSError as error:
             line = f"cannot watch a process of this machine: {error.strerror}"
             self._throttled.add(line, line, time.monotonic())
         else:
-            self._loop.watch(pidfd, on_end)
+            self._loop.watch(process.fileno(), on_end)
 
     def _hold(self, route: bytes, message: object) -> None:
         """Keep a message of a peer that has to introduce itself first, as after a restart."""

@@ -28,6 +28,7 @@ import psutil
 
 from remotely.machine import memory_file, processes, signal_pipe, this_machine
 from remotely.machine.owned_fd import OwnedFd
+from remotely.machine.watched_process import WatchedProcess
 from remotely.protocol import control
 from remotely.protocol.lease import DRAIN_S, TERM_S
 from remotely.protocol.numbers import MOST_FLIGHT_RECORD
@@ -69,7 +70,7 @@ class Child:
     pipes: dict[int, bool]
     since: float
     pid: int = 0
-    pidfd: int = -1
+    watched: WatchedProcess | None = None  # until it has ended
     announced: bool = False
     has_begun: bool = False  # a next life, which runs its constructor before it is announced
     is_refused: bool = False  # what it asks for can be started on no machine
@@ -218,7 +219,8 @@ class Reaper:
     def watch(self, child: Child) -> None:
         """Wait for the end of a child's process."""
         self._living[child.pid] = child
-        self._loop.watch(child.pidfd, lambda: self._on_process_end(child))
+        assert child.watched is not None
+        self._loop.watch(child.watched.fileno(), lambda: self._on_process_end(child))
 
     def exited(self, pid: int, status: int) -> None:
         """A process has been reaped, by this worker or by the zygote."""
@@ -226,7 +228,7 @@ class Reaper:
             self._check_for_strays()
             return
         child.status = status
-        if child.pidfd < 0:  # 5: its end was seen before its status arrived
+        if child.watched is None:  # 5: its end was seen before its status arrived
             self.reap(child)  # -> 6
 
     def end(self, child: Child, grace_s: float, kill: bool = False, by: str = "") -> None:
@@ -324,9 +326,9 @@ class Reaper:
         processes.kill_descendants()
 
     def _on_process_end(self, child: Child) -> None:
-        self._loop.unwatch(child.pidfd)  # -> 5
-        os.close(child.pidfd)
-        child.pidfd = -1
+        assert child.watched is not None
+        self._loop.unwatch(child.watched.fileno())  # -> 5
+        child.watched = None
         if child.status is None:
             self._collect()  # its status may be here already
         if child.status is None:  # the zygote is its parent, and will report it

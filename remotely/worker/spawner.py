@@ -34,6 +34,7 @@ import msgspec
 
 from remotely.machine import daemons, processes
 from remotely.machine.owned_fd import OwnedFd
+from remotely.machine.watched_process import WatchedProcess
 from remotely.protocol import control
 from remotely.protocol.control import StoreAddress
 from remotely.protocol.lease import START_AGAIN_S
@@ -366,11 +367,11 @@ class Spawner:
             start_new_session=True,
         )
         process.returncode = 0  # the worker's Reaper waits for it, not `subprocess`
-        self._started(child, process.pid, _pidfd(process.pid))
+        self._started(child, process.pid, _watched(process.pid))
 
-    def _started(self, child: Child, pid: int, pidfd: int) -> None:
+    def _started(self, child: Child, pid: int, watched: WatchedProcess) -> None:
         """-> 3."""
-        child.pid, child.pidfd = pid, pidfd
+        child.pid, child.watched = pid, watched
         child.location = msgspec.structs.replace(child.location, pid=pid)
         if child.is_killed:  # before it had a process
             child.kill()
@@ -397,11 +398,11 @@ class Spawner:
     def _forked(self, child: Child, pid: int, fds: list[OwnedFd]) -> None:
         try:
             # If this process has no free descriptor, none arrives; without one the end is not seen.
-            pidfd = fds[0].take() if fds else _pidfd(pid)
+            watched = WatchedProcess(pid, fds[0]) if fds else _watched(pid)
         except OSError as error:
             self._parent.spawn_failed(child.request, str(error.strerror))
         else:
-            self._started(child, pid, pidfd)
+            self._started(child, pid, watched)
 
     def _on_zygote_lost(self) -> None:
         expected, self._expected = self._expected, {}
@@ -423,10 +424,10 @@ def _pipe(undo: contextlib.ExitStack) -> tuple[int, int]:
     return ends
 
 
-def _pidfd(pid: int) -> int:
-    """Return a pidfd for a process; if that fails, kill it, as its end could not be seen."""
+def _watched(pid: int) -> WatchedProcess:
+    """Watch a process; if that fails, kill it, as its end could not be seen."""
     try:
-        return os.pidfd_open(pid)
+        return WatchedProcess(pid)
     except OSError:
         kill_group(pid)
         raise

@@ -81,7 +81,7 @@ class Family:
         self.spawner.stop()
         for child in self.all_started:
             child.kill()
-            os.close(child.pidfd)
+            child.watched = None
         for child in self.all_prepared:
             child.line.close()
             for fd in child.pipes:
