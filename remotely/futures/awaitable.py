@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from concurrent.futures._base import PENDING, RUNNING
+from concurrent.futures._base import FINISHED, PENDING, RUNNING
 from contextlib import suppress
 from contextvars import Context
 from functools import partial
@@ -52,6 +52,8 @@ class AwaitableFuture(Future[R]):
 
     def result(self, timeout: float | None = None) -> R:
         """Wait for the value.  Raises the error, also one that is false, unlike the base class."""
+        if self._state == FINISHED and self._exception is None:
+            return self._result  # type: ignore[no-any-return] # the state is set last
         try:
             wakeup.sleep_until(self.done, timeout, self)
             value = super().result(0)
@@ -135,7 +137,8 @@ class AwaitableFuture(Future[R]):
         """Called by the base class when the future is done."""
         if wakeup.sleepers:
             wakeup.wake(self)
-        self.run_callbacks()
+        if self._done_callbacks or self._continuations:
+            self.run_callbacks()
 
 
 class _InLoop:

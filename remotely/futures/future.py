@@ -163,6 +163,13 @@ class CallFuture(AwaitableFuture[R]):
             raise CancelledError
         return self._exception
 
+    def outcome(self) -> tuple[R | None, BaseException | None] | None:
+        """Return the value and the error of a call that is done; None if it was cancelled.
+
+        For callbacks of the runtime, which run once the value is here.
+        """
+        return (self._result, self._exception) if self._state == "FINISHED" else None
+
     def cancel(self) -> bool:
         """Cancel the call if it has not begun; true means that the call never runs.
 

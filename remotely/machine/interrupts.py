@@ -51,7 +51,8 @@ def _is_of_handler(error: BaseException) -> bool:
     Its traceback shows that, if the handler is still installed and written in Python.  What was
     being handled when the error was raised (`__context__`) does not count: it may be older.
     """
-    codes = {_code_of(_signal.getsignal(number)) for number in range(1, _signal.NSIG)} - {None}
+    handlers = [_signal.getsignal(number) for number in range(1, _signal.NSIG)]
+    codes = {_code_of(each) for each in handlers if callable(each)} - {None}
     found: BaseException | None = error if codes else None
     for _ in range(LONGEST_CHAIN):
         if found is None:

@@ -440,15 +440,16 @@ class Scheduler:
         if is_mine:
             self._settle(job, None, error)
 
-    def _answered(self, member: Member, job: Job, future: Future[Any]) -> None:
+    def _answered(self, member: Member, job: Job, future: CallFuture[Any]) -> None:
         job.call = None
         if job not in member.jobs:  # an interrupted `submit` has had this called twice
             return
-        if future.cancelled():
+        outcome = future.outcome()
+        if outcome is None:
             self._taken_back(member, job)
             return
-        error = future.exception()
-        lost = error if is_lost(error) else None
+        value, error = outcome
+        lost = error if error is not None and is_lost(error) else None
         with self._gate:
             member.jobs.pop(job, None)
             if lost is None:
@@ -460,7 +461,7 @@ class Scheduler:
             self._lost(member, job, lost)
         else:
             self._feed(member)
-            self._settle(job, future.result() if error is None else None, error)
+            self._settle(job, value, error)
 
     def _taken_back(self, member: Member, job: Job) -> None:
         """Give a job that its member has not begun to another one."""

@@ -31,7 +31,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from remotely.errors import NotPicklable
-from remotely.machine.interrupts import errors_ignored, is_for_main
+from remotely.machine.interrupts import is_for_main
 from remotely.values import in_transit
 from remotely.values.in_transit import InTransit
 from remotely.values.picklers import (
@@ -87,8 +87,13 @@ def encode(value: object, what: PartNames = "the value", *, in_band: bool = Fals
     """
     if type(value) in _ATOMS:
         return Encoded((pickle.dumps(value, 5),), ())
-    with errors_ignored:  # a user's __reduce__ may raise anything; the next pickler reports it
+    try:  # not `errors_ignored`, which costs two calls for each value
         return _encode(PlainPickler, value, in_band)
+    except (
+        Exception
+    ) as error:  # a user's __reduce__ may raise anything; the next pickler reports it
+        if is_for_main(error):
+            raise
     try:
         return _encode(ByValuePickler, value, in_band)
     except Exception as error:
