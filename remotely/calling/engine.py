@@ -30,7 +30,7 @@ from remotely.calling.actor import CalledActor, MadeFrom, Names
 from remotely.calling.back_pressure import RoomForCall
 from remotely.calling.carrier import CallChannel, Carrier, Outgoing, WaitingCall, shut_down
 from remotely.calling.send_queue import QueuedCall, RetriedFuture, SendQueues
-from remotely.engine import Arguments, Arrival, Options, Prepared, RemoteActor
+from remotely.engine import Arguments, Arrival, Engine, Options, Prepared, RemoteActor
 from remotely.errors import ActorDied, CallTimeout, NameTaken, RemotelyError, WorkerLost
 from remotely.futures import wakeup
 from remotely.futures.future import CallFuture, futures_among
@@ -54,8 +54,8 @@ class Attempt(Enum):
     NEEDLESS = auto()  # it is not next in its queue, or a future among its arguments has failed
 
 
-class CallEngine:
-    """Implements `engine.Engine` over a carrier."""
+class CallEngine(Engine):
+    """The engine over a carrier.  What its verbs promise is written in `Engine`."""
 
     def __init__(self, carrier: Carrier[Any]) -> None:
         self.carrier = carrier
