@@ -375,6 +375,9 @@ def start_next_life(state: State, record: ActorRecord, data: object) -> None:
 def await_maker(state: State, record: ActorRecord, data: object) -> None:
     """Expect the maker to request the next life; keep the name until then."""
     assert isinstance(data, control.Obituary)
+    maker = record.request.maker
+    if maker in state.sessions and maker not in record.watchers:  # of before the master's restart
+        state.send(maker, control.Died(obituary=data))
     state.restarts.add(record.request, data)
     state.actors.names.setdefault(record.request.name, data.actor)
 

@@ -28,6 +28,7 @@ from tests.chaos import (
     nesting,
     rejoining,
     relays,
+    weeks,
 )
 from tests.chaos.finding import Finding, Trial
 
@@ -37,6 +38,7 @@ TRIALS: dict[str, Trial] = {
     **detection.TRIALS,
     **rejoining.TRIALS,
     **fuzz.TRIALS,
+    **weeks.TRIALS,
     **liars.TRIALS,
     **nesting.TRIALS,
     **endurance.TRIALS,

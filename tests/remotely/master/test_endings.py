@@ -131,3 +131,23 @@ def test_a_restart_whose_client_ends_before_it_has_started_is_given_up(cluster: 
     cluster.to_spawn.clear()
     cluster.joins("another")
     cluster.has("client", "b", name="store", named=True)
+
+
+def test_the_maker_of_a_detached_actor_is_told_of_its_death_by_a_restarted_master(
+    cluster: Cluster,
+) -> None:
+    """Nothing says that it watches the actor, and nobody else requests the next life."""
+    for worker in ("first", "next"):
+        cluster.joins(worker, cpus=1)
+    cluster.hello("maker")
+    cluster.has("maker", "a", name="store", named=True, owner="", max_restarts=3)
+    cluster.starts_master(recovers_until=LEASE_S)
+    for worker in ("first", "next"):
+        cluster.joins(worker, cpus=1)
+    cluster.hello("maker")
+    cluster.advance(2 * LEASE_S)
+    cluster.sent(object)
+    cluster.loses(next(w for w in ("first", "next") if cluster.living[w]))
+    ((told, died),) = cluster.sent(control.Died)
+    assert told == "maker"
+    assert died.obituary.restarting
