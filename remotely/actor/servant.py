@@ -87,7 +87,10 @@ class _Kept:
 
 
 class Streams:
-    def __init__(self) -> None:
+    """The generators that calls have returned; `note` is told how many there are."""
+
+    def __init__(self, note: Callable[[int], object]) -> None:
+        self._note = note
         self._kept: dict[str, _Kept] = {}
         self._names = itertools.count(1)
 
@@ -95,6 +98,7 @@ class Streams:
         """Keep a generator, plain or async; return the token that is sent in its place."""
         name, now = f"{next(self._names)}", time.monotonic()
         self._kept[name] = _Kept(items, route, now, now + CONSUMER_SILENT_S)
+        self._note(len(self._kept))
         return StreamToken(name)
 
     def is_async(self, name: str) -> bool:
@@ -109,7 +113,7 @@ class Streams:
         try:
             return next(kept.items)
         except BaseException:  # whatever a generator raises, it has ended
-            self._kept.pop(name, None)
+            self._forget(name)
             raise
 
     async def next_async(self, route: bytes, name: str) -> Any:
@@ -121,16 +125,16 @@ class Streams:
             try:
                 return await anext(kept.items)
             except BaseException:  # it has ended, or its task is cancelled
-                self._kept.pop(name, None)
+                self._forget(name)
                 await kept.items.aclose()
                 raise
 
     def close(self, name: str) -> None:
-        if (kept := self._kept.pop(name, None)) is not None:
+        if (kept := self._forget(name)) is not None:
             kept.items.close()
 
     async def close_async(self, name: str) -> None:
-        if (kept := self._kept.pop(name, None)) is not None:
+        if (kept := self._forget(name)) is not None:
             async with kept.lock:
                 await kept.items.aclose()
 
@@ -138,10 +142,15 @@ class Streams:
         """Close the plain generators; the event loop has closed the async ones."""
         for name in list(self._kept):
             if self.is_async(name):
-                del self._kept[name]
+                self._forget(name)
             else:
                 with contextlib.suppress(Exception):  # no caller is left to report it to
                     self.close(name)
+
+    def _forget(self, name: str) -> _Kept | None:
+        kept = self._kept.pop(name, None)
+        self._note(len(self._kept))
+        return kept
 
     def silent(self, now: float) -> set[bytes]:
         """Return the consumers to check now.  Any thread may call this."""
@@ -235,7 +244,7 @@ class Servant:
         self.batched: dict[str, Batching] = {}
         self._is_borrowed = False  # the object existed before the actor and outlives it
         self._ends_by(SystemExit)
-        self.streams = Streams()
+        self.streams = Streams(activity.note_streams)
         self._activity: OneByOne | Several = activity
         self._names: frozenset[str] = frozenset()  # of the class; others are delegated
         self._async_methods: frozenset[str] = frozenset()

@@ -13,6 +13,7 @@ from remotely.cli.daemons import join, key_commands, start, stop
 from remotely.cli.dashboard import dashboard
 from remotely.cli.inspect import kill, logs, status
 from remotely.cli.launch import down, run, up
+from remotely.cli.operate import drain
 from remotely.errors import RemotelyError
 
 
@@ -47,6 +48,7 @@ def main() -> None:
     remotely dashboard                              the same in the browser
     remotely logs Counter-1 --follow                what an actor prints
     remotely kill Counter-1                         end an actor at once
+    remotely drain node3 --within 10m               take out a machine, let its calls finish
     remotely keys                                   the keys that the master admits
     remotely stop
 
@@ -55,5 +57,8 @@ def main() -> None:
     """
 
 
-for command in (start, join, run, up, down, key_commands, status, dashboard, logs, kill, stop):
+for command in (
+    *(start, join, run, up, down, key_commands),
+    *(status, dashboard, logs, kill, drain, stop),
+):
     main.add_command(command)

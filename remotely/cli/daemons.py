@@ -13,6 +13,7 @@ from remotely.cli.options import (
     cpus_option,
     foreground_option,
     gpus_option,
+    grace_option,
     other_ports,
     parse_own_address,
     port_of_shell,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 @cpus_option
 @gpus_option
 @resource_option
+@grace_option
 @foreground_option
 def start(
     host: str | None,
@@ -49,6 +51,7 @@ def start(
     cpus: int | None,
     gpus: int | list[str] | None,
     resources: tuple[tuple[str, float], ...],
+    grace: float,
     foreground: bool,
 ) -> None:
     """Start a cluster on this machine; return when it takes calls.
@@ -71,9 +74,9 @@ def start(
     host = host or ("0.0.0.0" if announce else "127.0.0.1")
     port = port or ports.low or DEFAULT_PORT
     network = cluster.Network(host, tuple(name for name, _ in seen), ports)
-    with _foreground(foreground) as keeper:
+    with _foreground(foreground, grace) as keeper:
         daemons = cluster.start(
-            network, port, OfferedResources(cpus, gpus, dict(resources)), keeper
+            network, port, OfferedResources(cpus, gpus, dict(resources)), keeper, grace_s=grace
         )
         name, outer_port = seen[0] if seen else (host, None)
         if name in interfaces.EVERYWHERE:
@@ -107,19 +110,20 @@ def _next_steps(name: str, address: str, port: int, foreground: bool) -> str:
 
 
 @contextlib.contextmanager
-def _foreground(is_wanted: bool) -> Iterator["Foreground | None"]:
+def _foreground(is_wanted: bool, grace_s: float) -> Iterator["Foreground | None"]:
     """Run the block; if wanted, then stay until the daemons that it started end."""
     if not is_wanted:
         yield None
         return
-    from remotely.ops.foreground import Foreground, exiting_on_signals
+    from remotely.ops.foreground import Foreground, drained_at_sigterm, exiting_on_signals
 
     keeper = Foreground()
     with exiting_on_signals():
         try:
-            yield keeper
-            sys.stdout.flush()
-            keeper.wait()
+            with drained_at_sigterm(keeper, grace_s):
+                yield keeper
+                sys.stdout.flush()
+                keeper.wait()
         except SystemExit:
             if not keeper.keeps_any:  # with daemons, a signal is the regular end
                 raise
@@ -163,6 +167,7 @@ def _foreground(is_wanted: bool) -> Iterator["Foreground | None"]:
     help="Leave after this time without a message from the master; by default wait for its return.",
 )
 @click.option("--once", is_flag=True, help="Succeed if this machine is on that cluster already.")
+@grace_option
 @foreground_option
 def join(
     address: str,
@@ -176,6 +181,7 @@ def join(
     patience: float,
     end_without_master: float,
     once: bool,
+    grace: float,
     foreground: bool,
 ) -> None:
     """Add this machine to a cluster; return when the master has registered it.
@@ -200,7 +206,7 @@ def join(
         member = key_files.member_of(sys.stdin.buffer.read(), "standard input", "worker")
     else:
         member = key_files.load_member(key or folders.key_folder() / "worker.key", "worker")
-    with _foreground(foreground) as keeper:
+    with _foreground(foreground, grace) as keeper:
         worker = cluster.join(
             master,
             port,
@@ -211,6 +217,7 @@ def join(
             end_without_master,
             keeper,
             once,
+            grace,
         )
         at_port = "" if port == DEFAULT_PORT else f" --port {port}"
         leave = "Ctrl-C" if foreground else f"remotely stop{at_port}"

@@ -50,7 +50,8 @@ def status(address: str | None, as_json: bool, port: int | None, key: Path | Non
     machines    a list: worker (its id), machine, host (the same for workers that share a
                 machine and its memory), address, python, away_s (how long it has been
                 unreachable, else 0), sick and sick_s (why the last start of an actor there
-                failed, else "", and for how long starts have failed), cpus, gpus, memory,
+                failed, else "", and for how long starts have failed), drains_s (if it is
+                being drained, the time that is left, else 0), cpus, gpus, memory,
                 free_cpus, free_gpus, free_memory (memory in bytes), resources and
                 free_resources (custom ones: name to amount); free_cpus is negative if
                 actors hold more than there is, because those that waited have taken back

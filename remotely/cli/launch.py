@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from remotely.cli.options import cpus_option, gpus_option, ports_option
+from remotely.cli.options import cpus_option, gpus_option, grace_option, ports_option
 from remotely.errors import RemotelyError
 from remotely.protocol.address import join_address
 from remotely.protocol.listening import Ports
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 @ports_option
 @cpus_option
 @gpus_option
+@grace_option
 def run(
     command: tuple[str, ...],
     wait_for: int | None,
@@ -57,6 +58,7 @@ def run(
     ports: Ports,
     cpus: int | None,
     gpus: int | list[str] | None,
+    grace: float,
 ) -> None:
     """Run COMMAND on a cluster that lasts as long as it.
 
@@ -97,7 +99,7 @@ def run(
         gpus = launchers.gpus_of(rank, visible(), os.environ)
     offer = OfferedResources(cpus, gpus)
     if rank.rank:
-        jobs.follow(rank, folder, Network(ports=ports), offer, patience)
+        jobs.follow(rank, folder, Network(ports=ports), offer, patience, grace)
         return
     if rank.launcher is launchers.ALONE:
         click.echo("remotely run: no launcher found: using this machine alone", err=True)

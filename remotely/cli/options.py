@@ -5,6 +5,7 @@ A command uses the cluster that is named, the one at a port of this machine, or 
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import click
 
 from remotely.errors import MasterLost, RemotelyError
 from remotely.protocol.address import DEFAULT_PORT, join_address, parse_address
+from remotely.protocol.lease import LEAVE_GRACE_S
 from remotely.protocol.listening import ANY_PORT, Ports, parse_ports
 
 if TYPE_CHECKING:
@@ -22,6 +24,20 @@ if TYPE_CHECKING:
 cpus_option = click.option(
     "--cpus", type=click.IntRange(min=0), help="CPUs to offer; by default all cores."
 )
+
+
+class DurationType(click.ParamType):  # type: ignore[type-arg]
+    name = "TIME"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        match = _DURATION.fullmatch(str(value))
+        if match is None:
+            self.fail(f"{value!r} is not a time: write 90s, 10m or 2h", param, ctx)
+        return float(match[1]) * _SECONDS[match[2]]
+
+
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d+)?)(s|m|h|d|)")
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 class GpusType(click.ParamType):  # type: ignore[type-arg]
@@ -102,6 +118,16 @@ foreground_option = click.option(
     "--foreground",
     is_flag=True,
     help="Run until Ctrl-C, SIGTERM, or the end of the cluster, with the log on standard error.",
+)
+grace_option = click.option(
+    "--grace",
+    type=click.FloatRange(min=0),
+    default=LEAVE_GRACE_S,
+    show_default=True,
+    metavar="SECONDS",
+    envvar="REMOTELY_GRACE",
+    help="How long this machine is drained after SIGTERM, so that calls can finish; a second one "
+    "ends it at once.  [REMOTELY_GRACE]",
 )
 key_option = click.option(
     "--key",

@@ -41,7 +41,7 @@ from remotely.client.placing import Placing, requests
 from remotely.client.printing import Display, ErrorReporter, LogListener
 from remotely.client.ref import Ref
 from remotely.engine import Engine, Options, Promises
-from remotely.errors import CallTimeout, NotConnected, VersionMismatch
+from remotely.errors import CallTimeout, NotConnected, RemotelyError, VersionMismatch
 from remotely.futures import callbacks
 from remotely.futures.future import CallFuture
 from remotely.machine import daemons, folders, this_machine
@@ -358,6 +358,14 @@ class ClusterCarrier:
         """Return the future of the next chunk of an actor's output."""
         return self._session.ask(control.ReadLog, actor=actor, offset=offset)
 
+    def drain(self, machine: str, within_s: float, undo: bool = False) -> control.DrainHeard:
+        """Have a machine drained.  Raises RemotelyError if there is none of this name."""
+        ask = self._session.ask(control.Drain, machine=machine, within_s=within_s, undo=undo)
+        heard: control.DrainHeard = ask.result()
+        if heard.why:
+            raise RemotelyError(heard.why)
+        return heard
+
     def note_unretrieved(self, what: str, error: BaseException) -> None:
         self._error_reporter.note(what, error)
 
@@ -402,6 +410,7 @@ class ClusterCarrier:
         """Return what to do about the messages that are not about the session."""
         return {
             control.Died: self._on_death,
+            control.Moving: self._on_move,
             control.Held: self._on_held,
             control.LetGoHeard: lambda heard: self._note_let_go(heard.actor),
             control.RoomWanted: lambda _: spare.give_back(),
@@ -432,7 +441,7 @@ class ClusterCarrier:
         if not obituary.restarting:
             actor.gone = True
             actor.end_with(error)
-        elif actor.made_from is not None and (actor.owned or obituary.lost):
+        elif actor.made_from is not None and (actor.owned or obituary.lost or obituary.moved):
             with actor.lock:
                 # If it was given up, the master was asked to end it.
                 is_given_up = actor.ended is not None or actor.is_released
@@ -453,6 +462,13 @@ class ClusterCarrier:
             channel.end_after_replies(error, obituary)
         else:
             channel.end(error, obituary)
+
+    def _on_move(self, moving: control.Moving) -> None:
+        """Keep further calls to an actor whose machine is drained for its next life."""
+        actor = self.known.get(moving.actor)
+        channel: Channel | None = actor.channel if actor is not None else None
+        if channel is not None and channel.life == moving.life:
+            channel.retire()
 
     def _on_held(self, held: control.Held) -> None:
         """Another client holds an actor, so this one need not keep it."""

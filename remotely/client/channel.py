@@ -472,7 +472,7 @@ class Channel:
         self, kind: Kind, name: str, value: Encoded, arrived: deque[Arrival]
     ) -> None:
         """With the lock, on the loop's thread: send a message whose reply is not needed (13)."""
-        if self.is_open:
+        if not self._is_broken and self.ended is None:  # one that is retired sends these still
             self._send_or_hold(kind, name, value, CallFuture("the actor"), background=True)
             self._drain_for_sleepers(arrived)
             self._schedule_check()
@@ -917,6 +917,14 @@ class Channel:
         with self._lock:
             self._end(ended, None, me.arrived)
         deliver_arrived(me)
+
+    def retire(self) -> None:
+        """On the loop's thread: leave further calls to the next life of the actor, which moves."""
+        self._run_locked(self._retire)
+
+    def _retire(self, arrived: deque[Arrival]) -> None:
+        self._send_held()
+        self.is_open = False
 
     def end_after_replies(self, ended: EndError, obituary: Obituary) -> None:
         """On the loop's thread: end after the last replies of an actor that exited (15)."""

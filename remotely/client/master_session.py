@@ -189,6 +189,7 @@ class MasterSession:
             control.Located: self._on_answer,
             control.Status: self._on_answer,
             control.LogPiece: self._on_answer,
+            control.DrainHeard: self._on_answer,
             control.Farewell: lambda _: self._farewell.set(),
             **handlers,
         }
@@ -296,7 +297,10 @@ class MasterSession:
         for question in self.questions.unanswered():
             self.link.send(question)
 
-    def _on_answer(self, answer: control.Located | control.Status | control.LogPiece) -> None:
+    def _on_answer(
+        self,
+        answer: control.Located | control.Status | control.LogPiece | control.DrainHeard,
+    ) -> None:
         self.questions.answer(answer.ticket, answer)
 
     def _on_refused_place(self, refused: control.NotPlaced) -> None:

@@ -2,6 +2,7 @@
 
 remotely_machines                     machines that can be reached
 remotely_machines_sick                machines on which the last start of an actor failed
+remotely_machines_draining            machines that are being drained
 remotely_cpus{state}                  free, used
 remotely_gpus{state}                  free, used
 remotely_actors{class}
@@ -41,6 +42,10 @@ class _Figures:
         sick = sum(bool(machine.sick) for machine in machines)
         yield GaugeMetricFamily(
             "remotely_machines_sick", "machines on which starts fail", value=sick
+        )
+        draining = sum(bool(machine.drains_s) for machine in machines)
+        yield GaugeMetricFamily(
+            "remotely_machines_draining", "machines that are being drained", value=draining
         )
         sums = totals(machines)
         for what in ("cpus", "gpus"):

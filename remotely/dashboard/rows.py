@@ -128,6 +128,11 @@ def overview(now: Snapshot) -> dict[str, Any]:
             for m in facts["machines"]
             if m["sick"]
         ],
+        "draining": [
+            {name: m[name] for name in ("machine", "drains_s")}
+            for m in facts["machines"]
+            if m["drains_s"]
+        ],
         "actors": len(actors),
         "clients": len(facts["clients"]),
         "running": sum(actor["running"] for actor in actors),

@@ -7,6 +7,7 @@
                   for the previous master
     ALIVE         started; clients that ask are sent its location
     CANCELLED     asked to end before it has started
+    MOVING        alive, but its machine is drained: it ends, and its next life is placed elsewhere
     ENDING        asked to end, but still alive
     RESTARTING    between two lives: its maker is expected to request the next
 
@@ -46,7 +47,7 @@ from typing import NamedTuple
 import msgspec
 
 from remotely.errors import name_taken
-from remotely.master import lending, reservation, shortage, sickness, status
+from remotely.master import draining, lending, reservation, shortage, sickness, status
 from remotely.master.admission import REVOKED
 from remotely.master.arrivals import Assignment
 from remotely.master.state import (
@@ -75,6 +76,7 @@ class Phase(StrEnum):
     STARTING = "starting"
     RESUMING = "resuming"
     ALIVE = "alive"
+    MOVING = "moving"
     CANCELLED = "cancelled"
     ENDING = "ending"
     RESTARTING = "restarting"
@@ -95,6 +97,7 @@ class LifeEvent(StrEnum):
     REPLACED = "a later life is requested, or a worker registers with one"  # Obituary
     MOVED = "another worker registers with the same life"  # ActorRecord of that worker
     UNREACHABLE = "its worker is unreachable or lost"  # Obituary, if it was asked to end
+    MOVES = "its machine is drained, and another has room"
     UNSTARTED = "its machine did not start it, and it is tried again"  # Obituary
     PRESENT = "its worker is back, and has it"
     ABSENT = "its worker is back and never received it, or may be able to start it now"
@@ -106,7 +109,7 @@ def phase_of(state: State, actor: str) -> Phase:
         if record.ends_within_s is not None:
             return Phase.ENDING if record.location else Phase.CANCELLED
         if record.location is not None:
-            return Phase.ALIVE
+            return Phase.MOVING if record.is_moving else Phase.ALIVE
         return Phase.STARTING if record.requester else Phase.RESUMING
     if actor in state.waiting or state.deferred.places(actor):
         return Phase.WAITING
@@ -290,6 +293,16 @@ def send_end(state: State, record: ActorRecord, data: object) -> None:
     state.send(record.worker, end)
 
 
+def send_move(state: State, record: ActorRecord, data: object) -> None:
+    """Have its clients keep further calls, and its worker end the actor after those that it has."""
+    record.is_moving = True
+    actor, life = record.request.actor, record.request.life
+    for session in record.watchers:
+        state.send(session, control.Moving(actor=actor, life=life))
+    grace_s = draining.left_s(state, record.worker)
+    state.send(record.worker, control.End(actor=actor, grace_s=grace_s, moves=True))
+
+
 def send_kill(state: State, record: ActorRecord, data: object) -> None:
     """Tell the worker to kill the actor, because another life replaces it."""
     state.send(record.worker, control.End(actor=record.request.actor, grace_s=0.0, kill=True))
@@ -300,6 +313,7 @@ def release_placement(state: State, record: ActorRecord, data: object) -> None:
     request = record.request
     state.delegates.revoke(request.actor)
     state.actors.remove(record)
+    draining.release_room(state, record)
     state.workers.ledger.release(record.worker, lending.held(record), tuple(record.gpu_ids))
     if request.actor not in state.restarts.pending:
         state.actors.free_name(request)
@@ -367,7 +381,8 @@ def notify_watchers(state: State, record: ActorRecord, data: object) -> None:
 def start_next_life(state: State, record: ActorRecord, data: object) -> None:
     """Begin the next life in the same place."""
     record.request = msgspec.structs.replace(record.request, life=record.request.life + 1)
-    record.again = True
+    record.again, record.is_moving = True, False
+    draining.release_room(state, record)
     state.actors.set_location(record, None)
     sickness.note_placed(state, record)
 
@@ -434,8 +449,8 @@ class LifeRule(NamedTuple):
     steps: tuple[Step, ...] = ()
 
 
-ENDED, WAITING, STARTING, RESUMING, ALIVE, CANCELLED, ENDING, RESTARTING = Phase
-_WITH_PLACE = (STARTING, RESUMING, ALIVE, CANCELLED, ENDING)
+ENDED, WAITING, STARTING, RESUMING, ALIVE, MOVING, CANCELLED, ENDING, RESTARTING = Phase
+_WITH_PLACE = (STARTING, RESUMING, ALIVE, MOVING, CANCELLED, ENDING)
 _ON_PLACED: tuple[Step, ...] = (
     send_spawn,
     record_placement,
@@ -467,7 +482,7 @@ RULES = (
         {STARTING: STARTING, RESUMING: STARTING, CANCELLED: CANCELLED},
         (set_requester,),
     ),
-    LifeRule(LifeEvent.REQUESTED, {ALIVE: ALIVE, ENDING: ENDING}, (send_location,)),
+    LifeRule(LifeEvent.REQUESTED, {ALIVE: ALIVE, MOVING: MOVING, ENDING: ENDING}, (send_location,)),
     LifeRule(LifeEvent.PLACED, {WAITING: STARTING}, _ON_PLACED),
     LifeRule(LifeEvent.REFUSED, {WAITING: ENDED}, (send_refusal, cancel_next_life)),
     LifeRule(
@@ -477,7 +492,14 @@ RULES = (
     ),
     LifeRule(
         LifeEvent.STARTED,
-        {STARTING: ALIVE, RESUMING: ALIVE, ALIVE: ALIVE, CANCELLED: ENDING, ENDING: ENDING},
+        {
+            STARTING: ALIVE,
+            RESUMING: ALIVE,
+            ALIVE: ALIVE,
+            MOVING: MOVING,
+            CANCELLED: ENDING,
+            ENDING: ENDING,
+        },
         _ON_STARTED,
     ),
     LifeRule(LifeEvent.CLOSED, {WAITING: ENDED}, (withdraw_requests, cancel_next_life)),
@@ -487,6 +509,7 @@ RULES = (
             STARTING: CANCELLED,
             RESUMING: CANCELLED,
             ALIVE: ENDING,
+            MOVING: ENDING,
             CANCELLED: CANCELLED,
             ENDING: ENDING,
         },
@@ -494,9 +517,12 @@ RULES = (
     ),
     LifeRule(LifeEvent.CLOSED, {RESTARTING: ENDED}, (cancel_next_life,)),
     LifeRule(LifeEvent.DIED, dict.fromkeys(_WITH_PLACE, ENDED), _ON_LAST_DEATH),
-    LifeRule(LifeEvent.MAKER_RESTARTS, {ALIVE: RESTARTING}, _ON_RESTART),
+    LifeRule(LifeEvent.MOVES, {ALIVE: MOVING}, (send_move,)),
+    LifeRule(LifeEvent.MAKER_RESTARTS, {ALIVE: RESTARTING, MOVING: RESTARTING}, _ON_RESTART),
     LifeRule(
-        LifeEvent.WORKER_RESTARTS, {ALIVE: RESUMING}, (notify_watchers, start_next_life, send_spawn)
+        LifeEvent.WORKER_RESTARTS,
+        {ALIVE: RESUMING, MOVING: RESUMING},
+        (notify_watchers, start_next_life, send_spawn),
     ),
     LifeRule(LifeEvent.REPLACED, dict.fromkeys(_WITH_PLACE, RESTARTING), (send_kill, *_ON_RESTART)),
     LifeRule(
@@ -509,7 +535,10 @@ RULES = (
         {STARTING: WAITING},
         (release_placement, request_again, retry_deferred, release_owner),
     ),
-    LifeRule(LifeEvent.UNREACHABLE, {RESUMING: RESUMING, ALIVE: ALIVE, ENDING: ENDING}),
+    LifeRule(
+        LifeEvent.UNREACHABLE,
+        {RESUMING: RESUMING, ALIVE: ALIVE, MOVING: MOVING, ENDING: ENDING},
+    ),
     LifeRule(LifeEvent.UNREACHABLE, {CANCELLED: ENDED}, _ON_LAST_DEATH),
     LifeRule(
         LifeEvent.UNSTARTED,
@@ -518,6 +547,7 @@ RULES = (
     ),
     LifeRule(LifeEvent.UNSTARTED, {RESUMING: RESUMING}, (retry_later,)),
     LifeRule(LifeEvent.PRESENT, {STARTING: STARTING, RESUMING: RESUMING, ALIVE: ALIVE}),
+    LifeRule(LifeEvent.PRESENT, {MOVING: MOVING}, (send_move,)),
     LifeRule(LifeEvent.PRESENT, {CANCELLED: CANCELLED, ENDING: ENDING}, (send_end,)),
     LifeRule(LifeEvent.ABSENT, {STARTING: STARTING, RESUMING: RESUMING}, (send_spawn,)),
 )
@@ -581,7 +611,7 @@ def locate(state: State, client: str, ask: control.Locate) -> None:
         is_pending = actor in state.restarts.pending
     else:
         is_away = ask.unreached and state.workers.ledger.is_away(record.worker)
-        is_pending = record.location is None or is_away
+        is_pending = record.location is None or is_away or record.is_moving
     if is_pending:
         state.deferred.add(actor, (client, ask))
         return
@@ -765,7 +795,7 @@ def end_life(state: State, obituary: control.Obituary) -> None:
         return
     is_last = event is LifeEvent.DIED
     obituary = msgspec.structs.replace(obituary, restarting=not is_last)
-    if not obituary.asked:
+    if not obituary.asked and not (obituary.moved and obituary.restarting):
         shown = msgspec.structs.replace(obituary, flight_record=b"", begun={})
         machine = record.location.machine if record.location else ""
         end = UnexpectedEnd(record.request, machine, shown, state.now)
@@ -780,15 +810,13 @@ def _death_event(state: State, record: ActorRecord, obituary: control.Obituary) 
         return LifeEvent.UNSTARTED
     if record.location is None or state.is_closing or obituary.asked or not request.max_restarts:
         return LifeEvent.DIED
-    session = state.sessions.get(request.maker)
-    has_maker = request.maker in state.leases and not (session and session.leaving)
-    if not request.owner and not obituary.lost:
+    if not request.owner and not obituary.lost and not obituary.moved:
         event = LifeEvent.WORKER_RESTARTS
-    elif has_maker:
+    elif state.has_maker(request):
         event = LifeEvent.MAKER_RESTARTS
     else:
         return LifeEvent.DIED
-    return event if state.restarts.allow(request, state.now) else LifeEvent.DIED
+    return event if obituary.moved or state.restarts.allow(request, state.now) else LifeEvent.DIED
 
 
 def _why_unstarted(obituary: control.Obituary) -> str:
@@ -842,6 +870,59 @@ def review_starts(state: State) -> None:
         else:
             state.workers.ledger.try_again(worker)
             retry_waiting(state, worker)
+
+
+# --- drained machines -----------------------------------------------------------------------------
+
+
+def handle_drain(state: State, client: str, ask: control.Drain) -> None:
+    """Handle the request of an operator to drain a machine, or to use it as before."""
+    workers = draining.workers_on(state, ask.machine)
+    if not workers:
+        why = shortage.no_machine(ask.machine, state.workers.machines())
+        state.send(client, control.DrainHeard(ticket=ask.ticket, why=why))
+        return
+    for worker in workers:
+        state.send(worker, msgspec.structs.replace(ask, ticket=0, machine=""))
+        if ask.undo:
+            draining.undo(state, worker)
+        else:
+            draining.begin(state, worker, ask.within_s)
+    there = [record for worker in workers for record in state.actors.on_worker(worker)]
+    heard = control.DrainHeard(
+        ticket=ask.ticket,
+        machine=state.workers.records[workers[0]].register.machine,
+        actors=len(there),
+        movable=sum(draining.is_movable(state, record) for record in there),
+    )
+    state.send(client, heard)
+    if ask.undo:
+        retry_waiting(state)
+    else:
+        review_drains(state)
+
+
+def begin_drain(state: State, worker: str, within_s: float) -> None:
+    """Handle the report of a worker that it was told to leave within this time."""
+    draining.begin(state, worker, within_s)
+    review_drains(state)
+
+
+def review_drains(state: State) -> None:
+    """Move the actors of drained machines for which another has room.  Run at each tick."""
+    full: set[tuple[object, ...]] = set()  # kinds of requests for which there is no room
+    for worker in state.workers.draining:
+        for record in state.actors.on_worker(worker):
+            request = record.request
+            kind = request.resources, request.python, request.machine, request.near
+            if kind in full or phase_of(state, request.actor) is not Phase.ALIVE:
+                continue
+            if not draining.is_movable(state, record):
+                continue
+            if draining.keep_room(state, record):
+                apply_event(state, LifeEvent.MOVES, record)
+            else:
+                full.add(kind)
 
 
 # --- room -----------------------------------------------------------------------------------------

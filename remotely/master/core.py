@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from remotely.master import actors, guests, lending, reregistration
+from remotely.master import actors, draining, guests, lending, reregistration
 from remotely.master.admission import Admission
 from remotely.master.ledger import WhyClosed
 from remotely.master.state import ClientSession, Forget, Instruction, Log, RouteProbe, State
@@ -77,6 +77,7 @@ class Core:
         for actor in state.wait_graph.not_heard_since(now - lending.STALE_S):
             self._end_wait(actor)
         actors.review_starts(state)
+        actors.review_drains(state)
         actors.review_waiting(state)
         actors.send_due_statuses(state)
         self._give_up_on_absent_workers()
@@ -185,6 +186,8 @@ class Core:
                 actors.handle_figures(state, peer)
             case control.ReadLog():
                 self._read_log(peer, message)
+            case control.Drain():
+                actors.handle_drain(state, peer, message)
             case control.Blocked():
                 self._handle_blocked(peer, message)
             case control.Unblocked():
@@ -280,6 +283,8 @@ class Core:
             for before in predecessors:  # `may_return`: requests for that machine wait for this one
                 self._remove_worker(before, why, may_return=True)
             state.workers.add(register, is_near, predecessors)
+        if register.drains_s:
+            draining.begin(state, name, register.drains_s)
         reregistration.adopt_all(state, register, is_new)
         self._send_keys(name)
         # Nothing is placed yet: the worker would be told twice to start it, by `reconcile` too.
@@ -297,6 +302,8 @@ class Core:
             for record in state.actors.on_worker(name):
                 actors.retry_requests(state, state.deferred.release(record.request.actor))
         actors.retry_waiting(state)
+        if (within_s := draining.left_s(state, name)) and not register.drains_s:
+            state.send(name, control.Drain(within_s=within_s))
         if state.is_closing:
             state.send(name, control.Leave())
         return self._finish()
@@ -330,8 +337,13 @@ class Core:
                 state.log_queries.handle_reply(peer, message)
             case control.Delegate(actor=actor, key=key) if state.actors.is_on(actor, peer):
                 reregistration.delegate(state, actor, key)
+            case control.Leaving(within_s=within_s):
+                actors.begin_drain(state, peer, within_s)
             case control.Left():
-                self._remove_worker(peer, "its worker was stopped")
+                is_drained = peer in state.workers.draining
+                self._remove_worker(
+                    peer, draining.WHY_LOST if is_drained else "its worker was stopped"
+                )
                 actors.retry_waiting(state)
         return self._finish()
 
@@ -380,12 +392,14 @@ class Core:
         state = self.state
         if name not in state.workers:
             return
+        is_drained = name in state.workers.draining
+        draining.release_rooms_on(state, name)
         state.leases.end(name)
         state.instructions.append(Forget(name))
         state.workers.remove(name, state.now, may_return and not self._is_guest(name))
         actors.handle_unreachable(state, name)
         for record in state.actors.on_worker(name):
-            actors.end_life(state, record.lost(why))
+            actors.end_life(state, record.lost(why, moved=is_drained))
         state.log_queries.remove_worker(name)
         state.delegates.remove_worker(name)
         actors.handle_figures(state, name)

@@ -47,6 +47,7 @@ class WhyClosed(Enum):
 
     AWAY = auto()  # it is unreachable, or lost and expected back
     SICK = auto()  # actors cannot be started there
+    DRAINING = auto()  # its worker is about to leave
 
 
 @lru_cache(maxsize=10_000)  # many actors ask for the same, and a request is retried many times

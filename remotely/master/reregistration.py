@@ -168,7 +168,7 @@ def _reconcile_actor(state: State, record: ActorRecord, reported: Reported | Non
         if record.ends_within_s is not None:
             end_life(state, record.closed())
         elif record.location is not None:
-            end_life(state, record.lost())
+            end_life(state, record.lost(moved=record.is_moving))
         else:
             apply_event(state, LifeEvent.ABSENT, record)
         return

@@ -54,7 +54,7 @@ def why_it_waits(request: control.Request, state: State) -> str:
         why += f". It must be {where}"
     if state.reservation is not None and state.reservation.actor != request.actor:
         why += f". Room is reserved for {state.reservation.class_name}, which has waited longer"
-    return why + _sick(state) + away
+    return why + _sick(state) + _draining(state) + away
 
 
 def why_never(request: control.Request, count: int, state: State) -> tuple[str, str] | None:
@@ -90,11 +90,7 @@ def why_nowhere(request: control.Request, state: State) -> str | None:
     if state.is_recovering:
         return None
     if request.machine and not state.workers.on_machine(request.machine):
-        names = state.workers.machines()
-        be = "is" if len(names) == 1 else "are"
-        return (
-            f"no machine of this cluster is named {request.machine!r}: there {be} {listed(names)}"
-        )
+        return no_machine(request.machine, state.workers.machines())
     if not request.near or request.near in state.restarts.pending:
         return None
     if (record := state.actors.records.get(request.near)) is None:
@@ -102,6 +98,13 @@ def why_nowhere(request: control.Request, state: State) -> str | None:
     if record.worker in state.workers and not state.workers_for(request):
         return f"the actor that it must be near is on another machine than {request.machine!r}"
     return None
+
+
+def no_machine(name: str, names: list[str]) -> str:
+    """Return why no machine can be meant by a name; `names` are those of all machines."""
+    be = "is" if len(names) == 1 else "are"
+    there = f"there {be} {listed(names)}" if names else "none has joined"
+    return f"no machine of this cluster is named {name!r}: {there}"
 
 
 def _where(request: control.Request, state: State) -> str:
@@ -126,6 +129,13 @@ def _sick(state: State) -> str:
     found = itertools.islice(state.workers.sick.items(), SHOWN)
     named = ((state.workers.records[worker].register.machine, sick.why) for worker, sick in found)
     return "".join(f". {machine} is sick: {why}" for machine, why in named)
+
+
+def _draining(state: State) -> str:
+    """Return sentences about the machines that are about to leave."""
+    found = itertools.islice(state.workers.draining, SHOWN)
+    named = (state.workers.records[worker].register.machine for worker in found)
+    return "".join(f". {machine} is being drained, and gets no actors" for machine in named)
 
 
 def _has_some(has: Resources, asked: Resources) -> bool:

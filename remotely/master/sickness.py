@@ -37,8 +37,8 @@ def goes_on(state: State, record: ActorRecord) -> bool:
         return record.again and state.now < since + EXPECTED_S
     if record.requester.session not in state.sessions:
         return False
-    sick = {*state.workers.sick, record.worker}
-    needs = request.resources, request.python, state.workers_for(request), sick
+    unfit = {*state.workers.sick, *state.workers.draining, record.worker}
+    needs = request.resources, request.python, state.workers_for(request), unfit
     return bool(request.life or state.is_recovering or state.workers.ledger.could_place(*needs))
 
 

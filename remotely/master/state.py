@@ -72,6 +72,14 @@ Instruction = Send | Forget | RouteProbe | Log
 # --- actors ---------------------------------------------------------------------------------------
 
 
+class KeptRoom(NamedTuple):
+    """Room on a worker that is kept for the next life of an actor."""
+
+    worker: str
+    gpu_ids: tuple[int, ...]
+    resources: Resources
+
+
 class Requester(NamedTuple):
     """The session that requested an actor, and its request."""
 
@@ -97,11 +105,15 @@ class ActorRecord:
     unstarted_at: float | None = None  # when its worker first failed to start its next life
     has_begun: bool = False  # its next life: its constructor runs, and has no time limit
     is_between_tries: bool = False  # its worker is not starting it now
+    is_moving: bool = False  # it ends soon, and its next life is placed elsewhere (draining.py)
+    next_room: KeptRoom | None = None  # what is kept for that life
 
-    def lost(self, why: str = "", restarting: bool = False) -> control.Obituary:
+    def lost(
+        self, why: str = "", restarting: bool = False, moved: bool = False
+    ) -> control.Obituary:
         """Return the obituary of an actor that is lost, or of a guest whose process ended.
 
-        `restarting`: another life follows.
+        `restarting`: another life follows.  `moved`: its machine was drained.
         """
         is_guest = bool(self.request.classes)
         return control.Obituary(
@@ -110,6 +122,7 @@ class ActorRecord:
             lost=not is_guest,
             why=why,
             restarting=restarting,
+            moved=moved,
         )
 
     def closed(self) -> control.Obituary:
@@ -441,6 +454,7 @@ class WorkerTable:
         self.records: dict[str, WorkerRecord] = {}
         self.ledger = Ledger()
         self.sick: dict[str, Sickness] = {}
+        self.draining: dict[str, float] = {}  # until when
         self._lost: dict[str, LostWorker] = {}
         # By machine, by address, and by both; lost workers included.
         self._by_place: Index[str | tuple[str, str], str] = Index()
@@ -469,6 +483,8 @@ class WorkerTable:
         self._by_host.discard(register.host, name)
         if self.sick.pop(name, None) is not None:
             self.ledger.heal(name)
+        if self.draining.pop(name, None) is not None:
+            self.ledger.reopen(name, WhyClosed.DRAINING)
         lost = LostWorker(register.machine, register.address, register.resources, now + EXPECTED_S)
         self._lost[name] = lost
         self.ledger.close(name, WhyClosed.AWAY)
@@ -693,6 +709,11 @@ class State:
         """How many actors name no CPUs and hold none; if counted, each would hold one."""
         records = () if self.counts_cpus else self.actors.records.values()
         return sum(not record.request.names_cpus for record in records)
+
+    def has_maker(self, request: control.Request) -> bool:
+        """Return whether the client that can make the next life of an actor is there."""
+        session = self.sessions.get(request.maker)
+        return request.maker in self.leases and not (session and session.leaving)
 
     def gang_is_complete(self, request: control.Request) -> bool:
         """Return whether all of a request's gang are requested, or placed by an earlier master."""

@@ -4,7 +4,7 @@ from collections import Counter
 
 import msgspec
 
-from remotely.master import shortage
+from remotely.master import draining, shortage
 from remotely.master.ledger import Ledger
 from remotely.master.state import ActorRecord, State, UnexpectedEnd, WorkerRecord
 from remotely.master.waiting import Waiter
@@ -28,6 +28,7 @@ def status(ticket: int, state: State) -> control.Status:
                 _free(name, ledger),
                 _away_s(name, state),
                 *_sick(name, state),
+                draining.left_s(state, name),
                 actors.on_worker(name),
                 unanswered,
             )
@@ -103,6 +104,7 @@ def _of_worker(
     away_s: float,
     sick: str,
     sick_s: float,
+    drains_s: float,
     records: list[ActorRecord],
     unanswered: Counter[str],
 ) -> control.WorkerStatus:
@@ -118,6 +120,7 @@ def _of_worker(
         away_s=away_s,
         sick=sick,
         sick_s=sick_s,
+        drains_s=drains_s,
         free_cpus=free.cpus,
         free_gpus=free.gpus,
         free_memory=free.memory,

@@ -32,7 +32,7 @@ from remotely.ops.daemon_process import END_S, START_S
 from remotely.ops.foreground import Foreground
 from remotely.protocol.address import RUNS_ALREADY, is_ipv6, join_address, parse_address
 from remotely.protocol.configs import MasterConfig
-from remotely.protocol.lease import LEAVE_S
+from remotely.protocol.lease import LEAVE_GRACE_S, LEAVE_S
 from remotely.protocol.listening import ANY_PORT, Listening, Ports
 from remotely.transport import key_files
 from remotely.transport.keys import MasterKey, MemberKey
@@ -81,6 +81,7 @@ def start(
     offer: OfferedResources,
     keeper: Foreground | None = None,
     key_folder: Path | None = None,
+    grace_s: float = LEAVE_GRACE_S,
 ) -> list[Running]:
     """Start a master and a worker here; return both when the cluster takes calls.
 
@@ -119,7 +120,9 @@ def start(
                 learns = not key_files.take_ended(folder, port)
                 master.configure_master(near, key, key_file, learns)
                 member = key_files.load_member(folder / "worker.key", "worker")
-                worker.configure_worker("worker", near, near, member, listening, offer)
+                worker.configure_worker(
+                    "worker", near, near, member, listening, offer, grace_s=grace_s
+                )
     return pid_file.running(port)
 
 
@@ -133,12 +136,14 @@ def join(
     end_without_master_s: float = 0.0,
     keeper: Foreground | None = None,
     once: bool = False,
+    grace_s: float = LEAVE_GRACE_S,
 ) -> Running:
     """Start a worker here that joins that master; return when the master has registered it.
 
     Its actors listen at `network`, by default at the address from which this machine reaches the
     master.  Waits up to `patience_s` for the master to start.  With `once`, return the worker that
-    this machine already has on that cluster, if there is one.
+    this machine already has on that cluster, if there is one.  After SIGTERM the machine is drained
+    for `grace_s`.
     """
     where = reach(host_name, port, RUNS_ALREADY, patience_s)
     if once and (found := _worker_here(port, key)):
@@ -150,7 +155,7 @@ def join(
     stem = f"joined-{secrets.token_hex(4)}"
     with PersistentDaemon(stem, port, keeper) as worker:
         return worker.configure_worker(
-            "joined", address, where, key, listening, offer, end_without_master_s
+            "joined", address, where, key, listening, offer, end_without_master_s, grace_s
         )
 
 
@@ -174,7 +179,7 @@ def stop(port: int, joined: str = "", started: str = "") -> list[Running]:
     masters = [daemon for daemon in daemons if daemon.role == "master"]
     workers = [daemon for daemon in daemons if daemon.role != "master"]
     _end(masters, signal.SIGTERM, LEAVE_S + 1.0)  # it ends its workers first
-    _end(workers, signal.SIGTERM, END_S)
+    _end(workers, signal.SIGINT, END_S)  # at once: SIGTERM would have them drained
     for worker in _end(workers + masters, signal.SIGKILL, END_S):
         processes.kill_tagged(worker.worker or "nobody")
         _await(lambda worker=worker: not Path(worker.folder).exists(), END_S)  # type: ignore[misc]
@@ -331,6 +336,7 @@ class PersistentDaemon:
         listening: Listening,
         offer: OfferedResources,
         end_without_master_s: float = 0.0,
+        grace_s: float = 0.0,
     ) -> Running:
         """Configure it as a worker of that master.  Raises the master's error if it is refused.
 
@@ -346,6 +352,7 @@ class PersistentDaemon:
                     self._folder,
                     offer,
                     str(self._file),
+                    grace_s,
                 ),
                 attached=self._keeper is not None,
                 end_without_master_s=end_without_master_s,

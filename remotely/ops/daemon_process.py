@@ -82,6 +82,7 @@ def worker_config(
     folder: Path,
     offer: OfferedResources,
     file: str = "",
+    grace_s: float = 0.0,
 ) -> WorkerConfig:
     nonce = secrets.token_hex(16)
     return WorkerConfig(
@@ -96,4 +97,5 @@ def worker_config(
         resources=dict(parse_others(offer.resources or {})),
         lifeline=not file,
         pid_file=file,
+        grace_s=grace_s,
     )

@@ -4,7 +4,8 @@ The standard input of each is a pipe.  The kernel closes the other end when this
 by SIGKILL, and the daemon then ends gracefully: a master ends all its workers first, a worker its
 actors.
 
-If one of them ends, so do the others.
+If one of them ends, so do the others.  After SIGTERM, workers without a master beside them have
+their machine drained first: any byte on their standard input asks for that.
 """
 
 import contextlib
@@ -19,6 +20,14 @@ from remotely.machine.watched_process import WatchedProcess, wait_for_any
 from remotely.ops import daemon_process
 from remotely.ops.daemon_process import END_S, Daemon
 from remotely.protocol.lease import LEAVE_S
+
+
+class _Hurry(Exception):
+    """A second signal."""
+
+
+def _hurry(number: int, frame: object) -> None:
+    raise _Hurry
 
 
 class Foreground:
@@ -44,6 +53,27 @@ class Foreground:
         """Return whether one of the daemons has ended."""
         return any(daemon.poll() is not None for daemon, _ in self._kept)
 
+    def drain(self, grace_s: float) -> None:
+        """Have the machine drained; return when a worker has ended, or at a second signal."""
+        if not self._kept or any(file.stem == "master" for _, file in self._kept):
+            return
+        for daemon, _ in self._kept:
+            if daemon.stdin is not None:
+                with contextlib.suppress(OSError):
+                    daemon.stdin.write(b"\n")
+                    daemon.stdin.flush()
+        ends = [WatchedProcess(daemon.pid) for daemon, _ in self._kept if daemon.poll() is None]
+        if len(ends) < len(self._kept):
+            return
+        before = {n: signal.signal(n, _hurry) for n in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            wait_for_any(ends, round(1000 * grace_s))
+        except _Hurry:
+            pass
+        finally:
+            for number, handler in before.items():  # the first has had later ones ignored
+                signal.signal(number, handler)
+
     def close(self) -> bool:
         """End all; return whether each of them ended gracefully."""
         for daemon, _ in self._kept:
@@ -52,12 +82,23 @@ class Foreground:
         ended_well = True
         for daemon, file in self._kept:
             daemon_process.wait_or_kill(daemon, deadline - time.monotonic())
-            # `remotely stop` may send SIGTERM to one that has left and is about to exit.
-            if daemon.returncode not in (0, -signal.SIGTERM):
+            # `remotely stop` may signal one that has left and is about to exit.
+            if daemon.returncode not in (0, -signal.SIGTERM, -signal.SIGINT):
                 ended_well = False
                 pid_file.forget(file)
                 pid_file.leave(file)  # it did not do so itself
         return ended_well
+
+
+@contextlib.contextmanager
+def drained_at_sigterm(keeper: Foreground, grace_s: float) -> Iterator[None]:
+    """Have the machine drained if the block, in `exiting_on_signals`, is ended by SIGTERM."""
+    try:
+        yield
+    except SystemExit as end:
+        if end.code == 128 + signal.SIGTERM:
+            keeper.drain(grace_s)
+        raise
 
 
 def is_ignored(number: signal.Signals) -> bool:

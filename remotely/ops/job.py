@@ -18,12 +18,17 @@ from remotely.machine import interfaces
 from remotely.machine.gpus import OfferedResources
 from remotely.ops import cluster
 from remotely.ops.cluster import Network
-from remotely.ops.foreground import Foreground, exiting_on_signals, is_ignored
+from remotely.ops.foreground import (
+    Foreground,
+    drained_at_sigterm,
+    exiting_on_signals,
+    is_ignored,
+)
 from remotely.ops.guarded_command import GuardedCommand
 from remotely.ops.launchers import JobRank
 from remotely.ops.rendezvous import FOLDER_LOOK_S, Rendezvous, answering, missing
 from remotely.protocol.address import join_address, parse_address
-from remotely.protocol.lease import FENCE_S
+from remotely.protocol.lease import FENCE_S, LEAVE_GRACE_S
 from remotely.transport import key_files
 
 JOB_NOTE_EVERY_S = 2.0
@@ -71,19 +76,27 @@ def lead(
 
 
 def follow(
-    rank: JobRank, folder: Path, network: Network, offer: OfferedResources, patience_s: float
+    rank: JobRank,
+    folder: Path,
+    network: Network,
+    offer: OfferedResources,
+    patience_s: float,
+    grace_s: float = LEAVE_GRACE_S,
 ) -> None:
     """Run another rank: join rank 0, and return when the cluster has ended.
+
+    After SIGTERM its machine is drained for `grace_s`.
 
     Raises RemotelyError if rank 0 cannot be found; the message says what was seen of it.
     """
     rendezvous, keeper = Rendezvous(folder, rank.rank), Foreground()
     with exiting_on_signals():
         try:
-            _join(rendezvous, network, offer, patience_s, keeper)
-            rendezvous.note("joined")
-            _ignore_ctrl_c()
-            keeper.wait()
+            with drained_at_sigterm(keeper, grace_s):
+                _join(rendezvous, network, offer, patience_s, keeper, grace_s)
+                rendezvous.note("joined")
+                _ignore_ctrl_c()
+                keeper.wait()
         finally:
             ended_well = keeper.close()
     if not ended_well:
@@ -148,6 +161,7 @@ def _join(
     offer: OfferedResources,
     patience_s: float,
     keeper: Foreground,
+    grace_s: float,
 ) -> None:
     """Look for rank 0 until it is found, and join it; leave a note with the reason on failure."""
     deadline = time.monotonic() + patience_s
@@ -158,7 +172,8 @@ def _join(
             rendezvous.note("came", why)
             try:
                 addresses = invitation.addresses
-                _join_at(answering(addresses) or addresses[0], rendezvous, network, offer, keeper)
+                where = answering(addresses) or addresses[0]
+                _join_at(where, rendezvous, network, offer, keeper, grace_s)
                 return
             except (MasterLost, NotAllowed) as error:  # an earlier run's, or not ready: retry
                 why = str(error)
@@ -187,10 +202,20 @@ def _join_at(
     network: Network,
     offer: OfferedResources,
     keeper: Foreground,
+    grace_s: float,
 ) -> None:
     host, port = parse_address(address)
     key = key_files.load_member(rendezvous.folder / "worker.key", "worker")
-    cluster.join(host, port, key, network, offer, end_without_master_s=FENCE_S, keeper=keeper)
+    cluster.join(
+        host,
+        port,
+        key,
+        network,
+        offer,
+        end_without_master_s=FENCE_S,
+        keeper=keeper,
+        grace_s=grace_s,
+    )
 
 
 def _nothing_in(folder: Path, patience_s: float) -> str:

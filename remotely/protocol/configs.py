@@ -37,3 +37,4 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     end_without_master_s: float = 0.0  # if nonzero: leave if the master is silent for this long
     nonce: str  # `worker` is derived from it and the key; see admission.py
     predecessors: list[str] = []  # see Register
+    grace_s: float = 0.0  # how long the machine is drained after SIGTERM

@@ -48,6 +48,16 @@ TIMES = (
     ),
     Time("OWNER_GRACE_S", 1.0, "for the calls of an owner that has ended: nobody waits for them"),
     Time("TERM_S", 3.0, "from SIGTERM to SIGKILL, for handlers that save something"),
+    Time(
+        "LEAVE_GRACE_S",
+        20.0,
+        "how long a machine is drained after SIGTERM; Slurm and Kubernetes kill it after 30 s",
+    ),
+    Time(
+        "QUIET_S",
+        1.0,
+        "how long an actor that moves must be idle: what was sent to it has arrived by then",
+    ),
     Time("LEAVE_S", 5.0, "for the workers to end their actors when a cluster is stopped"),
     Time("RESTARTS_WITHIN_S", 600.0, "the window of max_restarts: an actor that keeps dying ends"),
     Time("EXPECTED_S", 300.0, "requests wait this long for a lost machine: a reboot takes minutes"),
@@ -80,6 +90,8 @@ CONNECT_S = _SECONDS["CONNECT_S"]
 DRAIN_S = _SECONDS["DRAIN_S"]
 OWNER_GRACE_S = _SECONDS["OWNER_GRACE_S"]
 TERM_S = _SECONDS["TERM_S"]
+LEAVE_GRACE_S = _SECONDS["LEAVE_GRACE_S"]
+QUIET_S = _SECONDS["QUIET_S"]
 LEAVE_S = _SECONDS["LEAVE_S"]
 RESTARTS_WITHIN_S = _SECONDS["RESTARTS_WITHIN_S"]
 EXPECTED_S = _SECONDS["EXPECTED_S"]

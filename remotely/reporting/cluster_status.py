@@ -42,8 +42,8 @@ class MachineStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A worker, with memory in bytes; workers on the same machine have the same `host`.
 
     If it cannot be reached, `away_s` says for how long; if it cannot start actors, `sick` says why
-    the last start failed, and `sick_s` since when.  Then none of its resources are free, until it
-    is tried again.
+    the last start failed, and `sick_s` since when; if it is being drained, `drains_s` says when it
+    leaves.  Then none of its resources are free.
     """
 
     worker: str  # its id
@@ -54,6 +54,7 @@ class MachineStatus(msgspec.Struct, frozen=True, kw_only=True):
     away_s: float = 0.0
     sick: str = ""
     sick_s: float = 0.0
+    drains_s: float = 0.0
     cpus: float
     gpus: int
     memory: int
@@ -181,6 +182,7 @@ def _machine(worker: control.WorkerStatus) -> MachineStatus:
         away_s=worker.away_s,
         sick=worker.sick,
         sick_s=worker.sick_s,
+        drains_s=worker.drains_s,
         cpus=worker.resources.cpus,
         gpus=int(worker.resources.gpus),
         memory=worker.resources.memory,
@@ -254,8 +256,9 @@ def tables(status: ClusterStatus, now: float) -> str:
     """Return tables for people; `now` is in seconds since 1970."""
     machines, actors = status.machines, status.actors
     total = totals(machines)
+    there = f"{count_of(len(machines), 'machine')}, {count_of(len(actors), 'actor')}"
     head = (
-        f"{status.address}: {_count(len(machines), 'machine')}, {_count(len(actors), 'actor')}; "
+        f"{status.address}: {there}; "
         f"free: {total['free_cpus']:g} of {total['cpus']:g} CPUs, {total['free_gpus']:g} of "
         f"{total['gpus']} GPUs, {format_bytes(total['free_memory'])} of "
         f"{format_bytes(total['memory'])}"
@@ -264,10 +267,12 @@ def tables(status: ClusterStatus, now: float) -> str:
         if m.free_cpus < 0:
             held = f"{m.cpus - m.free_cpus:g} CPUs of {m.cpus:g}"
             head += f"\n{m.machine}: actors hold {held}, until those that others lent are back"
+        if m.drains_s:
+            head += f"\n{m.machine}: DRAINING, leaves within {duration(m.drains_s)}"
         if m.sick:
-            head += f"\n{m.machine}: SICK for {_duration(m.sick_s)}, last error: {m.sick}"
+            head += f"\n{m.machine}: SICK for {duration(m.sick_s)}, last error: {m.sick}"
     if status.waiting:
-        head += f"\n{_count(status.waiting, 'request')} waiting for room"
+        head += f"\n{count_of(status.waiting, 'request')} waiting for room"
         for wait in status.waits:
             head += f"\n  {wait.count} of {wait.class_name}: {wait.why}"
     rows: list[tuple[str, ...]] = [
@@ -299,7 +304,7 @@ def tables(status: ClusterStatus, now: float) -> str:
                 str(a.calls),
                 _doing(a),
                 str(a.queue or ""),
-                _duration(now - a.since),
+                duration(now - a.since),
                 "dialled in" if a.dialled_in else _whose(a.owner),
             )
             for a in actors
@@ -321,8 +326,10 @@ def tables(status: ClusterStatus, now: float) -> str:
 def _state(machine: MachineStatus) -> str:
     """Return why nothing is placed on a machine; empty if it is well."""
     if machine.away_s:
-        return f"AWAY {_duration(machine.away_s)}"
-    return f"SICK {_duration(machine.sick_s)}" if machine.sick else ""
+        return f"AWAY {duration(machine.away_s)}"
+    if machine.drains_s:
+        return f"DRAINING {duration(machine.drains_s)}"
+    return f"SICK {duration(machine.sick_s)}" if machine.sick else ""
 
 
 def _others(machine: MachineStatus) -> str:
@@ -337,7 +344,7 @@ def _doing(actor: ActorStatus) -> str:
         return ""
     others = f" and {actor.running - 1} more" if actor.running > 1 else ""
     lends = ", lends its CPUs" if actor.lends else ""
-    return f"{actor.method} {_duration(actor.method_s)}{others}{lends}"
+    return f"{actor.method} {duration(actor.method_s)}{others}{lends}"
 
 
 def _whose(owner: ClientStatus | None) -> str:
@@ -356,11 +363,13 @@ def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def _count(number: int, noun: str) -> str:
+def count_of(number: int, noun: str) -> str:
+    """Return "1 actor" or "2 actors"."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Return a time in the largest unit that fits, as "9 min"."""
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= size:
             return f"{seconds / size:.0f} {unit}"

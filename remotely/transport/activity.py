@@ -7,6 +7,7 @@ when it is asked, and when the actor has died.  This costs 0.2 us per call.
     bytes      content
     0-7        when the oldest running call began, on the machine's monotonic clock
     8-9        the number of running calls
+    10-11      the number of streams that have not ended
     16-79      the method of the oldest running call, in UTF-8
     80-87      the number of connections that were given a slot of the table below
     96-1695    the table: the last call that has begun, for each of 200 connections
@@ -34,7 +35,7 @@ NAME_BYTES = 64
 MAX_NAMES = 1000  # cached method names; a caller may ask for any name
 SLOTS = 200  # connections in the table
 MAX_WITHOUT_SLOT = 10_000  # remembered connections that have lost their slot
-_HEAD = struct.Struct("@dH")
+_HEAD = struct.Struct("@dHH")
 _MOST = 0xFFFF
 _NAME = slice(16, 16 + NAME_BYTES)
 _GIVEN = slice(80, 88)
@@ -49,6 +50,7 @@ class Seen(NamedTuple):
     running: int = 0
     method: str = ""
     method_s: float = 0.0
+    streams: int = 0  # that have not ended; perhaps none of them runs
 
 
 @contextlib.contextmanager
@@ -87,12 +89,12 @@ def look(page: mmap.mmap) -> Seen:
     """
     if page.closed:
         return Seen()
-    began, running = _HEAD.unpack_from(page)
+    began, running, streams = _HEAD.unpack_from(page)
     now = time.monotonic()
     if not running or not 0 <= began <= now:
-        return Seen(running)
+        return Seen(running, streams=streams)
     method = page[_NAME].rstrip(b"\0").decode(errors="replace")
-    return Seen(running, method, now - began)
+    return Seen(running, method, now - began, streams)
 
 
 def begun(page: mmap.mmap) -> tuple[dict[bytes, int], bool]:
@@ -188,8 +190,13 @@ class _Writer:
         view = memoryview(page)
         self._began = view[:8].cast("d")  # the quickest way to write a number
         self._running = view[8:10].cast("H")
+        self._streams = view[10:12].cast("H")
         self._method = ""  # the one in the page
         self._names: dict[str, bytes] = {}
+
+    def note_streams(self, count: int) -> None:
+        """Record the number of streams that have not ended."""
+        self._streams[0] = min(count, _MOST)
 
     def _write_method(self, method: str) -> None:
         self._method = method

@@ -78,6 +78,11 @@ class WorkerActors:
         return bool(self._children)
 
     @property
+    def is_idle(self) -> bool:
+        """Whether there is no actor, and none is about to start."""
+        return not (self._children or self._spawner.waiting or self._next_lives)
+
+    @property
     def children(self) -> Iterable[Child]:
         """The actor processes, including those that are starting or ending."""
         return self._children.values()
@@ -187,7 +192,9 @@ class WorkerActors:
         """End an actor, whether it lives, is starting, or waits to start."""
         if spawn := self._next_lives.pop(end.actor, None):
             self._died(_never_started(spawn.request, "closed", asked=True))
-        elif child := self._children.get(end.actor):
+        elif (child := self._children.get(end.actor)) and end.moves:
+            self._reaper.end_when_idle(child)
+        elif child:
             self._reaper.end(child, end.grace_s, end.kill, end.by)
         elif request := self._spawner.withdraw(end.actor):
             self._died(_never_started(request, "closed", asked=True))
@@ -301,7 +308,7 @@ class WorkerActors:
             case control.Meet():
                 self._introduce(child)
             case control.Ending(why=why):
-                child.asked = True
+                child.asked = child.asked or not child.is_moved
                 child.why = child.why or why
                 self._reaper.extend_deadline(child, Stage.ENDS)
             case control.Exiting(calls=calls):

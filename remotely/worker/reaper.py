@@ -1,6 +1,7 @@
 """An actor process as its worker sees it, and the steps of its end.
 
-    1  asked        Leave: the actor finishes its calls (`end`); a kill goes straight to 4
+    1  asked        Leave: the actor finishes its calls (`end`); a kill goes straight to 4.  One
+                    that moves is asked when it has been idle for QUIET_S (`end_when_idle`)
     2  ending       it sends Ending, then Exiting, and has DRAIN_S for each (`extend_deadline`)
     3  terminated   at the deadline, SIGTERM to its process group
     4  killed       SIGKILL to its group, TERM_S later
@@ -30,7 +31,7 @@ from remotely.machine import memory_file, processes, signal_pipe, this_machine
 from remotely.machine.owned_fd import OwnedFd
 from remotely.machine.watched_process import WatchedProcess
 from remotely.protocol import control
-from remotely.protocol.lease import DRAIN_S, TERM_S
+from remotely.protocol.lease import DRAIN_S, QUIET_S, TERM_S
 from remotely.protocol.numbers import MOST_FLIGHT_RECORD
 from remotely.testing import faults
 from remotely.transport import activity
@@ -44,7 +45,12 @@ CPU_AT_MOST_S = 5.0  # a longer average would not show the current usage
 # The zygote may be stopped or busy; if it has ended, the worker has inherited its children.
 # Clients wait for the obituary a little longer (OBITUARY_WAIT_S).
 EXIT_STATUS_S = 1.0
+WHY_MOVED = "its machine is being drained"
+LOOK_IDLE_S = 0.1  # how often an actor that moves is looked at
 CHECK_AGAIN_S = 1.0  # the kernel may omit a stray from a list of children while others end
+
+
+Begun = tuple[dict[bytes, int], bool]  # as in `activity.begun`
 
 
 class Stage(IntEnum):
@@ -77,6 +83,8 @@ class Child:
     is_unbound: bool = False  # no port was free for it
     calls: int = 0
     asked: bool = False
+    moves: bool = False  # its next life is to be placed on another machine, once it is idle
+    is_moved: bool = False  # it was, and has been asked to end
     delegate: bytes = b""
     why: str = ""
     process: psutil.Process | None = None
@@ -246,6 +254,29 @@ class Reaper:
         if child.term_at is None or time.monotonic() + grace_s < child.term_at:
             self._schedule_kill(child, grace_s)
 
+    def end_when_idle(self, child: Child) -> None:
+        """End a child that moves, once it has run nothing for QUIET_S.
+
+        Its clients were told to send it nothing more, so what they have sent arrives meanwhile.
+        """
+        if not child.moves:
+            child.moves = True
+            self._end_if_idle(child, activity.begun(child.page), time.monotonic())
+
+    def _end_if_idle(self, child: Child, begun: Begun, since: float) -> None:
+        if child.asked or child.page.closed:
+            return
+        now, begun_now = time.monotonic(), activity.begun(child.page)
+        seen = activity.look(child.page)
+        if seen.running or seen.streams or begun_now != begun:
+            since = now
+        if now < since + QUIET_S:
+            look = lambda: self._end_if_idle(child, begun_now, since)
+            self._loop.after(LOOK_IDLE_S, look)
+            return
+        child.is_moved, child.why = True, child.why or WHY_MOVED
+        child.line.send(control.Leave())  # -> 1
+
     def extend_deadline(self, child: Child, stage: Stage) -> None:
         """The child has reached this stage of its end: give it at least DRAIN_S more.
 
@@ -288,6 +319,7 @@ class Reaper:
                 actor=request.actor,
                 life=request.life,
                 asked=child.asked,
+                moved=child.is_moved and not child.asked and child.stage is Stage.EXITS,
                 exited=child.stage is Stage.EXITS,
                 unstarted=child.is_unstarted,
                 exit=ended,

@@ -7,7 +7,11 @@ unpickles anything; classes and arguments go from the client to the actor direct
     the start of an actor    spawner.py
     the end of an actor      reaper.py
     the lease expires        kill every actor, before the master may place them elsewhere (fence.py)
+    the machine is drained   end when no actor is left, or in time (master/draining.py)
     the worker ends          kill every actor, remove the folder
+
+SIGTERM has the machine drained for as long as whoever sent it can wait (`grace_s`); a second one,
+or SIGINT, ends the worker at once.
 """
 
 import contextlib
@@ -31,7 +35,7 @@ from remotely.protocol.resources import Resources, parse_others
 from remotely.transport import fence, sockets
 from remotely.transport.fence import LOOK_EVERY_S, WorkerFence
 from remotely.transport.keys import MemberKey
-from remotely.transport.loop import Loop
+from remotely.transport.loop import Loop, Timer
 from remotely.transport.master_link import MasterLink
 from remotely.transport.relay import RelayServer
 from remotely.values import arena
@@ -60,6 +64,10 @@ class Worker:
         self._announced = False
         self._registered_at = 0.0  # when the last Register was sent
         self._leaving = False
+        self._drains_until = 0.0  # nonzero while this machine is drained
+        self._drain_timer: Timer | None = None
+        self._is_told = False  # by SIGTERM, to leave
+        self._is_drained_from_afar = False  # else whoever does it is here, and knows
         self._loop = Loop()
         self._store = self._make_store() if config.listening.host and arena.SUPPORTED else None
         info = WorkerInfo(
@@ -96,7 +104,9 @@ class Worker:
 
     def run(self) -> None:
         """Serve until told to leave, then kill all actors and remove the folder."""
-        signal.signal(signal.SIGTERM, lambda *_: self._loop.call(self._leave))
+        signal.signal(signal.SIGTERM, lambda *_: self._loop.call(self._terminate))
+        if not self._config.lifeline:
+            signal.signal(signal.SIGINT, lambda *_: self._loop.call(self._leave))
         self._actors.listen()
         self._loop.run()
         self._actors.close()
@@ -150,6 +160,7 @@ class Worker:
             predecessors=self._config.predecessors,
             relay=relay.address if relay else "",
             relay_token=relay.token if relay else b"",
+            drains_s=self._drains_s(),
         )
 
     def _on_master_message(self, message: object) -> None:
@@ -175,6 +186,9 @@ class Worker:
                 self._begin_report()
             case control.ReadLog():
                 self._link.send(self._actors.read_log(message))
+            case control.Drain(within_s=within_s, undo=undo):
+                self._is_drained_from_afar = True
+                self._drain(None if undo else within_s)
             case control.Leave():
                 self._leave(for_good=True)
 
@@ -214,8 +228,45 @@ class Worker:
 
     # --- the end ----------------------------------------------------------------------------------
 
+    def _terminate(self) -> None:
+        """Handle SIGTERM: have this machine drained, or leave at the second one."""
+        if self._is_told or not self._config.grace_s:
+            self._leave()
+        else:
+            self._is_told = True
+            self._begin_grace()
+
+    def _begin_grace(self) -> None:
+        """Have this machine drained for as long as whoever ends it can wait."""
+        grace_s = self._config.grace_s
+        if not self._drains_until or grace_s < self._drains_s():
+            self._drain(grace_s)
+            if not self._leaving:
+                self._link.send(control.Leaving(within_s=grace_s))
+
+    def _drain(self, within_s: float | None) -> None:
+        """Leave within this time, or before that when no actor is left; None: stay after all."""
+        if self._drain_timer is not None:
+            self._drain_timer.cancel()
+        if within_s is None:
+            self._drains_until = 0.0
+            return
+        self._drains_until = fence.now() + within_s
+        self._drain_timer = self._loop.after(within_s, self._end_drain)
+        self._stop_if_done()
+
+    def _end_drain(self) -> None:
+        log.warning("this machine was drained, and its time is up: what is left on it ends")
+        self._leave()
+
+    def _drains_s(self) -> float:
+        """Return the time until this machine leaves; zero if it is not being drained."""
+        return max(0.001, self._drains_until - fence.now()) if self._drains_until else 0.0
+
     def _read_lifeline(self) -> None:
-        if not os.read(0, 4096):
+        if os.read(0, 4096):  # the process that holds the other end was sent SIGTERM
+            self._begin_grace()
+        else:
             self._loop.unwatch(0)
             if self._config.lifeline:
                 self._loop.stop()
@@ -229,9 +280,13 @@ class Worker:
         self._stop_if_done()
 
     def _stop_if_done(self) -> None:
-        """If this worker is leaving and no actor is left, end."""
+        """If this worker is leaving, or is drained, and no actor is left, end."""
         if self._leaving and not self._actors:
             self._loop.stop()
+        elif self._drains_until and self._actors.is_idle:
+            if self._is_drained_from_afar:
+                log.warning("this machine was drained, and leaves the cluster")
+            self._leave()
 
 
 def main() -> None:

@@ -86,6 +86,26 @@ def test_a_foreground_worker_leaves_on_sigterm_and_the_cluster_goes_on(
     first.does("stop", "--port", port)
 
 
+def test_a_machine_that_has_joined_in_the_foreground_is_drained_after_sigterm(
+    machines: Any, port: int
+) -> None:
+    first, second = machines("first"), machines("second")
+    first.does("start", "--port", port, "--cpus", 0)
+    words = ("join", f"127.0.0.1:{port}", "--key", copied_key(first, second))
+    with foreground(second, *words, "--grace", DEADLINE_S) as join:
+        wait_for_line(join, "has joined")
+        with first.script(port, "dict(detached=True, name='store')") as script:
+            add(script, 1)
+            join.send_signal(signal.SIGTERM)
+            drains = lambda: any(m["drains_s"] for m in first.status(port)["machines"])
+            wait_until(drains, "that it is drained")
+            add(script, 2)
+        assert join.poll() is None
+        first.does("kill", "store", "--port", port)
+        assert join.wait(DEADLINE_S) == 0
+    first.does("stop", "--port", port)
+
+
 def test_a_killed_foreground_command_leaves_nothing_behind(machine: Machine, port: int) -> None:
     with foreground(machine, "start", "--port", port) as start:
         wait_for_line(start, "To end it")

@@ -85,9 +85,10 @@ function showOverview() {
       number("Waiting for resources", count(now.waiting)),
     );
     waits.replaceChildren(
-      ...(now.waits.length || now.away.length || now.sick.length ? [h("h2", {}, "Waiting")] : []),
+      ...(now.waits.length || now.away.length || now.sick.length || now.draining.length ? [h("h2", {}, "Waiting")] : []),
       h("ul", { class: "plain" },
         now.away.map((machine) => h("li", { class: "bad" }, `${machine} cannot be reached`)),
+        now.draining.map((each) => h("li", {}, `${each.machine} is being drained, and leaves within ${duration(each.drains_s)}`)),
         now.sick.map((each) => h("li", { class: "bad" }, `${each.machine} is sick for ${duration(each.sick_s)}: ${each.sick}`)),
         now.waits.map((wait) => h("li", {}, h("span", { class: "wait" }, `${plural(wait.count, "request")} for ${wait.class}`),
           ` for ${duration(wait.waits_s)}: ${wait.why}`))));
@@ -131,7 +132,7 @@ const showMachines = paged("Machines", { path: "machines", renew, columns: [
   { key: "machine", name: "Machine", text: (row) => row.machine, name_: true },
   { key: "address", name: "Address", text: (row) => row.address, minor: true },
   { name: "Python", text: (row) => row.python, minor: true },
-  { key: "free_cpus", name: "Free CPUs", text: (row) => row.away_s ? `unreachable for ${duration(row.away_s)}` : row.sick ? `sick for ${duration(row.sick_s)}` : free(row, "cpus"), number: true, tone: (row) => row.away_s || row.sick ? "bad" : "" },
+  { key: "free_cpus", name: "Free CPUs", text: (row) => row.away_s ? `unreachable for ${duration(row.away_s)}` : row.drains_s ? `leaves within ${duration(row.drains_s)}` : row.sick ? `sick for ${duration(row.sick_s)}` : free(row, "cpus"), number: true, tone: (row) => row.away_s || row.sick ? "bad" : "" },
   { key: "free_gpus", name: "Free GPUs", text: (row) => row.gpus ? free(row, "gpus") : "", number: true, minor: true },
   { key: "free_memory", name: "Free memory", text: (row) => row.away_s ? "" : `${bytes(row.free_memory)} of ${bytes(row.memory)}`, number: true },
   { key: "actors", name: "Actors", text: (row) => count(row.actors), number: true },

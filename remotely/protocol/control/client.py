@@ -37,13 +37,51 @@ class Place(ControlMessage, frozen=True):
 class End(ControlMessage, frozen=True):
     """End an actor: gracefully at first, by force after `grace_s`; `kill`: immediately.
 
-    `by` names the client that had it killed; the master fills it in.
+    `by` names the client that had it killed; the master fills it in.  `moves`: its next life is to
+    be placed on another machine, so it ends once its calls have.
     """
 
     actor: Id
     grace_s: Seconds
     kill: bool = False
     by: str = ""
+    moves: bool = False
+
+
+@sent("client > master", "master > worker")
+class Drain(ControlMessage, frozen=True):
+    """Place nothing new on a machine; its worker leaves when it has no actor left, or in time.
+
+    From a client with a `ticket` and the name or address of a `machine`, or the id of a worker.
+    `undo`: use the machine as before.
+    """
+
+    within_s: Seconds
+    ticket: Amount = 0
+    machine: str = ""
+    undo: bool = False
+
+
+@sent("master > client")
+class DrainHeard(ControlMessage, frozen=True):
+    """The reply to Drain; `why`: it is refused.
+
+    `actors` are on the machine, and `movable` of them can have their next life elsewhere.
+    """
+
+    ticket: Amount
+    machine: str = ""
+    actors: Amount = 0
+    movable: Amount = 0
+    why: str = ""
+
+
+@sent("master > client")
+class Moving(ControlMessage, frozen=True):
+    """This life of an actor ends after the calls that it has: keep further ones for the next."""
+
+    actor: Id
+    life: Amount
 
 
 @sent("client > master")

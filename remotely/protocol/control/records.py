@@ -91,6 +91,7 @@ class Obituary(msgspec.Struct, frozen=True, kw_only=True):
     begun: dict[Route, Amount] = {}  # the last call that has begun, by the route of its client
     all_begun: bool = False  # no call has begun of a client that is not in `begun`
     restarting: bool = False  # another life follows; `Locate` gets a reply when it has started
+    moved: bool = False  # its machine is drained: another life of it is no restart that counts
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,6 +163,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     away_s: Seconds = 0.0  # how long it has been unreachable; then nothing on it is free
     sick: str = ""  # why the last start of an actor there failed; empty if it did not
     sick_s: Seconds = 0.0  # for how long starts have failed
+    drains_s: Seconds = 0.0  # if it is being drained, the time that is left; then nothing is free
     free_cpus: float  # like the following, negative if actors hold more than there is
     free_gpus: float
     free_memory: Balance

@@ -2,7 +2,7 @@
 
 from remotely.protocol.control.message import ControlMessage, sent
 from remotely.protocol.control.records import ActorStatus, Figures, Location, Obituary, Request
-from remotely.protocol.numbers import MOST_GPUS, MOST_OTHERS, Gpus, Moment, Pid
+from remotely.protocol.numbers import MOST_GPUS, MOST_OTHERS, Gpus, Moment, Pid, Seconds
 from remotely.protocol.resources import Resources
 
 
@@ -42,6 +42,7 @@ class Register(ControlMessage, frozen=True):
     predecessors: list[str] = []
     relay: str = ""  # the address at which guests find the relay for their callers; may be empty
     relay_token: bytes = b""  # for the challenge of the relay
+    drains_s: Seconds = 0.0  # if it is being drained, the time that is left
 
     def __post_init__(self) -> None:
         gpus = self.resources.gpus
@@ -93,6 +94,13 @@ class MayCall(ControlMessage, frozen=True):
     """Ask whether this key, which is not listed, may call an actor."""
 
     key: bytes
+
+
+@sent("worker > master")
+class Leaving(ControlMessage, frozen=True):
+    """The worker was sent SIGTERM: its machine is drained, as by Drain."""
+
+    within_s: Seconds
 
 
 @sent("worker > master")

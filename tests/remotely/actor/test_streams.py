@@ -45,7 +45,7 @@ async def async_numbers(closed: list[str]) -> AsyncIterator[int]:
 
 
 def test_a_silent_consumer_is_checked_at_growing_intervals(clock: Clock) -> None:
-    streams = Streams()
+    streams = Streams(lambda count: None)
     streams.keep(b"here", numbers([]))
     checked = []
     for _ in range(3600):
@@ -58,7 +58,7 @@ def test_a_silent_consumer_is_checked_at_growing_intervals(clock: Clock) -> None
 
 
 def test_an_active_consumer_is_not_checked(clock: Clock) -> None:
-    streams = Streams()
+    streams = Streams(lambda count: None)
     name = streams.keep(b"here", numbers([])).name
     for _ in range(50):
         clock.now += CONSUMER_SILENT_S / 2
@@ -68,7 +68,7 @@ def test_an_active_consumer_is_not_checked(clock: Clock) -> None:
 
 def test_finished_and_closed_generators_are_forgotten() -> None:
     closed: list[str] = []
-    streams = Streams()
+    streams = Streams(lambda count: None)
     done, begun, unused = (streams.keep(b"", numbers(closed)).name for _ in range(3))
     for _ in range(100):
         streams.next(b"", done)
@@ -86,7 +86,7 @@ def test_finished_and_closed_generators_are_forgotten() -> None:
 
 def test_finished_and_closed_async_generators_are_forgotten() -> None:
     closed: list[str] = []
-    streams = Streams()
+    streams = Streams(lambda count: None)
 
     async def use() -> None:
         first, second = (streams.keep(b"", async_numbers(closed)).name for _ in range(2))

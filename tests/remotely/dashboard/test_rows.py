@@ -86,6 +86,14 @@ def test_the_overview_lists_sick_machines_with_their_last_error() -> None:
     assert "remotely_machines_sick 1.0" in text(snapshot(found, 10.0, None)).decode()
 
 
+def test_the_overview_lists_machines_that_are_drained() -> None:
+    found = status([])
+    drained = msgspec.structs.replace(found.machines[0], drains_s=60.0)
+    now = snapshot(msgspec.structs.replace(found, machines=[drained]), 10.0, None)
+    assert overview(now)["draining"] == [{"machine": "m", "drains_s": 60.0}]
+    assert "remotely_machines_draining 1.0" in text(now).decode()
+
+
 def test_calls_per_second_count_from_the_previous_snapshot() -> None:
     first = snapshot(status([actor("a", calls=100), actor("b", calls=7)]), 10.0, None)
     assert [each["calls_per_s"] for each in first.actors] == [0.0, 0.0]

@@ -124,6 +124,7 @@ class Cluster:
         python: str = PYTHON,
         machine: str = "",
         predecessors: Collection[str] = (),
+        drains_s: float = 0.0,
         **others: float,
     ) -> None:
         """Register a worker, with the actors that live there."""
@@ -138,9 +139,33 @@ class Cluster:
             resources=Resources(cpus, gpus, 8 * GIB, parse_others(others)),
             actors=list(self.living.setdefault(worker, {}).values()),
             births=self.births.get(worker, []),
+            drains_s=drains_s,
         )
         self.execute(self.core.register_worker(register, self.now, predecessors=predecessors))
         self.execute(self.core.reconcile_worker(register))
+
+    def drains(self, machine: str, within_s: float = 600.0, undo: bool = False) -> int:
+        """Let the client ask for a machine to be drained; return the ticket."""
+        ask = control.Drain(
+            within_s=within_s, ticket=next(self.tickets), machine=machine, undo=undo
+        )
+        self.says("client", ask)
+        return ask.ticket
+
+    def leaves(self, worker: str) -> None:
+        """Let a worker leave with its actors."""
+        self.says(worker, control.Left())
+
+    def moves_out(self, actor: str) -> None:
+        """Let an actor end that was told to move, after its calls."""
+        for worker, living in self.living.items():
+            if actor in living and worker in self.core.workers:
+                status = living.pop(actor)
+                obituary = control.Obituary(
+                    actor=actor, life=status.request.life, moved=True, exited=True
+                )
+                self.says(worker, control.Died(obituary=obituary, lived=status))
+                return
 
     def loses(self, worker: str, may_return: bool = False) -> None:
         """Remove a worker with its actors."""
@@ -276,6 +301,19 @@ def play_event(cluster: Cluster, event: str, a: int, b: int) -> None:
             cluster.spawns(at_most=1)
         case "fail" if cluster.to_spawn:
             cluster.fails()
+        case "drain":
+            ask = control.Drain(within_s=60, ticket=1, machine="ab"[a % 2], undo=b % 3 == 0)
+            if cluster.state.sessions.get(who):
+                cluster.says(who, ask)
+        case "leave" if worker in cluster.core.workers:
+            if b % 2:
+                cluster.says(worker, control.Leaving(within_s=10))
+            else:
+                cluster.leaves(worker)
+        case "move out":
+            record = cluster.state.actors.records.get(actor)
+            if record is not None and record.is_moving:
+                cluster.moves_out(actor)
         case "begin":  # the constructor of a next life
             for name in cluster.core.workers:
                 cluster.says(name, control.Begun(actor=actor))
@@ -296,7 +334,7 @@ def play_event(cluster: Cluster, event: str, a: int, b: int) -> None:
                 cluster.says(name, control.Delegate(actor=actor, key=key))
             if worker in cluster.core.workers:
                 cluster.says(worker, control.MayCall(key=key))
-        case "fail":
+        case "fail" | "leave":
             pass
         case _ if not (session := cluster.state.sessions.get(who)) or session.hello.actor == actor:
             pass  # a client in an actor does not request that actor
@@ -348,6 +386,9 @@ EVENTS = [
     *["join", "die", "hello", "tick"] * 3,
     *[
         *["fail"] * 2,
+        *["move out"] * 4,
+        "drain",
+        "leave",
         "begin",
         "forget",
         "lose",
@@ -409,12 +450,19 @@ def check(cluster: Cluster) -> None:
         assert (state.restarts.pending.get(actor) or table.records[actor]).request.name == name
     ledger = state.workers.ledger
     for worker, machine in state.workers.records.items():
+        rooms = [r.next_room for _, r in records if r.next_room and r.next_room.worker == worker]
         here = [lending.held(r) for _, r in records if r.worker == worker]
         kept = [asked for placement, asked in ledger.reserved if placement.worker == worker]
-        free = machine.register.resources - sum([*here, *kept], Resources())
+        free = machine.register.resources - sum(
+            [*here, *kept, *(room.resources for room in rooms)], Resources()
+        )
         assert ledger.free(worker).cpus == free.cpus
         assert ledger.free(worker).memory == free.memory
-        assert ledger.actors(worker) == len(here)
+        assert ledger.actors(worker) == len(here) + len(rooms)
+    for worker in state.workers.draining:
+        assert worker in state.workers.records
+        assert not ledger.is_open(worker)
+    assert all(r.is_moving for _, r in records if r.next_room)
     for worker, sick in state.workers.sick.items():
         assert worker in state.workers.records
         assert not (sick.pause_s and state.now < sick.until and ledger.is_open(worker))

@@ -29,7 +29,7 @@ class Stage:
             cluster.has("client", "in the way")
         if phase is not Phase.ENDED:
             self.ask()
-        if phase in (Phase.ALIVE, Phase.ENDING, Phase.RESUMING, Phase.RESTARTING):
+        if phase in (Phase.ALIVE, Phase.MOVING, Phase.ENDING, Phase.RESUMING, Phase.RESTARTING):
             cluster.spawns()
         if phase in (Phase.RESUMING, Phase.RESTARTING):
             cluster.kills("a")
@@ -38,6 +38,8 @@ class Stage:
             cluster.has("client", "in the way")
         if phase in (Phase.CANCELLED, Phase.ENDING):
             self.close()
+        if phase is Phase.MOVING:
+            self.is_drained()
         assert phase_of(cluster.state, "a") is phase
 
     @property
@@ -52,6 +54,11 @@ class Stage:
 
     def close(self) -> None:
         self.cluster.says("client", control.End(actor="a", grace_s=1))
+
+    def is_drained(self) -> None:
+        """Its worker is drained, beside one with room."""
+        self.cluster.joins("next", cpus=1, machine="m")
+        self.cluster.drains("w")
 
     def starts(self) -> None:
         location = status_of(self.request).location
@@ -97,6 +104,7 @@ CAUSES = (
     Cause(LifeEvent.STARTED, Stage.starts),
     Cause(LifeEvent.CLOSED, Stage.close),
     Cause(LifeEvent.DIED, lambda stage: stage.dies(asked=True)),
+    Cause(LifeEvent.MOVES, Stage.is_drained),
     Cause(LifeEvent.MAKER_RESTARTS, Stage.dies),
     Cause(LifeEvent.WORKER_RESTARTS, Stage.dies, owner=""),
     Cause(LifeEvent.REPLACED, lambda stage: stage.ask(later=1)),

@@ -24,7 +24,7 @@ def no_daemon(stem: str, *_: Any) -> Iterator[Any]:
         def configure_master(self, address: str, key: Any, key_file: Path, learns: bool) -> None:
             learned.append(learns)
 
-        def configure_worker(self, *_: Any) -> None:
+        def configure_worker(self, *_: Any, **__: Any) -> None:
             pass
 
     yield NoDaemon()

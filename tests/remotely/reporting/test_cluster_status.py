@@ -52,3 +52,13 @@ def test_an_unreachable_machine_is_shown_with_its_time_away() -> None:
     assert "1 of 2" in there
     assert "AWAY 6 s" in away
     assert [machine.away_s for machine in status.machines] == [0, 6.4]
+
+
+def test_a_machine_that_is_drained_is_shown_with_the_time_left() -> None:
+    drained = msgspec.structs.replace(worker("a", "h1", 0), drains_s=540.0)
+    found = control.Status(ticket=0, workers=[drained], clients=[], waiting=0)
+    status = cluster_status(found, "here:1")
+    lines = tables(status, now=0).splitlines()
+    assert lines[1] == "machine of h1: DRAINING, leaves within 9 min"
+    assert "DRAINING 9 min" in lines[-1]
+    assert as_json(status)["machines"][0]["drains_s"] == 540.0

@@ -16,7 +16,8 @@ import remotely
 from remotely.machine import memory_file, processes, this_machine
 from remotely.machine.owned_fd import OwnedFd
 from remotely.protocol import control
-from remotely.protocol.numbers import MOST_FLIGHT_RECORD
+from remotely.protocol.numbers import MOST_FLIGHT_RECORD, ROUTE_BYTES
+from remotely.transport.activity import BegunCalls, OneByOne
 from remotely.transport.line import Line
 from remotely.transport.loop import Loop
 from remotely.worker.output import LogRelay, Output
@@ -132,6 +133,43 @@ def test_a_repeated_request_to_end_may_only_shorten_the_wait(
     reaper.end(child, 0)
     assert child.timers is timers
     reaper.reap(child)
+
+
+def test_an_actor_that_moves_is_asked_to_end_once_it_has_been_idle(
+    child: Child, loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[control.Obituary] = []
+    reaper = Reaper(loop, "w", {"C-1": child}, lambda _: None, lambda _, end: told.append(end))
+    now, due = [100.0], []
+    monkeypatch.setattr("remotely.worker.reaper.time.monotonic", lambda: now[0])
+    monkeypatch.setattr(loop, "after", lambda _, look: due.append(look))
+
+    def looks_at(second: float) -> bool:
+        now[0] = second
+        due.pop()()
+        return child.is_moved
+
+    activity, begun = OneByOne(child.page), BegunCalls(child.page)
+    activity.begin("step")
+    reaper.end_when_idle(child)
+    reaper.end_when_idle(child)  # it is told again when its worker was away
+    assert not looks_at(110.0)
+    assert not looks_at(120.0)
+    activity.end(0)
+    begun.note(bytes(ROUTE_BYTES - 1) + b"r", 7)  # a call came, and has ended
+    activity.note_streams(1)
+    assert not looks_at(120.4)
+    activity.note_streams(0)
+    assert not looks_at(120.5)
+    assert not looks_at(121.3)
+    assert looks_at(121.4)
+    assert due == []
+    del activity, begun  # they have mapped the page
+    child.stage = Stage.EXITS
+    reaper.reap(child)
+    assert [(end.moved, end.asked, end.why) for end in told] == [
+        (True, False, "its machine is being drained")
+    ]
 
 
 def test_an_actor_gains_time_once_for_each_stage_of_its_end(
