@@ -21,6 +21,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     gpus          GPUs to reserve, or a fraction of one (0.5); the actor sees no others
     memory        bytes, or "2GiB"; an actor that uses more is ended
     resources     custom resources to reserve, as {"license": 1}: see `--resource` and `connect`
+    labels        what must be true of the machine, as ["ssd", "zone=a"]: see `join --label`
     max_restarts  the limit of restarts in ten minutes of an actor that dies, with its arguments
     concurrency   the number of calls that run at the same time, on threads
     wait          whether a plain call blocks; if not, it returns its future
@@ -37,6 +38,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     gpus: float = 0
     memory: int | str = 0
     resources: Mapping[str, float] = {}
+    labels: tuple[str, ...] = ()
     max_restarts: int = 0
     concurrency: int = 1
     wait: bool = True

@@ -10,7 +10,7 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from remotely import arguments
@@ -23,7 +23,7 @@ from remotely.machine.gpus import Gpus, OfferedResources, choose
 from remotely.machine.shield import RLock
 from remotely.protocol.address import FORKED, SHARED
 from remotely.protocol.lease import PLACE_S
-from remotely.protocol.resources import parse_others
+from remotely.protocol.resources import parse_labels, parse_others
 from remotely.values.sources import importing, library
 
 RAY = "ray:"  # the prefix of addresses of Ray clusters
@@ -46,6 +46,7 @@ def connect(
     cpus: float | None = None,
     gpus: Gpus | None = None,
     resources: Mapping[str, float] | None = None,
+    labels: Sequence[str] = (),
     ship: str | Path | Iterable[str | Path] = (),
     patience_s: float | None = None,
     show_output: bool = True,
@@ -58,6 +59,7 @@ def connect(
                  is a number or a list: [2, 3], or names as in CUDA_VISIBLE_DEVICES.  Both are
                  ignored if REMOTELY_ADDRESS names a started cluster
     resources    custom resources that it offers: {"license": 2}
+    labels       what is true of it, for classes that ask for that: ["ssd", "zone=a"]
     key          the client's key file; see keys.py
     ship         files, folders and patterns ("*.csv") that the actors need: see `shipped`
     patience_s   seconds to wait for room for a new actor before NoResources is raised, by default
@@ -79,17 +81,18 @@ def connect(
     if resources is not None:
         arguments.of_type("resources", resources, dict, 'a dict: {"license": 2}')
         parse_others(resources)
+    arguments.of_type("labels", labels, (list, tuple), 'a list: ["ssd"]')
     if _adopted is not None and importing():  # an actor imports the script, and is connected
         return
-    offer = OfferedResources(cpus, gpus, resources)
+    offer = OfferedResources(cpus, gpus, resources, parse_labels(labels))
     with _lock:
         if _engine is not None and not _forked:
             raise RemotelyError("this process is connected already; call remotely.shutdown() first")
         if address not in (None, "", RAY_HERE) and offer != OfferedResources():
             start = "ray start" if address.startswith(RAY) else "remotely start"
             raise RemotelyError(
-                "cpus, gpus and resources are for a cluster of your own; those of the one at "
-                f"{address} were set by '{start}'"
+                "cpus, gpus, resources and labels are for a cluster of your own; those of the one "
+                f"at {address} were set by '{start}'"
             )
         address = address or os.environ.get("REMOTELY_ADDRESS")
         _engine = _new_engine(address, key, offer, ship, patience_s, show_output)

@@ -32,7 +32,7 @@ from remotely.arguments import did_you_mean
 from remotely.engine import Arguments, Engine, Options
 from remotely.objects import construct
 from remotely.other_names import add_hints
-from remotely.protocol.resources import parse_memory, parse_others
+from remotely.protocol.resources import parse_labels, parse_memory, parse_others
 from remotely.values.made_class import without_hooks
 
 T = TypeVar("T")
@@ -49,6 +49,7 @@ def remote_class(
     gpus: float = 0,
     memory: int | str = 0,
     resources: dict[str, float] | None = None,
+    labels: Iterable[str] = (),
     max_restarts: int = 0,
     concurrency: int = 1,
     wait: bool = True,
@@ -172,6 +173,9 @@ def check_options(base: Options, changes: dict[str, Any]) -> Options:
     if "resources" in changes:
         arguments.of_type("resources", changes["resources"], dict, 'a dict: {"license": 1}')
         changes["resources"] = dict(parse_others(changes["resources"]))
+    if "labels" in changes:
+        arguments.of_type("labels", changes["labels"], (list, tuple, set), 'a list: ["ssd"]')
+        changes["labels"] = parse_labels(changes["labels"])
     if "near" in changes:
         changes["near"] = _actor_of(changes["near"])
     for name, (least, check) in _LEAST.items():

@@ -14,6 +14,8 @@ from remotely.cli.options import (
     foreground_option,
     gpus_option,
     grace_option,
+    label_option,
+    memory_option,
     other_ports,
     parse_own_address,
     port_of_shell,
@@ -40,7 +42,9 @@ if TYPE_CHECKING:
 @announce_option
 @cpus_option
 @gpus_option
+@memory_option
 @resource_option
+@label_option
 @grace_option
 @foreground_option
 def start(
@@ -50,7 +54,9 @@ def start(
     announce: tuple[str, ...],
     cpus: int | None,
     gpus: int | list[str] | None,
+    memory: int | None,
     resources: tuple[tuple[str, float], ...],
+    labels: tuple[str, ...],
     grace: float,
     foreground: bool,
 ) -> None:
@@ -75,9 +81,8 @@ def start(
     port = port or ports.low or DEFAULT_PORT
     network = cluster.Network(host, tuple(name for name, _ in seen), ports)
     with _foreground(foreground, grace) as keeper:
-        daemons = cluster.start(
-            network, port, OfferedResources(cpus, gpus, dict(resources)), keeper, grace_s=grace
-        )
+        offer = OfferedResources(cpus, gpus, dict(resources), labels, memory)
+        daemons = cluster.start(network, port, offer, keeper, grace_s=grace)
         name, outer_port = seen[0] if seen else (host, None)
         if name in interfaces.EVERYWHERE:
             name = interfaces.own_address()
@@ -144,7 +149,9 @@ def _foreground(is_wanted: bool, grace_s: float) -> Iterator["Foreground | None"
 )
 @cpus_option
 @gpus_option
+@memory_option
 @resource_option
+@label_option
 @click.option(
     "--host",
     help="The address at which this machine's actors listen; by default the one from which it "
@@ -174,7 +181,9 @@ def join(
     key: Path | None,
     cpus: int | None,
     gpus: int | list[str] | None,
+    memory: int | None,
     resources: tuple[tuple[str, float], ...],
+    labels: tuple[str, ...],
     host: str | None,
     ports: Ports,
     announce: tuple[str, ...],
@@ -188,7 +197,8 @@ def join(
 
     \b
     remotely join 192.168.0.10:8010 --key worker.key
-    remotely join 192.168.0.10:8010 --key worker.key --cpus 4 --gpus 0
+    remotely join 192.168.0.10:8010 --key worker.key --cpus 4 --gpus 0 --memory 32GiB
+    remotely join 192.168.0.10:8010 --key worker.key --label ssd --label zone=a
     ssh node1 remotely join node0:8010 --key - < ~/.remotely/keys/worker.key
     """
     from remotely.machine import folders
@@ -212,7 +222,7 @@ def join(
             port,
             member,
             cluster.Network(host, tuple(split_address(name)[0] for name in announce), ports),
-            OfferedResources(cpus, gpus, dict(resources)),
+            OfferedResources(cpus, gpus, dict(resources), labels, memory),
             patience,
             end_without_master,
             keeper,

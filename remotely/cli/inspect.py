@@ -53,12 +53,13 @@ def status(address: str | None, as_json: bool, port: int | None, key: Path | Non
                 failed, else "", and for how long starts have failed), drains_s (if it is
                 being drained, the time that is left, else 0), cpus, gpus, memory,
                 free_cpus, free_gpus, free_memory (memory in bytes), resources and
-                free_resources (custom ones: name to amount); free_cpus is negative if
+                free_resources (custom ones: name to amount), labels; free_cpus is negative if
                 actors hold more than there is, because those that waited have taken back
                 what they had lent
     actors      a list: name, class, actor (its id), machine, worker (an id), pid
                 cpus, gpus (below 1, a share of one), gpu_ids (as CUDA names them),
                 memory_limit (bytes, 0 is none), resources      reserved for it
+                labels                                          of the machine, asked for
                 cpu_percent, rss (bytes), calls                 usage, calls completed (by
                 the last report of the actor, every 2 s, or 16 s when it is idle)
                 running, method, method_s, queue                number of running calls, method

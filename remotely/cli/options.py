@@ -80,6 +80,48 @@ resource_option = click.option(
     multiple=True,
     help="A custom resource to offer, such as license=2; may be repeated.",
 )
+
+
+class MemoryType(click.ParamType):  # type: ignore[type-arg]
+    name = "SIZE"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        from remotely.protocol.resources import parse_memory
+
+        try:
+            return parse_memory(int(value) if str(value).isdecimal() else value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+memory_option = click.option(
+    "--memory",
+    type=MemoryType(),
+    help="Memory to offer, such as 48GiB; by default all but 5 %, at most 2 GiB, which are kept "
+    "for the system.",
+)
+
+
+class LabelType(click.ParamType):  # type: ignore[type-arg]
+    name = "NAME[=VALUE]"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        from remotely.protocol.resources import parse_labels
+
+        try:
+            return parse_labels([value])[0]
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+label_option = click.option(
+    "--label",
+    "labels",
+    type=LabelType(),
+    multiple=True,
+    help="What is true of this machine, such as ssd or zone=a, for classes that ask for it with "
+    "labels=; may be repeated.",
+)
 port_option = click.option(
     "--port",
     type=click.IntRange(1, 65535),

@@ -64,7 +64,11 @@ def requests(
         owner="" if options.detached else session.id,
         job=session.job,
         resources=Resources(
-            options.cores, options.gpus, options.memory, parse_others(options.resources)
+            options.cores,
+            options.gpus,
+            options.memory,
+            parse_others(options.resources),
+            options.labels,
         ),
         names_cpus=options.cpus is not None,
         max_restarts=options.max_restarts,

@@ -23,6 +23,8 @@ class OfferedResources(NamedTuple):
     cpus: float | None = None
     gpus: Gpus | None = None
     resources: Mapping[str, float] | None = None
+    labels: Sequence[str] = ()
+    memory: int | None = None  # bytes
 
 
 def visible(environment: Mapping[str, str] = os.environ, devices: Path = Path("/dev")) -> list[str]:

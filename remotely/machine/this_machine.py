@@ -46,6 +46,16 @@ def memory() -> int:
     return there if (limit := cgroup.memory()) is None else min(there, limit)
 
 
+KEPT_SHARE, MOST_KEPT = 0.05, 2 << 30
+
+
+def memory_for_actors(there: int | None = None) -> int:
+    """Return how much of the memory to offer: all but 5 %, at most 2 GiB, which are kept for the
+    system, the worker and what callers have mapped."""
+    there = memory() if there is None else there
+    return there - min(int(KEPT_SHARE * there), MOST_KEPT)
+
+
 def oom_kills() -> int:
     """Return the number of processes that the OOM killer has killed since boot."""
     with contextlib.suppress(OSError):

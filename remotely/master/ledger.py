@@ -13,11 +13,11 @@ with the least capacity left that suffices, so that whole GPUs stay free.
 
 Workers with the same Python and the same number of free GPUs are in one bucket, which is sorted by
 either rule.  A placement searches each bucket with enough GPUs from its front, and skips workers
-that have too little memory or too few custom resources: mostly one look per bucket, whatever the
-number of workers and actors.  Refused: a structure that is sorted by memory too.  It would help
-clusters that run out of memory before CPUs, but skipping a thousand workers takes only 0.1 ms.
-Free memory, GPUs and custom resources are kept in one sorted list each, only to report the most
-that is free on one machine.
+that have too little memory, too few custom resources or not the labels: mostly one look per bucket,
+whatever the number of workers and actors.  Refused: a structure that is sorted by memory too.  It
+would help clusters that run out of memory before CPUs, but skipping a thousand workers takes only
+0.1 ms.  Free memory, GPUs and custom resources are kept in one sorted list each, only to report the
+most that is free on one machine.
 
 A worker may be closed, for any of the reasons in `WhyClosed`: then it is in no bucket.  One that is
 on trial (sickness.py) is closed again by the first placement.
@@ -37,9 +37,11 @@ from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
+from remotely.arguments import did_you_mean
 from remotely.protocol.resources import Resources, counted, format_bytes, in_thousandths, listed
 
 WHOLE = 1000  # a GPU, in thousandths
+SHOWN_LABELS = 20  # in an error
 
 
 class WhyClosed(Enum):
@@ -50,12 +52,17 @@ class WhyClosed(Enum):
     DRAINING = auto()  # its worker is about to leave
 
 
+# A label is a resource of which a worker has zero, and of which others have none at all.
+_LABEL = "label "
+
+
 @lru_cache(maxsize=10_000)  # many actors ask for the same, and a request is retried many times
 def needs_of(asked: Resources) -> tuple[tuple[str, int], ...]:
-    """Return the amount of each requested resource except GPUs."""
+    """Return the amount of each requested resource except GPUs; of a label, zero."""
     needs = [("cpus", in_thousandths(asked.cpus)), ("memory", asked.memory)]
     needs += [(name, in_thousandths(amount)) for name, amount in asked.others]
-    return tuple((name, amount) for name, amount in needs if amount)
+    labels = ((_LABEL + label, 0) for label in asked.labels)
+    return (*labels, *((name, amount) for name, amount in needs if amount))
 
 
 Rank = tuple[float, float, str]  # the last is the worker
@@ -101,12 +108,16 @@ class Capacity:
 
     def amounts(self) -> list[tuple[str, int]]:
         """Return what is free of each resource except CPUs."""
-        found = [(name, count) for name, count in self.free.items() if name != "cpus"]
+        found = [
+            (name, count)
+            for name, count in self.free.items()
+            if name != "cpus" and not name.startswith(_LABEL)
+        ]
         return [*found, ("gpus", self.milli_gpus)] if self.total.gpus else found
 
     def has(self, needs: Iterable[tuple[str, int]]) -> bool:
         """Return whether these amounts are free."""
-        return all(self.free.get(name, 0) >= amount for name, amount in needs)
+        return all(self.free.get(name, -1) >= amount for name, amount in needs)
 
     def choose_gpus(self, milli_gpus: int) -> tuple[int, ...]:
         """Choose the GPUs for an actor for which there is room."""
@@ -144,7 +155,10 @@ class Capacity:
 
     def copies(self, asked: Resources, at_most: int) -> int:
         """Return how many actors with this request fit."""
-        found = min([at_most, *(self.free.get(n, 0) // each for n, each in needs_of(asked))])
+        needs = needs_of(asked)
+        if not self.has((name, 0) for name, each in needs if not each):
+            return 0
+        found = min([at_most, *(self.free.get(n, 0) // each for n, each in needs if each)])
         if milli_gpus := in_thousandths(asked.gpus):
             parts = sum(max(0, left) // milli_gpus for left in self.shared.values())
             whole = len(self.gpu_ids)
@@ -294,7 +308,9 @@ class Ledger:
 
     def most_free(self, asked: Resources) -> Resources:
         """Return the most that is free on one worker of each requested resource and of CPUs, each
-        perhaps on another worker."""
+        perhaps on another worker: of those with the requested labels."""
+        if asked.labels:
+            return self._most_free_with_labels(asked)
         if not self._buckets:  # all workers are away
             return Resources()
         return Resources(
@@ -302,6 +318,24 @@ class Ledger:
             self._most("gpus") / 1000 if asked.gpus else 0,
             self._most("memory") if asked.memory else 0,
             tuple((name, self._most(name) / 1000) for name, _ in asked.others),
+        )
+
+    def _most_free_with_labels(self, asked: Resources) -> Resources:
+        """The same by a search."""
+        labels = Resources(labels=asked.labels)
+        free = [
+            self.free(name)
+            for name, worker in self._workers.items()
+            if self.is_open(name) and labels.fits(worker.total)
+        ]
+        return Resources(
+            max((each.cpus for each in free), default=0),
+            max((each.gpus for each in free), default=0) if asked.gpus else 0,
+            max((each.memory for each in free), default=0) if asked.memory else 0,
+            tuple(
+                (name, max((each.amount_of(name) for each in free), default=0))
+                for name, _ in asked.others
+            ),
         )
 
     def _most(self, of: str) -> int:
@@ -598,6 +632,9 @@ def _why_too_small(asked: Resources, alike: list[Resources]) -> str:
     for name, amount in asked.others:
         most = max(r.amount_of(name) for r in alike)
         kinds.append((f"{amount:g} {name}", Resources(others=((name, amount),)), f"{most:g}"))
+    known = {label for total in alike for label in total.labels}
+    if missing := [label for label in asked.labels if label not in known]:
+        return _why_no_label(missing, sorted(known))
     short = [
         f"{needed} where the largest worker has {most}"
         for needed, part, most in kinds
@@ -607,6 +644,16 @@ def _why_too_small(asked: Resources, alike: list[Resources]) -> str:
         return f"it asks for {listed(short)}"
     largest = max(alike, key=lambda r: (r.cpus, r.gpus, r.memory))
     return f"it asks for {asked}, and no worker has all of it; the largest has {largest}"
+
+
+def _why_no_label(missing: list[str], known: list[str]) -> str:
+    """Return that no machine has these labels, and the nearest of those that one has."""
+    named = listed([repr(label) for label in missing])
+    text = f"no machine has the label{'s' * (len(missing) > 1)} {named}"
+    hint = did_you_mean(missing[0], known)
+    if not hint and known:
+        hint = f"there {'is' if len(known) == 1 else 'are'} {listed(known[:SHOWN_LABELS])}"
+    return f"{text}; {hint or 'a machine gets one when it joins: remotely join --label'}"
 
 
 def _version(python: str) -> tuple[int, ...]:

@@ -179,7 +179,8 @@ def why_waiting(
         text = f"{together} actors of {class_name}, placed together, ask for {asked} each"
     else:
         text = f"{class_name} asks for {asked}"
-    text += f"; the most free on one machine is {free}"
+    labelled = " with that label" if asked.labels else ""
+    text += f"; the most free on one machine{labelled} is {free}"
     if holders:
         named = [f"{h.name} ({', '.join(filter(None, (str(h.has), h.whose)))})" for h in holders]
         named += ["others"] * has_others
@@ -236,6 +237,9 @@ def advice(asked: Resources, in_all: Resources, uncounted: int = 0) -> str:
 
     `uncounted` as in `why_waiting`.
     """
+    if labels := [label for label in asked.labels if label not in in_all.labels]:
+        named = ", ".join(map(repr, labels))
+        return f"remotely.connect(labels=[{named}]), before the first actor, labels this machine"
     if asked.cpus > in_all.cpus:
         return _more_cpus(asked.cpus, uncounted)
     return "Ask for less, or use a larger cluster: remotely.connect(ADDRESS)"

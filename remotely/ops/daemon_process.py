@@ -20,7 +20,7 @@ from remotely.machine.gpus import OfferedResources, choose
 from remotely.protocol.configs import WorkerConfig
 from remotely.protocol.ids import bound_id
 from remotely.protocol.listening import Listening
-from remotely.protocol.resources import parse_others
+from remotely.protocol.resources import parse_labels, parse_others
 from remotely.transport.keys import MemberKey
 
 START_S = 10.0  # until a daemon is ready: on a slow disk the first import takes seconds
@@ -94,7 +94,9 @@ def worker_config(
         folder=str(folder),
         cpus=this_machine.cores() if offer.cpus is None else offer.cpus,
         gpus=choose(offer.gpus),
+        memory=offer.memory or 0,
         resources=dict(parse_others(offer.resources or {})),
+        labels=list(parse_labels(offer.labels)),
         lifeline=not file,
         pid_file=file,
         grace_s=grace_s,

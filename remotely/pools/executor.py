@@ -213,7 +213,10 @@ class Executor(futures.Executor):
 
 
 # Of `remotely.options`; the others make no sense for processes that come and go.
-_PROCESS_OPTIONS = ("cpus", "gpus", "memory", "resources", "env", "machine", "near", "patience_s")
+_PROCESS_OPTIONS = (
+    *("cpus", "gpus", "memory", "resources", "labels"),
+    *("env", "machine", "near", "patience_s"),
+)
 _OPTIONS = ("max_workers", "initializer", "initargs", *_PROCESS_OPTIONS)
 
 

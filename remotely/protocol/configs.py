@@ -30,7 +30,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     cpus: float
     gpus: list[str]  # as CUDA knows them
+    memory: int = 0  # bytes; zero means all but what is kept for the system
     resources: dict[str, float] = {}  # custom resources
+    labels: list[str] = []
     lifeline: bool
     pid_file: str = ""  # written by the launcher, removed by the daemon
     attached: bool = False  # the end of standard input stops this worker gracefully

@@ -1,11 +1,11 @@
-"""Resources of workers and actors: CPUs, GPUs, memory and custom ones; parsing and formatting.
+"""Resources of workers and actors: CPUs, GPUs, memory, custom ones and labels; parsing, formatting.
 
 All except bytes are counted in thousandths: 0.1 added and subtracted ten times is not zero.
 """
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -31,6 +31,7 @@ _UNITS = {
 _MOST_BYTES = 1 << 62  # as in a message
 _BUILT_IN = frozenset(("cpus", "gpus", "memory"))
 _OTHER = re.compile(r"[A-Za-z][\w.-]{0,49}", re.ASCII)
+_LABEL = re.compile(r"[A-Za-z][\w.-]{0,49}(=[\w.-]{1,50})?", re.ASCII)
 _MOST_OF_OTHERS = 10**12  # as in a message
 _MEMORY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE | re.ASCII)
 
@@ -57,12 +58,15 @@ class Resources(msgspec.Struct, frozen=True):
     gpus     whole ones; an actor may request a part of one instead (0.5)
     memory   bytes
     others   custom resources by name: sorted, without zeros
+    labels   what is true of a worker, as "ssd" or "zone=a"; of a request: what must be.  Sorted.
+             Nothing of them is used up, so sums and differences have none
     """
 
     cpus: Cores = 0.0
     gpus: Cores = 0
     memory: Amount = 0
     others: tuple[tuple[str, Cores], ...] = ()
+    labels: tuple[str, ...] = ()
 
     def fits(self, other: "Resources") -> bool:
         """Return whether this much can be taken from `other`, whose GPUs are whole."""
@@ -74,6 +78,7 @@ class Resources(msgspec.Struct, frozen=True):
                 in_thousandths(amount) <= in_thousandths(other.amount_of(name))
                 for name, amount in self.others
             )
+            and set(self.labels) <= set(other.labels)
         )
 
     def amount_of(self, name: str) -> float:
@@ -112,6 +117,7 @@ class Resources(msgspec.Struct, frozen=True):
         if self.memory:
             parts.append(format_bytes(self.memory))
         parts += [f"{amount:g} {name}" for name, amount in self.others]
+        parts += [f"label {label}" for label in self.labels]
         return listed(parts)
 
 
@@ -128,6 +134,18 @@ def parse_others(resources: Mapping[Any, Any]) -> tuple[tuple[str, float], ...]:
             raise ValueError(f"resources[{name!r}]={amount!r} must be a number, at least 0")
     milli = {name: in_thousandths(amount) for name, amount in resources.items()}
     return tuple((name, count / 1000) for name, count in sorted(milli.items()) if count)
+
+
+def parse_labels(labels: Iterable[Any]) -> tuple[str, ...]:
+    """Return labels as `Resources.labels`.  Raises ValueError for an invalid one."""
+    found = [labels] if isinstance(labels, str) else list(labels)
+    for label in found:
+        if not isinstance(label, str) or not _LABEL.fullmatch(label):
+            raise ValueError(
+                f"{label!r} is not a label: write a name, as 'ssd', or a name and a value, as "
+                "'zone=a': letters, digits and . - _, at most 50 each, beginning with a letter"
+            )
+    return tuple(sorted(set(found)))
 
 
 def in_thousandths(amount: float) -> int:

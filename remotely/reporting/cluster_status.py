@@ -63,6 +63,7 @@ class MachineStatus(msgspec.Struct, frozen=True, kw_only=True):
     free_memory: int
     resources: dict[str, float] = {}  # custom ones
     free_resources: dict[str, float] = {}
+    labels: list[str] = []
 
 
 class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +89,7 @@ class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
     gpu_ids: list[int | str]  # as CUDA names them
     memory_limit: int  # bytes; 0 means none
     resources: dict[str, float] = {}  # custom ones
+    labels: list[str] = []  # that its machine must have
     cpu_percent: float
     rss: int  # bytes
     calls: int
@@ -191,6 +193,7 @@ def _machine(worker: control.WorkerStatus) -> MachineStatus:
         free_memory=worker.free_memory,
         resources=dict(worker.resources.others),
         free_resources=worker.free_others,
+        labels=list(worker.resources.labels),
     )
 
 
@@ -210,6 +213,7 @@ def _actor(
         gpu_ids=[_gpu(worker, gpu) for gpu in actor.gpu_ids],
         memory_limit=asked.memory,
         resources=dict(asked.others),
+        labels=list(asked.labels),
         cpu_percent=figures.cpu_percent,
         rss=figures.rss,
         calls=figures.calls,
@@ -291,6 +295,9 @@ def tables(status: ClusterStatus, now: float) -> str:
     if any(m.resources for m in machines):
         columns = (*columns, "FREE RESOURCES")
         rows = [(*row, _others(m)) for row, m in zip(rows, machines, strict=True)]
+    if any(m.labels for m in machines):
+        columns = (*columns, "LABELS")
+        rows = [(*row, " ".join(m.labels)) for row, m in zip(rows, machines, strict=True)]
     parts = [head, _table(columns, rows)]
     if actors:
         rows = [

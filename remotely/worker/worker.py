@@ -31,7 +31,7 @@ from remotely.machine import daemons, file_lock, guest_folder, pid_file, process
 from remotely.protocol import control
 from remotely.protocol.configs import WorkerConfig
 from remotely.protocol.lease import FENCE_S
-from remotely.protocol.resources import Resources, parse_others
+from remotely.protocol.resources import Resources, parse_labels, parse_others
 from remotely.transport import fence, sockets
 from remotely.transport.fence import LOOK_EVERY_S, WorkerFence
 from remotely.transport.keys import MemberKey
@@ -150,8 +150,9 @@ class Worker:
             resources=Resources(
                 self._config.cpus,
                 len(self._config.gpus),
-                this_machine.memory(),
+                self._config.memory or this_machine.memory_for_actors(),
                 parse_others(self._config.resources),
+                parse_labels(self._config.labels),
             ),
             gpu_names=self._config.gpus,
             actors=self._actors.statuses(),

@@ -200,16 +200,19 @@ def test_a_cluster_offers_the_named_gpus_and_resources_and_stop_ends_a_detached_
     machine: Machine, port: int
 ) -> None:
     offer = ["--gpus", "GPU-5a1b,3", "--resource", "license=2", "--resource", "disk=0.5"]
+    offer += ["--label", "zone=a", "--label", "ssd", "--memory", "64MiB"]
     machine.does("start", "--port", port, *offer)
-    options = "dict(gpus=2, resources={'license': 1}, detached=True, name='store')"
+    options = "dict(gpus=2, resources={'license': 1}, labels=['ssd'], detached=True, name='store')"
     with machine.script(port, options) as script:
         add(script, 1)
     (actor,), (worker,) = machine.status(port)["actors"], machine.status(port)["machines"]
     assert (worker["gpus"], actor["gpu_ids"]) == (2, ["GPU-5a1b", 3])
     assert worker["free_resources"] == {"disk": 0.5, "license": 1}
+    assert (worker["labels"], worker["memory"]) == (["ssd", "zone=a"], 64 << 20)
     assert (actor["resources"], actor["owner"]) == ({"license": 1}, None)
+    assert actor["labels"] == ["ssd"]
     shown = machine.does("status", "--port", port)
-    assert "0.5 of 0.5 disk, 1 of 2 license" in shown
+    assert "0.5 of 0.5 disk, 1 of 2 license  ssd zone=a" in shown
     assert "detached" in shown
     machine.does("stop", "--port", port)
 
@@ -220,6 +223,9 @@ def test_invalid_arguments_are_refused_before_anything_starts(machine: Machine) 
         ["start", "--cpus", -1],
         ["start", "--gpus", "many"],
         ["start", "--resource", "license"],
+        ["start", "--memory", "lots"],
+        ["start", "--label", "a b"],
+        ["drain", "node", "--within", "soon"],
         ["join", "127.0.0.1:1", "--resource", "gpus=1"],
         ["join"],
         ["stat"],

@@ -51,6 +51,16 @@ def test_gpus_are_shared_and_custom_resources_are_counted(nothing_left: None) ->
     assert licensed().gpus() == ""
 
 
+def test_a_class_is_placed_where_its_labels_are(nothing_left: None) -> None:
+    remotely.connect(labels=["ssd", "zone=a"], patience_s=1)
+    assert remotely.options(Look, labels=["zone=a"])().gpus() == ""
+    with pytest.raises(NoResources, match="has the label 'sdd'; did you mean 'ssd'") as raised:
+        remotely.options(Look, labels=["sdd", "ssd"])()
+    assert "remotely.connect(labels=['sdd'])" in str(raised.value)
+    (machine,) = remotely.status().machines
+    assert machine.labels == ["ssd", "zone=a"]
+
+
 def test_an_actor_is_placed_near_another(started: Started, nothing_left: None) -> None:
     remotely.connect(started.address, key=started.key)
     spread = remotely.group(Look, 4)
@@ -81,6 +91,8 @@ def test_an_actor_is_placed_near_another(started: Started, nothing_left: None) -
         ({"resources": {"license": -1}}, ValueError, "a number, at least 0"),
         ({"resources": {"license": True}}, ValueError, "a number, at least 0"),
         ({"resources": [("license", 1)]}, TypeError, "must be a dict"),
+        ({"labels": ["a b"]}, ValueError, "is not a label"),
+        ({"labels": "ssd"}, TypeError, "must be a list"),
         ({"near": "an actor"}, TypeError, "the handle of an actor"),
         ({"machine": 5}, ValueError, "a string"),
     ],

@@ -13,6 +13,11 @@ from remotely.errors import NotAllowed, RemotelyError
 from remotely.machine import interfaces
 from remotely.protocol.address import join_address, split_address
 
+NO_LABELS = (
+    "labels are for machines of 'remotely start' and 'remotely join'. On a Ray cluster give such "
+    "machines a custom resource, and ask for a little of it: resources={'ssd': 0.001}"
+)
+
 PREFIX = "ray:"
 GCS_PORT = 6379  # the port at which `ray start --head` listens
 

@@ -41,6 +41,7 @@ from remotely.engines.ray.actor import (
     host_of,
     ray_name,
 )
+from remotely.engines.ray.address import NO_LABELS
 from remotely.engines.ray.channel import HostChannel, Replies
 from remotely.engines.ray.host import CALLS_AT_ONCE, Async, HostBirth, Serial
 from remotely.engines.ray.stored import HostOutgoing
@@ -315,6 +316,8 @@ def check(options: Options, what: str, count: int) -> None:
     """Raise RemotelyError for unsupported options, NoResources for what never fits the cluster."""
     if options.detached and options.max_restarts:
         raise RemotelyError(_NOT_DETACHED)
+    if options.labels:
+        raise RemotelyError(NO_LABELS)
     wanted = _wanted(options)
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     room = sum(_fits(wanted, node, count) for node in nodes)

@@ -14,9 +14,9 @@ from ray.exceptions import AuthenticationError, RayError
 
 from remotely.calling.engine import CallEngine
 from remotely.engines.ray.actor import NAMESPACE
-from remotely.engines.ray.address import GCS_PORT, check_trust
+from remotely.engines.ray.address import GCS_PORT, NO_LABELS, check_trust
 from remotely.engines.ray.carrier import RayCarrier, engine_on
-from remotely.errors import MasterLost, NotAllowed, VersionMismatch
+from remotely.errors import MasterLost, NotAllowed, RemotelyError, VersionMismatch
 from remotely.machine.gpus import OfferedResources, choose
 from remotely.protocol.address import split_address
 from remotely.protocol.lease import CONNECT_S
@@ -101,9 +101,12 @@ def _check_answers(where: str) -> None:
 def own_cluster(offer: OfferedResources) -> dict[str, Any]:
     """Return the arguments of `ray.init` for a local cluster.
 
-    Raises ValueError if `cpus` is not whole, because Ray counts only whole CPUs.
+    Raises ValueError if `cpus` is not whole, because Ray counts only whole CPUs, and RemotelyError
+    for labels.
     """
-    cpus, gpus, resources = offer
+    cpus, gpus, resources, labels, _ = offer
+    if labels:
+        raise RemotelyError(NO_LABELS)
     if cpus is not None and cpus != int(cpus):
         raise ValueError(f"cpus={cpus!r}: a Ray cluster offers whole CPUs")
     return {

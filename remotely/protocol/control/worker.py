@@ -50,6 +50,8 @@ class Register(ControlMessage, frozen=True):
             raise ValueError(f"{gpus:g} GPUs; a machine has a whole number, at most {MOST_GPUS}")
         if len(self.resources.others) > MOST_OTHERS:
             raise ValueError(f"{len(self.resources.others)} custom resources, over {MOST_OTHERS}")
+        if len(self.resources.labels) > MOST_OTHERS:
+            raise ValueError(f"{len(self.resources.labels)} labels, over {MOST_OTHERS}")
 
 
 @sent("worker > master", "actor > worker")

@@ -180,6 +180,54 @@ def test_custom_resources_are_allocated_and_released() -> None:
     assert ledger.most_free(Resources(1)) == Resources(64)
 
 
+SSD = Resources(1, labels=("ssd",))
+
+
+def test_a_label_is_found_and_not_used_up() -> None:
+    ledger = ledger_of(
+        large=Resources(64),
+        a=Resources(2, labels=("ssd", "zone=a")),
+        b=Resources(2, labels=("ssd", "zone=b")),
+    )
+    assert ledger.copies(SSD, PYTHON, 9) == ledger.copies_in_all(SSD, PYTHON, 9) == 4
+    assert [placed_by(ledger, SSD).worker for _ in range(3)] == ["a", "b", "a"]
+    assert ledger.most_free(SSD) == Resources(1)
+    both = Resources(1, labels=("ssd", "zone=a"))
+    assert not ledger.has_room("a", both, PYTHON)
+    assert ledger.place(both, PYTHON) is None
+    assert ledger.why_never(both, PYTHON) is None
+    ledger.release("a", SSD, ())
+    assert placed_by(ledger, both).worker == "a"
+    assert ledger.most_free(both) == Resources(0)
+
+
+@pytest.mark.parametrize("among", [None, ["a", "b", "large"]], ids=["all", "some workers"])
+@pytest.mark.parametrize(
+    "asked", [SSD, Resources(0, labels=("ssd",)), Resources(0, 0.5, labels=("ssd",))], ids=str
+)
+def test_actors_spread_over_the_machines_with_a_label(
+    asked: Resources, among: list[str] | None
+) -> None:
+    size = Resources(8, 4, 8 * GIB, labels=("ssd",))
+    ledger = ledger_of(a=size, b=size, large=Resources(64, 8, 64 * GIB))
+    placed = [ledger.place(asked, PYTHON, among) for _ in range(6)]
+    assert [p.worker for p in placed if p] == ["a", "b"] * 3
+
+
+def test_the_reason_names_a_label_that_no_machine_has() -> None:
+    def why(*labels: str) -> str:
+        return reason(ledger, Resources(1, labels=labels))
+
+    ledger = ledger_of(a=Resources(8, labels=("ssd", "zone=a")), b=Resources(2))
+    assert why("sdd") == "no machine has the label 'sdd'; did you mean 'ssd'?"
+    assert why("tape") == "no machine has the label 'tape'; there are ssd and zone=a"
+    assert why("tape", "x") == "no machine has the labels 'tape' and 'x'; there are ssd and zone=a"
+    ledger.add_worker("b", Resources(2, labels=("gpu",)), PYTHON)
+    assert "no worker has all of it" in why("gpu", "ssd")
+    ledger = ledger_of(a=Resources(8))
+    assert why("ssd").endswith("a machine gets one when it joins: remotely join --label")
+
+
 def test_an_overcommitted_custom_resource_is_negative() -> None:
     ledger = ledger_of(a=Resources(4))
     ledger.allocate("a", LICENSE, ())
@@ -328,6 +376,7 @@ workers = st.lists(
         st.integers(0, 4),
         st.integers(0, 8).map(lambda n: n * GIB),
         st.sampled_from([(), (("license", 1.0),), (("license", 2.5),)]),
+        st.sampled_from([(), ("ssd",), ("ssd", "zone=a")]),
     ),
     min_size=1,
     max_size=4,
@@ -338,6 +387,7 @@ requests = st.builds(
     st.sampled_from([0, 0, 0.1, 0.5, 0.7, 1, 2]),
     st.integers(0, 3).map(lambda n: n * GIB),
     st.sampled_from([(), (), (("license", 0.5),), (("license", 1.0),)]),
+    st.sampled_from([(), (), (), ("ssd",), ("zone=a",)]),
 )
 events = st.lists(st.tuples(st.booleans(), requests, st.integers(0, 99)), max_size=50)
 
@@ -356,6 +406,7 @@ def left_of_gpus(total: Resources, held: Held) -> list[float]:
 
 def has_room(asked: Resources, total: Resources, held: Held) -> bool:
     free = total - sum((each for each, _ in held), Resources())
+    free = msgspec.structs.replace(free, labels=total.labels)  # which nobody uses up
     left = left_of_gpus(total, held)
     if asked.gpus < 1:
         has_gpus = not asked.gpus or max(left, default=0) >= asked.gpus

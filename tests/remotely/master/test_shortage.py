@@ -65,6 +65,20 @@ def test_a_gang_too_large_for_an_embedded_cluster_gets_the_needed_cpus() -> None
     assert "connect(cpus=" not in why
 
 
+def test_a_wait_for_a_label_names_what_is_free_with_it() -> None:
+    asked = Resources(1, labels=("ssd",))
+    why = why_waiting("Counter", asked, Resources(0.5), [], False, None)
+    assert why.startswith(
+        "Counter asks for 1 CPU and label ssd; the most free on one machine with that label is "
+        "0.5 CPUs"
+    )
+
+
+def test_a_label_that_an_embedded_cluster_lacks_is_given_by_connect() -> None:
+    text = advice(Resources(1, labels=("ssd", "zone=a")), Resources(2, labels=("ssd",)))
+    assert text.startswith("remotely.connect(labels=['zone=a']), before the first actor")
+
+
 def test_a_gang_too_large_for_a_started_cluster_gets_the_number_that_fits() -> None:
     why = why_never_together("Counter", 8, ONE, 6, None)
     assert why.startswith(

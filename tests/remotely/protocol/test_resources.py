@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from remotely.protocol.resources import Resources, format_bytes, parse_memory
+from remotely.protocol.resources import Resources, format_bytes, parse_labels, parse_memory
 
 GIB = 1 << 30
 
@@ -35,6 +35,25 @@ def test_memory_is_parsed_with_or_without_a_unit(text: Any, size: int) -> None:
 def test_an_invalid_amount_is_refused_with_an_example(text: Any) -> None:
     with pytest.raises(ValueError, match="512MB"):
         parse_memory(text)
+
+
+def test_labels_are_sorted_and_unique() -> None:
+    assert parse_labels(["zone=a", "ssd", "ssd"]) == ("ssd", "zone=a")
+    assert parse_labels("ssd") == ("ssd",)
+
+
+@pytest.mark.parametrize("label", ["", "a b", "=a", "zone=", "1st", "a=b=c", 5, "x" * 51, "ß"])
+def test_an_invalid_label_is_refused_with_examples(label: Any) -> None:
+    with pytest.raises(ValueError, match="is not a label: write a name, as 'ssd'"):
+        parse_labels([label])
+
+
+def test_what_asks_for_a_label_fits_where_it_is() -> None:
+    asked = Resources(1, labels=("ssd",))
+    assert asked.fits(Resources(1, labels=("fast", "ssd")))
+    assert not asked.fits(Resources(1))
+    assert Resources(1).fits(Resources(1, labels=("ssd",)))
+    assert str(asked) == "1 CPU and label ssd"
 
 
 def test_resources_are_formatted_for_people() -> None:
