@@ -13,7 +13,7 @@ from remotely.cli.daemons import join, key_commands, start, stop
 from remotely.cli.dashboard import dashboard
 from remotely.cli.inspect import kill, logs, status
 from remotely.cli.launch import down, run, up
-from remotely.cli.operate import drain
+from remotely.cli.operate import drain, events
 from remotely.errors import RemotelyError
 
 
@@ -47,6 +47,7 @@ def main() -> None:
     remotely status                                 machines, actors, free resources
     remotely dashboard                              the same in the browser
     remotely logs Counter-1 --follow                what an actor prints
+    remotely events --follow                        what happens to machines and actors
     remotely kill Counter-1                         end an actor at once
     remotely drain node3 --within 10m               take out a machine, let its calls finish
     remotely keys                                   the keys that the master admits
@@ -59,6 +60,6 @@ def main() -> None:
 
 for command in (
     *(start, join, run, up, down, key_commands),
-    *(status, dashboard, logs, kill, drain, stop),
+    *(status, dashboard, logs, events, kill, drain, stop),
 ):
     main.add_command(command)

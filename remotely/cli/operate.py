@@ -1,5 +1,9 @@
-"""The commands for operators of a cluster: `remotely drain`."""
+"""The commands for operators of a cluster: `remotely drain` and `events`."""
 
+import contextlib
+import json
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -12,7 +16,11 @@ from remotely.cli.options import (
     key_option,
     local_port_option,
 )
-from remotely.reporting.cluster_status import duration
+from remotely.protocol.control import EventStatus
+from remotely.reporting.cluster_status import duration, event_as_json
+from remotely.reporting.terminal import shown
+
+EVENTS_EVERY_S = 1.0
 
 
 @click.command(short_help="Take a machine out of a cluster, and let its calls finish.")
@@ -64,3 +72,60 @@ def drain(
         f"{text}. It leaves when its {have} ended or moved, or in {duration(within)}; {movable} of "
         f"{actors} can move. To see it: remotely status"
     )
+
+
+@click.command(short_help="Show what has happened: joined, lost, sick, drained, died.")
+@click.argument("address", required=False, metavar="[HOST:PORT]")
+@click.option("--follow", "-f", is_flag=True, help="Go on until Ctrl-C.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one object a line, as described above."
+)
+@local_port_option
+@key_option
+def events(
+    address: str | None, follow: bool, as_json: bool, port: int | None, key: Path | None
+) -> None:
+    """Show what has happened to machines and actors: the last 1,000 events, oldest first.
+
+    \b
+    remotely events --follow
+    remotely events --json | jq 'select(.kind == "died") | {at, actor, text}'
+
+    The master remembers them as long as it runs. Of the JSON, fields may be added but none
+    removed:
+
+    \b
+    number    counts from 1 for each master
+    at        seconds since 1970
+    kind      joined, left, lost     a machine; it left as it was told to, or it may return
+              sick, well             starts of actors fail there; one has succeeded
+              draining, undrained, drained
+              revoked                keys
+              died                   an actor has ended, and nobody asked it to
+              moved                  an actor has ended because its machine is drained
+    machine   its name; empty if there is none
+    actor     the name of the actor, and class its class; empty if there is none
+    text      all of it, for people
+    """
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        client_at(cluster_address(address, port), key) as client,
+    ):
+        last = 0
+        while True:
+            found = client.events(last)
+            _show(found.events, as_json)
+            last = found.last
+            if not follow:
+                return
+            time.sleep(EVENTS_EVERY_S)
+
+
+def _show(events: Sequence[EventStatus], as_json: bool) -> None:
+    now = time.time()
+    for event in events:
+        if as_json:
+            click.echo(json.dumps(event_as_json(event, now)))
+        else:
+            at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now - event.ago_s))
+            click.echo(shown(f"{at}  {event.kind:9}  {event.text}"))

@@ -358,6 +358,11 @@ class ClusterCarrier:
         """Return the future of the next chunk of an actor's output."""
         return self._session.ask(control.ReadLog, actor=actor, offset=offset)
 
+    def events(self, after: int = 0) -> control.Events:
+        """Return the events after the one with this number; of all that are remembered by 0."""
+        found: control.Events = self._session.ask(control.AskEvents, after=after).result()
+        return found
+
     def drain(self, machine: str, within_s: float, undo: bool = False) -> control.DrainHeard:
         """Have a machine drained.  Raises RemotelyError if there is none of this name."""
         ask = self._session.ask(control.Drain, machine=machine, within_s=within_s, undo=undo)

@@ -139,6 +139,9 @@ class Questions:
         return why if ticket in self._tickets else ""
 
 
+Answer = control.Located | control.Status | control.LogPiece | control.DrainHeard | control.Events
+
+
 class MasterSession:
     """The client's session with the master.
 
@@ -190,6 +193,7 @@ class MasterSession:
             control.Status: self._on_answer,
             control.LogPiece: self._on_answer,
             control.DrainHeard: self._on_answer,
+            control.Events: self._on_answer,
             control.Farewell: lambda _: self._farewell.set(),
             **handlers,
         }
@@ -297,10 +301,7 @@ class MasterSession:
         for question in self.questions.unanswered():
             self.link.send(question)
 
-    def _on_answer(
-        self,
-        answer: control.Located | control.Status | control.LogPiece | control.DrainHeard,
-    ) -> None:
+    def _on_answer(self, answer: Answer) -> None:
         self.questions.answer(answer.ticket, answer)
 
     def _on_refused_place(self, refused: control.NotPlaced) -> None:

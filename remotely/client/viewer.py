@@ -42,6 +42,10 @@ class Viewer:
         """Return the future of the status, with current activity and usage."""
         return self._session.ask(control.AskStatus)
 
+    def ask_events(self, after: int) -> "Future[control.Events]":
+        """Return the future of the events after the one with this number."""
+        return self._session.ask(control.AskEvents, after=after)
+
     def read_log(self, actor: str, offset: int) -> "Future[control.LogPiece]":
         """Return the future of an actor's output from `offset` on; -1 is its last kilobytes."""
         return self._session.ask(control.ReadLog, actor=actor, offset=offset)

@@ -14,6 +14,7 @@ Panels of other packages (remotely_rl.dashboard) add their own routes and script
 import asyncio
 import html
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ from remotely.dashboard.watch import REFRESH_S, TIMEOUT_S, ClusterWatch
 from remotely.errors import RemotelyError
 from remotely.machine import this_machine
 from remotely.protocol import control
+from remotely.reporting.cluster_status import event_as_json
 from remotely.reporting.terminal import shown
 
 MAX_STREAMS = 64  # open event streams, over all browsers
@@ -53,6 +55,8 @@ class ClusterViewer(Protocol):
     def ask_status(self) -> "Future[control.Status]": ...
 
     def read_log(self, actor: str, offset: int) -> "Future[control.LogPiece]": ...
+
+    def ask_events(self, after: int) -> "Future[control.Events]": ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +233,7 @@ class _ClusterPanel:
                 Route("/metrics", self._metrics),
                 Route("/api/cluster", self._overview),
                 Route("/api/events", self._events),
+                Route("/api/history", self._history),
                 Route("/api/machines", self._machines),
                 Route("/api/actors", self._actors),
                 Route("/api/actors/{actor}", self._actor),
@@ -261,6 +266,13 @@ class _ClusterPanel:
                     continue
         finally:
             self._streams -= 1
+
+    async def _history(self, request: Request) -> Response:
+        """Return the last events, newest first."""
+        future = self._viewer.ask_events(0)
+        found = await asyncio.wait_for(asyncio.wrap_future(future), TIMEOUT_S)
+        newest = found.events[::-1][: rows.PAGE]
+        return JSONResponse({"events": [event_as_json(each, time.time()) for each in newest]})
 
     async def _machines(self, request: Request) -> Response:
         now = await self._watch.look()

@@ -57,7 +57,6 @@ from remotely.master.state import (
     Forget,
     Requester,
     State,
-    UnexpectedEnd,
     UnknownActor,
 )
 from remotely.master.waiting import RequestKind, Waiter, gang_of
@@ -795,11 +794,9 @@ def end_life(state: State, obituary: control.Obituary) -> None:
         return
     is_last = event is LifeEvent.DIED
     obituary = msgspec.structs.replace(obituary, restarting=not is_last)
-    if not obituary.asked and not (obituary.moved and obituary.restarting):
-        shown = msgspec.structs.replace(obituary, flight_record=b"", begun={})
+    if not obituary.asked:
         machine = record.location.machine if record.location else ""
-        end = UnexpectedEnd(record.request, machine, shown, state.now)
-        state.actors.unexpected_ends.appendleft(end)
+        state.history.add_end(state.now, record.request, machine, obituary)
     apply_event(state, event, record, obituary)
 
 

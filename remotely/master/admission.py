@@ -94,6 +94,11 @@ class Admission:
         self._viewers = frozenset(viewer_keys)
 
     @property
+    def keys(self) -> frozenset[bytes]:
+        """All listed keys."""
+        return self._clients | self._workers | self._viewers
+
+    @property
     def client_keys(self) -> list[bytes]:
         """The listed client keys, sorted."""
         return sorted(self._clients)

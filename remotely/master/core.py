@@ -98,14 +98,19 @@ class Core:
 
     def set_keys(
         self,
-        client_keys: Iterable[bytes],
-        worker_keys: Iterable[bytes],
-        viewer_keys: Iterable[bytes] = (),
+        client_keys: Collection[bytes],
+        worker_keys: Collection[bytes],
+        viewer_keys: Collection[bytes] = (),
     ) -> list[Instruction]:
         """Replace the lists of keys, and have the workers inform their actors.
 
         Actors that were placed with a key that is no longer listed are closed, detached or not.
         """
+        listed = {*client_keys, *worker_keys, *viewer_keys}
+        if revoked := sorted(self.state.admission.keys - listed):
+            named = ", ".join(key.decode(errors="replace") for key in revoked)
+            self.state.note("revoked", "", f"no longer admitted: {named}")
+
         state = self.state
         state.admission.set_keys(client_keys, worker_keys, viewer_keys)
         for name in state.workers.records:
@@ -181,6 +186,10 @@ class Core:
                 callers = (s.hello.session for s in state.sessions if not s.is_viewer)
                 peers = [*state.workers.records, *callers]
                 state.status_queries.query(peer, ticket, peers, now)
+            case control.AskEvents(ticket=ticket, after=after):
+                events = state.history.after(after, now)
+                last = state.history.last
+                state.send(peer, control.Events(ticket=ticket, events=events, last=last))
             case control.Unanswered(calls=calls):
                 state.sessions[peer].unanswered = calls
                 actors.handle_figures(state, peer)
@@ -283,6 +292,9 @@ class Core:
             for before in predecessors:  # `may_return`: requests for that machine wait for this one
                 self._remove_worker(before, why, may_return=True)
             state.workers.add(register, is_near, predecessors)
+            if not guests.is_guest(register):
+                text = f"{register.machine} has joined with {register.resources}"
+                state.note("joined", register.machine, text)
         if register.drains_s:
             draining.begin(state, name, register.drains_s)
         reregistration.adopt_all(state, register, is_new)
@@ -388,11 +400,23 @@ class Core:
         actors.retry_waiting(self.state)  # some may fit on no machine any more
         return self._finish()
 
+    def _note_end(self, name: str, why: str, may_return: bool) -> None:
+        """Record that a machine, not a guest, is about to be removed."""
+        state = self.state
+        if self._is_guest(name) or state.is_embedded:
+            return
+        machine = state.workers.records[name].register.machine
+        if why == draining.WHY_LOST:
+            state.note("drained", machine, f"{machine} was drained, and has left")
+        else:
+            state.note("lost" if may_return else "left", machine, f"{machine}: {why}")
+
     def _remove_worker(self, name: str, why: str, may_return: bool = False) -> None:
         state = self.state
         if name not in state.workers:
             return
         is_drained = name in state.workers.draining
+        self._note_end(name, why, may_return)
         draining.release_rooms_on(state, name)
         state.leases.end(name)
         state.instructions.append(Forget(name))

@@ -18,7 +18,7 @@ detached actors whose maker has gone.  Their class and arguments are in a file o
 """
 
 from remotely.master.ledger import WhyClosed
-from remotely.master.state import ActorRecord, KeptRoom, Log, State
+from remotely.master.state import ActorRecord, KeptRoom, State
 from remotely.protocol import control
 
 WHY_LOST = "it was drained"  # said of the machine
@@ -32,7 +32,7 @@ def begin(state: State, worker: str, within_s: float) -> None:
     if is_new:
         machine = state.workers.records[worker].register.machine
         text = f"{machine} is being drained: it leaves within {within_s:.0f} s, and gets no actors"
-        state.instructions.append(Log(text))
+        state.note("draining", machine, text, is_logged=True)
         jobs = {record.request.job for record in state.actors.on_worker(worker)}
         for job in jobs & {each.hello.session for each in state.sessions}:
             state.send(job, control.Notice(text=text))
@@ -43,7 +43,7 @@ def undo(state: State, worker: str) -> None:
     if state.workers.draining.pop(worker, None) is not None:
         state.workers.ledger.reopen(worker, WhyClosed.DRAINING)
         machine = state.workers.records[worker].register.machine
-        state.instructions.append(Log(f"{machine} is not drained any more"))
+        state.note("undrained", machine, f"{machine} is not drained any more", is_logged=True)
 
 
 def left_s(state: State, worker: str) -> float:

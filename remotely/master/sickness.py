@@ -22,7 +22,7 @@ whose own environment variables may have ended its interpreter.
 """
 
 from remotely.master.ledger import WhyClosed
-from remotely.master.state import ActorRecord, Log, Sickness, State
+from remotely.master.state import ActorRecord, Sickness, State
 from remotely.protocol import control
 from remotely.protocol.lease import BENCH_MOST_S, BENCH_S, EXPECTED_S, STUCK_S
 
@@ -50,7 +50,7 @@ def blame(state: State, record: ActorRecord, why: str, is_benched: bool) -> None
         sick = state.workers.sick[worker] = Sickness(now)
         if is_benched:
             text = f"{machine} is sick, and gets no actors until it can start them: {why}"
-            _log(state, text)
+            state.note("sick", machine, text, is_logged=True)
             state.send(record.request.job, control.Notice(text=text))
     sick.why = why
     is_trial = sick.trial == record.request.actor
@@ -90,13 +90,8 @@ def note_started(state: State, record: ActorRecord) -> bool:
     state.workers.ledger.heal(worker)
     if sick.pause_s:
         machine = state.workers.records[worker].register.machine
-        _log(state, f"{machine} starts actors again")
+        state.note("well", machine, f"{machine} starts actors again", is_logged=True)
     return True
-
-
-def _log(state: State, text: str) -> None:
-    if not state.is_embedded:  # else the master logs to the script's terminal, which is told
-        state.instructions.append(Log(text))
 
 
 def note_given_up(state: State, record: ActorRecord) -> None:

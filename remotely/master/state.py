@@ -21,6 +21,7 @@ import msgspec
 
 from remotely.master.admission import Admission, Delegates
 from remotely.master.arrivals import Arrivals
+from remotely.master.history import History, Kind
 from remotely.master.ledger import Ledger, WhyClosed
 from remotely.master.queries import LogQueries, StatusQueries
 from remotely.master.wait_graph import WaitGraph
@@ -33,7 +34,6 @@ from remotely.protocol.restart_limit import RestartLimit
 
 REMEMBERED_DEATHS = 10_000
 REMEMBERED_FLIGHT_RECORDS = 16  # of these deaths; each record may take 1 MiB
-SHOWN_ENDS = 20  # in a status
 
 
 # --- instructions ---------------------------------------------------------------------------------
@@ -130,20 +130,10 @@ class ActorRecord:
         return control.Obituary(actor=self.request.actor, life=self.request.life, asked=True)
 
 
-class UnexpectedEnd(NamedTuple):
-    """An actor that ended unasked: when, where and how."""
-
-    request: control.Request
-    machine: str  # of this life; the next may run elsewhere
-    obituary: control.Obituary
-    at: float
-
-
 class ActorTable:
     """Placed actors, their names, and the obituaries of actors that have ended."""
 
     def __init__(self) -> None:
-        self.unexpected_ends: deque[UnexpectedEnd] = deque(maxlen=SHOWN_ENDS)  # newest first
         self.records: dict[str, ActorRecord] = {}
         self.by_owner: Index[str, str] = Index()
         self.by_worker: Index[str, str] = Index()
@@ -677,6 +667,7 @@ class State:
     restarts: Restarts = field(default_factory=Restarts)
     deferred: DeferredRequests = field(default_factory=DeferredRequests)
     waiting: WaitingList = field(default_factory=WaitingList)
+    history: History = field(default_factory=History)
     wait_graph: WaitGraph = field(default_factory=WaitGraph)
     reservation: Reservation | None = None
     backoffs: dict[str, Backoff] = field(default_factory=dict)  # by actor
@@ -694,6 +685,12 @@ class State:
 
     def send(self, peer: str, message: msgspec.Struct) -> None:
         self.instructions.append(Send(peer, message))
+
+    def note(self, kind: Kind, machine: str, text: str, is_logged: bool = False) -> None:
+        """Record an event, in the master's log too if `is_logged`."""
+        self.history.add(self.now, kind, machine, text)
+        if is_logged and not self.is_embedded:  # else it logs to the terminal of its script
+            self.instructions.append(Log(text))
 
     def take_instructions(self) -> list[Instruction]:
         taken, self.instructions = self.instructions, []

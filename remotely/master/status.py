@@ -6,7 +6,7 @@ import msgspec
 
 from remotely.master import draining, shortage
 from remotely.master.ledger import Ledger
-from remotely.master.state import ActorRecord, State, UnexpectedEnd, WorkerRecord
+from remotely.master.state import ActorRecord, State, WorkerRecord
 from remotely.master.waiting import Waiter
 from remotely.protocol import control
 from remotely.protocol.resources import Resources
@@ -37,7 +37,7 @@ def status(ticket: int, state: State) -> control.Status:
         clients=[_of_client(each.hello) for each in state.sessions if not each.is_viewer],
         waiting=len(state.waiting),
         waits=_waits(state),
-        ends=[_of_end(end, state.now) for end in state.actors.unexpected_ends],
+        ends=state.history.ends(state.now),
     )
 
 
@@ -55,21 +55,6 @@ def _waits(state: State) -> list[control.WaitStatus]:
         )
         for line in list(lines.values())[:SHOWN_WAITS]
     ]
-
-
-def _of_end(end: UnexpectedEnd, now: float) -> control.EndStatus:
-    obituary = end.obituary
-    return control.EndStatus(
-        name=end.request.name,
-        class_name=end.request.class_name,
-        machine=end.machine,
-        ago_s=max(0.0, now - end.at),
-        lost=obituary.lost,
-        restarting=obituary.restarting,
-        exit=obituary.exit,
-        why=obituary.why,
-        stderr=obituary.stderr,
-    )
 
 
 def _free(worker: str, ledger: Ledger) -> Resources:

@@ -143,6 +143,19 @@ def as_json(status: ClusterStatus) -> dict[str, Any]:
     return {"format": JSON_FORMAT, **msgspec.to_builtins(status)}
 
 
+def event_as_json(event: control.EventStatus, now: float) -> dict[str, Any]:
+    """Return what `events --json` prints, documented there; `now` is in seconds since 1970."""
+    return {
+        "number": event.number,
+        "at": round(now - event.ago_s, 3),
+        "kind": event.kind,
+        "machine": event.machine,
+        "actor": event.name,
+        "class": event.class_name,
+        "text": event.text,
+    }
+
+
 def cluster_status(found: control.Status, address: str, without: str = "") -> ClusterStatus:
     """Return the status as the master has sent it; `without` is a session to omit."""
     actors = [(worker, actor) for worker in found.workers for actor in worker.actors]

@@ -57,6 +57,8 @@ WALL_CLOCK_FOR_PEOPLE = {
     ("worker.spawner", "time.time"),  # the start of an actor, in `remotely status`
     ("guest.guest", "time.time"),  # the start of a guest
     ("cli.inspect", "time.time"),  # how long ago that is
+    *(("cli.operate", f"time.{name}") for name in ("time", "localtime", "strftime")),  # events
+    ("dashboard.app", "time.time"),
 }
 WALL_CLOCKS = {
     "time.time",

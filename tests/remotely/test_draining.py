@@ -1,5 +1,7 @@
 """Machines that are drained while scripts use them."""
 
+import json
+import re
 import signal
 import threading
 import time
@@ -91,6 +93,20 @@ def test_an_actor_with_restarts_moves_and_none_of_its_calls_is_lost(machines: St
     (machine,) = [m.address for m in remotely.status().machines if m.worker == actor.worker]
     assert machine == OTHER
     assert counts.count(1) == 2  # the next life counts anew
+
+
+def test_what_happened_is_shown_with_times(machines: Started) -> None:
+    said = drain(machines)
+    assert "nothing new is placed there, and it leaves now" in said
+    wait_until(lambda: not is_there(), "the end of the drained machine")
+    command = ("events", "--port", str(machines.port))
+    shown = machines.run(machines.home, *command)
+    joined = r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d  joined     .* has joined with 2 CPUs"
+    assert re.search(joined, shown)
+    lines = machines.run(machines.home, *command, "--json").splitlines()
+    *_, before, last = [json.loads(line) for line in lines]
+    assert (before["kind"], last["kind"]) == ("draining", "drained")
+    assert abs(last["at"] - time.time()) < 60
 
 
 def test_another_actor_finishes_its_work_and_the_machine_leaves_when_it_ends(

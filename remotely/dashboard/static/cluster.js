@@ -70,6 +70,23 @@ function showOverview() {
     { name: "Memory", text: (row) => bytes(row.rss), number: true },
   ], (row) => row.class, "Classes of actors");
   const open = new Set();
+  const happened = h("ul", { class: "plain" });
+  const events = h("details", {}, h("summary", {}, "Events"), happened);
+  let stop = () => {};
+  events.addEventListener("toggle", () => {
+    stop();
+    if (events.open) stop = repeat(showEvents, 5);
+  });
+
+  async function showEvents() {
+    try {
+      const found = (await get("/api/history")).events;
+      happened.replaceChildren(...found.map((each) =>
+        h("li", { class: BAD.has(each.kind) ? "bad" : "" }, `${new Date(each.at * 1000).toLocaleString()}: ${each.text}`)));
+    } catch (error) {
+      happened.replaceChildren(h("li", { class: "bad" }, error.message));
+    }
+  }
 
   function show(now) {
     const busy = now.total_cpus - now.total_free_cpus;
@@ -102,9 +119,12 @@ function showOverview() {
     classes.show(now.classes, "", "There are no actors on this cluster.");
   }
   const element = h("div", {}, h("h1", {}, "Overview"), figures, waits,
-    h("h2", {}, "Classes"), classes.element, ends);
-  return { title: "Overview", element, close: follow(show) };
+    h("h2", {}, "Classes"), classes.element, ends, events);
+  const unfollow = follow(show);
+  return { title: "Overview", element, close: () => { stop(); unfollow(); } };
 }
+
+const BAD = new Set(["died", "lost", "sick", "revoked"]); // events
 
 function failure(end, open) {
   const how = end.lost ? "was lost" : end.exit == null ? "has ended" : `ended with ${end.exit}`;

@@ -4,6 +4,7 @@ from remotely.protocol.control.message import ControlMessage, sent
 from remotely.protocol.control.records import (
     ClientStatus,
     EndStatus,
+    EventStatus,
     Location,
     Obituary,
     Request,
@@ -169,6 +170,23 @@ class AskStatus(ControlMessage, frozen=True):
 
     ticket: Amount
     fresh: bool = True
+
+
+@sent("client > master", "viewer > master")
+class AskEvents(ControlMessage, frozen=True):
+    """Ask for the events after the one with this number; 0 is for all that are remembered."""
+
+    ticket: Amount
+    after: Amount = 0
+
+
+@sent("master > client", "master > viewer")
+class Events(ControlMessage, frozen=True):
+    """The reply to AskEvents, oldest first; `last` is the number of the newest event of all."""
+
+    ticket: Amount
+    events: list[EventStatus]
+    last: Amount
 
 
 @sent("client > master")

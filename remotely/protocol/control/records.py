@@ -152,6 +152,18 @@ class EndStatus(msgspec.Struct, frozen=True, kw_only=True):
     stderr: str
 
 
+class EventStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that has happened (master/history.py); `name` and `class_name` are an actor's."""
+
+    kind: str
+    machine: str
+    text: str
+    name: str = ""
+    class_name: str = ""
+    number: Amount = 0
+    ago_s: Seconds = 0.0
+
+
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     worker: str
     machine: str

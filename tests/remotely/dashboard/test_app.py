@@ -88,6 +88,17 @@ class FakeViewer:
             )
         return answer
 
+    def ask_events(self, after: int) -> "Future[control.Events]":
+        answer: Future[control.Events] = Future()
+        events = [
+            control.EventStatus(kind="joined", machine="node0", text="it has joined", number=1),
+            control.EventStatus(
+                kind="died", machine="node0", text=EVIL, name=EVIL, class_name="C", number=2
+            ),
+        ]
+        answer.set_result(control.Events(ticket=1, events=events, last=2))
+        return answer
+
     def read_log(self, actor: str, offset: int) -> "Future[control.LogPiece]":
         answer: Future[control.LogPiece] = Future()
         text = self.logs.get(actor)
@@ -162,6 +173,7 @@ PATHS = (
     "/static/app.js",
     "/api/cluster",
     "/api/events",
+    "/api/history",
     "/api/machines",
     "/api/actors",
     "/api/actors/id-0",
@@ -264,6 +276,15 @@ def test_actors_are_sorted_searched_and_paginated_on_the_server(dashboard: Dashb
     assert "no column 'secret'" in refused.json()["error"]
     refused = dashboard.browser.get("/api/actors", params={"after": "x"})
     assert refused.json()["error"] == "after is a whole number, not 'x'"
+
+
+def test_the_history_is_newest_first_and_asks_no_process_of_the_cluster(
+    dashboard: Dashboard,
+) -> None:
+    newest, oldest = dashboard.get("/api/history")["events"]
+    assert (newest["kind"], newest["actor"], newest["text"]) == ("died", EVIL, EVIL)
+    assert (oldest["kind"], oldest["number"]) == ("joined", 1)
+    assert dashboard.viewer.requests == 0
 
 
 def test_the_cluster_is_asked_on_demand_and_requests_at_the_same_time_share_the_status(

@@ -1,0 +1,115 @@
+"""What has happened to the machines and actors of a cluster: the last events, newest last.
+
+    kind          recorded when
+    joined        a worker has registered for the first time with this master
+    left          it has left, as by `remotely stop`
+    lost          nothing was heard of it, or its process ended; it may return
+    sick, well    starts fail there; one has succeeded (sickness.py)
+    draining      it is about to leave (draining.py)
+    undrained     it is to stay after all
+    drained       it has left, as it was told to
+    revoked       keys are no longer listed
+    died          an actor has ended that nobody asked to end; the status lists the last of these
+    moved         an actor has ended because its machine is being drained
+
+It is bounded, kept in memory alone, and begins with the master.  Times are those of the master's
+monotonic clock: who shows an event computes the wall-clock time from its age.
+"""
+
+import itertools
+from collections import deque
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from remotely.protocol.control import EndStatus, EventStatus, Obituary, Request
+
+REMEMBERED = 1000
+SHOWN_ENDS = 20  # in a status
+
+Kind = Literal[
+    "joined",
+    "left",
+    "lost",
+    "sick",
+    "well",
+    "draining",
+    "undrained",
+    "drained",
+    "revoked",
+    "died",
+    "moved",
+]
+
+
+class _Happened(NamedTuple):
+    at: float
+    event: EventStatus
+    obituary: Obituary | None  # of an actor that died
+
+
+class History:
+    """The last events, numbered from 1."""
+
+    def __init__(self) -> None:
+        self._events: deque[_Happened] = deque(maxlen=REMEMBERED)
+        self._numbers = itertools.count(1)
+        self.last = 0  # the number of the newest
+
+    def add(self, now: float, kind: Kind, machine: str, text: str) -> None:
+        """Record what happened to a machine, or to the cluster."""
+        self._append(now, EventStatus(kind=kind, machine=machine, text=text))
+
+    def add_end(self, now: float, request: Request, machine: str, obituary: Obituary) -> None:
+        """Record the end of an actor that nobody asked to end, or that moves."""
+        kind: Kind = "moved" if obituary.moved and obituary.restarting else "died"
+        how = "was lost" if obituary.lost else "has ended"
+        if obituary.exit is not None:
+            how = f"ended with {obituary.exit}"
+        why = f": {obituary.why}" if obituary.why else ""
+        event = EventStatus(
+            kind=kind,
+            machine=machine,
+            text=f"{request.name} {how}{why}{'; it is restarted' * obituary.restarting}",
+            name=request.name,
+            class_name=request.class_name,
+        )
+        kept = msgspec.structs.replace(obituary, flight_record=b"", begun={})
+        self._append(now, event, kept if kind == "died" else None)
+
+    def _append(self, now: float, event: EventStatus, obituary: Obituary | None = None) -> None:
+        self.last = next(self._numbers)
+        event = msgspec.structs.replace(event, number=self.last)
+        self._events.append(_Happened(now, event, obituary))
+
+    def after(self, number: int, now: float) -> list[EventStatus]:
+        """Return the events after the one with this number, oldest first.
+
+        A number that is too high is from an earlier master: then all of them.
+        """
+        first = number if number <= self.last else 0
+        return [
+            msgspec.structs.replace(each.event, ago_s=max(0.0, now - each.at))
+            for each in self._events
+            if each.event.number > first
+        ]
+
+    def ends(self, now: float) -> list[EndStatus]:
+        """Return the last unexpected ends, newest first."""
+        return [*itertools.islice(self._ends(now), SHOWN_ENDS)]
+
+    def _ends(self, now: float) -> Iterator[EndStatus]:
+        for at, event, obituary in reversed(self._events):
+            if obituary is not None:
+                yield EndStatus(
+                    name=event.name,
+                    class_name=event.class_name,
+                    machine=event.machine,
+                    ago_s=max(0.0, now - at),
+                    lost=obituary.lost,
+                    restarting=obituary.restarting,
+                    exit=obituary.exit,
+                    why=obituary.why,
+                    stderr=obituary.stderr,
+                )
