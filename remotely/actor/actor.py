@@ -145,7 +145,7 @@ class Background:
         self._on_leave: Callable[[], None] = lambda: None
         self._on_cancel: Callable[[control.Cancel], None] = lambda cancel: None
         self._fence = Fence(Path(birth.folder))
-        self.access = AccessList(birth.client_keys, self._ask_about)
+        self.access = AccessList(birth.admitted, self._ask_about)
         self.throttled = ThrottledLog(lambda said: print(f"remotely: {said}", file=sys.stderr))
         self.context = sockets.new_context()
         self._zap = sockets.ZapHandler(self.context, self.access.admit, self.throttled)
@@ -201,11 +201,11 @@ class Background:
 
     def _on_worker_message(self, message: object, fds: list[OwnedFd]) -> None:
         match message:
-            case control.Admit(client_keys=client_keys):
-                self.access.set_keys(client_keys)
             case control.Caller(key=key, admitted=admitted) as caller:
                 self.access.update(caller)
                 self._zap.decide(key, "client" if admitted else None)
+                if not admitted:
+                    self._line.send(control.CallerHeard(key=key))
             case control.Delegated():
                 self._delegation.confirm()
             case control.Cancel():

@@ -281,6 +281,15 @@ def stop(port: int | None, joined: str | None) -> None:
         )
 
 
+_master_option = click.option(
+    "--master",
+    metavar="HOST:PORT",
+    default="",
+    help="The master to ask whether the change is in force; by default those that were started "
+    "with these keys.",
+)
+
+
 @click.group("keys", short_help="List, make and revoke the keys of this machine's cluster.")
 def key_commands() -> None:
     """List, make and revoke the keys of this machine's cluster.
@@ -309,15 +318,13 @@ def list_keys() -> None:
 @key_commands.command("add", short_help="Make a new key.")
 @click.argument("role", type=click.Choice(["client", "worker", "viewer"]))
 @click.argument("file", type=click.Path(path_type=Path))
-def add_key(role: Literal["client", "worker", "viewer"], file: Path) -> None:
+@_master_option
+def add_key(role: Literal["client", "worker", "viewer"], file: Path, master: str) -> None:
     """Make a new key, which the master admits from now on, and write it to FILE."""
-    from remotely.machine import folders
-    from remotely.ops import cluster
-    from remotely.transport import key_files
+    from remotely.ops import key_list
 
-    member = key_files.add_key(folders.key_folder(), role, file)
-    cluster.reload_keys()
-    click.echo(f"{file} is the key of a {role} ({member.pair.public.decode()}).")
+    public, _ = key_list.add(role, file, master)
+    click.echo(f"{file} is the key of a {role} ({public.decode()}).")
 
 
 @key_commands.command(
@@ -326,16 +333,19 @@ def add_key(role: Literal["client", "worker", "viewer"], file: Path) -> None:
     context_settings={"ignore_unknown_options": True},  # a key may begin with a dash
 )
 @click.argument("key", metavar="FILE-OR-KEY")
-def revoke_key(key: str) -> None:
+@_master_option
+def revoke_key(key: str, master: str) -> None:
     """Cut off the holder of a key: no new connections, no more calls on existing ones.
 
     Name the key by its file, or by its public half as `remotely keys list` shows it.
-    """
-    from remotely.machine import folders
-    from remotely.ops import cluster
-    from remotely.transport import key_files
 
-    public = key_files.load_member(Path(key)).pair.public if Path(key).exists() else key.encode()
-    role = key_files.revoke_key(folders.key_folder(), public)
-    note = "" if cluster.reload_keys() else " No master runs on this machine now."
-    click.echo(f"The {role} with the key {public.decode()} is no longer admitted.{note}")
+    Returns when the master and each machine of the cluster refuse the key.  Fails if the master
+    cannot be asked, or if a machine, which it names, did not answer; with the file, the same
+    command asks again.
+    """
+    from remotely.ops import key_list
+
+    public, masters = key_list.revoke(key, master)
+    where = f" at {' and '.join(masters)}" if masters else ""
+    note = "" if masters else " No master that uses this list is known here."
+    click.echo(f"The key {public.decode()} is no longer admitted{where}.{note}")

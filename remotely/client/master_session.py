@@ -139,7 +139,14 @@ class Questions:
         return why if ticket in self._tickets else ""
 
 
-Answer = control.Located | control.Status | control.LogPiece | control.DrainHeard | control.Events
+Answer = (
+    control.Located
+    | control.Status
+    | control.LogPiece
+    | control.DrainHeard
+    | control.Events
+    | control.KeyState
+)
 
 
 class MasterSession:
@@ -194,6 +201,7 @@ class MasterSession:
             control.LogPiece: self._on_answer,
             control.DrainHeard: self._on_answer,
             control.Events: self._on_answer,
+            control.KeyState: self._on_answer,
             control.Farewell: lambda _: self._farewell.set(),
             **handlers,
         }

@@ -50,6 +50,10 @@ class Viewer:
         """Return the future of an actor's output from `offset` on; -1 is its last kilobytes."""
         return self._session.ask(control.ReadLog, actor=actor, offset=offset)
 
+    def ask_key(self, key: bytes) -> "Future[control.KeyState]":
+        """Return the future of what the master knows of a key, and have it read its list again."""
+        return self._session.ask(control.AskKey, key=key)
+
     def close(self) -> None:
         if self._session.gate.is_open:
             self._session.leave()

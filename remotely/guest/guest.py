@@ -181,7 +181,7 @@ class Guest:
                 self._relay = message
             case control.Registered(client_keys=keys, seal=seal):
                 self._on_registered(seal)
-                self._tell_actor(control.Admit(client_keys=keys))
+                self._access.list_keys(keys)
                 self._access.ask_again()
             case control.Caller():
                 self._access.handle_reply(message)
@@ -240,6 +240,8 @@ class Guest:
         match message:
             case control.MayCall():
                 self._access.handle_question("", message)
+            case control.CallerHeard(key=key):
+                self._access.handle_heard("", key)
             case control.Meet():  # there is no store here
                 self._tell_actor(message)
             case control.Count(calls=calls):

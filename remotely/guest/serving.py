@@ -120,7 +120,7 @@ def _serve_at(address: str, key: MemberKey, served: object, options: Options, be
                 gpus=[],
                 public_key=pair.public,
                 secret_key=pair.secret,
-                client_keys=[],
+                admitted=[],
             )
             actor = Actor(birth, guest, OneByOne(page), served, options.concurrency)
             guest.start(request, birth.ipc, pair.public)

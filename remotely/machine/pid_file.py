@@ -43,6 +43,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     started: float
     log: str
     listens: str = ""  # "IP:port" where the master listens; empty for a worker that has joined
+    machine: str = ""  # its name, for messages only
     worker: str = ""  # its id
     nonce: str = ""  # from which the id is derived, with the key
     folder: str = ""  # of the worker, for sockets and logs
@@ -87,6 +88,20 @@ def running(port: int) -> list[Running]:
     """Return the live daemons of this port: the master, its own worker, and joined workers."""
     found = [daemon for _, daemon in _recorded_in(folder_of(port)) if daemon.alive]
     return sorted(found, key=lambda d: (["master", "worker", "joined"].index(d.role), d.pid))
+
+
+def masters(cluster: str) -> list[tuple[Path, Running, bool]]:
+    """Return the masters with this public key that are recorded in this home, by file, and whether
+    each was started where this process sees its pid.  Others may have ended since."""
+    ours = folder_of(0).parent
+    found = []
+    for folder in ours.parent.glob("*/*"):
+        is_ours = folder.parent == ours
+        for file, daemon in _recorded_in(folder):
+            is_one = daemon.role == "master" and daemon.cluster == cluster
+            if is_one and (not is_ours or daemon.alive):
+                found.append((file, daemon, is_ours))
+    return found
 
 
 def _recorded_in(folder: Path, suffix: str = "json") -> list[tuple[Path, Running]]:

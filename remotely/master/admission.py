@@ -187,13 +187,15 @@ def _check_id(role: str, key: bytes, nonce: str, claimed: str) -> None:
 
 
 class Delegates:
-    """Informs workers which keys are delegates, and which no longer are."""
+    """Informs workers which keys may call, and which no longer may: delegates, and clients whose
+    key was revoked."""
 
     def __init__(self, send: Callable[[str, msgspec.Struct], None], admission: Admission) -> None:
         self._send = send
         self._admission = admission
         self.askers: Index[bytes, str] = Index()  # workers, by a key that was unknown
         self._unanswered: Index[str, bytes] = Index()  # the reverse
+        self._unheard: Index[str, bytes] = Index()  # keys whose end a worker has not confirmed
 
     def delegate(self, worker: str, request: control.Request, key: bytes) -> None:
         """Admit the delegate of an actor on this worker, if the actor's own key is listed."""
@@ -204,8 +206,26 @@ class Delegates:
     def revoke(self, actor: str) -> None:
         """Revoke the delegate of an actor, and inform the workers that admit it."""
         key, informed = self._admission.remove_delegate(actor)
-        for worker in informed:
+        self.end(key, informed)
+
+    def end(self, key: bytes, workers: Iterable[str]) -> None:
+        """Tell workers that a key may not call any more."""
+        for worker in workers:
+            self._unheard.add(worker, key)
             self._send(worker, control.Caller(key=key, admitted=False))
+
+    def end_again(self, worker: str) -> None:
+        """Tell a worker that is back what it has not confirmed."""
+        for key in self._unheard.of(worker):
+            self.end(key, [worker])
+
+    def handle_heard(self, worker: str, key: bytes) -> None:
+        """A worker has confirmed the end of a key."""
+        self._unheard.discard(worker, key)
+
+    def unheard(self) -> list[str]:
+        """Return the workers that have not confirmed the end of each key."""
+        return list(self._unheard)
 
     def query(self, worker: str, key: bytes, may_return: bool) -> None:
         """Reply to a worker whether this key may call; later, if its actor may come back."""
@@ -223,6 +243,7 @@ class Delegates:
     def remove_worker(self, worker: str) -> None:
         """Forget a worker that has ended."""
         self._admission.remove_worker(worker)
+        self._unheard.pop(worker)
         for key in self._unanswered.pop(worker):
             self.askers.discard(key, worker)
 

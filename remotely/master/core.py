@@ -112,20 +112,31 @@ class Core:
             self.state.note("revoked", "", f"no longer admitted: {named}")
 
         state = self.state
+        before = state.admission.client_keys
         state.admission.set_keys(client_keys, worker_keys, viewer_keys)
-        for name in state.workers.records:
-            self._send_keys(name)
+        for key in before:
+            if not state.admission.is_listed(key):
+                state.delegates.end(key, state.workers.records)
         for actor, record in list(state.actors.records.items()):
             if not state.admission.may_live(record.request):
                 state.delegates.revoke(actor)
                 actors.close(state, control.End(actor=actor, grace_s=OWNER_GRACE_S))
         return self._finish()
 
+    def _key_state(self, asked: control.AskKey) -> control.KeyState:
+        state = self.state
+        machines = {state.workers.records[w].register.machine for w in state.delegates.unheard()}
+        if state.is_recovering:
+            machines.add("what an earlier master has left and has not come back yet")
+        role = state.admission.role_of(asked.key) or ""
+        return control.KeyState(ticket=asked.ticket, role=role, unheard=sorted(machines))
+
     def _send_keys(self, peer: str) -> None:
         admission, record = self.state.admission, self.state.actors.records.get(peer)
         seal = admission.seals.seal(peer, record.request, record.gpu_ids) if record else b""
         registered = control.Registered(client_keys=admission.client_keys, seal=seal)
         self.state.send(peer, registered)
+        self.state.delegates.end_again(peer)
 
     def close(self) -> list[Instruction]:
         """Stop the cluster: place nothing more, and tell every worker to leave."""
@@ -197,6 +208,8 @@ class Core:
                 self._read_log(peer, message)
             case control.Drain():
                 actors.handle_drain(state, peer, message)
+            case control.AskKey():
+                state.send(peer, self._key_state(message))
             case control.Blocked():
                 self._handle_blocked(peer, message)
             case control.Unblocked():
@@ -334,6 +347,8 @@ class Core:
                 state.send(peer, control.Tick(asked=asked))
             case control.MayCall(key=key):
                 state.delegates.query(peer, key, state.is_recovering)
+            case control.CallerHeard(key=key):
+                state.delegates.handle_heard(peer, key)
             case control.Spawned(location=location, since=since):
                 actors.handle_spawned(state, peer, location, since)
             case control.Begun(actor=actor) if state.actors.is_on(actor, peer):

@@ -44,6 +44,7 @@ from remotely.protocol.lease import LEASE_S, LEAVE_S, TICK_EVERY_S
 from remotely.reporting.throttled_log import ThrottledLog
 from remotely.testing import faults
 from remotely.transport import key_files, sockets
+from remotely.transport.key_watch import KeyWatch
 from remotely.transport.keys import ROLES, MasterKey
 from remotely.transport.loop import Loop
 from remotely.transport.sockets import UnknownKey
@@ -63,6 +64,7 @@ class Master:
     def __init__(self, config: MasterConfig) -> None:
         self._key = MasterKey.from_dict(config.key)
         self._key_file = config.key_file
+        self._key_watch: KeyWatch | None = None
         self._address = config.address
         self._is_embedded = config.lifeline
         self._host = this_machine.identity()
@@ -77,7 +79,7 @@ class Master:
             self._key.client_keys,
             self._key.worker_keys,
             self._key.pair.secret,
-            self._key.viewer_keys,
+            self._key.viewers,
         )
         self._recovers_until = time.monotonic() + LEASE_S if config.learns else 0.0
         self._leave_by = 0.0  # nonzero while the cluster is being stopped
@@ -103,6 +105,8 @@ class Master:
         self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self._loop.watch_socket(self._monitor, self._handle_disconnect)
         self._loop.every(TICK_EVERY_S, self._tick)
+        if self._key_file:
+            self._key_watch = KeyWatch(Path(self._key_file), self._key, self._on_keys)
         if config.lifeline or config.attached:
             self._loop.watch(0, self._read_lifeline)
 
@@ -110,7 +114,6 @@ class Master:
         """Serve until stopped."""
         signals = signal_pipe.open_signal_pipe()
         signal.signal(signal.SIGTERM, lambda *_: self._loop.call(self._stop))
-        signal.signal(signal.SIGHUP, lambda *_: self._loop.call(self._read_keys))
         self._loop.watch(signals, lambda: signal_pipe.drain(signals))
         self._loop.run()
         self._socket.disable_monitor()  # else libzmq would wait until we read it
@@ -172,6 +175,9 @@ class Master:
                 self._zap.review(self._admission.role_of)
             case control.AskRelay():  # from a process that is about to register
                 self._send(route, guests.choose_relay(self.core.state))
+            case control.AskKey() if self._key_watch is not None and route in self._peers:
+                self._key_watch.look_now()  # the next answer may be another
+                self._execute(self.core.handle_client(self._peers[route], message, now))
             case _ if (known := self._peers.get(route)) is None:
                 self._hold(route, message)
             case _ if role != "worker":  # the messages of a viewer are a subset of a client's
@@ -315,12 +321,13 @@ class Master:
             return UnknownKey.ASKED
         return role
 
-    def _read_keys(self) -> None:
-        """Read the keys again, and remove the peers whose key was revoked."""
-        if not self._key_file:
-            return
-        self._key = keys = key_files.load_master(Path(self._key_file))
-        self._execute(self.core.set_keys(keys.client_keys, keys.worker_keys, keys.viewer_keys))
+    def _on_keys(self, keys: MasterKey) -> None:
+        """Called by the thread that watches the file of keys."""
+        self._loop.call(lambda: self._set_keys(keys))
+
+    def _set_keys(self, keys: MasterKey) -> None:
+        """Replace the lists of keys, and remove the peers whose key was revoked."""
+        self._execute(self.core.set_keys(keys.client_keys, keys.worker_keys, keys.viewers))
         for peer, key in list(self._keys.items()):
             if self._admission.role_of(key) is None:
                 log.warning("a key was revoked; its holder is disconnected")

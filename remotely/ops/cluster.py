@@ -187,18 +187,6 @@ def stop(port: int, joined: str = "", started: str = "") -> list[Running]:
     return daemons
 
 
-def reload_keys() -> bool:
-    """Have the masters that use this machine's keys reload them; return whether there is one."""
-    cluster = key_files.load_master(folders.key_folder() / "master.key").pair.public.decode()
-    found = False
-    for port in pid_file.ports():
-        for daemon in pid_file.running(port):
-            if daemon.role == "master" and daemon.cluster == cluster:
-                os.kill(daemon.pid, signal.SIGHUP)
-                found = True
-    return found
-
-
 def _check_joined(port: int, key: MemberKey, cpus: float | None) -> None:
     """Raise RemotelyError if a second worker here would offer the same cores again."""
     if cpus is None and (found := _worker_here(port, key)):
@@ -374,6 +362,7 @@ class PersistentDaemon:
                 "started": processes.birth(self._daemon.pid) or 0.0,
                 "log": str(self._log or ""),
                 "listens": self._listens,
+                "machine": this_machine.machine_name(),
                 "worker": worker,
                 "nonce": nonce,
                 "folder": str(self._folder or ""),

@@ -14,7 +14,7 @@ class MasterConfig(msgspec.Struct, frozen=True, kw_only=True):
     key: dict[str, Any]
     lifeline: bool
     counts_cpus: bool = True  # of actors that name none; false for an embedded cluster
-    key_file: str = ""  # read again at SIGHUP
+    key_file: str = ""  # watched for changes
     learns: bool = False  # an earlier master may have left workers, which may come back
     pid_file: str = ""  # written by the launcher, removed by the daemon
     attached: bool = False  # the end of standard input stops the cluster gracefully

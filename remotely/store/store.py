@@ -68,7 +68,7 @@ class Store:
         self._shelf: Shelf[LentRoom] = Shelf()
         self._context = sockets.new_context()
         self._throttled = ThrottledLog(log.warning)
-        self._access = AccessList(birth.client_keys, self._ask_about)
+        self._access = AccessList([], self._ask_about)
         self._zap = sockets.ZapHandler(self._context, self._access.admit, self._throttled)
         self._router = sockets.server(self._context, KeyPair(birth.public_key, birth.secret_key))
         sockets.bind_to(self._router, control_fd)
@@ -95,13 +95,12 @@ class Store:
 
     def _hear_worker(self, message: object, fds: list[OwnedFd]) -> None:
         match message:
-            case control.Admit(client_keys=client_keys):
-                self._access.set_keys(client_keys)
-                self._check_keys()
             case control.Caller(key=key, admitted=admitted) as caller:
                 self._access.update(caller)
                 self._zap.decide(key, "client" if admitted else None)
-                self._check_keys()
+                if not admitted:
+                    self._check_keys()
+                    self._line.send(control.CallerHeard(key=key))
             case control.Meet():
                 for fd in fds:
                     end = socket.socket(fileno=fd.take())

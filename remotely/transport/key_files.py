@@ -33,8 +33,9 @@ _NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # opening a named pipe would wait for i
 
 
 def make_keys(folder: Path) -> None:
-    """Create master.key and a key for each role, if missing; overwrite nothing.
+    """Create master.key and a key for each role, if missing.
 
+    Only a key that this master does not admit any more is overwritten: it was revoked.
     Of several processes that start at once, one creates the keys and the others find them.  The
     master's list is written before the member's file: a crash in between leaves an admitted key
     without a secret, and the next start creates another.
@@ -55,9 +56,11 @@ def make_keys(folder: Path) -> None:
         for role in ROLES:
             file = folder / f"{role}.key"
             if file.exists():
-                if load_member(file, role).master_public != master.pair.public:
+                member = load_member(file, role)
+                if member.master_public != master.pair.public:
                     _refuse_to_replace(file)
-                continue
+                if member.pair.public in master.keys_of(role):
+                    continue
             pair = fresh_pair()
             master = master.listing(role, (*master.keys_of(role), pair.public))
             _write(master_file, master.to_dict())
@@ -117,7 +120,7 @@ def add_key(folder: Path, role: Role, file: Path) -> MemberKey:
 def revoke_key(folder: Path, public: bytes) -> Role:
     """Remove a key from the master's list; return its role.
 
-    A running master needs a SIGHUP to notice.  Raises NotAllowed if the key is not listed.
+    A running master notices within a second.  Raises NotAllowed if the key is not listed.
     """
     load_master(folder / "master.key")  # its error says what to do
     with file_lock.locked(folder / ".lock"):
@@ -135,7 +138,18 @@ def revoke_key(folder: Path, public: bytes) -> Role:
 
 def load_master(path: Path) -> MasterKey:
     """Read master.key.  Raises NotAllowed, with advice, if it is missing or not safe to use."""
-    values = _read(path, "master")
+    return master_of(read_master(path), path)
+
+
+def read_master(path: Path) -> bytes:
+    """Return the content of master.key.  Raises NotAllowed like `load_master`."""
+    return _read(path, "master")
+
+
+def master_of(content: bytes, path: Path) -> MasterKey:
+    """Parse the content of master.key.  Raises NotAllowed like `load_master`."""
+    with _parsing(path):
+        values = msgspec.json.decode(content, type=dict[str, Any])
     if values.get("role") != "master":
         raise NotAllowed(f"{path} is a {values.get('role')}'s key; the master needs master.key")
     with _parsing(path):
@@ -144,7 +158,7 @@ def load_master(path: Path) -> MasterKey:
 
 def load_member(path: Path, role: Role | None = None) -> MemberKey:
     """Read a member's key.  Raises NotAllowed, also if it is not a key of `role`."""
-    member = _member_of(_read(path, role or "client"), str(path), role)
+    member = _parse_member(_read(path, role or "client"), str(path), role)
     return dataclasses.replace(member, file=str(path))
 
 
@@ -152,12 +166,12 @@ def member_of(content: bytes, source: str, role: Role) -> MemberKey:
     """Parse the content of a member's key file, from `source`; like `load_member`."""
     if not content.strip():
         raise NotAllowed(f"{source} has no key; send {role}.key there")
+    return _parse_member(content, source, role)
+
+
+def _parse_member(content: bytes, source: str, role: Role | None) -> MemberKey:
     with _parsing(source):
         values = msgspec.json.decode(content, type=dict[str, Any])
-    return _member_of(values, source, role)
-
-
-def _member_of(values: dict[str, Any], source: str, role: Role | None) -> MemberKey:
     if values.get("role") == "master":
         needed = f"{role or 'client'}.key, which lies beside it"
         raise NotAllowed(f"{source} is the master's own key and stays on its machine; use {needed}")
@@ -226,7 +240,7 @@ WHERE_KEYS_ARE = (
 )
 
 
-def _read(path: Path, role: str) -> dict[str, Any]:
+def _read(path: Path, role: str) -> bytes:
     try:
         fd = os.open(path, os.O_RDONLY | _NO_FOLLOW | _NO_WAIT)
     except FileNotFoundError:
@@ -240,11 +254,9 @@ def _read(path: Path, role: str) -> dict[str, Any]:
         raise NotAllowed(f"cannot read the key file {path}: {error.strerror}") from None
     try:
         _check_file(path, os.fstat(fd))
-        content = os.read(fd, _MAX_FILE_BYTES)
+        return os.read(fd, _MAX_FILE_BYTES)
     finally:
         os.close(fd)
-    with _parsing(path):
-        return msgspec.json.decode(content, type=dict[str, Any])
 
 
 def _check_file(path: Path, status: os.stat_result) -> None:

@@ -39,6 +39,16 @@ class MasterKey:
     worker_keys: tuple[bytes, ...] = ()
     viewer_keys: tuple[bytes, ...] = ()
 
+    @property
+    def operator(self) -> "MemberKey":
+        """The key with which the holder of master.key looks at its own cluster."""
+        return MemberKey("viewer", self.pair, self.pair.public)
+
+    @property
+    def viewers(self) -> tuple[bytes, ...]:
+        """The public keys of those who may look: the viewers, and the holder of this file."""
+        return (*self.viewer_keys, self.pair.public)
+
     def keys_of(self, role: Role) -> tuple[bytes, ...]:
         """Return the admitted public keys of a role."""
         return {

@@ -122,26 +122,26 @@ class WorkerActors:
     # --- the keys of callers ----------------------------------------------------------------------
 
     def list_keys(self, keys: list[bytes]) -> None:
-        """Replace the list of client keys."""
-        if keys != self._spawner.client_keys:
-            self._spawner.client_keys = keys
-            for child in self._children.values():
-                child.line.send(control.Admit(client_keys=keys))
-            self._access.ask_again()
-            if self._store is not None:
-                self._store.list_keys(keys)
+        """Replace the list of client keys: this worker has registered."""
+        self._access.list_keys(keys)
 
     def update_caller(self, caller: control.Caller) -> None:
         """Pass on to the actors, and to the store, whether a key may call."""
         self._access.handle_reply(caller)
 
-    def ask_for_store(self, question: control.MayCall) -> None:
-        """Pass on the store's question whether a key may call."""
-        self._access.handle_question(STORE, question)
+    def ask_for_store(self, message: control.MayCall | control.CallerHeard) -> None:
+        """Pass on what the store asks or confirms about a key."""
+        self._hear_of_key(STORE, message)
 
     def forget_store(self) -> None:
         """The store has ended: withdraw its questions."""
         self._access.forget(STORE)
+
+    def _hear_of_key(self, asker: str, message: control.MayCall | control.CallerHeard) -> None:
+        if isinstance(message, control.MayCall):
+            self._access.handle_question(asker, message)
+        else:
+            self._access.handle_heard(asker, message.key)
 
     def _answer_asker(self, asker: str, caller: control.Caller) -> None:
         if asker != STORE:
@@ -232,6 +232,9 @@ class WorkerActors:
 
     # --- reports of the spawner -------------------------------------------------------------------
 
+    def admitted(self, request: control.Request) -> list[bytes]:
+        return self._access.begin(request.actor, request.key)
+
     def prepared(self, child: Child) -> None:
         self._children[child.request.actor] = child
         self._memory_limit.begin()
@@ -301,8 +304,8 @@ class WorkerActors:
             case control.Delegate(key=key):
                 child.delegate = child.delegate or key
                 self._send(control.Delegate(actor=child.request.actor, key=child.delegate))
-            case control.MayCall() as question:
-                self._access.handle_question(child.request.actor, question)
+            case control.MayCall() | control.CallerHeard():
+                self._hear_of_key(child.request.actor, message)
             case control.FlightRecorder():
                 child.keep_recorder(fds)
             case control.Meet():

@@ -161,6 +161,9 @@ class WorkerInfo:
 class Parent(Protocol):
     """The owner of the children: these methods report what happens to them."""
 
+    def admitted(self, request: control.Request) -> list[bytes]:
+        """Return the keys that may call an actor from its start."""
+
     def prepared(self, child: Child) -> None:
         """The child has a socket and pipes to watch, but no process yet."""
 
@@ -197,7 +200,6 @@ class Spawner:
         parent: Parent,
         throttled: ThrottledLog,
     ) -> None:
-        self.client_keys: list[bytes] = []  # for the next child
         self._loop = loop
         self._info = info
         self._logs = logs
@@ -317,7 +319,7 @@ class Spawner:
             gpus=[info.gpus[gpu] for gpu in spawn.gpu_ids],
             public_key=pair.public,
             secret_key=pair.secret,
-            client_keys=self.client_keys,
+            admitted=self._parent.admitted(request),
             again=spawn.again,
         )
         with activity.new() as (page_fd, page):

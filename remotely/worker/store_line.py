@@ -27,7 +27,7 @@ log = logging.getLogger("remotely.worker")
 
 
 class StoreLine:
-    """`ask` receives the store's questions about keys; `on_lost` is called when the store ends.
+    """`ask` receives what the store asks and confirms about keys; `on_lost` is called at its end.
 
     address   where clients reach the store, whether or not it runs
     """
@@ -37,7 +37,7 @@ class StoreLine:
         loop: Loop,
         listening: Listening,
         machine: str,
-        ask: Callable[[control.MayCall], object],
+        ask: Callable[[control.MayCall | control.CallerHeard], object],
         on_lost: Callable[[], object],
     ) -> None:
         self._loop = loop
@@ -46,7 +46,6 @@ class StoreLine:
         self._ask = ask
         self._on_lost = on_lost
         self._pair = fresh_pair()
-        self._keys: list[bytes] = []
         self._throttled = ThrottledLog(log.warning)
         self._line: Line | None = None  # while a store runs
         self._process: subprocess.Popen[bytes] | None = None
@@ -55,14 +54,10 @@ class StoreLine:
         self.address = StoreAddress(tcp=endpoints, public_key=self._pair.public)
         self._pause = loop.after(0.0, self._watch)
 
-    def list_keys(self, keys: list[bytes]) -> None:
-        """Replace the list of client keys."""
-        self._keys = keys
-        self._send(control.Admit(client_keys=keys))
-
     def tell(self, caller: control.Caller) -> None:
         """Tell the store whether a key may call."""
-        self._send(caller)
+        if self._line is not None:
+            self._line.send(caller)
 
     def meet(self) -> socket.socket | None:
         """Return a socket for an actor that is connected to the store; None if there is none."""
@@ -83,10 +78,6 @@ class StoreLine:
             self._line.close()
         self._listener.close()
 
-    def _send(self, message: control.Admit | control.Caller) -> None:
-        if self._line is not None:
-            self._line.send(message)
-
     # Always exactly one: the port is watched, a pause before that runs, or a store runs.
 
     def _watch(self) -> None:
@@ -105,7 +96,6 @@ class StoreLine:
             machine=self._machine,
             public_key=self._pair.public,
             secret_key=self._pair.secret,
-            client_keys=self._keys,
         )
         line = Line(ours, self._decoder)
         with theirs:
@@ -131,7 +121,7 @@ class StoreLine:
         return True
 
     def _receive(self, message: object, _: object) -> None:
-        assert isinstance(message, control.MayCall)
+        assert isinstance(message, control.MayCall | control.CallerHeard)
         self._ask(message)
 
     def _lost(self) -> None:

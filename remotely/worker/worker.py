@@ -126,7 +126,7 @@ class Worker:
             self._loop,
             self._config.listening,
             self._machine,
-            lambda question: self._actors.ask_for_store(question),
+            lambda message: self._actors.ask_for_store(message),
             lambda: self._actors.forget_store(),
         )
 

@@ -189,6 +189,14 @@ class Events(ControlMessage, frozen=True):
     last: Amount
 
 
+@sent("viewer > master")
+class AskKey(ControlMessage, frozen=True):
+    """Read the list of keys now.  The reply says what this one may do, as far as it is read."""
+
+    ticket: Amount
+    key: bytes
+
+
 @sent("client > master")
 class Unanswered(ControlMessage, frozen=True):
     """The number of unanswered calls of this client, by actor."""
@@ -276,6 +284,18 @@ class Status(ControlMessage, frozen=True):
     waiting: Amount
     waits: list[WaitStatus] = []  # the first few of them
     ends: list[EndStatus] = []  # the last few unexpected ends, newest first
+
+
+@sent("master > viewer")
+class KeyState(ControlMessage, frozen=True):
+    """`role`: of this key; empty if it is not admitted.
+
+    `unheard`: the machines that have not confirmed the end of each right that was taken away.
+    """
+
+    ticket: Amount
+    role: str
+    unheard: list[str]
 
 
 @sent("worker > master", "master > client", "master > viewer")

@@ -21,7 +21,7 @@ class Birth(ControlMessage, frozen=True):
     gpus: list[str]  # as CUDA knows them
     public_key: bytes
     secret_key: bytes
-    client_keys: list[bytes]
+    admitted: list[bytes]  # keys that may call from the start; it asks about others
     again: bool = False  # see Spawn
 
 
@@ -66,13 +66,6 @@ class Prepare(ControlMessage, frozen=True):
     concurrency: Amount
     state: MakerState
     sources: bytes = b""  # the script's modules: a batch of sources.py
-
-
-@sent("worker > actor", "worker > store")
-class Admit(ControlMessage, frozen=True):
-    """Only these keys may call from now on."""
-
-    client_keys: list[bytes]
 
 
 @sent("actor > worker")

@@ -93,7 +93,6 @@ class StoreBirth(ControlMessage, frozen=True):
     machine: str
     public_key: bytes
     secret_key: bytes
-    client_keys: list[bytes]
 
 
 @sent("worker > actor", "actor > worker", "worker > store")

@@ -93,7 +93,7 @@ class Delegate(ControlMessage, frozen=True):
 
 @sent("worker > master", "actor > worker", "store > worker")
 class MayCall(ControlMessage, frozen=True):
-    """Ask whether this key, which is not listed, may call an actor."""
+    """Ask whether this key may call an actor."""
 
     key: bytes
 
@@ -117,7 +117,10 @@ class AskFigures(ControlMessage, frozen=True):
 
 @sent("master > worker")
 class Registered(ControlMessage, frozen=True):
-    """`seal`: of a guest's actor, to show when it registers again."""
+    """The reply to Register.  The worker is told of the end of each of these keys.
+
+    `seal`: of a guest's actor, to show when it registers again.
+    """
 
     client_keys: list[bytes]
     seal: bytes = b""
@@ -132,10 +135,20 @@ class Delegated(ControlMessage, frozen=True):
 
 @sent("master > worker", "worker > actor", "worker > store")
 class Caller(ControlMessage, frozen=True):
-    """Whether this key may call; the reply to MayCall, and sent again when it is revoked."""
+    """Whether this key may call: the reply to MayCall, and sent when it is revoked.
+
+    If it may not, the reply is CallerHeard (access_list.py).
+    """
 
     key: bytes
     admitted: bool
+
+
+@sent("worker > master", "actor > worker", "store > worker")
+class CallerHeard(ControlMessage, frozen=True):
+    """This key may call nothing here any more."""
+
+    key: bytes
 
 
 @sent("master > worker", "worker > zygote")

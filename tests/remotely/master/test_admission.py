@@ -151,38 +151,21 @@ def test_revoking_a_key_that_never_connected_costs_calls_nothing() -> None:
     assert not access.some_revoked
 
 
-def test_calls_are_checked_while_a_connected_key_is_revoked() -> None:
-    access = AccessList([CLIENT, OURS, OTHERS], lambda key: None)
-    assert access.admit(OURS) == "client"
-    access.set_keys([CLIENT, OURS])  # OTHERS never connected
-    assert not access.some_revoked
-    access.set_keys([CLIENT])
-    assert access.some_revoked
-    access.set_keys([CLIENT, OURS])
-    assert not access.some_revoked
-    access.set_keys([CLIENT])
-    assert access.some_revoked
-
-
-def test_a_key_that_was_listed_while_its_connection_waited_counts_as_connected() -> None:
-    access = AccessList([CLIENT], lambda key: None)
-    assert access.admit(OURS) is UnknownKey.ASKED
-    access.set_keys([CLIENT, OURS])
-    access.update(control.Caller(key=OURS, admitted=True))
-    access.set_keys([CLIENT])
-    assert access.some_revoked
-
-
 class Machine:
     """A worker's AccessRelay, and the messages to its master and actors."""
 
     def __init__(self) -> None:
         self.asked: list[bytes] = []
+        self.confirmed: list[bytes] = []
         self.sent: list[tuple[str, bool]] = []
         self.access_relay = AccessRelay(
-            lambda question: self.asked.append(question.key),
+            self._tell_master,
             lambda actor, caller: self.sent.append((actor, caller.admitted)),
         )
+
+    def _tell_master(self, message: control.MayCall | control.CallerHeard) -> None:
+        told = self.asked if isinstance(message, control.MayCall) else self.confirmed
+        told.append(message.key)
 
     def asks(self, actor: str) -> None:
         self.access_relay.handle_question(actor, control.MayCall(key=OURS))
@@ -203,6 +186,46 @@ def test_a_worker_asks_once_for_all_its_actors_and_forwards_the_revocation() -> 
     assert machine.sent == [("a", False), ("b", False)]
     machine.asks("a")  # asked again
     assert machine.asked == [OURS, OURS]
+
+
+def test_a_worker_answers_for_clients_itself_and_an_actor_knows_who_has_placed_it() -> None:
+    machine = Machine()
+    machine.access_relay.list_keys([CLIENT, OURS])
+    machine.asks("a")
+    assert machine.sent == [("a", True)]
+    assert machine.access_relay.begin("a", CLIENT) == [CLIENT]
+    assert machine.access_relay.begin("b", OTHERS) == []
+    machine.access_relay.ask_again()
+    assert machine.asked == []
+
+
+def test_a_client_that_is_gone_from_the_list_is_refused_by_those_that_admit_it() -> None:
+    machine = Machine()
+    machine.access_relay.list_keys([CLIENT, OURS])
+    machine.asks("a")
+    machine.access_relay.begin("b", OURS)
+    machine.access_relay.begin("c", CLIENT)
+    machine.sent.clear()
+    machine.access_relay.list_keys([CLIENT])
+    assert machine.sent == [("a", False), ("b", False)]
+    machine.asks("c")  # the master is asked: it is no client any more
+    assert machine.asked == [OURS]
+
+
+def test_the_end_of_a_key_is_confirmed_once_each_actor_has_confirmed_it_or_ended() -> None:
+    machine = Machine()
+    for actor in "abc":
+        machine.asks(actor)
+    machine.is_answered(True)
+    machine.is_answered(False)
+    machine.access_relay.handle_heard("a", OURS)
+    machine.is_answered(False)  # the master says it again: it had lost the connection
+    machine.access_relay.handle_heard("b", OURS)
+    assert machine.confirmed == []
+    machine.access_relay.forget("c")
+    assert machine.confirmed == [OURS]
+    machine.is_answered(False)  # nobody is left who would have to be told
+    assert machine.confirmed == [OURS, OURS]
 
 
 def test_a_worker_asks_again_after_its_master_may_have_restarted() -> None:

@@ -45,9 +45,9 @@ class Machine:
             machine="here",
             public_key=own.public,
             secret_key=own.secret,
-            client_keys=[pair.public],
         )
         self._worker.send(control.encode(birth))
+        self._worker.send(control.encode(control.Caller(key=pair.public, admitted=True)))
         with theirs, port:
             fds = theirs.fileno(), port.fileno()
             self.process = subprocess.Popen(

@@ -129,14 +129,15 @@ def test_the_key_of_another_cluster_is_not_overwritten(tmp_path: Path) -> None:
     assert not (ours / "master.key").exists()
 
 
-def test_a_start_does_not_relist_a_revoked_key(folder: Path) -> None:
-    file = folder / "master.key"
-    values = json.loads(file.read_text())
-    values["clients"] = []
-    file.write_text(json.dumps(values))
+def test_a_start_replaces_a_revoked_key_of_its_own_by_another(folder: Path) -> None:
+    before = {role: key_files.load_member(folder / f"{role}.key") for role in keys.ROLES}
+    key_files.revoke_key(folder, before["worker"].pair.public)
     key_files.make_keys(folder)
-    client = key_files.load_member(folder / "client.key")
-    assert key_files.load_master(file).role_of(client.pair.public) is None
+    after = {role: key_files.load_member(folder / f"{role}.key") for role in keys.ROLES}
+    master = key_files.load_master(folder / "master.key")
+    assert master.role_of(before["worker"].pair.public) is None
+    assert master.role_of(after["worker"].pair.public) == "worker"
+    assert {role for role in keys.ROLES if before[role] != after[role]} == {"worker"}
 
 
 def test_a_start_adds_a_key_that_an_older_version_did_not_create(folder: Path) -> None:

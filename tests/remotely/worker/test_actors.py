@@ -94,17 +94,17 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
     made.close()
 
 
-def test_a_changed_list_of_keys_repeats_the_questions_of_actors(played: Played) -> None:
-    """The master would not report the end of a key that it admitted because it was listed."""
+def test_the_master_learns_that_a_key_is_refused_when_the_actor_has_said_so(
+    played: Played,
+) -> None:
     played.actors.list_keys([OLD, NEW])
     played.spawn("a")
     played.says("a", control.MayCall(key=NEW))
-    played.actors.update_caller(control.Caller(key=NEW, admitted=True))
-    played.sent.clear()
-    played.actors.list_keys([OLD, NEW])
     assert not played.sent_of(control.MayCall)
-    played.actors.list_keys([OLD])
-    assert [question.key for question in played.sent_of(control.MayCall)] == [NEW]
+    played.actors.update_caller(control.Caller(key=NEW, admitted=False))
+    assert not played.sent_of(control.CallerHeard)
+    played.says("a", control.CallerHeard(key=NEW))
+    assert played.sent_of(control.CallerHeard) == [control.CallerHeard(key=NEW)]
 
 
 @pytest.mark.parametrize("life", [0, 1])

@@ -36,6 +36,9 @@ class Family:
         self.spawner = Spawner(self.loop, info, LogFiles(folder), self, ThrottledLog(print))
         (self.zygote,) = set(processes.children_of(os.getpid())) - before
 
+    def admitted(self, request: control.Request) -> list[bytes]:
+        return []
+
     def prepared(self, child: Child) -> None:
         self.all_prepared.append(child)
 
