@@ -30,14 +30,18 @@ if TYPE_CHECKING:
 @click.command(short_help="Show machines, actors, and what is free.")
 @click.argument("address", required=False, metavar="[HOST:PORT]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, as described above.")
+@click.option("--quiet", "-q", is_flag=True, help="Print nothing; fail if the master is silent.")
 @local_port_option
 @key_option
-def status(address: str | None, as_json: bool, port: int | None, key: Path | None) -> None:
+def status(
+    address: str | None, as_json: bool, quiet: bool, port: int | None, key: Path | None
+) -> None:
     """Show machines, actors, and what is free.
 
     \b
     remotely status                     the cluster of this machine, or of REMOTELY_ADDRESS
     remotely status 192.168.0.10:8010
+    remotely status --quiet             a probe: exit status 0 if the master answers, else 1
     remotely status --json | jq '.actors[] | {name, calls}'
 
     The JSON is one object. While "format" is 1, fields may be added but none removed:
@@ -77,6 +81,8 @@ def status(address: str | None, as_json: bool, port: int | None, key: Path | Non
     with client_at(where, key) as client:
         found = client.status()
     status = cluster_status(found, where, client.session_id)
+    if quiet:
+        return
     if as_json:
         click.echo(json.dumps(status_json(status), indent=2))
     else:

@@ -7,8 +7,8 @@
     3. cookie    HttpOnly and SameSite=Strict: scripts cannot read it, other sites cannot send it
     4. bearer    `/metrics` also accepts a token from a file, which Prometheus reads too
 
-A request without a cookie only learns how to get one.  Only GET and HEAD are served, and no request
-changes the cluster.
+A request without a cookie only learns how to get one, and whether the master answers (HEALTH).
+Only GET and HEAD are served, and no request changes the cluster.
 """
 
 import hmac
@@ -17,7 +17,9 @@ from collections.abc import Iterable
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 METHODS = ("GET", "HEAD")
-OPEN_TO_ALL = ("/healthz", "/open")
+# For probes, which come by any address, without a cookie.  They say one word.
+HEALTH = ("/healthz", "/livez", "/readyz")
+OPEN_TO_ALL = (*HEALTH, "/open")
 MAX_COOKIES = 64  # browsers; with more, the oldest one needs a new link
 
 # All content comes from this server, and no other page may show this one in a frame.  Inline

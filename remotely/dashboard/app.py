@@ -2,7 +2,8 @@
 
     /                                   the page; its scripts fetch everything else
     /open?link=...                      sets the cookie
-    /healthz                            a liveness check, without authentication
+    /healthz                            whether this process serves, without authentication
+    /livez, /readyz                     whether the master answers; and has a machine for actors
     /metrics                            for Prometheus, with a bearer token or the cookie
     /api/cluster, /api/events           the overview, once or every few seconds
     /api/machines, /api/actors          ?after&limit&sort&q
@@ -12,6 +13,7 @@ Panels of other packages (remotely_rl.dashboard) add their own routes and script
 """
 
 import asyncio
+import contextlib
 import html
 import json
 import time
@@ -37,7 +39,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from remotely.dashboard import files, flame, rows
-from remotely.dashboard.access import HEADERS, METHODS, OPEN_TO_ALL, Access
+from remotely.dashboard.access import HEADERS, HEALTH, METHODS, OPEN_TO_ALL, Access
 from remotely.dashboard.watch import REFRESH_S, TIMEOUT_S, ClusterWatch
 from remotely.errors import RemotelyError
 from remotely.machine import this_machine
@@ -192,7 +194,7 @@ class AccessMiddleware:
     def _refusal(self, scope: Scope) -> Response | None:
         """Return the response to a request that is not admitted; None if it is."""
         headers, path = Headers(scope=scope), scope["path"]
-        if not self._access.knows_host(headers.get("host", "")):
+        if path not in HEALTH and not self._access.knows_host(headers.get("host", "")):
             return PlainTextResponse(
                 "this is not a name of the dashboard; start it with --name NAME to add it\n", 421
             )
@@ -230,6 +232,8 @@ class _ClusterPanel:
             "cluster",
             "remotely.dashboard",
             [
+                Route("/livez", self._live),
+                Route("/readyz", self._ready),
                 Route("/metrics", self._metrics),
                 Route("/api/cluster", self._overview),
                 Route("/api/events", self._events),
@@ -241,6 +245,22 @@ class _ClusterPanel:
                 Route("/api/actors/{actor}/flame", self._record),
             ],
         )
+
+    async def _live(self, request: Request) -> Response:
+        return await self._health(lambda now: True)
+
+    async def _ready(self, request: Request) -> Response:
+        return await self._health(
+            lambda now: any(not m.away_s and not m.sick for m in now.status.machines)
+        )
+
+    async def _health(self, is_well: Callable[[rows.Snapshot], bool]) -> Response:
+        """Answer a probe; nothing of the cluster is told, as anybody may ask."""
+        try:
+            now = await self._watch.look()
+        except RemotelyError:
+            return PlainTextResponse("no answer from the master\n", 503)
+        return PlainTextResponse("ok\n") if is_well(now) else PlainTextResponse("no machine\n", 503)
 
     async def _overview(self, request: Request) -> Response:
         return JSONResponse(rows.overview(await self._watch.look()))
@@ -295,7 +315,7 @@ class _ClusterPanel:
         )
 
     async def _log(self, request: Request) -> Response:
-        offset = number(request, "offset", -1)
+        offset = number(request, "offset", -1, at_least=-1)
         future = self._viewer.read_log(request.path_params["actor"], offset)
         piece = await asyncio.wait_for(asyncio.wrap_future(future), TIMEOUT_S)
         if not piece.known:
@@ -351,12 +371,12 @@ def table(
     return JSONResponse({**page._asdict(), **more})
 
 
-def number(request: Request, name: str, default: int) -> int:
-    """Return an integer parameter of the query.  Raises ValueError if it is not an integer."""
+def number(request: Request, name: str, default: int, at_least: int = 0) -> int:
+    """Return an integer parameter of the query.  Raises ValueError if it is no such integer."""
     value = request.query_params.get(name)
     if value is None:
         return default
-    try:
-        return int(value)
-    except ValueError:
-        raise ValueError(f"{name} is a whole number, not {value!r}") from None
+    with contextlib.suppress(ValueError):
+        if at_least <= int(value) <= control.MOST:
+            return int(value)
+    raise ValueError(f"{name} is a whole number from {at_least} on, not {value[:40]!r}")

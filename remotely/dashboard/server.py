@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 
 from remotely.dashboard import app
 from remotely.dashboard.access import LOOPBACK_NAMES, Access
+from remotely.dashboard.connections import LimitedProtocol
 from remotely.errors import RemotelyError
 from remotely.machine.interfaces import EVERYWHERE, ip_of, is_loopback
 from remotely.protocol.address import join_address, split_address
@@ -128,8 +129,8 @@ def _run(
         server_header=False,
         lifespan="off",
         ws="none",
-        http="h11",
-        loop="asyncio",
+        http=LimitedProtocol,
+        loop="remotely.dashboard.connections:LimitedLoop",
         proxy_headers=False,
         timeout_graceful_shutdown=int(GRACE_S),
         ssl_certfile=where.certificate,

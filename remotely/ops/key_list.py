@@ -23,11 +23,11 @@ from remotely.transport import key_files
 from remotely.transport.keys import MasterKey, Role
 from remotely.transport.listening import reach
 
-ASK_EVERY_S = 0.02
+ASK_KEY_EVERY_S = 0.02
 CONFIRM_S = 10.0  # a machine that is busy answers within this; a lost one has no lease much later
 
 
-class Master(NamedTuple):
+class MasterToAsk(NamedTuple):
     """A master to ask: where it is, and what to say if it does not answer."""
 
     address: str
@@ -73,7 +73,7 @@ def revoke(key: str, address: str = "") -> tuple[bytes, list[str]]:
 def _confirm(folder: Path, public: bytes, role: str, address: str) -> list[str]:
     """Return the addresses of the masters that confirm the role of a key."""
     keys = key_files.load_master(folder / "master.key")
-    masters = [Master(address, "")] if address else _recorded(keys)
+    masters = [MasterToAsk(address, "")] if address else _recorded(keys)
     problems = []
     for master in masters:
         try:
@@ -85,13 +85,13 @@ def _confirm(folder: Path, public: bytes, role: str, address: str) -> list[str]:
     return [master.address for master in masters]
 
 
-def _recorded(keys: MasterKey) -> list[Master]:
+def _recorded(keys: MasterKey) -> list[MasterToAsk]:
     """Return the masters that the pid files of this home name."""
     found = []
     for file, daemon, is_ours in pid_file.masters(keys.pair.public.decode()):
         where = daemon.address if is_ours else _from_elsewhere(daemon)
         found.append(
-            Master(
+            MasterToAsk(
                 where,
                 ""
                 if is_ours
@@ -124,7 +124,7 @@ def _ask(address: str, keys: MasterKey, public: bytes, role: str) -> None:
                 return
             if time.monotonic() > deadline:
                 break
-            time.sleep(ASK_EVERY_S)
+            time.sleep(ASK_KEY_EVERY_S)
     finally:
         viewer.close()
     if state.role != role:

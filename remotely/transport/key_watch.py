@@ -20,7 +20,7 @@ from remotely.transport.keys import MasterKey
 
 log = logging.getLogger("remotely.master")
 
-LOOK_EVERY_S = 1.0  # reading and comparing 100 KiB takes 50 us
+READ_KEYS_EVERY_S = 1.0  # reading and comparing 100 KiB takes 50 us
 
 
 class KeyWatch:
@@ -44,7 +44,7 @@ class KeyWatch:
     def _watch(self) -> None:
         while True:
             self._look()
-            self._wanted.wait(LOOK_EVERY_S)
+            self._wanted.wait(READ_KEYS_EVERY_S)
             self._wanted.clear()
 
     def _look(self) -> None:

@@ -91,6 +91,7 @@ WITH_OPTIONAL = {
     "dashboard.app": {"starlette"},
     "dashboard.files": {"starlette"},
     "dashboard.prometheus": {"prometheus_client"},
+    "dashboard.connections": {"uvicorn"},
     "dashboard.server": {"starlette", "uvicorn"},
 }
 

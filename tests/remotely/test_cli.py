@@ -74,6 +74,7 @@ def test_a_cluster_is_started_used_inspected_and_stopped(machine: Machine, port:
         assert actor["rss"] > 1 << 20
         assert found["clients"] == [owner]
 
+        assert machine.does("status", "--quiet", "--port", port) == ""
         table = machine.does("status", f"127.0.0.1:{port}")
         assert "2 of 3 CPUs" in table
         row = (

@@ -5,6 +5,7 @@ import json
 from concurrent.futures import Future
 from typing import Any
 
+import msgspec
 import pytest
 
 from remotely.errors import MasterLost
@@ -161,7 +162,7 @@ def test_a_head_request_does_not_use_the_link_up(dashboard: Dashboard) -> None:
 def test_a_request_for_an_unknown_host_is_refused_even_with_the_cookie(
     dashboard: Dashboard, host: str
 ) -> None:
-    for path in ("/", "/api/actors", "/healthz", "/open", "/static/app.js"):
+    for path in ("/", "/api/actors", "/metrics", "/open", "/static/app.js"):
         answer = dashboard.browser.get(path, headers={"host": host})
         assert answer.status_code == 421
         assert "--name" in answer.text
@@ -275,7 +276,7 @@ def test_actors_are_sorted_searched_and_paginated_on_the_server(dashboard: Dashb
     assert refused.status_code == 400
     assert "no column 'secret'" in refused.json()["error"]
     refused = dashboard.browser.get("/api/actors", params={"after": "x"})
-    assert refused.json()["error"] == "after is a whole number, not 'x'"
+    assert refused.json()["error"] == "after is a whole number from 0 on, not 'x'"
 
 
 def test_the_history_is_newest_first_and_asks_no_process_of_the_cluster(
@@ -312,6 +313,35 @@ def test_control_characters_in_a_log_are_made_visible(dashboard: Dashboard) -> N
     missing = dashboard.browser.get("/api/actors/nobody/log")
     assert missing.status_code == 404
     assert "no actor of this cluster" in missing.json()["error"]
+
+
+@pytest.mark.parametrize("offset", [-5, 1 << 63, "x", ""])
+def test_an_offset_that_no_log_has_is_refused_without_asking(
+    dashboard: Dashboard, offset: object
+) -> None:
+    refused = dashboard.browser.get("/api/actors/id-0/log", params={"offset": str(offset)})
+    assert refused.status_code == 400
+    assert "offset is a whole number from -1 on" in refused.json()["error"]
+
+
+def test_probes_of_any_host_learn_whether_the_master_answers_and_has_a_machine(
+    dashboard: Dashboard,
+) -> None:
+    def probe(path: str) -> tuple[int, str]:
+        answer = dashboard.stranger.get(path, headers={"host": "10.0.0.7:8020"})
+        return answer.status_code, answer.text
+
+    assert probe("/livez") == probe("/readyz") == (200, "ok\n")
+    assert dashboard.viewer.requests == 1
+    dashboard = Dashboard(FakeViewer())
+    (machine,) = dashboard.viewer.workers
+    dashboard.viewer.workers = [msgspec.structs.replace(machine, away_s=3.0)]
+    assert probe("/livez") == (200, "ok\n")
+    assert probe("/readyz") == (503, "no machine\n")
+    dashboard = Dashboard(FakeViewer())
+    dashboard.viewer.error = MasterLost("the master at 10.1.2.3 is silent")
+    assert probe("/livez") == probe("/readyz") == (503, "no answer from the master\n")
+    assert probe("/healthz") == (200, "ok\n")
 
 
 def test_an_actor_on_another_machine_cannot_be_sampled(dashboard: Dashboard) -> None:
