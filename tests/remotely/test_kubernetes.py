@@ -1,7 +1,8 @@
 """examples/kubernetes.yaml: its parts are consistent, and its Pods form a cluster.
 
 The tests need no Kubernetes: they run the commands of the Pods in network namespaces, with the
-names of the Service in /etc/hosts.  kubernetes-validate accepts the file (1.37).
+names of the Service in /etc/hosts.  The published schemas are those of kubernetes-validate, if that
+is installed (108 MB; 1.37 accepts the file).
 """
 
 import os
@@ -50,8 +51,97 @@ def test_the_service_names_each_pod() -> None:
 
 
 def test_workers_only_see_their_own_key() -> None:
-    (volume,) = pod("worker")["volumes"]
+    (volume,) = (each for each in pod("worker")["volumes"] if "secret" in each)
     assert [item["key"] for item in volume["secret"]["items"]] == ["worker.key"]
+
+
+# The profile "restricted", and that on which it builds
+# (https://kubernetes.io/docs/concepts/security/pod-security-standards): a path, and what may be
+# found there.  None stands for a field that is not there.
+VOLUMES = {
+    *("configMap", "csi", "downwardAPI", "emptyDir"),
+    *("ephemeral", "persistentVolumeClaim", "projected", "secret"),
+}
+CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
+OF_A_POD: dict[str, tuple[object, ...]] = {
+    "hostNetwork": (None, False),
+    "hostPID": (None, False),
+    "hostIPC": (None, False),
+    "securityContext.runAsNonRoot": (True,),
+    "securityContext.seccompProfile.type": ("RuntimeDefault", "Localhost"),
+    "securityContext.windowsOptions.hostProcess": (None, False),
+    "securityContext.appArmorProfile.type": (None, "RuntimeDefault", "Localhost"),
+    "securityContext.seLinuxOptions": (None,),
+    "securityContext.sysctls": (None,),
+}
+OF_A_CONTAINER: dict[str, tuple[object, ...]] = {
+    "securityContext.allowPrivilegeEscalation": (False,),
+    "securityContext.privileged": (None, False),
+    "securityContext.capabilities.drop": (["ALL"],),
+    "securityContext.capabilities.add": (None, [], ["NET_BIND_SERVICE"]),
+    "securityContext.procMount": (None, "Default"),
+    "securityContext.runAsNonRoot": (None, True),
+    "securityContext.seccompProfile.type": (None, "RuntimeDefault", "Localhost"),
+    "securityContext.appArmorProfile.type": (None, "RuntimeDefault", "Localhost"),
+    "securityContext.seLinuxOptions": (None,),
+    "securityContext.readOnlyRootFilesystem": (True,),  # ours; the profile does not ask for it
+}
+
+
+def at(tree: Any, path: str) -> Any:
+    """Return what is at a path; None if it is not there."""
+    for name in path.split("."):
+        tree = (tree or {}).get(name)
+    return tree
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_the_pods_keep_the_rules_of_the_restricted_profile(role: str) -> None:
+    spec = pod(role)
+    assert [path for path, allowed in OF_A_POD.items() if at(spec, path) not in allowed] == []
+    assert at(spec, "securityContext.runAsUser") != 0
+    for container in (each for kind in CONTAINERS for each in spec.get(kind, [])):
+        wrong = [p for p, allowed in OF_A_CONTAINER.items() if at(container, p) not in allowed]
+        assert wrong == []
+        assert at(container, "securityContext.runAsUser") != 0
+        assert not [port for port in container.get("ports", []) if port.get("hostPort")]
+        for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
+            assert at(container, f"{probe}.httpGet.host") is None
+            assert at(container, f"{probe}.tcpSocket.host") is None
+    for volume in spec["volumes"]:
+        (kind,) = set(volume) - {"name"}
+        assert kind in VOLUMES
+
+
+def test_each_pod_has_requests_limits_of_memory_and_folders_to_write_to() -> None:
+    for role in ROLES:
+        (container,) = pod(role)["containers"]
+        asked, limits = (container["resources"][name] for name in ("requests", "limits"))
+        assert set(asked) == {"cpu", "memory"}
+        assert asked["memory"] == limits["memory"]
+        given = {one["name"]: one.get("value", "") for one in container["env"]}
+        writable = {m["mountPath"] for m in container["volumeMounts"] if not m.get("readOnly")}
+        assert writable == {"/tmp", "/dev/shm"}
+        assert given["HOME"] == "/tmp"
+        assert given["REMOTELY_HOME"].startswith("/tmp/")
+    (worker,) = pod("worker")["containers"]
+    assert worker["resources"]["requests"] == worker["resources"]["limits"]  # "Guaranteed"
+
+
+def test_the_master_is_probed_and_each_role_has_a_budget_of_its_own() -> None:
+    (master,) = pod("master")["containers"]
+    assert master["livenessProbe"]["exec"]["command"] == ["remotely", "status", "--quiet"]
+    assert master["readinessProbe"]["tcpSocket"]["port"] == 8010
+    for role in ROLES:
+        budget = documents()[f"PodDisruptionBudget remotely-{role}"]["spec"]
+        pods = documents()[f"StatefulSet remotely-{role}"]["spec"]["selector"]
+        assert budget["selector"] == pods
+
+
+def test_the_file_is_valid_by_the_published_schemas() -> None:
+    validate = pytest.importorskip("kubernetes_validate").validate
+    for document in documents().values():
+        validate(document, "1.33", strict=True)
 
 
 @pytest.fixture
