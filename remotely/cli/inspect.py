@@ -51,11 +51,13 @@ def status(
     address     of the master
     waiting     the number of requests that wait for resources
     waits       a list: class, count, waits_s (of the oldest request), why
-    machines    a list: worker (its id), machine, host (the same for workers that share a
-                machine and its memory), address, python, away_s (how long it has been
-                unreachable, else 0), sick and sick_s (why the last start of an actor there
-                failed, else "", and for how long starts have failed), drains_s (if it is
-                being drained, the time that is left, else 0), cpus, gpus, memory,
+    machines    a list: worker (its id), machine, host (the same for workers that see the same
+                files), pool and pool_memory (the same for workers that draw from the same
+                memory), gpu_ids (the same wherever the same GPU is offered), address,
+                python, away_s (how long it has been unreachable, else 0),
+                sick and sick_s (why the last start of an actor there failed, else "", and
+                for how long starts have failed), drains_s (if it is being drained, the
+                time that is left, else 0), cpus, gpus, memory,
                 free_cpus, free_gpus, free_memory (memory in bytes), resources and
                 free_resources (custom ones: name to amount), labels; free_cpus is negative if
                 actors hold more than there is, because those that waited have taken back

@@ -29,11 +29,18 @@ def cpus(root: Path = ROOT, own: Path = OWN) -> float | None:
     return min(limits, default=None)
 
 
-def memory(root: Path = ROOT, own: Path = OWN) -> int | None:
-    """Return the limit in bytes; None if there is none."""
-    texts = [_read(folder / "memory.max") for folder in _folders("", root, own)]
-    texts += [_read(f / "memory.limit_in_bytes") for f in _folders("memory", root, own)]
-    return min((int(text) for text in texts if text.isdecimal()), default=None)
+def memory_limit(root: Path = ROOT, own: Path = OWN) -> tuple[int, str] | None:
+    """Return the limit in bytes, and an id of the group that has it; None if there is none.
+
+    The inode of its folder is that id: a container sees its own group under another path.
+    """
+    files = [folder / "memory.max" for folder in _folders("", root, own)]
+    files += [folder / "memory.limit_in_bytes" for folder in _folders("memory", root, own)]
+    found = [(int(text), file) for file in files if (text := _read(file)).isdecimal()]
+    if not found:
+        return None
+    limit, file = min(found, key=lambda each: each[0])
+    return limit, f"group {file.parent.stat().st_ino}"
 
 
 def _quotient(quota: str, period: str) -> list[float]:

@@ -5,6 +5,7 @@ other jobs.  The cluster numbers the GPUs of a worker from 0; an actor gets the 
 GPUs: a number, GPU-... for a whole one, or MIG-... for a part.
 """
 
+import contextlib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -36,8 +37,42 @@ def visible(environment: Mapping[str, str] = os.environ, devices: Path = Path("/
                 break
             names.append(name.strip())
         return names
-    count = sum(1 for d in devices.glob("nvidia*") if re.fullmatch(r"nvidia\d+", d.name))
-    return [str(number) for number in range(count)]
+    return [str(number) for number in range(len(_minors(devices)))]
+
+
+def identities(
+    names: Sequence[str],
+    environment: Mapping[str, str] = os.environ,
+    devices: Path = Path("/dev"),
+    driver: Path = Path("/proc/driver/nvidia/gpus"),
+) -> list[str]:
+    """Return an id of each of these GPUs, by which every process of this machine knows it.
+
+    A container may number its GPUs from 0 whichever they are, so a number becomes the UUID that the
+    driver has, or the number of the device file.  Slurm numbers those of each task from 0, and
+    which they are cannot be seen without opening them: they are the task's own.
+    """
+    if VARIABLE in environment and "SLURM_STEP_ID" in environment:
+        task = ".".join(environment.get(f"SLURM_{n}", "") for n in ("JOB_ID", "STEP_ID", "PROCID"))
+        return [f"{name} of {task}" if name.isdecimal() else name for name in names]
+    known = _uuids(driver) or [f"/dev/nvidia{number}" for number in _minors(devices)]
+    return [
+        known[int(name)] if name.isdecimal() and int(name) < len(known) else name for name in names
+    ]
+
+
+def _minors(devices: Path) -> list[int]:
+    found = (re.fullmatch(r"nvidia(\d+)", device.name) for device in devices.glob("nvidia*"))
+    return sorted(int(match[1]) for match in found if match)
+
+
+def _uuids(driver: Path) -> list[str]:
+    """Return the UUIDs of the GPUs in the order of their buses, which CUDA gives equal ones too."""
+    found = []
+    for file in sorted(driver.glob("*/information")):
+        with contextlib.suppress(OSError):
+            found += re.findall(r"^GPU UUID:\s+(GPU-[\w-]+)$", file.read_text(), re.MULTILINE)
+    return found
 
 
 def parse(text: str) -> int | list[str]:

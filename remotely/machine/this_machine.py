@@ -42,8 +42,22 @@ def cores() -> int:
 
 def memory() -> int:
     """Return the memory of the machine in bytes, or the limit of the control group if lower."""
-    there = int(psutil.virtual_memory().total)
-    return there if (limit := cgroup.memory()) is None else min(there, limit)
+    return memory_pool()[0]
+
+
+def memory_pool() -> tuple[int, str]:
+    """Return that number of bytes, and an id of what has them: this boot, or a control group."""
+    size, owner = int(psutil.virtual_memory().total), "all"
+    limit = cgroup.memory_limit()
+    if limit is not None and limit[0] < size:
+        size, owner = limit
+    return size, f"{boot()}:{owner}"
+
+
+def boot() -> str:
+    """Return a name of this boot of the machine, whatever containers and users it has."""
+    found = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{found}:{os.environ.get('REMOTELY_HOST', '')}"
 
 
 KEPT_SHARE, MOST_KEPT = 0.05, 2 << 30

@@ -22,15 +22,20 @@ most that is free on one machine.
 A worker may be closed, for any of the reasons in `WhyClosed`: then it is in no bucket.  One that is
 on trial (sickness.py) is closed again by the first placement.
 
+Workers of one machine draw from one record of what they share: its memory, and each GPU that more
+than one of them offers (`Shares`).  So what one has given away is free at none of the others; their
+CPUs and custom resources are as many as each was told to offer.
+
 A request that is limited to some workers (`among`) searches these linearly.
 
 All but bytes is counted in thousandths.  Actors may hold more than a worker has, if a restarted
 master adopts them; then what is free is negative.
 """
 
+import contextlib
 from bisect import bisect_left, insort
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Set
+from collections.abc import Collection, Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import lru_cache
@@ -38,9 +43,18 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from remotely.arguments import did_you_mean
-from remotely.protocol.resources import Resources, counted, format_bytes, in_thousandths, listed
+from remotely.protocol.index import Index
+from remotely.protocol.resources import (
+    Resources,
+    Shares,
+    counted,
+    format_bytes,
+    in_thousandths,
+    listed,
+)
 
 WHOLE = 1000  # a GPU, in thousandths
+ALONE = Shares()
 SHOWN_LABELS = 20  # in an error
 
 
@@ -79,11 +93,14 @@ class Capacity:
     # What is free of the other GPUs, in thousandths, unless zero; negative if overcommitted.
     shared: dict[int, int] = field(default_factory=dict)
     actors: int = 0  # how many hold some of it, be it nothing
+    shares: Shares = ALONE
+    own_memory: int = 0  # what its own actors hold, in bytes
+    own_gpus: Counter[int] = field(default_factory=Counter)  # likewise, in thousandths, by GPU
 
     @classmethod
-    def all_free(cls, total: Resources, python: str) -> "Capacity":
+    def all_free(cls, total: Resources, python: str, shares: Shares = ALONE) -> "Capacity":
         free = {"cpus": 0, "memory": 0, **dict(needs_of(total))}
-        return cls(total, python, free, set(range(int(total.gpus))))
+        return cls(total, python, free, set(range(int(total.gpus))), shares=shares)
 
     def ranks(self, name: str) -> tuple[Rank, Rank]:
         """Return its ranks for actors that hold CPUs, and for those that hold none; the lowest is
@@ -144,7 +161,14 @@ class Capacity:
         """Subtract this from what is free; add it if `sign` is -1."""
         for name, amount in needs_of(asked):
             self.free[name] = self.free.get(name, 0) - sign * amount
+        self.own_memory += sign * asked.memory
         part = sign * min(WHOLE, in_thousandths(asked.gpus))
+        for gpu in gpu_ids:
+            self.own_gpus[gpu] += part
+        self.take_gpus(gpu_ids, part)
+
+    def take_gpus(self, gpu_ids: Iterable[int], part: int) -> None:
+        """Subtract thousandths from GPUs: of its own actors, or of another worker's."""
         for gpu in gpu_ids:
             left = WHOLE if gpu in self.gpu_ids else self.shared.pop(gpu, 0)
             self.gpu_ids.discard(gpu)
@@ -230,6 +254,9 @@ class Ledger:
         self._sizes: dict[str, _Sizes] = {}  # by Python
         self._milli_cpus = 0  # of all workers together
         self._reserved: list[tuple[Placement, Resources]] = []
+        self._by_pool: Index[str, str] = Index()  # workers, by the pool of their memory
+        self._by_gpu: Index[str, tuple[str, int]] = Index()  # workers and their number of it, by id
+        self._shares: set[str] = set()  # workers that share something with another
 
     @property
     def pythons(self) -> list[str]:
@@ -241,10 +268,23 @@ class Ledger:
         """The CPUs of all workers together, free or not."""
         return self._milli_cpus / 1000
 
-    def add_worker(self, worker: str, total: Resources, python: str) -> None:
+    def add_worker(
+        self, worker: str, total: Resources, python: str, shares: Shares = ALONE
+    ) -> None:
         """Add a worker whose resources are all free, or reset one that is known."""
         self.remove_worker(worker)
-        entered = self._workers[worker] = Capacity.all_free(total, python)
+        entered = self._workers[worker] = Capacity.all_free(total, python, shares)
+        if shares.pool:
+            self._by_pool.add(shares.pool, worker)
+        for number, gpu in enumerate(shares.gpus):
+            self._by_gpu.add(gpu, (worker, number))
+        if beside := self._beside(worker, shares):
+            self._shares |= {worker, *beside}
+        for number, gpu in enumerate(shares.gpus):
+            for other, theirs in self._elsewhere(worker, gpu):
+                entered.take_gpus([number], self._workers[other].own_gpus[theirs])
+        with self._sharing(self._beside(worker, shares)):
+            self._level(shares.pool)
         self._add_to_bucket(worker, entered)
         self._sizes.setdefault(python, _Sizes()).add(total)
         self._milli_cpus += in_thousandths(total.cpus)
@@ -253,6 +293,14 @@ class Ledger:
         if (found := self._workers.pop(worker, None)) is None:
             return
         self._take_from_bucket(worker, found)
+        with self._sharing(self._beside(worker, found.shares)):
+            for number, gpu in enumerate(found.shares.gpus):
+                for other, theirs in self._elsewhere(worker, gpu):
+                    self._workers[other].take_gpus([theirs], -found.own_gpus[number])
+                self._by_gpu.discard(gpu, (worker, number))
+            self._by_pool.discard(found.shares.pool, worker)
+            self._level(found.shares.pool)
+        self._shares.discard(worker)
         self._closed.pop(worker, None)
         self._on_trial.discard(worker)
         self._reserved = [each for each in self._reserved if each[0].worker != worker]
@@ -362,8 +410,8 @@ class Ledger:
     ) -> int:
         """Return how many actors with this request fit now, up to `at_most`."""
         names = [name for name in self._candidates(python, among) if self.is_open(name)]
-        there = (self._workers[name] for name in names if name not in self._on_trial)
-        found = _copies(there, asked, at_most)
+        there = {name: self._workers[name] for name in names if name not in self._on_trial}
+        found = self._copies(there, asked, at_most)
         tried = (self._workers[name] for name in names if name in self._on_trial)
         return min(at_most, found + sum(room.copies(asked, 1) for room in tried))
 
@@ -371,8 +419,25 @@ class Ledger:
         self, asked: Resources, python: str, at_most: int, among: Collection[str] | None = None
     ) -> int:
         """Return how many would fit if everything were free, up to `at_most`."""
-        totals = (self._workers[name].total for name in self._candidates(python, among))
-        return _copies((Capacity.all_free(total, python) for total in totals), asked, at_most)
+        there = {
+            name: Capacity.all_free(self._workers[name].total, python, self._workers[name].shares)
+            for name in self._candidates(python, among)
+        }
+        return self._copies(there, asked, at_most)
+
+    def _copies(self, there: dict[str, Capacity], asked: Resources, at_most: int) -> int:
+        """Return how many fit on these workers, of which some may share what is asked for."""
+        found, seen = 0, set[str]()
+        for name, room in there.items():
+            if found >= at_most:
+                break
+            if name not in self._shares:
+                found += room.copies(asked, at_most - found)
+            elif name not in seen:
+                group = {name, *self._beside(name, room.shares)} & there.keys()
+                seen |= group
+                found += _copies_together([there[each] for each in group], asked, at_most - found)
+        return min(found, at_most)
 
     def place(
         self, asked: Resources, python: str, among: Collection[str] | None = None
@@ -484,7 +549,48 @@ class Ledger:
         self._take_from_bucket(worker, found, has_amounts)
         found.take(asked, gpu_ids, sign)
         found.actors += sign * actors
+        if worker in self._shares and (asked.memory or gpu_ids):
+            self._share(worker, gpu_ids, sign * min(WHOLE, in_thousandths(asked.gpus)))
         self._add_to_bucket(worker, found, has_amounts)
+
+    # --- what workers of one machine share ------------------------------------------------------
+
+    def _share(self, worker: str, gpu_ids: tuple[int, ...], part: int) -> None:
+        """Have the others of the machine give away what an actor of this worker has taken."""
+        shares = self._workers[worker].shares
+        with self._sharing(self._beside(worker, shares)):
+            for gpu in gpu_ids if shares.gpus else ():
+                for other, number in self._elsewhere(worker, shares.gpus[gpu]):
+                    self._workers[other].take_gpus([number], part)
+            self._level(shares.pool)
+
+    def _level(self, pool: str) -> None:
+        """Set what is free of the memory of each worker: of its own, and of what all have left."""
+        rooms = [self._workers[name] for name in self._by_pool.of(pool)]
+        if not rooms:
+            return
+        left = max(room.shares.memory for room in rooms) - sum(room.own_memory for room in rooms)
+        for room in rooms:
+            room.free["memory"] = min(room.total.memory - room.own_memory, left)
+
+    def _beside(self, worker: str, shares: Shares) -> set[str]:
+        """Return the workers that share something with this one."""
+        found = {name for gpu in shares.gpus for name, _ in self._by_gpu.of(gpu)}
+        return {*found, *self._by_pool.of(shares.pool)} - {worker}
+
+    def _elsewhere(self, worker: str, gpu: str) -> list[tuple[str, int]]:
+        """Return the other workers that offer a GPU, and its number on each."""
+        return [each for each in self._by_gpu.of(gpu) if each[0] != worker]
+
+    @contextlib.contextmanager
+    def _sharing(self, names: Iterable[str]) -> Iterator[None]:
+        """Change what is free on these workers: they are in no bucket meanwhile."""
+        found = [(name, self._workers[name]) for name in names if name in self._workers]
+        for name, room in found:
+            self._take_from_bucket(name, room)
+        yield
+        for name, room in found:
+            self._add_to_bucket(name, room)
 
     # --- reservations (reservation.py) ------------------------------------------------------------
 
@@ -609,13 +715,27 @@ class Ledger:
         return why
 
 
-def _copies(rooms: Iterable[Capacity], asked: Resources, at_most: int) -> int:
-    found = 0
-    for room in rooms:
-        found += room.copies(asked, at_most - found)
-        if found == at_most:
-            break
-    return found
+def _copies_together(rooms: list[Capacity], asked: Resources, at_most: int) -> int:
+    """Return how many fit on workers of one machine: no more than their memory and GPUs allow."""
+    found = min(at_most, sum(room.copies(asked, at_most) for room in rooms))
+    if asked.memory:
+        left: dict[str, int] = {}
+        for number, room in enumerate(rooms):
+            pool = room.shares.pool or str(number)
+            left[pool] = left.get(pool, 0) + room.free["memory"]
+            if room.shares.pool:
+                held = sum(each.own_memory for each in rooms if each.shares.pool == pool)
+                left[pool] = min(left[pool], room.shares.memory - held)
+        found = min(found, sum(max(0, each) // asked.memory for each in left.values()))
+    if asked.gpus:
+        gpus, numbers = Capacity.all_free(Resources(), ""), dict[object, int]()
+        for room in rooms:  # a GPU of all of them has one number
+            ids = room.shares.gpus or [object() for _ in range(int(room.total.gpus))]
+            here = [numbers.setdefault(gpu, len(numbers)) for gpu in ids]
+            gpus.gpu_ids |= {here[gpu] for gpu in room.gpu_ids}
+            gpus.shared |= {here[gpu]: left for gpu, left in room.shared.items()}
+        found = min(found, gpus.copies(Resources(gpus=asked.gpus), at_most))
+    return max(0, found)
 
 
 def _why_too_small(asked: Resources, alike: list[Resources]) -> str:

@@ -465,7 +465,7 @@ class WorkerTable:
         for place in _places(register):
             self._by_place.add(place, name)
         self._by_host.add(register.host, name)
-        self.ledger.add_worker(name, register.resources, register.python)
+        self.ledger.add_worker(name, register.resources, register.python, register.shares)
 
     def remove(self, name: str, now: float, may_return: bool) -> None:
         """Remove a worker.  `may_return`: keep it in the ledger, as lost."""

@@ -102,6 +102,7 @@ def _of_worker(
         python=register.python,
         resources=register.resources,
         gpu_names=register.gpu_names,
+        shares=register.shares,
         away_s=away_s,
         sick=sick,
         sick_s=sick_s,

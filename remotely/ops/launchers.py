@@ -156,9 +156,13 @@ def core_warning(rank: JobRank, cores: int, environ: Mapping[str, str]) -> str:
 
 
 def gpus_of(rank: JobRank, visible: list[str], environ: Mapping[str, str]) -> list[str]:
-    """Return which of the visible GPUs the worker of a rank offers."""
-    if environ.get(rank.launcher.gpus):
-        return visible
+    """Return which of the visible GPUs the worker of a rank offers.
+
+    A task of Slurm that sees more than it was given (`--gpu-bind=none`) offers its part of them.
+    """
+    if given := re.search(r"\d+$", environ.get(rank.launcher.gpus, "")):
+        count = int(given[0])
+        return visible if len(visible) <= count else visible[rank.local_rank * count :][:count]
     return visible[rank.local_rank :: rank.local_size]
 
 

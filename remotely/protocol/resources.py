@@ -121,6 +121,19 @@ class Resources(msgspec.Struct, frozen=True):
         return listed(parts)
 
 
+class Shares(msgspec.Struct, frozen=True):
+    """What a worker offers together with others of its machine, which all draw from it.
+
+    pool     of its memory: that of the machine, or of a control group with a limit; "": its own
+    memory   the bytes of that pool
+    gpus     an id of each of its GPUs, alike wherever it is offered; without ids they are its own
+    """
+
+    pool: str = ""
+    memory: Amount = 0
+    gpus: tuple[str, ...] = ()
+
+
 def parse_others(resources: Mapping[Any, Any]) -> tuple[tuple[str, float], ...]:
     """Return custom resources as `Resources.others`.  Raises ValueError for an invalid one."""
     for name, amount in resources.items():

@@ -61,6 +61,9 @@ class MachineStatus(msgspec.Struct, frozen=True, kw_only=True):
     free_cpus: float
     free_gpus: float
     free_memory: int
+    pool: str = ""  # the same for workers that draw from the same memory
+    pool_memory: int = 0
+    gpu_ids: list[str] = []  # the same wherever the same GPU is offered
     resources: dict[str, float] = {}  # custom ones
     free_resources: dict[str, float] = {}
     labels: list[str] = []
@@ -201,6 +204,9 @@ def _machine(worker: control.WorkerStatus) -> MachineStatus:
         cpus=worker.resources.cpus,
         gpus=int(worker.resources.gpus),
         memory=worker.resources.memory,
+        pool=worker.shares.pool,
+        pool_memory=worker.shares.memory,
+        gpu_ids=list(worker.shares.gpus),
         free_cpus=worker.free_cpus,
         free_gpus=_whole(worker.free_gpus),
         free_memory=worker.free_memory,
@@ -255,17 +261,27 @@ def _gpu(worker: control.WorkerStatus, gpu: int) -> int | str:
 def totals(machines: Sequence[MachineStatus]) -> dict[str, Any]:
     """Return the total and the free resources of all machines.
 
-    CPUs and GPUs are summed over workers; memory only over machines, because each worker reports
-    all memory of its machine.
+    CPUs are summed over workers; memory and GPUs that several workers of a machine offer count
+    once.
     """
-    names = ("cpus", "free_cpus", "gpus", "free_gpus")
-    largest = {m.host: m.memory for m in sorted(machines, key=lambda m: m.memory)}
-    memory = sum(largest.values())
-    taken = sum(m.memory - m.free_memory for m in machines)
+    pools: dict[str, list[MachineStatus]] = {}
+    devices: dict[tuple[str, ...], list[MachineStatus]] = {}
+    for m in machines:
+        pools.setdefault(m.pool or m.worker, []).append(m)
+        devices.setdefault(tuple(m.gpu_ids) or (m.worker,), []).append(m)
+    memory = free_memory = 0
+    for same in pools.values():
+        offered, there = sum(m.memory for m in same), max(m.pool_memory for m in same)
+        is_shared = bool(there) and offered > there
+        memory += there if is_shared else offered
+        free_memory += (max if is_shared else sum)(m.free_memory for m in same)
     return {
-        **{name: sum(getattr(m, name) for m in machines) for name in names},
+        "cpus": sum(m.cpus for m in machines),
+        "free_cpus": sum(m.free_cpus for m in machines),
+        "gpus": sum(same[0].gpus for same in devices.values()),
+        "free_gpus": sum(max(m.free_gpus for m in same) for same in devices.values()),
         "memory": memory,
-        "free_memory": memory - taken,
+        "free_memory": free_memory,
     }
 
 

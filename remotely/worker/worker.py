@@ -27,11 +27,19 @@ import msgspec
 import zmq
 
 from remotely.errors import RemotelyError
-from remotely.machine import daemons, file_lock, guest_folder, pid_file, processes, this_machine
+from remotely.machine import (
+    daemons,
+    file_lock,
+    gpus,
+    guest_folder,
+    pid_file,
+    processes,
+    this_machine,
+)
 from remotely.protocol import control
 from remotely.protocol.configs import WorkerConfig
 from remotely.protocol.lease import FENCE_S
-from remotely.protocol.resources import Resources, parse_labels, parse_others
+from remotely.protocol.resources import Resources, Shares, parse_labels, parse_others
 from remotely.transport import fence, sockets
 from remotely.transport.fence import LOOK_EVERY_S, WorkerFence
 from remotely.transport.keys import MemberKey
@@ -140,6 +148,7 @@ class Worker:
         self._loop.call(self._actors.ask_again)
         self._loop.call(self._actors.output.begin_again)
         relay = self._relay
+        memory = self._config.memory or this_machine.memory_for_actors()
         return control.Register(
             worker=self._config.worker,
             python=this_machine.PYTHON,
@@ -150,11 +159,12 @@ class Worker:
             resources=Resources(
                 self._config.cpus,
                 len(self._config.gpus),
-                self._config.memory or this_machine.memory_for_actors(),
+                memory,
                 parse_others(self._config.resources),
                 parse_labels(self._config.labels),
             ),
             gpu_names=self._config.gpus,
+            shares=_shares(self._config.gpus, memory),
             actors=self._actors.statuses(),
             births=self._actors.births(),
             nonce=self._config.nonce,
@@ -288,6 +298,19 @@ class Worker:
             if self._is_drained_from_afar:
                 log.warning("this machine was drained, and leaves the cluster")
             self._leave()
+
+
+def _shares(gpu_names: list[str], memory: int) -> Shares:
+    """Return what this worker, which offers so much memory, offers together with others of its
+    machine.
+
+    A container with a limit of its own has memory of its own; two without one have that of the
+    machine together.
+    """
+    size, pool = this_machine.memory_pool()
+    for_all = max(memory, this_machine.memory_for_actors(size))
+    boot = this_machine.boot()
+    return Shares(pool, for_all, tuple(f"{boot}:{gpu}" for gpu in gpus.identities(gpu_names)))
 
 
 def main() -> None:

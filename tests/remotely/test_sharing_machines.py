@@ -2,13 +2,14 @@
 
 import os
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import remotely
 from remotely.errors import NoResources
-from tests.clusters import Started, wait_until
+from tests.clusters import Started, free_port, run, wait_until
 
 
 @remotely.remote_class(cpus=0)
@@ -109,3 +110,32 @@ def test_invalid_resources_of_a_cluster_are_refused(nothing_left: None) -> None:
         remotely.connect(resources={"license": "two"})  # type: ignore[dict-item]
     with pytest.raises(remotely.RemotelyError, match="for a cluster of your own"):
         remotely.connect("127.0.0.1:1", resources={"license": 2})
+
+
+def test_two_workers_of_one_machine_give_its_gpus_and_its_memory_away_once(
+    nothing_left: None, tmp_path: Path
+) -> None:
+    port, home = str(free_port()), tmp_path / "home"
+    offer = ("--cpus", "4", "--gpus", "2")
+    run(home, "start", "--port", port, *offer)
+    try:
+        key = str(home / "keys" / "worker.key")
+        run(home, "join", f"127.0.0.1:{port}", "--key", key, *offer)
+        remotely.connect(f"127.0.0.1:{port}", key=home / "keys" / "client.key", patience_s=0.2)
+        whole = remotely.options(Look, gpus=1)
+        actors = [whole(), whole()]
+        assert sorted(actor.gpus() or "" for actor in actors) == ["0", "1"]
+        with pytest.raises(NoResources, match="1 GPU"):
+            whole()
+        one, other = remotely.status().machines
+        assert one.pool == other.pool
+        large = remotely.options(Look, memory=int(0.6 * one.memory))
+        kept = large()
+        with pytest.raises(NoResources, match="GiB"):
+            large()
+        with pytest.raises(NoResources):
+            remotely.group(large, 2)
+        assert kept.gpus() == ""
+    finally:
+        remotely.shutdown()
+        run(home, "stop", "--port", port)

@@ -14,7 +14,7 @@ from remotely.protocol.numbers import (
     Route,
     Seconds,
 )
-from remotely.protocol.resources import Resources
+from remotely.protocol.resources import Resources, Shares
 
 
 class StoreAddress(msgspec.Struct, frozen=True, array_like=True):
@@ -172,6 +172,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     python: str
     resources: Resources
     gpu_names: list[str] = []  # as CUDA knows them, in the order of their ids
+    shares: Shares = Shares()
     away_s: Seconds = 0.0  # how long it has been unreachable; then nothing on it is free
     sick: str = ""  # why the last start of an actor there failed; empty if it did not
     sick_s: Seconds = 0.0  # for how long starts have failed

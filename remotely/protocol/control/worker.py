@@ -3,7 +3,7 @@
 from remotely.protocol.control.message import ControlMessage, sent
 from remotely.protocol.control.records import ActorStatus, Figures, Location, Obituary, Request
 from remotely.protocol.numbers import MOST_GPUS, MOST_OTHERS, Gpus, Moment, Pid, Seconds
-from remotely.protocol.resources import Resources
+from remotely.protocol.resources import Resources, Shares
 
 
 @sent("master > worker")
@@ -37,6 +37,7 @@ class Register(ControlMessage, frozen=True):
     actors: list[ActorStatus]
     births: list[Spawn] = []  # actors that are starting: `Spawned` was not sent yet
     gpu_names: list[str] = []  # as CUDA knows them; the cluster counts them from 0
+    shares: Shares = Shares()
     nonce: str = ""  # `worker` is derived from it and the key; see admission.py
     # The nonces of workers that ran here and were killed, and of which nothing is left.
     predecessors: list[str] = []
@@ -48,6 +49,8 @@ class Register(ControlMessage, frozen=True):
         gpus = self.resources.gpus
         if gpus > MOST_GPUS or gpus != int(gpus):  # the master keeps a list of them
             raise ValueError(f"{gpus:g} GPUs; a machine has a whole number, at most {MOST_GPUS}")
+        if self.shares.gpus and len(self.shares.gpus) != gpus:
+            raise ValueError(f"{len(self.shares.gpus)} ids of {gpus:g} GPUs")
         if len(self.resources.others) > MOST_OTHERS:
             raise ValueError(f"{len(self.resources.others)} custom resources, over {MOST_OTHERS}")
         if len(self.resources.labels) > MOST_OTHERS:

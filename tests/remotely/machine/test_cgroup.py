@@ -25,8 +25,12 @@ class Tree:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{text}\n")
 
+    def memory(self) -> int | None:
+        found = cgroup.memory_limit(self.root, self.own)
+        return found and found[0]
+
     def limits(self) -> tuple[float | None, int | None]:
-        return cgroup.cpus(self.root, self.own), cgroup.memory(self.root, self.own)
+        return cgroup.cpus(self.root, self.own), self.memory()
 
 
 @pytest.fixture
@@ -48,6 +52,21 @@ def test_the_lowest_limit_of_all_groups_above_counts(tree: Tree) -> None:
     tree.has("user.slice/cpu.max", "400000 100000")
     tree.has("user.slice/memory.max", str(4 * GIB))
     assert tree.limits() == (4.0, 4 * GIB)
+
+
+def test_two_groups_below_one_limit_have_the_same_memory(tree: Tree) -> None:
+    tree.has("job/memory.max", str(8 * GIB))
+    found = []
+    for task in ("0", "1"):
+        tree.is_in(f"0::/job/task{task}")
+        tree.has(f"job/task{task}/memory.max", "max")
+        found.append(cgroup.memory_limit(tree.root, tree.own))
+    assert found[0] == found[1] is not None
+    tree.has("job/task1/memory.max", str(GIB))
+    own = cgroup.memory_limit(tree.root, tree.own)
+    assert own is not None
+    assert own[0] == GIB
+    assert own != found[0]
 
 
 def test_without_limits_there_are_none(tree: Tree) -> None:
@@ -88,9 +107,10 @@ def test_cores_are_limited_by_the_group(
 
 
 def test_memory_is_limited_by_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cgroup, "memory", lambda: None)
-    everything = this_machine.memory()
-    monkeypatch.setattr(cgroup, "memory", lambda: 1 << 60)
-    assert this_machine.memory() == everything
-    monkeypatch.setattr(cgroup, "memory", lambda: GIB // 4)
+    monkeypatch.setattr(cgroup, "memory_limit", lambda: None)
+    everything = this_machine.memory_pool()
+    monkeypatch.setattr(cgroup, "memory_limit", lambda: (1 << 60, "group 1"))
+    assert this_machine.memory_pool() == everything
+    monkeypatch.setattr(cgroup, "memory_limit", lambda: (GIB // 4, "group 1"))
     assert this_machine.memory() == GIB // 4
+    assert this_machine.memory_pool()[1] != everything[1]

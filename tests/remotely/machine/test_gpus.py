@@ -90,3 +90,25 @@ def test_actors_get_the_visible_gpus(nothing_left: None, monkeypatch: pytest.Mon
 def test_a_script_chooses_the_gpus_of_its_own_cluster(nothing_left: None) -> None:
     remotely.connect(cpus=4, gpus=[3])
     assert GpuUser().gpu() == "3"
+
+
+def test_a_gpu_has_one_id_whatever_a_container_or_a_user_calls_it(tmp_path: Path) -> None:
+    driver, devices = tmp_path / "driver", tmp_path / "dev"
+    devices.mkdir()
+    for number in (2, 10):
+        (devices / f"nvidia{number}").touch()
+    of = lambda *names, **env: gpus.identities(names, env, devices, driver)
+    assert of("0", "1") == ["/dev/nvidia2", "/dev/nvidia10"]  # a container that was given two
+    for bus, uuid in (("0000:07:00.0", "GPU-a-1"), ("0000:47:00.0", "GPU-b-2")):
+        (driver / bus).mkdir(parents=True)
+        (driver / bus / "information").write_text(f"Model: X\nGPU UUID: \t {uuid}\nDevice: 0\n")
+    assert of("1", "GPU-a-1", "MIG-1", "7") == ["GPU-b-2", "GPU-a-1", "MIG-1", "7"]
+
+
+def test_gpus_that_slurm_has_numbered_for_a_task_are_its_own(tmp_path: Path) -> None:
+    task = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", gpus.VARIABLE: "0"}
+    one, other = (
+        gpus.identities(["0"], {**task, "SLURM_PROCID": number}, tmp_path, tmp_path)
+        for number in "01"
+    )
+    assert one != other

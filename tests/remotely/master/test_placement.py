@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from remotely.master.ledger import Capacity, Ledger, Placement, WhyClosed
-from remotely.protocol.resources import Resources
+from remotely.protocol.resources import Resources, Shares
 from tests.steps import steps
 
 GIB = 1 << 30
@@ -524,6 +524,89 @@ def test_the_choice_equals_that_of_a_linear_search(
                 max(free.memory for free in frees_of_all),
                 (("license", most),),
             )
+
+
+# --- workers of one machine -----------------------------------------------------------------------
+
+
+def machine_of(*workers: tuple[Resources, str], memory: int = 24 * GIB) -> Ledger:
+    """Return a ledger of the workers a, b, ... of one machine, each with the ids of its GPUs."""
+    ledger = Ledger()
+    for name, (total, gpus) in zip("abc", workers, strict=False):
+        ledger.add_worker(name, total, PYTHON, Shares("pool", memory, tuple(gpus)))
+    return ledger
+
+
+def count_placed(ledger: Ledger, asked: Resources) -> int:
+    count = 0
+    while ledger.place(asked, PYTHON):
+        count += 1
+    return count
+
+
+def test_workers_of_one_machine_give_its_memory_and_its_gpus_away_once() -> None:
+    size = Resources(4, 2, 24 * GIB)
+    for asked, fits in (
+        (Resources(1, 0, 20 * GIB), 1),
+        (Resources(1, 0, 8 * GIB), 3),
+        (Resources(1, 1), 2),
+        (Resources(1, 0.5), 4),
+        (Resources(1, 2), 1),
+        (Resources(1), 8),
+    ):
+        ledger = machine_of((size, "01"), (size, "01"))
+        assert ledger.copies(asked, PYTHON, 99) == fits
+        assert ledger.copies_in_all(asked, PYTHON, 99) == fits
+        assert count_placed(ledger, asked) == fits
+        assert ledger.copies(asked, PYTHON, 99) == 0
+
+
+def test_a_worker_that_is_told_to_offer_a_part_keeps_that_beside_others() -> None:
+    part = Resources(4, 1, 4 * GIB)
+    ledger = machine_of((part, "0"), (part, "1"))
+    assert count_placed(ledger, Resources(1, 1, 3 * GIB)) == 2
+    assert [ledger.free(name).memory for name in "ab"] == [GIB, GIB]
+
+
+held_by_three = st.lists(
+    st.one_of(requests, st.tuples(st.sampled_from("abc"), st.booleans())), max_size=40
+)
+
+
+@hypothesis.given(held_by_three)
+def test_what_is_free_on_workers_of_one_machine_is_what_all_have_left(
+    changes: list[Resources | tuple[str, bool]],
+) -> None:
+    offers = {"a": "01", "b": "12", "c": "02"}
+    limit = 20 * GIB
+    ledger, placed = Ledger(), list[tuple[Resources, Placement]]()
+    there: dict[str, Resources] = {}
+    for change in changes:
+        if isinstance(change, Resources):
+            if found := ledger.place(change, PYTHON):
+                placed.append((change, found))
+        else:
+            name, joins = change
+            placed = [each for each in placed if each[1].worker != name]
+            if joins:
+                there[name] = Resources(8, 2, 16 * GIB, (("license", 4.0),))
+                ledger.add_worker(name, there[name], PYTHON, Shares("p", limit, (*offers[name],)))
+            else:
+                there.pop(name, None)
+                ledger.remove_worker(name)
+        left = limit - sum(asked.memory for asked, _ in placed)
+        used: Counter[str] = Counter()
+        for asked, where in placed:
+            used.update({offers[where.worker][g]: min(1.0, asked.gpus) for g in where.gpu_ids})
+        assert all(amount <= 1.0001 for amount in used.values())
+        for name, total in there.items():
+            own = sum(asked.memory for asked, where in placed if where.worker == name)
+            free = ledger.free(name)
+            assert free.memory == min(total.memory - own, left)
+            assert free.gpus == pytest.approx(sum(1 - used[gpu] for gpu in offers[name]))
+    for asked, where in placed:
+        ledger.release(where.worker, asked, where.gpu_ids)
+    assert [ledger.free(name) for name in there] == list(there.values())
 
 
 def test_placing_stays_fast_on_a_thousand_workers() -> None:

@@ -187,6 +187,10 @@ def test_ranks_of_one_machine_split_its_gpus_unless_slurm_assigns_them() -> None
         "SLURM_GPUS_PER_TASK": "1",
     }
     assert gpus_of(rank_of(bound, None), ["0"], bound) == ["0"]
+    # With --gpu-bind=none each task sees all GPUs of its node.
+    assert gpus_of(rank_of(bound, None), ["0", "1"], bound) == ["1"]
+    two = {**bound, "SLURM_GPUS_PER_TASK": "a100:2"}
+    assert gpus_of(rank_of(two, None), ["0", "1", "2", "3"], two) == ["2", "3"]
     assert gpus_of(rank_of({}, None), seen, {}) == seen
 
 

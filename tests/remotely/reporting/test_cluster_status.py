@@ -3,7 +3,7 @@
 import msgspec
 
 from remotely.protocol import control
-from remotely.protocol.resources import Resources
+from remotely.protocol.resources import Resources, Shares
 from remotely.reporting.cluster_status import as_json, cluster_status, tables
 
 GIB = 1 << 30
@@ -25,11 +25,24 @@ def worker(name: str, host: str, free_memory: int, away_s: float = 0) -> control
     )
 
 
-def test_the_memory_of_a_machine_with_two_workers_counts_once() -> None:
-    workers = [worker("a", "h1", 7 * GIB), worker("b", "h1", 6 * GIB), worker("c", "h2", 8 * GIB)]
+def test_the_memory_and_gpus_of_a_machine_with_two_workers_count_once() -> None:
+    workers = [worker("a", "h1", 5 * GIB), worker("b", "h1", 5 * GIB), worker("c", "h2", 8 * GIB)]
+    both = Shares("h1", 8 * GIB, ("gpu 0", "gpu 1"))
+    has_gpus = {"resources": Resources(2, 2, 8 * GIB), "free_gpus": 1.5}
+    workers[:2] = [msgspec.structs.replace(w, shares=both, **has_gpus) for w in workers[:2]]
     found = control.Status(ticket=1, workers=workers, clients=[], waiting=0)
     head, *_ = tables(cluster_status(found, "here"), now=0).splitlines()
-    assert head.endswith("free: 3 of 6 CPUs, 0 of 0 GPUs, 13 GiB of 16 GiB")
+    assert head.endswith("free: 3 of 6 CPUs, 1.5 of 2 GPUs, 13 GiB of 16 GiB")
+
+
+def test_workers_that_offer_parts_of_the_memory_of_a_machine_add_up() -> None:
+    workers = [
+        msgspec.structs.replace(worker(name, "h1", free * GIB), shares=Shares("h1", 24 * GIB))
+        for name, free in (("a", 7), ("b", 3))
+    ]
+    found = control.Status(ticket=1, workers=workers, clients=[], waiting=0)
+    head, *_ = tables(cluster_status(found, "here"), now=0).splitlines()
+    assert head.endswith("10 GiB of 16 GiB")
 
 
 def test_a_sick_machine_is_shown_with_its_last_error() -> None:
