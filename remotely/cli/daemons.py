@@ -271,7 +271,8 @@ def stop(port: int | None, joined: str | None) -> None:
         pids = ", ".join(str(daemon.pid) for daemon in alive)
         raise RemotelyError(f"pid {pids} did not end, even by SIGKILL")
     if ended[0].role == "joined":
-        click.echo(f"This machine has left {ended[0].address}; the cluster there goes on.")
+        left = " and ".join(sorted({daemon.address for daemon in ended}))
+        click.echo(f"This machine has left {left}; the cluster there goes on.")
         return
     click.echo(f"The cluster at {ended[0].address} has ended.")
     if not joined and pid_file.running(port):

@@ -1,7 +1,13 @@
-"""The common setup of daemons: command line, log format, limit on file descriptors."""
+"""The common setup of daemons: command line, log, limit on file descriptors."""
 
+import contextlib
+import logging
+import os
 import resource
 import sys
+from pathlib import Path
+
+LOG_BYTES = 4 << 20  # then the file becomes the old one, and the last old one is removed
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
@@ -12,6 +18,41 @@ def module_command(module: str, *arguments: str) -> list[str]:
 def log_format(role: str, stays: bool) -> str:
     """Return the format of a daemon's log; `stays`: with the time, as in a log file."""
     return f"{'%(asctime)s ' if stays else ''}remotely {role}: %(message)s"
+
+
+def log_to(file: str, role: str, stays: bool) -> None:
+    """Log warnings to standard error; `file`: where it leads, which does not grow beyond LOG_BYTES.
+
+    One old file is kept, with `.1` at its end.
+    """
+    handler = _Bounded(Path(file)) if file else logging.StreamHandler()
+    logging.basicConfig(
+        format=log_format(role, stays), level=logging.WARNING, handlers=[handler], force=True
+    )
+
+
+class _Bounded(logging.StreamHandler):  # type: ignore[type-arg] # generic for checkers alone
+    """Makes standard error lead to a new file when it is full, so that whatever a library or the
+    interpreter prints goes there too.  Several workers may have one file."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self._file = file
+
+    def emit(self, record: logging.LogRecord) -> None:
+        super().emit(record)
+        with contextlib.suppress(OSError):  # the disk is full: go on in the old one
+            ours = os.fstat(2)
+            if ours.st_size > LOG_BYTES:
+                self._renew(ours)
+
+    def _renew(self, ours: os.stat_result) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(ours, self._file.stat()):  # else another worker has renamed it
+                self._file.replace(self._file.with_name(f"{self._file.name}.1"))
+        fd = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.dup2(fd, 2)
+        os.close(fd)
 
 
 def raise_descriptor_limit(at_most: int | None = None) -> None:

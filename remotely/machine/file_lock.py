@@ -13,18 +13,20 @@ _FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 @contextlib.contextmanager
-def locked(file: Path) -> Iterator[None]:
-    """Wait for the lock of a file, and hold it.
+def locked(file: Path, shared: bool = False, wait: bool = True) -> Iterator[None]:
+    """Wait for the lock of a file, and hold it; `shared`: beside others that hold it so.
 
-    The file is created if it is missing, and not removed.  If the holder is killed, the kernel
-    releases the lock.  Raises RemotelyError if the file system has no locks.
+    Without `wait`, raise BlockingIOError if another holds it.  The file is created if it is
+    missing, and not removed.  If the holder is killed, the kernel releases the lock.  Raises
+    RemotelyError if the file system has no locks.
     """
     import fcntl  # noqa: PLC0415 - Windows has none, and runs no daemons
 
     fd = os.open(file, os.O_RDWR | os.O_CREAT | _FLAGS, 0o600)
     try:
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+            fcntl.flock(fd, kind if wait else kind | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK):
                 raise

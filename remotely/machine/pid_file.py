@@ -7,7 +7,7 @@
         joined-ID.json            a worker that joined a master of this port, here or elsewhere
         worker.killed, joined-ID.killed
                                   the worker was killed: the next worker reports that to the master
-        master.log, worker.log    their output; nearly nothing
+        master.log, worker.log    their output; nearly nothing (daemons.log_to)
 
 Pids are reused, so a daemon is identified by its pid and its start time.  If a `.json` file names a
 dead daemon, it was killed.  A process that starts or stops daemons renames the file to `.killed`,
@@ -28,8 +28,10 @@ from typing import Literal
 
 import msgspec
 
+from remotely.errors import RemotelyError
 from remotely.machine import file_lock, folders, processes, this_machine
 
+ENTERING = ".entering"  # beside the ports: locked by those who start a daemon
 KILLED_GONE_S = 3.0  # timeout for SIGKILL to end the processes that a killed worker has left
 
 
@@ -70,6 +72,17 @@ def make_folder(port: int) -> Path:
     folder = folder_of(port)
     _make_private(folder)
     return folder
+
+
+@contextlib.contextmanager
+def entering(port: int) -> Iterator[Path]:
+    """Make the folder of this port, which no daemon that leaves removes before the block ends."""
+    folder = folder_of(port)
+    _make_private(folder.parent)
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(RemotelyError):  # no locks here: then it may be removed
+            stack.enter_context(file_lock.locked(folder.parent / ENTERING, shared=True))
+        yield make_folder(port)
 
 
 def _make_private(folder: Path) -> None:
@@ -170,15 +183,22 @@ def predecessors(folder: Path, cluster: str) -> Iterator[list[Running]]:
 
 
 def _tidy(folder: Path) -> None:
-    """If no daemon is left, remove empty logs, and the folder if it is empty then."""
-    if any(daemon.alive for _, daemon in _recorded_in(folder)):
-        return
-    for log in folder.glob("*.log"):
+    """If no daemon is left or enters, remove empty logs, and the folder if it is empty then."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(file_lock.locked(folder.parent / ENTERING, wait=False))
+        except RemotelyError:
+            pass  # there are no locks here
+        except OSError:
+            return  # a daemon enters, or the folder is gone
+        if any(daemon.alive for _, daemon in _recorded_in(folder)):
+            return
+        for log in folder.glob("*.log"):
+            with contextlib.suppress(OSError):
+                if log.stat().st_size == 0:
+                    log.unlink()
         with contextlib.suppress(OSError):
-            if log.stat().st_size == 0:
-                log.unlink()
-    with contextlib.suppress(OSError):
-        folder.rmdir()
+            folder.rmdir()
 
 
 def ports() -> list[int]:

@@ -375,9 +375,7 @@ def main() -> None:
     if not line:  # the parent process was interrupted
         return
     config = msgspec.json.decode(line, type=MasterConfig)
-    logging.basicConfig(
-        format=daemons.log_format("master", not config.lifeline), level=logging.WARNING
-    )
+    daemons.log_to(config.log, "master", not config.lifeline)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     daemons.raise_descriptor_limit()
     gc.set_threshold(GC_THRESHOLD)

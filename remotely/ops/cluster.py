@@ -149,9 +149,9 @@ def join(
     if once and (found := _worker_here(port, key)):
         return found
     _check_joined(port, key, offer.cpus)
+    _check_port_alone(port, key)
     listening = network.listening(this_machine.address_towards(*parse_address(where)))
     address = join_address(host_name, port)
-    pid_file.make_folder(port)
     stem = f"joined-{secrets.token_hex(4)}"
     with PersistentDaemon(stem, port, keeper) as worker:
         return worker.configure_worker(
@@ -194,6 +194,20 @@ def _check_joined(port: int, key: MemberKey, cpus: float | None) -> None:
             f"this machine is on that cluster already (worker pid {found.pid}), with all its "
             "cores: a second worker would offer them again. To split them between workers, give "
             "each its number of cores: --cpus"
+        )
+
+
+def _check_port_alone(port: int, key: MemberKey) -> None:
+    """Raise RemotelyError if this machine is on another cluster with this port: `--port` names a
+    cluster in every command, and would name two."""
+    cluster = key.master_public.decode()
+    others = [daemon for daemon in pid_file.running(port) if daemon.cluster != cluster]
+    if others:
+        where = " and ".join(sorted({daemon.address for daemon in others}))
+        raise RemotelyError(
+            f"this machine is on another cluster with port {port} already, at {where}: 'remotely "
+            f"stop --port {port}' leaves it. To be on both, let one of them have another port, or "
+            "set REMOTELY_HOME to another folder for one"
         )
 
 
@@ -259,7 +273,8 @@ class PersistentDaemon:
     def __init__(
         self, stem: str, port: int, keeper: Foreground | None = None, listens: str = ""
     ) -> None:
-        folder = pid_file.make_folder(port)
+        self._entering = contextlib.ExitStack()  # until it is recorded
+        folder = self._entering.enter_context(pid_file.entering(port))
         self._file = folder / f"{stem}.json"
         self._role = "master" if stem == "master" else "worker"
         self._log = None if keeper else folder / f"{self._role}.log"
@@ -268,6 +283,13 @@ class PersistentDaemon:
         self._listens = listens
 
     def __enter__(self) -> "PersistentDaemon":
+        try:
+            return self._launch()
+        except BaseException:
+            self._entering.close()
+            raise
+
+    def _launch(self) -> "PersistentDaemon":
         module = f"remotely.{self._role}"
         if self._log is None:
             self._daemon = daemon_process.launch(module, subprocess.PIPE, None)
@@ -283,6 +305,7 @@ class PersistentDaemon:
         traceback: TracebackType | None,
     ) -> None:
         daemon = self._daemon
+        self._entering.close()
         if kind is not None:
             daemon.terminate()
             daemon_process.wait_or_kill(daemon, END_S)
@@ -309,6 +332,7 @@ class PersistentDaemon:
                 lifeline=False,
                 key_file=str(key_file),
                 pid_file=str(self._file),
+                log=str(self._log or ""),
                 learns=learns,
                 attached=self._keeper is not None,
             ),
@@ -343,6 +367,7 @@ class PersistentDaemon:
                     grace_s,
                 ),
                 attached=self._keeper is not None,
+                log=str(self._log or ""),
                 end_without_master_s=end_without_master_s,
                 predecessors=[worker.nonce for worker in killed],
             )
@@ -370,6 +395,7 @@ class PersistentDaemon:
             Running,
         )
         pid_file.write(self._file, daemon)
+        self._entering.close()
         return daemon
 
     def _await_ready(self, config: msgspec.Struct, expected: str) -> None:

@@ -26,7 +26,7 @@ from remotely.ops.foreground import (
 )
 from remotely.ops.guarded_command import GuardedCommand
 from remotely.ops.launchers import JobRank
-from remotely.ops.rendezvous import FOLDER_LOOK_S, Rendezvous, answering, missing
+from remotely.ops.rendezvous import Note, Pause, Rendezvous, answering, missing
 from remotely.protocol.address import join_address, parse_address
 from remotely.protocol.lease import FENCE_S, LEAVE_GRACE_S
 from remotely.transport import key_files
@@ -141,8 +141,9 @@ def _await_ranks(
 ) -> None:
     deadline = time.monotonic() + patience_s
     others = set(range(1, rank.size))
+    pause, notes = Pause(), dict[int, Note]()
     while True:
-        notes = rendezvous.notes()
+        before, notes = notes, rendezvous.notes(notes)
         if others <= {note.rank for note in notes.values() if note.state == "joined"}:
             return
         if keeper.any_ended() or command.has_ended():
@@ -152,7 +153,7 @@ def _await_ranks(
             raise RemotelyError(
                 missing(rank.size, notes, rendezvous.folder, patience_s, rank.launcher.by)
             )
-        time.sleep(FOLDER_LOOK_S)
+        pause.wait(is_new=notes != before)
 
 
 def _join(
@@ -167,6 +168,7 @@ def _join(
     deadline = time.monotonic() + patience_s
     why, noted = "", 0.0
     seen = 0.0  # when the folder of rank 0 last existed
+    pause = Pause()
     while True:
         if invitation := rendezvous.invitation():
             rendezvous.note("came", why)
@@ -193,7 +195,7 @@ def _join(
         if now > noted + JOB_NOTE_EVERY_S:
             rendezvous.note("came", why)
             noted = now
-        time.sleep(FOLDER_LOOK_S)
+        pause.wait()
 
 
 def _join_at(

@@ -33,6 +33,7 @@ from remotely.transport.port_probe import PortProbe
 
 RANK_ANSWER_S = 2.0  # for an address of rank 0 to answer
 FOLDER_LOOK_S = 0.05
+FOLDER_LOOK_MOST_S = 0.8  # a thousand ranks read this often from one disk
 
 
 class JoinInvitation(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,10 +121,16 @@ class Rendezvous:
             "remove the folder"
         )
 
-    def notes(self) -> dict[int, Note]:
-        """Return what the other ranks have written, by rank."""
-        found = {}
+    def notes(self, known: dict[int, Note] | None = None) -> dict[int, Note]:
+        """Return what the other ranks have written, by rank.
+
+        Of those that are known to have joined nothing is read again.
+        """
+        found = {rank: note for rank, note in (known or {}).items() if note.state == "joined"}
+        read = {f"rank-{rank}.json" for rank in found}
         for file in self.folder.glob("rank-*.json"):
+            if file.name in read:
+                continue
             with contextlib.suppress(OSError, msgspec.DecodeError):
                 note = msgspec.json.decode(file.read_bytes(), type=Note)
                 found[note.rank] = note
@@ -158,6 +165,21 @@ class Rendezvous:
         temporary = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
         temporary.write_bytes(msgspec.json.encode(content))
         temporary.replace(file)
+
+
+class Pause:
+    """The pauses between looks at a folder, on a disk that all ranks share: each is twice as long
+    as the last, until something is new."""
+
+    def __init__(self) -> None:
+        self._next_s = FOLDER_LOOK_S
+
+    def wait(self, is_new: bool = False) -> None:
+        """Sleep; `is_new`: the last look has shown something."""
+        if is_new:
+            self._next_s = FOLDER_LOOK_S
+        time.sleep(self._next_s)
+        self._next_s = min(2 * self._next_s, FOLDER_LOOK_MOST_S)
 
 
 def jobs_folder(named: Path | None) -> Path:

@@ -17,6 +17,7 @@ class MasterConfig(msgspec.Struct, frozen=True, kw_only=True):
     key_file: str = ""  # watched for changes
     learns: bool = False  # an earlier master may have left workers, which may come back
     pid_file: str = ""  # written by the launcher, removed by the daemon
+    log: str = ""  # the file to which standard error leads, if it is one
     attached: bool = False  # the end of standard input stops the cluster gracefully
 
 
@@ -35,6 +36,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     labels: list[str] = []
     lifeline: bool
     pid_file: str = ""  # written by the launcher, removed by the daemon
+    log: str = ""  # the file to which standard error leads, if it is one
     attached: bool = False  # the end of standard input stops this worker gracefully
     end_without_master_s: float = 0.0  # if nonzero: leave if the master is silent for this long
     nonce: str  # `worker` is derived from it and the key; see admission.py

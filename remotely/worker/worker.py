@@ -319,9 +319,7 @@ def main() -> None:
     if not line:  # the launcher was interrupted
         return
     config = msgspec.json.decode(line, type=WorkerConfig)
-    logging.basicConfig(
-        format=daemons.log_format("worker", not config.lifeline), level=logging.WARNING
-    )
+    daemons.log_to(config.log, "worker", not config.lifeline)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     daemons.raise_descriptor_limit()

@@ -303,6 +303,23 @@ def test_a_machine_joins_with_a_copy_of_one_file(machines: Any, port: int) -> No
     assert second.pids(port) == {}
 
 
+def test_a_machine_is_on_one_cluster_for_each_port(machines: Any, port: int) -> None:
+    """Else `--port`, in each command, would name two."""
+    owners, here = [machines("one"), machines("two")], machines("here")
+    at = [f"127.0.0.{number}:{port}" for number in (1, 2)]
+    keys = []
+    for owner, address in zip(owners, at, strict=True):
+        owner.does("start", "--host", address.partition(":")[0], "--port", port, "--cpus", 0)
+        keys.append(("--key", owner.keys / "worker.key"))
+    here.does("join", at[0], *keys[0])
+    why = here.refuses("join", at[1], *keys[1])
+    assert f"on another cluster with port {port} already, at {at[0]}" in why
+    assert f"has left {at[0]}" in here.does("stop", "--port", port)
+    assert f"has joined {at[1]}" in here.does("join", at[1], *keys[1])
+    for owner in owners:
+        owner.does("stop", "--port", port)
+
+
 def test_a_machine_that_has_joined_can_leave_and_the_cluster_goes_on(
     machines: Any, running: Running
 ) -> None:

@@ -1,7 +1,9 @@
 """The examples of docs/launch.md, run unchanged."""
 
+import configparser
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -116,3 +118,20 @@ def test_every_option_on_the_page_exists() -> None:
         for line in re.findall(rf"remotely {command} ([^`\n]*)", text):
             for option in re.findall(r"(--[a-z-]+)", line.partition(" -- ")[0]):
                 assert option in shown, (command, option)
+
+
+def test_the_unit_for_systemd_runs_a_command_that_exists() -> None:
+    parser = configparser.ConfigParser(strict=True, interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment]
+    parser.read_string(block("ini"))
+    assert parser.sections() == ["Unit", "Service", "Install"]
+    program, command, *words = shlex.split(parser["Service"]["ExecStart"])
+    assert Path(program).is_absolute()
+    shown = subprocess.run(
+        [SCRIPTS / Path(program).name, command, "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert [word for word in words if word.startswith("--") and word not in shown] == []
+    assert parser["Service"]["KillMode"] == "mixed"

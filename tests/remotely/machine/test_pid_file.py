@@ -43,6 +43,15 @@ def test_the_folder_of_a_cluster_is_private() -> None:
         assert made.stat().st_mode & 0o777 == 0o700
 
 
+def test_a_daemon_that_leaves_does_not_remove_the_folder_that_another_enters() -> None:
+    with pid_file.entering(PORT) as folder:
+        (folder / "worker.log").touch()
+        pid_file.leave(folder / "joined-a.json")
+        assert (folder / "worker.log").exists()
+    pid_file.leave(folder / "joined-a.json")
+    assert not folder.exists()
+
+
 def write_worker(name: str, **fields: Any) -> None:
     """Write the file of a worker that was killed."""
     worker = pid_file.Running(

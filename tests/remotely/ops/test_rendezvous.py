@@ -11,7 +11,7 @@ import pytest
 from remotely.errors import RemotelyError
 from remotely.machine import processes, this_machine
 from remotely.ops import rendezvous as module
-from remotely.ops.rendezvous import Note, Rendezvous, missing, remove
+from remotely.ops.rendezvous import Note, Pause, Rendezvous, missing, remove
 from remotely.transport import key_files
 
 
@@ -32,6 +32,34 @@ def test_rank_0_and_the_others_read_each_others_files(tmp_path: Path) -> None:
     assert {file.stat().st_mode & 0o077 for file in first.folder.glob("*.key")} == {0}
     assert not list(first.folder.glob(".*.json.*"))
     assert second.is_open()
+
+
+def test_notes_of_ranks_that_have_joined_are_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third = (Rendezvous(tmp_path / "9", rank) for rank in range(3))
+    first.open()
+    second.note("joined")
+    third.note("came")
+    notes = first.notes()
+    third.note("joined")
+    reads: list[str] = []
+    read = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda self: reads.append(self.name) or read(self))
+    notes = first.notes(notes)
+    assert {rank: note.state for rank, note in notes.items()} == {1: "joined", 2: "joined"}
+    assert reads == ["rank-2.json"]
+
+
+def test_a_look_at_the_folder_of_a_job_is_rarer_while_nothing_is_new(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("time.sleep", slept.append)
+    pause = Pause()
+    for is_new in (False, False, False, False, False, False, True, False):
+        pause.wait(is_new)
+    assert slept == [0.05, 0.1, 0.2, 0.4, 0.8, 0.8, 0.05, 0.1]
 
 
 def test_each_run_of_a_job_has_its_own_keys(tmp_path: Path) -> None:
