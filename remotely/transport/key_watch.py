@@ -56,6 +56,8 @@ class KeyWatch:
             if keys.pair != self._known.pair:
                 raise NotAllowed(f"{self._file} is the key of another master now")
         except (NotAllowed, OSError) as error:
+            if not self._file.exists():  # the job is over, or the folder is being replaced
+                return
             line = f"the keys stay as they are: {error}"
             self._throttled.add(str(error), line, time.monotonic())
             return
