@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from remotely.errors import RemotelyError, VersionMismatch, WireError
 from remotely.protocol import control
 from remotely.protocol.numbers import MOST_FLIGHT_RECORD, MOST_GPUS, MOST_OTHERS
-from remotely.protocol.resources import Resources
+from remotely.protocol.resources import Resources, Shares
 
 DECODERS = {way: control.Decoder(way) for way in control.WAYS}
 
@@ -38,14 +38,17 @@ NUMBERS: dict[Any, Callable[[Any, Any], st.SearchStrategy[Any]]] = {
     float: st.floats,
 }
 
-# The GPUs of a worker are limited; a client may request any number.
-OF_FIELD: dict[tuple[type[msgspec.Struct], str], st.SearchStrategy[Resources]] = {
+# The GPUs of a worker are limited, and have as many ids or none; a client may request any number.
+OF_FIELD: dict[tuple[type[msgspec.Struct], str], st.SearchStrategy[Any]] = {
     (control.Register, "resources"): st.builds(
         Resources,
         cpus=st.floats(0, 1e12),
         gpus=st.integers(0, MOST_GPUS).map(float),
         memory=st.integers(0, control.MOST),
-    )
+    ),
+    (control.Register, "shares"): st.builds(
+        Shares, pool=st.text(max_size=8), memory=st.integers(0, control.MOST)
+    ),
 }
 
 
