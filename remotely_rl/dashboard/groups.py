@@ -46,7 +46,7 @@ def compared(
         if line is None:
             left_out.append(name)
             continue
-        settings = curve.group_settings(config.config)
+        settings = curve.group_settings(config.as_asked)
         group = curve.RunGroup(f"{config.algorithm}, {config.env}", settings, [])
         kind = repr((group.name, sorted(group.settings.items(), key=lambda pair: pair[0])))
         groups.setdefault(kind, group)

@@ -172,17 +172,17 @@ def _grouped(runs: Sequence[str | Path]) -> tuple[list[RunGroup], list[Path]]:
     empty = []
     single = [run for path in runs for run in run_folder.runs_of(Path(path))]
     for run in {run.resolve(): run for run in single}.values():
-        algorithm, env, config, *_ = run_folder.read(run)
+        ran = run_folder.read(run)
         file = RunFolder(run).metrics
         try:
             rows = _finished(file)
         except (OSError, ValueError, KeyError) as error:
             raise TrainingError(f"{file} cannot be read: {error!r}") from error
-        name = f"{algorithm}, {env}"
+        name = f"{ran.algorithm}, {ran.env}"
         if rows:
-            settings = group_settings(config)
+            settings = group_settings(ran.as_asked)
             key = f"{name} {json.dumps(settings, sort_keys=True)}"
-            member = DrawnRun(rows, _reached_target(run, config.get("target")))
+            member = DrawnRun(rows, _reached_target(run, ran.config.get("target")))
             groups.setdefault(key, RunGroup(name, settings, [])).runs.append(member)
         else:
             empty.append(run)

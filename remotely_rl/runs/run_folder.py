@@ -252,6 +252,11 @@ class RunConfig(NamedTuple):
     not_kept: Mapping[str, str] = MappingProxyType({})  # what it could not store, by field
     asked: Mapping[str, Any] = MappingProxyType({})  # what `config` has the machine's numbers for
 
+    @property
+    def as_asked(self) -> dict[str, Any]:
+        """The config as it was asked for: "auto" in place of the machine's numbers."""
+        return {**self.config, **self.asked}
+
 
 def read(run: str | Path) -> RunConfig:
     """Read the config.json of a run folder, whatever the algorithm.

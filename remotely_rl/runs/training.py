@@ -324,7 +324,7 @@ def config_of(
     that cannot be loaded is one that raises the error when it is made.
     """
     _, ran = run_folder.reopen(Path(run), algorithm)
-    kept, given = ran.config | dict(ran.asked), given or {}
+    kept, given = ran.as_asked, given or {}
     if to_act:
         given = {**given, "evaluate_env": None, "evaluate_env_kwargs": {}}
     if not needs_env:

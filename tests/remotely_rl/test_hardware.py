@@ -8,7 +8,7 @@ import pytest
 from remotely_rl.algorithms import a3c, dqn, impala, ppo, sac
 from remotely_rl.config.hardware import LEAST, Hardware, spread
 from remotely_rl.errors import TrainingError
-from remotely_rl.runs import run_folder, training
+from remotely_rl.runs import curve, run_folder, training
 
 
 @pytest.mark.parametrize(
@@ -107,3 +107,12 @@ def test_a_resumed_run_fits_the_machine_that_it_is_resumed_on(tmp_path: Path) ->
     assert (resumed.actors, resumed.envs_per_actor, resumed.sampling) == (2, 16, "local")
     fixed = training.config_of(ppo.Config, "ppo", folder.path, {"actors": 4})
     assert fixed.fitted(Hardware(2)).actors == 4
+
+
+def test_runs_on_other_machines_are_of_one_group(tmp_path: Path) -> None:
+    settings = []
+    for cores in (2, 8):
+        config = ppo.Config(env="CartPole-v1").fitted(Hardware(cores))
+        folder = run_folder.create(tmp_path / str(cores), "ppo", config)
+        settings.append(curve.group_settings(run_folder.read(folder.path).as_asked))
+    assert settings[0] == settings[1]
