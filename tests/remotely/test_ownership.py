@@ -11,7 +11,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -117,141 +117,164 @@ class ConcurrentKeeper(Keeper):
         return self.own.buffer
 
 
-Restarted = remotely.options(Keeper, max_restarts=3)
+Restarted = remotely.options(Keeper, max_restarts=len(SIZES))
 
 
 # --- what is handed over --------------------------------------------------------------------------
 
-
-def by_a_call(size: int, folder: Path) -> Any:
-    return Keeper().look(*new_values(size))
+# Each path makes its actors once, for the values of all sizes.
 
 
-def by_submit(size: int, folder: Path) -> Any:
-    keeper, values = Keeper(), new_values(size)
-    keeper.hold.submit(folder / "go")
-    future = keeper.look.submit(*values)
-    change(values)
-    (folder / "go").touch()
-    return future.result()
+class Round(NamedTuple):
+    """Values of one size, and a folder for what goes on meanwhile."""
+
+    values: list[Any]
+    folder: Path
+
+    def go(self) -> None:
+        """Change the values, then let a call that holds up the path end."""
+        change(self.values)
+        (self.folder / "go").touch()
 
 
-def by_a_call_of_a_group(size: int, folder: Path) -> Any:
-    keepers, values = remotely.group(Keeper, 2), new_values(size)
-    futures = keepers.look.submit(*values)
-    change(values)
-    one, other = (future.result() for future in futures)
-    assert one == other
-    return one
+def by_a_call(rounds: Iterator[Round]) -> Iterator[Any]:
+    keeper = Keeper()
+    for values, _ in rounds:
+        yield keeper.look(*values)
 
 
-def by_a_batched_call(size: int, folder: Path) -> Any:
-    keeper, values = Keeper(), new_values(size)
-    future = keeper.look_batched.submit(*values)
-    change(values)
-    return future.result()
+def by_submit(rounds: Iterator[Round]) -> Iterator[Any]:
+    keeper = Keeper()
+    for each in rounds:
+        keeper.hold.submit(each.folder / "go")
+        future = keeper.look.submit(*each.values)
+        each.go()
+        yield future.result()
 
 
-def beside_a_future(size: int, folder: Path) -> Any:
-    keeper, gate, values = Keeper(), Keeper(), new_values(size)
-    future = keeper.look.submit(*values, beside=gate.hold.submit(folder / "go"))
-    change(values)
-    (folder / "go").touch()
-    return future.result()
-
-
-def behind_a_call_that_waits_for_a_future(size: int, folder: Path) -> Any:
-    keeper, gate, values = Keeper(), Keeper(), new_values(size)
-    keeper.look.submit(beside=gate.hold.submit(folder / "go"))
-    future = keeper.look.submit(*values)
-    change(values)
-    (folder / "go").touch()
-    return future.result()
-
-
-def by_a_stream(size: int, folder: Path) -> Any:
-    keeper, values = Keeper(), new_values(size)
-    stream = keeper.look_again_and_again(*values)
-    change(values)
-    return next(stream)
-
-
-def by_a_constructor(size: int, folder: Path) -> Any:
-    values = new_values(size)
-    keeper = Keeper(*values)
-    change(values)
-    return keeper.kept()
-
-
-def by_the_constructor_of_a_second_life(size: int, folder: Path) -> Any:
-    values = new_values(size)
-    keeper = Restarted(*values)
-    change(values)
-    with pytest.raises(remotely.ActorDied):
-        keeper.die()
-    return keeper.kept()
-
-
-def by_a_retry(size: int, folder: Path) -> Any:
-    keeper, values = Restarted(), new_values(size)
-    future = keeper.die_at_first.submit(folder, *values)
-    change(values)
-    return future.result()
-
-
-def by_put(size: int, folder: Path) -> Any:
-    keeper, values = Keeper(), new_values(size)
-    refs = [remotely.put(value) for value in values]
-    change(values)
-    assert look(*map(remotely.get, refs)) == AS_HANDED_OVER
-    return keeper.look(*refs)
-
-
-def by_a_job_of_a_pool_that_waits(size: int, folder: Path) -> Any:
-    values = new_values(size)
-    with remotely.Pool(Keeper, 1) as pool:
-        _ = pool.submit(Keeper.hold, folder / "go")
-        future = pool.submit(Keeper.look, *values)
+def by_a_call_of_a_group(rounds: Iterator[Round]) -> Iterator[Any]:
+    keepers = remotely.group(Keeper, 2)
+    for values, _ in rounds:
+        futures = keepers.look.submit(*values)
         change(values)
-        (folder / "go").touch()
-        return future.result()
+        one, other = (future.result() for future in futures)
+        assert one == other
+        yield one
 
 
-def by_a_member_that_replaces_another(size: int, folder: Path) -> Any:
-    values = new_values(size)
-    with remotely.Pool(Restarted, 1, *values) as pool:
+def by_a_batched_call(rounds: Iterator[Round]) -> Iterator[Any]:
+    keeper = Keeper()
+    for values, _ in rounds:
+        future = keeper.look_batched.submit(*values)
+        change(values)
+        yield future.result()
+
+
+def beside_a_future(rounds: Iterator[Round]) -> Iterator[Any]:
+    keeper, gate = Keeper(), Keeper()
+    for each in rounds:
+        future = keeper.look.submit(*each.values, beside=gate.hold.submit(each.folder / "go"))
+        each.go()
+        yield future.result()
+
+
+def behind_a_call_that_waits_for_a_future(rounds: Iterator[Round]) -> Iterator[Any]:
+    keeper, gate = Keeper(), Keeper()
+    for each in rounds:
+        keeper.look.submit(beside=gate.hold.submit(each.folder / "go"))
+        future = keeper.look.submit(*each.values)
+        each.go()
+        yield future.result()
+
+
+def by_a_stream(rounds: Iterator[Round]) -> Iterator[Any]:
+    keeper = Keeper()
+    for values, _ in rounds:
+        stream = keeper.look_again_and_again(*values)
+        change(values)
+        yield next(stream)
+        stream.close()
+
+
+def by_a_constructor(rounds: Iterator[Round]) -> Iterator[Any]:
+    for values, _ in rounds:
+        keeper = Keeper(*values)
+        change(values)
+        yield keeper.kept()
+
+
+def by_the_constructor_of_a_second_life(rounds: Iterator[Round]) -> Iterator[Any]:
+    for values, _ in rounds:
+        keeper = Restarted(*values)
         change(values)
         with pytest.raises(remotely.ActorDied):
-            pool.submit(Keeper.die).result()
-        return pool.submit(Keeper.kept).result()
+            keeper.die()
+        yield keeper.kept()
 
 
-def by_a_job_of_an_executor(size: int, folder: Path) -> Any:
-    values = new_values(size)
-    with remotely.Executor(1, cpus=0) as executor:
-        _ = executor.submit(wait_until, (folder / "go").exists, "it may go on")
-        future = executor.submit(look, *values)
+def by_a_retry(rounds: Iterator[Round]) -> Iterator[Any]:
+    keeper = Restarted()
+    for values, folder in rounds:
+        future = keeper.die_at_first.submit(folder, *values)
         change(values)
-        (folder / "go").touch()
-        return future.result()
+        yield future.result()
 
 
-def by_joblib(size: int, folder: Path) -> Any:
+def by_put(rounds: Iterator[Round]) -> Iterator[Any]:
+    keeper = Keeper()
+    for values, _ in rounds:
+        refs = [remotely.put(value) for value in values]
+        change(values)
+        assert look(*map(remotely.get, refs)) == AS_HANDED_OVER
+        yield keeper.look(*refs)
+
+
+def by_a_job_of_a_pool_that_waits(rounds: Iterator[Round]) -> Iterator[Any]:
+    with remotely.Pool(Keeper, 1) as pool:
+        for each in rounds:
+            _ = pool.submit(Keeper.hold, each.folder / "go")
+            future = pool.submit(Keeper.look, *each.values)
+            each.go()
+            yield future.result()
+
+
+def by_a_member_that_replaces_another(rounds: Iterator[Round]) -> Iterator[Any]:
+    for values, _ in rounds:
+        with remotely.Pool(Restarted, 1, *values) as pool:
+            change(values)
+            with pytest.raises(remotely.ActorDied):
+                pool.submit(Keeper.die).result()
+            yield pool.submit(Keeper.kept).result()
+
+
+def by_a_job_of_an_executor(rounds: Iterator[Round]) -> Iterator[Any]:
+    with remotely.Executor(1, cpus=0) as executor:
+        for each in rounds:
+            _ = executor.submit(wait_until, (each.folder / "go").exists, "it may go on")
+            future = executor.submit(look, *each.values)
+            each.go()
+            yield future.result()
+
+
+def by_joblib(rounds: Iterator[Round]) -> Iterator[Any]:
     joblib = pytest.importorskip("joblib")
     remotely.register_joblib()
-    values = new_values(size)
 
-    def calls() -> Iterator[Any]:
+    def calls(values: list[Any]) -> Iterator[Any]:
         for _ in range(2):  # as many as joblib reads at a time
             yield joblib.delayed(look)(*values)
         change(values)
         yield joblib.delayed(look)(*values)
 
-    with joblib.parallel_config(backend="remotely", cpus=0):
-        first, second, changed = joblib.Parallel(n_jobs=2)(calls())
-    assert first == second
-    assert changed == [((2,), True)] * 3
-    return first
+    with (
+        joblib.parallel_config(backend="remotely", cpus=0),
+        joblib.Parallel(n_jobs=2, batch_size=1) as parallel,
+    ):
+        for values, _ in rounds:
+            first, second, changed = parallel(calls(values))
+            assert first == second
+            assert changed == [((2,), True)] * 3
+            yield first
 
 
 HANDED_OVER = [
@@ -273,94 +296,113 @@ HANDED_OVER = [
 ]
 
 
+def rounds_in(folder: Path) -> Iterator[Round]:
+    for size in SIZES:
+        own = folder / str(size)
+        own.mkdir()
+        yield Round(new_values(size), own)
+
+
 @pytest.mark.parametrize("path", HANDED_OVER)
 def test_an_argument_arrives_as_it_was_and_is_writable(
-    cluster: str, tmp_path: Path, path: Callable[[int, Path], Any]
+    cluster: str, tmp_path: Path, path: Callable[[Iterator[Round]], Iterator[Any]]
 ) -> None:
-    for size in SIZES:
-        folder = tmp_path / str(size)
-        folder.mkdir()
-        assert path(size, folder) == AS_HANDED_OVER, f"{size} bytes"
+    arrived = dict(zip(SIZES, path(rounds_in(tmp_path)), strict=True))
+    assert arrived == dict.fromkeys(SIZES, AS_HANDED_OVER)
 
 
 # --- what is returned -----------------------------------------------------------------------------
 
 
-def of_a_method(size: int) -> Iterator[Any]:
+def of_a_method() -> Iterator[Any]:
     keeper = Keeper()
-    for future in [keeper.filled.submit(size, number) for number in range(CHANGES)]:
-        yield future.result()
+    for size in SIZES:
+        for future in [keeper.filled.submit(size, number) for number in range(CHANGES)]:
+            yield future.result()
 
 
-def of_an_async_method(size: int) -> Iterator[Any]:
+def of_an_async_method() -> Iterator[Any]:
     keeper = AsyncKeeper()
-    for future in [keeper.filled_async.submit(size, number) for number in range(CHANGES)]:
-        yield future.result()
+    for size in SIZES:
+        for future in [keeper.filled_async.submit(size, number) for number in range(CHANGES)]:
+            yield future.result()
 
 
-def of_a_method_on_a_thread(size: int) -> Iterator[Any]:
+def of_a_method_on_a_thread() -> Iterator[Any]:
     keeper = ConcurrentKeeper()
-    for future in [keeper.filled.submit(size, number) for number in range(CHANGES)]:
-        yield future.result()
+    for size in SIZES:
+        for future in [keeper.filled.submit(size, number) for number in range(CHANGES)]:
+            yield future.result()
 
 
-def of_a_stream(size: int) -> Iterator[Any]:
-    return Keeper().stream(size)
-
-
-def of_an_async_stream(size: int) -> Iterator[Any]:
-    yield from AsyncKeeper().stream_async(size)
-
-
-def of_a_stream_on_a_thread(size: int) -> Iterator[Any]:
-    return ConcurrentKeeper().stream(size)
-
-
-def of_an_attribute(size: int) -> Iterator[Any]:
-    keeper = AsyncKeeper()
-    for number in range(CHANGES):
-        keeper.filled(size, number)
-        yield keeper.buffer
-
-
-def of_a_reference(size: int) -> Iterator[Any]:
+def of_a_stream() -> Iterator[Any]:
     keeper = Keeper()
-    futures = [keeper.filled.submit(size, number) for number in range(CHANGES)]
-    for reference in [remotely.ref(future) for future in futures]:
-        yield remotely.get(reference)
+    for size in SIZES:
+        yield from keeper.stream(size)
 
 
-def of_a_future_that_is_passed_on(size: int) -> Iterator[Any]:
+def of_an_async_stream() -> Iterator[Any]:
+    keeper = AsyncKeeper()
+    for size in SIZES:
+        yield from keeper.stream_async(size)
+
+
+def of_a_stream_on_a_thread() -> Iterator[Any]:
+    keeper = ConcurrentKeeper()
+    for size in SIZES:
+        yield from keeper.stream(size)
+
+
+def of_an_attribute() -> Iterator[Any]:
+    keeper = AsyncKeeper()
+    for size in SIZES:
+        for number in range(CHANGES):
+            keeper.filled(size, number)
+            yield keeper.buffer
+
+
+def of_a_reference() -> Iterator[Any]:
+    keeper = Keeper()
+    for size in SIZES:
+        futures = [keeper.filled.submit(size, number) for number in range(CHANGES)]
+        for reference in [remotely.ref(future) for future in futures]:
+            yield remotely.get(reference)
+
+
+def of_a_future_that_is_passed_on() -> Iterator[Any]:
     keeper, other = Keeper(), Keeper()
-    futures = [keeper.filled.submit(size, number) for number in range(CHANGES)]
-    for future in [other.echo.submit(future) for future in futures]:
-        yield future.result()
+    for size in SIZES:
+        futures = [keeper.filled.submit(size, number) for number in range(CHANGES)]
+        for future in [other.echo.submit(future) for future in futures]:
+            yield future.result()
 
 
-def of_a_future_that_waits_elsewhere_too(size: int) -> Iterator[Any]:
+def of_a_future_that_waits_elsewhere_too() -> Iterator[Any]:
     """Its result is changed once it was passed on, before the call that it is for can leave."""
     keeper, other, third = Keeper(), Keeper(), Keeper()
-    folder = Path(tempfile.mkdtemp())
-    waiting = third.hold.submit(folder / "go")
-    first = other.echo.submit(waiting)  # all later calls of it wait for that
-    done = [keeper.filled.submit(size, number) for number in range(CHANGES // 2)]
-    for future in done:
-        future.result()
-    coming = [keeper.filled.submit(size, number) for number in range(CHANGES // 2, CHANGES)]
-    passed_on = [other.echo.submit(future) for future in [*done, *coming]]
-    for future in [*done, *coming]:
-        future.result()[:] = 99
-    (folder / "go").touch()
-    assert first.result() is None
-    shutil.rmtree(folder)
-    for future in passed_on:
-        yield future.result()
-
-
-def of_a_job(size: int) -> Iterator[Any]:
-    with remotely.Pool(Keeper, 1) as pool:
-        for future in [pool.submit(Keeper.filled, size, number) for number in range(CHANGES)]:
+    for size in SIZES:
+        folder = Path(tempfile.mkdtemp())
+        waiting = third.hold.submit(folder / "go")
+        first = other.echo.submit(waiting)  # all later calls of it wait for that
+        done = [keeper.filled.submit(size, number) for number in range(CHANGES // 2)]
+        for future in done:
+            future.result()
+        coming = [keeper.filled.submit(size, number) for number in range(CHANGES // 2, CHANGES)]
+        passed_on = [other.echo.submit(future) for future in [*done, *coming]]
+        for future in [*done, *coming]:
+            future.result()[:] = 99
+        (folder / "go").touch()
+        assert first.result() is None
+        shutil.rmtree(folder)
+        for future in passed_on:
             yield future.result()
+
+
+def of_a_job() -> Iterator[Any]:
+    with remotely.Pool(Keeper, 1) as pool:
+        for size in SIZES:
+            for future in [pool.submit(Keeper.filled, size, number) for number in range(CHANGES)]:
+                yield future.result()
 
 
 RETURNED = [
@@ -380,8 +422,8 @@ RETURNED = [
 
 @pytest.mark.parametrize("path", RETURNED)
 def test_a_result_arrives_as_it_was_and_is_writable(
-    cluster: str, path: Callable[[int], Iterator[Any]]
+    cluster: str, path: Callable[[], Iterator[Any]]
 ) -> None:
-    for size in SIZES:
-        arrived = [look(value) for value in path(size)]
-        assert arrived == [[((n,), True)] for n in range(CHANGES)], f"{size} bytes"
+    arrived = [(memoryview(value).nbytes, look(value)) for value in path()]
+    expected = [(size, [((n,), True)]) for size in SIZES for n in range(CHANGES)]
+    assert arrived == expected
