@@ -25,7 +25,7 @@ from remotely.protocol import control
 from remotely.reporting import log_records
 from remotely.worker import output
 from remotely.worker.output import LogRelay, Output
-from tests.clusters import DEADLINE_S, Started, printed, wait_until
+from tests.clusters import DEADLINE_S, Here, Started, printed, wait_until
 
 log = logging.getLogger(__name__)
 
@@ -252,26 +252,37 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(
-    ("setup", "connect", "expected"),
+    ("is_alone", "setup", "connect", "expected"),
     [
-        ("", "", "[Talker-1] careful\n"),
+        (True, "", "", "[Talker-1] careful\n"),
         (
+            False,
             "logging.basicConfig(level='INFO', format='%(levelname)s %(message)s')",
             "remotely.connect(show_output=False)",
             "INFO a detail\nWARNING careful\n",
         ),
-        ("logging.getLogger().addHandler(logging.StreamHandler())", "", "careful\n"),
+        (
+            False,
+            "logging.getLogger().addHandler(logging.StreamHandler())",
+            "",
+            "careful\n",
+        ),
     ],
     ids=["no handlers", "configured at the top", "a handler added at the top"],
 )
 def test_a_script_sees_each_record_once(
-    tmp_path: Path, setup: str, connect: str, expected: str
+    started_here: Here, tmp_path: Path, is_alone: bool, setup: str, connect: str, expected: str
 ) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(setup=setup, connect=connect))
+    where = {"REMOTELY_ADDRESS": started_here.address, "REMOTELY_KEY": str(started_here.key)}
     done = subprocess.run(
         [sys.executable, str(script)],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={
+            **os.environ,
+            **({} if is_alone else where),
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+        },
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,

@@ -235,8 +235,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 WAYS: dict[str, tuple[dict[str, str], list[str]]] = {
-    "a script, on another machine": ({"script.py": SCRIPT}, ["script.py"]),
-    "python -m": ({"app/main.py": SCRIPT}, ["-m", "app.main"]),
+    "a script": ({"script.py": SCRIPT}, ["script.py"]),
+    "python -m, alone": ({"app/main.py": SCRIPT}, ["-m", "app.main"]),
     "pytest": (
         {
             "conftest.py": CONFTEST,
@@ -255,7 +255,7 @@ def test_a_class_is_the_same_class_in_an_actor(
 ) -> None:
     files, command = WAYS[way]
     write(folder, files)
-    cluster = request.getfixturevalue("started") if "another machine" in way else None
+    cluster = None if "alone" in way else request.getfixturevalue("started")
     out = told(run(folder, cluster, *command))
     assert len(out) == 16
     assert out == dict.fromkeys(out, True)
@@ -363,7 +363,7 @@ def test_a_remote_traceback_shows_the_line_and_how_to_send_a_missing_module(
 
 
 def test_top_level_code_of_a_module_runs_in_actors_except_making_actors(
-    folder: Path,
+    started: Started, folder: Path
 ) -> None:
     write(
         folder,
@@ -398,13 +398,11 @@ def test_top_level_code_of_a_module_runs_in_actors_except_making_actors(
         print("told", json.dumps(out))
         """
     write(folder, script(text))
-    out = told(run(folder, None, "script.py", "--one", "2"))
+    out = told(run(folder, started, "script.py", "--one", "2"))
     assert out == {"arguments": True, "refused": True}
 
 
-def test_a_reloaded_module_only_changes_new_actors(
-    folder: Path,
-) -> None:
+def test_a_reloaded_module_only_changes_new_actors(started: Started, folder: Path) -> None:
     write(folder, {"config.py": "RATE = 1\n"})
     text = """
         import importlib, pathlib
@@ -421,7 +419,7 @@ def test_a_reloaded_module_only_changes_new_actors(
         print("told", json.dumps(out))
         """
     write(folder, script(text))
-    out = told(run(folder, None, "script.py"))
+    out = told(run(folder, started, "script.py"))
     assert out == dict.fromkeys(out, True)
 
 
