@@ -204,10 +204,10 @@ def test_an_array_is_sent_and_returned(joined: Started, moved: Counted) -> None:
 
 
 def test_an_argument_of_a_group_leaves_this_machine_once(joined: Started, moved: Counted) -> None:
-    group = remotely.group(Peer, 6)
+    group = remotely.group(Peer, 4)
     array = np.ones(SIZE)
 
-    assert group.total(array) == [SIZE] * 6
+    assert group.total(array) == [SIZE] * 4
 
     assert len(set(group.host())) == 2
     assert moved.pushed < 1.01 * array.nbytes
@@ -217,8 +217,8 @@ def test_a_constructor_argument_of_a_group_is_sent_once_per_machine(
     joined: Started, moved: Counted
 ) -> None:
     array = np.full(SIZE, 3.0)
-    group = remotely.group(Peer, 6, array)
-    assert group.first() == [3.0] * 6
+    group = remotely.group(Peer, 4, array)
+    assert group.first() == [3.0] * 4
     assert moved.pushed < 2.02 * array.nbytes
 
 
@@ -598,21 +598,21 @@ def test_values_are_sent_inline_with_one_warning_if_the_bulk_port_is_closed(
 
 
 def test_a_killed_store_is_restarted_and_no_call_is_lost(joined: Started) -> None:
-    group = remotely.group(Peer, 4)
+    group = remotely.group(Peer, 2)
     array = np.ones(SIZE)
-    assert group.total(array) == [SIZE] * 4
+    assert group.total(array) == [SIZE] * 2
     for pid in stores(joined):
         os.kill(pid, signal.SIGKILL)
 
     outcomes = []
     for _ in range(5):
         try:
-            outcomes.append(group.total(array) == [SIZE] * 4)
+            outcomes.append(group.total(array) == [SIZE] * 2)
         except WorkerLost as error:
             outcomes.append(not error.may_have_run)
 
     assert all(outcomes)
-    wait_until(lambda: group.total(array) == [SIZE] * 4 and len(stores(joined)) == 2, "new stores")
+    wait_until(lambda: group.total(array) == [SIZE] * 2 and len(stores(joined)) == 2, "new stores")
 
 
 def test_a_relay_that_stops_midway_loses_no_call(
@@ -653,7 +653,7 @@ def rss_of(pid: int) -> int:
 
 
 def test_the_parts_of_a_result_in_a_store_live_as_long_as_the_result(joined: Started) -> None:
-    maker, *others = remotely.group(Peer, 6)
+    maker, *others = remotely.group(Peer, 4)
     near = next(other for other in others if other.host() == maker.host())
     ref = remotely.ref(maker.make_shared.submit(SIZE))
     maker.forget_in_transit()  # as after a minute
