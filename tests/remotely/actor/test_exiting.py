@@ -89,7 +89,7 @@ class Parent:
 
 @pytest.mark.parametrize("ignores_term", [False, True])
 def test_an_actor_whose_last_handle_is_gone_does_not_wait_for_its_child_processes(
-    embedded: None, ignores_term: bool
+    here: None, ignores_term: bool
 ) -> None:
     """It would keep its cores until it is killed, after a minute, longer than this test waits."""
     parent = Parent()

@@ -239,7 +239,7 @@ class ExitsWhenUnpickled:
         return {"state": 1}
 
 
-def test_a_value_that_exits_when_unpickled_ends_no_client_thread(embedded: None) -> None:
+def test_a_value_that_exits_when_unpickled_ends_no_client_thread(here: None) -> None:
     with pytest.raises(SystemExit, match="a requirement is missing"):
         Echo().echo(ExitsWhenUnpickled())
     expect_callbacks_to_run()

@@ -84,7 +84,7 @@ def test_an_array_is_put_once_for_all_calls_and_again_after_a_change(
     assert [array is others for array in puts] == [False, True, False]
 
 
-def test_n_jobs_counts_the_cores_of_the_cluster(embedded: None) -> None:
+def test_n_jobs_counts_the_cores_of_the_cluster(here: None) -> None:
     with joblib.parallel_config(backend="remotely"):
         assert joblib.Parallel()._effective_n_jobs() == 16
         assert joblib.Parallel(n_jobs=-2)._effective_n_jobs() == 15

@@ -7,12 +7,19 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import remotely
-from tests.clusters import wait_until
+from tests.clusters import Here, wait_until
+
+
+@pytest.fixture(scope="module")
+def cluster_of_one_core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Here]:
+    cluster = Here(tmp_path_factory.mktemp("one"), cpus=1)
+    yield cluster
+    cluster.stop()
 
 
 @pytest.fixture
-def one_core(nothing_left: None) -> Iterator[None]:
-    remotely.connect(cpus=1)
+def one_core(cluster_of_one_core: Here, nothing_left: None) -> Iterator[None]:
+    remotely.connect(cluster_of_one_core.address, key=cluster_of_one_core.key)
     yield
     wait_until(lambda: remotely.status().actors == [], "the end of all actors")
     (machine,) = remotely.status().machines

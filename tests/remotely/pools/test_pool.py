@@ -400,7 +400,7 @@ def test_bad_arguments_are_named(here: None, act: Callable[[], object], error: s
     assert error in str(refused.value)
 
 
-def test_a_pool_that_can_never_be_placed_raises(embedded: None) -> None:
+def test_a_pool_that_can_never_be_placed_raises(here: None) -> None:
     with pytest.raises(NoResources):
         remotely.Pool(Player, 100)
 
