@@ -8,7 +8,7 @@ import pytest
 
 from remotely.client import channel
 from tests.clusters import DEADLINE_S, free_port
-from tests.command import Machine, machines_in
+from tests.command import Machine, Running, machines_in
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +27,16 @@ def machines(tmp_path: Path) -> Iterator[Any]:
 def machine(machines: Any) -> Machine:
     made: Machine = machines("here")
     return made
+
+
+@pytest.fixture(scope="session")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with machines_in(tmp_path_factory.mktemp("running")) as make:
+        found = Running(make("first"), free_port())
+        found.machine.does("start", "--port", found.port, "--cpus", 2)
+        yield found
+        assert len(found.machine.status(found.port)["machines"]) == 1
+        found.machine.does("stop", "--port", found.port)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from click.testing import CliRunner
 from remotely import cli
 from remotely.transport import key_files
 from tests.clusters import DEADLINE_S, SCRIPTS, ignores, wait_until
-from tests.command import Machine, add, copied_key
+from tests.command import Machine, Running, add, copied_key
 
 
 @contextlib.contextmanager
@@ -73,17 +72,15 @@ def test_a_foreground_cluster_ends_gracefully_with_its_command(machines: Any, po
 
 
 def test_a_foreground_worker_leaves_on_sigterm_and_the_cluster_goes_on(
-    machines: Any, port: int
+    machines: Any, running: Running
 ) -> None:
-    first, second = machines("first"), machines("second")
-    first.does("start", "--port", port, "--cpus", 1)
+    (first, port), second = running, machines("second")
     key = copied_key(first, second)
     with foreground(second, "join", f"127.0.0.1:{port}", "--key", key) as join:
         wait_for_line(join, "has joined")
         assert end(join, signal.SIGTERM) == ""
         assert join.returncode == 0
     assert len(first.status(port)["machines"]) == 1
-    first.does("stop", "--port", port)
 
 
 def test_a_machine_that_has_joined_in_the_foreground_is_drained_after_sigterm(
@@ -132,13 +129,16 @@ def test_join_waits_for_the_master_to_start(machines: Any, port: int) -> None:
     first, second = machines("first"), machines("second")
     key_files.make_keys(first.keys)
     key = copied_key(first, second)
-    joining = threading.Thread(
-        target=second.does,
-        args=("join", f"127.0.0.1:{port}", "--key", key, "--patience", DEADLINE_S),
+    command = ["join", f"127.0.0.1:{port}", "--key", key, "--patience", DEADLINE_S]
+    joining = subprocess.Popen(
+        [SCRIPTS / "remotely", *map(str, command)],
+        env=second.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
-    joining.start()
     first.does("start", "--port", port)
-    joining.join(DEADLINE_S)
+    assert joining.communicate(timeout=DEADLINE_S)[1] == b""
+    assert joining.returncode == 0
     assert len(first.status(port)["machines"]) == 2
     first.does("stop", "--port", port)
 
@@ -170,9 +170,8 @@ def test_a_worker_ends_after_the_given_time_without_a_master(machines: Any, port
     first.does("stop", "--port", port)
 
 
-def test_a_key_from_standard_input_is_in_no_argument(machines: Any, port: int) -> None:
-    first, second = machines("first"), machines("second")
-    first.does("start", "--port", port)
+def test_a_key_from_standard_input_is_in_no_argument(machines: Any, running: Running) -> None:
+    (first, port), second = running, machines("second")
     key = (first.keys / "worker.key").read_text()
     command = [str(SCRIPTS / "remotely"), "join", f"127.0.0.1:{port}", "--key", "-"]
     done = subprocess.run(
@@ -185,7 +184,7 @@ def test_a_key_from_standard_input_is_in_no_argument(machines: Any, port: int) -
         with contextlib.suppress(psutil.Error):
             assert not any(secret in word for word in process.cmdline())
             assert not any(secret in value for value in process.environ().values())
-    first.does("stop", "--port", port)
+    second.does("stop", "--port", port)
 
 
 @pytest.mark.parametrize(

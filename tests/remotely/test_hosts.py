@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from tests.clusters import DEADLINE_S, SCRIPTS, wait_until
-from tests.command import Machine, add
+from tests.command import Machine, Running, add
 from tests.sshd import Hosts, why_no_sshd
 
 
@@ -137,16 +137,15 @@ def test_a_cluster_that_up_did_not_start_is_refused_by_up_and_left_alone_by_down
 
 
 def test_down_leaves_workers_of_other_clusters_alone(
-    machines: Any, tmp_path: Path, port: int
+    machines: Any, tmp_path: Path, running: Running
 ) -> None:
-    there, here = machines("there"), machines("here")
-    there.does("start", "--port", port, "--cpus", 0)
+    (there, port), here = running, machines("here")
     key = str(there.keys / "worker.key")
     here.does("join", f"127.0.0.1:{port}", "--key", key, "--cpus", 1)
     file = unreachable_host(tmp_path, f"127.0.0.1:{port}")
     here.run("down", file)
     assert len(there.status(port)["machines"]) == 2
-    there.does("stop", "--port", port)
+    here.does("stop", "--port", port)
 
 
 def test_up_reports_the_running_cluster_if_no_host_joins(
