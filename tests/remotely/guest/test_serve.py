@@ -107,19 +107,6 @@ def far() -> Iterator[Guests]:
     made.end()
 
 
-@pytest.fixture
-def own_cluster(nothing_left: None, tmp_path: Path) -> Iterator[tuple[Here, Guests]]:
-    """Yield a cluster that the test may change, connected, and its far guests."""
-    cluster, guests = Here(tmp_path / "here"), Guests("far")
-    try:
-        remotely.connect(cluster.address, key=cluster.key)
-        yield cluster, guests
-    finally:
-        remotely.shutdown()
-        guests.end()
-        cluster.stop()
-
-
 def output_of(guest: subprocess.Popen[str]) -> str:
     """Wait for the end of a process; return its output."""
     out, _ = guest.communicate(timeout=40)
@@ -380,7 +367,7 @@ def test_a_process_can_serve_repeatedly_in_any_thread_and_leaks_nothing(
 def test_a_guest_dials_in_again_if_the_worker_of_its_relay_is_lost(
     nothing_left: None, tmp_path: Path
 ) -> None:
-    cluster, guests = Started(tmp_path), Guests("far")
+    cluster, guests = Started(tmp_path, machines=1), Guests("far")
     try:
         remotely.connect(cluster.address, key=cluster.key)
         guests.start(cluster, name="sim", key=str(cluster.home / "keys" / "worker.key"))
@@ -401,33 +388,25 @@ def test_a_guest_dials_in_again_if_the_worker_of_its_relay_is_lost(
         cluster.stop()
 
 
-def test_a_restarted_master_knows_the_guest_and_its_client(
-    own_cluster: tuple[Here, Guests],
-) -> None:
-    cluster, guests = own_cluster
-    guests.start(cluster, name="sim")
-    simulator = one()
-    assert simulator.step(1) == 10
-    (master,) = processes(str(cluster.home), "remotely.master")
-    master.kill()
-    assert simulator.step(2) == 20  # calls need no master
-    run(cluster.home, "start", "--port", str(cluster.port))
-    assert remotely.get_actor("sim").step(3) == 30
-    assert Caller().call(simulator) == 70  # with a key that only the new master knows
-    with pytest.raises(CallTimeout):  # this client has it already
-        next(remotely.arrivals(Simulator, timeout=0.1))
-    guests.start(cluster, name="second")
-    wait_until(lambda: len(remotely.status().actors) == 2, "the second has dialled in")
-
-
-def test_serve_returns_when_the_cluster_is_stopped(
-    nothing_left: None, tmp_path: Path, near: Guests
+def test_a_new_master_knows_the_guest_and_its_client_and_serve_returns_when_it_is_stopped(
+    nothing_left: None, tmp_path: Path, far: Guests
 ) -> None:
     cluster = Here(tmp_path / "here")
     try:
         remotely.connect(cluster.address, key=cluster.key)
-        guest = near.start(cluster)
-        assert one().step(1) == 10
+        guest = far.start(cluster, name="sim")
+        simulator = one()
+        assert simulator.step(1) == 10
+        (master,) = processes(str(cluster.home), "remotely.master")
+        master.kill()
+        assert simulator.step(2) == 20  # calls need no master
+        run(cluster.home, "start", "--port", str(cluster.port))
+        assert remotely.get_actor("sim").step(3) == 30
+        assert Caller().call(simulator) == 70  # with a key that only the new master knows
+        with pytest.raises(CallTimeout):  # this client has it already
+            next(remotely.arrivals(Simulator, timeout=0.1))
+        far.start(cluster, name="second")
+        wait_until(lambda: len(remotely.status().actors) == 2, "the second has dialled in")
         remotely.shutdown()
     finally:
         cluster.stop()
@@ -435,15 +414,14 @@ def test_serve_returns_when_the_cluster_is_stopped(
 
 
 def test_the_revocation_of_its_key_ends_serve(
-    own_cluster: tuple[Here, Guests], tmp_path: Path
+    here: None, started_here: Here, far: Guests, tmp_path: Path
 ) -> None:
-    cluster, guests = own_cluster
     key = tmp_path / "robot.key"
-    run(cluster.home, "keys", "add", "worker", str(key))
-    guest = guests.start(cluster, key=str(key))
+    run(started_here.home, "keys", "add", "worker", str(key))
+    guest = far.start(started_here, key=str(key))
     simulator = one()
     assert simulator.step(1) == 10
-    run(cluster.home, "keys", "revoke", json.loads(key.read_text())["public"])
+    run(started_here.home, "keys", "revoke", json.loads(key.read_text())["public"])
     assert "NotAllowed: " in output_of(guest)
     with pytest.raises(ActorDied):
         simulator.step(1)
