@@ -372,10 +372,10 @@ def test_a_script_leaves_nothing_behind_however_it_ends(
     script = run_script(
         tmp_path,
         f"""
-        keepers = remotely.group(Keeper, 2)
-        keepers.fork_sleepers()
+        keeper = Keeper()
+        keeper.fork_sleepers()
         print("ready", flush=True)
-        {"raise RuntimeError('mine')" if how == "raise" else "keepers[0].sleep(1000)"}
+        {"raise RuntimeError('mine')" if how == "raise" else "keeper.sleep(1000)"}
         """,
     )
     assert script.stdout is not None

@@ -156,17 +156,33 @@ def test_ctrl_c_ends_the_wait_for_calls_of_an_executor(scripts: Scripts, times: 
     assert "the script ends, and 5 submitted calls have no outcome (5 of work): what" in line
 
 
-@pytest.mark.parametrize(("act", "code"), [("SIGTERM", -15), ("os._exit", 0)])
+EXITS = """
+while not (folder / "1-begun").exists(): time.sleep(0.01)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("act", "code"), [("threading.Event().wait()", -signal.SIGTERM), (EXITS, 0)]
+)
 def test_what_ends_a_process_at_once_ends_its_calls(scripts: Scripts, act: str, code: int) -> None:
-    running = scripts.start(
-        "submit(4, 60); threading.Event().wait(%s)"
-        % ("1); os._exit(0" if act == "os._exit" else "")
-    )
+    running = scripts.start(f"submit(4, 60)\n{act}")
     scripts.await_begun(1)
-    if act == "SIGTERM":
+    if code:
         running.send_signal(signal.SIGTERM)
     _, err = scripts.end(running)
     assert (running.returncode, err, scripts.ran()) == (code, "", set())
+
+
+NONE_OF_THESE = """
+worker.work(0)
+worker.work.submit(1).result()
+for step in worker.steps(): break
+other = Worker()
+call = other.work.submit(2, 60)
+remotely.kill(other)
+in_thread(lambda: worker.work(3, 60), daemon=True)
+"""
 
 
 @pytest.mark.parametrize(
@@ -175,10 +191,7 @@ def test_what_ends_a_process_at_once_ends_its_calls(scripts: Scripts, act: str, 
         ("for n in range(3): worker.work.submit(n, 60)", "3 submitted calls have no outcome (3 of"),
         ("worker.work.submit(0, 60); raise ValueError", "1 submitted call has no outcome (Worker"),
         ("first = worker.work.submit(0, 60); worker.work.submit(first)", "2 submitted calls have"),
-        ("in_thread(lambda: worker.work(0, 60), daemon=True)", ""),
-        ("worker.work(0); worker.work.submit(1).result()", ""),
-        ("for step in worker.steps(): break", ""),
-        ("call = worker.work.submit(0, 60); remotely.kill(worker)", ""),
+        (NONE_OF_THESE, ""),
         ("call = worker.work.submit(0, 60); remotely.shutdown()", ""),
         (
             "call = worker.work.submit(0, 60)\nif not os.fork(): sys.exit()\nos.wait()",
