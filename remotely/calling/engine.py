@@ -465,15 +465,20 @@ def _note_arrival(actor: CalledActor, life: int, digest: str, confirmed: Any) ->
 # --- the next life of an actor --------------------------------------------------------------------
 
 
-def begin_restart(carrier: Carrier[Any], actor: CalledActor) -> None:
+def begin_restart(
+    carrier: Carrier[Any], actor: CalledActor, patience_s: float | None = None
+) -> None:
     """Make the next life of an actor that died, on a thread of its own.  Its handles stay valid.
 
+    `patience_s` is how long it waits for room; None for that of `connect`.
     Its maker calls this, which has what it is made from, and has noted that it is `restarting`.
     """
-    threads.start("restart", _restart, carrier, actor, actor.life)
+    threads.start("restart", _restart, carrier, actor, actor.life, patience_s)
 
 
-def _restart(carrier: Carrier[Any], actor: CalledActor, life: int) -> None:
+def _restart(
+    carrier: Carrier[Any], actor: CalledActor, life: int, patience_s: float | None
+) -> None:
     """Wait for a place, and run the constructor; what that raises ends the actor.
 
     A life that is not needed is removed again, because its constructor raised, or the actor was
@@ -482,7 +487,7 @@ def _restart(carrier: Carrier[Any], actor: CalledActor, life: int) -> None:
     assert actor.made_from is not None
     encoded, options, state = actor.made_from
     try:
-        carrier.place([actor], [encoded], options, state, None)
+        carrier.place([actor], [encoded], options, state, patience_s)
     except Exception as error:
         reason = error if isinstance(error, RemotelyError) else repr(error)
         why = f"{actor.name} died, and could not be restarted: {reason}"

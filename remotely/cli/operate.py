@@ -55,7 +55,10 @@ def drain(
     `remotely status` shows them. Actors with max_restarts move as soon as another machine has room
     for them: they finish the calls that they have, and no restart is counted. The others may work
     until the time is up. The machine leaves when it has no actor left. To have it back, let it
-    join again.
+    join again. Actors begin no call in the last 6 seconds, or half, of the time.
+
+    With --undo, actors that were to move stay, but for those that end already. After SIGTERM of
+    its worker, a machine cannot stay.
     """
     with client_at(cluster_address(address, port), key) as client:
         heard = client.drain(machine, within, undo)

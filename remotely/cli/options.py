@@ -168,8 +168,8 @@ grace_option = click.option(
     show_default=True,
     metavar="SECONDS",
     envvar="REMOTELY_GRACE",
-    help="How long this machine is drained after SIGTERM, so that calls can finish; a second one "
-    "ends it at once.  [REMOTELY_GRACE]",
+    help="How long this machine is drained after SIGTERM, so that calls can finish; it has left "
+    "by then. A second one ends it at once.  [REMOTELY_GRACE]",
 )
 key_option = click.option(
     "--key",

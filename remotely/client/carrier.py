@@ -454,7 +454,8 @@ class ClusterCarrier:
                     actor.restarting = True
                     actor.expect_life(obituary.life + 1)
             if not is_given_up:
-                begin_restart(self, actor)
+                # What moves has been promised a next life, and what crashes has not.
+                begin_restart(self, actor, control.LONGEST_S if obituary.moved else None)
         else:  # the next call locates it; the master replies once it is restarted
             actor.expect_life(obituary.life + 1)
         actor.wake()
@@ -469,11 +470,15 @@ class ClusterCarrier:
             channel.end(error, obituary)
 
     def _on_move(self, moving: control.Moving) -> None:
-        """Keep further calls to an actor whose machine is drained for its next life."""
+        """Keep further calls to an actor whose machine is drained for its next life, or do so no
+        longer."""
         actor = self.known.get(moving.actor)
         channel: Channel | None = actor.channel if actor is not None else None
         if channel is not None and channel.life == moving.life:
-            channel.retire()
+            if moving.stays:
+                channel.use_again()
+            else:
+                channel.retire()
 
     def _on_held(self, held: control.Held) -> None:
         """Another client holds an actor, so this one need not keep it."""

@@ -305,6 +305,7 @@ class Channel:
         self._held: dict[int, bytes | memoryview] = {}
         self._unsent: set[int] = set()
         self._is_broken = False
+        self._is_retired = False
         self._end_after_replies: Callable[[], None] | None = None
         self._leader: int | None = None
         self._armed = False
@@ -924,7 +925,18 @@ class Channel:
 
     def _retire(self, arrived: deque[Arrival]) -> None:
         self._send_held()
-        self.is_open = False
+        if self.is_open:
+            self.is_open, self._is_retired = False, True
+
+    def use_again(self) -> None:
+        """On the loop's thread: the actor does not move after all, so send calls to it again."""
+        self._run_locked(self._use_again)
+
+    def _use_again(self, arrived: deque[Arrival]) -> None:
+        is_over = self.ended or self._is_broken or self._end_after_replies
+        if self._is_retired and not is_over:
+            self.is_open, self._is_retired = True, False
+            self._on_news()
 
     def end_after_replies(self, ended: EndError, obituary: Obituary) -> None:
         """On the loop's thread: end after the last replies of an actor that exited (15)."""

@@ -190,7 +190,9 @@ class Channels:
         """Return the actor's open channel, if any.  If it is broken, wait until it has ended."""
         actor.wait_until_alive()
         if (before := actor.channel) is not None and not before.is_open:
-            wakeup.sleep_until(lambda: before.ended or actor.ended, about=actor.opening)
+            wakeup.sleep_until(
+                lambda: before.ended or before.is_open or actor.ended, about=actor.opening
+            )
             actor.wait_until_alive()
         channel = actor.channel
         return channel if channel is not None and channel.is_open else None

@@ -251,7 +251,7 @@ class _ClusterPanel:
 
     async def _ready(self, request: Request) -> Response:
         return await self._health(
-            lambda now: any(not m.away_s and not m.sick for m in now.status.machines)
+            lambda now: any(not (m.away_s or m.sick or m.drains_s) for m in now.status.machines)
         )
 
     async def _health(self, is_well: Callable[[rows.Snapshot], bool]) -> Response:

@@ -97,6 +97,7 @@ class LifeEvent(StrEnum):
     MOVED = "another worker registers with the same life"  # ActorRecord of that worker
     UNREACHABLE = "its worker is unreachable or lost"  # Obituary, if it was asked to end
     MOVES = "its machine is drained, and another has room"
+    STAYS = "its worker agrees to withdraw its move"
     UNSTARTED = "its machine did not start it, and it is tried again"  # Obituary
     PRESENT = "its worker is back, and has it"
     ABSENT = "its worker is back and never received it, or may be able to start it now"
@@ -292,9 +293,23 @@ def send_end(state: State, record: ActorRecord, data: object) -> None:
     state.send(record.worker, end)
 
 
+def begin_move(state: State, record: ActorRecord, data: object) -> None:
+    """Note for how long this move is tried: twice as long as the one before."""
+    record.is_moving = True
+    record.move_until = state.now + draining.FIRST_TRY_S * 2**record.moves
+    record.moves += 1
+
+
+def withdraw_move(state: State, record: ActorRecord, data: object) -> None:
+    """Have its clients send their calls again; the next move may begin after a pause."""
+    record.is_moving, record.move_until = False, state.now + draining.PAUSE_S
+    for session in record.watchers:
+        moving = control.Moving(actor=record.request.actor, life=record.request.life, stays=True)
+        state.send(session, moving)
+
+
 def send_move(state: State, record: ActorRecord, data: object) -> None:
     """Have its clients keep further calls, and its worker end the actor after those that it has."""
-    record.is_moving = True
     actor, life = record.request.actor, record.request.life
     for session in record.watchers:
         state.send(session, control.Moving(actor=actor, life=life))
@@ -312,7 +327,6 @@ def release_placement(state: State, record: ActorRecord, data: object) -> None:
     request = record.request
     state.delegates.revoke(request.actor)
     state.actors.remove(record)
-    draining.release_room(state, record)
     state.workers.ledger.release(record.worker, lending.held(record), tuple(record.gpu_ids))
     if request.actor not in state.restarts.pending:
         state.actors.free_name(request)
@@ -380,8 +394,7 @@ def notify_watchers(state: State, record: ActorRecord, data: object) -> None:
 def start_next_life(state: State, record: ActorRecord, data: object) -> None:
     """Begin the next life in the same place."""
     record.request = msgspec.structs.replace(record.request, life=record.request.life + 1)
-    record.again, record.is_moving = True, False
-    draining.release_room(state, record)
+    record.again, record.is_moving, record.moves, record.move_until = True, False, 0, 0.0
     state.actors.set_location(record, None)
     sickness.note_placed(state, record)
 
@@ -390,6 +403,8 @@ def await_maker(state: State, record: ActorRecord, data: object) -> None:
     """Expect the maker to request the next life; keep the name until then."""
     assert isinstance(data, control.Obituary)
     maker = record.request.maker
+    if maker not in state.leases:  # it has one lease in which to reconnect to a restarted master
+        state.leases.renew(maker, state.now)
     if maker in state.sessions and maker not in record.watchers:  # of before the master's restart
         state.send(maker, control.Died(obituary=data))
     state.restarts.add(record.request, data)
@@ -516,8 +531,13 @@ RULES = (
     ),
     LifeRule(LifeEvent.CLOSED, {RESTARTING: ENDED}, (cancel_next_life,)),
     LifeRule(LifeEvent.DIED, dict.fromkeys(_WITH_PLACE, ENDED), _ON_LAST_DEATH),
-    LifeRule(LifeEvent.MOVES, {ALIVE: MOVING}, (send_move,)),
-    LifeRule(LifeEvent.MAKER_RESTARTS, {ALIVE: RESTARTING, MOVING: RESTARTING}, _ON_RESTART),
+    LifeRule(LifeEvent.MOVES, {ALIVE: MOVING}, (begin_move, send_move)),
+    LifeRule(LifeEvent.STAYS, {MOVING: ALIVE}, (withdraw_move, retry_deferred)),
+    LifeRule(
+        LifeEvent.MAKER_RESTARTS,
+        {RESUMING: RESTARTING, ALIVE: RESTARTING, MOVING: RESTARTING},
+        _ON_RESTART,
+    ),
     LifeRule(
         LifeEvent.WORKER_RESTARTS,
         {ALIVE: RESUMING, MOVING: RESUMING},
@@ -719,6 +739,7 @@ def let_go(state: State, client: str, actor: str) -> None:
     is_only_held = known is not None and known.request.owner != client
     if is_only_held or (record and table.pass_on(record)):
         state.send(client, control.LetGoHeard(actor=actor))
+        withdraw_moves(state)
     elif state.is_recovering and actor not in table.deaths:
         state.deferred.add(RECOVERY, (client, control.LetGo(actor=actor)))
     else:
@@ -733,6 +754,7 @@ def close_owned(state: State, client: str) -> None:
     for pending in state.restarts.pending_of(client):
         if pending.request.actor not in state.actors.records:
             close(state, control.End(actor=pending.request.actor, grace_s=OWNER_GRACE_S))
+    withdraw_moves(state)  # of actors that it made, and that live on
 
 
 def end_session(state: State, client: str) -> None:
@@ -797,6 +819,8 @@ def end_life(state: State, obituary: control.Obituary) -> None:
     if not obituary.asked:
         machine = record.location.machine if record.location else ""
         state.history.add_end(state.now, record.request, machine, obituary)
+    if event is LifeEvent.MAKER_RESTARTS and record.worker in state.workers.draining:
+        obituary = msgspec.structs.replace(obituary, moved=True)  # a crash too: it counts, above
     apply_event(state, event, record, obituary)
 
 
@@ -805,12 +829,17 @@ def _death_event(state: State, record: ActorRecord, obituary: control.Obituary) 
     request = record.request
     if record.location is None and obituary.unstarted and sickness.goes_on(state, record):
         return LifeEvent.UNSTARTED
-    if record.location is None or state.is_closing or obituary.asked or not request.max_restarts:
+    if state.is_closing or obituary.asked or not request.max_restarts:
         return LifeEvent.DIED
-    if not request.owner and not obituary.lost and not obituary.moved:
-        event = LifeEvent.WORKER_RESTARTS
-    elif state.has_maker(request):
+    if record.location is None and not (record.again and obituary.lost and obituary.moved):
+        return LifeEvent.DIED
+    # A detached actor is restarted where it was, unless that machine is lost or about to leave.
+    is_drained = obituary.moved or record.worker in state.workers.draining
+    may_connect = obituary.moved and state.is_recovering
+    if (request.owner or obituary.lost or is_drained) and (state.has_maker(request) or may_connect):
         event = LifeEvent.MAKER_RESTARTS
+    elif not request.owner and not obituary.lost:
+        event = LifeEvent.WORKER_RESTARTS
     else:
         return LifeEvent.DIED
     return event if obituary.moved or state.restarts.allow(request, state.now) else LifeEvent.DIED
@@ -879,6 +908,14 @@ def handle_drain(state: State, client: str, ask: control.Drain) -> None:
         why = shortage.no_machine(ask.machine, state.workers.machines())
         state.send(client, control.DrainHeard(ticket=ask.ticket, why=why))
         return
+    machine = state.workers.records[workers[0]].register.machine
+    if ask.undo and not state.workers.must_leave.isdisjoint(workers):
+        why = (
+            f"{machine} cannot stay: its worker was sent SIGTERM, and ends. To have the machine "
+            "back, let it join again"
+        )
+        state.send(client, control.DrainHeard(ticket=ask.ticket, why=why))
+        return
     for worker in workers:
         state.send(worker, msgspec.structs.replace(ask, ticket=0, machine=""))
         if ask.undo:
@@ -888,38 +925,45 @@ def handle_drain(state: State, client: str, ask: control.Drain) -> None:
     there = [record for worker in workers for record in state.actors.on_worker(worker)]
     heard = control.DrainHeard(
         ticket=ask.ticket,
-        machine=state.workers.records[workers[0]].register.machine,
+        machine=machine,
         actors=len(there),
         movable=sum(draining.is_movable(state, record) for record in there),
     )
     state.send(client, heard)
     if ask.undo:
         retry_waiting(state)
-    else:
-        review_drains(state)
+    review_drains(state)
 
 
 def begin_drain(state: State, worker: str, within_s: float) -> None:
     """Handle the report of a worker that it was told to leave within this time."""
-    draining.begin(state, worker, within_s)
+    draining.begin(state, worker, within_s, must_leave=True)
     review_drains(state)
 
 
 def review_drains(state: State) -> None:
     """Move the actors of drained machines for which another has room.  Run at each tick."""
-    full: set[tuple[object, ...]] = set()  # kinds of requests for which there is no room
-    for worker in state.workers.draining:
-        for record in state.actors.on_worker(worker):
-            request = record.request
-            kind = request.resources, request.python, request.machine, request.near
-            if kind in full or phase_of(state, request.actor) is not Phase.ALIVE:
-                continue
-            if not draining.is_movable(state, record):
-                continue
-            if draining.keep_room(state, record):
-                apply_event(state, LifeEvent.MOVES, record)
-            else:
-                full.add(kind)
+    withdraw_moves(state)
+    for record in draining.to_move(state):
+        apply_event(state, LifeEvent.MOVES, record)
+
+
+def withdraw_moves(state: State) -> None:
+    """Ask the workers of actors that should not move, or have tried to for long, to keep them."""
+    for record in draining.to_withdraw(state):
+        state.send(record.worker, control.Stay(actor=record.request.actor))
+
+
+def adopt_move(state: State, record: ActorRecord) -> None:
+    """Go on with a move that the master before this one has begun."""
+    if phase_of(state, record.request.actor) is Phase.ALIVE:
+        apply_event(state, LifeEvent.MOVES, record)
+
+
+def handle_stay(state: State, record: ActorRecord) -> None:
+    """Handle the report of a worker that it keeps an actor whose move was withdrawn."""
+    if phase_of(state, record.request.actor) is Phase.MOVING:
+        apply_event(state, LifeEvent.STAYS, record)
 
 
 # --- room -----------------------------------------------------------------------------------------
@@ -1000,11 +1044,14 @@ def _try_place_one(state: State, waiter: Waiter) -> bool:
         record = ActorRecord(request, placement.worker, list(placement.gpu_ids))
         left_s = max(0.0, min(waiter.place.patience_s, waiter.deadline - state.now))
         place = waiter.place
-        if left_s < place.patience_s:  # it has this much if it is placed again
+        if left_s < place.patience_s and not place.waits_without_limit:
+            # It has this much if it is placed again.
             place = msgspec.structs.replace(place, patience_s=left_s)
         record.requester = Requester(waiter.session, place)
         apply_event(state, LifeEvent.PLACED, record)
         return True
+    if waiter.place.waits_without_limit:  # a machine that is large enough may join
+        return False
     if refusal := shortage.why_never(request, 1, state):
         refuse(state, waiter, *refusal)
         return True

@@ -308,8 +308,8 @@ class Core:
             if not guests.is_guest(register):
                 text = f"{register.machine} has joined with {register.resources}"
                 state.note("joined", register.machine, text)
-        if register.drains_s:
-            draining.begin(state, name, register.drains_s)
+        if register.drains_s and (register.must_leave or name not in state.workers.undone):
+            draining.begin(state, name, register.drains_s, register.must_leave)
         reregistration.adopt_all(state, register, is_new)
         self._send_keys(name)
         # Nothing is placed yet: the worker would be told twice to start it, by `reconcile` too.
@@ -329,6 +329,11 @@ class Core:
         actors.retry_waiting(state)
         if (within_s := draining.left_s(state, name)) and not register.drains_s:
             state.send(name, control.Drain(within_s=within_s))
+        if name in state.workers.undone:
+            if register.drains_s:
+                state.send(name, control.Drain(within_s=0.0, undo=True))
+            else:
+                draining.confirm_undone(state, name)
         if state.is_closing:
             state.send(name, control.Leave())
         return self._finish()
@@ -364,8 +369,12 @@ class Core:
                 state.log_queries.handle_reply(peer, message)
             case control.Delegate(actor=actor, key=key) if state.actors.is_on(actor, peer):
                 reregistration.delegate(state, actor, key)
-            case control.Leaving(within_s=within_s):
+            case control.Leaving(within_s=within_s) if within_s:
                 actors.begin_drain(state, peer, within_s)
+            case control.Leaving():
+                draining.confirm_undone(state, peer)
+            case control.Stay(actor=actor) if state.actors.is_on(actor, peer):
+                actors.handle_stay(state, state.actors.records[actor])
             case control.Left():
                 is_drained = peer in state.workers.draining
                 self._remove_worker(
@@ -432,7 +441,6 @@ class Core:
             return
         is_drained = name in state.workers.draining
         self._note_end(name, why, may_return)
-        draining.release_rooms_on(state, name)
         state.leases.end(name)
         state.instructions.append(Forget(name))
         state.workers.remove(name, state.now, may_return and not self._is_guest(name))

@@ -9,10 +9,12 @@ from typing import NamedTuple
 from remotely.master import guests, sickness
 from remotely.master.actors import (
     LifeEvent,
+    adopt_move,
     apply_event,
     close,
     end_life,
     handle_spawned,
+    handle_stay,
     request_actor,
     retry_requests,
 )
@@ -158,6 +160,8 @@ def _adopt(state: State, worker: str, reported: Reported) -> None:
         apply_event(state, LifeEvent.ADOPTED, record)
     if status is not None:
         handle_spawned(state, worker, status.location, status.since)
+        if status.moves and state.actors.is_on(request.actor, worker):
+            adopt_move(state, record)
     if waiter is not None:
         request_actor(state, waiter.session, waiter.place)
 
@@ -174,4 +178,7 @@ def _reconcile_actor(state: State, record: ActorRecord, reported: Reported | Non
         return
     if record.location is None and reported.status is not None:
         handle_spawned(state, record.worker, reported.status.location, reported.status.since)
+    moves = reported.status is not None and reported.status.moves
+    if record.is_moving and not moves and record.worker not in state.workers.draining:
+        handle_stay(state, record)  # its worker has heard that the drain was undone
     apply_event(state, LifeEvent.PRESENT, record)

@@ -72,14 +72,6 @@ Instruction = Send | Forget | RouteProbe | Log
 # --- actors ---------------------------------------------------------------------------------------
 
 
-class KeptRoom(NamedTuple):
-    """Room on a worker that is kept for the next life of an actor."""
-
-    worker: str
-    gpu_ids: tuple[int, ...]
-    resources: Resources
-
-
 class Requester(NamedTuple):
     """The session that requested an actor, and its request."""
 
@@ -106,7 +98,8 @@ class ActorRecord:
     has_begun: bool = False  # its next life: its constructor runs, and has no time limit
     is_between_tries: bool = False  # its worker is not starting it now
     is_moving: bool = False  # it ends soon, and its next life is placed elsewhere (draining.py)
-    next_room: KeptRoom | None = None  # what is kept for that life
+    moves: int = 0  # how often a move of this life has begun
+    move_until: float = 0.0  # when it is withdrawn; after that, when the next may begin
 
     def lost(
         self, why: str = "", restarting: bool = False, moved: bool = False
@@ -445,6 +438,8 @@ class WorkerTable:
         self.ledger = Ledger()
         self.sick: dict[str, Sickness] = {}
         self.draining: dict[str, float] = {}  # until when
+        self.undone: set[str] = set()  # not drained any more, and have not heard of it
+        self.must_leave: set[str] = set()  # those drained that were sent SIGTERM
         self._lost: dict[str, LostWorker] = {}
         # By machine, by address, and by both; lost workers included.
         self._by_place: Index[str | tuple[str, str], str] = Index()
@@ -475,6 +470,8 @@ class WorkerTable:
             self.ledger.heal(name)
         if self.draining.pop(name, None) is not None:
             self.ledger.reopen(name, WhyClosed.DRAINING)
+        self.undone.discard(name)
+        self.must_leave.discard(name)
         lost = LostWorker(register.machine, register.address, register.resources, now + EXPECTED_S)
         self._lost[name] = lost
         self.ledger.close(name, WhyClosed.AWAY)

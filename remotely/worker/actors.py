@@ -53,6 +53,7 @@ class WorkerActors:
         self._emptied = emptied
         self._children: dict[str, Child] = {}
         self._next_lives: dict[str, control.Spawn] = {}  # wait for the end of the last life
+        self._undecided: set[str] = set()  # have died, and the master may have them restarted here
         self._logs = LogFiles(info.folder / "logs")
         self.output = OutputRelay(send, loop.after)
         self._reaper = Reaper(loop, info.worker, self._children, self._drain, self._reaped)
@@ -79,8 +80,9 @@ class WorkerActors:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is no actor, and none is about to start."""
-        return not (self._children or self._spawner.waiting or self._next_lives)
+        """Whether there is no actor, and none is about to start, or may be."""
+        is_starting = self._spawner.waiting or self._next_lives
+        return not (self._children or is_starting or self._undecided)
 
     @property
     def children(self) -> Iterable[Child]:
@@ -174,6 +176,7 @@ class WorkerActors:
     def spawn(self, spawn: control.Spawn) -> None:
         """Start an actor, unless this life of it runs already."""
         request = spawn.request
+        self._undecided.discard(request.actor)
         if (before := self._children.get(request.actor)) is not None:
             # The master has not learned of the end of an earlier life, or has given this life up.
             if before.request.life < request.life or before.asked or before.is_killed:
@@ -190,16 +193,33 @@ class WorkerActors:
 
     def end(self, end: control.End) -> None:
         """End an actor, whether it lives, is starting, or waits to start."""
+        if end.moves:
+            if (child := self._children.get(end.actor)) and end.actor not in self._next_lives:
+                self._reaper.end_when_idle(child)
+            return
+        self._undecided.discard(end.actor)
         if spawn := self._next_lives.pop(end.actor, None):
             self._died(_never_started(spawn.request, "closed", asked=True))
-        elif (child := self._children.get(end.actor)) and end.moves:
-            self._reaper.end_when_idle(child)
-        elif child:
+        elif child := self._children.get(end.actor):
             self._reaper.end(child, end.grace_s, end.kill, end.by)
         elif request := self._spawner.withdraw(end.actor):
             self._died(_never_started(request, "closed", asked=True))
         else:
             restart_file.discard(self._folder, end.actor)
+            if not self._children:
+                self._emptied()
+
+    def stay(self, actor: str) -> None:
+        """Keep an actor that was to move, and confirm it, unless it ends already."""
+        child = self._children.get(actor)
+        if child is not None and self._reaper.withdraw_move(child):
+            self._send(control.Stay(actor=actor))
+
+    def stay_all(self) -> None:
+        """Keep all actors that were to move."""
+        for child in self._children.values():
+            if child.moves:
+                self.stay(child.request.actor)
 
     def end_all(self, grace_s: float, for_good: bool) -> None:
         """End every actor, and start no more.
@@ -342,6 +362,8 @@ class WorkerActors:
         # A restarted master that does not know the actor needs its status to start its next life.
         self.output.flush(child.request.actor, child.request.job)
         may_restart = child.announced and child.request.max_restarts and not obituary.asked
+        if may_restart and not child.request.owner:
+            self._undecided.add(child.request.actor)
         self._died(obituary, child.as_status() if may_restart else None)
 
     def _died(self, obituary: control.Obituary, lived: control.ActorStatus | None = None) -> None:

@@ -85,6 +85,7 @@ class Child:
     asked: bool = False
     moves: bool = False  # its next life is to be placed on another machine, once it is idle
     is_moved: bool = False  # it was, and has been asked to end
+    tries: int = 0  # how often it was to be
     delegate: bytes = b""
     why: str = ""
     process: psutil.Process | None = None
@@ -174,6 +175,7 @@ class Child:
             since=self.since,
             seal=self.seal,
             delegate=self.delegate,
+            moves=self.moves,
         )
 
 
@@ -261,17 +263,26 @@ class Reaper:
         """
         if not child.moves:
             child.moves = True
-            self._end_if_idle(child, activity.begun(child.page), time.monotonic())
+            child.tries += 1
+            begun = activity.begun(child.page)
+            self._end_if_idle(child, begun, time.monotonic(), child.tries)
 
-    def _end_if_idle(self, child: Child, begun: Begun, since: float) -> None:
-        if child.asked or child.page.closed:
+    def withdraw_move(self, child: Child) -> bool:
+        """Keep a child that moves; return False if it has been asked to end already."""
+        if child.is_moved or child.asked:
+            return False
+        child.moves = False
+        return True
+
+    def _end_if_idle(self, child: Child, begun: Begun, since: float, number: int) -> None:
+        if not child.moves or number != child.tries or child.asked or child.page.closed:
             return
         now, begun_now = time.monotonic(), activity.begun(child.page)
         seen = activity.look(child.page)
         if seen.running or seen.streams or begun_now != begun:
             since = now
         if now < since + QUIET_S:
-            look = lambda: self._end_if_idle(child, begun_now, since)
+            look = lambda: self._end_if_idle(child, begun_now, since, number)
             self._loop.after(LOOK_IDLE_S, look)
             return
         child.is_moved, child.why = True, child.why or WHY_MOVED

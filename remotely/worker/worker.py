@@ -38,7 +38,7 @@ from remotely.machine import (
 )
 from remotely.protocol import control
 from remotely.protocol.configs import WorkerConfig
-from remotely.protocol.lease import FENCE_S
+from remotely.protocol.lease import DRAIN_S, FENCE_S
 from remotely.protocol.resources import Resources, Shares, parse_labels, parse_others
 from remotely.transport import fence, sockets
 from remotely.transport.fence import LOOK_EVERY_S, WorkerFence
@@ -55,6 +55,8 @@ from remotely.worker.store_line import StoreLine
 log = logging.getLogger("remotely.worker")
 
 END_GRACE_S = 1.0  # for actors when the worker itself ends
+# Before a drained machine has to leave, for actors that may still end their calls.
+END_S = DRAIN_S + END_GRACE_S
 LINGER_MS = 500
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -73,8 +75,9 @@ class Worker:
         self._registered_at = 0.0  # when the last Register was sent
         self._leaving = False
         self._drains_until = 0.0  # nonzero while this machine is drained
-        self._drain_timer: Timer | None = None
+        self._drain_timers: list[Timer] = []
         self._is_told = False  # by SIGTERM, to leave
+        self._must_leave = False  # somebody who was sent SIGTERM will not wait
         self._is_drained_from_afar = False  # else whoever does it is here, and knows
         self._loop = Loop()
         self._store = self._make_store() if config.listening.host and arena.SUPPORTED else None
@@ -172,6 +175,7 @@ class Worker:
             relay=relay.address if relay else "",
             relay_token=relay.token if relay else b"",
             drains_s=self._drains_s(),
+            must_leave=self._must_leave,
         )
 
     def _on_master_message(self, message: object) -> None:
@@ -199,7 +203,14 @@ class Worker:
                 self._link.send(self._actors.read_log(message))
             case control.Drain(within_s=within_s, undo=undo):
                 self._is_drained_from_afar = True
-                self._drain(None if undo else within_s)
+                if not undo:
+                    self._drain(within_s)
+                elif not self._must_leave:
+                    self._drain(None)
+                    self._actors.stay_all()
+                    self._send(control.Leaving(within_s=0.0))
+            case control.Stay(actor=actor):
+                self._actors.stay(actor)
             case control.Leave():
                 self._leave(for_good=True)
 
@@ -250,24 +261,32 @@ class Worker:
     def _begin_grace(self) -> None:
         """Have this machine drained for as long as whoever ends it can wait."""
         grace_s = self._config.grace_s
+        self._must_leave = True
         if not self._drains_until or grace_s < self._drains_s():
             self._drain(grace_s)
-            if not self._leaving:
-                self._link.send(control.Leaving(within_s=grace_s))
+        if not self._leaving:
+            self._link.send(control.Leaving(within_s=self._drains_s()))
 
     def _drain(self, within_s: float | None) -> None:
-        """Leave within this time, or before that when no actor is left; None: stay after all."""
-        if self._drain_timer is not None:
-            self._drain_timer.cancel()
+        """Leave within this time, or before that when no actor is left; None: stay after all.
+
+        The actors that are left are asked to end END_S before that: calls that run may go on, and
+        no others begin.  If the time is short, that is when half of it has passed.
+        """
+        for timer in self._drain_timers:
+            timer.cancel()
         if within_s is None:
             self._drains_until = 0.0
             return
         self._drains_until = fence.now() + within_s
-        self._drain_timer = self._loop.after(within_s, self._end_drain)
+        self._drain_timers = [
+            self._loop.after(max(within_s - END_S, within_s / 2), self._end_drain),
+            self._loop.after(within_s, self._loop.stop),  # which kills what is left
+        ]
         self._stop_if_done()
 
     def _end_drain(self) -> None:
-        log.warning("this machine was drained, and its time is up: what is left on it ends")
+        log.warning("this machine was drained, and its time is almost up: what is left on it ends")
         self._leave()
 
     def _drains_s(self) -> float:

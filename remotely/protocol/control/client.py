@@ -11,7 +11,7 @@ from remotely.protocol.control.records import (
     WaitStatus,
     WorkerStatus,
 )
-from remotely.protocol.numbers import Amount, Id, Moment, Offset, Pid, Route, Seconds
+from remotely.protocol.numbers import LONGEST_S, Amount, Id, Moment, Offset, Pid, Route, Seconds
 
 
 @sent("client > master", "viewer > master")
@@ -32,6 +32,11 @@ class Place(ControlMessage, frozen=True):
     ticket: Amount
     request: Request
     patience_s: Seconds
+
+    @property
+    def waits_without_limit(self) -> bool:
+        """Whether the actor has lived before, and is never given up for lack of room."""
+        return self.request.life > 0 and self.patience_s >= LONGEST_S
 
 
 @sent("client > master", "master > worker")
@@ -79,10 +84,14 @@ class DrainHeard(ControlMessage, frozen=True):
 
 @sent("master > client")
 class Moving(ControlMessage, frozen=True):
-    """This life of an actor ends after the calls that it has: keep further ones for the next."""
+    """This life of an actor ends after the calls that it has: keep further ones for the next.
+
+    `stays`: it does not end after all, so send them.
+    """
 
     actor: Id
     life: Amount
+    stays: bool = False
 
 
 @sent("client > master")

@@ -115,6 +115,7 @@ class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
     since: Moment = 0  # wall clock, for display
     seal: bytes = b""  # of its placement; only for the master
     delegate: bytes = b""  # the key with which it makes calls, if any
+    moves: bool = False  # its machine is drained, and it is to end once it is idle
     figures: Figures = Figures(actor="")  # the last that the master received
     queue: Amount = 0  # calls that do not run yet
     lends: bool = False  # it waits, and its CPUs are free for others meanwhile

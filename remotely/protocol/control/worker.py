@@ -2,7 +2,7 @@
 
 from remotely.protocol.control.message import ControlMessage, sent
 from remotely.protocol.control.records import ActorStatus, Figures, Location, Obituary, Request
-from remotely.protocol.numbers import MOST_GPUS, MOST_OTHERS, Gpus, Moment, Pid, Seconds
+from remotely.protocol.numbers import MOST_GPUS, MOST_OTHERS, Gpus, Id, Moment, Pid, Seconds
 from remotely.protocol.resources import Resources, Shares
 
 
@@ -44,6 +44,7 @@ class Register(ControlMessage, frozen=True):
     relay: str = ""  # the address at which guests find the relay for their callers; may be empty
     relay_token: bytes = b""  # for the challenge of the relay
     drains_s: Seconds = 0.0  # if it is being drained, the time that is left
+    must_leave: bool = False  # it is, because it was sent SIGTERM: this cannot be undone
 
     def __post_init__(self) -> None:
         gpus = self.resources.gpus
@@ -103,9 +104,19 @@ class MayCall(ControlMessage, frozen=True):
 
 @sent("worker > master")
 class Leaving(ControlMessage, frozen=True):
-    """The worker was sent SIGTERM: its machine is drained, as by Drain."""
+    """The worker was sent SIGTERM: its machine is drained, as by Drain.
+
+    Zero: it stays, because the drain was undone.
+    """
 
     within_s: Seconds
+
+
+@sent("master > worker", "worker > master")
+class Stay(ControlMessage, frozen=True):
+    """The move of this actor is withdrawn; its worker confirms that unless it ends already."""
+
+    actor: Id
 
 
 @sent("worker > master")

@@ -333,11 +333,12 @@ def test_probes_of_any_host_learn_whether_the_master_answers_and_has_a_machine(
 
     assert probe("/livez") == probe("/readyz") == (200, "ok\n")
     assert dashboard.viewer.requests == 1
-    dashboard = Dashboard(FakeViewer())
-    (machine,) = dashboard.viewer.workers
-    dashboard.viewer.workers = [msgspec.structs.replace(machine, away_s=3.0)]
-    assert probe("/livez") == (200, "ok\n")
-    assert probe("/readyz") == (503, "no machine\n")
+    for unfit in ({"away_s": 3.0}, {"sick": "no space left"}, {"drains_s": 3.0}):
+        dashboard = Dashboard(FakeViewer())
+        (machine,) = dashboard.viewer.workers
+        dashboard.viewer.workers = [msgspec.structs.replace(machine, **unfit)]
+        assert probe("/livez") == (200, "ok\n")
+        assert probe("/readyz") == (503, "no machine\n")
     dashboard = Dashboard(FakeViewer())
     dashboard.viewer.error = MasterLost("the master at 10.1.2.3 is silent")
     assert probe("/livez") == probe("/readyz") == (503, "no answer from the master\n")

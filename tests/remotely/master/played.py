@@ -103,10 +103,10 @@ class Cluster:
         handle = self.core.handle_worker if who in self.living else self.core.handle_client
         self.execute(handle(who, message, self.now))
 
-    def asks(self, who: str, actor: str, **options: Any) -> int:
+    def asks(self, who: str, actor: str, patience_s: float = 60.0, **options: Any) -> int:
         """Request an actor; return the ticket."""
         request = request_of(actor, who, **options)
-        place = control.Place(ticket=next(self.tickets), request=request, patience_s=60)
+        place = control.Place(ticket=next(self.tickets), request=request, patience_s=patience_s)
         self.says(who, place)
         return place.ticket
 
@@ -314,6 +314,9 @@ def play_event(cluster: Cluster, event: str, a: int, b: int) -> None:
             record = cluster.state.actors.records.get(actor)
             if record is not None and record.is_moving:
                 cluster.moves_out(actor)
+        case "stay":
+            for name in cluster.core.workers:  # only that of the actor may say so
+                cluster.says(name, control.Stay(actor=actor))
         case "begin":  # the constructor of a next life
             for name in cluster.core.workers:
                 cluster.says(name, control.Begun(actor=actor))
@@ -387,6 +390,7 @@ EVENTS = [
     *[
         *["fail"] * 2,
         *["move out"] * 4,
+        "stay",
         "drain",
         "leave",
         "begin",
@@ -450,19 +454,17 @@ def check(cluster: Cluster) -> None:
         assert (state.restarts.pending.get(actor) or table.records[actor]).request.name == name
     ledger = state.workers.ledger
     for worker, machine in state.workers.records.items():
-        rooms = [r.next_room for _, r in records if r.next_room and r.next_room.worker == worker]
         here = [lending.held(r) for _, r in records if r.worker == worker]
         kept = [asked for placement, asked in ledger.reserved if placement.worker == worker]
-        free = machine.register.resources - sum(
-            [*here, *kept, *(room.resources for room in rooms)], Resources()
-        )
+        free = machine.register.resources - sum([*here, *kept], Resources())
         assert ledger.free(worker).cpus == free.cpus
         assert ledger.free(worker).memory == free.memory
-        assert ledger.actors(worker) == len(here) + len(rooms)
+        assert ledger.actors(worker) == len(here)
     for worker in state.workers.draining:
         assert worker in state.workers.records
         assert not ledger.is_open(worker)
-    assert all(r.is_moving for _, r in records if r.next_room)
+    assert state.workers.must_leave <= state.workers.draining.keys()
+    assert not state.workers.undone & state.workers.draining.keys()
     for worker, sick in state.workers.sick.items():
         assert worker in state.workers.records
         assert not (sick.pause_s and state.now < sick.until and ledger.is_open(worker))

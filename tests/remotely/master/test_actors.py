@@ -60,6 +60,15 @@ class Stage:
         self.cluster.joins("next", cpus=1, machine="m")
         self.cluster.drains("w")
 
+    def is_drained_out(self) -> None:
+        """Its worker has left."""
+        self.is_drained()
+        self.cluster.leaves("w")
+
+    def dies_without_a_maker(self) -> None:
+        self.cluster.loses_client("client")
+        self.dies()
+
     def starts(self) -> None:
         location = status_of(self.request).location
         self.cluster.says("w", control.Spawned(location=location))
@@ -105,8 +114,11 @@ CAUSES = (
     Cause(LifeEvent.CLOSED, Stage.close),
     Cause(LifeEvent.DIED, lambda stage: stage.dies(asked=True)),
     Cause(LifeEvent.MOVES, Stage.is_drained),
+    Cause(LifeEvent.STAYS, lambda stage: stage.cluster.says("w", control.Stay(actor="a"))),
     Cause(LifeEvent.MAKER_RESTARTS, Stage.dies),
+    Cause(LifeEvent.MAKER_RESTARTS, Stage.is_drained_out),
     Cause(LifeEvent.WORKER_RESTARTS, Stage.dies, owner=""),
+    Cause(LifeEvent.WORKER_RESTARTS, Stage.dies_without_a_maker, owner=""),
     Cause(LifeEvent.REPLACED, lambda stage: stage.ask(later=1)),
     Cause(LifeEvent.REPLACED, lambda stage: stage.is_reported("other", has_started=False, later=1)),
     Cause(LifeEvent.MOVED, lambda stage: stage.is_reported("other", has_started=True)),

@@ -1,8 +1,12 @@
 """Machines that are drained: what moves, what may stay, and when they leave."""
 
+from typing import Any
+
+import msgspec
 import pytest
 
 from remotely.master.actors import Phase, phase_of
+from remotely.master.draining import FIRST_TRY_S, PAUSE_S
 from remotely.protocol import control
 from remotely.protocol.lease import TICK_EVERY_S
 from tests.remotely.master.played import Cluster, workers_in_status
@@ -25,6 +29,12 @@ def moving(cluster: Cluster) -> list[str]:
 
 def is_moving(cluster: Cluster, actor: str) -> bool:
     return phase_of(cluster.state, actor) is Phase.MOVING
+
+
+def returns(cluster: Cluster, actor: str, life: int = 1, **options: Any) -> None:
+    """Let the maker of an actor that has moved request its next life."""
+    options = {"max_restarts": 1, "patience_s": control.LONGEST_S, **options}
+    cluster.asks("client", actor, life=life, **options)
 
 
 # --- placement ------------------------------------------------------------------------------------
@@ -124,29 +134,155 @@ def test_an_actor_moves_only_when_another_machine_has_room(two: Cluster) -> None
     assert moving(two) == ["a"]
 
 
-def test_room_is_kept_for_each_actor_that_moves(two: Cluster) -> None:
+def test_no_more_actors_move_than_there_is_room_for(two: Cluster) -> None:
     for actor in "abc":
         two.has("client", actor, max_restarts=1)
     two.joins("new", cpus=2, machine="n")
     two.drains("o")
     assert moving(two) == ["a", "b"]
-    two.asks("client", "d")
-    assert workers_of(two) == []
+    two.advance(TICK_EVERY_S)
+    assert moving(two) == ["a", "b"]
+    assert two.state.workers.ledger.free("new").cpus == 2  # nothing is reserved
     two.moves_out("a")
-    two.asks("client", "a", max_restarts=1, life=1)
+    two.advance(TICK_EVERY_S)
+    assert moving(two) == ["b"]
+    returns(two, "a")
     assert workers_of(two) == ["new"]
 
 
-def test_room_that_was_kept_on_a_lost_machine_is_not_released_on_its_successor(
+def test_a_moved_actor_waits_for_room_that_another_has_taken_for_as_long_as_its_maker_lives(
     two: Cluster,
 ) -> None:
+    two.hello("other")
     two.has("client", "a", max_restarts=1)
     two.joins("new", cpus=1, machine="n")
     two.drains("o")
-    two.loses("new")
-    two.joins("new", cpus=1, machine="n")
     two.moves_out("a")
-    assert two.state.workers.ledger.free("new").cpus == 1
+    two.has("other", "b")
+    two.sent(object)
+    returns(two, "a")
+    ((who, queued),) = two.sent(control.Queued)
+    assert who == "client"
+    assert "o is being drained" in queued.why
+    two.leaves("old")
+    for _ in range(10):
+        two.advance(1000)
+    assert two.sent(control.NotPlaced) == []
+    two.kills("b")
+    assert workers_of(two) == ["new"]
+
+
+def test_a_moved_actor_waits_for_a_machine_that_is_large_enough(two: Cluster) -> None:
+    two.has("client", "a", cpus=2, max_restarts=1)
+    two.joins("new", cpus=2, machine="n")
+    two.drains("o")
+    two.moves_out("a")
+    two.drains("n")
+    returns(two, "a", cpus=2)
+    two.leaves("old")
+    two.leaves("new")
+    two.advance(1000)
+    assert two.sent(control.NotPlaced) == []
+    two.joins("third", cpus=2, machine="t")
+    assert workers_of(two) == ["third"]
+
+
+def test_a_moved_actor_waits_for_room_at_a_restarted_master_too(two: Cluster) -> None:
+    two.has("client", "a", max_restarts=1)
+    two.joins("new", cpus=1, machine="n")
+    two.drains("o")
+    two.moves_out("a")
+    two.starts_master(recovers_until=two.now + 10)
+    two.hello("client")
+    returns(two, "a")
+    two.advance(1000)
+    assert two.sent(control.NotPlaced) == []
+    two.joins("third", machine="t")
+    assert workers_of(two) == ["third"]
+
+
+def test_a_sick_machine_is_no_room_for_a_move_until_it_starts_something(two: Cluster) -> None:
+    two.has("client", "a", cpus=2, max_restarts=1)
+    two.joins("full", cpus=2, machine="f")
+    two.joins("ill", cpus=2, machine="i")
+    two.asks("client", "b", cpus=2, machine="i")
+    two.fails("b")
+    two.asks("client", "c", cpus=2, machine="f")
+    assert two.spawns() == ["c"]
+    two.drains("o")
+    for _ in range(50):  # meanwhile it is on trial several times
+        two.advance(TICK_EVERY_S)
+        two.to_spawn.clear()
+        assert moving(two) == []
+    assert "ill" in two.state.workers.sick
+
+
+def test_a_move_that_takes_long_is_withdrawn_so_that_calls_go_through_and_tried_for_longer(
+    two: Cluster,
+) -> None:
+    two.has("client", "a", max_restarts=1)
+    two.joins("new", machine="n")
+    two.drains("o")
+    for try_s in (FIRST_TRY_S, 2 * FIRST_TRY_S, 4 * FIRST_TRY_S):
+        two.advance(try_s - 0.1)
+        two.sent(object)
+        two.advance(0.1)
+        assert [who for who, _ in two.sent(control.Stay)] == ["old"]
+        assert moving(two) == ["a"]  # until its worker agrees
+        two.says("old", control.Stay(actor="a"))
+        assert moving(two) == []
+        assert [(who, m.stays) for who, m in two.sent(control.Moving)] == [("client", True)]
+        two.advance(PAUSE_S - 0.1)
+        assert moving(two) == []
+        two.advance(0.1)
+        assert moving(two) == ["a"]
+
+
+def test_who_looks_for_an_actor_that_stays_is_sent_where_it_is(two: Cluster) -> None:
+    two.has("client", "a", max_restarts=1)
+    two.joins("new", machine="n")
+    two.drains("o")
+    two.hello("other")
+    two.says("other", control.Locate(ticket=1, actor="a"))
+    assert two.sent(control.Located) == []
+    two.says("old", control.Stay(actor="a"))
+    ((who, located),) = two.sent(control.Located)
+    assert (who, located.location and located.location.life) == ("other", 0)
+
+
+def test_an_actor_that_was_passed_on_while_it_moves_stays(two: Cluster) -> None:
+    two.hello("other")
+    two.has("client", "a", max_restarts=1)
+    two.says("other", control.Hold(actor="a"))
+    two.joins("new", machine="n")
+    two.drains("o")
+    two.says("client", control.Goodbye())
+    assert {who for who, _ in two.sent(control.Stay)} == {"old"}
+    two.says("old", control.Stay(actor="a"))
+    two.advance(TICK_EVERY_S)
+    assert phase_of(two.state, "a") is Phase.ALIVE
+
+
+def test_a_detached_actor_whose_maker_leaves_while_it_moves_stays(two: Cluster) -> None:
+    two.has("client", "a", owner="", max_restarts=1)
+    two.joins("new", machine="n")
+    two.drains("o")
+    two.loses_client("client")
+    assert [who for who, _ in two.sent(control.Stay)] == ["old"]
+    two.says("old", control.Stay(actor="a"))
+    two.advance(PAUSE_S)
+    assert phase_of(two.state, "a") is Phase.ALIVE
+
+
+def test_a_detached_actor_that_had_ended_when_its_move_was_withdrawn_is_started_where_it_was(
+    two: Cluster,
+) -> None:
+    two.has("client", "a", owner="", max_restarts=1)
+    two.joins("new", machine="n")
+    two.drains("o")
+    two.loses_client("client")
+    two.moves_out("a")
+    assert workers_of(two) == ["old"]
 
 
 def test_an_actor_without_restarts_stays(two: Cluster) -> None:
@@ -182,8 +318,35 @@ def test_an_actor_that_crashes_while_it_moves_is_restarted_as_always(two: Cluste
     two.joins("new", machine="n")
     two.drains("o")
     two.kills("a")
-    assert workers_of(two) == ["old"]  # by its worker, from its file
-    assert two.state.workers.ledger.free("new").cpus == 2
+    ((_, died), *_) = two.sent(control.Died)
+    assert died.obituary.restarting
+    assert died.obituary.moved  # so its maker makes its next life
+    returns(two, "a", owner="")
+    assert workers_of(two) == ["new"]
+
+
+def test_a_detached_actor_without_a_maker_is_restarted_on_a_machine_that_is_drained(
+    two: Cluster,
+) -> None:
+    two.has("client", "a", owner="", max_restarts=1)
+    two.drains("o")
+    two.loses_client("client")
+    two.kills("a")
+    assert workers_of(two) == ["old"]
+
+
+def test_the_next_life_that_a_machine_was_starting_when_its_time_was_up_starts_elsewhere(
+    two: Cluster,
+) -> None:
+    two.has("client", "a", owner="", max_restarts=1)
+    two.kills("a")
+    assert phase_of(two.state, "a") is Phase.RESUMING
+    two.drains("o")
+    two.leaves("old")
+    assert two.sent(control.Died)[-1][1].obituary.restarting
+    two.joins("new", machine="n")
+    returns(two, "a", owner="", life=2)
+    assert workers_of(two) == ["old", "new"]
 
 
 def test_an_actor_that_is_closed_while_it_moves_ends(two: Cluster) -> None:
@@ -285,3 +448,92 @@ def test_a_worker_that_was_away_is_told_again(two: Cluster) -> None:
     two.sent(object)
     two.joins("old", cpus=4, machine="o")
     assert [who for who, _ in two.sent(control.Drain)] == ["old"]
+
+
+def test_a_worker_that_missed_the_undo_of_its_drain_is_told_again(two: Cluster) -> None:
+    two.drains("o")
+    two.cut_off.add("old")
+    two.drains("o", undo=True)
+    two.sent(object)
+    two.joins("old", cpus=4, machine="o", drains_s=500)
+    assert [(who, drain.undo) for who, drain in two.sent(control.Drain)] == [("old", True)]
+    assert workers_in_status(two)[0].drains_s == 0
+    two.says("old", control.Leaving(within_s=0))
+    two.joins("old", cpus=4, machine="o", drains_s=500)  # it was drained again, by another
+    assert workers_in_status(two)[0].drains_s == 500
+
+
+def test_the_drain_of_a_worker_that_was_sent_sigterm_cannot_be_undone(two: Cluster) -> None:
+    two.says("old", control.Leaving(within_s=20))
+    two.drains("o", undo=True)
+    ((_, heard),) = two.sent(control.DrainHeard)
+    assert heard.why.startswith("o cannot stay: its worker was sent SIGTERM, and ends.")
+    assert workers_in_status(two)[0].drains_s == 20
+
+
+def test_an_actor_stays_if_the_drain_was_undone_before_it_was_asked_to_end(two: Cluster) -> None:
+    two.has("client", "a", max_restarts=1)
+    two.joins("new", machine="n")
+    two.drains("o")
+    two.drains("o", undo=True)
+    assert moving(two) == ["a"]  # its worker says which of them stay
+    two.says("old", control.Stay(actor="a"))
+    two.advance(PAUSE_S)
+    assert phase_of(two.state, "a") is Phase.ALIVE
+
+
+def test_the_news_that_an_actor_stays_may_be_lost(two: Cluster) -> None:
+    two.has("client", "a", max_restarts=1)
+    two.joins("new", machine="n")
+    two.drains("o")
+    two.drains("o", undo=True)
+    two.sent(object)
+    two.joins("old", cpus=4, machine="o")
+    assert phase_of(two.state, "a") is Phase.ALIVE
+    assert [who for who, m in two.sent(control.Moving) if m.stays] == ["client"]
+
+
+def test_an_actor_that_ends_its_move_before_its_maker_has_reconnected_waits_for_that(
+    two: Cluster,
+) -> None:
+    two.has("client", "a", owner="", max_restarts=1, name="store", named=True)
+    two.joins("new", machine="n")
+    two.drains("o")
+    two.starts_master(recovers_until=two.now + 10)
+    two.joins("old", cpus=4, machine="o", drains_s=300)
+    two.moves_out("a")
+    assert phase_of(two.state, "a") is Phase.RESTARTING
+    two.sent(object)
+    two.hello("client")
+    assert [died.obituary.moved for _, died in two.sent(control.Died)] == [True]
+    two.joins("new", machine="n")
+    returns(two, "a", owner="", name="store", named=True)
+    assert workers_of(two) == ["new"]
+
+
+def test_the_name_of_a_moved_actor_is_freed_if_its_maker_does_not_reconnect(two: Cluster) -> None:
+    two.has("client", "a", owner="", max_restarts=1, name="store", named=True)
+    two.joins("new", machine="n")
+    two.drains("o")
+    two.starts_master(recovers_until=two.now + 10)
+    two.joins("old", cpus=4, machine="o", drains_s=300)
+    two.moves_out("a")
+    two.advance(11)
+    assert phase_of(two.state, "a") is Phase.ENDED
+    assert two.state.actors.names == {}
+
+
+def test_a_restarted_master_withdraws_the_move_of_an_actor_whose_maker_is_gone(
+    two: Cluster,
+) -> None:
+    two.has("client", "a", owner="", max_restarts=1)
+    two.joins("new", machine="n")
+    two.drains("o")
+    status = two.living["old"]["a"]
+    two.living["old"]["a"] = msgspec.structs.replace(status, moves=True)
+    two.starts_master(recovers_until=two.now + 10)
+    two.joins("old", cpus=4, machine="o", drains_s=300)
+    assert moving(two) == ["a"]
+    assert two.sent(control.Stay) == []  # its maker may reconnect
+    two.advance(11)
+    assert [who for who, _ in two.sent(control.Stay)] == ["old"]

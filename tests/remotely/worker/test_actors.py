@@ -18,6 +18,7 @@ from remotely.machine import memory_file, this_machine
 from remotely.protocol import control
 from remotely.protocol.listening import Listening
 from remotely.transport.loop import Loop
+from remotely.values import restart_file
 from remotely.worker.actors import WorkerActors
 from remotely.worker.spawner import WorkerInfo
 
@@ -58,15 +59,16 @@ class Played:
         self.actors = WorkerActors(self.loop, info, self.sent.append, lambda: None, None)
         self.ends = NoZygote.ends
 
-    def spawn(self, actor: str, life: int = 0) -> None:
+    def spawn(self, actor: str, life: int = 0, **options: Any) -> None:
         request = control.Request(
             actor=actor,
             name=actor,
             class_name="C",
-            owner="o",
+            owner=options.pop("owner", "o"),
             job="j",
             python=this_machine.PYTHON,
             life=life,
+            **options,
         )
         self.actors.spawn(control.Spawn(request=request, gpu_ids=[]))
         self.loop.turn(0)
@@ -227,3 +229,51 @@ def test_a_machine_is_not_to_blame_for_an_actor_that_was_ended_or_had_started(
             assert played.sent_of(control.Begun) == [control.Begun(actor="a")]
     played.actors.spawn_failed(child.request, "it ended", is_refused=end == "refused")
     assert not obituary_of(played).unstarted
+
+
+# --- drained machines -----------------------------------------------------------------------------
+
+
+def test_a_request_to_move_that_crosses_a_crash_leaves_the_restart_file(
+    played: Played, tmp_path: Path
+) -> None:
+    restart_file.write(tmp_path, "a", [[b"class", b"arguments"]])
+    played.actors.end(control.End(actor="a", grace_s=60.0, moves=True))
+    assert restart_file.read(tmp_path, "a")
+    assert not played.sent_of(control.Died)
+
+
+def test_a_worker_has_something_to_do_until_the_master_says_what_follows_a_crash(
+    played: Played,
+) -> None:
+    for follows in ("another life", "the end"):
+        played.spawn("a", owner="", max_restarts=1)
+        (child,) = played.actors.children
+        played.says("a", control.Bound(tcp=""))
+        played.actors.spawn_failed(child.request, "it crashed")
+        assert not played.actors.children
+        assert not played.actors.is_idle
+        if follows == "another life":
+            played.spawn("a", 1, owner="", max_restarts=1)
+            (child,) = played.actors.children
+            played.actors.spawn_failed(child.request, "no space left")
+        else:
+            played.actors.end(control.End(actor="a", grace_s=0.0))
+        assert played.actors.is_idle
+
+
+def test_an_actor_that_was_to_move_stays_unless_it_ends_already(played: Played) -> None:
+    played.spawn("a")
+    (child,) = played.actors.children
+    move = control.End(actor="a", grace_s=60.0, moves=True)
+    played.actors.end(move)
+    assert child.as_status().moves
+    played.actors.stay("a")
+    played.actors.stay("a")  # it is told again until the master knows
+    assert not child.as_status().moves
+    assert played.sent_of(control.Stay) == [control.Stay(actor="a")] * 2
+    played.actors.end(move)
+    child.is_moved = True
+    played.actors.stay_all()
+    played.actors.stay("none")
+    assert len(played.sent_of(control.Stay)) == 2

@@ -172,6 +172,30 @@ def test_an_actor_that_moves_is_asked_to_end_once_it_has_been_idle(
     ]
 
 
+def test_an_actor_whose_move_was_withdrawn_and_begun_again_is_looked_at_once_at_a_time(
+    child: Child, reaper: Reaper, loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, due = [100.0], []
+    monkeypatch.setattr("remotely.worker.reaper.time.monotonic", lambda: now[0])
+    monkeypatch.setattr(loop, "after", lambda _, look: due.append(look))
+    reaper.end_when_idle(child)
+    assert reaper.withdraw_move(child)
+    now[0] = 102.0
+    due.pop()()
+    assert due == []
+    reaper.end_when_idle(child)
+    assert reaper.withdraw_move(child)
+    reaper.end_when_idle(child)
+    now[0] = 103.5
+    before, last = due
+    before()
+    assert not child.is_moved
+    last()
+    assert child.is_moved
+    assert not reaper.withdraw_move(child)
+    reaper.reap(child)
+
+
 def test_an_actor_gains_time_once_for_each_stage_of_its_end(
     child: Child, reaper: Reaper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
