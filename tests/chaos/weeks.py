@@ -1,11 +1,12 @@
 """A played week of a cluster of 100 machines and 5,000 actors: the master's core without I/O.
 
 Machines become sick (their starts fail, or never have an outcome) and recover, are swept clean,
-renamed, cut off and killed; scripts end and start again; the master is restarted; beats are late
+renamed, cut off, drained and killed; scripts end and start again; the master is restarted; beats are late
 under a storm of output.  Each script wants its actors to live, by name, some detached.
 
 What must hold: no name is lost (once all is well again, each wanted actor lives) and none is double
-(two living actors of one name, both within the master's reach); no lease is lost by late beats; and
+(two living actors of one name, both within the master's reach); an actor that moves away from a
+machine that is drained gets its next life, as long as its script lives; no lease is lost by late beats; and
 the indexes of the master agree with a linear search.
 """
 
@@ -39,6 +40,8 @@ class Machine:
     sick: str = ""  # "fails" or "stuck"
     is_cut_off: bool = False
     stuck: dict[str, control.Spawn] = field(default_factory=dict)  # starts without an outcome
+    drains_until: float = 0.0  # when its worker leaves
+    must_leave: bool = False  # it was sent SIGTERM
 
 
 @dataclass
@@ -50,6 +53,8 @@ class Script:
     alive: dict[str, str] = field(default_factory=dict)  # the actor of a name
     asked: dict[int, control.Request] = field(default_factory=dict)  # by ticket
     looked_up: dict[int, str] = field(default_factory=dict)  # the name, by ticket
+    made: set[str] = field(default_factory=set)  # actors
+    moved: set[str] = field(default_factory=set)  # those whose next life waits without a limit
 
 
 class Week:
@@ -88,7 +93,14 @@ class Week:
     # --- what peers do ----------------------------------------------------------------------------
 
     def _joins(self, machine: Machine) -> None:
-        self.cluster.joins(machine.worker, machine.cpus, machine=machine.name)
+        drains_s = machine.drains_until and max(0.001, machine.drains_until - self.cluster.now)
+        self.cluster.joins(
+            machine.worker,
+            machine.cpus,
+            machine=machine.name,
+            drains_s=drains_s,
+            must_leave=machine.must_leave,
+        )
 
     def _starts(self, machine: Machine, spawn: control.Spawn) -> None:
         """Let a worker start an actor, or not."""
@@ -113,11 +125,55 @@ class Week:
                 self._tells(scripts[who], message)
             elif (machine := reached.get(who)) is None or who not in self.cluster.core.workers:
                 continue  # it never hears of it
+            elif isinstance(message, control.End) and message.moves:
+                self._moves(machine, message.actor)
             elif isinstance(message, control.End):
                 self._ends(machine, message.actor)
             elif isinstance(message, control.Spawn):
                 self._starts(machine, message)
+            elif isinstance(message, control.Stay):
+                self._moves(machine, message.actor, stays=True)
+            elif isinstance(message, control.Drain):
+                self._drains(machine, message)
         return bool(outbox)
+
+    def _moves(self, machine: Machine, actor: str, stays: bool = False) -> None:
+        living = self.cluster.living[machine.worker]
+        if actor in living:
+            living[actor] = msgspec.structs.replace(living[actor], moves=not stays)
+            if stays:
+                self.counts["moves that were withdrawn"] += 1
+                self.cluster.says(machine.worker, control.Stay(actor=actor))
+
+    def _drains(self, machine: Machine, ask: control.Drain) -> None:
+        if not ask.undo:
+            machine.drains_until = self.cluster.now + ask.within_s
+        elif not machine.must_leave:
+            machine.drains_until = 0.0
+            for actor, status in list(self.cluster.living[machine.worker].items()):
+                if status.moves:
+                    self._moves(machine, actor, stays=True)
+            self.cluster.says(machine.worker, control.Leaving(within_s=0.0))
+
+    def _drained_machines_go_on(self) -> None:
+        """Let actors end their moves, and workers leave that have no actor left or no time."""
+        for machine in self.machines:
+            living = self.cluster.living.get(machine.worker, {})
+            for actor, status in list(living.items()):
+                if status.moves and self.draw.random() < 0.3:
+                    self.counts["moves"] += 1
+                    del living[actor]
+                    obituary = control.Obituary(
+                        actor=actor, life=status.request.life, moved=True, exited=True
+                    )
+                    if not machine.is_cut_off:
+                        died = control.Died(obituary=obituary, lived=status)
+                        self.cluster.says(machine.worker, died)
+            is_over = not (living or machine.stuck) or self.cluster.now >= machine.drains_until
+            if machine.drains_until and is_over and not machine.is_cut_off:
+                self.counts["machines that have left"] += 1
+                self.cluster.leaves(machine.worker)
+                self._replace_worker(machine)
 
     def _ends(self, machine: Machine, actor: str) -> None:
         living = self.cluster.living[machine.worker]
@@ -134,6 +190,8 @@ class Week:
             case control.NotPlaced(ticket=ticket, error=error):
                 if (request := script.asked.pop(ticket, None)) is not None:
                     self.counts[f"requests that ended in {error}"] += 1
+                    if request.actor in script.moved and error == "NoResources":
+                        self.wrong.append(f"{request.name} has moved, and was given up")
                     script.alive.pop(request.name, None)
                     if error == "NameTaken":
                         self._looks_up(script, request.name)
@@ -147,6 +205,10 @@ class Week:
 
     def _is_told_of_a_death(self, script: Script, obituary: control.Obituary) -> None:
         pending = self.cluster.state.restarts.pending.get(obituary.actor)
+        if obituary.moved and obituary.actor in script.made:
+            script.moved.add(obituary.actor)
+            if not (obituary.restarting or obituary.asked):
+                self.wrong.append(f"{obituary.actor} has moved, and nobody makes its next life")
         if obituary.restarting:
             if pending is not None and pending.request.maker == script.session:
                 request = msgspec.structs.replace(pending.request, life=obituary.life + 1)
@@ -165,7 +227,9 @@ class Week:
     def _places(self, script: Script, request: control.Request) -> None:
         ticket = next(self.cluster.tickets)
         script.asked[ticket] = request
-        place = control.Place(ticket=ticket, request=request, patience_s=PATIENCE_S)
+        script.made.add(request.actor)
+        patience_s = control.LONGEST_S if request.actor in script.moved else PATIENCE_S
+        place = control.Place(ticket=ticket, request=request, patience_s=patience_s)
         self.cluster.says(script.session, place)
 
     def _wants(self) -> None:
@@ -201,6 +265,7 @@ class Week:
                 break
         else:
             self.wrong.append("messages without an end")
+        self._drained_machines_go_on()
         self._looks_for_doubles()
 
     def _looks_for_doubles(self) -> None:
@@ -240,6 +305,7 @@ class Week:
         self.cluster.loses(machine.worker)
         self.cluster.living.pop(machine.worker, None)
         machine.worker, machine.is_cut_off, machine.sick = self._new("worker"), False, ""
+        machine.drains_until, machine.must_leave = 0.0, False
         machine.stuck.clear()
         self._joins(machine)
 
@@ -261,6 +327,25 @@ class Week:
         machine.is_cut_off = False
         self._joins(machine)
 
+    def is_drained(self) -> None:
+        self._asks_for_drain(self.draw.choice(self.machines), undo=False)
+
+    def is_undrained(self) -> None:
+        for machine in self.machines:
+            if machine.drains_until:
+                self._asks_for_drain(machine, undo=True)
+
+    def _asks_for_drain(self, machine: Machine, undo: bool) -> None:
+        within_s = self.draw.choice([15.0, 120.0, 600.0])
+        ask = control.Drain(within_s=within_s, ticket=1, machine=machine.worker, undo=undo)
+        self.cluster.says(self.scripts[0].session, ask)
+
+    def is_terminated(self) -> None:
+        machine = self.draw.choice(self.machines)
+        machine.drains_until, machine.must_leave = self.cluster.now + 20.0, True
+        if not machine.is_cut_off:
+            self.cluster.says(machine.worker, control.Leaving(within_s=20.0))
+
     def is_killed(self) -> None:
         machine = self.draw.choice(self.machines)
         living = list(self.cluster.living.get(machine.worker, {}))
@@ -274,6 +359,8 @@ class Week:
         script.alive.clear()
         script.asked.clear()
         script.looked_up.clear()
+        script.made.clear()
+        script.moved.clear()
         self.cluster.hello(script.session)
         for number, name in enumerate(script.names):
             if number % 2 == 0:  # detached: perhaps it lives
@@ -318,6 +405,7 @@ class Week:
     def play(self, days: float, events_a_day: float) -> None:
         kinds = [self.falls_sick, self.recovers, self.is_cut_off, self.returns] * 2
         kinds += [self.is_killed] * 6
+        kinds += [self.is_drained, self.is_drained, self.is_undrained, self.is_terminated]
         kinds += [self.is_swept_clean, self.is_renamed, self.script_ends, self.storm]
         for number in range(int(days * events_a_day)):
             event = self.draw.choice(kinds) if number % 25 else self.master_restarts

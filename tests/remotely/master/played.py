@@ -125,6 +125,7 @@ class Cluster:
         machine: str = "",
         predecessors: Collection[str] = (),
         drains_s: float = 0.0,
+        must_leave: bool = False,
         **others: float,
     ) -> None:
         """Register a worker, with the actors that live there."""
@@ -140,6 +141,7 @@ class Cluster:
             actors=list(self.living.setdefault(worker, {}).values()),
             births=self.births.get(worker, []),
             drains_s=drains_s,
+            must_leave=must_leave,
         )
         self.execute(self.core.register_worker(register, self.now, predecessors=predecessors))
         self.execute(self.core.reconcile_worker(register))
