@@ -37,7 +37,7 @@ from remotely.master.state import ActorRecord, State
 from remotely.protocol import control
 
 WHY_LOST = "it was drained"  # said of the machine
-FIRST_TRY_S, PAUSE_S = 5.0, 2.0  # of a move
+FIRST_TRY_S, PAUSE_S = 3.0, 1.0  # of a move
 
 
 def begin(state: State, worker: str, within_s: float, must_leave: bool = False) -> None:

@@ -1,13 +1,13 @@
 """A played week of a cluster of 100 machines and 5,000 actors: the master's core without I/O.
 
 Machines become sick (their starts fail, or never have an outcome) and recover, are swept clean,
-renamed, cut off, drained and killed; scripts end and start again; the master is restarted; beats are late
-under a storm of output.  Each script wants its actors to live, by name, some detached.
+renamed, cut off, drained and killed; scripts end and start again; the master is restarted; beats
+are late under a storm of output.  Each script wants its actors to live, by name, some detached.
 
 What must hold: no name is lost (once all is well again, each wanted actor lives) and none is double
 (two living actors of one name, both within the master's reach); an actor that moves away from a
-machine that is drained gets its next life, as long as its script lives; no lease is lost by late beats; and
-the indexes of the master agree with a linear search.
+machine that is drained gets its next life, as long as its script lives; no lease is lost by late
+beats; and the indexes of the master agree with a linear search.
 """
 
 import itertools

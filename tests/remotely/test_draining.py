@@ -31,6 +31,18 @@ Mover = remotely.remote_class(max_restarts=1)(Slow)
 Stayer = remotely.remote_class(Slow)
 
 
+@remotely.remote_class(max_restarts=1, concurrency=2)
+class Gate:
+    def __init__(self) -> None:
+        self.is_open = threading.Event()
+
+    def wait(self) -> bool:
+        return self.is_open.wait(60)
+
+    def open(self) -> None:
+        self.is_open.set()
+
+
 @pytest.fixture(scope="module")
 def two_machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
     """A head without CPUs and two machines; what a test drains joins again after it."""
@@ -93,6 +105,28 @@ def test_an_actor_with_restarts_moves_and_none_of_its_calls_is_lost(machines: St
     (machine,) = [m.address for m in remotely.status().machines if m.worker == actor.worker]
     assert machine == OTHER
     assert counts.count(1) == 2  # the next life counts anew
+
+
+def test_a_call_that_another_waits_for_reaches_an_actor_that_moves(machines: Started) -> None:
+    gate = made_there(Gate)
+    waits = gate.wait.submit()
+    drain(machines)
+    opens = gate.open.submit()
+    assert waits.result(30)
+    opens.result(30)
+    wait_until(lambda: not is_there(), "the end of the drained machine")
+    gate.open()
+    assert gate.wait()
+
+
+def test_an_actor_stays_and_is_called_if_the_drain_of_its_machine_is_undone(
+    machines: Started,
+) -> None:
+    mover = made_there(Mover)
+    slow = mover.add.submit(2.0)
+    drain(machines)
+    drain(machines, "--undo")
+    assert (slow.result(), mover.add()) == (1, 2)
 
 
 def test_what_happened_is_shown_with_times(machines: Started) -> None:
