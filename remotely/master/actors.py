@@ -302,7 +302,7 @@ def begin_move(state: State, record: ActorRecord, data: object) -> None:
 
 def withdraw_move(state: State, record: ActorRecord, data: object) -> None:
     """Have its clients send their calls again; the next move may begin after a pause."""
-    record.is_moving, record.move_until = False, state.now + draining.PAUSE_S
+    record.is_moving, record.move_until = False, state.now + draining.MOVE_PAUSE_S
     for session in record.watchers:
         moving = control.Moving(actor=record.request.actor, life=record.request.life, stays=True)
         state.send(session, moving)

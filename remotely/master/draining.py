@@ -23,7 +23,8 @@ the worker agrees, clients send their calls again.  There are three reasons:
     the drain was undone       the worker withdraws all moves that it can
     it takes too long          a call that runs may wait for another that is kept for the next life,
                                as one waits at a barrier.  So a move is tried for FIRST_TRY_S, then
-                               calls go through for PAUSE_S, and each further try is twice as long
+                               calls go through for MOVE_PAUSE_S, and each further try is twice
+                               as long
 
 The worker knows until when it is drained, and which of its actors move, and tells a restarted
 master.  An undone drain is remembered until the worker has heard of it.  Pure.  Refused: to move
@@ -37,7 +38,7 @@ from remotely.master.state import ActorRecord, State
 from remotely.protocol import control
 
 WHY_LOST = "it was drained"  # said of the machine
-FIRST_TRY_S, PAUSE_S = 3.0, 1.0  # of a move
+FIRST_TRY_S, MOVE_PAUSE_S = 3.0, 1.0  # of a move
 
 
 def begin(state: State, worker: str, within_s: float, must_leave: bool = False) -> None:

@@ -56,7 +56,7 @@ log = logging.getLogger("remotely.worker")
 
 END_GRACE_S = 1.0  # for actors when the worker itself ends
 # Before a drained machine has to leave, for actors that may still end their calls.
-END_S = DRAIN_S + END_GRACE_S
+LAST_CALLS_S = DRAIN_S + END_GRACE_S
 LINGER_MS = 500
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -270,8 +270,8 @@ class Worker:
     def _drain(self, within_s: float | None) -> None:
         """Leave within this time, or before that when no actor is left; None: stay after all.
 
-        The actors that are left are asked to end END_S before that: calls that run may go on, and
-        no others begin.  If the time is short, that is when half of it has passed.
+        The actors that are left are asked to end LAST_CALLS_S before that: calls that run may go
+        on, and no others begin.  If the time is short, that is when half of it has passed.
         """
         for timer in self._drain_timers:
             timer.cancel()
@@ -280,7 +280,7 @@ class Worker:
             return
         self._drains_until = fence.now() + within_s
         self._drain_timers = [
-            self._loop.after(max(within_s - END_S, within_s / 2), self._end_drain),
+            self._loop.after(max(within_s - LAST_CALLS_S, within_s / 2), self._end_drain),
             self._loop.after(within_s, self._loop.stop),  # which kills what is left
         ]
         self._stop_if_done()

@@ -162,10 +162,12 @@ def test_another_actor_finishes_its_work_and_the_machine_leaves_when_it_ends(
 def test_what_still_runs_when_the_time_is_up_is_lost_and_says_why(machines: Started) -> None:
     stayer = made_there(Stayer)
     slow = stayer.add.submit(60.0)
-    drain(machines, "--within", "1s")
+    begun = time.monotonic()
+    drain(machines, "--within", "3s")
     with pytest.raises(WorkerLost, match="it was drained") as raised:
         slow.result()
     assert raised.value.may_have_run
+    assert time.monotonic() < begun + 3 + 5  # of which the command takes some
 
 
 def test_after_sigterm_a_call_that_runs_finishes(machines: Started) -> None:
@@ -178,11 +180,15 @@ def test_after_sigterm_a_call_that_runs_finishes(machines: Started) -> None:
     wait_until(lambda: not is_there(), "the end of the drained machine")
 
 
-def test_a_second_sigterm_ends_a_worker_at_once(machines: Started) -> None:
+def test_a_second_sigterm_ends_a_worker_at_once_and_the_first_cannot_be_undone(
+    machines: Started,
+) -> None:
     stayer = made_there(Stayer)
     slow = stayer.add.submit(60.0)
     terminate(machines)
     wait_until(lambda: any(m.drains_s for m in remotely.status().machines), "that it is drained")
+    with pytest.raises(AssertionError, match=r"cannot stay: its worker was sent SIGTERM"):
+        drain(machines, "--undo")
     terminate(machines)
     with pytest.raises(WorkerLost, match="it was drained"):
         slow.result()

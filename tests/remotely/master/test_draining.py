@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from remotely.master.actors import Phase, phase_of
-from remotely.master.draining import FIRST_TRY_S, PAUSE_S
+from remotely.master.draining import FIRST_TRY_S, MOVE_PAUSE_S
 from remotely.protocol import control
 from remotely.protocol.lease import TICK_EVERY_S
 from tests.remotely.master.played import Cluster, workers_in_status
@@ -232,7 +232,7 @@ def test_a_move_that_takes_long_is_withdrawn_so_that_calls_go_through_and_tried_
         two.says("old", control.Stay(actor="a"))
         assert moving(two) == []
         assert [(who, m.stays) for who, m in two.sent(control.Moving)] == [("client", True)]
-        two.advance(PAUSE_S - 0.1)
+        two.advance(MOVE_PAUSE_S - 0.1)
         assert moving(two) == []
         two.advance(0.1)
         assert moving(two) == ["a"]
@@ -270,7 +270,7 @@ def test_a_detached_actor_whose_maker_leaves_while_it_moves_stays(two: Cluster) 
     two.loses_client("client")
     assert [who for who, _ in two.sent(control.Stay)] == ["old"]
     two.says("old", control.Stay(actor="a"))
-    two.advance(PAUSE_S)
+    two.advance(MOVE_PAUSE_S)
     assert phase_of(two.state, "a") is Phase.ALIVE
 
 
@@ -478,7 +478,7 @@ def test_an_actor_stays_if_the_drain_was_undone_before_it_was_asked_to_end(two: 
     two.drains("o", undo=True)
     assert moving(two) == ["a"]  # its worker says which of them stay
     two.says("old", control.Stay(actor="a"))
-    two.advance(PAUSE_S)
+    two.advance(MOVE_PAUSE_S)
     assert phase_of(two.state, "a") is Phase.ALIVE
 
 
