@@ -497,7 +497,9 @@ class ClusterCarrier:
         self._session.link.send(control.Hold(actor=actor, giver=giver))
 
     def _repeat_requests(self) -> None:
-        """Send a new master the requests that are not confirmed."""
+        """Send a new master the requests that are not confirmed, and wait for no move that it may
+        know nothing of."""
+        self._channels.use_again()
         # By reference: iterating over the values would fail if another thread adds one.
         for reference in self.known.valuerefs():
             if (actor := reference()) is not None and actor.holds:

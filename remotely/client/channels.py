@@ -329,6 +329,11 @@ class Channels:
             else:
                 channel.recover()
 
+    def use_again(self) -> None:
+        """On the loop's thread: a master that welcomes this client says anew which actors move."""
+        for channel in list(self._open):
+            channel.use_again()
+
     def _broken(self, channel: Channel) -> None:
         """On the loop's thread: after OBITUARY_WAIT_S, end a broken channel without an obituary."""
         end = partial(self._give_up, channel)

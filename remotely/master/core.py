@@ -163,6 +163,7 @@ class Core:
         state.send(peer, control.Welcome(pythons=state.workers.ledger.pythons))
         for pending in state.restarts.pending_of(peer):  # it may have missed the obituary
             state.send(peer, control.Died(obituary=pending.obituary))
+        draining.tell_moves(state, peer)
         return self._finish()
 
     def handle_client(self, peer: str, message: object, now: float) -> list[Instruction]:

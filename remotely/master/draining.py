@@ -95,6 +95,14 @@ def is_movable(state: State, record: ActorRecord) -> bool:
     return bool(request.max_restarts) and is_there
 
 
+def tell_moves(state: State, client: str) -> None:
+    """Tell a client that is back which of the actors that it watches move."""
+    for actor in state.actors.by_watcher.of(client):
+        record = state.actors.records[actor]
+        if record.is_moving and record.ends_within_s is None:
+            state.send(client, control.Moving(actor=actor, life=record.request.life))
+
+
 def to_withdraw(state: State) -> list[ActorRecord]:
     """Return the actors whose move is to be withdrawn."""
     moving = (record for record in _on_drained(state) if record.is_moving)

@@ -103,8 +103,9 @@ class Cluster:
         handle = self.core.handle_worker if who in self.living else self.core.handle_client
         self.execute(handle(who, message, self.now))
 
-    def asks(self, who: str, actor: str, patience_s: float = 60.0, **options: Any) -> int:
+    def asks(self, who: str, actor: str, **options: Any) -> int:
         """Request an actor; return the ticket."""
+        patience_s = options.pop("patience_s", 60.0)
         request = request_of(actor, who, **options)
         place = control.Place(ticket=next(self.tickets), request=request, patience_s=patience_s)
         self.says(who, place)

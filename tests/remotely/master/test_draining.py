@@ -537,3 +537,16 @@ def test_a_restarted_master_withdraws_the_move_of_an_actor_whose_maker_is_gone(
     assert two.sent(control.Stay) == []  # its maker may reconnect
     two.advance(11)
     assert [who for who, _ in two.sent(control.Stay)] == ["old"]
+
+
+def test_a_client_that_is_back_is_told_which_actors_move(two: Cluster) -> None:
+    two.has("client", "a", max_restarts=1)
+    two.joins("new", machine="n")
+    two.drains("o")
+    two.sent(object)
+    two.hello("client")
+    assert [message.actor for _, message in two.sent(control.Moving)] == ["a"]
+    two.says("old", control.Stay(actor="a"))
+    two.sent(object)
+    two.hello("client")
+    assert two.sent(control.Moving) == []
