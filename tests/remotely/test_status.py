@@ -12,7 +12,7 @@ import pytest
 import remotely
 from remotely.master.queries import STATUS_WAIT_S, StatusQueries
 from remotely.reporting.cluster_status import ActorStatus
-from remotely.transport.activity import OneByOne, Several, look, new
+from remotely.transport.activity import OneByOne, Seen, Several, look, new
 from tests.clusters import wait_until
 
 
@@ -117,7 +117,7 @@ def test_the_page_names_the_oldest_running_call() -> None:
         several.end(first)
         assert look(page)[:2] == (3, "second")
         several.end(second)
-        assert look(page) == (0, "", 0.0)
+        assert look(page) == Seen()
 
 
 def test_a_long_name_is_cut_and_any_page_can_be_read() -> None:
