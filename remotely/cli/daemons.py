@@ -341,12 +341,10 @@ def revoke_key(key: str, master: str) -> None:
     Name the key by its file, or by its public half as `remotely keys list` shows it.
 
     Returns when the master and each machine of the cluster refuse the key.  Fails if the master
-    cannot be asked, or if a machine, which it names, did not answer; with the file, the same
-    command asks again.
+    cannot be asked or none is known here, or if a machine, which it names, did not answer; with the
+    file, the same command asks again.
     """
     from remotely.ops import key_list
 
     public, masters = key_list.revoke(key, master)
-    where = f" at {' and '.join(masters)}" if masters else ""
-    note = "" if masters else " No master that uses this list is known here."
-    click.echo(f"The key {public.decode()} is no longer admitted{where}.{note}")
+    click.echo(f"The key {public.decode()} is no longer admitted at {' and '.join(masters)}.")

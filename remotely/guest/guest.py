@@ -182,7 +182,6 @@ class Guest:
             case control.Registered(client_keys=keys, seal=seal):
                 self._on_registered(seal)
                 self._access.list_keys(keys)
-                self._access.ask_again()
             case control.Caller():
                 self._access.handle_reply(message)
             case control.Cancel():

@@ -43,6 +43,7 @@ from remotely.protocol import control
 from remotely.protocol.ids import bound_id
 from remotely.protocol.index import Index
 
+LIST = b""  # in CallerHeard: the list that the worker was sent when it registered
 REVOKED = "this key was revoked; ask the administrator of the cluster for another"
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -195,7 +196,8 @@ class Delegates:
         self._admission = admission
         self.askers: Index[bytes, str] = Index()  # workers, by a key that was unknown
         self._unanswered: Index[str, bytes] = Index()  # the reverse
-        self._unheard: Index[str, bytes] = Index()  # keys whose end a worker has not confirmed
+        # What a worker has not confirmed: the end of these keys, and its list.
+        self._unheard: Index[str, bytes] = Index()
 
     def delegate(self, worker: str, request: control.Request, key: bytes) -> None:
         """Admit the delegate of an actor on this worker, if the actor's own key is listed."""
@@ -214,26 +216,32 @@ class Delegates:
             self._unheard.add(worker, key)
             self._send(worker, control.Caller(key=key, admitted=False))
 
-    def end_again(self, worker: str) -> None:
-        """Tell a worker that is back what it has not confirmed."""
-        for key in self._unheard.of(worker):
-            self.end(key, [worker])
+    def begin(self, worker: str) -> None:
+        """A worker was sent the list: tell it again what it has not confirmed, if that still holds.
+
+        It has to confirm the list too, since it may admit keys by the word of an earlier master.
+        """
+        for key in self._unheard.pop(worker):
+            if key != LIST and not self._may_call(key):
+                self.end(key, [worker])
+        self._unheard.add(worker, LIST)
 
     def handle_heard(self, worker: str, key: bytes) -> None:
-        """A worker has confirmed the end of a key."""
+        """A worker has confirmed the end of a key, or its list."""
         self._unheard.discard(worker, key)
 
     def unheard(self) -> list[str]:
         """Return the workers that have not confirmed the end of each key."""
-        return list(self._unheard)
+        workers = list(self._unheard)
+        return [w for w in workers if not all(map(self._may_call, self._unheard.of(w)))]
 
-    def query(self, worker: str, key: bytes, may_return: bool) -> None:
+    def query(self, worker: str, key: bytes, may_return: bool, again: bool) -> None:
         """Reply to a worker whether this key may call; later, if its actor may come back."""
         if may_return and self._admission.role_of(key) is None:
             self.askers.add(key, worker)
             self._unanswered.add(worker, key)
         else:
-            self._answer(worker, key)
+            self._answer(worker, key, again)
 
     def refuse_unknown(self) -> None:
         """Reply to the deferred queries: recovery has ended."""
@@ -250,9 +258,14 @@ class Delegates:
     def _answer_all(self, key: bytes) -> None:
         for worker in self.askers.pop(key):
             self._unanswered.discard(worker, key)
-            self._answer(worker, key)
+            self._answer(worker, key, again=True)  # an earlier master may have admitted it
 
-    def _answer(self, worker: str, key: bytes) -> None:
-        admitted = self._admission.role_of(key) == "client"
+    def _answer(self, worker: str, key: bytes, again: bool) -> None:
         self._admission.add_informed(worker, key)
-        self._send(worker, control.Caller(key=key, admitted=admitted))
+        if again and not self._may_call(key):
+            self.end(key, [worker])
+        else:
+            self._send(worker, control.Caller(key=key, admitted=self._may_call(key)))
+
+    def _may_call(self, key: bytes) -> bool:
+        return self._admission.role_of(key) == "client"

@@ -136,7 +136,7 @@ class Core:
         seal = admission.seals.seal(peer, record.request, record.gpu_ids) if record else b""
         registered = control.Registered(client_keys=admission.client_keys, seal=seal)
         self.state.send(peer, registered)
-        self.state.delegates.end_again(peer)
+        self.state.delegates.begin(peer)
 
     def close(self) -> list[Instruction]:
         """Stop the cluster: place nothing more, and tell every worker to leave."""
@@ -351,8 +351,8 @@ class Core:
         match message:
             case control.Beat(asked=asked) if asked:
                 state.send(peer, control.Tick(asked=asked))
-            case control.MayCall(key=key):
-                state.delegates.query(peer, key, state.is_recovering)
+            case control.MayCall(key=key, again=again):
+                state.delegates.query(peer, key, state.is_recovering, again)
             case control.CallerHeard(key=key):
                 state.delegates.handle_heard(peer, key)
             case control.Spawned(location=location, since=since):

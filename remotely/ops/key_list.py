@@ -6,7 +6,8 @@ every master that uses this list, with the list's own key, which nobody can revo
 has read the change, and each machine has confirmed that its actors refuse the key.
 
 The pid files of this home name those masters, also on other machines that share the home.  If one
-cannot be asked, the command fails: that master may read a copy of the list.
+cannot be asked, a revocation fails: that master may read a copy of the list.  So it does if they
+name none: one may have been started from another home.
 """
 
 import time
@@ -25,6 +26,12 @@ from remotely.transport.listening import reach
 
 ASK_KEY_EVERY_S = 0.02
 CONFIRM_S = 10.0  # a machine that is busy answers within this; a lost one has no lease much later
+
+
+NO_MASTER = (
+    "no master that uses this list is known here, so none was asked. If one runs, name its address "
+    "by --master; the next to start goes by the list"
+)
 
 
 class MasterToAsk(NamedTuple):
@@ -82,6 +89,8 @@ def _confirm(folder: Path, public: bytes, role: str, address: str) -> list[str]:
             problems.append(f"{error}{master.if_silent if isinstance(error, MasterLost) else ''}")
     if problems:
         raise Unconfirmed("; ".join(problems))
+    if not masters and not role:
+        raise Unconfirmed(NO_MASTER)
     return [master.address for master in masters]
 
 

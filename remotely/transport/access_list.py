@@ -11,7 +11,11 @@ A right is taken away in one way, whoever had it:
                                of a delegate; the worker tells the actors that admit the key
     2  CallerHeard             the actor refuses it from now on.  The worker passes this on once all
                                of them have said so, or ended
-    3  again                   the master tells a worker again that registers before it said so
+    3  again                   the master tells a worker again that registers before it said so.
+                               A worker that registers may have admitted keys by the word of an
+                               earlier master.  It asks again about those that are not listed, and
+                               confirms the list once all are refused that have lost their right:
+                               so a master that has restarted knows when there is none left
 
 So what is sent is the difference, and it goes where the key is known.  Refused: the whole list to
 every actor, which with thousands of clients no socket takes.
@@ -69,12 +73,21 @@ class AccessRelay:
         self._asked: Index[str, bytes] = Index()  # the reverse
         self._unheard: Index[bytes, str] = Index()  # actors that were told of its end, by key
         self._telling: Index[str, bytes] = Index()  # the reverse
+        self._owes_confirmation = False  # of the list
 
     def list_keys(self, keys: Iterable[bytes]) -> None:
-        """Replace the list of clients, and end the rights of those that are gone from it."""
+        """Replace the list of clients: the worker has registered, and its master may be another.
+
+        End the rights of those that are gone from it, and ask again about all that are not listed.
+        """
         before, self._listed = self._listed, set(keys)
         for key in before - self._listed:
             self.handle_reply(control.Caller(key=key, admitted=False))
+        for key in self._askers:
+            if key not in self._listed:
+                self._tell_master(control.MayCall(key=key, again=True))
+        self._owes_confirmation = True
+        self._confirm_list()
 
     def begin(self, actor: str, maker: bytes) -> list[bytes]:
         """Return the keys that may call a new actor from its start: the one that has placed it."""
@@ -115,13 +128,13 @@ class AccessRelay:
             self._telling.discard(actor, key)
             if key not in self._unheard:
                 self._tell_master(control.CallerHeard(key=key))
+                self._confirm_list()
 
-    def ask_again(self) -> None:
-        """Ask about every key that is not listed: the connection to the master was lost, or the
-        master has restarted."""
-        for key in self._askers:
-            if key not in self._listed:
-                self._tell_master(control.MayCall(key=key))
+    def _confirm_list(self) -> None:
+        """Tell the master, once, that no key is admitted here whose right has ended."""
+        if self._owes_confirmation and not list(self._unheard):
+            self._owes_confirmation = False
+            self._tell_master(control.CallerHeard(key=b""))
 
     def forget(self, actor: str) -> None:
         """Forget an actor that has ended."""

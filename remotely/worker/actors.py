@@ -124,7 +124,8 @@ class WorkerActors:
     # --- the keys of callers ----------------------------------------------------------------------
 
     def list_keys(self, keys: list[bytes]) -> None:
-        """Replace the list of client keys: this worker has registered."""
+        """Replace the list of client keys, and ask about the others again: this worker has
+        registered."""
         self._access.list_keys(keys)
 
     def update_caller(self, caller: control.Caller) -> None:
@@ -157,10 +158,6 @@ class WorkerActors:
         child.line.send(control.Meet(), [end.fileno()] if end else [])
         if end is not None:
             end.close()
-
-    def ask_again(self) -> None:
-        """Ask the master about every key again: the connection to it is new."""
-        self._access.ask_again()
 
     def tell(self, actor: str, message: msgspec.Struct) -> None:
         """Send a message to an actor's process."""

@@ -148,7 +148,6 @@ class Worker:
 
     def _register(self) -> control.Register:
         self._registered_at = fence.now()
-        self._loop.call(self._actors.ask_again)
         self._loop.call(self._actors.output.begin_again)
         relay = self._relay
         memory = self._config.memory or this_machine.memory_for_actors()

@@ -137,6 +137,13 @@ def test_a_key_that_begins_with_a_dash_is_not_an_option(machine: Machine) -> Non
     assert "is neither a key" in said
 
 
+def test_a_revocation_fails_if_no_master_is_known_that_could_confirm_it(machine: Machine) -> None:
+    key_files.make_keys(machine.keys)
+    key = machine.does("keys", "list").split()[1]
+    assert "no master" in machine.refuses("keys", "revoke", key)
+    assert key not in machine.does("keys", "list")
+
+
 def test_of_two_starts_at_once_one_starts_a_cluster(machine: Machine, port: int) -> None:
     command = [str(SCRIPTS / "remotely"), "start", "--port", str(port)]
     both = [

@@ -97,9 +97,13 @@ class Delegate(ControlMessage, frozen=True):
 
 @sent("worker > master", "actor > worker", "store > worker")
 class MayCall(ControlMessage, frozen=True):
-    """Ask whether this key may call an actor."""
+    """Ask whether this key may call an actor.
+
+    `again`: after Registered, about a key that some here may admit, by an earlier reply.
+    """
 
     key: bytes
+    again: bool = False
 
 
 @sent("worker > master")
@@ -133,6 +137,7 @@ class AskFigures(ControlMessage, frozen=True):
 class Registered(ControlMessage, frozen=True):
     """The reply to Register.  The worker is told of the end of each of these keys.
 
+    It confirms the list by a CallerHeard without a key.
     `seal`: of a guest's actor, to show when it registers again.
     """
 
@@ -160,7 +165,11 @@ class Caller(ControlMessage, frozen=True):
 
 @sent("worker > master", "actor > worker", "store > worker")
 class CallerHeard(ControlMessage, frozen=True):
-    """This key may call nothing here any more."""
+    """This key may call nothing here any more.
+
+    Without a key: nor may any other that the last Registered does not list, except those that the
+    worker has asked about again before this.
+    """
 
     key: bytes
 

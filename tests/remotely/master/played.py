@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from remotely.master import lending
-from remotely.master.admission import Admission
+from remotely.master.admission import LIST, Admission
 from remotely.master.core import Core
 from remotely.master.state import Forget, Instruction, Log, RouteProbe, Send, State
 from remotely.master.waiting import WaitingList, gang_of
@@ -127,9 +127,10 @@ class Cluster:
         predecessors: Collection[str] = (),
         drains_s: float = 0.0,
         must_leave: bool = False,
+        confirms: bool = True,
         **others: float,
     ) -> None:
-        """Register a worker, with the actors that live there."""
+        """Register a worker, with the actors that live there.  `confirms`: the list of keys."""
         self.cut_off.discard(worker)
         register = control.Register(
             worker=worker,
@@ -146,6 +147,8 @@ class Cluster:
         )
         self.execute(self.core.register_worker(register, self.now, predecessors=predecessors))
         self.execute(self.core.reconcile_worker(register))
+        if confirms:
+            self.says(worker, control.CallerHeard(key=LIST))
 
     def drains(self, machine: str, within_s: float = 600.0, undo: bool = False) -> int:
         """Let the client ask for a machine to be drained; return the ticket."""

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from remotely.errors import NotAllowed
-from remotely.master.admission import Admission
+from remotely.master.admission import LIST, Admission
 from remotely.protocol import control
 from remotely.protocol.ids import bound_id
 from remotely.transport.access_list import AccessList, AccessRelay
@@ -195,7 +195,7 @@ def test_a_worker_answers_for_clients_itself_and_an_actor_knows_who_has_placed_i
     assert machine.sent == [("a", True)]
     assert machine.access_relay.begin("a", CLIENT) == [CLIENT]
     assert machine.access_relay.begin("b", OTHERS) == []
-    machine.access_relay.ask_again()
+    machine.access_relay.list_keys([CLIENT, OURS])
     assert machine.asked == []
 
 
@@ -208,6 +208,7 @@ def test_a_client_that_is_gone_from_the_list_is_refused_by_those_that_admit_it()
     machine.sent.clear()
     machine.access_relay.list_keys([CLIENT])
     assert machine.sent == [("a", False), ("b", False)]
+    assert machine.asked == []  # the list has said it
     machine.asks("c")  # the master is asked: it is no client any more
     assert machine.asked == [OURS]
 
@@ -232,10 +233,26 @@ def test_a_worker_asks_again_after_its_master_may_have_restarted() -> None:
     machine = Machine()
     machine.asks("a")
     machine.is_answered(True)
-    machine.access_relay.ask_again()
+    machine.access_relay.list_keys([CLIENT])
     assert machine.asked == [OURS, OURS]
+    assert machine.confirmed == [LIST]  # what it has asked again is known to be open
     machine.is_answered(False)
     assert machine.sent == [("a", True), ("a", False)]
+
+
+def test_a_list_is_confirmed_once_nobody_admits_a_key_that_has_lost_its_right() -> None:
+    machine = Machine()
+    machine.access_relay.list_keys([CLIENT, OURS])
+    assert machine.confirmed == [LIST]
+    machine.asks("a")
+    machine.asks("b")
+    machine.confirmed.clear()
+    machine.access_relay.list_keys([CLIENT])
+    machine.access_relay.list_keys([CLIENT])  # of one more master
+    machine.access_relay.handle_heard("a", OURS)
+    assert machine.confirmed == []
+    machine.access_relay.forget("b")
+    assert machine.confirmed == [OURS, LIST]
 
 
 def test_keys_of_ended_actors_are_forgotten() -> None:
@@ -243,7 +260,7 @@ def test_keys_of_ended_actors_are_forgotten() -> None:
     machine.asks("a")
     machine.is_answered(True)
     machine.access_relay.forget("a")
-    machine.access_relay.ask_again()
+    machine.access_relay.list_keys([CLIENT])
     assert machine.asked == [OURS]
     machine.is_answered(True)  # late
     machine.asks("b")

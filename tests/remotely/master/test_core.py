@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from remotely.master import actors
+from remotely.master.admission import LIST
 from remotely.master.state import State
 from remotely.master.waiting import Waiter, WaitingList
 from remotely.protocol import control
@@ -412,28 +413,76 @@ def test_a_key_that_is_not_listed_any_more_is_told_to_every_worker_and_closes_it
     assert not cluster.sent(object)  # who is new is asked about
 
 
+def unheard(cluster: Cluster, key: bytes = KEY) -> list[str]:
+    """Return the machines that have not confirmed that this key is refused."""
+    cluster.outbox.clear()
+    cluster.says("client", control.AskKey(ticket=1, key=key))
+    ((_, state),) = cluster.sent(control.KeyState)
+    assert state.role == ""
+    return state.unheard
+
+
 def test_the_machines_that_have_not_confirmed_a_revocation_are_named_and_told_again(
     cluster: Cluster,
 ) -> None:
-    def unheard() -> list[str]:
-        cluster.says("client", control.AskKey(ticket=1, key=KEY))
-        ((_, state),) = cluster.sent(control.KeyState)
-        assert state.role == ""
-        return state.unheard
-
     for worker in "abc":
         cluster.joins(worker, machine=f"machine of {worker}")
     cluster.execute(cluster.core.set_keys([], [WORKER_KEY]))
     heard = control.CallerHeard(key=KEY)
     cluster.says("a", heard)
-    assert unheard() == ["machine of b", "machine of c"]
+    assert unheard(cluster) == ["machine of b", "machine of c"]
     cluster.joins("b", machine="machine of b")  # its connection was broken
     assert control.Caller(key=KEY, admitted=False) in [
         each for who, each in cluster.sent(control.Caller) if who == "b"
     ]
     cluster.says("b", heard)
     cluster.execute(cluster.core.remove_worker("c", "it was stopped", cluster.now))
-    assert unheard() == []
+    assert unheard(cluster) == []
+
+
+def test_a_restarted_master_knows_no_revocation_as_confirmed_before_each_machine_says_so(
+    cluster: Cluster,
+) -> None:
+    revoked, delegate = b"of a client".ljust(40), b"of an actor".ljust(40)
+    cluster.starts_master(recovers_until=cluster.now + LEASE_S)  # nothing is left of the end
+    cluster.hello("client")
+    for worker in "ab":
+        cluster.joins(worker, machine=f"machine of {worker}", confirms=False)
+    cluster.says("a", control.MayCall(key=delegate, again=True))
+    cluster.says("b", control.CallerHeard(key=LIST))
+    assert "machine of b" not in unheard(cluster, revoked)
+    cluster.says("a", control.CallerHeard(key=LIST))
+    cluster.advance(LEASE_S + 1)  # the actor of the delegate has not come back
+    assert control.Caller(key=delegate, admitted=False) in [m for _, m in cluster.outbox]
+    assert unheard(cluster, revoked) == ["machine of a"]
+    cluster.says("a", control.CallerHeard(key=delegate))
+    assert unheard(cluster, revoked) == []
+    cluster.joins("b", machine="machine of b", confirms=False)
+    assert unheard(cluster, revoked) == ["machine of b"]
+
+
+def test_a_key_that_has_its_right_again_is_not_ended_at_a_worker_that_was_away(
+    cluster: Cluster,
+) -> None:
+    client, delegate = b"of a client".ljust(40), b"of an actor".ljust(40)
+    cluster.joins("w", machine="m")
+    cluster.joins("away", cpus=0, machine="away")
+    cluster.execute(cluster.core.set_keys([KEY, client], [WORKER_KEY]))
+    for life in range(2):  # the key of an actor has it again with an actor that has the same one
+        cluster.has("client", f"actor-{life}")
+        cluster.says("w", control.Delegate(actor=f"actor-{life}", key=delegate))
+        if not life:
+            cluster.says("away", control.MayCall(key=delegate))
+            cluster.cut_off.add("away")
+            cluster.kills("actor-0")
+            cluster.execute(cluster.core.set_keys([KEY], [WORKER_KEY]))
+            cluster.says("w", control.CallerHeard(key=client))
+            assert unheard(cluster, client) == ["away"]
+    cluster.execute(cluster.core.set_keys([KEY, client], [WORKER_KEY]))
+    cluster.sent(object)
+    cluster.joins("away", cpus=0, machine="away")
+    assert not cluster.sent(control.Caller)
+    assert unheard(cluster, b"another's".ljust(40)) == []
 
 
 def test_a_closing_master_tells_every_worker_to_leave(cluster: Cluster) -> None:

@@ -100,6 +100,7 @@ def test_the_master_learns_that_a_key_is_refused_when_the_actor_has_said_so(
     played: Played,
 ) -> None:
     played.actors.list_keys([OLD, NEW])
+    played.sent.clear()
     played.spawn("a")
     played.says("a", control.MayCall(key=NEW))
     assert not played.sent_of(control.MayCall)
