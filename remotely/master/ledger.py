@@ -102,6 +102,10 @@ class Capacity:
         free = {"cpus": 0, "memory": 0, **dict(needs_of(total))}
         return cls(total, python, free, set(range(int(total.gpus))), shares=shares)
 
+    def emptied(self) -> "Capacity":
+        """Return this worker as if nothing were held there."""
+        return Capacity.all_free(self.total, self.python, self.shares)
+
     def ranks(self, name: str) -> tuple[Rank, Rank]:
         """Return its ranks for actors that hold CPUs, and for those that hold none; the lowest is
         chosen."""
@@ -143,10 +147,17 @@ class Capacity:
         fitting = [(left, gpu) for gpu, left in self.shared.items() if left >= milli_gpus]
         return (min(fitting)[1] if fitting else min(self.gpu_ids),)
 
-    def soonest_gpus(self, milli_gpus: int) -> tuple[int, ...]:
-        """Choose the GPUs to reserve for an actor for which there is no room yet: the most free."""
-        left = dict.fromkeys(self.gpu_ids, WHOLE) | self.shared
-        ids = sorted(range(int(self.total.gpus)), key=lambda gpu: (-left.get(gpu, 0), gpu))
+    @property
+    def left_of_gpus(self) -> dict[int, int]:
+        """What is free of each GPU, in thousandths, unless zero."""
+        return dict.fromkeys(self.gpu_ids, WHOLE) | self.shared
+
+    def soonest_gpus(self, milli_gpus: int, planned: "Capacity") -> tuple[int, ...]:
+        """Choose the GPUs to reserve for an actor for which there is no room yet: the most free, of
+        those that are not reserved in `planned`."""
+        left, needed = self.left_of_gpus, min(WHOLE, milli_gpus)
+        ids = [gpu for gpu, unplanned in planned.left_of_gpus.items() if unplanned >= needed]
+        ids.sort(key=lambda gpu: (-left.get(gpu, 0), gpu))
         return tuple(ids[: max(1, milli_gpus // WHOLE)])
 
     @property
@@ -411,7 +422,7 @@ class Ledger:
         """Return how many actors with this request fit now, up to `at_most`."""
         names = [name for name in self._candidates(python, among) if self.is_open(name)]
         there = {name: self._workers[name] for name in names if name not in self._on_trial}
-        found = self._copies(there, asked, at_most)
+        found = self._copies(there, asked, at_most, self._workers)
         tried = (self._workers[name] for name in names if name in self._on_trial)
         return min(at_most, found + sum(room.copies(asked, 1) for room in tried))
 
@@ -419,14 +430,22 @@ class Ledger:
         self, asked: Resources, python: str, at_most: int, among: Collection[str] | None = None
     ) -> int:
         """Return how many would fit if everything were free, up to `at_most`."""
-        there = {
-            name: Capacity.all_free(self._workers[name].total, python, self._workers[name].shares)
-            for name in self._candidates(python, among)
-        }
-        return self._copies(there, asked, at_most)
+        there = self._all_free(self._candidates(python, among))
+        return self._copies(there, asked, at_most, there)
 
-    def _copies(self, there: dict[str, Capacity], asked: Resources, at_most: int) -> int:
-        """Return how many fit on these workers, of which some may share what is asked for."""
+    def _all_free(self, names: Iterable[str]) -> dict[str, Capacity]:
+        """Return these workers as if nothing were held there."""
+        return {name: self._workers[name].emptied() for name in names}
+
+    def _copies(
+        self,
+        there: dict[str, Capacity],
+        asked: Resources,
+        at_most: int,
+        holders: dict[str, Capacity],
+    ) -> int:
+        """Return how many fit on these workers, of which some may share what is asked for with each
+        other, or with other `holders`."""
         found, seen = 0, set[str]()
         for name, room in there.items():
             if found >= at_most:
@@ -436,7 +455,14 @@ class Ledger:
             elif name not in seen:
                 group = {name, *self._beside(name, room.shares)} & there.keys()
                 seen |= group
-                found += _copies_together([there[each] for each in group], asked, at_most - found)
+                rooms = [there[each] for each in group]
+                pools = {
+                    pool: _left_in(
+                        holders[each] for each in self._by_pool.of(pool) if each in holders
+                    )
+                    for pool in {room.shares.pool for room in rooms if room.shares.pool}
+                }
+                found += _copies_together(rooms, asked, at_most - found, pools)
         return min(found, at_most)
 
     def place(
@@ -567,9 +593,7 @@ class Ledger:
     def _level(self, pool: str) -> None:
         """Set what is free of the memory of each worker: of its own, and of what all have left."""
         rooms = [self._workers[name] for name in self._by_pool.of(pool)]
-        if not rooms:
-            return
-        left = max(room.shares.memory for room in rooms) - sum(room.own_memory for room in rooms)
+        left = _left_in(rooms)
         for room in rooms:
             room.free["memory"] = min(room.total.memory - room.own_memory, left)
 
@@ -608,12 +632,8 @@ class Ledger:
         Reserves nothing if there would be too little even if all were free.  Workers in `best` come
         first, those in `worst` last.
         """
-        fitting = {
-            name: Capacity.all_free(self._workers[name].total, python).copies(asked, count)
-            for name in self._candidates(python, among)
-            if self.is_open(name)
-        }
-        if sum(fitting.values()) < count:
+        there = self._all_free(n for n in self._candidates(python, among) if self.is_open(n))
+        if self._copies(there, asked, count, there) < count:
             return
 
         def rank(name: str) -> tuple[bool, bool, int, int, str]:
@@ -621,17 +641,29 @@ class Ledger:
             gpus = room.milli_gpus if asked.gpus else 0
             return name in worst, name not in best, -gpus, -room.free["cpus"], name
 
-        ranks = [rank(name) for name, fits in fitting.items() if fits]
+        ranks = [rank(name) for name, room in there.items() if room.copies(asked, 1)]
         heapify(ranks)
-        for _ in range(count):
+        plan = Ledger()  # what would be free if nothing were held but what is reserved
+        while ranks and len(self._reserved) < count:
             *_, name = heappop(ranks)
-            fitting[name] -= 1
-            room = self._workers[name]
-            gpu_ids = room.soonest_gpus(in_thousandths(asked.gpus)) if asked.gpus else ()
+            plan._copy({name, *self._beside(name, there[name].shares)} & there.keys(), there)
+            if not plan.has_room(name, asked, python):
+                continue
+            milli_gpus, planned = in_thousandths(asked.gpus), plan._workers[name]
+            gpu_ids = self._workers[name].soonest_gpus(milli_gpus, planned) if milli_gpus else ()
+            plan.allocate(name, asked, gpu_ids)
             self.allocate(name, asked, gpu_ids, actors=0)
             self._reserved.append((Placement(name, gpu_ids), asked))
-            if fitting[name]:
-                heappush(ranks, rank(name))
+            heappush(ranks, rank(name))
+        if len(self._reserved) < count:
+            self.release_reservation()
+
+    def _copy(self, names: Iterable[str], there: dict[str, Capacity]) -> None:
+        """Add those of these workers that are not known yet."""
+        for name in names:
+            if name not in self._workers:
+                room = there[name]
+                self.add_worker(name, room.total, room.python, room.shares)
 
     def release_reservation(self) -> None:
         """Release all reserved room."""
@@ -715,18 +747,25 @@ class Ledger:
         return why
 
 
-def _copies_together(rooms: list[Capacity], asked: Resources, at_most: int) -> int:
-    """Return how many fit on workers of one machine: no more than their memory and GPUs allow."""
+def _left_in(rooms: Iterable[Capacity]) -> int:
+    """Return what is left of the memory from which all these workers draw."""
+    rooms = list(rooms)
+    whole = max((room.shares.memory for room in rooms), default=0)
+    return whole - sum(room.own_memory for room in rooms)
+
+
+def _copies_together(
+    rooms: list[Capacity], asked: Resources, at_most: int, pools: dict[str, int]
+) -> int:
+    """Return how many fit on workers of one machine: no more than their memory and GPUs allow.
+
+    `pools`: what is left of the memory of each.
+    """
     found = min(at_most, sum(room.copies(asked, at_most) for room in rooms))
     if asked.memory:
-        left: dict[str, int] = {}
-        for number, room in enumerate(rooms):
-            pool = room.shares.pool or str(number)
-            left[pool] = left.get(pool, 0) + room.free["memory"]
-            if room.shares.pool:
-                held = sum(each.own_memory for each in rooms if each.shares.pool == pool)
-                left[pool] = min(left[pool], room.shares.memory - held)
-        found = min(found, sum(max(0, each) // asked.memory for each in left.values()))
+        alone = sum(room.copies(asked, at_most) for room in rooms if not room.shares.pool)
+        left = pools.values()
+        found = min(found, alone + sum(max(0, each) // asked.memory for each in left))
     if asked.gpus:
         gpus, numbers = Capacity.all_free(Resources(), ""), dict[object, int]()
         for room in rooms:  # a GPU of all of them has one number

@@ -134,9 +134,9 @@ def test_the_gpus_with_the_most_room_are_reserved() -> None:
     room = Capacity.all_free(Resources(8, 4), "3.11")
     room.take(Resources(1, 0.5), (1,))
     room.take(Resources(1, 1), (0,))
-    assert room.soonest_gpus(500) == (2,)
-    assert room.soonest_gpus(1000) == (2,)
-    assert room.soonest_gpus(3000) == (2, 3, 1)
+    assert room.soonest_gpus(500, room.emptied()) == (2,)
+    assert room.soonest_gpus(1000, room.emptied()) == (2,)
+    assert room.soonest_gpus(3000, room.emptied()) == (2, 3, 1)
 
 
 def test_a_part_of_a_gpu_is_placed_on_a_worker_with_gpus() -> None:
@@ -607,6 +607,68 @@ def test_what_is_free_on_workers_of_one_machine_is_what_all_have_left(
     for asked, where in placed:
         ledger.release(where.worker, asked, where.gpu_ids)
     assert [ledger.free(name) for name in there] == list(there.values())
+
+
+def test_memory_that_several_workers_share_is_as_much_as_the_largest_of_them_says() -> None:
+    ledger = Ledger()
+    for name, memory in (("a", 24 * GIB), ("b", 62 * GIB)):
+        ledger.add_worker(name, Resources(8, 0, memory), PYTHON, Shares("pool", memory))
+    asked = Resources(1, 0, 20 * GIB)
+    assert ledger.copies(asked, PYTHON, 9) == 3
+    assert ledger.copies_in_all(asked, PYTHON, 9) == 3
+    ledger.allocate("b", asked, ())
+    ledger.close("b", WhyClosed.DRAINING)  # its actors still hold what they hold
+    assert ledger.copies(asked, PYTHON, 9) == 1
+    ledger.allocate("b", asked, ())
+    ledger.allocate("b", asked, ())
+    assert ledger.copies(asked, PYTHON, 9) == 0
+
+
+def test_room_for_a_gang_is_reserved_on_as_many_machines_as_it_needs() -> None:
+    ledger = Ledger()
+    for name, machine in (("a", "m"), ("b", "m"), ("c", "n"), ("d", "n")):
+        ledger.add_worker(name, Resources(8, 0, 62 * GIB), PYTHON, Shares(machine, 62 * GIB))
+    asked = Resources(1, 0, 40 * GIB)
+    ledger.reserve(asked, PYTHON, 2, None, set(), set())
+    assert ledger.reserved_on == {"a", "c"}
+    assert not any(ledger.shortfall)
+    ledger.release_reservation()
+    ledger.reserve(asked, PYTHON, 3, None, set(), set())
+    assert not ledger.reserved
+
+
+@hypothesis.given(held_by_three, requests, st.integers(1, 4))
+def test_what_is_reserved_fits_if_all_else_ends(
+    changes: list[Resources | tuple[str, bool]], asked: Resources, count: int
+) -> None:
+    offers, limit = {"a": "01", "b": "12", "c": "02", "d": "3"}, 20 * GIB
+    ledger, there = Ledger(), dict[str, Resources]()
+    for change in changes:
+        if isinstance(change, Resources):
+            ledger.place(change, PYTHON)
+        elif change[0] not in there:
+            name = change[0] if change[1] else "d"
+            there[name] = Resources(2, len(offers[name]), 16 * GIB, (("license", 1.0),))
+            pool = "q" if name == "d" else "p"
+            ledger.add_worker(name, there[name], PYTHON, Shares(pool, limit, (*offers[name],)))
+    before = {name: ledger.free(name) for name in there}
+    ledger.reserve(asked, PYTHON, count, None, set(), set())
+    fits = ledger.copies_in_all(asked, PYTHON, count) == count
+    assert len(ledger.reserved) == (count if fits else 0)
+    used: Counter[str] = Counter()
+    for where, _ in ledger.reserved:
+        used.update({offers[where.worker][gpu]: min(1.0, asked.gpus) for gpu in where.gpu_ids})
+        assert len(where.gpu_ids) == math.ceil(asked.gpus)
+    assert all(amount <= 1.0001 for amount in used.values())
+    for names in ("abc", "d"):
+        here = sum(where.worker in names for where, _ in ledger.reserved)
+        assert here * asked.memory <= limit
+    for name, total in there.items():
+        here = sum(where.worker == name for where, _ in ledger.reserved)
+        whole = msgspec.structs.replace(asked, gpus=0)
+        assert sum([whole] * here, Resources()).fits(total)
+    ledger.release_reservation()
+    assert {name: ledger.free(name) for name in there} == before
 
 
 def test_placing_stays_fast_on_a_thousand_workers() -> None:
