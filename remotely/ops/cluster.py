@@ -137,19 +137,21 @@ def join(
     keeper: Foreground | None = None,
     once: bool = False,
     grace_s: float = LEAVE_GRACE_S,
+    is_of_job: bool = False,
 ) -> Running:
     """Start a worker here that joins that master; return when the master has registered it.
 
     Its actors listen at `network`, by default at the address from which this machine reaches the
     master.  Waits up to `patience_s` for the master to start.  With `once`, return the worker that
     this machine already has on that cluster, if there is one.  After SIGTERM the machine is drained
-    for `grace_s`.
+    for `grace_s`.  `is_of_job`: nobody types the port, so other clusters here may have it too.
     """
     where = reach(host_name, port, RUNS_ALREADY, patience_s)
     if once and (found := _worker_here(port, key)):
         return found
     _check_joined(port, key, offer.cpus)
-    _check_port_alone(port, key)
+    if not is_of_job:
+        _check_port_alone(port, key)
     listening = network.listening(this_machine.address_towards(*parse_address(where)))
     address = join_address(host_name, port)
     stem = f"joined-{secrets.token_hex(4)}"

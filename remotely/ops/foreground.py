@@ -4,7 +4,8 @@ The standard input of each is a pipe.  The kernel closes the other end when this
 by SIGKILL, and the daemon then ends gracefully: a master ends all its workers first, a worker its
 actors.
 
-If one of them ends, so do the others.  After SIGTERM, workers without a master beside them have
+If one of them ends, so do the others; but a worker may leave its own master, as a machine that was
+drained does.  After SIGTERM, workers without a master beside them have
 their machine drained first: any byte on their standard input asks for that.
 """
 
@@ -46,12 +47,19 @@ class Foreground:
 
     def wait(self, *also: WatchedProcess) -> None:
         """Return when a daemon, or one of these processes, has ended; at once if none exist."""
-        if self._kept or also:
-            wait_for_any([*(WatchedProcess(daemon.pid) for daemon, _ in self._kept), *also])
+        while self._kept or also:
+            if self.any_ended() or any(process.has_ended() for process in also):
+                return
+            living = [daemon for daemon, _ in self._kept if daemon.poll() is None]
+            wait_for_any([*(WatchedProcess(daemon.pid) for daemon in living), *also])
 
     def any_ended(self) -> bool:
-        """Return whether one of the daemons has ended."""
-        return any(daemon.poll() is not None for daemon, _ in self._kept)
+        """Return whether one of the daemons has ended.  A worker that has left its own master does
+        not count: the cluster goes on."""
+        ends = {file.stem: daemon.poll() for daemon, file in self._kept}
+        if "master" in ends:
+            ends = {stem: code for stem, code in ends.items() if stem == "master" or code != 0}
+        return any(code is not None for code in ends.values())
 
     def drain(self, grace_s: float) -> None:
         """Have the machine drained; return when a worker has ended, or at a second signal."""

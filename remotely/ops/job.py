@@ -217,6 +217,7 @@ def _join_at(
         end_without_master_s=FENCE_S,
         keeper=keeper,
         grace_s=grace_s,
+        is_of_job=True,
     )
 
 
