@@ -419,6 +419,7 @@ class ClusterCarrier:
             control.Held: self._on_held,
             control.LetGoHeard: lambda heard: self._note_let_go(heard.actor),
             control.RoomWanted: lambda _: spare.give_back(),
+            control.ToReplace: lambda told: spare.replace(told.actors),
             control.OutputBatch: self._on_output,
             control.AskFigures: lambda _: self._report_unanswered(),
             control.Notice: lambda notice: self._display.warn(

@@ -966,6 +966,17 @@ def handle_stay(state: State, record: ActorRecord) -> None:
         apply_event(state, LifeEvent.STAYS, record)
 
 
+def ask_to_replace(state: State) -> None:
+    """Tell the owners of actors that do not move off drained machines.  Run at each tick."""
+    staying: dict[str, list[str]] = {}
+    for worker in state.workers.draining:
+        for record in state.actors.on_worker(worker):
+            if record.request.owner in state.sessions and not draining.is_movable(state, record):
+                staying.setdefault(record.request.owner, []).append(record.request.actor)
+    for owner, actors in staying.items():
+        state.send(owner, control.ToReplace(actors=actors))
+
+
 # --- room -----------------------------------------------------------------------------------------
 
 

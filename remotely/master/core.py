@@ -78,6 +78,7 @@ class Core:
             self._end_wait(actor)
         actors.review_starts(state)
         actors.review_drains(state)
+        actors.ask_to_replace(state)
         actors.review_waiting(state)
         actors.send_due_statuses(state)
         self._give_up_on_absent_workers()

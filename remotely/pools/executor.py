@@ -281,6 +281,9 @@ class _AsManyAsFit(Staffing):
 
     def member_lost(self) -> None: ...
 
+    def member_leaves(self) -> bool:
+        return True
+
 
 def cores(engine: Engine) -> int:
     """Return how many cores a cluster has; wait for a machine if it has just been started."""

@@ -57,7 +57,9 @@ class Pool(Generic[A]):
 
     A member that died is replaced by one created from the same arguments, `max_restarts` times in
     ten minutes for each member.  Its calls raise ActorDied or WorkerLost, unless the method is
-    marked `@remotely.idempotent`: then another member runs them.
+    marked `@remotely.idempotent`: then another member runs them.  If the machine of a member is
+    drained, this costs no restart and no call: the member is replaced once another machine has
+    room, or without `max_restarts` gets no further calls.
 
     Raises ValueError if `count` is 0, NoResources if there is no room for all members.
     """
@@ -220,6 +222,7 @@ class _FixedSize(Staffing):
         self._place = place
         self._restarts = RestartLimit()
         self._replacements = 0
+        self._moves = 0  # those of them whose members live, on drained machines
         self._lock = RLock()
 
     def wants(self, jobs: int, members: int) -> bool:
@@ -227,6 +230,8 @@ class _FixedSize(Staffing):
 
     def make(self, jobs: int, members: int) -> list[Any]:
         count = min(self._count - members, self._replacements)
+        if self._moves:  # one by one, since there may not be room for all, and nobody waits
+            count = 1
         try:
             made = self._place(count)
         except (NoResources, MasterLost):  # tried again, since there may be room later
@@ -240,6 +245,14 @@ class _FixedSize(Staffing):
     def _use(self, count: int) -> None:
         with self._lock:
             self._replacements -= count
+            self._moves = max(0, self._moves - count)
+
+    def member_leaves(self) -> bool:
+        if self._limit:
+            with self._lock:
+                self._replacements += 1
+                self._moves += 1
+        return bool(self._limit)
 
     def member_lost(self) -> None:
         with self._lock:

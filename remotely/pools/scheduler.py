@@ -7,6 +7,9 @@
     a member is lost (its process has ended, or its machine is gone) its jobs go to other members
                      if they have not run or may be retried; otherwise their callers get the error
     jobs wait        and no member is idle: the recruiter may start more members
+    a machine is drained  its members work on until the recruiter has started others; then each ends
+                     after the jobs that it has begun.  One that nobody will replace, as an idle one
+                     of an executor, does so at once, unless it is the last
     no jobs          a member that has had no job for a while may be retired.  A job goes to the
                      member that became idle last, so the members that are not needed stay idle
 
@@ -41,7 +44,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Protocol
@@ -88,6 +91,10 @@ class Staffing(Protocol):
 
     def member_lost(self) -> None:
         """Record that a member was lost."""
+
+    def member_leaves(self) -> bool:
+        """Record that the machine of a member is being drained; return whether another member may
+        take its place."""
 
 
 class Pace:
@@ -166,6 +173,8 @@ class Member:
         self.answered = 0.0  # when it last replied, or was sent a job while it had none
         self.pace = Pace(at_a_time)
         self.is_gone = False
+        self.leaves = False  # its machine is being drained
+        self.is_replaced = False  # it leaves, and another has come: it gets no job any more
 
     def add(self, job: Job) -> None:
         if not self.jobs:
@@ -202,7 +211,7 @@ class Scheduler:
     @property
     def handles(self) -> list[Any]:
         with self._gate:
-            return [member.handle for member in self._members.values()]
+            return [m.handle for m in self._members.values() if not m.is_replaced]
 
     @property
     def read_ahead(self) -> int:
@@ -218,17 +227,57 @@ class Scheduler:
             member = Member(handle, self._at_a_time)
             with self._gate:
                 is_late = self._has_ended or not (self._gate.is_open or self._unsettled)
+                before = None
                 if not is_late:
                     self._members[id(member)] = member
+                    members = self._members.values()
+                    before = next((m for m in members if m.leaves and not m.is_replaced), None)
             if is_late:
                 end((handle,), 0.0)
-            else:
-                self._feed(member)
+                continue
+            self._feed(member)
+            if before is not None:
+                self._replaced(before)
 
     def demand(self) -> tuple[int, int]:
-        """Return how many jobs could run, and how many members there are."""
+        """Return how many jobs could run, and how many members there are that do not leave."""
         with self._gate:
-            return self._unsettled - len(self._unready), len(self._members)
+            staying = sum(not member.leaves for member in self._members.values())
+            return self._unsettled - len(self._unready), staying
+
+    @property
+    def has_members(self) -> bool:
+        return bool(self._members)
+
+    def replace(self, actors: Collection[str]) -> None:
+        """Replace those of these actors that are members: their machines are being drained."""
+        with self._gate:
+            members = list(self._members.values())
+            leaving = [m for m in members if not m.leaves and remote_of(m.handle).actor in actors]
+            for member in leaving:
+                member.leaves = True
+        comes = [self._recruiter.member_leaves() for _ in leaving]
+        if leaving:
+            self._recruiter.check()
+        if self.demand()[1] and not all(comes):
+            unreplaced = leaving
+        elif self._recruiter.idle_s < math.inf:
+            unreplaced = [m for m in members if m.leaves and not m.jobs]
+        else:
+            unreplaced = []
+        for member in unreplaced:
+            self._replaced(member)
+
+    def _replaced(self, member: Member) -> None:
+        """Have a member that leaves end after the jobs that it has begun."""
+        with self._gate:
+            member.is_replaced = True
+            self._idle.pop(id(member), None)
+            calls = [job.call for job in member.jobs][self._at_a_time :]
+        for call in reversed(calls):
+            if call is not None:
+                call.cancel_soon()
+        self._feed(member)
 
     def retire_idle(self, idle_s: float) -> float | None:
         """Retire members that have had no job for `idle_s`.
@@ -389,6 +438,11 @@ class Scheduler:
             with self._gate:
                 if member.is_gone or self._has_ended:
                     return
+                if member.is_replaced:
+                    if not member.jobs:  # it ends as it is dropped
+                        member.is_gone = True
+                        del self._members[id(member)]
+                    return
                 limit = member.pace.limit(len(self._waiting), len(self._members))
                 if not self._waiting or len(member.jobs) >= limit:
                     self._update_idle(member)
@@ -439,6 +493,8 @@ class Scheduler:
             member.jobs.pop(job, None)
         if is_mine:
             self._settle(job, None, error)
+        if member.is_replaced:
+            self._feed(member)
 
     def _answered(self, member: Member, job: Job, future: CallFuture[Any]) -> None:
         job.call = None
@@ -476,6 +532,8 @@ class Scheduler:
             self._cancel(job)
         elif idle is not None:
             self._feed(idle)
+        if member.is_replaced:
+            self._feed(member)
         self._recruiter.check()
 
     def _lost(self, member: Member, job: Job, error: BaseException) -> None:
@@ -489,7 +547,7 @@ class Scheduler:
             if is_to_run:
                 self._waiting.appendleft(job)
         if is_first:
-            self._recruiter.member_lost(error)
+            self._recruiter.member_lost(error, is_replaced=member.leaves)
         if is_to_run:
             with self._gate:
                 idle = self._next_idle()
@@ -614,7 +672,14 @@ def give_back_idle() -> None:
         scheduler.give_back_idle()
 
 
+def replace(actors: Collection[str]) -> None:
+    """Replace those of these actors that are members of pools.  Thread-safe."""
+    for scheduler in _schedulers.all():
+        scheduler.replace(actors)
+
+
 spare.givers.append(give_back_idle)
+spare.replacers.append(replace)
 with suppress(RuntimeError):  # the script has ended already
     threading._register_atexit(_finish_jobs)  # type: ignore[attr-defined]
 
@@ -631,9 +696,13 @@ class Recruiter:
         self._stopped = threading.Event()
         self._why: BaseException = ActorDied("the pool has no member", may_have_run=False)
 
-    def member_lost(self, error: BaseException) -> None:
+    def member_lost(self, error: BaseException, is_replaced: bool) -> None:
         self._why = error
-        self._staffing.member_lost()
+        if not is_replaced:
+            self._staffing.member_lost()
+
+    def member_leaves(self) -> bool:
+        return self._staffing.member_leaves()
 
     @property
     def idle_s(self) -> float:
@@ -649,7 +718,8 @@ class Recruiter:
         """Start members if they are needed.  Never blocks, and any thread may call this."""
         jobs, members = self._scheduler.demand()
         if not self._staffing.wants(jobs, members):
-            if jobs and not members and self._thread is None:  # else one may be starting
+            has_none = not members and not self._scheduler.has_members
+            if jobs and has_none and self._thread is None:  # else one may be starting
                 self._fail_waiting(self._why)
         elif self._staffing.is_immediate:
             self._scheduler.add(self._staffing.make(jobs, members))
@@ -708,7 +778,7 @@ class Recruiter:
             self._scheduler.add(self._staffing.make(jobs, members))
         except Exception as error:  # no room, a constructor raised, or this process is shut down
             error.with_traceback(None)  # its frames keep members, and with them their processes
-            if not self._scheduler.demand()[1]:
+            if not self._scheduler.has_members:
                 self._scheduler.fail_waiting(error)
             self._stopped.wait(NO_ROOM_S)
 

@@ -127,6 +127,30 @@ def test_an_actor_stays_and_is_called_if_the_drain_of_its_machine_is_undone(
     drain(machines)
     drain(machines, "--undo")
     assert (slow.result(), mover.add()) == (1, 2)
+@pytest.mark.parametrize("max_restarts", [0, 1])
+def test_no_call_of_a_pool_is_lost_with_a_member_on_a_drained_machine(
+    machines: Started, max_restarts: int
+) -> None:
+    with remotely.Pool(remotely.options(Stayer, max_restarts=max_restarts), 2) as pool:
+        done = [pool.submit(Stayer.add, 0.1) for _ in range(10)]
+        drain(machines, "--within", "60s")
+        done += [pool.submit(Stayer.add, 0.1) for _ in range(10)]
+        wait_until(lambda: not is_there(), "the end of the drained machine")
+        assert [future.result() > 0 for future in done] == [True] * 20
+        assert len(pool) == 1 + max_restarts
+        assert max(pool.map(Stayer.add, [0.0] * 4)) > 1
+
+
+def test_no_call_of_an_executor_is_lost_with_a_process_on_a_drained_machine(
+    machines: Started,
+) -> None:
+    with remotely.Executor() as executor:
+        done = [executor.submit(time.sleep, 0.1) for _ in range(20)]
+        wait_until(lambda: len(remotely.status().actors) == 4, "a process on each core")
+        drain(machines, "--within", "60s")
+        done += [executor.submit(time.sleep, 0.1) for _ in range(10)]
+        wait_until(lambda: not is_there(), "the end of the drained machine")
+        assert [future.result() for future in done] == [None] * 30
 
 
 def test_what_happened_is_shown_with_times(machines: Started) -> None:

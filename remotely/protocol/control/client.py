@@ -279,6 +279,16 @@ class RoomWanted(ControlMessage, frozen=True):
 
 
 @sent("master > client")
+class ToReplace(ControlMessage, frozen=True):
+    """These actors of this client are on machines that are being drained, and do not move.
+
+    Pools replace their members.  Said again and again while the machines are drained.
+    """
+
+    actors: list[str]
+
+
+@sent("master > client")
 class Located(ControlMessage, frozen=True):
     ticket: Amount
     location: Location | None = None

@@ -294,6 +294,24 @@ def test_an_actor_without_restarts_stays(two: Cluster) -> None:
     assert moving(two) == []
 
 
+def test_the_owners_of_actors_that_stay_are_asked_to_replace_them_while_it_lasts(
+    two: Cluster,
+) -> None:
+    two.joins("old", cpus=4, machine="o")
+    two.has("client", "a")
+    two.has("client", "mover", max_restarts=1)
+    two.has("client", "nobody's", owner="")
+    two.joins("new", cpus=0, machine="n")
+    two.drains("o")
+    two.sent(object)
+    for _ in range(2):  # a message may be lost, and a member may start only now
+        two.advance(1)
+        assert two.sent(control.ToReplace) == [("client", control.ToReplace(actors=["a"]))]
+    two.drains("o", undo=True)
+    two.advance(1)
+    assert not two.sent(control.ToReplace)
+
+
 def test_a_detached_actor_moves_while_its_maker_is_there(two: Cluster) -> None:
     two.has("client", "a", owner="", max_restarts=1)
     two.joins("new", machine="n")
