@@ -8,8 +8,9 @@
                      if they have not run or may be retried; otherwise their callers get the error
     jobs wait        and no member is idle: the recruiter may start more members
     a machine is drained  its members work on until the recruiter has started others; then each ends
-                     after the jobs that it has begun.  One that nobody will replace, as an idle one
-                     of an executor, does so at once, unless it is the last
+                     after the jobs that it has begun, and another gets the next.  One that nobody
+                     will replace, as an idle one of an executor, does so at once, unless it is the
+                     last
     no jobs          a member that has had no job for a while may be retired.  A job goes to the
                      member that became idle last, so the members that are not needed stay idle
 
@@ -174,7 +175,8 @@ class Member:
         self.pace = Pace(at_a_time)
         self.is_gone = False
         self.leaves = False  # its machine is being drained
-        self.is_replaced = False  # it leaves, and another has come: it gets no job any more
+        self.is_replaced = False  # it leaves, and gets no job any more
+        self.successor: Member | None = None  # gets its first job when this one has none left
 
     def add(self, job: Job) -> None:
         if not self.jobs:
@@ -235,8 +237,10 @@ class Scheduler:
             if is_late:
                 end((handle,), 0.0)
                 continue
-            self._feed(member)
-            if before is not None:
+            if before is None:
+                self._feed(member)
+            else:  # no more jobs run at a time than there are members
+                before.successor = member
                 self._replaced(before)
 
     def demand(self) -> tuple[int, int]:
@@ -439,10 +443,14 @@ class Scheduler:
                 if member.is_gone or self._has_ended:
                     return
                 if member.is_replaced:
-                    if not member.jobs:  # it ends as it is dropped
-                        member.is_gone = True
-                        del self._members[id(member)]
-                    return
+                    if member.jobs:
+                        return
+                    member.is_gone = True  # it ends as it is dropped
+                    del self._members[id(member)]
+                    if member.successor is None:
+                        return
+                    member = member.successor
+                    continue
                 limit = member.pace.limit(len(self._waiting), len(self._members))
                 if not self._waiting or len(member.jobs) >= limit:
                     self._update_idle(member)
@@ -548,6 +556,8 @@ class Scheduler:
                 self._waiting.appendleft(job)
         if is_first:
             self._recruiter.member_lost(error, is_replaced=member.leaves)
+            if member.successor is not None:
+                self._feed(member.successor)
         if is_to_run:
             with self._gate:
                 idle = self._next_idle()

@@ -1,5 +1,6 @@
 """Machines that are drained while scripts use them."""
 
+import itertools
 import json
 import re
 import signal
@@ -25,6 +26,11 @@ class Slow:
         time.sleep(seconds)
         self.calls += 1
         return self.calls
+
+    def span(self, seconds: float) -> tuple[float, float]:
+        began = time.monotonic()
+        time.sleep(seconds)
+        return began, time.monotonic()
 
 
 Mover = remotely.remote_class(max_restarts=1)(Slow)
@@ -139,6 +145,19 @@ def test_no_call_of_a_pool_is_lost_with_a_member_on_a_drained_machine(
         assert [future.result() > 0 for future in done] == [True] * 20
         assert len(pool) == 1 + max_restarts
         assert max(pool.map(Stayer.add, [0.0] * 4)) > 1
+
+
+def test_no_more_calls_run_at_a_time_while_the_member_of_a_pool_is_replaced(
+    machines: Started,
+) -> None:
+    others = [remotely.options(Stayer, machine=OTHER)() for _ in range(2)]
+    with remotely.Pool(Mover, 1) as pool:
+        del others
+        done = [pool.submit(Mover.span, 0.2) for _ in range(15)]
+        drain(machines, "--within", "60s")
+        wait_until(lambda: not is_there(), "the end of the drained machine")
+        spans = sorted(future.result() for future in done)
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
 
 
 def test_no_call_of_an_executor_is_lost_with_a_process_on_a_drained_machine(
