@@ -186,9 +186,7 @@ def check_continues(run: Path, algorithm: str, config: Common) -> None:
     now = run_folder.upgrade(json.loads(json.dumps(run_folder.fields_of(config))))
     defaults = {field.name: field.default for field in dataclasses.fields(config)}
     for name in sorted(now.keys() - (curve.PER_RUN - {"env"})):
-        before = kept.as_asked.get(
-            name, defaults.get(name, now[name])
-        )  # of an earlier version
+        before = kept.as_asked.get(name, defaults.get(name, now[name]))  # of an earlier version
         if before != now[name]:
             raise TrainingError(
                 f"{run} was trained with {name}={before}, not {now[name]}: give the"

@@ -133,6 +133,8 @@ def test_an_actor_stays_and_is_called_if_the_drain_of_its_machine_is_undone(
     drain(machines)
     drain(machines, "--undo")
     assert (slow.result(), mover.add()) == (1, 2)
+
+
 @pytest.mark.parametrize("max_restarts", [0, 1])
 def test_no_call_of_a_pool_is_lost_with_a_member_on_a_drained_machine(
     machines: Started, max_restarts: int
