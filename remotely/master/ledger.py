@@ -471,7 +471,7 @@ class Ledger:
         """Choose a worker with this Python ("3.11") that has room, and allocate `asked` on it."""
         # First where it decides whether a machine is well, which else would stay unused.
         trials = self._on_trial if among is None else self._on_trial.intersection(among)
-        worker = self._best(asked, python, trials)
+        worker = self._best(asked, python, trials) if trials else None
         if worker is None:
             worker = (
                 self._choose(asked, python) if among is None else self._best(asked, python, among)
