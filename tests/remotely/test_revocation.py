@@ -111,7 +111,7 @@ def test_a_revocation_that_nobody_confirms_fails_but_the_key_is_off_the_list(
 ) -> None:
     ada = tmp_path / "ada.key"
     started.run(started.home, "keys", "add", "client", str(ada))
-    revoke = [SCRIPTS / "remotely", "keys", "revoke", str(ada)]
+    revoke = [str(SCRIPTS / "remotely"), "keys", "revoke", str(ada)]
     home = {**os.environ, "REMOTELY_HOME": str(started.home)}
     nowhere = f"127.0.0.1:{free_port()}"
     done = subprocess.run(

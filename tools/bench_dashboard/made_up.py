@@ -43,6 +43,11 @@ class MadeUp:
         answer.set_result(control.Status(ticket=1, workers=workers, clients=[], waiting=0))
         return answer
 
+    def ask_events(self, after: int) -> "Future[control.Events]":
+        answer: Future[control.Events] = Future()
+        answer.set_result(control.Events(ticket=1, events=[], last=after))
+        return answer
+
     def read_log(self, actor: str, offset: int) -> "Future[control.LogPiece]":
         answer: Future[control.LogPiece] = Future()
         text = "" if offset > 0 else f"update 1 of {actor}: loss 0.25\n"

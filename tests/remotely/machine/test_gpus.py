@@ -97,7 +97,10 @@ def test_a_gpu_has_one_id_whatever_a_container_or_a_user_calls_it(tmp_path: Path
     devices.mkdir()
     for number in (2, 10):
         (devices / f"nvidia{number}").touch()
-    of = lambda *names, **env: gpus.identities(names, env, devices, driver)
+
+    def of(*names: str, **env: str) -> list[str]:
+        return list(gpus.identities(names, env, devices, driver))
+
     assert of("0", "1") == ["/dev/nvidia2", "/dev/nvidia10"]  # a container that was given two
     for bus, uuid in (("0000:07:00.0", "GPU-a-1"), ("0000:47:00.0", "GPU-b-2")):
         (driver / bus).mkdir(parents=True)

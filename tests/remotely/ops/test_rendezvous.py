@@ -45,7 +45,12 @@ def test_notes_of_ranks_that_have_joined_are_not_read_again(
     third.note("joined")
     reads: list[str] = []
     read = Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda self: reads.append(self.name) or read(self))
+
+    def spy(self: Path) -> bytes:
+        reads.append(self.name)
+        return read(self)
+
+    monkeypatch.setattr(Path, "read_bytes", spy)
     notes = first.notes(notes)
     assert {rank: note.state for rank, note in notes.items()} == {1: "joined", 2: "joined"}
     assert reads == ["rank-2.json"]

@@ -1,5 +1,6 @@
 """The watch over master.key: by its content, and never to the loss of a list that was good."""
 
+import functools
 import os
 import queue
 from collections.abc import Callable
@@ -44,15 +45,15 @@ def test_a_list_that_is_damaged_missing_or_of_another_master_changes_nothing(
     watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
     file, known, changes, look_now = watched
-    said = ["is damaged", "another master"]
-    for wrong in (
-        lambda: file.write_bytes(b"{"),
-        lambda: file.write_bytes(msgspec.json.encode(MasterKey(fresh_pair()).to_dict())),
-    ):
-        wrong()
+
+    def is_logged(text: str) -> bool:
+        return text in caplog.text
+
+    of_another = msgspec.json.encode(MasterKey(fresh_pair()).to_dict())
+    for wrong, said in ((b"{", "is damaged"), (of_another, "another master")):
+        file.write_bytes(wrong)
         look_now()
-        wait_until(lambda: said[0] in caplog.text, said[0])
-        del said[0]
+        wait_until(functools.partial(is_logged, said), said)
     file.unlink()
     look_now()
     assert changes.empty()
