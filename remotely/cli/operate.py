@@ -53,9 +53,10 @@ def drain(
 
     Nothing new is placed on MACHINE, which is a name, an address, or the id of a worker, as
     `remotely status` shows them. Actors with max_restarts move as soon as another machine has room
-    for them: they finish the calls that they have, and no restart is counted. The others may work
-    until the time is up. The machine leaves when it has no actor left. To have it back, let it
-    join again. Actors begin no call in the last 6 seconds, or half, of the time.
+    for them: they finish the calls that they have, and no restart is counted. Pools and executors
+    replace their members likewise. The others may work until the time is up. The machine leaves
+    when it has no actor left. To have it back, let it join again. Actors begin no call in the last
+    6 seconds, or half, of the time.
 
     With --undo, actors that were to move stay, but for those that end already. After SIGTERM of
     its worker, a machine cannot stay.
@@ -70,10 +71,11 @@ def drain(
     if not actors:
         click.echo(f"{text}, and it leaves now.")
         return
+    pools = "" if movable == actors else " Pools and executors replace their members."
     have = "actor has" if actors == 1 else f"{actors} actors have"
     click.echo(
         f"{text}. It leaves when its {have} ended or moved, or in {duration(within)}; {movable} of "
-        f"{actors} can move. To see it: remotely status"
+        f"{actors} can move.{pools} To see it: remotely status"
     )
 
 

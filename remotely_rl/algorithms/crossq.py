@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from remotely_rl import networks, trees
 from remotely_rl.acting.continuous import ContinuousActor
-from remotely_rl.algorithms.sac import SoftConfig, lacks, policy_losses
+from remotely_rl.algorithms.sac import SoftConfig, lacks, policy_losses, take_step
 from remotely_rl.config import fields
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.functions import losses
@@ -150,23 +150,12 @@ def update(learner: CrossLearner, steps: Steps, progress: float) -> Update:
     learner.learning_rate.anneal(progress)
     with learner.autocast():
         parts, priority = compute_losses(learner, steps)
-    metrics = learner.count_update([learner.step(parts)])
-    errors, unit = priority.cpu().numpy(), learner.value_scale.std  # of rewards
-    metrics["train/temperature"] = learner.model.log_temperature.exp().item() * unit
-    metrics["train/td_error"] = float(errors.mean()) * unit
-    return Update(metrics, errors)
+    return take_step(learner, parts, priority)
 
 
 def loop(session: Session[Config]) -> None:
     """Train.  Without `overlap`, a seed repeats the run, bit for bit, on one machine."""
-    learner = session.learner
-    assert isinstance(learner, CrossLearner)
-    replay = replaying.RunReplay(session)
-    for _ in replay.rounds(sampling.rounds(session, ContinuousActor)):
-        for progress in replay.updates():
-            draw = replay.draw(progress)
-            steps = replaying.to_device(learner, draw)
-            replay.learnt(draw, update(learner, steps, progress))
+    replaying.learn(session, sampling.rounds(session, ContinuousActor), update)
 
 
 train = Train("crossq", Config, loop, learner=CrossLearner)

@@ -25,7 +25,7 @@ paper:
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Annotated, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +44,7 @@ from remotely_rl.functions.distributions import (
     squashed_sample,
 )
 from remotely_rl.functions.q_learning import n_step_target
-from remotely_rl.learning.learner import ABSENT, Losses, TargetLearner
+from remotely_rl.learning.learner import ABSENT, Learner, Losses, TargetLearner
 from remotely_rl.networks import Critics, PolicyNetwork, SoftActorCritic, frozen
 from remotely_rl.runs import replaying, sampling
 from remotely_rl.runs.replaying import Steps, Update
@@ -265,9 +265,16 @@ def update(learner: SoftLearner, steps: Steps, progress: float) -> Update:
     learner.learning_rate.anneal(progress)
     with learner.autocast():
         parts, priority = compute_losses(learner, steps)
-    metrics = learner.count_update([learner.step(parts)])
+    updated = take_step(learner, parts, priority)
     learner.average_target(learner.config.tau)
+    return updated
+
+
+def take_step(learner: Learner[Any], parts: Losses, priority: Tensor) -> Update:
+    """Take the step of an update of a SoftActorCritic; return metrics and priorities."""
+    metrics = learner.count_update([learner.step(parts)])
     errors, unit = priority.cpu().numpy(), learner.value_scale.std  # of rewards
+    assert isinstance(learner.model, SoftActorCritic)
     metrics["train/temperature"] = learner.model.log_temperature.exp().item() * unit
     metrics["train/td_error"] = float(errors.mean()) * unit
     return Update(metrics, errors)
@@ -275,14 +282,7 @@ def update(learner: SoftLearner, steps: Steps, progress: float) -> Update:
 
 def loop(session: Session[Config]) -> None:
     """Train.  Without `overlap`, a seed repeats the run, bit for bit, on one machine."""
-    learner = session.learner
-    assert isinstance(learner, SoftLearner)
-    replay = replaying.RunReplay(session)
-    for _ in replay.rounds(sampling.rounds(session, ContinuousActor)):
-        for progress in replay.updates():
-            draw = replay.draw(progress)
-            steps = replaying.to_device(learner, draw)
-            replay.learnt(draw, update(learner, steps, progress))
+    replaying.learn(session, sampling.rounds(session, ContinuousActor), update)
 
 
 train = Train("sac", Config, loop, learner=SoftLearner)

@@ -223,14 +223,7 @@ def update(learner: DelayedLearner, steps: Steps, progress: float) -> Update:
 
 def loop(session: Session[Config]) -> None:
     """Train.  Without `overlap`, a seed repeats the run, bit for bit, on one machine."""
-    learner = session.learner
-    assert isinstance(learner, DelayedLearner)
-    replay = replaying.RunReplay(session)
-    for _ in replay.rounds(sampling.rounds(session, ContinuousActor)):
-        for progress in replay.updates():
-            draw = replay.draw(progress)
-            steps = replaying.to_device(learner, draw)
-            replay.learnt(draw, update(learner, steps, progress))
+    replaying.learn(session, sampling.rounds(session, ContinuousActor), update)
 
 
 train = Train("td3", Config, loop, learner=DelayedLearner)

@@ -7,6 +7,8 @@
             steps = replaying.to_device(learner, draw)
             replay.learnt(draw, update(learner, steps, progress))
 
+which is `learn`, for algorithms with nothing to do in between.
+
 A round is appended, then the learner makes the updates that are due; with `overlap` actors sample
 the next round meanwhile, and neither side runs ahead of `replay_ratio` by more than 1 %.  Between
 two updates the run looks at its limits and signals, and writes rows and checkpoints, with the
@@ -14,7 +16,7 @@ replay beside them.  A run that is resumed from there first makes the updates th
 so it learns what an unbroken one does, bit for bit.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -425,6 +427,17 @@ def count_in(learner: Learner[Any], rollouts: Sequence[Rollout]) -> None:
         obs = [each.rows.select(each.obs) for each in trajectories]
         joined = trees.join(np.concatenate, obs)
         learner.count_observations(trees.map_tree(learner.to_device, joined))
+
+
+def learn(
+    session: Session[Any], actors: Rounds, update: Callable[[Any, Steps, float], Update]
+) -> None:
+    """Train to the end of the run: `update(learner, steps, progress)` learns from each batch."""
+    learner, replay = session.learner, RunReplay(session)
+    for _ in replay.rounds(actors):
+        for progress in replay.updates():
+            draw = replay.draw(progress)
+            replay.learnt(draw, update(learner, to_device(learner, draw), progress))
 
 
 def to_device(learner: Learner[Any], draw: Draw) -> Steps:
