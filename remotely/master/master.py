@@ -326,15 +326,22 @@ class Master:
         self._loop.call(lambda: self._set_keys(keys))
 
     def _set_keys(self, keys: MasterKey) -> None:
-        """Replace the lists of keys, and remove the peers whose key was revoked."""
-        self._execute(self.core.set_keys(keys.client_keys, keys.worker_keys, keys.viewers))
-        for peer, key in list(self._keys.items()):
-            if self._admission.role_of(key) is None:
-                log.warning("a key was revoked; its holder is disconnected")
-                self._send_to(peer, control.Refused(error="NotAllowed", why=REVOKED))
-                now, why = time.monotonic(), "the key of its worker was revoked"
-                self._execute(self.core.remove_worker(peer, why, now))
-                self._execute(self.core.end_session(peer, now))
+        """Replace the lists of keys, and remove the peers whose key was revoked.
+
+        Each of them is refused before anything else that follows from it: what ends its actors
+        would otherwise arrive first, without the reason.
+        """
+        instructions = self.core.set_keys(keys.client_keys, keys.worker_keys, keys.viewers)
+        role_of = self._admission.role_of
+        revoked = [peer for peer, key in self._keys.items() if role_of(key) is None]
+        for peer in revoked:
+            log.warning("a key was revoked; its holder is disconnected")
+            self._send_to(peer, control.Refused(error="NotAllowed", why=REVOKED))
+        self._execute(instructions)
+        for peer in revoked:
+            now, why = time.monotonic(), "the key of its worker was revoked"
+            self._execute(self.core.remove_worker(peer, why, now))
+            self._execute(self.core.end_session(peer, now))
 
     # --- shutdown ---------------------------------------------------------------------------------
 
