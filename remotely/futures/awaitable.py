@@ -13,7 +13,6 @@ run.
 
 import logging
 import sys
-import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from concurrent.futures._base import FINISHED, PENDING, RUNNING
@@ -24,7 +23,7 @@ from typing import Any, TypeVar
 
 from remotely.futures import callbacks, wakeup
 from remotely.machine.interrupts import is_for_main
-from remotely.machine.shield import Condition, shield
+from remotely.machine.shield import RLock, shield
 
 log = logging.getLogger("remotely")
 
@@ -33,16 +32,31 @@ R = TypeVar("R")
 Callback = Callable[[Any], object]
 
 
-class AwaitableFuture(Future[R]):
-    """A future that threads can wait for, and that coroutines can await.
+class OutcomeLock(RLock):  # type: ignore[misc] # final for type checkers alone
+    """The lock of a future: one object, where the base class has a Condition of ten.
 
-    Threads sleep without its lock (wakeup.py): an interrupted `Condition.wait` may break the lock.
+    Threads sleep without it (wakeup.py), because an interrupted `Condition.wait` may break a lock.
+    So there is nobody to notify.
     """
 
+    __slots__ = ()
+
+    def notify_all(self) -> None:
+        """Called by the base class when the future is done."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Called by the base class when it has timed out."""
+        return False
+
+
+class AwaitableFuture(Future[R]):
+    """A future that threads can wait for, and that coroutines can await."""
+
     what = "a call"
+    _condition: OutcomeLock  # type: ignore[assignment]
 
     def __init__(self) -> None:
-        self._condition: threading.Condition = Condition()
+        self._condition = OutcomeLock()
         self._state = PENDING
         self._result: Any = None
         self._exception: BaseException | None = None

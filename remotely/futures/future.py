@@ -1,15 +1,11 @@
 """The future of a call: a `concurrent.futures.Future` that can also be awaited.
 
-The base class gives each future a Condition: ten objects, which would be a third of the cost of a
-submitted call.  Threads rarely sleep on it, because the thread that waits for a call receives its
-reply itself.  So these futures have no Condition, and this class implements what the base class
-does with it.  Sleeping threads are woken by wakeup.py.  No lock guards the outcome: the first one
-appended to `_outcomes` wins.
+No lock guards the outcome: the first one appended to `_outcomes` wins.
 
-The `wait` and `as_completed` of the standard library hold the conditions of all their futures while
-they check them.  So a future makes its `_condition` on demand.  The thread that settles the future
-first records the outcome, then looks for a condition; the thread that makes the condition then
-looks for an outcome.  So at least one of them sees the other.
+The `wait` and `as_completed` of the standard library hold the locks of all their futures while they
+check them.  So a future makes its lock, the `_condition`, on demand.  The thread that settles the
+future first records the outcome, then looks for a lock; the thread that makes the lock then looks
+for an outcome.  So at least one of them sees the other.
 
 The thread that waits for a future receives its reply (client/channel.py), so a plain call needs no
 switch between threads.  If a future has a done-callback, is awaited, or is passed to `wait` or
@@ -33,11 +29,17 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from remotely.errors import CallTimeout, RemotelyError, RemoteTraceback, in_doubt
 from remotely.futures import wakeup
-from remotely.futures.awaitable import AwaitableFuture, Callback, in_its_loop, running_loop
+from remotely.futures.awaitable import (
+    AwaitableFuture,
+    Callback,
+    OutcomeLock,
+    in_its_loop,
+    running_loop,
+)
 from remotely.futures.reference import DependencyCallback, StoredResult, refuse
 from remotely.futures.unretrieved import OnUnretrieved, UnretrievedReport
 from remotely.machine.interrupts import errors_ignored, is_for_main
-from remotely.machine.shield import Condition, shield
+from remotely.machine.shield import shield
 from remotely.other_names import no_such_name
 from remotely.protocol import wire
 from remotely.protocol.wire import Kind
@@ -115,7 +117,7 @@ class CallFuture(AwaitableFuture[R]):
     deadline: float | None = None  # of waits without a timeout, on the monotonic clock
     timeout_s: float = 0.0  # to which the deadline belongs
     _report: UnretrievedReport | None = None
-    _made_condition: Condition | None = None
+    _made_lock: OutcomeLock | None = None
     keeps_alive: object = None  # until there is an outcome
     may_have_run: bool = False  # an attempt was sent, and no reply to it will arrive
     lost_by: BaseException | None = None  # the error of an attempt that was retried
@@ -293,10 +295,10 @@ class CallFuture(AwaitableFuture[R]):
             del outcomes[1:]
         elif report is not None and callback is not None:
             report.arm(callback)
-        if (condition := self._made_condition) is None:
+        if (lock := self._made_lock) is None:
             self._record(outcome)
         else:
-            self._record_and_notify(condition, outcome)
+            self._record_and_notify(lock, outcome)
         self._finish()
         self.answered = True
         return bool(self._done_callbacks or self._continuations)
@@ -330,8 +332,8 @@ class CallFuture(AwaitableFuture[R]):
         state, self._result, self._exception, self._report = outcome
         self._state = state  # last: readers of the state then find the others
 
-    def _record_and_notify(self, condition: Condition, outcome: _Outcome) -> None:
-        with condition, shield:  # watchers must be notified only once
+    def _record_and_notify(self, lock: OutcomeLock, outcome: _Outcome) -> None:
+        with lock, shield:  # watchers must be notified only once
             if self._state == "PENDING":
                 self._record(outcome)
                 state, _, error, _ = outcome
@@ -417,16 +419,16 @@ class CallFuture(AwaitableFuture[R]):
         """Pickle as a number among the arguments of a call; it arrives as the value."""
         return references.as_reference(self) or refuse(self)
 
-    def _make_condition(self) -> Condition:
+    def _make_lock(self) -> OutcomeLock:
         """Return what the standard library locks while it checks the states of several futures."""
-        condition = self._made_condition
-        if condition is None:  # in one step: several threads may come here
-            condition = vars(self).setdefault("_made_condition", Condition())
+        lock = self._made_lock
+        if lock is None:  # in one step: several threads may come here
+            lock = vars(self).setdefault("_made_lock", OutcomeLock())
         if self._outcomes:
-            self._record_and_notify(condition, self._outcomes[0])
-        return condition
+            self._record_and_notify(lock, self._outcomes[0])
+        return lock
 
-    _condition: threading.Condition = property(_make_condition)  # type: ignore[assignment]
+    _condition: OutcomeLock = property(_make_lock)  # type: ignore[assignment]
 
     def _watched(self) -> list[Any]:
         """Return the list to which the standard library's `wait` and `as_completed` add waiters.

@@ -194,6 +194,7 @@ class Scheduler:
         # Those that wait for futures among their arguments, by their own futures.
         self._unready: dict[Future[Any], Job] = {}
         self._members: dict[int, Member] = {}  # oldest first
+        self._leaving = 0  # how many of them leave
         self._idle: dict[int, Member] = {}  # with fewer jobs than `at_a_time`, longest idle first
         self._at_a_time = at_a_time
         self._unsettled = 0  # jobs without an outcome
@@ -246,8 +247,7 @@ class Scheduler:
     def demand(self) -> tuple[int, int]:
         """Return how many jobs could run, and how many members there are that do not leave."""
         with self._gate:
-            staying = sum(not member.leaves for member in self._members.values())
-            return self._unsettled - len(self._unready), staying
+            return self._unsettled - len(self._unready), len(self._members) - self._leaving
 
     @property
     def has_members(self) -> bool:
@@ -260,6 +260,7 @@ class Scheduler:
             leaving = [m for m in members if not m.leaves and remote_of(m.handle).actor in actors]
             for member in leaving:
                 member.leaves = True
+            self._leaving += len(leaving)
         comes = [self._recruiter.member_leaves() for _ in leaving]
         if leaving:
             self._recruiter.check()
@@ -283,6 +284,21 @@ class Scheduler:
                 call.cancel_soon()
         self._feed(member)
 
+    def _remove(self, member: Member) -> None:
+        """With the lock: forget a member, which gets no job any more."""
+        member.is_gone = True
+        self._idle.pop(id(member), None)
+        if self._members.pop(id(member), None) is not None:
+            self._leaving -= member.leaves
+
+    def _remove_all(self) -> list[Member]:
+        """With the lock: forget all members; none gets a job any more."""
+        self._has_ended = True
+        members, self._members = list(self._members.values()), {}
+        self._leaving = 0
+        self._idle.clear()
+        return members
+
     def retire_idle(self, idle_s: float) -> float | None:
         """Retire members that have had no job for `idle_s`.
 
@@ -292,8 +308,7 @@ class Scheduler:
             since = time.monotonic() - idle_s
             gone = [m for m in self._idle.values() if not m.jobs and m.idle_since <= since]
             for member in gone:
-                member.is_gone = True
-                del self._members[id(member)], self._idle[id(member)]
+                self._remove(member)
             if not self._members or idle_s == math.inf:
                 return None
             idle = [m.idle_since for m in self._idle.values() if not m.jobs]
@@ -445,8 +460,7 @@ class Scheduler:
                 if member.is_replaced:
                     if member.jobs:
                         return
-                    member.is_gone = True  # it ends as it is dropped
-                    del self._members[id(member)]
+                    self._remove(member)  # it ends as it is dropped
                     if member.successor is None:
                         return
                     member = member.successor
@@ -547,9 +561,7 @@ class Scheduler:
     def _lost(self, member: Member, job: Job, error: BaseException) -> None:
         with self._gate:
             is_first = not member.is_gone
-            member.is_gone = True
-            self._members.pop(id(member), None)
-            self._idle.pop(id(member), None)
+            self._remove(member)
             job.may_have_run |= getattr(error, "may_have_run", True)
             is_to_run = not self._has_ended and job.retries.allow(error)
             if is_to_run:
@@ -579,11 +591,7 @@ class Scheduler:
             self._unsettled -= 1
             if self._unsettled:
                 return
-            members: dict[int, Member] = {}
-            if ends := self._ends_when_done:
-                self._has_ended = True
-                members, self._members = self._members, members
-                self._idle.clear()
+            members = self._remove_all() if (ends := self._ends_when_done) else []
         wakeup.wake(self)
         if ends:
             self._recruiter.stop()
@@ -642,9 +650,7 @@ class Scheduler:
         """End the members; with `grace_s` 0, kill them."""
         with self._gate:
             self._gate.close()
-            self._has_ended = True
-            members, self._members = list(self._members.values()), {}
-            self._idle.clear()
+            members = self._remove_all()
         self._recruiter.stop()
         self._recruiter.join()
         with suppress(NotConnected):  # the cluster, or this process's connection to it, has ended
