@@ -37,6 +37,7 @@ from remotely.values.payload import (
     unpack,
 )
 
+_READS = control.Decoder(Reads)
 ROUTE_CHECK_S = 60.0  # a connection that is remembered; then after twice the time
 
 
@@ -141,7 +142,7 @@ class Payloads:
 
         Return None if it has none, or if either process cannot open the other's.
         """
-        reads = control.Decoder(Reads).decode(message.payload)
+        reads = _READS.decode(message.payload)
         assert isinstance(reads, Reads)
         now = time.monotonic()
         client = _Client(None, reads.fetches, now, now + ROUTE_CHECK_S)

@@ -44,6 +44,7 @@ from remotely.values import (
 )
 from remotely.values.payload import Unpacked
 
+_FROM_CLIENT = control.Decoder("client > actor")
 _root = logging.getLogger()
 
 
@@ -166,7 +167,7 @@ class Preparation:
 
     def prepare(self, route: bytes, message: Message) -> list[str]:
         """Apply the client's settings; return the hashes of the files that are missing here."""
-        prepare = control.Decoder("client > actor").decode(message.payload)
+        prepare = _FROM_CLIENT.decode(message.payload)
         assert isinstance(prepare, control.Prepare)
         self._prepared = prepare
         connection.adopt(functools.partial(self._client, prepare))

@@ -8,6 +8,7 @@ import atexit
 import contextlib
 import faulthandler
 import importlib
+import multiprocessing.spawn  # noqa: F401 - in the zygote: each actor sets it up (sources.py)
 import os
 import signal
 import socket
@@ -29,6 +30,7 @@ from remotely.transport.activity import OneByOne
 from remotely.transport.line import Line
 from remotely.values.maker_state import THREAD_VARIABLES
 
+_FROM_WORKER = control.Decoder("worker > actor")
 MOST_KEPT = 1_000  # messages to a stopped worker; later ones are dropped
 
 
@@ -41,7 +43,7 @@ def main(control_fd: int, stdout_fd: int = 1, stderr_fd: int = 2) -> int:
             os.close(fd)
     if faults.ON:
         faults.at("actor.birth")
-    line = Line(socket.socket(fileno=control_fd), control.Decoder("worker > actor"), MOST_KEPT)
+    line = Line(socket.socket(fileno=control_fd), _FROM_WORKER, MOST_KEPT)
     if (first := line.receive()) is None:
         return 1  # the worker is gone
     birth, (page,) = first

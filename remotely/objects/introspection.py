@@ -1,6 +1,8 @@
 """Introspection of classes: their asynchronous methods, and messages for unknown names."""
 
 import inspect
+from collections.abc import Callable
+from typing import Any
 
 from remotely.arguments import did_you_mean
 from remotely.objects import construct
@@ -10,19 +12,21 @@ from remotely.objects.placeholders import function_of
 
 def async_methods(cls: type) -> frozenset[str]:
     """Return the names of the `async def` methods of a class and its bases."""
-    return frozenset(
-        name
-        for name in dir(cls)
-        if inspect.iscoroutinefunction(function_of(inspect.getattr_static(cls, name, None)))
-    )
+    return _methods_that(inspect.iscoroutinefunction, cls)
 
 
 def has_async_streams(cls: type) -> bool:
     """Tell whether a class has an `async def` method that yields."""
-    return any(
-        inspect.isasyncgenfunction(function_of(inspect.getattr_static(cls, name, None)))
-        for name in dir(cls)
-    )
+    return bool(_methods_that(inspect.isasyncgenfunction, cls))
+
+
+def _methods_that(are: Callable[[Any], bool], cls: type) -> frozenset[str]:
+    # Each actor does this as it starts.  `inspect.getattr_static` would take a millisecond, most of
+    # it for what every class has from `object`.
+    attributes: dict[str, Any] = {}
+    for base in reversed(cls.__mro__[:-1]):
+        attributes.update(vars(base))
+    return frozenset(name for name, value in attributes.items() if are(function_of(value)))
 
 
 def is_serial(cls: type, concurrency: int) -> bool:
