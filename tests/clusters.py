@@ -39,6 +39,24 @@ def wait_until(fact: Callable[[], object], what: str) -> None:
         time.sleep(0.01)
 
 
+def freeze(pid: int) -> None:
+    """Stop a process, and return once none of its threads runs.
+
+    The signal only asks the kernel for that: on a busy machine the process may go on for a while.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: all(map(_is_stopped, Path(f"/proc/{pid}/task").iterdir())), "it stops")
+
+
+def _is_stopped(thread: Path) -> bool:
+    """Return whether a thread is stopped (man 5 proc), or has ended meanwhile."""
+    try:
+        after_name = (thread / "stat").read_text().rpartition(")")[2]
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return after_name.split()[0] == "T"
+
+
 def processes(tag: str, word: str = "") -> list[psutil.Process]:
     """Return the living processes with `tag` in their environment or arguments.
 

@@ -21,7 +21,7 @@ import numpy as np
 import remotely
 from remotely import ActorDied, RemotelyError, WorkerLost
 from tests.chaos.finding import Finding, Trial
-from tests.clusters import Started, Traces, processes, wait_until
+from tests.clusters import Started, Traces, freeze, processes, wait_until
 
 MACHINES = 3
 LEFT_S = 20.0  # within which killed or stopped processes leave nothing behind
@@ -83,7 +83,7 @@ def _kill(module: str, stage: Stage) -> None:
 def _stop(stage: Stage) -> None:
     home = stage.draw.choice(stage.cluster.homes)
     for pid in stage.pids(home, "remotely.store"):
-        os.kill(pid, signal.SIGSTOP)
+        freeze(pid)
         time.sleep(stage.draw.uniform(0.1, 12.0))
         os.kill(pid, signal.SIGCONT)
 

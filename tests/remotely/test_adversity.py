@@ -24,7 +24,7 @@ from remotely.api.remote_class import Placeable
 from remotely.client import channel
 from remotely.engine import Options
 from remotely.transport import sockets
-from tests.clusters import printed, processes, wait_until
+from tests.clusters import freeze, printed, processes, wait_until
 
 
 def hold_the_interpreter(seconds: int) -> None:
@@ -114,7 +114,7 @@ def test_an_actor_may_use_multiprocessing_with_any_function(
 def test_calls_wait_for_a_stopped_actor(any_cluster: None) -> None:
     wild = Wild()
     pid = wild.pid()
-    os.kill(pid, signal.SIGSTOP)
+    freeze(pid)
     future = remotely.submit(wild.fork)
     with pytest.raises(remotely.CallTimeout):
         future.result(timeout=0.5)
@@ -269,7 +269,7 @@ def test_the_first_call_of_a_client_waits_for_a_stopped_actor_as_long_as_it_live
     ]
     monkeypatch.setattr(sockets, "OPTIONS", changed)
     monkeypatch.setattr(channel, "HANDSHAKE_S", in_a_moment_ms / 1000)
-    os.kill(pid, signal.SIGSTOP)
+    freeze(pid)
     found = remotely.get_actor(f"stopped-{ends}")
     with ThreadPoolExecutor() as threads:
         called = threads.submit(lambda: found.pid())

@@ -14,7 +14,7 @@ import remotely
 from remotely.client import channels
 from remotely.client.carrier import client_of
 from remotely.protocol.control import Status
-from tests.clusters import Started, processes, wait_until
+from tests.clusters import Started, freeze, processes, wait_until
 from tests.remotely.counter import Counter
 
 
@@ -141,7 +141,7 @@ def test_a_new_master_answers_once_its_workers_have_registered(machines: Started
     pid = store.pid()
     workers = [pid for home in machines.homes for pid in daemons(home, "remotely.worker")]
     for worker in workers:
-        os.kill(worker, signal.SIGSTOP)
+        freeze(worker)
     (master,) = daemons(machines.home, "remotely.master")
     os.kill(master, signal.SIGKILL)
     machines.run(machines.home, "start", "--port", str(machines.port), "--cpus", "0")

@@ -15,7 +15,7 @@ import pytest
 import remotely
 from remotely.client import channel
 from remotely.values import arena
-from tests.clusters import wait_until
+from tests.clusters import freeze, wait_until
 
 
 @remotely.remote_class(cpus=0)
@@ -211,7 +211,7 @@ def test_an_awaited_call_is_cancelled_with_its_task(here: None, tmp_path: Path) 
 def test_a_cancelled_await_never_stops_the_event_loop(here: None) -> None:
     actor = Noter()
     pid = actor.pid()
-    os.kill(pid, signal.SIGSTOP)  # so that it cannot answer
+    freeze(pid)  # so that it cannot answer
 
     async def main() -> None:
         for number in range(10):
@@ -230,7 +230,7 @@ def test_cancel_returns_false_when_the_actor_does_not_answer_in_time(
     monkeypatch.setattr(channel, "CANCEL_REPLY_S", 0.5)
     actor = Noter()
     pid = actor.pid()
-    os.kill(pid, signal.SIGSTOP)
+    freeze(pid)
     future = actor.note.submit(1)
     wait_until(future.running, "it has left")
     try:

@@ -24,7 +24,7 @@ from click.testing import CliRunner
 from remotely.cli import inspect
 from remotely.protocol import control
 from remotely.transport import key_files
-from tests.clusters import DEADLINE_S, SCRIPTS, wait_until
+from tests.clusters import DEADLINE_S, SCRIPTS, freeze, wait_until
 from tests.command import Machine, Running, add, copied_key
 
 # --- start, status, logs, stop --------------------------------------------------------------------
@@ -476,7 +476,7 @@ def test_stop_cleans_up_after_both_daemons_were_killed(machine: Machine, port: i
 @pytest.mark.slow
 def test_a_frozen_daemon_is_stopped_by_force(machine: Machine, port: int) -> None:
     machine.does("start", "--port", port)
-    os.kill(machine.pids(port)["worker"], signal.SIGSTOP)
+    freeze(machine.pids(port)["worker"])
     machine.does("stop", "--port", port)
 
 

@@ -12,7 +12,7 @@ import remotely
 from remotely.api import connection
 from remotely.api.found_handle import _ASKED, FoundHandle
 from remotely.objects.special import FORWARDED
-from tests.clusters import wait_until
+from tests.clusters import freeze, wait_until
 
 
 @remotely.remote_class(cpus=0)
@@ -155,7 +155,7 @@ def test_every_special_method_of_a_handle_has_its_function() -> None:
 def test_a_stuck_actor_is_found_printed_compared_passed_on_and_killed(here: None) -> None:
     shelf, helper = remotely.options(Shelf, name="stuck")(), Shelf()
     pid = shelf.pid()
-    os.kill(pid, signal.SIGSTOP)
+    freeze(pid)
     try:
         found = remotely.get_actor("stuck")
         assert repr(found) == "<handle of 'stuck'>"

@@ -37,7 +37,7 @@ from remotely.machine import guest_folder
 from remotely.protocol.address import parse_address
 from remotely.transport.bulk import Connection
 from remotely.transport.listening import nearest
-from tests.clusters import Here, Started, processes, run, wait_until
+from tests.clusters import Here, Started, freeze, processes, run, wait_until
 from tests.remotely.counter import Counter
 from tests.remotely.guest.simulator import Base, Simulator
 
@@ -286,7 +286,7 @@ def test_a_client_that_is_stopped_during_the_end_gets_the_last_reply(
     )
     try:
         wait_until((tmp_path / "runs").exists, "the call runs")
-        client.send_signal(signal.SIGSTOP)
+        freeze(client.pid)
         (tmp_path / "go").touch()
         if end == "closed":
             remotely.close(simulator)

@@ -26,7 +26,7 @@ from remotely.errors import ActorDied, NotPicklable, RemoteTraceback
 from remotely.machine import this_machine
 from remotely.pools.executor import PROCESS_IDLE_S
 from remotely.pools.scheduler import give_back_idle
-from tests.clusters import Here, printed, processes, wait_until
+from tests.clusters import Here, freeze, printed, processes, wait_until
 from tests.every_way_to_wait import run_in
 from tests.remotely.counter import Counter
 
@@ -176,7 +176,7 @@ def test_a_call_sees_its_arguments_as_they_were_when_it_was_submitted(
 def test_a_call_that_is_sent_again_has_the_same_arguments(here: None) -> None:
     with remotely.Executor(1) as executor:
         process = executor.submit(pid).result()
-        os.kill(process, signal.SIGSTOP)
+        freeze(process)
         numbers = [1, 2]
         future = executor.submit(sum, numbers)
         numbers.append(3)

@@ -17,7 +17,7 @@ from remotely.transport.loop import Loop
 from remotely.worker.output import LogFiles
 from remotely.worker.reaper import Child
 from remotely.worker.spawner import FORKS_AT_ONCE, Spawner, WorkerInfo
-from tests.clusters import wait_until
+from tests.clusters import freeze, wait_until
 
 
 class Family:
@@ -103,7 +103,7 @@ def family(tmp_path: Path) -> Iterator[Family]:
 def test_a_thousand_requests_wait_for_a_busy_zygote_without_blocking_the_worker(
     family: Family,
 ) -> None:
-    os.kill(family.zygote, signal.SIGSTOP)
+    freeze(family.zygote)
     for number in range(1000):
         family.asks(f"{number}")
 
@@ -126,7 +126,7 @@ def test_a_thousand_requests_wait_for_a_busy_zygote_without_blocking_the_worker(
 
 
 def test_a_new_interpreter_does_not_wait_for_the_zygote(family: Family) -> None:
-    os.kill(family.zygote, signal.SIGSTOP)
+    freeze(family.zygote)
     for number in range(FORKS_AT_ONCE + 1):
         family.asks(f"{number}")
     family.asks("own", {"A": "1"})
@@ -193,7 +193,7 @@ def test_requests_that_a_zygote_lost_get_new_interpreters_unless_the_worker_is_l
     """Their imports may have ended the zygote."""
     monkeypatch.setattr("remotely.worker.spawner.FORKS_AT_ONCE", 3)
     zygote = family.zygote
-    os.kill(zygote, signal.SIGSTOP)
+    freeze(zygote)
     for number in range(4):
         family.asks(f"{number}")
     family.turns_until(lambda: len(family.all_prepared) == 3, "all allowed forks are pending")
