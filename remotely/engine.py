@@ -22,6 +22,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     memory        bytes, or "2GiB"; an actor that uses more is ended
     resources     custom resources to reserve, as {"license": 1}: see `--resource` and `connect`
     labels        what must be true of the machine, as ["ssd", "zone=a"]: see `join --label`
+    pack          whether to place it on the fullest machine with room, not on the emptiest
     max_restarts  the limit of restarts in ten minutes of an actor that dies, with its arguments
     concurrency   the number of calls that run at the same time, on threads
     wait          whether a plain call blocks; if not, it returns its future
@@ -39,6 +40,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     memory: int | str = 0
     resources: Mapping[str, float] = {}
     labels: tuple[str, ...] = ()
+    pack: bool = False
     max_restarts: int = 0
     concurrency: int = 1
     wait: bool = True

@@ -50,6 +50,7 @@ def remote_class(
     memory: int | str = 0,
     resources: dict[str, float] | None = None,
     labels: Iterable[str] = (),
+    pack: bool = False,
     max_restarts: int = 0,
     concurrency: int = 1,
     wait: bool = True,
@@ -185,6 +186,7 @@ def check_options(base: Options, changes: dict[str, Any]) -> Options:
         raise ValueError(f"gpus={gpus!r} must be whole GPUs, or a part of one, as 0.5")
     for name, what in {
         "wait": bool,
+        "pack": bool,
         "detached": bool,
         "get_if_exists": bool,
         "name": str,

@@ -60,6 +60,7 @@ def requests(
         together=count,
         machine=options.machine,
         near=options.near or "",
+        packs=options.pack,
         class_name=cls.__name__,
         owner="" if options.detached else session.id,
         job=session.job,

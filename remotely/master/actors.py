@@ -1051,7 +1051,7 @@ def _try_place_one(state: State, waiter: Waiter) -> bool:
     if not _can_place(state):
         return False
     among = state.workers_for(request)
-    if placement := ledger.place(request.resources, request.python, among):
+    if placement := ledger.place(request.resources, request.python, among, request.packs):
         record = ActorRecord(request, placement.worker, list(placement.gpu_ids))
         left_s = max(0.0, min(waiter.place.patience_s, waiter.deadline - state.now))
         place = waiter.place

@@ -134,7 +134,7 @@ def to_move(state: State) -> list[ActorRecord]:
         among = _well(state, state.workers_for(request))
         room = None
         if kind not in full:
-            room = ledger.place(request.resources, request.python, among)
+            room = ledger.place(request.resources, request.python, among, request.packs)
         if room is None:
             full.add(kind)
             continue

@@ -8,12 +8,14 @@ The rule: of the workers with the actor's Python that have room,
                                     with the most free CPUs
 
 and of equals in both, the first by id.  So actors spread, whatever they ask for, and the same
-events give the same placement.  An actor that needs a fraction of a GPU gets it from the device
+events give the same placement.  An actor that packs gets the last worker by the same rule, so that
+others stay empty.  An actor that needs a fraction of a GPU gets it from the device
 with the least capacity left that suffices, so that whole GPUs stay free.
 
 Workers with the same Python and the same number of free GPUs are in one bucket, which is sorted by
-either rule.  A placement searches each bucket with enough GPUs from its front, and skips workers
-that have too little memory, too few custom resources or not the labels: mostly one look per bucket,
+either rule.  A placement searches each bucket with enough GPUs from its front, or from the fullest
+that has enough CPUs back to its front if the actor packs.  It skips workers that have too little
+memory, too few custom resources or not the labels: mostly one look per bucket,
 whatever the number of workers and actors.  Refused: a structure that is sorted by memory too.  It
 would help clusters that run out of memory before CPUs, but skipping a thousand workers takes only
 0.1 ms.  Free memory, GPUs and custom resources are kept in one sorted list each, only to report the
@@ -33,13 +35,15 @@ master adopts them; then what is free is negative.
 """
 
 import contextlib
-from bisect import bisect_left, insort
+import math
+from bisect import bisect_left, bisect_right, insort
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from typing import NamedTuple
 
 from remotely.arguments import did_you_mean
@@ -466,15 +470,24 @@ class Ledger:
         return min(found, at_most)
 
     def place(
-        self, asked: Resources, python: str, among: Collection[str] | None = None
+        self,
+        asked: Resources,
+        python: str,
+        among: Collection[str] | None = None,
+        packs: bool = False,
     ) -> Placement | None:
-        """Choose a worker with this Python ("3.11") that has room, and allocate `asked` on it."""
+        """Choose a worker with this Python ("3.11") that has room, and allocate `asked` on it.
+
+        The emptiest, or with `packs` the fullest.
+        """
         # First where it decides whether a machine is well, which else would stay unused.
         trials = self._on_trial if among is None else self._on_trial.intersection(among)
-        worker = self._best(asked, python, trials) if trials else None
+        worker = self._best(asked, python, trials, packs) if trials else None
         if worker is None:
             worker = (
-                self._choose(asked, python) if among is None else self._best(asked, python, among)
+                self._choose(asked, python, packs)
+                if among is None
+                else self._best(asked, python, among, packs)
             )
         if worker is None:
             return None
@@ -511,7 +524,7 @@ class Ledger:
             return _why_too_small(asked, sizes) if sizes else no_python
         return self._why_never(asked, python, sizes)
 
-    def _choose(self, asked: Resources, python: str) -> str | None:
+    def _choose(self, asked: Resources, python: str, packs: bool) -> str | None:
         milli_cpus, milli_gpus = in_thousandths(asked.cpus), in_thousandths(asked.gpus)
         needs, rule = needs_of(asked), 0 if milli_cpus else 1
         if rule and not self._ranks_actors:
@@ -522,9 +535,8 @@ class Ledger:
                 continue
             if milli_gpus and not enough_gpus(milli_gpus, whole, share):
                 continue
-            for entry in bucket[rule]:
-                is_short = milli_cpus and -entry[0] < milli_cpus
-                if is_short or (best is not None and best < entry):
+            for entry in _in_order(bucket[rule], milli_cpus, packs):
+                if best is not None and (entry < best if packs else best < entry):
                     break
                 if self._workers[entry[2]].has(needs):
                     best = entry
@@ -537,7 +549,9 @@ class Ledger:
         for by_cpus, by_actors in self._buckets.values():
             by_actors += sorted(self._workers[name].ranks(name)[1] for _, _, name in by_cpus)
 
-    def _best(self, asked: Resources, python: str, among: Collection[str]) -> str | None:
+    def _best(
+        self, asked: Resources, python: str, among: Collection[str], packs: bool
+    ) -> str | None:
         """Choose by the same rule from these workers."""
         rule = 0 if asked.cpus else 1
         fitting = [
@@ -545,7 +559,7 @@ class Ledger:
             for name in self._candidates(python, among)
             if self.has_room(name, asked, python)
         ]
-        return min(fitting)[2] if fitting else None
+        return (max if packs else min)(fitting)[2] if fitting else None
 
     def _candidates(self, python: str, among: Collection[str] | None) -> Iterable[str]:
         names = self._workers if among is None else among
@@ -745,6 +759,12 @@ class Ledger:
         if bigger:
             why += f" (a worker with Python {listed(bigger)} has it, but this is Python {python})"
         return why
+
+
+def _in_order(ranks: list[Rank], milli_cpus: int, packs: bool) -> Iterator[Rank]:
+    """Yield the workers of a bucket with so many CPUs free, the emptiest first, or the fullest."""
+    end = bisect_right(ranks, (-milli_cpus, math.inf, "")) if milli_cpus else len(ranks)
+    return map(ranks.__getitem__, reversed(range(end))) if packs else islice(ranks, end)
 
 
 def _left_in(rooms: Iterable[Capacity]) -> int:

@@ -254,7 +254,8 @@ def _guest(truth: Truth, liar: Liar) -> control.Register:
         _register(truth, liar),
         actors=[msgspec.structs.replace(status, request=request)],
         python=draw.choice(["", "0.0"]),
-        returns=draw.random() < 0.5,
+        drains_s=draw.choice([0.0, draw.random(), 1e9]),
+        must_leave=draw.random() < 0.5,
     )
 
 

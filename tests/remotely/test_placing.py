@@ -6,6 +6,7 @@ The master runs on a real socket with real keys, and shorter times.  The tests p
 they can produce any order of events and read all replies.
 """
 
+import dataclasses
 import errno
 import itertools
 import os
@@ -408,6 +409,51 @@ def test_a_viewer_key_is_read_only(world: World, worker: Worker, client: Client)
     assert not any(isinstance(said, control.End | control.Preload) for said in worker.received)
     assert [len(told.actors) for told in client.status().workers] == [2]
     viewer.disconnect()
+
+
+def guest_of(world: World) -> Worker:
+    """Return a worker whose one actor is an object of its process (guest.py)."""
+    nonce = "guest"
+    name = bound_id("worker", world.worker_key.pair.public, nonce)
+    request = control.Request(
+        actor=name,
+        name="sim",
+        named=True,
+        class_name="Counter",
+        owner="",
+        job="",
+        resources=Resources(),
+        python=this_machine.PYTHON,
+        classes=["Counter"],
+    )
+    location = control.Location(
+        actor=name,
+        name="sim",
+        class_name="Counter",
+        life=0,
+        pid=1,
+        host="elsewhere",
+        machine="a machine",
+        ipc="ipc://somewhere",
+        tcp="",
+        public_key=b"k" * 40,
+    )
+    actors = [control.ActorStatus(location=location, request=request)]
+    empty = Resources()
+    return Worker(world, nonce=nonce, worker=name, python="", resources=empty, actors=actors)
+
+
+def test_the_holder_of_a_revoked_key_hears_why_before_its_actor_is_ended(world: World) -> None:
+    guest = guest_of(world)
+    assert world.master is not None
+    world.master._set_keys(dataclasses.replace(world.master_key, worker_keys=()))
+
+    def heard() -> list[type]:
+        kinds = [type(said) for said in guest.received]
+        return [kind for kind in kinds if kind in (NotAllowed, control.End)]
+
+    world.until(lambda: control.End in heard())
+    assert heard() == [NotAllowed, control.End]
 
 
 @pytest.mark.parametrize(

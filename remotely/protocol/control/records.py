@@ -57,6 +57,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     together: Amount = 1  # the size of the gang
     machine: str = ""  # where it must be placed; empty for any
     near: str = ""  # the actor on whose machine it must be placed; empty for any
+    packs: bool = False  # it is placed on the fullest machine with room, not on the emptiest
     class_name: str
     owner: str  # the session with which the actor ends; empty if detached
     job: str  # the session of the script at the root, whose terminal shows the output

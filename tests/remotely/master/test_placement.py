@@ -62,6 +62,28 @@ def test_actors_spread_whatever_they_ask_for(asked: Resources, names: list[str] 
     assert [p.worker for p in placed if p] == ["a", "b", "c"] * 3
 
 
+@pytest.mark.parametrize("names", [None, ["a", "b", "c"]], ids=["all", "some workers"])
+@pytest.mark.parametrize(
+    ("asked", "fits"),
+    [
+        (Resources(1), 4),
+        (Resources(2), 2),
+        (Resources(1, 1), 2),
+        (Resources(0, 0.5), 4),
+        (Resources(0, memory=4 * GIB), 2),
+    ],
+    ids=str,
+)
+def test_actors_that_pack_fill_one_machine_after_the_other(
+    asked: Resources, fits: int, names: list[str] | None
+) -> None:
+    size = Resources(4, 2, 8 * GIB)
+    ledger = ledger_of(a=size, b=size, c=size)
+    placed = [ledger.place(asked, PYTHON, names, packs=True) for _ in range(3 * fits)]
+    assert [p.worker for p in placed if p] == [*["c"] * fits, *["b"] * fits, *["a"] * fits]
+    assert ledger.place(asked, PYTHON, names, packs=True) is None
+
+
 def test_actors_without_cpus_spread_by_the_number_of_actors_for_the_cpus_of_a_machine() -> None:
     ledger = ledger_of(large=Resources(16), small=Resources(8), busy=Resources(8))
     for _ in range(4):
@@ -473,9 +495,9 @@ joins = st.tuples(workers.map(lambda sizes: sizes[0]), st.sampled_from(["3.10", 
 changes = st.lists(st.one_of(requests, joins, st.integers(0, 99)), max_size=60)
 
 
-@hypothesis.given(changes)
+@hypothesis.given(changes, st.sets(st.integers(0, 59)))
 def test_the_choice_equals_that_of_a_linear_search(
-    changes: list[Resources | tuple[Resources, str] | int],
+    changes: list[Resources | tuple[Resources, str] | int], packing: set[int]
 ) -> None:
     ledger = Ledger()
     there: dict[str, tuple[Resources, str]] = {}
@@ -499,7 +521,7 @@ def test_the_choice_equals_that_of_a_linear_search(
             held = {n: [(a, w.gpu_ids) for a, w in placed if w.worker == n] for n in alike}
             fitting = [name for name in alike if has_room(change, there[name][0], held[name])]
             assert fitting == [name for name in there if ledger.has_room(name, change, PYTHON)]
-            answer = ledger.place(change, PYTHON)
+            answer = ledger.place(change, PYTHON, packs=number in packing)
             if fitting:
                 assert isinstance(answer, Placement)
                 ranks = {
@@ -508,7 +530,8 @@ def test_the_choice_equals_that_of_a_linear_search(
                     else (len(held[name]) / (there[name][0].cpus or 0.001), -frees[name].cpus, name)
                     for name in fitting
                 }
-                assert answer.worker == min(ranks.values())[2]
+                chosen = (max if number in packing else min)(ranks.values())
+                assert answer.worker == chosen[2]
                 placed.append((change, answer))
             else:
                 assert answer is None
