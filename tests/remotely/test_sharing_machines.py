@@ -62,13 +62,15 @@ def test_a_class_is_placed_where_its_labels_are(nothing_left: None) -> None:
     assert machine.labels == ["ssd", "zone=a"]
 
 
-def test_an_actor_is_placed_near_another(started: Started, nothing_left: None) -> None:
+def test_actors_spread_and_one_is_placed_near_another_or_packs(started: Started, nothing_left: None) -> None:
     remotely.connect(started.address, key=started.key)
     spread = remotely.group(Look, 4)
     hosts = spread.host()
+    assert len(set(hosts)) > 1
     for actor, host in zip(spread, hosts, strict=True):
         assert remotely.options(Look, near=actor)().host() == host
         assert remotely.group(remotely.options(Look, near=actor), 2).host() == [host] * 2
+    assert len(set(remotely.group(remotely.options(Look, pack=True), 4).host())) == 1
     assert remotely.options(Look, machine=socket.gethostname())().host() in set(hosts)
     address = status_of(spread[0]).worker
     (machine,) = [m for m in remotely.status().machines if m.worker == address]
@@ -96,6 +98,7 @@ def test_an_actor_is_placed_near_another(started: Started, nothing_left: None) -
         ({"labels": "ssd"}, TypeError, "must be a list"),
         ({"near": "an actor"}, TypeError, "the handle of an actor"),
         ({"machine": 5}, ValueError, "a string"),
+        ({"pack": "yes"}, ValueError, "True or False"),
     ],
 )
 def test_invalid_options_are_refused(
