@@ -94,6 +94,12 @@ def test_a_revoked_key_is_an_event(cluster: Cluster) -> None:
     assert events(cluster) == []
     cluster.execute(cluster.core.set_keys([KEY], []))
     assert events(cluster) == [("revoked", f"no longer admitted: {WORKER_KEY.decode()}")]
+    keys = [b"\xff one".ljust(40), b"two".ljust(40)]
+    cluster.execute(cluster.core.set_keys([KEY, *keys], []))
+    cluster.execute(cluster.core.set_keys([KEY], []))
+    named = ", ".join(key.decode(errors="replace") for key in sorted(keys))
+    assert events(cluster)[1:] == [("revoked", f"no longer admitted: {named}")]
+    assert [event.ago_s for event in answer(cluster).events] == [0.0, 0.0]
 
 
 def test_only_events_after_a_number_are_sent_and_all_by_a_new_master(cluster: Cluster) -> None:

@@ -65,6 +65,26 @@ def test_a_holder_that_lets_go_or_ends_changes_nothing_for_the_owner(held: Clust
     assert is_asked_to_end(held)
 
 
+def test_a_holder_is_told_of_the_end_and_is_forgotten_as_it_lets_go(cluster: Cluster) -> None:
+    cluster.joins("worker")
+    cluster.hello("maker")
+    for actor in "ab":
+        cluster.has("maker", actor)
+        cluster.says("client", control.Hold(actor=actor))
+    cluster.says("client", control.LetGo(actor="a"))
+    assert cluster.state.actors.held_by.of("client") == ["b"]
+    cluster.kills("b")
+    assert {who for who, _ in cluster.sent(control.Died)} == {"maker", "client"}
+
+
+def test_a_detached_actor_has_no_holders(cluster: Cluster) -> None:
+    cluster.joins("worker")
+    cluster.hello("maker")
+    cluster.has("maker", "a", owner="")
+    cluster.says("client", HOLD)
+    assert not cluster.state.actors.holders.of("a")
+
+
 def test_the_one_that_has_held_longest_is_next(held: Cluster) -> None:
     held.hello("other")
     held.says("other", HOLD)

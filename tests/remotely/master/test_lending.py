@@ -67,6 +67,19 @@ def test_own_requests_come_before_those_that_have_waited_longer(cluster: Cluster
     cluster.has(who, "own")
 
 
+def test_an_own_request_is_placed_on_what_is_back_although_another_has_the_room(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("worker", cpus=1)
+    (who,) = nest(cluster, levels=1)
+    cluster.has(who, "first")
+    cluster.asks("client", "waits longer")
+    cluster.asks(who, "second")
+    cluster.asks(who, "third")
+    cluster.kills("first")
+    assert cluster.spawns() == ["waits longer", "second"]
+
+
 def test_own_requests_pass_the_room_that_is_reserved_for_others(cluster: Cluster) -> None:
     cluster.joins("worker", cpus=2)
     (who,) = nest(cluster, levels=1)

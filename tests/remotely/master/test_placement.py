@@ -202,6 +202,24 @@ def test_custom_resources_are_allocated_and_released() -> None:
     assert ledger.most_free(Resources(1)) == Resources(64)
 
 
+def test_the_most_that_is_free_is_of_workers_with_the_labels() -> None:
+    licenses = [(("license", float(count)),) for count in range(4)]
+    ledger = ledger_of(
+        a=Resources(4, 2, 8 * GIB, licenses[1], ("ssd",)),
+        b=Resources(8, 1, 4 * GIB, licenses[2], ("ssd",)),
+        none=Resources(16, 4, 16 * GIB, licenses[3]),
+        away=Resources(16, 4, 16 * GIB, licenses[3], ("ssd",)),
+    )
+    ledger.close("away", WhyClosed.AWAY)
+    everything = Resources(1, 1, 1, (("license", 1.0),), ("ssd",))
+    assert ledger.most_free(everything) == Resources(8, 2, 8 * GIB, licenses[2])
+    assert ledger.most_free(Resources(1, labels=("ssd",))) == Resources(8)
+    ledger.allocate("b", Resources(5), ())
+    assert ledger.most_free(Resources(1, labels=("ssd",))) == Resources(4)
+    nowhere = msgspec.structs.replace(everything, labels=("hdd",))
+    assert ledger.most_free(nowhere) == Resources(0, others=(("license", 0.0),))
+
+
 SSD = Resources(1, labels=("ssd",))
 
 
@@ -630,6 +648,26 @@ def test_what_is_free_on_workers_of_one_machine_is_what_all_have_left(
     for asked, where in placed:
         ledger.release(where.worker, asked, where.gpu_ids)
     assert [ledger.free(name) for name in there] == list(there.values())
+
+
+def test_workers_that_share_something_and_others_are_counted_together() -> None:
+    """One machine: two workers offer the same GPUs, and the third one without an id."""
+    ledger = Ledger()
+    ledger.add_worker("a", Resources(8, 2, 24 * GIB), PYTHON, Shares("m", 24 * GIB, ("0", "1")))
+    ledger.add_worker("b", Resources(8, 2, 24 * GIB), PYTHON, Shares("m", 24 * GIB, ("0", "1")))
+    ledger.add_worker("c", Resources(8, 1, 24 * GIB), PYTHON, Shares("m", 24 * GIB))
+    for asked, fits in (
+        (Resources(1, 1), 3),
+        (Resources(1, 0.5), 6),
+        (Resources(1, 2), 1),
+        (Resources(1, 0, 5 * GIB), 4),
+        (Resources(0, 0, 1), 99),
+    ):
+        assert ledger.copies(asked, PYTHON, 99) == fits
+    ledger.allocate("a", Resources(0, 0.4), (1,))
+    assert ledger.copies(Resources(0, 0.5), PYTHON, 99) == 5
+    ledger.allocate("c", Resources(0, 0, 24 * GIB), ())
+    assert ledger.copies(Resources(0, 0, 1), PYTHON, 99) == 0
 
 
 def test_memory_that_several_workers_share_is_as_much_as_the_largest_of_them_says() -> None:

@@ -365,6 +365,7 @@ def test_a_machine_that_is_alone_and_silent_fails_a_request(cluster: Cluster) ->
 
 
 def test_the_time_in_which_the_master_was_stopped_does_not_count(cluster: Cluster) -> None:
+    cluster.advance(10 * STUCK_S)
     cluster.joins("worker")
     cluster.asks("client", "a")
     cluster.now += STUCK_S
