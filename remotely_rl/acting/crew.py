@@ -103,11 +103,6 @@ class Crew(Generic[A]):
         for report in crashes:
             self._supervisor.count(self._supervisor.numbered(self.index_of(actor), report))
 
-    @property
-    def starting(self) -> int:
-        """The number of actors that are being made."""
-        return len(self._makings)
-
     def index_of(self, actor: A) -> int:
         """Return the index of a live actor; a replacement takes that of the lost actor."""
         return self._record_of(actor).index
@@ -138,15 +133,9 @@ class Crew(Generic[A]):
                 self._request()
         return bool(newcomers)
 
-    def add(self, count: int = 1) -> None:
-        """Request more actors; `admit` adds them once they are made."""
-        for _ in range(count):
-            self._request()
-
-    def remove(self, actor: A) -> None:
-        """Close an actor without a replacement."""
-        self._remove(actor)
-        cluster.close(actor)
+    def add(self) -> None:
+        """Request another actor; `admit` adds it once it is made."""
+        self._request()
 
     def close(self) -> None:
         """Close the actors; their pending calls are lost."""

@@ -10,7 +10,7 @@ from typing import Generic
 
 from remotely_rl.acting import cluster
 from remotely_rl.acting.actor import Parameters
-from remotely_rl.acting.samplers import Crewed, R, Samplers, SamplingActor
+from remotely_rl.acting.samplers import Crewed, R, SamplingActor
 
 
 class Stream(Generic[R]):
@@ -30,8 +30,6 @@ class Stream(Generic[R]):
         self._batch = batch
         self._max_staleness = max_staleness
         self._calls: dict[Future[R], SamplingActor[R]] = {}  # in the order of the requests
-        self._leaving: set[SamplingActor[R]] = set()
-        self._target_size: int | None = None  # of the last call of `resize`
         self._taken = 0  # rollouts since the last parameters
         self._fill()
 
@@ -41,26 +39,12 @@ class Stream(Generic[R]):
         self._taken = 0
         self._fill()
 
-    def resize(self, count: int) -> None:
-        """Change the number of actors.  Actors that leave finish their calls first."""
-        crew = self._resizable
-        self._target_size = count
-        staying = [actor for actor in crew.actors if actor not in self._leaving]
-        for actor in staying[count:]:
-            if actor in self._calls.values():
-                self._leaving.add(actor)
-            else:
-                crew.remove(actor)
-        crew.add(max(0, count - len(staying) - crew.starting))
-
     def take(self, timeout_s: float) -> R | None:
         """Return the next rollout that holds experience, or None after `timeout_s`.
 
         Raises TrainingError if there are too many crashes.
         """
         if self.crew.admit(timeout_s=0.0 if self.crew.actors else timeout_s):
-            if self._target_size is not None:  # more actors may have come than are still wanted
-                self.resize(self._target_size)
             self._fill()
         for call in self._ready(timeout_s):
             if call not in self._calls:  # this loop has just replaced its actor
@@ -70,15 +54,11 @@ class Stream(Generic[R]):
                 for other in [call for call, of in self._calls.items() if of == actor]:
                     del self._calls[other]
                     cluster.discard(other)
-                self._leaving.discard(actor)
                 self.crew.replace(actor, error)
                 continue
             rollout = call.result()
             self.crew.succeeded(actor, rollout.steps, rollout.crashes)
             self._taken += rollout.steps > 0
-            if actor in self._leaving and actor not in self._calls.values():
-                self._leaving.discard(actor)
-                self._resizable.remove(actor)
             self._fill()
             if rollout.steps or rollout.episodes:
                 return rollout
@@ -90,12 +70,6 @@ class Stream(Generic[R]):
             cluster.discard(call)
         self._calls.clear()
         self.crew.close()
-
-    @property
-    def _resizable(self) -> Samplers[R]:
-        """The crew, as one that can add and remove actors; that of central sampling cannot."""
-        assert isinstance(self.crew, Samplers)
-        return self.crew
 
     def _ready(self, timeout_s: float) -> Sequence["Future[R]"]:
         if self._max_staleness is None:
@@ -112,7 +86,7 @@ class Stream(Generic[R]):
             load[actor] += 1
         for depth in range(self._ahead):
             for actor in self.crew.actors:
-                if load[actor] <= depth and actor not in self._leaving and self._may_request():
+                if load[actor] <= depth and self._may_request():
                     load[actor] += 1
                     self._calls[self.crew.request(actor)] = actor
 

@@ -23,7 +23,7 @@ Differences from the second paper:
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Protocol
 
 from torch import Tensor
 
@@ -96,11 +96,18 @@ class Config(Common):
         return self.actors * self.rows_per_actor / RATE_IS_FOR
 
 
+class Coefficients(Protocol):
+    """The field of a Config that the loss reads; A3C has the same loss."""
+
+    @property
+    def value_coef(self) -> float: ...
+
+
 def compute_losses(
     policy: Tensor,
     value: Tensor,
     rows: Transitions,
-    config: Config,
+    config: Coefficients,
     entropy_coef: float,
     actions: Actions,
 ) -> Losses:

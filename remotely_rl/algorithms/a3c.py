@@ -8,7 +8,7 @@ server's is `loop`, below; the sync rule decides what follows a push.
 
 `sync` names that rule: `asynchronous` is the paper's, `synchronous` makes it A2C with gradients
 computed by the actors; `semi_async`, `fasgd` and the others are in `sync/`.
-With `clip_range` and several `epochs` the workers' losses are PPO's.
+With `clip_range`, which several `epochs` need, the workers' losses are PPO's.
 
 Differences from the paper:
 
@@ -32,13 +32,13 @@ from torch import Tensor, nn
 import remotely
 from remotely_rl.acting.actor import Actor
 from remotely_rl.acting.crew import POLL_S
+from remotely_rl.algorithms import a2c, ppo
 from remotely_rl.config import Common, fields
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.experience.batch import Transitions
-from remotely_rl.functions import losses
 from remotely_rl.functions.distributions import INITIAL_LOG_STD
 from remotely_rl.learning import sharing
-from remotely_rl.learning.learner import Losses, actor_critic_losses, annealed
+from remotely_rl.learning.learner import Losses, annealed
 from remotely_rl.runs import sampling
 from remotely_rl.runs.training import Session, Train
 from remotely_rl.settings import COUNT, NOT_NEGATIVE
@@ -106,17 +106,10 @@ def compute_losses(
     entropy_coef: float,
     actions: Actions,
 ) -> Losses:
-    """Compute the policy gradient (or PPO's clipped surrogate), value loss and entropy bonus."""
-    log_prob = actions.log_prob(policy, rows.action)
+    """Compute the losses of A2C, or with `clip_range` those of PPO."""
     if config.clip_range:
-        gradient = losses.clipped_surrogate(
-            log_prob - rows.old_log_prob, rows.advantage, config.clip_range
-        )
-    else:
-        gradient = losses.policy_gradient(log_prob, rows.advantage)
-    return actor_critic_losses(
-        gradient, log_prob, policy, value, rows, actions, config.value_coef, entropy_coef
-    )
+        return ppo.compute_losses(policy, value, rows, config, entropy_coef, actions)
+    return a2c.compute_losses(policy, value, rows, config, entropy_coef, actions)
 
 
 def make_work(config: Config, model: nn.Module, seed: int) -> sharing.SegmentWork:

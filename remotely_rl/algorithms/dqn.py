@@ -9,7 +9,7 @@ Mnih et al. 2015, https://doi.org/10.1038/nature14236, and later extensions, eac
     atoms, value_bound     Bellemare et al. 2017 (C51), https://arxiv.org/abs/1707.06887
     quantiles              Dabney et al. 2017 (QR-DQN), https://arxiv.org/abs/1710.10044
     noisy                  Fortunato et al. 2018, https://arxiv.org/abs/1706.10295
-    reset_interval, ...    Schwarzer et al. 2023 (BBF), https://arxiv.org/abs/2305.19452
+    n_step_start, ...      Schwarzer et al. 2023 (BBF), https://arxiv.org/abs/2305.19452
 
 `c51.py`, `qr_dqn.py` and `rainbow.py` (Hessel et al. 2018, https://arxiv.org/abs/1710.02298) are
 other defaults of these fields; `rainbow --no-noisy` is the epsilon-Rainbow of Stooke and Abbeel
@@ -26,10 +26,9 @@ whatever the batch size.  Differences from the papers:
     priorities are the unclipped absolute TD error; with atoms the KL divergence, with quantiles
         the Wasserstein distance
     noisy layers begin with the plain network's weights as means
-    resets restore the initial weights of the run (BBF: freshly drawn ones)
+    n_step and gamma are annealed once, and networks are not reset (BBF: after each reset)
 """
 
-import copy
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
@@ -42,12 +41,12 @@ from torch import Tensor, nn
 from remotely_rl import networks, trees
 from remotely_rl.acting.actor import Actor
 from remotely_rl.acting.player import AgentOutput, Player
-from remotely_rl.config import Common, fields, shares_store
+from remotely_rl.config import Common, fields
 from remotely_rl.environments.action_spaces import Actions, Discrete
 from remotely_rl.errors import TrainingError
 from remotely_rl.functions import categorical, losses, q_learning, quantiles
 from remotely_rl.learning.learner import ABSENT, Losses, TargetLearner
-from remotely_rl.networks import QNetwork, precision
+from remotely_rl.networks import QNetwork
 from remotely_rl.runs import replaying, sampling
 from remotely_rl.runs.replaying import Steps, Update
 from remotely_rl.runs.training import Session, Train
@@ -106,17 +105,14 @@ class Config(Common):
     quantiles: Annotated[
         int, "quantiles of the return's distribution (QR-DQN); 1: its mean", COUNT
     ] = 1
-    reset_interval: Annotated[
-        int, "updates between resets of the networks, as in BBF; 0: never", NOT_NEGATIVE
-    ] = 0
     n_step_start: Annotated[
-        int | None, "n_step after a reset, annealed over recovery_updates; none: n_step", COUNT
+        int | None, "n_step at the start, annealed over anneal_updates; none: n_step", COUNT
     ] = None
     gamma_start: Annotated[
-        float | None, "gamma after a reset, annealed over recovery_updates; none: gamma", FRACTION
+        float | None, "gamma at the start, annealed over anneal_updates; none: gamma", FRACTION
     ] = None
-    recovery_updates: Annotated[
-        int, "updates after a reset over which n_step and gamma are annealed", COUNT
+    anneal_updates: Annotated[
+        int, "updates from the start over which n_step and gamma are annealed", COUNT
     ] = 10_000
 
     learners: fields.Learners = 1
@@ -137,11 +133,6 @@ class Config(Common):
 
     def check_run(self) -> None:
         replaying.check_sizes(self, max(self.n_step, self.n_step_at(0)))
-        if self.reset_interval and shares_store(self):
-            raise TrainingError(
-                "reset_interval must be 0 with learners_share=store: one learner would reset the"
-                " parameters while the others go on from the old ones"
-            )
         if self.atoms > 1 and self.value_bound == 0:
             raise TrainingError("value_bound must be more than 0, or all atoms are the same")
         if self.atoms > 1 and self.quantiles > 1:
@@ -170,20 +161,19 @@ class Config(Common):
         """The batch size, relative to the one that the learning rate is given for."""
         return self.batch_size / replaying.RATE_IS_FOR
 
-    def recovery_at(self, updates: int) -> float:
-        """Return how far the annealing after the last reset is, from 0 to 1."""
-        since = updates % self.reset_interval if self.reset_interval else updates
-        return min(1.0, since / self.recovery_updates)
-
     def n_step_at(self, updates: int) -> int:
         """Return the number of rewards in a target, after this many updates."""
         start = self.n_step_start or self.n_step
-        return round(geometric(start, self.n_step, self.recovery_at(updates)))
+        return round(geometric(start, self.n_step, self._annealed_at(updates)))
 
     def gamma_at(self, updates: int) -> float:
         """Return the discount of targets, after this many updates."""
         start = self.gamma if self.gamma_start is None else self.gamma_start
-        return annealed_gamma(start, self.gamma, self.recovery_at(updates))
+        return annealed_gamma(start, self.gamma, self._annealed_at(updates))
+
+    def _annealed_at(self, updates: int) -> float:
+        """Return how far n_step and gamma are annealed, from 0 to 1."""
+        return min(1.0, updates / self.anneal_updates)
 
     def make_model(
         self, source: networks.ModelSource | None, spec: Tree, actions: Actions
@@ -230,7 +220,7 @@ class Config(Common):
         if self.envs_per_actor == 1:
             why["epsilon_spread"] = "an actor has one environment"
         if self.n_step_start is None and self.gamma_start is None:
-            why["recovery_updates"] = "there is no n_step_start or gamma_start to anneal from"
+            why["anneal_updates"] = "there is no n_step_start or gamma_start to anneal from"
         if self.atoms == 1:
             why["value_bound"] = "it bounds the atoms, and atoms is 1"
         return why | replaying.unused(self)
@@ -243,7 +233,7 @@ class Config(Common):
 
 
 class QLearner(TargetLearner[Config]):
-    """The online and the target network, with noisy layers and resets if asked for."""
+    """The online and the target network, with noisy layers if asked for."""
 
     model: QNetwork
     target: QNetwork
@@ -252,7 +242,6 @@ class QLearner(TargetLearner[Config]):
         super().__init__(config, model, actions)
         heads = self.model.heads
         self.heads = torch.compile(heads) if config.compile else heads
-        self.initial = copy.deepcopy(self.model) if config.reset_interval else None
 
     def make_optimizer(self, parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
         config = self.config
@@ -263,14 +252,6 @@ class QLearner(TargetLearner[Config]):
             weight_decay=config.weight_decay,
             fused=True,
         )
-
-    def reset_when_due(self) -> None:
-        """Reset both networks and the optimizer's state if a reset is due at this update."""
-        interval = self.config.reset_interval
-        if self.initial is not None and self.version and self.version % interval == 0:
-            shrink_and_perturb(self.model, self.initial)
-            self.target.load_state_dict(self.model.state_dict())
-            self.optimizer.state.clear()
 
 
 def compute_targets(learner: QLearner, steps: Steps) -> Tensor:
@@ -317,7 +298,6 @@ def update(learner: QLearner, steps: Steps, env_steps: int, progress: float) -> 
     """
     config = learner.config
     learner.learning_rate.anneal(progress)
-    learner.reset_when_due()
     learner.renew_target(env_steps, config.target_update_interval)
     if config.noisy:
         networks.resample(learner.model, learner.generator)
@@ -394,27 +374,6 @@ def loop(session: Session[Config]) -> None:
 
 
 train = Train("dqn", Config, loop, learner=QLearner)
-
-
-KEPT = 0.5  # the fraction of a convolution's weights that a reset keeps; other layers keep nothing
-
-
-@torch.no_grad()
-def shrink_and_perturb(model: nn.Module, initial: nn.Module) -> None:
-    """Reset a model to `initial`: convolutions half of the way, all other layers completely.
-
-    At a high replay ratio a network overfits early experience and learns ever more slowly.
-    Resetting it periodically, while keeping the replay, makes high ratios pay off (Nikishin et al.
-    2022, https://arxiv.org/abs/2205.07802).  BBF (Schwarzer et al. 2023,
-    https://arxiv.org/abs/2305.19452) resets the last layers completely and the convolutions half of
-    the way, and after each reset anneals from a large n and a short horizon.
-    The statistics of the observations are kept.
-    """
-    for part, began in zip(model.modules(), initial.modules(), strict=True):
-        kept = KEPT if isinstance(part, precision.CONVOLUTIONS) else 0.0
-        pairs = zip(part.parameters(recurse=False), began.parameters(recurse=False), strict=True)
-        for parameter, start in pairs:
-            parameter.mul_(kept).add_(start, alpha=1 - kept)
 
 
 def geometric(start: float, end: float, done: float) -> float:

@@ -29,14 +29,12 @@ Other differences from the paper and the authors' code:
     the reward of an episode's last step counts (their code drops it)
     truncated episodes bootstrap, and observations are normalized
     where rewards are not clipped, value targets are normalized
-
-With `adjust_s`, `Tuner` adjusts the numbers of agents, predictors and trainers to maximize the rate
-of updates.
+    the numbers of agents, predictors and trainers stay as they are (paper: section 4.2 tries
+        others for the rate of updates)
 """
 
 import dataclasses
 import math
-import random
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -62,7 +60,7 @@ from remotely_rl.experience.batch import Transitions
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.functions import losses
 from remotely_rl.functions.distributions import INITIAL_LOG_STD
-from remotely_rl.learning import inference_server, threads
+from remotely_rl.learning import inference_server
 from remotely_rl.learning.inference_server import Prediction, Record, RemoteLearner, Server
 from remotely_rl.learning.learner import Learner, Losses, actor_critic_losses, annealed, gae_batch
 from remotely_rl.learning.trained import TrainedLearner
@@ -70,8 +68,6 @@ from remotely_rl.runs.training import Session, Train
 from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE
 from remotely_rl.supervision import CrashReport, failures
 from remotely_rl.trees import Tree
-
-WARM_UP_S = 10.0  # before the tuner starts to measure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,18 +78,11 @@ class Config(Common):
         "ga3c always samples centrally: its inference server computes all actions"
     ) | fields.one_learner("ga3c has one learner, the inference server of all agents")
 
-    actors: Annotated[int, "agents, at the start", COUNT] = 4
+    actors: Annotated[int, "agents, processes that step environments", COUNT] = 4
     envs_per_actor: Annotated[int, "environments that each agent steps together", COUNT] = 8
     rollout_steps: int = 32  # long enough for returns, short enough to stay fresh
-    predictors: Annotated[int, "threads that answer agents, at the start", COUNT] = 1
-    trainers: Annotated[int, "threads that learn, at the start", COUNT] = 1
-    adjust_s: Annotated[
-        float,
-        "seconds for which the tuner tries other numbers of agents, predictors and trainers;"
-        " 0: no tuning",
-        NOT_NEGATIVE,
-    ] = 0.0
-    most_agents: Annotated[int, "maximum number of agents, if adjust_s is set", COUNT] = 16
+    predictors: Annotated[int, "threads that answer agents", COUNT] = 1
+    trainers: Annotated[int, "threads that learn", COUNT] = 1
     predict_requests: Annotated[int, "maximum requests in a batch of a predictor", COUNT] = 2
     predict_wait_ms: Annotated[
         float, "milliseconds that a predictor waits for a batch to fill", NOT_NEGATIVE
@@ -137,8 +126,6 @@ class Config(Common):
 
     def unused(self) -> dict[str, str]:
         why = super().unused()
-        if not self.adjust_s:
-            why["most_agents"] = "adjust_s is 0"
         if self.clip_range:
             why["probability_floor"] = "clip_range is not 0"
         why["compile"] = "trainers compute on copies of the model, which are not compiled"
@@ -149,13 +136,8 @@ class Config(Common):
         ppo.check_steering(self)
 
     @property
-    def most(self) -> int:
-        """The maximum number of agents at a time."""
-        return max(self.actors, self.most_agents) if self.adjust_s else self.actors
-
-    @property
     def processes(self) -> int:
-        return self.most + 1  # the inference server
+        return self.actors + 1  # the inference server
 
     def check_fits(self, model: nn.Module, actions: Actions) -> None:
         if networks.is_recurrent(model):
@@ -172,26 +154,14 @@ def compute_losses(
     entropy_coef: float,
     actions: Actions,
 ) -> Losses:
-    """Compute PPO's clipped surrogate or the floored policy gradient, value loss and entropy."""
-    log_prob = actions.log_prob(policy, rows.action)
+    """Compute the losses of PPO, or without `clip_range` those of A2C with a floor."""
     if config.clip_range:
-        gradient = losses.clipped_surrogate(
-            log_prob - rows.old_log_prob, rows.advantage, config.clip_range
-        )
-    else:
-        floor = config.probability_floor
-        floored = log_prob.clamp(min=math.log(floor)) if floor else log_prob
-        gradient = losses.policy_gradient(floored, rows.advantage)
+        return ppo.compute_losses(policy, value, rows, config, entropy_coef, actions)
+    log_prob, floor = actions.log_prob(policy, rows.action), config.probability_floor
+    floored = log_prob.clamp(min=math.log(floor)) if floor else log_prob
+    gradient = losses.policy_gradient(floored, rows.advantage)
     return actor_critic_losses(
-        gradient,
-        log_prob,
-        policy,
-        value,
-        rows,
-        actions,
-        config.value_coef,
-        entropy_coef,
-        config.clip_range or math.inf,
+        gradient, log_prob, policy, value, rows, actions, config.value_coef, entropy_coef
     )
 
 
@@ -316,8 +286,6 @@ def loop(session: Session[Config]) -> None:
     session.restore(learner)
     known = learner.env_attributes.version
     agents = session.keep(Stream(_agents(session, config, server), ahead=2))
-    tuner = _tuner(config)
-    window = RateWindow(session.seconds() + WARM_UP_S, config.adjust_s)
     while not session.over():
         if learner.env_attributes.version > known:
             known = learner.env_attributes.version
@@ -332,12 +300,6 @@ def loop(session: Session[Config]) -> None:
         for metrics, staleness in report.updates:
             session.learnt(metrics, staleness)
         session.tick()
-        rate = window.add(len(report.updates), session.seconds())
-        if config.adjust_s and rate is not None:
-            counts = tuner.judge(rate)
-            agents.resize(counts["agents"])
-            server.resize(counts["predictors"], counts["trainers"])
-            session.say(f"{rate:.1f} updates a second; now {counts}")
 
 
 train = Train("ga3c", Config, loop)
@@ -364,64 +326,3 @@ def _agents(session: Session[Config], config: Config, server: Server) -> Sampler
         width=config.rows_per_actor,
         crashes=session.crashes,
     )
-
-
-def _tuner(config: Config) -> "Tuner":
-    cores = threads.cores()
-    limits = {"agents": config.most, "predictors": cores, "trainers": cores}
-    counts = (config.actors, config.predictors, config.trainers)
-    return Tuner(dict(zip(limits, counts, strict=True)), limits, config.seed)
-
-
-class Tuner:
-    """Adjusts the numbers of agents, predictors and trainers by random local search.
-
-    Section 4.2 of the paper.  Each trial moves every count by -1, 0 or 1 at random, measures the
-    rate of updates, and undoes the move if the rate is lower than before.  Counts stay between 1
-    and their limits.  The caller measures time; the tuner reads no clock.
-    """
-
-    def __init__(self, counts: Mapping[str, int], limits: Mapping[str, int], seed: int = 0):
-        self.counts = dict(counts)
-        self.limits = dict(limits)
-        self._random = random.Random(seed)
-        self._before: dict[str, int] | None = None
-        self._best = 0.0
-
-    def judge(self, rate: float) -> dict[str, int]:
-        """Judge the current counts by their rate; return the counts to try next.
-
-        If the rate is lower than before, these are the previous counts, to be measured again.
-        """
-        if self._before is not None and rate < self._best:
-            self.counts, self._before = self._before, None
-            return dict(self.counts)
-        self._best = rate
-        self._before = dict(self.counts)
-        if all(limit == 1 for limit in self.limits.values()):
-            return dict(self.counts)
-        while self.counts == self._before:
-            for name, count in self._before.items():
-                step = self._random.choice((-1, 0, 1))
-                self.counts[name] = min(max(1, count + step), self.limits[name])
-        return dict(self.counts)
-
-
-class RateWindow:
-    """Measures the rate of updates in consecutive windows of time."""
-
-    def __init__(self, begins: float, length: float):
-        self._begins = begins
-        self._length = length
-        self._count = 0
-
-    def add(self, count: int, now: float) -> float | None:
-        """Add updates made by time `now`; return the rate of a window when it ends, else None."""
-        if now < self._begins:
-            return None
-        self._count += count
-        if now < self._begins + self._length:
-            return None
-        rate = self._count / (now - self._begins)
-        self._begins, self._count = now, 0
-        return rate

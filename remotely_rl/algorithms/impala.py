@@ -9,12 +9,11 @@ takes an optimizer step for each minibatch.
 sets no limit.  The staleness of the experience is always reported.
 
 The paper uses each transition once.  On Pong the policy then hardly moves in the first million
-steps.  Here an update may make several epochs over its batch (`epochs`, `minibatches`), and replay
-earlier batches from a small circular buffer (`replay_batches`, `replays`), whose policy is just a
-little older to V-trace.  Rho corrects from the behaviour policy to the policy before the update;
-from there on, `clip_range` bounds the epochs as in PPO (the decoupled objective of Hilton et al.
-2022, https://arxiv.org/abs/2110.00641, equation 6).  A clip around the behaviour policy, which is
-an update old, leaves each update half the room: on Pong it took twice the steps.
+steps.  Here an update may make several epochs over its batch (`epochs`, `minibatches`).  Rho
+corrects from the behaviour policy to the policy before the update; from there on, `clip_range`
+bounds the epochs as in PPO (the decoupled objective of Hilton et al. 2022,
+https://arxiv.org/abs/2110.00641, equation 6).  A clip around the behaviour policy, which is an
+update old, leaves each update half the room: on Pong it took twice the steps.
 
 Other differences from the paper:
 
@@ -33,7 +32,6 @@ paper's learner.
 
 import dataclasses
 import math
-from collections import deque
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
@@ -44,7 +42,7 @@ from remotely_rl.algorithms import ppo
 from remotely_rl.config import Common, fields
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import TrainingError
-from remotely_rl.experience.batch import Batch, DeviceTrajectory, Transitions, concatenate
+from remotely_rl.experience.batch import Batch, DeviceTrajectory, Transitions
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.functions import losses, returns
 from remotely_rl.functions.distributions import INITIAL_LOG_STD
@@ -77,8 +75,6 @@ class Config(Common):
     batch_trajectories: fields.BatchTrajectories = 2
     ahead: fields.Ahead = 1
     max_staleness: fields.MaxStaleness = None
-    replay_batches: Annotated[int, "size of the replay buffer, in batches", NOT_NEGATIVE] = 0
-    replays: Annotated[int, "batches that an update replays", NOT_NEGATIVE] = 1
 
     gamma: fields.Gamma = 0.99
     gae_lambda: fields.GaeLambda = 1.0  # V-trace's clipped c already cuts stale traces
@@ -122,10 +118,6 @@ class Config(Common):
         ppo.check_steering(self)
         if self.rho_bar < self.c_bar:
             raise TrainingError(f"rho_bar ({self.rho_bar}) must be at least c_bar ({self.c_bar})")
-
-    def unused(self) -> dict[str, str]:
-        why = {} if self.replay_batches else {"replays": "replay_batches is 0"}
-        return super().unused() | why
 
 
 def v_trace_batch(
@@ -180,26 +172,7 @@ def compute_losses(
     )
 
 
-class ReplayBuffer:
-    """A circular buffer of recent batches."""
-
-    def __init__(self, config: Config):
-        self._kept: deque[DeviceTrajectory] = deque(maxlen=config.replay_batches)
-        self._replays = config.replays
-
-    def with_replays(
-        self, rollout: DeviceTrajectory, generator: torch.Generator
-    ) -> list[DeviceTrajectory]:
-        """Return a new batch and a random sample of the stored ones, then store the new one."""
-        drawn = torch.randperm(len(self._kept), generator=generator)[: self._replays].tolist()
-        rollouts = [rollout, *(self._kept[i] for i in drawn)]
-        self._kept.append(rollout)
-        return rollouts
-
-
-def update(
-    learner: Learner[Config], buffer: ReplayBuffer, trajectory: Trajectory, progress: float
-) -> dict[str, float]:
+def update(learner: Learner[Config], trajectory: Trajectory, progress: float) -> dict[str, float]:
     """Learn from a batch; return metrics.  `progress` (0 to 1) anneals coefficients.
 
     With one minibatch, the first epoch reuses V-trace's forward pass.  With several, minibatches
@@ -210,27 +183,23 @@ def update(
     learner.learning_rate.anneal(progress)
     entropy_coef = annealed(config.entropy_coef, config.entropy_coef_end, progress)
 
-    steps, batches = [], []
+    steps = []
     whole = config.minibatches == 1
-    for rollout in buffer.with_replays(to_device(learner, trajectory), learner.generator):
-        with torch.set_grad_enabled(whole):
-            policy, value = learner.unroll(rollout)
-        batch = v_trace_batch(learner, rollout, policy.detach(), value.detach())
-        if whole:
-            policy, value = rollout.rows.select(policy), rollout.rows.select(value)
-            rows = batch.transition_rows
-            parts = compute_losses(policy, value, rows, config, entropy_coef, actions)
-            steps.append(learner.step(parts))
-        batches.append(batch)
-
-    batch, count = concatenate(batches), config.minibatches * len(batches)
+    rollout = to_device(learner, trajectory)
+    with torch.set_grad_enabled(whole):
+        policy, value = learner.unroll(rollout)
+    batch = v_trace_batch(learner, rollout, policy.detach(), value.detach())
+    if whole:
+        policy, value = rollout.rows.select(policy), rollout.rows.select(value)
+        rows = batch.transition_rows
+        parts = compute_losses(policy, value, rows, config, entropy_coef, actions)
+        steps.append(learner.step(parts))
     for _ in range(1 if whole else 0, config.epochs):
-        for minibatch in batch.minibatches(count, learner.generator):
+        for minibatch in batch.minibatches(config.minibatches, learner.generator):
             policy, value, rows = learner.forward(minibatch)
             parts = compute_losses(policy, value, rows, config, entropy_coef, actions)
             steps.append(learner.step(parts))
-    new = batches[0]  # the statistics have counted the replayed ones already
-    return learner.end_update(steps, new, config.epochs)
+    return learner.end_update(steps, batch, config.epochs)
 
 
 def loop(session: Session[Config]) -> None:
@@ -240,14 +209,13 @@ def loop(session: Session[Config]) -> None:
     """
     learner, config = session.learner, session.learner.config
     actors = sampling.stream(session)
-    buffer = ReplayBuffer(config)
     while not session.over():
         trajectory = session.gather(actors, config.batch_trajectories)
         if trajectory is None:
             continue
         staleness = (learner.version - trajectory.version).tolist()
         with session.spending("learning"):
-            metrics = update(learner, buffer, trajectory, session.progress)
+            metrics = update(learner, trajectory, session.progress)
             actors.publish(learner.parameters())
         session.learnt(metrics, staleness)
 

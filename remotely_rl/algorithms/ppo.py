@@ -136,7 +136,7 @@ def check_steering(config: Any) -> None:
 
 
 class Coefficients(Protocol):
-    """The fields of a Config that the loss reads; APPO has the same loss."""
+    """The fields of a Config that the loss reads; A3C, GA3C and APPO can have the same loss."""
 
     @property
     def clip_range(self) -> float: ...

@@ -70,8 +70,6 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "ahead",
         "max_staleness",
         "predictors",
-        "adjust_s",
-        "most_agents",
         "predict_requests",
         "predict_wait_ms",
         "explore_steps",

@@ -4,7 +4,7 @@ import copy
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import gymnasium
 import torch
@@ -47,8 +47,30 @@ RATE_RULES: dict[str, Callable[[float], float]] = {
 ATARI_SIZE, ATARI_STACK = 42, 4  # default image_size and frame_stack of Atari games
 
 
+T = TypeVar("T")
+
+
+class Completed(type):
+    """The class of Configs: a preset completes the fields that are given before one is made.
+
+    A Config itself cannot tell a field that was given from one that has its default.
+    """
+
+    def __call__(cls: type[T], *args: Any, **given: Any) -> T:
+        kind: Any = cls
+        settings.check_names(kind, given)
+        names = [field.name for field in dataclasses.fields(kind)]
+        by_place = dict(zip(names, args, strict=False))
+        made: T
+        if len(args) > len(names) or by_place.keys() & given.keys():
+            made = type.__call__(cls, *args, **given)  # raises TypeError
+        else:
+            made = type.__call__(cls, **presets.completed(kind, {**by_place, **given}))
+        return made
+
+
 @dataclasses.dataclass(frozen=True)
-class Common:
+class Common(metaclass=Completed):
     """The fields that all algorithms have.  They are checked when a Config is made."""
 
     env: fields.Env = "ALE/Pong-v5"
@@ -187,19 +209,10 @@ class Common:
     # Fields given when a run is resumed; set by `training.config_of`.
     overridden: ClassVar[frozenset[str]] = frozenset()
 
-    def __new__(cls, *args: Any, **given: Any) -> "Common":
-        settings.check_names(cls, given)
-        made = super().__new__(cls)
-        if args or given:
-            names = [field.name for field in dataclasses.fields(cls)]
-            made.__dict__["given"] = {*names[: len(args)], *given}  # until __post_init__
-        return made
-
     def __post_init__(self) -> None:
         object.__setattr__(self, "env_kwargs", additions.checked_arguments(self.env_kwargs))
         arguments = additions.checked_arguments(self.evaluate_env_kwargs, "evaluate_env_kwargs")
         object.__setattr__(self, "evaluate_env_kwargs", arguments)
-        presets.begin(self, self.__dict__.pop("given", ()))
         settings.check(self)
         precision.check(self.precision)
         object.__setattr__(self, "wrappers", additions.checked_wrappers(self.wrappers))

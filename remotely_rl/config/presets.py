@@ -8,11 +8,11 @@ one if its field `preset` asks for it; fields and arguments that you give take p
 import dataclasses
 import re
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from remotely_rl import settings
-from remotely_rl.environments import name_of
+from remotely_rl.environments import additions, name_of
 from remotely_rl.errors import TrainingError, nearest
 
 AUTO, NONE, PAPER = "auto", "none", "paper"
@@ -217,30 +217,32 @@ def named(algorithm: str, name: str) -> Preset:
     raise TrainingError(f"{algorithm} has no preset {name!r}{hint}")
 
 
-def begin(config: Any, given: Collection[str]) -> None:
-    """Apply the preset of a new config to the fields that are not `given` (their names).
+def completed(kind: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields to make a config of: those given, and those of its preset beside them.
 
-    NONE, and AUTO without a preset for the environment, change nothing.  Raises TrainingError for
-    an unknown preset, or a setting that the config's class does not have.
+    NONE, and AUTO without a preset for the environment, add nothing.  Raises TrainingError for an
+    unknown preset, or a setting that the config's class does not have.
     """
-    kind, name = type(config), config.preset
+    name, env = given.get("preset", kind.preset), given.get("env", kind.env)
     if name == NONE or len(given) == len(dataclasses.fields(kind)):
-        return  # with all fields given, it is a copy, to which the preset is already applied
+        return dict(given)  # with all fields given, it is a copy, which has the preset already
     if name == PAPER:
-        chosen = kind.form_of_paper(config.env)
+        chosen = kind.form_of_paper(env)
     else:
         algorithm = algorithm_of(kind)
-        found = find(algorithm, name_of(config.env)) if name == AUTO else named(algorithm, name)
+        found = find(algorithm, name_of(env)) if name == AUTO else named(algorithm, name)
         if found is None:
-            return
-        object.__setattr__(config, "preset", found.env)
-        chosen = _for(found, config.env)
+            return dict(given)
+        given = {**given, "preset": found.env}
+        chosen = _for(found, env)
     settings.check_names(kind, chosen)
-    for field, value in chosen.items():
-        if field == "env_kwargs":
-            object.__setattr__(config, field, {**value, **config.env_kwargs})
-        elif field not in given:
-            object.__setattr__(config, field, value)
+    whole = {**chosen, **given}
+    if arguments := chosen.get("env_kwargs"):
+        whole["env_kwargs"] = {
+            **arguments,
+            **additions.checked_arguments(given.get("env_kwargs", {})),
+        }
+    return whole
 
 
 def remarks(config: Any) -> list[str]:

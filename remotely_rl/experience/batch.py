@@ -7,7 +7,7 @@ A `Trajectory` has numpy arrays, because it travels between processes.  The lear
 `DeviceTrajectory`, computes targets and advantages, and makes a `Batch` from them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -117,23 +117,6 @@ class Batch(NamedTuple):
 def full(output: Tensor) -> Tensor:
     """Return a network's output in float32, for losses; float64 stays float64."""
     return output if output.dtype == torch.float64 else output.float()
-
-
-def concatenate(batches: Sequence[Batch]) -> Batch:
-    """Concatenate batches of the same kind."""
-    if len(batches) == 1:
-        return batches[0]
-    along = 0 if batches[0].recurrent is None else 1
-    columns = zip(*(batch.transitions for batch in batches), strict=True)
-    obs = trees.join(lambda parts: torch.cat(parts, along), [batch.obs for batch in batches])
-    joined = Batch(obs, Transitions(*(torch.cat(parts, along) for parts in columns)))
-    if along == 0:
-        return joined
-    state, begins, rows = zip(*(one.recurrent for one in batches if one.recurrent), strict=True)
-    mask = torch.cat([each.valid for each in rows], 1)
-    return joined._replace(
-        recurrent=RecurrentInput(torch.cat(state), torch.cat(begins, 1), MaskedRows(mask))
-    )
 
 
 def _shuffled(

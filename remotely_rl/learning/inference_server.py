@@ -113,11 +113,12 @@ class Server:
         self._lock = threading.Lock()  # of the shared parameters, and of the report
         self._queue: queue.Queue[Trajectory] = queue.Queue(QUEUED)
         self._gathering = threading.Lock()  # one trainer at a time gathers a batch
-        self._predicting = ResizableSemaphore(config.predictors)
-        self._trainers: list[threading.Event] = []
+        self._predicting = threading.Semaphore(config.predictors)
+        self._closing = threading.Event()
         self._report = ServerReport.empty()
         self._failed: Exception | None = None
-        self.resize(config.predictors, config.trainers)
+        for _ in range(config.trainers):
+            threading.Thread(target=self._train, daemon=True).start()
 
     def predict(self, requests: Sequence[Tree]) -> list[Prediction]:
         """Answer several requests, each of observations [B, ...], in one forward pass."""
@@ -163,16 +164,6 @@ class Server:
             report, self._report = self._report, ServerReport.empty()
             return report._replace(version=self.learner.version)
 
-    def resize(self, predictors: int, trainers: int) -> None:
-        """Set the numbers of threads; threads that leave finish their work first."""
-        self._predicting.resize(predictors)
-        while len(self._trainers) > trainers:
-            self._trainers.pop().set()
-        while len(self._trainers) < trainers:
-            leave = threading.Event()
-            threading.Thread(target=self._train, args=(leave,), daemon=True).start()
-            self._trainers.append(leave)
-
     def state(self) -> dict[str, Any]:
         """Return the state for a checkpoint, on the CPU."""
         with self._lock:
@@ -195,18 +186,18 @@ class Server:
             return networks.state_of(self.learner.model)
 
     def close(self) -> None:
-        """End the trainers."""
-        self.resize(self.config.predictors, 0)
+        """End the trainers, each after the update that it is at."""
+        self._closing.set()
 
     def _tensor(self, parts: Sequence[NDArray[Any]]) -> Tensor:
         return torch.from_numpy(np.concatenate(parts)).to(self.learner.device)
 
-    def _train(self, leave: threading.Event) -> None:
+    def _train(self) -> None:
         # A copy per trainer: autograd forbids changes of parameters between forward and backward.
         model = copy.deepcopy(self.learner.model)
         try:
-            while not leave.is_set() and self._failed is None:
-                if gathered := self._gather(leave):
+            while not self._closing.is_set() and self._failed is None:
+                if gathered := self._gather():
                     began = time.perf_counter()
                     self._update(
                         self.learner,
@@ -223,7 +214,7 @@ class Server:
         except Exception as error:
             self._failed = error
 
-    def _gather(self, leave: threading.Event) -> list[Trajectory]:
+    def _gather(self) -> list[Trajectory]:
         gathered: list[Trajectory] = []
         rows = 0
         with self._gathering:
@@ -231,7 +222,7 @@ class Server:
                 try:
                     trajectory = self._queue.get(timeout=0.5)
                 except queue.Empty:
-                    if leave.is_set():
+                    if self._closing.is_set():
                         break
                     continue
                 if count := trajectory.rows.count:
@@ -319,28 +310,3 @@ def _on_cpu(state: Any) -> Any:
     if isinstance(state, list):
         return [_on_cpu(value) for value in state]
     return state.cpu() if isinstance(state, Tensor) else state
-
-
-class ResizableSemaphore:
-    """A semaphore whose count can change while threads hold it."""
-
-    def __init__(self, count: int):
-        self._free = count
-        self._count = count
-        self._changed = threading.Condition()
-
-    def resize(self, count: int) -> None:
-        with self._changed:
-            self._free += count - self._count
-            self._count = count
-            self._changed.notify_all()
-
-    def __enter__(self) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._free > 0)
-            self._free -= 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._changed:
-            self._free += 1
-            self._changed.notify()

@@ -642,7 +642,7 @@ def make_batch(
     """
     rows, select = rollout.rows, rollout.rows.select
     value, advantage = targets
-    if learner.explained_variance is None:  # if batches are replayed, the first one is new
+    if learner.explained_variance is None:  # of the first batch since it was last reported
         target, error = select(value), select(value - rollout.value[:-1])
         learner.explained_variance = 1 - error.var(correction=0) / target.var(correction=0)
     learner.count_values(select(value), select(rollout.reward))

@@ -67,9 +67,8 @@ class Closed(TrainingError):
     """Sampling was stopped during a round."""
 
 
-class CentralActor:
-    """The single actor of a run that samples centrally, with the part of Samplers' interface that
-    Rounds and Stream use."""
+class CentralCrew:
+    """The crew of a run that samples centrally: one actor, which lives in this process."""
 
     def __init__(
         self,
@@ -170,13 +169,8 @@ class CentralActor:
         self.actors = [self._making.result()]
         return True
 
-    @property
-    def starting(self) -> int:
-        """The number of actors that are being made: none, to Rounds and Stream."""
-        return 0
-
     def index_of(self, actor: Actor) -> int:
-        """Return the actor's index, which is 0."""
+        """Return the actor's index: 0, because its rollouts begin with the first environment."""
         return 0
 
     def succeeded(self, actor: Actor, steps: int, crashes: Sequence[CrashReport] = ()) -> None:

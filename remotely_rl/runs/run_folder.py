@@ -22,7 +22,7 @@ import math
 import pickle
 import re
 import types
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -328,7 +328,48 @@ def upgrade(config: dict[str, Any]) -> dict[str, Any]:
                 config[field][name] = settings.literal(value)
     if "hidden_units" in config:  # an earlier version: the width of each of two layers
         config["hidden"] = "{0},{0}".format(config.pop("hidden_units"))
+    if "recovery_updates" in config:
+        config["anneal_updates"] = config.pop("recovery_updates")
     return config
+
+
+class Removed(NamedTuple):
+    """A setting that earlier versions had."""
+
+    idle: Any  # the value with which it had no effect
+    why: str  # there is none any more
+
+
+# Those that have no effect without another one of these have IDLE.
+IDLE = object()
+NO_REPLAYS = "impala learns from each batch once it has it, and not again"
+NO_TUNER = "ga3c keeps its numbers of agents, predictors and trainers"
+REMOVED = {
+    "reset_interval": Removed(0, "dqn and its kin do not reset their networks: returns were lower"),
+    "replay_batches": Removed(0, NO_REPLAYS),
+    "replays": Removed(IDLE, NO_REPLAYS),
+    "adjust_s": Removed(0, NO_TUNER),
+    "most_agents": Removed(IDLE, NO_TUNER),
+}
+
+
+def without_removed(
+    config: Mapping[str, Any], known: Collection[str], run: str | Path, *, to_act: bool
+) -> dict[str, Any]:
+    """Return the settings of a run without those that are not `known` any more.
+
+    Raises TrainingError if such a setting had an effect on training; it has none on an agent that
+    is only `to_act`.
+    """
+    kept = dict(config)
+    for name in config.keys() & REMOVED.keys() - set(known):
+        value, (idle, why) = kept.pop(name), REMOVED[name]
+        if not to_act and idle is not IDLE and value != idle:
+            raise TrainingError(
+                f"{run} was trained with {name}={value}, and {why}: a new run can begin with its"
+                f" model, by --initial {run}"
+            )
+    return kept
 
 
 def reopen(path: Path, algorithm: str) -> tuple[RunFolder, RunConfig]:

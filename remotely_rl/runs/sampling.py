@@ -22,7 +22,7 @@ from remotely_rl.config import learners_of, sampling_of
 from remotely_rl.learning import threads
 from remotely_rl.learning.parameter_server import ParameterServer, Worker
 from remotely_rl.learning.sharing import SegmentWork, SharedLearner, SharingConfig
-from remotely_rl.runs.central import CentralActor
+from remotely_rl.runs.central import CentralCrew
 from remotely_rl.runs.session import Session
 
 MakeWork = Callable[[Any, nn.Module, int], SegmentWork]
@@ -85,7 +85,7 @@ def stream(session: Session[Any]) -> Stream[Rollout]:
     _set_threads(max(1, threads.beside(config.actors * learners) // learners), session)
     actors = _actors(session, Actor, getattr(config, "arrivals", False))
     batch = config.batch_trajectories
-    if isinstance(actors, CentralActor):  # one rollout holds the trajectories of all actors
+    if isinstance(actors, CentralCrew):  # one rollout holds the trajectories of all actors
         batch = -(-batch // config.actors)
     return session.keep(Stream(actors, config.ahead, batch, getattr(config, "max_staleness", None)))
 
@@ -143,7 +143,7 @@ def _set_threads(count: int, session: Session[Any]) -> None:
 
 def _actors(
     session: Session[Any], kind: type[Actor], arrivals: bool
-) -> Samplers[Rollout] | CentralActor:
+) -> Samplers[Rollout] | CentralCrew:
     learner = session.learner
     session.restore(learner)
     config = learner.config
@@ -172,7 +172,7 @@ def _actors(
     )
 
 
-def _central(session: Session[Any], kind: type[Actor], halves: int) -> CentralActor:
+def _central(session: Session[Any], kind: type[Actor], halves: int) -> CentralCrew:
     learner = session.learner
     config, learners = learner.config, learners_of(learner.config)
     # In alternating sampling half of the actors step while actions are computed.
@@ -182,7 +182,7 @@ def _central(session: Session[Any], kind: type[Actor], halves: int) -> CentralAc
     session.say(
         f"{sampling_of(config)} sampling: the actions of {count} environments are computed here"
     )
-    actor = CentralActor(
+    actor = CentralCrew(
         kind,
         config,
         learner.model,

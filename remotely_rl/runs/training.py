@@ -329,7 +329,7 @@ def config_of(
         given = {**given, "evaluate_env": None, "evaluate_env_kwargs": {}}
     if not needs_env:
         try:
-            return config_of(kind, algorithm, run, given)
+            return config_of(kind, algorithm, run, given, to_act=to_act)
         except TrainingError as error:
             given = {**given, "env": Missing(ran.env, str(error)), "env_kwargs": {}, "wrappers": ()}
     is_other = "env" in given and name_of(given["env"]) != ran.env
@@ -342,6 +342,7 @@ def config_of(
                 f" again, with {name}= or {run_folder.AGAIN[name]}"
             )
     known = [field.name for field in dataclasses.fields(kind)]
+    kept = run_folder.without_removed(kept, known, run, to_act=to_act)
     for name in kept:
         if name not in known:
             raise TrainingError(f"{algorithm} has no option {name!r}{nearest(name, known)}")

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import threading
 from typing import Any, NamedTuple
 
 import hypothesis
@@ -14,7 +13,7 @@ from remotely_rl.acting.actor import Parameters
 from remotely_rl.acting.stream import Stream
 from remotely_rl.environments import Episode
 from remotely_rl.supervision import CrashReport
-from tests.remotely_rl.acting.fakes import Fake, Sample, crew_of, faked, params
+from tests.remotely_rl.acting.fakes import Sample, crew_of, faked, params
 
 
 @pytest.mark.usefixtures("fakes")
@@ -138,57 +137,6 @@ def test_the_calls_of_a_dead_actor_are_dropped_and_the_stream_goes_on(bound: int
             stream.publish(params(1))
     assert one not in stream.crew.actors
     assert 0 not in {sample.ident for sample in taken}
-
-
-@pytest.mark.usefixtures("fakes")
-def test_an_actor_that_leaves_finishes_its_calls_first() -> None:
-    stream = Stream(crew_of(3), ahead=2)
-    one, two, three = stream.crew.actors
-    stream.resize(1)
-    for actor in (three, two):
-        for _ in range(2):
-            actor.finish()
-            assert stream.take(0) is not None
-        assert actor.closed
-    assert stream.crew.actors == [one]
-    one.finish()
-    assert stream.take(0) is not None
-    assert one.pending == 2
-
-
-@pytest.mark.usefixtures("fakes")
-def test_added_actors_are_made_and_used() -> None:
-    stream = Stream(crew_of(1), ahead=1)
-    stream.resize(3)
-    while len(stream.crew.actors) < 3:
-        stream.take(timeout_s=0.1)
-    assert [actor.pending for actor in stream.crew.actors] == [1, 1, 1]
-
-
-@pytest.mark.usefixtures("fakes")
-@pytest.mark.parametrize("counts", [(4, 3), (4, 1), (2, 2), (4, 2, 3), (3, 1, 4)], ids=str)
-def test_the_last_resize_determines_the_number_of_actors(counts: tuple[int, ...]) -> None:
-    may_come = threading.Event()
-
-    def make(ident: int) -> Fake:
-        if ident >= 2:
-            may_come.wait(40)
-        return Fake(ident)
-
-    stream = Stream(crew_of(2, make), ahead=1)
-    for count in counts:  # before any of them is made
-        stream.resize(count)
-    may_come.set()
-    for _ in range(10):  # turns after the last one is made
-        while stream.crew.starting:
-            stream.crew.actors[0].finish()
-            stream.take(timeout_s=0.1)
-        for actor in stream.crew.actors:
-            if actor.pending:
-                actor.finish()
-        stream.take(timeout_s=0.0)
-    assert len(stream.crew.actors) == counts[-1]
-    assert all(actor.pending <= 1 for actor in stream.crew.actors)
 
 
 class Rollout(NamedTuple):

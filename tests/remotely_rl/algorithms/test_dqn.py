@@ -52,10 +52,9 @@ FAMILY: dict[str, dict[str, Any]] = {
     "Ape-X's epsilons": {"epsilon": 0.4, "epsilon_spread": 7.0},
     "overlap": {"overlap": True},
     "BBF's bets": {
-        "reset_interval": 400,
         "n_step_start": 3,
         "gamma_start": 0.9,
-        "recovery_updates": 100,
+        "anneal_updates": 100,
         "weight_decay": 0.01,
         "n_step": 2,
     },
@@ -194,50 +193,19 @@ def test_the_target_network_is_updated_once_per_interval() -> None:
     assert torch.equal(toys.weights(ours.target), before)
 
 
-def test_a_reset_restores_initial_weights_and_half_of_the_convolutions() -> None:
-    torch.manual_seed(0)
-    began = networks.SmallCNN((4, 42, 42), 6)
-    torch.manual_seed(1)
-    model = networks.SmallCNN((4, 42, 42), 6)
-    convolution = next(part for part in model.modules() if isinstance(part, torch.nn.Conv2d))
-    before = convolution.weight.detach().clone()
-
-    dqn.shrink_and_perturb(model, began)
-
-    first = next(part for part in began.modules() if isinstance(part, torch.nn.Conv2d))
-    torch.testing.assert_close(convolution.weight, (before + first.weight) / 2)
-    assert torch.equal(model.policy.weight, began.policy.weight)
-    assert torch.equal(model.body[1].weight, began.body[1].weight)  # type: ignore[index]
-
-
-def test_a_reset_restores_both_networks_and_clears_the_optimizer() -> None:
-    ours = learner(reset_interval=2, target_update_interval=10**9)
-    began = toys.weights(ours.model)
-
-    for _ in range(2):
-        dqn.update(ours, steps(), env_steps=0, progress=0)
-    assert not torch.equal(toys.weights(ours.model), began)
-    ours.reset_when_due()
-
-    assert torch.equal(toys.weights(ours.model), began)
-    assert torch.equal(toys.weights(ours.target), began)
-    assert not ours.optimizer.state
-
-
-def test_n_step_and_gamma_are_annealed_after_each_reset() -> None:
+def test_n_step_and_gamma_are_annealed_from_the_start() -> None:
     config = dataclasses.replace(
         CONFIG,
         n_step=3,
         n_step_start=10,
         gamma=0.997,
         gamma_start=0.97,
-        reset_interval=1000,
-        recovery_updates=500,
+        anneal_updates=500,
     )
 
-    assert [config.n_step_at(n) for n in (0, 250, 500, 999, 1000)] == [10, 5, 3, 3, 10]
-    horizons = [1 / (1 - config.gamma_at(n)) for n in (0, 250, 500, 1000)]
-    assert horizons == pytest.approx([1 / 0.03, (1 / 0.03 / 0.003) ** 0.5, 1 / 0.003, 1 / 0.03])
+    assert [config.n_step_at(n) for n in (0, 250, 500, 999)] == [10, 5, 3, 3]
+    horizons = [1 / (1 - config.gamma_at(n)) for n in (0, 250, 500)]
+    assert horizons == pytest.approx([1 / 0.03, (1 / 0.03 / 0.003) ** 0.5, 1 / 0.003])
     plain = dataclasses.replace(CONFIG, gamma=1.0)
     assert (plain.n_step_at(7), plain.gamma_at(7)) == (1, 1.0)
 
@@ -259,8 +227,7 @@ def test_a_run_draws_with_the_annealed_n_step_and_gamma(
         n_step=2,
         n_step_start=5,
         gamma_start=0.5,
-        recovery_updates=10,
-        reset_interval=15,
+        anneal_updates=10,
         target=None,
         total_steps=400,
     )

@@ -1,4 +1,4 @@
-"""IMPALA: the update against the paper's, replay, and learning with and without staleness."""
+"""IMPALA: the update against the paper's, and learning with and without staleness."""
 
 import dataclasses
 import math
@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from remotely_rl import a2c, impala
 from remotely_rl.environments.action_spaces import Discrete
@@ -141,10 +140,9 @@ def test_on_policy_one_epoch_is_the_update_of_a2c(gae_lambda: float) -> None:
     as_a2c = toys.converted(config, a2c.Config, rate_rule="none")
     theirs = Learner(as_a2c, toys.network(1), COIN)
     actor = toys.actor(config, ours.model)
-    buffer = impala.ReplayBuffer(PAPER)
     for progress in (0, 0.1, 0.2):
         trajectory = actor.sample().trajectory
-        numbers = impala.update(ours, buffer, trajectory, progress)
+        numbers = impala.update(ours, trajectory, progress)
         of_a2c = a2c.update(theirs, trajectory, progress)
         for name in of_a2c.keys() - {"train/policy_loss"}:  # it differs, but not its gradient
             # Hundreds in float32, whose last digits depend on the processor's vectors.
@@ -156,79 +154,21 @@ def test_on_policy_one_epoch_is_the_update_of_a2c(gae_lambda: float) -> None:
         actor.set_param(ours.parameters())
 
 
-def test_the_buffer_replays_earlier_batches_and_drops_the_oldest() -> None:
-    config = dataclasses.replace(CONFIG, replay_batches=2, replays=5)
-    learner = make_learner(config)
-    buffer = impala.ReplayBuffer(config)
-    batches = [to_device(learner, played(learner, seed)) for seed in range(4)]
-    drawn = [buffer.with_replays(batch, torch.Generator()) for batch in batches]
-    assert [len(some) for some in drawn] == [1, 2, 3, 3]
-    for now, some in enumerate(drawn):
-        assert some[0] is batches[now]  # the new one first
-        earlier = {id(batch) for batch in some[1:]}
-        assert earlier == {id(batch) for batch in batches[max(0, now - 2) : now]}
-
-    without = impala.ReplayBuffer(CONFIG)
-    assert [len(without.with_replays(batch, torch.Generator())) for batch in batches] == [1] * 4
-
-
-def test_the_buffer_replays_at_most_replays_batches_and_none_twice() -> None:
-    config = dataclasses.replace(CONFIG, replay_batches=8, replays=3)
-    learner = make_learner(config)
-    buffer = impala.ReplayBuffer(config)
-    for seed in range(10):
-        some = buffer.with_replays(to_device(learner, played(learner, seed)), learner.generator)
-    assert len({id(batch) for batch in some}) == len(some) == 4
-
-
-def test_minibatches_of_replayed_updates_have_the_same_size() -> None:
-    config = dataclasses.replace(CONFIG, replay_batches=1, epochs=1)
-    learner = make_learner(config)
-    buffer = impala.ReplayBuffer(config)
-    sizes: list[int] = []
-    before = impala.compute_losses
-
-    def spy(policy: Tensor, *rest: Any) -> Any:
-        sizes.append(len(policy))
-        return before(policy, *rest)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(impala, "compute_losses", spy)
-        for seed in range(2):
-            impala.update(learner, buffer, played(learner, seed), 0)
-    assert sizes == [6, 6, 6, 6, 6, 6]  # 12 rows in 2 parts, then 24 in 4
-
-
-def test_replayed_batches_are_counted_into_the_statistics_once() -> None:
-    config = dataclasses.replace(CONFIG, replay_batches=3, replays=2, epochs=2, minibatches=2)
-    learner = make_learner(config)
-    buffer = impala.ReplayBuffer(config)
-    counts = [0.0]
-    for seed in range(4):
-        impala.update(learner, buffer, played(learner, seed), 0)
-        counts.append(float(learner.model.state_dict()["normalizer.count"]))
-
-    assert np.diff(counts).tolist() == [2.0] * 4  # one in seven of 12 rows
-
-
 def test_the_papers_settings_learn_a_one_step_game() -> None:
     learner = make_learner(PAPER)
     actor = toys.actor(PAPER, learner.model, rollout_steps=16)
-    buffer = impala.ReplayBuffer(PAPER)
     scores: list[float] = []
     for _ in range(60):
         rollout = actor.sample()
         scores = [game.score for game in rollout.episodes]
-        impala.update(learner, buffer, rollout.trajectory, 0)
+        impala.update(learner, rollout.trajectory, 0)
         actor.set_param(learner.parameters())
     assert np.mean(scores) > 0.9
 
 
 @pytest.mark.usefixtures("local")
-def test_an_lstm_learns_with_replays_in_seconds(tmp_path: Path) -> None:
-    config = dataclasses.replace(
-        CONFIG, env=toys.Remember, lstm=8, replay_batches=4, target=0.9, total_steps=20_000
-    )
+def test_an_lstm_learns_in_seconds(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, env=toys.Remember, lstm=8, target=0.9, total_steps=20_000)
     assert "is reached" in impala.train(config, run=tmp_path / "run").ended
 
 

@@ -1,10 +1,10 @@
-"""Tests of Batch: minibatches, concatenation, and running a model."""
+"""Tests of Batch: minibatches, and running a model."""
 
 import pytest
 import torch
 from torch import Tensor
 
-from remotely_rl.experience.batch import Batch, RecurrentInput, Transitions, concatenate
+from remotely_rl.experience.batch import Batch, RecurrentInput, Transitions
 from remotely_rl.experience.masked_rows import MaskedRows
 
 
@@ -74,24 +74,6 @@ def test_minibatches_differ_each_time() -> None:
         next(iter(numbered(100).minibatches(2, random))).transitions.action for _ in range(2)
     )
     assert not torch.equal(one, other)
-
-
-def test_concatenated_batches_have_the_rows_of_all() -> None:
-    both = concatenate([numbered(3), numbered(4)])
-    assert both.transitions.action.tolist() == [0, 1, 2, 0, 1, 2, 3]
-    assert both.obs.shape == (7, 1)
-    assert both.recurrent is None
-    alone = numbered(3)
-    assert concatenate([alone]) is alone
-
-
-def test_recurrent_batches_are_concatenated_along_the_environments() -> None:
-    both = concatenate([numbered_pieces(5, 2), numbered_pieces(5, 3)])
-    assert both.obs.shape == (5, 5, 1)
-    assert both.transitions.action[1].tolist() == [100, 101, 100, 101, 102]
-    assert both.recurrent is not None
-    assert both.recurrent.state[:, 0].tolist() == [0, 1, 0, 1, 2]
-    assert both.recurrent.begins.shape == both.recurrent.rows.valid.shape == (5, 5)
 
 
 def test_a_recurrent_model_runs_over_sequences_and_returns_valid_rows() -> None:

@@ -277,7 +277,7 @@ def test_several_learners_match_one_learner_with_all_their_batches(
 def test_several_learners_with_a_replay_match_one_with_all_their_draws(
     kind: Any, tmp_path: Path
 ) -> None:
-    config = kind.Config(env=toys.Guess, device="cpu", value_bound=2.0, reset_interval=2)
+    config = kind.Config(env=toys.Guess, device="cpu", value_bound=2.0)
 
     def drawn(seed: int) -> Steps:
         random = torch.Generator().manual_seed(seed)

@@ -2,9 +2,7 @@
 
 import dataclasses
 import threading
-from collections.abc import Callable, Iterator
-from functools import partial
-from operator import eq
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,12 +15,7 @@ from remotely_rl.algorithms import ga3c
 from remotely_rl.environments.action_spaces import Discrete
 from remotely_rl.errors import LearnerLost
 from remotely_rl.experience.trajectory import Trajectory
-from remotely_rl.learning.inference_server import (
-    QUEUED,
-    ResizableSemaphore,
-    Server,
-    inference_server,
-)
+from remotely_rl.learning.inference_server import QUEUED, Server, Update, inference_server
 from remotely_rl.learning.learner import Learner
 from tests.clusters import wait_until
 from tests.remotely_rl import toys
@@ -54,18 +47,14 @@ class Servers:
     def __init__(self) -> None:
         self.made: list[Any] = []
 
-    def __call__(self, config: ga3c.Config = CONFIG, observations: int = 2) -> Any:
-        model = toys.network(observations)
-        self.made.append(remotely.local(inference_server(config), config, model, COIN, ga3c.update))
+    def __call__(self, config: ga3c.Config = CONFIG, update: Update = ga3c.update) -> Any:
+        kind = inference_server(config)
+        self.made.append(remotely.local(kind, config, toys.network(), COIN, update))
         return self.made[-1]
 
 
 def trainers() -> int:
     return sum("(_train)" in thread.name for thread in threading.enumerate())
-
-
-def equal(found: Callable[[], int], wanted: int) -> bool:
-    return found() == wanted
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -176,21 +165,14 @@ def test_several_trainers_learn_from_every_trajectory_and_record_staleness(
     assert [staleness for _, staleness in found] == [[n] * 4 for n in range(20)]
 
 
-def test_the_number_of_trainers_changes_while_learning(servers: Servers) -> None:
-    wait_until(lambda: trainers() == 0, "trainers of the previous test have left")
-    server = servers()
-    for count in (3, 1, 2):
-        server.resize(predictors=2, trainers=count)
-        for number in range(4):
-            server.train_on(played(seed=number))
-        assert len(updates(server, 4)) == 4
-        wait_until(partial(equal, trainers, count), f"there are {count} trainers")
-
-
 def test_train_on_blocks_while_the_queue_is_full(servers: Servers) -> None:
-    server = servers()
-    server.resize(1, 0)
-    wait_until(lambda: trainers() == 0, "its trainer has left")
+    go_on = threading.Event()
+
+    def update(*given: Any) -> None:
+        go_on.wait(40)
+        ga3c.update(*given)
+
+    server = servers(update=update)
     trajectory = played()
     accepted: list[int] = []
 
@@ -201,9 +183,9 @@ def test_train_on_blocks_while_the_queue_is_full(servers: Servers) -> None:
 
     sender = threading.Thread(target=send, daemon=True)
     sender.start()
-    wait_until(lambda: len(accepted) == QUEUED, "the queue is full")
+    wait_until(lambda: len(accepted) == QUEUED + 1, "the trainer has one, and the queue is full")
     assert sender.is_alive()
-    server.resize(1, 1)
+    go_on.set()
     sender.join(40)
     assert not sender.is_alive()
     assert len(updates(server, QUEUED)) >= QUEUED
@@ -275,35 +257,3 @@ def test_a_restored_server_continues_bit_for_bit(servers: Servers) -> None:
     assert other.learner.version == 2
     assert torch.equal(*weights)
     assert torch.equal(weights[1], toys.weights(other.acting))
-
-
-def test_a_resizable_semaphore_can_grow_and_shrink() -> None:
-    semaphore = ResizableSemaphore(1)
-    inside, most = [0], [0]
-    counting, leave = threading.Lock(), threading.Semaphore(0)
-
-    def enter() -> None:
-        with semaphore:
-            with counting:
-                inside[0] += 1
-                most[0] = max(most[0], inside[0])
-            leave.acquire()
-            with counting:
-                inside[0] -= 1
-
-    crowd = [threading.Thread(target=enter, daemon=True) for _ in range(8)]
-    for one in crowd:
-        one.start()
-    for width in (1, 3):
-        semaphore.resize(width)
-        wait_until(partial(eq, inside, [width]), f"{width} are inside")
-        assert most[0] == width
-    semaphore.resize(2)  # one leaves, and none takes its place
-    leave.release()
-    wait_until(lambda: inside[0] == 2, "two are inside")
-    for _ in crowd:
-        leave.release()
-    for one in crowd:
-        one.join(40)
-    assert inside[0] == 0
-    assert most[0] == 3

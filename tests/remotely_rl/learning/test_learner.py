@@ -57,14 +57,10 @@ def played(config: Common = CONFIG, model: nn.Module | None = None, **changes: A
     return toys.actor(config, model or toys.network(), **changes).sample().trajectory
 
 
-def update_impala(learner: Learner[Any], trajectory: Trajectory, progress: float) -> Any:
-    return impala.update(learner, impala.ReplayBuffer(learner.config), trajectory, progress)
-
-
 @pytest.mark.parametrize("make", [lambda: toys.network(2), recurrent], ids=["rows", "memory"])
 @pytest.mark.parametrize("normalize_advantage", [False, True], ids=["plain", "normalized"])
 @pytest.mark.parametrize(
-    ("module", "update"), [(ppo, ppo.update), (impala, update_impala), (appo, appo.update)]
+    ("module", "update"), [(ppo, ppo.update), (impala, impala.update), (appo, appo.update)]
 )
 def test_the_contents_of_reset_rows_never_change_an_update(
     make: Any, normalize_advantage: bool, module: Any, update: Any
@@ -391,8 +387,6 @@ def test_normalized_values_are_denormalized_for_returns() -> None:
 
 def update(template: Any, learner: Learner[Any], trajectory: Trajectory) -> dict[str, float]:
     """Call an algorithm's update at the beginning of its schedule; return its metrics."""
-    if template is impala:
-        return impala.update(learner, impala.ReplayBuffer(learner.config), trajectory, 0)
     if template is not ga3c:
         updated: dict[str, float] = template.update(learner, trajectory, 0)
         return updated

@@ -29,7 +29,7 @@ from remotely_rl.errors import LearnerLost
 from remotely_rl.experience.trajectory import Trajectory, stack
 from remotely_rl.learning.learner import Learner
 from remotely_rl.runs import central as central_module
-from remotely_rl.runs.central import CentralActor, Closed
+from remotely_rl.runs.central import CentralCrew, Closed
 from remotely_rl.supervision import Crashes, CrashReport
 from tests.remotely_rl import toys
 from tests.remotely_rl.space_toys import FOR_BOXES
@@ -66,9 +66,9 @@ class InFloat64(nn.Module):
 @contextlib.contextmanager
 def central(
     halves: int, kind: type[Actor] = Actor, model: nn.Module | None = None, **changes: Any
-) -> Iterator[CentralActor]:
+) -> Iterator[CentralCrew]:
     said: list[CrashReport] = []
-    made = CentralActor(
+    made = CentralCrew(
         kind,
         dataclasses.replace(CONFIG, **changes),
         model or InFloat64(),
@@ -83,7 +83,7 @@ def central(
         made.close()
 
 
-def rounds(made: CentralActor, count: int) -> list[Rollout]:
+def rounds(made: CentralCrew, count: int) -> list[Rollout]:
     return [made.request(made.actors[0]).result(60) for _ in range(count)]
 
 
@@ -206,7 +206,7 @@ def test_a_dead_host_is_logged_and_replaced_without_effect_on_the_others(
     def sampled(env: Any) -> list[Trajectory]:
         config = dataclasses.replace(CONFIG, env=env, random_start=0)
         crashes = Crashes(lambda text: None, keep=told.append)
-        made = CentralActor(Actor, config, model, SEEDS, halves, 1, crashes)
+        made = CentralCrew(Actor, config, model, SEEDS, halves, 1, crashes)
         try:
             return [rollout.trajectory for rollout in rounds(made, 4)]
         finally:
@@ -278,7 +278,7 @@ def test_in_a_replay_each_environment_has_its_own_column_and_epsilon() -> None:
         device="cpu",
     )
     model = config.make_model(None, ObservationLeaf((1,), np.dtype(np.float32)), Discrete(2))
-    made = CentralActor(dqn.QActor, config, model, SEEDS, 2, 1, Crashes(lambda text: None))
+    made = CentralCrew(dqn.QActor, config, model, SEEDS, 2, 1, Crashes(lambda text: None))
     try:
         made.actors[0].env_steps = 10
         (played,) = rounds(made, 1)
@@ -313,7 +313,7 @@ def test_with_lives_the_row_after_a_dead_host_starts_a_game_and_is_invalid(
         CONFIG, env="ALE/Breakout-v5", actors=2, life_loss_is_terminal=True, random_start=0
     )
     model = networks.default_network(ObservationLeaf((4, 42, 42), np.dtype(np.uint8)), 4)
-    made = CentralActor(Actor, config, model, SEEDS[:2], 1, 1, Crashes(lambda text: None))
+    made = CentralCrew(Actor, config, model, SEEDS[:2], 1, 1, Crashes(lambda text: None))
     try:
         rounds(made, 1)
         hosts = sorted(one.pid for one in remotely.actors() if one.class_name == "Host")
@@ -342,7 +342,7 @@ def test_noisy_networks_are_perturbed_for_each_actor_as_in_local_sampling() -> N
     config = dqn.Config(env="CartPole-v1", actors=4, envs_per_actor=2, noisy=True, device="cpu")
     object.__setattr__(config, "learn_from", 0)
     model = config.make_model(None, ObservationLeaf((4,), np.dtype(np.float32)), Discrete(2))
-    made = CentralActor(dqn.QActor, config, model, SEEDS, 2, 1, Crashes(lambda text: None))
+    made = CentralCrew(dqn.QActor, config, model, SEEDS, 2, 1, Crashes(lambda text: None))
     try:
         made.actors[0].env_steps = 10
         central_actions = rounds(made, 1)[0].trajectory.action
@@ -405,7 +405,7 @@ def test_a_hanging_environment_does_not_keep_a_run_from_ending(
     monkeypatch.setattr(central_module, "CLOSE_S", 0.5)
     said: list[str] = []
     config = dataclasses.replace(CONFIG, env=Hangs, random_start=0)
-    made = CentralActor(Actor, config, toys.network(1), SEEDS, 2, 1, Crashes(said.append))
+    made = CentralCrew(Actor, config, toys.network(1), SEEDS, 2, 1, Crashes(said.append))
     call = made.request(made.actors[0])
     made.close()
     assert isinstance(call.exception(30), (ClosedEnvironmentError, Closed))
@@ -420,7 +420,7 @@ class SlowToMake(toys.Counting):
 
 def test_a_finished_run_does_not_wait_for_its_environments() -> None:
     config = dataclasses.replace(CONFIG, env=SlowToMake, actors=2, random_start=0)
-    made = CentralActor(
+    made = CentralCrew(
         Actor, config, toys.network(1), SEEDS[:2], 1, 1, Crashes(lambda text: None), lambda: True
     )
     assert not made.actors
@@ -453,7 +453,7 @@ def test_a_gpu_lost_before_the_first_step_is_reported(monkeypatch: pytest.Monkey
 
 
 def test_close_stops_a_round() -> None:
-    made = CentralActor(
+    made = CentralCrew(
         Actor,
         dataclasses.replace(CONFIG, rollout_steps=10_000_000),
         InFloat64(),

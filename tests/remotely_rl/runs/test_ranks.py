@@ -254,8 +254,6 @@ def test_an_unknown_value_of_learners_share_suggests_the_closest() -> None:
     of_ppo: Any = {"learners_share": "store"}
     with pytest.raises(TrainingError, match=r"a2c, dqn, c51, qr_dqn and rainbow can share a store"):
         ppo.Config(**of_ppo)
-    with pytest.raises(TrainingError, match="reset_interval must be 0 with learners_share=store"):
-        dqn.Config(learners_share="store", reset_interval=5).check_run()
 
 
 def test_a_store_is_rejected_without_memory_files(monkeypatch: pytest.MonkeyPatch) -> None:

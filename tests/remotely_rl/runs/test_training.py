@@ -260,6 +260,24 @@ def test_an_unknown_option_of_a_run_suggests_the_nearest(tmp_path: Path) -> None
         training.begin("toy", a2c.Config, None, resume=folder.path)
 
 
+def test_a_run_with_a_setting_that_is_gone_resumes_if_the_setting_had_no_effect(
+    tmp_path: Path,
+) -> None:
+    folder = finished_run(tmp_path)
+
+    def resumed(**gone: Any) -> a2c.Config:
+        kept = json.loads(folder.config.read_text())
+        kept["config"] |= gone
+        folder.config.write_text(json.dumps(kept))
+        return training.config_of(a2c.Config, "toy", folder.path)
+
+    assert resumed(reset_interval=0, adjust_s=0.0, most_agents=7) == resumed()
+    with pytest.raises(TrainingError, match=r"trained with reset_interval=5, and dqn .* --initial"):
+        resumed(reset_interval=5)
+    to_act = training.config_of(a2c.Config, "toy", folder.path, to_act=True)
+    assert to_act.gamma == CONFIG.gamma
+
+
 def test_resuming_a_missing_folder_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="there is no run folder"):
         training.begin("toy", a2c.Config, CONFIG, resume=tmp_path / "nowhere")
