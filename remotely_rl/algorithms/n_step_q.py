@@ -203,10 +203,10 @@ def loop(session: Session[Config]) -> None:
         if pushed is None:
             session.tick()
             continue
-        learner.record(pushed)
+        metrics = learner.record(pushed)
         report: sharing.WorkReport = pushed.report
         session.tally.sampled(report.steps, report.episodes, report.seconds)
-        session.learnt(report.metrics, [pushed.reply.staleness])
+        session.learnt(metrics, [pushed.reply.staleness])
 
 
 train = Train("n_step_q", Config, loop)

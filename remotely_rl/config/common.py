@@ -37,6 +37,7 @@ STEERED_TO = 0.01  # nats; see target_kl_of
 RESETS = ("at_once", "in_pause")
 ENDS = ("total_steps", "minutes")  # the limits of a run, at which schedules end too
 SAMPLING = ("auto", "local", "central", "alternating")
+METRICS = ("none", "norms")
 # How a learning rate scales with the batch size.  Stooke and Abbeel 2018 use the square root for
 # A2C, and do not scale the rates of the DQN family up to batches of 2,048.
 RATE_RULES: dict[str, Callable[[float], float]] = {
@@ -176,6 +177,9 @@ class Common(metaclass=Completed):
         " mean return",
     ] = None
     log_interval_s: Annotated[float, "seconds between rows of metrics", NOT_NEGATIVE] = 5.0
+    metrics: Annotated[
+        str, "metrics beside the usual: none, or norms of gradients and updates, by layer"
+    ] = METRICS[0]
     checkpoint_interval_s: Annotated[float, "seconds between checkpoints", NOT_NEGATIVE] = 120.0
 
     horizon: ClassVar[int] = 1_000_000  # see anneal_steps
@@ -222,6 +226,11 @@ class Common(metaclass=Completed):
         _ = self.architecture  # raises for an unknown network or activation
         check_sampling(self)
         check_share(self)
+        if self.metrics not in METRICS:
+            hint = nearest(self.metrics, METRICS)
+            raise TrainingError(
+                f"metrics must be {' or '.join(METRICS)}, not {self.metrics!r}{hint}"
+            )
         rate_factor(self)
         self._check_lengths()
 
@@ -511,6 +520,12 @@ def shares_store(config: Any) -> bool:
     """Return whether each learner steps the parameters in a shared store independently."""
     share: str = getattr(config, "learners_share", GRADIENTS)
     return share == STORE
+
+
+def measures_norms(config: Any) -> bool:
+    """Return whether a run has the norms of gradients and updates as metrics."""
+    asked: str = config.metrics
+    return asked == METRICS[1]
 
 
 def check_share(config: Any) -> None:

@@ -43,7 +43,7 @@ from torch import Tensor, nn
 
 from remotely_rl import networks, trees
 from remotely_rl.acting.actor import AS_MADE, EnvAttributes, Parameters
-from remotely_rl.config import Common, device_of, rate_factor, target_kl_of
+from remotely_rl.config import Common, device_of, measures_norms, rate_factor, target_kl_of
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import LearnerLost
 from remotely_rl.experience.batch import Batch, DeviceTrajectory, RecurrentInput, Transitions, full
@@ -51,6 +51,7 @@ from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.functions import losses, returns
 from remotely_rl.functions.returns import Targets
 from remotely_rl.learning.all_reduce import AllReduce, Moments
+from remotely_rl.learning.norms import Norms
 from remotely_rl.learning.store import Statistics
 from remotely_rl.networks import precision
 from remotely_rl.trees import Tree
@@ -334,6 +335,7 @@ class Learner(Generic[C]):
         self.explained_variance: Tensor | None = None  # on the current batch
         self.reward_clipper = RewardClipper(config.clips_rewards_at)
         self.generator = torch.Generator().manual_seed(config.seed)
+        self.norms = Norms(self.model.named_parameters()) if measures_norms(config) else None
         self.network: Callable[..., Any] = self.model  # compiled if the config asks for it
         if config.compile:
             graphs = self.device.type == "cuda" and not networks.is_recurrent(model)
@@ -415,12 +417,22 @@ class Learner(Generic[C]):
     def _step(self, losses: Losses, rows: int = 1) -> LearnerStep:
         if self.others is not None:
             losses = self._average(losses, rows, self.others)
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self._max_grad_norm)
+        norm = self.clip()
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate.value
-        self.optimizer.step()
+        with nullcontext() if self.norms is None else self.norms.update():
+            self.optimizer.step()
         detached: list[Any] = [part if part is None else part.detach() for part in losses]
         return LearnerStep(Losses(*detached), norm)
+
+    def clip(self) -> Tensor:
+        """Clip the gradient of the model's parameters; return its norm before that.
+
+        Every gradient that an algorithm learns from comes by here, also a worker's.
+        """
+        if self.norms is not None:
+            self.norms.measure_gradient()
+        return nn.utils.clip_grad_norm_(self.model.parameters(), self._max_grad_norm)
 
     def _average(self, losses: Losses, rows: int, others: AllReduce) -> Losses:
         """Average the gradients over the rows of all learners; return the average losses."""
@@ -491,6 +503,8 @@ class Learner(Generic[C]):
         explained, self.explained_variance = self.explained_variance, None
         if explained is not None and math.isfinite(share := float(explained)):
             metrics["train/explained_variance"] = share
+        if self.norms is not None:
+            metrics |= self.norms.pop()
         return metrics | self.reward_clipper.pop_metrics()
 
     def _compare(self, others: AllReduce) -> None:

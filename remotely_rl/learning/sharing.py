@@ -14,7 +14,7 @@ workers use to act and learn.
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from remotely_rl import networks, sync, trees
 from remotely_rl.acting.actor import AS_MADE, Actor, EnvAttributes
+from remotely_rl.config import measures_norms
 from remotely_rl.environments import Episode
 from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.experience.batch import Batch, Transitions
@@ -38,6 +39,7 @@ from remotely_rl.learning.learner import (
     normalizes_values,
     scale_of,
 )
+from remotely_rl.learning.norms import Norms
 from remotely_rl.learning.parameter_server import PushResult
 from remotely_rl.supervision import Crashes, CrashReport
 from remotely_rl.supervision.failures import model_errors_are_fatal
@@ -74,9 +76,6 @@ class SharingConfig(ScaledConfig, Protocol):
 
     @property
     def rmsprop_epsilon(self) -> float: ...
-
-    @property
-    def max_grad_norm(self) -> float: ...
 
     @property
     def max_crash_rate(self) -> float: ...
@@ -154,6 +153,8 @@ class SharedLearner:
         self._statistics: networks.State | None = None
         self._reports: dict[int, list[WorkReport]] = {}  # by client, not yet counted
         self._counted = self.rule.version  # the version at which reports were last counted
+        self._norms = Norms(self._named()) if measures_norms(self.config) else None
+        self._measured = self.rule.version  # the version at which an update was last measured
 
     @property
     def model(self) -> nn.Module:
@@ -195,13 +196,31 @@ class SharedLearner:
             dict(self._changed),
         )
 
-    def record(self, pushed: PushResult) -> None:
-        """Add a worker's report to the statistics, after the next step of the parameters.
+    def record(self, pushed: PushResult) -> dict[str, float]:
+        """Record a push; return its metrics: the worker's, and those of the step that it made.
 
+        The worker's report is added to the statistics after the next step of the parameters.
         Reports are counted in the order of clients, so that a synchronous run repeats whatever the
         order of arrival.
         """
         self._reports.setdefault(pushed.client, []).append(pushed.report)
+        self._count_reports()
+        metrics: dict[str, float] = dict(pushed.report.metrics)
+        if self._norms is not None and self.rule.version != self._measured:
+            self._norms.measure_update()
+            self._measured = self.rule.version
+            metrics |= self._norms.pop()
+        return metrics
+
+    def _named(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the shared parameters by name: views of the rule's vector."""
+        vector, begin = self.rule.vector.detach(), 0
+        for name, parameter in self.flat.module.named_parameters():
+            end = begin + parameter.numel()
+            yield name, vector[begin:end]
+            begin = end
+
+    def _count_reports(self) -> None:
         if self.rule.version == self._counted:
             return
         for _, reports in sorted(self._reports.items()):
@@ -229,6 +248,9 @@ class SharedLearner:
         self.rule.load(state["rule"])
         self.scale = type(self.scale)(*state["scale"])
         self._counted, self._statistics = self.rule.version, None
+        self._measured = self.rule.version
+        if self._norms is not None:
+            self._norms.keep()
 
 
 class SegmentWork:
@@ -286,13 +308,15 @@ class SegmentWork:
         with model_errors_are_fatal():
             policy, value, rows = self.learner.forward(batch)
             losses = self._losses_at(policy, value, rows, self.config, self.progress)
-            gradient = self.flat.gradient_of(losses.total, self.config.max_grad_norm)
+            gradient = self.flat.gradient_of(losses.total, self.learner.clip)
         metrics = {
             name: float(part.detach())
             for name, part in zip(METRICS, losses, strict=True)
             if name in REPORTED and part is not None
         }
         metrics |= self.learner.reward_clipper.pop_metrics()
+        if self.learner.norms is not None:
+            metrics |= self.learner.norms.pop()
         self._report = self._report._replace(metrics=metrics)
         self.actor.players[0].idle_since = ended = time.perf_counter()
         self._spent({"learning": ended - began})

@@ -42,6 +42,7 @@ PER_RUN = {
     "minutes",
     "target",
     "log_interval_s",
+    "metrics",
     "checkpoint_interval_s",
     "device",
     "learner_threads",

@@ -30,12 +30,11 @@ class Flat:
         """Copy parameters [P] into the module."""
         self.vector.copy_(parameters)
 
-    def gradient_of(self, loss: Tensor, max_norm: float = 0.0) -> Tensor:
-        """Return a copy of the gradient [P] of a loss, clipped to `max_norm` unless that is 0."""
+    def gradient_of(self, loss: Tensor, clip: Callable[[], object] = lambda: None) -> Tensor:
+        """Return a copy of the gradient [P] of a loss, after `clip()` has clipped the original."""
         self.gradient.zero_()
         loss.backward()  # type: ignore[no-untyped-call]
-        if max_norm:
-            nn.utils.clip_grad_norm_(self.module.parameters(), max_norm)
+        clip()
         return self.gradient.clone()
 
     def gradient_at(self, parameters: Tensor, loss: Callable[[], Tensor]) -> Tensor:
