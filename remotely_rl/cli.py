@@ -605,13 +605,19 @@ def play(
     help="Where to draw it.  [curve.png beside the runs, or in a single RUN]",
 )
 @click.option("--x", "over", type=click.Choice(["minutes", "steps"]), help="One panel.  [both]")
-def plot(runs: tuple[str, ...], out: str | None, over: str | None) -> None:
+@click.option(
+    "--iqm", is_flag=True, help="Interquartile means with 95 % intervals, also printed as figures."
+)
+def plot(runs: tuple[str, ...], out: str | None, over: str | None, iqm: bool) -> None:
     """Draw the learning curves of one or more RUN folders.
 
     Runs that differ only in the seed become one line: their mean, with a band from the lowest to
     the highest, up to the end of the shortest.  Each run is also a thin line to its own end.  A
     run that ended at its target continues with its last value.  A folder of --seeds stands for
     all runs in it.
+
+    With --iqm the line is the interquartile mean, with a bootstrap interval if there are three
+    runs or more; of several environments there is a figure over all, of scaled returns.
     """
     from remotely_rl.runs import curve  # noqa: PLC0415 - as in train_one
 
@@ -622,7 +628,9 @@ def plot(runs: tuple[str, ...], out: str | None, over: str | None) -> None:
             / "curve.png"
         )
     with messages_for_errors():
-        empty = curve.compare(runs, out, over)
+        empty = curve.compare(runs, out, over, iqm=iqm)
+        for figure in curve.figures(runs) if iqm else ():
+            click.echo(figure)
     for run in empty:
         click.echo(f"left out, because it has no finished episode: {run}", err=True)
     click.echo(out)

@@ -47,15 +47,21 @@ def compared(
             left_out.append(name)
             continue
         settings = curve.group_settings(config.as_asked)
-        group = curve.RunGroup(f"{config.algorithm}, {config.env}", settings, [])
+        group = curve.RunGroup(config.algorithm, config.env, settings, [])
         kind = repr((group.name, sorted(group.settings.items(), key=lambda pair: pair[0])))
         groups.setdefault(kind, group)
         lines.setdefault(kind, {})[name] = line
-    labels = {kind: curve.label_of(group, list(groups.values())) for kind, group in groups.items()}
+    all_of = list(groups.values())
     return {
         "groups": [
-            {"label": labels[kind], "lines": _lines(found), "band": _band(found)}
-            for kind, found in lines.items()
+            {
+                "label": curve.label_of(group, all_of),
+                "method": curve.method_of(group, all_of),
+                "env": group.env,
+                "lines": _lines(lines[kind]),
+                "band": _band(lines[kind]),
+            }
+            for kind, group in groups.items()
         ],
         "left_out": left_out,
     }

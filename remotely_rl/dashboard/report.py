@@ -15,7 +15,7 @@ import remotely
 from remotely_rl.dashboard import groups, series
 from remotely_rl.dashboard.runs import NoRun, Runs
 from remotely_rl.errors import TrainingError
-from remotely_rl.runs import picture, run_folder
+from remotely_rl.runs import aggregate, picture, run_folder
 from remotely_rl.runs.picture import Curve
 from remotely_rl.runs.run_folder import RunConfig
 
@@ -105,6 +105,7 @@ def html_of(runs: ChosenRuns, now: datetime) -> str:
             f"<h1>{_text(title)}: training report</h1>",
             f'<p class="soft">{now:%Y-%m-%d %H:%M %Z}, remotely {remotely.__version__}</p>',
             _compared(runs),
+            _aggregates(runs),
             _table(runs, now.timestamp()),
             *(_run(runs, name) for name in names),
             "</body></html>\n",
@@ -144,6 +145,32 @@ def _key(place: int, group: dict[str, Any]) -> str:
         f'<rect width="18" height="3" fill="{colour}"/></svg> {_text(group["label"])}'
         f'<span class="soft">{note}</span></li>'
     )
+
+
+def _aggregates(runs: ChosenRuns) -> str:
+    """Return the table of interquartile means, if there are several runs."""
+    found = groups.compared(runs, runs.names(), series.STEPS, "rollout/return_mean", POINTS)
+    last = [
+        aggregate.Group(each["method"], each["env"], [line["y"][-1] for line in each["lines"]])
+        for each in found["groups"]
+    ]
+    if sum(len(group.returns) for group in last) < 2:
+        return ""
+    rows = aggregate.summarize(last)
+    lines = [
+        [_text(row.method), _text(row.where), str(row.runs), f"{row.mean:,.4g}", row.spread]
+        for row in rows
+    ]
+    heads = ("method", "environment", "runs", "interquartile mean of the last returns", "interval")
+    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in line)}</tr>" for line in lines)
+    head = "".join(f'<th scope="col">{each}</th>' for each in heads)
+    note = ""
+    if any(len(row.envs) > 1 for row in rows):
+        note = (
+            '<p class="soft">Scaled: 0 is the lowest, and 1 the highest, of the last returns of all'
+            " these runs in an environment.</p>"
+        )
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead>{body}</table></div>{note}'
 
 
 def _table(runs: ChosenRuns, now: float) -> str:

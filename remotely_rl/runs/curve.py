@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from remotely_rl.errors import TrainingError
-from remotely_rl.runs import metrics, picture, run_folder
+from remotely_rl.runs import aggregate, metrics, picture, run_folder
+from remotely_rl.runs.aggregate import Aggregate
 from remotely_rl.runs.metrics import Row, Tally
 from remotely_rl.runs.picture import Curve
 from remotely_rl.runs.run_folder import RunFolder
@@ -60,13 +61,18 @@ class DrawnRun(NamedTuple):
 class RunGroup(NamedTuple):
     """Runs that differ only in settings of PER_RUN."""
 
-    name: str
+    algorithm: str
+    env: str
     settings: dict[str, Any]
     runs: list[DrawnRun]
 
+    @property
+    def name(self) -> str:
+        return f"{self.algorithm}, {self.env}"
+
 
 class Band(NamedTuple):
-    """A mean and its extremes on a grid, each [points]."""
+    """A mean on a grid, and its extremes or its interval if there is one, each [points]."""
 
     x: Line
     mean: Line
@@ -93,14 +99,17 @@ def draw(metrics_csv: Path, png: Path, title: str) -> bool:
     return True
 
 
-def compare(runs: Sequence[str | Path], png: str | Path, over: str | None = None) -> list[Path]:
+def compare(
+    runs: Sequence[str | Path], png: str | Path, over: str | None = None, *, iqm: bool = False
+) -> list[Path]:
     """Draw several runs, over "minutes", "steps" or both; return those without an episode.
 
     Runs of one algorithm and environment with the same settings form one line, their mean, and a
-    band from the lowest to the highest, where all of them have data; each is also a thin line.  A
-    run that reached its target has a mark there, and continues with its last value.  Raises
-    TrainingError if a path is not a run, if there is nothing to draw, or if `png` cannot be
-    written.
+    band from the lowest to the highest, where all of them have data; each is also a thin line.
+    With `iqm` the line is their interquartile mean, and the band its 95 % interval, if there are
+    enough (`aggregate.py`).  A run that reached its target has a mark there, and continues with its
+    last value.  Raises TrainingError if a path is not a run, if there is nothing to draw, or if
+    `png` cannot be written.
     """
     if over is not None and over not in OVER:
         raise TrainingError(f"the x axis is {' or '.join(OVER)}, not {over!r}")
@@ -118,7 +127,9 @@ def compare(runs: Sequence[str | Path], png: str | Path, over: str | None = None
                     picture.draw(panel.axis, Curve(x, y, colour=color, is_thin=True))
                 if run.reached:
                     panel.axis.plot(x[-1:], y[-1:], "*", color=color, ms=9)
-            joint = band(extend_reached([run.reached for run in group.runs], curves))
+            if iqm and len(curves) < aggregate.FEWEST:
+                label = f"{label}: too few for an interval"
+            joint = band(extend_reached([run.reached for run in group.runs], curves), iqm=iqm)
             if joint is None:
                 panel.axis.plot([], [], color=color, label=label)
             else:
@@ -147,20 +158,38 @@ def extend_reached(
     ]
 
 
-def band(curves: Sequence[tuple[Line, Line]]) -> Band | None:
+def figures(runs: Sequence[str | Path]) -> list[Aggregate]:
+    """Return the aggregates of the last mean returns of these runs."""
+    groups, _ = _grouped(runs)
+    return aggregate.summarize(
+        aggregate.Group(
+            method_of(group, groups),
+            group.env,
+            [run.rows[-1]["rollout/return_mean"] for run in group.runs],
+        )
+        for group in groups
+    )
+
+
+def band(curves: Sequence[tuple[Line, Line]], *, iqm: bool = False) -> Band | None:
     """Return the mean and the extremes of curves (x, y), each with increasing x.
 
-    The grid covers the range where all curves have data; returns None if it is empty.  A single
-    curve keeps its own x.
+    With `iqm` they are the interquartile mean and its interval; the latter is empty if there are
+    too few.  The grid covers the range where all curves have data; returns None if it is empty.  A
+    single curve keeps its own x.
     """
     if len(curves) == 1:
         x, y = curves[0]
-        return Band(x, y, y, y)
+        return Band(x, y, np.empty(0), np.empty(0)) if iqm else Band(x, y, y, y)
     start, stop = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
     if start > stop:
         return None
     grid = np.linspace(start, stop, GRID_POINTS)
     each = np.stack([np.interp(grid, x, y) for x, y in curves])
+    if iqm:
+        ends = aggregate.interval([each])
+        low, high = (np.empty(0), np.empty(0)) if ends is None else ends
+        return Band(grid, aggregate.interquartile_mean(each), low, high)
     return Band(grid, each.mean(0), each.min(0), each.max(0))
 
 
@@ -179,12 +208,11 @@ def _grouped(runs: Sequence[str | Path]) -> tuple[list[RunGroup], list[Path]]:
             rows = _finished(file)
         except (OSError, ValueError, KeyError) as error:
             raise TrainingError(f"{file} cannot be read: {error!r}") from error
-        name = f"{ran.algorithm}, {ran.env}"
         if rows:
-            settings = group_settings(ran.as_asked)
-            key = f"{name} {json.dumps(settings, sort_keys=True)}"
+            group = RunGroup(ran.algorithm, ran.env, group_settings(ran.as_asked), [])
+            key = f"{group.name} {json.dumps(group.settings, sort_keys=True)}"
             member = DrawnRun(rows, _reached_target(run, ran.config.get("target")))
-            groups.setdefault(key, RunGroup(name, settings, [])).runs.append(member)
+            groups.setdefault(key, group).runs.append(member)
         else:
             empty.append(run)
     return list(groups.values()), empty
@@ -197,13 +225,21 @@ def group_settings(config: dict[str, Any]) -> dict[str, Any]:
 
 def label_of(group: RunGroup, groups: Sequence[RunGroup]) -> str:
     """Return the name of a group, and the settings in which groups of this name differ."""
+    return ", ".join([group.name, *_differing(group, groups)])
+
+
+def method_of(group: RunGroup, groups: Sequence[RunGroup]) -> str:
+    """Return the algorithm of a group, and the same settings: its label without an environment."""
+    return ", ".join([group.algorithm, *_differing(group, groups)])
+
+
+def _differing(group: RunGroup, groups: Sequence[RunGroup]) -> list[str]:
     others = [other.settings for other in groups if other.name == group.name]
-    differing = [
+    return [
         f"{key}={f'{value:.3g}' if isinstance(value, float) else value}"
         for key, value in group.settings.items()
         if any(other.get(key) != value for other in others)
     ]
-    return ", ".join([group.name, *differing])
 
 
 def _finished(metrics_csv: Path) -> list[Row]:

@@ -58,6 +58,19 @@ def test_a_run_without_rows_is_reported_with_its_settings(tmp_path: Path) -> Non
     assert "log_interval_s" in page
 
 
+def test_a_report_has_the_interquartile_mean_of_runs_that_differ_in_their_seed(
+    tmp_path: Path,
+) -> None:
+    runs = [make_run(tmp_path / str(n), seed=n, scale=n) for n in (1, 2, 3)]
+    runs += [make_run(tmp_path / "other", env="Pong")]
+    report.write(runs, tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "<td>ppo</td><td>CartPole-v1</td><td>3</td><td>8</td><td>95 %: 4 to 12</td>" in page
+    assert "<td>ppo</td><td>Pong</td><td>1</td><td>4</td><td>fewer than 3 runs: no int" in page
+    assert "<td>2 environments, scaled</td><td>4</td>" in page
+    assert "Scaled: 0 is the lowest" in page
+
+
 def test_a_path_that_is_not_a_run_and_an_unwritable_file_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"is not a run folder: it has no config\.json"):
         report.write([tmp_path], tmp_path / "report.html")

@@ -88,6 +88,18 @@ def test_a_single_curve_is_unchanged() -> None:
     assert joint.mean is y
 
 
+def test_the_interquartile_mean_of_curves_has_an_interval_if_there_are_three() -> None:
+    x = np.array([0.0, 1.0])
+    curves = [(x, np.array([y, 10 * y])) for y in (0.0, 1.0, 2.0, 3.0, 100.0)]
+    joint = curve.band(curves, iqm=True)
+    assert joint is not None
+    assert (joint.mean[0], joint.mean[-1]) == (2.0, 20.0)
+    assert 0.0 < joint.low[0] < 2.0 < joint.high[0] < 100.0
+    pair = curve.band(curves[:2], iqm=True)
+    assert pair is not None
+    assert (pair.mean[-1], len(pair.low), len(pair.high)) == (5.0, 0, 0)
+
+
 def test_curves_without_a_common_range_have_no_mean() -> None:
     y = np.zeros(2)
     assert curve.band([(np.array([0.0, 1.0]), y), (np.array([2.0, 3.0]), y)]) is None
@@ -115,6 +127,29 @@ def test_runs_that_differ_in_the_seed_are_one_line_with_a_band(
     assert mean[:, -1].tolist() == [10.0, 11.0]
     assert np.array(steps.lines[2].get_data())[:, -1].tolist() == [10.0, 11.0]
     assert minutes.patches[0].get_path().get_extents().bounds == (0, 0, 10, 12)
+
+
+def test_the_command_prints_interquartile_means_of_each_method_and_environment(
+    tmp_path: Path, drawn: list["Figure"]
+) -> None:
+    runs = [
+        str(run(tmp_path / f"{env}-{seed}", [(0, 0.0), (1, top + seed)], env=env, seed=seed))
+        for env, top in (("Pong", 10.0), ("Breakout", 100.0))
+        for seed in (1, 2, 3)
+    ]
+    runs.append(str(run(tmp_path / "one", [(0, 0.0), (1, 5.0)], "ppo")))
+    out = tmp_path / "out.png"
+    done = CliRunner().invoke(main, ["plot", *runs, "--iqm", "--out", str(out)])
+    assert done.output.splitlines() == [
+        "a2c, Pong: IQM 12 of 3 runs (95 %: 11 to 13)",
+        "a2c, Breakout: IQM 102 of 3 runs (95 %: 101 to 103)",
+        "a2c, 2 environments, scaled: IQM 0.7812 of 6 runs (95 %: 0.4375 to 0.9688)",
+        "ppo, Pong: IQM 5 of 1 run (fewer than 3 runs: no interval)",
+        str(out),
+    ]
+    (figure,) = drawn
+    assert labels(figure)[-1] == "ppo, Pong, n = 1: too few for an interval"
+    assert [len(axis.patches) for axis in figure.axes] == [2, 2]
 
 
 def test_runs_with_different_settings_are_separate_lines_labelled_by_the_difference(
