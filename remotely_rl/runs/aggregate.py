@@ -5,8 +5,8 @@ a median ignores most of them.  The interquartile mean leaves out the lowest and
 quarter.  Its 95 % interval is that of a stratified bootstrap: the runs of each environment are
 drawn again from its own.
 
-These are the measures of the authors' library, rliable, which is no dependency: beside scipy it
-needs arch, and with that pandas and statsmodels, and seaborn, for the few lines below.
+These are the measures of the authors' library, rliable, which is no dependency: it wants one old
+version of arch, with pandas and statsmodels, and seaborn, for the few lines below.
 
 An environment with fewer than FEWEST runs gives no interval: drawn again, one run is always the
 same, and of two an interval says no more than both do.
