@@ -117,7 +117,11 @@ def test_the_multi_agent_examples_learn(example: str, says: str, tmp_path: Path)
     assert run_main(example, tmp_path).splitlines()[-1].startswith(says)
 
 
-SCRIPTS = sorted(p.stem for p in (ROOT / "examples").glob("*.py") if p.stem != "loggers")  # hooks
+SCRIPTS = sorted(
+    str(path.relative_to(ROOT / "examples").with_suffix(""))
+    for path in (ROOT / "examples").rglob("*.py")
+    if path.stem != "loggers"  # hooks
+)
 
 
 @pytest.mark.parametrize("example", SCRIPTS)
@@ -172,6 +176,26 @@ def test_the_fault_tolerance_examples_run(
     example: str, arguments: str, says: str, tmp_path: Path
 ) -> None:
     assert says in run_main(example, tmp_path, arguments).splitlines()[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("study", "steps", "lines"),
+    [("second_learner", 6_000, 3), ("norms", 6_000, 10), ("saturation", 5_000, 4)],
+)
+def test_the_studies_print_their_tables(study: str, steps: int, lines: int, tmp_path: Path) -> None:
+    said = run_main(f"studies/{study}", tmp_path, str(steps)).splitlines()[-lines:]
+    assert len({line.count(" | ") for line in said}) == 1
+    assert "nan" not in "".join(said)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_study_of_batch_sizes_ends_its_runs_at_the_goal(tmp_path: Path) -> None:
+    said = run_main("studies/batch_sizes", tmp_path, "20_000, seeds=1").splitlines()
+    assert said[-4].startswith("rows of a batch | ")
+    assert [line.split(" | ")[0] for line in said[-3:]] == ["512", "2,048", "8,192"]
 
 
 @pytest.mark.slow
