@@ -3,9 +3,9 @@
     python examples/studies/norms.py
     remotely-rl train dqn --env CartPole-v1 --metrics norms      # the same metrics, in any run
 
-A batch that is larger has a smaller gradient, because noise averages out, but Adam's updates do not
-shrink with it: they grow, as signs agree more often.  With a fixed number of draws for each step
-there are fewer of them, and the parameters move less in all.
+In a larger batch noise averages out.  Adam's updates do not shrink with it: they grow, because the
+gradients of successive updates agree more.  But with a fixed number of draws for each step there
+are fewer updates, and the parameters move less in all.
 """
 
 import contextlib
@@ -41,8 +41,9 @@ class NormsOfParts(Hook):
         return self.sums[part].get("norms/update", 0.0)
 
     def layers(self) -> list[str]:
-        names = [name.removeprefix("norms/update/") for part in self.sums for name in part]
-        return [name for name in dict.fromkeys(names) if not name.startswith("norms/")]
+        """Return the layers that have moved, from the first to the last."""
+        of_layers = [name for name in self.sums[-1] if name.startswith("norms/update/")]
+        return [name.removeprefix("norms/update/") for name in of_layers if self.sums[-1][name]]
 
 
 def main(total_steps: int = 20_000, seed: int = 1) -> None:

@@ -235,7 +235,8 @@ OF_ROUNDS: dict[str, tuple[Any, dict[str, Any]]] = {
 def learns(name: str, others: AllReduce | None, rounds: list[Trajectory]) -> tuple[Any, ...]:
     """Weights, learning rate, moments and metrics of a learner after these rounds."""
     algorithm, changes = OF_ROUNDS[name]
-    config = algorithm.Config(env=toys.Guess, device="cpu", reward_clip=0.0, **changes)
+    given = {"env": toys.Guess, "device": "cpu", "reward_clip": 0.0, "metrics": "norms"}
+    config = algorithm.Config(**given, **changes)
     with MODEL_LOCK:  # the ranks are threads
         torch.manual_seed(0)
         learner: Learner[Any] = Learner(config, Model(), Discrete(2))
