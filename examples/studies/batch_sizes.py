@@ -2,12 +2,11 @@
 
     python examples/studies/batch_sizes.py
 
-Up to some size a larger batch needs fewer updates for the same steps: it is learnt faster where
-steps are cheap.  Beyond it the updates stay, and steps are wasted.
+Up to some size a larger batch needs fewer updates for the same steps: it learns faster where steps
+are cheap.  Beyond it updates become no fewer, and steps are wasted.
 """
 
 import contextlib
-import math
 from typing import Any
 
 import numpy as np
@@ -22,12 +21,13 @@ class UntilSolved(Hook):
     """Stops the run when the mean of the last 100 returns reaches the goal."""
 
     def __init__(self) -> None:
-        self.steps = self.updates = math.nan
+        self.steps = self.updates = 0
 
     def on_update(self, session: Any, metrics: Any) -> None:
+        self.updates = session.learner.version
         returns = [episode.score for episode in session.tally.recent]
         if len(returns) == GAMES and np.mean(returns) >= GOAL:
-            self.steps, self.updates = session.env_steps, session.learner.version
+            self.steps = session.env_steps
             session.stop(f"the mean return is {np.mean(returns):.0f}")
 
 
@@ -46,8 +46,8 @@ def main(total_steps: int = 150_000, seeds: int = 2) -> None:
                 seed=seed,
             )
             ppo.train(config, hooks=[hook])
-        steps = ", ".join(f"{hook.steps:,.0f}" for hook in hooks)
-        updates = ", ".join(f"{hook.updates:,.0f}" for hook in hooks)
+        steps = ", ".join(f"{hook.steps:,}" if hook.steps else "not" for hook in hooks)
+        updates = ", ".join(f"{hook.updates:,}" for hook in hooks)
         lines.append(f"{rows:,} | {steps} | {updates}")
     print("\n".join(lines))
 
