@@ -182,7 +182,7 @@ def test_the_fault_tolerance_examples_run(
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("study", "steps", "lines"),
-    [("second_learner", 6_000, 3), ("norms", 6_000, 10), ("saturation", 5_000, 4)],
+    [("second_learner", 5_200, 3), ("norms", 4_000, 10), ("saturation", 3_000, 4)],
 )
 def test_the_studies_print_their_tables(study: str, steps: int, lines: int, tmp_path: Path) -> None:
     said = run_main(f"studies/{study}", tmp_path, str(steps)).splitlines()[-lines:]
