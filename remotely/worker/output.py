@@ -41,15 +41,41 @@ Tell = Callable[[bool, str], None]
 Later = Callable[[float, Callable[[], None]], object]
 
 
+class Disk:
+    """Whether output is saved on this machine.  A script is told once that it is not, by the first
+    of its actors that finds out, until it is again."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()  # scripts
+
+    def fails(self, job: str) -> bool:
+        """Note a failure; return whether this script has yet to be told."""
+        is_new = job not in self._told
+        self._told.add(job)
+        return is_new
+
+    def works(self) -> None:
+        self._told.clear()
+
+
 class Output:
     """The two output streams of one actor.
 
     `tell(is_error, text)` receives lines and parts of unfinished lines; `later(seconds, action)`
-    schedules a call.  `stays`: whether the file outlives the script.
+    schedules a call.  `stays`: whether the file outlives the script, which is `job`.
     """
 
-    def __init__(self, file: Path, tell: Tell, later: Later, stays: bool = True) -> None:
+    def __init__(
+        self,
+        file: Path,
+        tell: Tell,
+        later: Later,
+        stays: bool = True,
+        disk: Disk | None = None,
+        job: str = "",
+    ) -> None:
         self.file = file
+        self._disk, self._job = disk or Disk(), job
         self.kept_in = f"; all of it is in {file}" if stays else ""  # ends a sentence of a note
         self._tail = b""  # of stderr
         self.tokens = TokenBucket(BYTES_A_SECOND, time.monotonic())
@@ -59,7 +85,6 @@ class Output:
         self._will_flush = {False: False, True: False}  # the unfinished line
         self._unshown = 0  # bytes, since the last note
         self._noted_at = -NOTE_EVERY_S
-        self._has_failed = False
 
     def read(self, fd: int, is_error: bool) -> bool:
         """Read some of what the pipe holds; return false at its end."""
@@ -135,7 +160,7 @@ class Output:
             self._unshown, self._noted_at = 0, now
 
     def _write(self, data: bytes) -> None:
-        """Write to the file.  On an error such as a full disk, drop the data and report it once."""
+        """Write to the file.  On an error such as a full disk, drop the data, and say so once."""
         try:
             with self.file.open("ab") as file:
                 file.write(data)
@@ -143,11 +168,10 @@ class Output:
             if size > KEEP_BYTES:
                 self.file.replace(second_file(self.file))
         except OSError as error:
-            if not self._has_failed:
-                self._has_failed = True
+            if self._disk.fails(self._job):
                 self._tell(True, f"(its output is not saved: {self.file}: {error.strerror})\n")
         else:
-            self._has_failed = False
+            self._disk.works()
 
 
 def second_file(file: Path) -> Path:
@@ -226,6 +250,7 @@ class LogFiles:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._folder.mkdir(parents=True, exist_ok=True)
+        self.disk = Disk()
         self._files: dict[str, tuple[str, Path]] = {}  # with the actor's name
         self._names: dict[str, str] = {}  # to the last actor of that name
         self._ended: OrderedDict[str, None] = OrderedDict()  # in the order of their ends

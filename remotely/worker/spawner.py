@@ -326,7 +326,8 @@ class Spawner:
             line.send(birth, [page_fd])
         printed = functools.partial(self._parent.printed, request)
         logged = functools.partial(self._parent.logged, request)
-        output = Output(self._logs.begin(request), printed, self._loop.after, info.stays)
+        file, later = self._logs.begin(request), self._loop.after
+        output = Output(file, printed, later, info.stays, self._logs.disk, request.job)
         return Child(
             request=request,
             gpu_ids=spawn.gpu_ids,

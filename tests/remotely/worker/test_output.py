@@ -281,6 +281,24 @@ def test_output_that_cannot_be_written_is_reported_once_and_still_passed_on(
     assert stream.output.last_words(by_signal=False) == "last words"
 
 
+def test_a_full_disk_is_told_once_to_each_script_until_it_has_room(tmp_path: Path) -> None:
+    disk, told = output.Disk(), list[str]()
+    full, kept = Path("/dev/full"), tmp_path / "C.log"
+
+    def prints(file: Path, job: str) -> None:
+        made = output.Output(
+            file, lambda _, text: told.append(job), lambda *_: None, disk=disk, job=job
+        )
+        made.keep(b"a line\n", is_error=False)
+
+    for job in ("one", "one", "another", "one"):
+        prints(full, job)
+    assert told == ["one", "another"]
+    prints(kept, "one")
+    prints(full, "one")
+    assert told == ["one", "another", "one"]
+
+
 # --- last words -----------------------------------------------------------------------------------
 
 
