@@ -13,7 +13,7 @@ import cloudpickle
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 import remotely
 from remotely_rl import networks, trees
@@ -151,23 +151,34 @@ class Actor:
     @torch.inference_mode()
     def act(self, player: Player, obs: Tree, last: bool) -> AgentOutput:
         """Draw an action for each observation."""
-        obs = self.tensors(obs)
         actions = player.envs.actions
-        if self.is_recurrent:
-            begins = torch.from_numpy(player.begins).to(self.device)
-            obs = trees.map_tree(lambda x: x[None], obs)
-            policy, value, memory = self.model(obs, player.memory, begins[None])
-            policy, value = policy[0], value[0]
-            if not last:  # the next rollout starts at this observation
-                player.memory = memory.float()
-        else:
-            policy, value = self.network(obs)
+        # The next rollout starts at the last observation.
+        policy, value = self.infer(player, self.tensors(obs), keeps=not last)
         policy, value = policy.float().cpu(), value.float().cpu()
         if last:
             return AgentOutput(np.empty(0), np.empty(0, np.float32), value.numpy())
         action = actions.sample(policy, player.randoms)
         log_prob = actions.log_prob(policy, action)
         return AgentOutput(action.numpy(), log_prob.numpy(), value.numpy())
+
+    def infer(
+        self, player: Player, obs: Tree, at: slice = slice(None), keeps: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        """Run the network on the observations [B, ...] of a player, or on those `at` some rows.
+
+        A recurrent network continues from the player's memory, and changes it if it `keeps` it.
+        """
+        obs = trees.map_tree(lambda x: x[at], obs)
+        if not self.is_recurrent:
+            return self.network(obs)
+        begins = torch.from_numpy(player.begins[at]).to(self.device)
+        obs = trees.map_tree(lambda x: x[None], obs)
+        policy, value, memory = self.model(obs, player.memory[at], begins[None])
+        if keeps:
+            changed = player.memory.clone()
+            changed[at] = memory
+            player.memory = changed
+        return policy[0], value[0]
 
     def _empty_obs(self) -> Tree:
         """Return tensors for the observations of a trajectory, [T + 1, B, ...]."""

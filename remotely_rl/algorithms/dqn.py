@@ -10,6 +10,7 @@ Mnih et al. 2015, https://doi.org/10.1038/nature14236, and later extensions, eac
     quantiles              Dabney et al. 2017 (QR-DQN), https://arxiv.org/abs/1710.10044
     noisy                  Fortunato et al. 2018, https://arxiv.org/abs/1706.10295
     n_step_start, ...      Schwarzer et al. 2023 (BBF), https://arxiv.org/abs/2305.19452
+    lstm, ...              Kapturowski et al. 2019 (R2D2), https://openreview.net/forum?id=r1lyTjAqYX
 
 `c51.py`, `qr_dqn.py` and `rainbow.py` (Hessel et al. 2018, https://arxiv.org/abs/1710.02298) are
 other defaults of these fields; `rainbow --no-noisy` is the epsilon-Rainbow of Stooke and Abbeel
@@ -27,12 +28,13 @@ whatever the batch size.  Differences from the papers:
         the Wasserstein distance
     noisy layers begin with the plain network's weights as means
     n_step and gamma are annealed once, and networks are not reset (BBF: after each reset)
+    sequences go on over the end of an episode, and values are not rescaled (R2D2)
 """
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -44,6 +46,7 @@ from remotely_rl.acting.player import AgentOutput, Player
 from remotely_rl.config import Common, fields
 from remotely_rl.environments.action_spaces import Actions, Discrete
 from remotely_rl.errors import TrainingError
+from remotely_rl.experience.replay import SequenceInput
 from remotely_rl.functions import categorical, losses, q_learning, quantiles
 from remotely_rl.learning.learner import ABSENT, Losses, TargetLearner
 from remotely_rl.networks import QNetwork
@@ -92,6 +95,19 @@ class Config(Common):
     rate_rule: fields.RateRule = "none"
     rate_follows: ClassVar[str] = replaying.RATE_FOLLOWS
     max_grad_norm: fields.MaxGradNorm = 10.0
+    sequence_length: Annotated[
+        int,
+        "with a memory: steps of a sequence to learn from; one begins every rollout_steps",
+        COUNT,
+    ] = 16
+    burn_in: Annotated[
+        int,
+        "with a memory: steps before those, which only bring its state up to date",
+        NOT_NEGATIVE,
+    ] = 8
+    lstm: fields.Lstm = 0
+    of_memory: ClassVar[tuple[str, ...]] = ("sequence_length", "burn_in")
+
     weight_decay: Annotated[float, "decoupled weight decay (AdamW)", NOT_NEGATIVE] = 0.0
     target_update_interval: Annotated[
         int, "environment steps between updates of the target network", COUNT
@@ -144,8 +160,8 @@ class Config(Common):
             raise TrainingError("gamma_start must be below 1: its horizon is annealed")
 
     def check_fits(self, model: nn.Module, actions: Actions) -> None:
-        assert isinstance(model, QNetwork)
-        replaying.check_has_no_memory(model.model)
+        if networks.is_recurrent(model):
+            replaying.check_sequences(self, max(self.n_step, self.n_step_at(0)))
 
     def warning_of(self, largest: float) -> str:
         """Return the warning about this discounted return; empty if there is none."""
@@ -221,6 +237,8 @@ class Config(Common):
             why["epsilon_spread"] = "an actor has one environment"
         if self.n_step_start is None and self.gamma_start is None:
             why["anneal_updates"] = "there is no n_step_start or gamma_start to anneal from"
+        if not self.lstm:
+            why |= dict.fromkeys(self.of_memory, "the network has no memory: lstm is 0")
         if self.atoms == 1:
             why["value_bound"] = "it bounds the atoms, and atoms is 1"
         return why | replaying.unused(self)
@@ -240,7 +258,8 @@ class QLearner(TargetLearner[Config]):
 
     def __init__(self, config: Config, model: nn.Module, actions: Actions):
         super().__init__(config, model, actions)
-        heads = self.model.heads
+        is_recurrent = networks.is_recurrent(self.model)
+        heads: Callable[..., Any] = self.model.unroll if is_recurrent else self.model.heads
         self.heads = torch.compile(heads) if config.compile else heads
 
     def make_optimizer(self, parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
@@ -254,17 +273,55 @@ class QLearner(TargetLearner[Config]):
         )
 
 
-def compute_targets(learner: QLearner, steps: Steps) -> Tensor:
+class Heads(NamedTuple):
+    """Heads for each row to learn from: values [N, A], or distributions [N, A, width]."""
+
+    online: Tensor  # of the online network, for the row's observation
+    target: Tensor  # of the target network, for the one to bootstrap from
+    best: Tensor  # [N], the best action there by the target network, or the online one (double)
+
+
+def compute_heads(learner: QLearner, steps: Steps) -> Heads:
+    """Run both networks on a batch."""
+    if steps.sequences is not None:
+        return unrolled_heads(learner, steps.obs, steps.sequences)
+    with torch.no_grad():
+        target = learner.target.heads(steps.next_obs)
+        chooser = learner.heads(steps.next_obs) if learner.config.double else target
+        best = learner.model.values(chooser, steps.next_obs).argmax(-1)
+    return Heads(learner.heads(steps.obs), target, best)
+
+
+def unrolled_heads(learner: QLearner, obs: Tree, of: SequenceInput) -> Heads:
+    """Run both networks over sequences, from the state of the network that acted (R2D2).
+
+    In the first `burn_in` steps they only bring this state up to date, without gradients.
+    """
+    old, new = slice(of.burn_in), slice(of.burn_in, None)
+    past, now = (trees.map_tree(lambda x: x[at], obs) for at in (old, new))  # noqa: B023 - called at once
+    with torch.no_grad():
+        target, _ = learner.target.unroll(obs, of.state, of.begins)
+        _, state = learner.heads(past, of.state, of.begins[old]) if of.burn_in else (None, of.state)
+    online, _ = learner.heads(now, state, of.begins[new])
+    with torch.no_grad():
+        chooser = online if learner.config.double else target[new]
+        best = learner.model.values(chooser, now).argmax(-1)
+    return Heads(
+        online[of.step - of.burn_in, of.column],
+        target[of.next_step, of.column],
+        best[of.next_step - of.burn_in, of.column],
+    )
+
+
+@torch.no_grad()
+def compute_targets(learner: QLearner, steps: Steps, heads: Heads) -> Tensor:
     """Compute the targets for the actions taken: returns [N], or distributions [N, width].
 
     R + gamma^n Q'(s', a*), where Q' is the target network and a* its best action, or the online
     network's (double).
     """
-    model, target = learner.model, learner.target
-    heads = target.heads(steps.next_obs)
-    chooser = learner.heads(steps.next_obs) if learner.config.double else heads
-    best = model.values(chooser, steps.next_obs).argmax(-1)
-    bootstrap = q_learning.taken(heads, best)
+    model = learner.model
+    bootstrap = q_learning.taken(heads.target, heads.best)
     if model.is_categorical:
         return categorical.project(bootstrap.softmax(-1), steps.reward, steps.discount, model.atoms)
     reward, discount = learner.value_scale.normalize(steps.reward), steps.discount
@@ -303,9 +360,9 @@ def update(learner: QLearner, steps: Steps, env_steps: int, progress: float) -> 
         networks.resample(learner.model, learner.generator)
         networks.resample(learner.target, learner.generator)
     with learner.autocast():
-        with torch.no_grad():
-            target = compute_targets(learner, steps)
-        heads = q_learning.taken(learner.heads(steps.obs), steps.action)
+        both = compute_heads(learner, steps)
+        target = compute_targets(learner, steps, both)
+        heads = q_learning.taken(both.online, steps.action)
     loss, priority = compute_errors(learner.model, heads, target)
     total = (steps.weight * loss).mean()
     parts = Losses(total, ABSENT, total.detach(), ABSENT, ABSENT)
@@ -340,16 +397,16 @@ class QActor(Actor):
             return AgentOutput(np.empty(0), zeros, zeros)
         obs = self.tensors(obs)
         epsilons = self.config.epsilons_at(self.env_steps)
-        if bool((epsilons == 1).all()):
+        if bool((epsilons == 1).all()) and not self.is_recurrent:  # a memory has to see it
             q = self.model.masked(torch.zeros(count, self.model.actions, device=self.device), obs)
         elif self.config.noisy:  # the environments of an actor share the noise
             parts = []
             for at, random in player.parts():
                 networks.resample(self.model, random)
-                parts.append(self.model(trees.map_tree(lambda x: x[at], obs))[0])  # noqa: B023 - called at once
+                parts.append(self.infer(player, obs, at)[0])
             q = torch.cat(parts)
         else:
-            q, _ = self.network(obs)
+            q, _ = self.infer(player, obs)
         epsilons = epsilons.repeat(count // player.width)
         action = player.draw(q_learning.epsilon_greedy, q.cpu(), epsilons)
         return AgentOutput(action.numpy(), zeros, zeros)

@@ -85,6 +85,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "replay_ratio",
         "batch_size",
         "n_step",
+        "sequence_length",
+        "burn_in",
         "prioritized_alpha",
         "prioritized_beta",
         "save_replay",

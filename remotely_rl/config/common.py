@@ -202,6 +202,9 @@ class Common(metaclass=Completed):
         "free_log_std",
     )
 
+    # Fields that have an effect on a model of your own if it is recurrent, without `lstm`.
+    of_memory: ClassVar[tuple[str, ...]] = ()
+
     # The rank of the first environment that `make_environments` makes; set by `ranked`.
     first_rank: ClassVar[int] = 0
 
@@ -324,6 +327,7 @@ class Common(metaclass=Completed):
         unused = self.unused()
         if is_own_model:
             unused |= dict.fromkeys(self.of_networks, "the model is your own")
+            unused = {name: why for name, why in unused.items() if name not in self.of_memory}
         if actions is not None and not are_log_stds(actions).any():
             unused |= dict.fromkeys(("log_std_start", "free_log_std"), "the actions are discrete")
         defaults = {setting.name: setting.default for setting in settings.settings(type(self))}

@@ -71,19 +71,21 @@ class MaskedRows:
         filled: A = _zeroed(field, ~self.valid)
         return filled
 
-    def fill_read(self, field: "Tensor", terminated: "Tensor") -> "Tensor":
+    def fill_read(self, field: A, terminated: A) -> A:
         """Return a field [T + 1, B, ...] of observations, with zeros in those that no row reads.
 
         A row reads its own and, unless it has terminated, the next one, to bootstrap from.
         Integers are returned as they are: they are never NaN, and no row depends on them.
         """
-        if not field.is_floating_point():
+        if not _is_floating(field):
             return field
         steps, width = self.valid.shape
-        unread = self.valid.new_ones((steps + 1, width))
+        is_array = isinstance(self.valid, np.ndarray)
+        ones: Any = np.ones if is_array else self.valid.new_ones
+        unread = ones((steps + 1, width), dtype=self.valid.dtype)
         unread[:-1] = ~self.valid
         unread[1:] &= ~self.valid | terminated
-        filled: Tensor = _zeroed(field, unread)
+        filled: A = _zeroed(field, unread)
         return filled
 
 
@@ -92,9 +94,13 @@ def without_unread(next_obs: Tree, discount: NDArray[np.float32]) -> Tree:
     unread = discount == 0
     if not unread.any():
         return next_obs
-    return trees.map_tree(
-        lambda x: _zeroed(x, unread) if np.issubdtype(x.dtype, np.floating) else x, next_obs
-    )
+    return trees.map_tree(lambda x: _zeroed(x, unread) if _is_floating(x) else x, next_obs)
+
+
+def _is_floating(field: Any) -> bool:
+    if isinstance(field, np.ndarray):
+        return np.issubdtype(field.dtype, np.floating)
+    return bool(field.is_floating_point())
 
 
 def _zeroed(field: Any, where: Any) -> Any:

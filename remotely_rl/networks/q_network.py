@@ -16,12 +16,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from remotely_rl import trees
 from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION
 from remotely_rl.experience.batch import full
 from remotely_rl.functions import categorical, q_learning
 from remotely_rl.functions.distributions import ILLEGAL
 from remotely_rl.networks.architecture import DEFAULT, Architecture
 from remotely_rl.networks.factory import ModelSource, build_unmasked
+from remotely_rl.networks.state import is_recurrent
 from remotely_rl.trees import Tree
 
 
@@ -66,10 +68,24 @@ class QNetwork(nn.Module):
 
     def heads(self, obs: Tree) -> Tensor:
         """Values [N, A], or logits [N, A, atoms], or quantiles [N, A, quantiles]."""
-        policy, value = self.model(obs[OBSERVATION] if self.is_masked else obs)
+        policy, value = self.model(self._seen(obs))
+        return self._combined(policy, value, obs)
+
+    def unroll(self, obs: Tree, state: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the heads [T, B, ...] of a recurrent model, and its state after T steps."""
+        policy, value, state = self.model(self._seen(obs), state, begins)
+        rows = trees.map_tree(lambda x: x.flatten(0, 1), obs) if self.is_masked else None
+        heads = self._combined(policy.flatten(0, 1), value.flatten(), rows)
+        return heads.view(*begins.shape, *heads.shape[1:]), state
+
+    def _seen(self, obs: Tree) -> Tree:
+        return obs[OBSERVATION] if self.is_masked else obs
+
+    def _combined(self, policy: Tensor, value: Tensor, obs: Tree) -> Tensor:
+        """Return the heads of a model's outputs [N, ...] for observations [N, ...]."""
         if not self.is_distributional:
             return q_learning.q_values(self.masked(full(policy), obs), value, self.is_dueling)
-        rows = full(cast(Tensor, policy)).view(policy.shape[0], -1, self.width)
+        rows = full(policy).view(policy.shape[0], -1, self.width)
         if not self.is_dueling:
             return rows
         one = torch.ones(rows[:, 1:, 0].shape, device=rows.device)
@@ -77,7 +93,7 @@ class QNetwork(nn.Module):
         return q_learning.dueling(rows[:, :1], rows[:, 1:], legal, dim=1)
 
     def values(self, heads: Tensor, obs: Tree) -> Tensor:
-        """Return the action values [N, A] of the result of `heads`."""
+        """Return the action values [..., A] of the result of `heads` or `unroll`."""
         return self.masked(self.means(heads), obs) if self.is_distributional else heads
 
     def means(self, heads: Tensor) -> Tensor:
@@ -87,7 +103,7 @@ class QNetwork(nn.Module):
         return heads.mean(-1) if self.is_distributional else heads
 
     def masked(self, q: Tensor, obs: Tree) -> Tensor:
-        """Replace the values of illegal actions, in [N, A], with ILLEGAL."""
+        """Replace the values of illegal actions, in [..., A], with ILLEGAL."""
         return torch.where(obs[ACTION_MASK], q, ILLEGAL) if self.is_masked else q
 
     @property
@@ -98,6 +114,20 @@ class QNetwork(nn.Module):
     def is_categorical(self) -> bool:
         """Whether heads are probabilities of atoms."""
         return len(self.atoms) > 1
+
+
+class RecurrentQNetwork(QNetwork):
+    """The same of a recurrent model: maps sequences, as these do, to values [T, B, A]."""
+
+    def initial_state(self, count: int) -> Tensor:
+        return cast(Tensor, self.model.initial_state(count))  # type: ignore[operator]
+
+    def forward(  # type: ignore[override]
+        self, obs: Tree, state: Tensor, begins: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        heads, state = self.unroll(obs, state, begins)
+        q = self.values(heads, obs)
+        return q, q.amax(-1), state
 
 
 def build_q_network(
@@ -123,7 +153,8 @@ def build_q_network(
         meaning = f"{rows} rows of {width} {'atoms' if atoms > 1 else 'quantiles'}"
     seen = spec[OBSERVATION] if is_masked else spec
     model = build_unmasked(source, seen, rows * width, architecture, meaning)
-    return QNetwork(
+    kind = RecurrentQNetwork if is_recurrent(model) else QNetwork
+    return kind(
         model,
         actions,
         is_dueling=is_dueling,

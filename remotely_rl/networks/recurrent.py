@@ -98,6 +98,9 @@ def run_lstm(
     `state` [B, 2 * units] is the state before the first step.  It is reset to zero where an
     episode `begins` [T, B].
     """
+    device = features.device.type
+    if torch.is_autocast_enabled(device):  # noisy layers return float32, which it would refuse
+        features = features.to(torch.get_autocast_dtype(device))
     # One call of the LSTM for each stretch in which no episode begins: on a CPU no slower than
     # packed sequences, even with episodes as short as CartPole's.
     inside = (begins[1:].any(1).nonzero().flatten() + 1).tolist() if len(begins) > 1 else ()

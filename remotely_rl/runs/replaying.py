@@ -31,7 +31,7 @@ from remotely_rl.acting.rounds import Rounds
 from remotely_rl.config import joint_learners_of, learners_of
 from remotely_rl.config.common import ATARI_STACK
 from remotely_rl.errors import TrainingError
-from remotely_rl.experience.replay import Draw, Ratio, Replay
+from remotely_rl.experience.replay import Draw, Ratio, Replay, SequenceInput, Sequences
 from remotely_rl.experience.replay.layout import Layout
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.learning.learner import Learner, annealed
@@ -97,7 +97,10 @@ class ReplayConfig(Protocol):
 
 
 class Steps(NamedTuple):
-    """A batch from the replay on the learner's device, [N, ...]."""
+    """A batch from the replay on the learner's device, [N, ...].
+
+    Of sequences, N are the rows to learn from; `obs` is [L, sequences, ...], and `next_obs` None.
+    """
 
     obs: Tree
     action: Tensor
@@ -105,6 +108,7 @@ class Steps(NamedTuple):
     discount: Tensor  # gamma^n, or 0 where the episode ended
     next_obs: Tree
     weight: Tensor  # importance-sampling weight of prioritized replay; 1 for uniform draws
+    sequences: SequenceInput | None = None  # of a recurrent model
 
 
 class Update(NamedTuple):
@@ -135,6 +139,7 @@ class RunReplay:
         self._staleness: list[int] = []  # of the trajectories of the last round
         self._metrics: dict[str, float] = {}  # of the last update
         self.replay: Replay | None = None
+        self._sequences = sequences_of(config, session.learner.model)
         # Of each environment: the discounted return of its episode, and the next discount.
         self._since = np.array([[0.0], [1.0]]).repeat(config.actors * config.rows_per_actor, 1)
         self._largest = 0.0
@@ -200,7 +205,9 @@ class RunReplay:
     def append(self, rollouts: Sequence[Rollout]) -> None:
         """Append a round; each actor's environments have their own columns."""
         for rollout in rollouts:
-            replay = self.replay or self._make(rollout.trajectory)
+            replay = self.replay
+            if replay is None:  # an empty one is false
+                replay = self._make(rollout.trajectory)
             replay.append(rollout.trajectory, column=rollout.actor * self._config.rows_per_actor)
         self.ratio.appended(self._session.steps_of(rollouts))
 
@@ -252,7 +259,8 @@ class RunReplay:
         n_step = n_step or config.n_step
         if n_step != self.replay.n_step:
             self.replay.n_step = n_step
-        return self.replay.draw(config.batch_size, beta=self.beta_at(progress))
+        count = config.batch_size // (self._sequences.length if self._sequences else 1)
+        return self.replay.draw(count, beta=self.beta_at(progress))
 
     def beta_at(self, progress: float) -> float:
         """Return beta of prioritized replay at this progress of the schedule."""
@@ -261,14 +269,15 @@ class RunReplay:
     def gauge(self, progress: float) -> dict[str, float]:
         """Return its metrics: how full it is, and beta if it is prioritized."""
         filled = 0 if self.replay is None else len(self.replay)
+        filled *= self._sequences.stride if self._sequences else 1
         beta = {"train/beta": self.beta_at(progress)} if self._config.prioritized_alpha else {}
         return {"rollout/replay_fill": filled / self._config.replay_rows, **beta}
 
     def update(self, draw: Draw, priority: NDArray[np.floating[Any]]) -> None:
-        """Count an update, and set the priorities of the rows drawn."""
+        """Count an update, and set the priorities of the rows drawn, from the error of each."""
         self.ratio.updated()
         if self.replay is not None and self._config.prioritized_alpha:
-            self.replay.update(draw.rows, priority)
+            self.replay.update(draw.rows, draw.priorities(priority))
 
     def save(self) -> dict[str, Any]:
         """Save the replay, if the config says so; return its entry in the checkpoint.
@@ -311,6 +320,7 @@ class RunReplay:
             alpha=config.prioritized_alpha,
             seed=config.seed,
             say=self._say,
+            sequences=self._sequences,
         )
         if self._saved is not None:
             self._load(replay, self._saved)
@@ -362,11 +372,18 @@ def check_saved(config: ReplayConfig, run: Path) -> None:
     if not Replay.is_saved(folder):
         return
     environments = config.actors * config.rows_per_actor
-    differs = Replay.difference(folder, config.replay_rows, environments, config.prioritized_alpha)
+    differs = Replay.difference(
+        folder,
+        config.replay_rows,
+        environments,
+        config.prioritized_alpha,
+        config.rollout_steps,
+    )
     if differs:
         raise TrainingError(
             f"{differs}: resume with the actors, envs_per_actor, replay_rows and prioritized_alpha"
-            f" that the run had, or delete {folder} to fill a new one"
+            " that the run had, with a memory also the rollout_steps, or delete"
+            f" {folder} to fill a new one"
         )
 
 
@@ -384,22 +401,57 @@ def check_sizes(config: ReplayConfig, n_step: int) -> None:
             f"{of} ({batch:,}) is more than learn_from ({config.learn_from:,}):"
             " the first batch would hold steps more than once; raise learn_from"
         )
+    needed = n_step + max(config.rollout_steps, config.frame_stack or ATARI_STACK)
+    _check_room(config, needed, "n_step, and a round or a stack of frames")
+
+
+def _check_room(config: ReplayConfig, needed: int, what: str) -> None:
     environments = config.actors * config.rows_per_actor
     each = config.replay_rows // environments
-    needed = n_step + max(config.rollout_steps, config.frame_stack or ATARI_STACK)
     if each < needed:
         raise TrainingError(
             f"replay_rows ({config.replay_rows:,}) leaves {each:,} steps to each of"
-            f" {environments:,} environments, which need at least {needed:,}: n_step, and a"
-            " round or a stack of frames; raise replay_rows or lower envs_per_actor"
+            f" {environments:,} environments, which need at least {needed:,}: {what}; raise"
+            " replay_rows or lower envs_per_actor"
         )
+
+
+class SequenceConfig(ReplayConfig, Protocol):
+    """What is read here of the Configs of the DQN family besides."""
+
+    @property
+    def sequence_length(self) -> int: ...
+
+    @property
+    def burn_in(self) -> int: ...
+
+
+def sequences_of(config: Any, model: nn.Module) -> Sequences | None:
+    """Return the sequences that a recurrent model learns from; None for other models."""
+    if not networks.is_recurrent(model):
+        return None
+    width = networks.initial_state(model, 1).shape[-1]
+    return Sequences(config.sequence_length, config.burn_in, config.rollout_steps, width)
+
+
+def check_sequences(config: SequenceConfig, n_step: int) -> None:
+    """Raise TrainingError for sequences that do not fit the batch or the replay."""
+    length = config.sequence_length
+    if config.batch_size % length:
+        raise TrainingError(
+            f"batch_size ({config.batch_size:,}) must be a multiple of sequence_length"
+            f" ({length:,}): with a memory, an update draws whole sequences"
+        )
+    needed = config.burn_in + length + n_step + config.rollout_steps
+    _check_room(config, needed, "burn_in, sequence_length, n_step, and a round")
 
 
 def check_has_no_memory(model: nn.Module) -> None:
     """Raise TrainingError for a recurrent network."""
     if networks.is_recurrent(model):
         raise TrainingError(
-            "a replay keeps no recurrent state; train a recurrent model with a2c, ppo or impala"
+            "the critics have no memory, so neither has the policy; train a recurrent model with"
+            " dqn, a2c, ppo or impala"
         )
 
 
@@ -449,11 +501,17 @@ def to_device(learner: Learner[Any], draw: Draw) -> Steps:
             return tensor.contiguous(memory_format=torch.channels_last)
         return tensor
 
+    sequences = draw.sequences
+    if sequences is not None:
+        *arrays, burn_in = sequences
+        state, begins, step, next_step, column = map(learner.to_device, arrays)
+        sequences = SequenceInput(state, begins, step, next_step, column, burn_in)
     return Steps(
         obs=trees.map_tree(observation, draw.obs),
         action=learner.to_device(draw.action),
         reward=learner.to_device(draw.reward),
         discount=learner.to_device(draw.discount),
-        next_obs=trees.map_tree(observation, draw.next_obs),
+        next_obs=None if sequences else trees.map_tree(observation, draw.next_obs),
         weight=learner.to_device(draw.weight),
+        sequences=sequences,
     )

@@ -14,7 +14,7 @@ from remotely_rl.runs.training import Result
 
 # About twice the steps of the slowest seed of the slowest algorithm.
 STEPS = 300_000
-ALGORITHMS = ["a2c", "ppo", "impala", "appo", "a3c"]
+ALGORITHMS = ["a2c", "ppo", "impala", "appo", "a3c", "dqn"]
 
 
 def train(name: str, env: Any, seed: int, run: Path) -> Result:
@@ -117,3 +117,9 @@ class TMaze(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
 
 # The target: a mean of 30 returns.
 TARGETS: dict[Any, float] = {HiddenVelocities: 475.0, TMaze: 3.8}
+
+# Algorithm, problem and seed of runs that are known to reach it.
+RUNS = [
+    *((name, env, seed) for name in ALGORITHMS[:-1] for env in TARGETS for seed in range(1, 6)),
+    *(("dqn", TMaze, seed) for seed in range(1, 4)),
+]

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from remotely_rl import algorithms
 from remotely_rl.runs.training import Result
+from tests.remotely_rl import toys
 
 LENGTH = 8
 STEPS = 120_000  # four times those of the slowest
 LSTM = 64  # units
 LEARN_Q = ("n_step_q", "dqn", "c51", "qr_dqn", "rainbow")
 FOR_BOXES = ("sac", "td3", "crossq")  # continuous actions only
-TAKE_LSTM = ("a2c", "ppo", "impala", "appo", "a3c")
 
 # Settings for short problems and one actor.
 SETTINGS: dict[str, Any] = {"actors": 1, "envs_per_actor": 16, "gamma": 0.5, "random_start": 0}
@@ -239,7 +239,7 @@ def takes(name: str, env: type[Toy], units: int = 0) -> bool:
     """Return whether an algorithm can train in an environment with an LSTM of this size."""
     if name in FOR_BOXES:
         return False
-    return (name not in LEARN_Q or env in OF_Q) and (not units or name in TAKE_LSTM)
+    return (name not in LEARN_Q or env in OF_Q) and (not units or name in toys.WITH_LSTM)
 
 
 def train(name: str, env: type[Toy], seed: int, run: Path, units: int = 0) -> Result:

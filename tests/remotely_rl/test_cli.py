@@ -22,6 +22,7 @@ from remotely_rl.cli import REPEATED, main
 from remotely_rl.config import GROUPS, presets
 from remotely_rl.runs import metrics, session
 from remotely_rl.runs.training import Train
+from tests.remotely_rl import toys
 
 TINY = ["--env", "CartPole-v1", "--actors", "1", "--envs-per-actor", "2", "--rollout-steps", "5"]
 
@@ -101,7 +102,7 @@ def test_every_field_is_an_option_with_its_prose_in_the_order_of_groups(
     assert "Discount of a reward one step later, from 0 to 1. [0." in words
     for option in ("--model FILE.py:NAME", "--run DIR", "--resume RUN", "--address ADDRESS"):
         assert option in words
-    assert ("--lstm" in words) == (name in ("a2c", "ppo", "impala", "appo", "a3c"))
+    assert ("--lstm" in words) == (name in toys.WITH_LSTM)
 
     sections = dict(re.findall(r"(?ms)^([A-Z][a-z ]+):\n(.*?)(?=^[A-Z]|\Z)", text))
     groups = [group for group in GROUPS if group != "Replay" or hasattr(kind, "replay_rows")]

@@ -33,9 +33,7 @@ def test_a_pole_is_balanced_or_a_pendulum(name: str, tmp_path: Path) -> None:
 @pytest.mark.learning
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("local", "no_curve")
-@pytest.mark.parametrize("seed", range(1, 6))
-@pytest.mark.parametrize("env", memory_toys.TARGETS)
-@pytest.mark.parametrize("name", memory_toys.ALGORITHMS)
+@pytest.mark.parametrize(("name", "env", "seed"), memory_toys.RUNS)
 def test_an_lstm_remembers_what_is_out_of_sight(
     name: str, env: Any, seed: int, tmp_path: Path
 ) -> None:

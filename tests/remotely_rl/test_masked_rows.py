@@ -22,9 +22,6 @@ from tests.remotely_rl import toys
 from tests.remotely_rl.space_toys import FOR_BOXES
 
 NAN = float("nan")
-RECURRENT = [
-    name for name in algorithms.ALGORITHMS if name in ("a2c", "ppo", "impala", "appo", "a3c")
-]
 WITH_REPLAY = ("dqn", "c51", "qr_dqn", "rainbow", "sac", "td3", "crossq")
 
 
@@ -112,7 +109,7 @@ def config_of(name: str, lstm: int) -> Any:
     if name in ("ppo", "impala", "appo"):
         given |= {"minibatches": 4, "epochs": 2}
     if lstm:
-        given |= {"lstm": lstm}
+        given |= {"lstm": lstm, "sequence_length": 8, "burn_in": 4}
     names = {field.name for field in dataclasses.fields(algorithm.Config)}
     return algorithm.Config(**{key: value for key, value in given.items() if key in names})
 
@@ -123,7 +120,7 @@ def config_of(name: str, lstm: int) -> Any:
     [
         # GA3C's threads do not repeat a run.
         *((name, 0) for name in algorithms.ALGORITHMS if name != "ga3c"),
-        *((name, 4) for name in RECURRENT),
+        *((name, 4) for name in toys.WITH_LSTM),
     ],
 )
 def test_rows_that_are_no_experience_change_no_bit(

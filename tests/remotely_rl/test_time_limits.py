@@ -93,7 +93,7 @@ def test_a_target_of_dqn_takes_the_best_of_the_legal_actions_at_a_time_limit(dou
     learner = QLearner(config, model, environments.make(Turns, 1).actions)
 
     drawn = replaying.to_device(learner, replay.draw(200))
-    targets = dqn.compute_targets(learner, drawn)
+    targets = dqn.compute_targets(learner, drawn, dqn.compute_heads(learner, drawn))
 
     assert rows.truncated.sum() >= 6
     assert targets.tolist() == [ONE_STEP[action] for action in drawn.action.tolist()]

@@ -16,6 +16,7 @@ from torch import nn
 import remotely
 from remotely_rl import networks
 from remotely_rl.acting.actor import Actor
+from remotely_rl.algorithms import ALGORITHMS, named
 from remotely_rl.config import Common
 from remotely_rl.environments import Environments, Step
 from remotely_rl.runs import metrics, run_folder
@@ -193,6 +194,10 @@ def no_room(*_: Any) -> None:
 def network(observations: int = 2, outputs: int = 2, seed: int = 0) -> networks.MLP:
     torch.manual_seed(seed)
     return networks.MLP((observations,), outputs)
+
+
+# The algorithms that train an LSTM.
+WITH_LSTM = [name for name in ALGORITHMS if hasattr(named(name).Config, "lstm")]
 
 
 def with_a_memory(shape: tuple[int, ...], outputs: int) -> networks.RecurrentMLP:

@@ -7,20 +7,29 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from remotely_rl import trees
 from remotely_rl.errors import ReplayError
-from remotely_rl.experience.masked_rows import without_unread
+from remotely_rl.experience.masked_rows import MaskedRows, without_unread
 from remotely_rl.experience.replay import windows
 from remotely_rl.experience.replay.archive import Archive
-from remotely_rl.experience.replay.choices import Prioritised, Uniform
+from remotely_rl.experience.replay.choices import Chosen, Prioritised, Uniform
 from remotely_rl.experience.replay.layout import Layout
 from remotely_rl.experience.replay.rows import Rows
+from remotely_rl.experience.replay.sequences import SequenceInput, Sequences
 from remotely_rl.experience.replay.stores import check_memory
+from remotely_rl.experience.replay.windows import BEGINS, TERMINATED, VALID
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.trees import Tree
 
+STRIDE = "steps between sequences"
+
 
 class Draw(NamedTuple):
-    """Drawn rows: arrays [N], trees of arrays [N, ...]."""
+    """Drawn rows: arrays [N], trees of arrays [N, ...].
+
+    With sequences, these are the M rows to learn from.  But `rows` has the N sequences, `obs` all
+    of their observations, [L, N, ...], and `next_obs` is None.
+    """
 
     rows: NDArray[np.int64]  # handles for `update`; they are never reused
     obs: Tree
@@ -30,6 +39,11 @@ class Draw(NamedTuple):
     next_obs: Tree  # after the window; undefined where `discount` is 0
     weight: NDArray[np.float32]  # importance of each row, the largest is 1
     version: NDArray[np.uint32]  # of the parameters that chose the action
+    sequences: SequenceInput | None = None
+
+    def priorities(self, errors: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
+        """Return the priority of each entry of `rows`, from the error of each row drawn."""
+        return errors if self.sequences is None else self.sequences.priorities(errors)
 
 
 class Replay:
@@ -49,12 +63,13 @@ class Replay:
         alpha: float = 0.0,
         seed: int = 1,
         say: Callable[[str], None] = print,
+        sequences: Sequences | None = None,
     ):
         """Make room for `rows` rows in total, the same number for each environment.
 
         `example` has the layout of the rows.  `reward_clip` 0 clips nothing.  `alpha` is the
         exponent of priorities, 0 for uniform draws.  `say` is called if images turn out not to be
-        stacks of frames.
+        stacks of frames.  With `sequences` it draws these instead of single rows.
 
         Raises ReplayError if there is not enough memory.
         """
@@ -66,10 +81,12 @@ class Replay:
         layout = example if isinstance(example, Layout) else Layout.of(example)
         kind = Prioritised if alpha else Uniform
         length = rows // width
-        needed = Rows.nbytes_of(length, width, layout) + kind.nbytes_of(width * (length + 1))
+        needed = Rows.nbytes_of(length, width, layout, sequences)
+        needed += kind.nbytes_of(width * (length + 1))
         check_memory(needed, rows)
         self.width, self.gamma, self.reward_clip = width, gamma, reward_clip
-        self._rows = Rows(length, width, layout, say)
+        self._sequences = sequences
+        self._rows = Rows(length, width, layout, say, sequences)
         self._alpha = alpha
         self._choices = self._no_choices()
         self._n_step = n_step
@@ -77,9 +94,11 @@ class Replay:
         self._archive: Archive | None = None
         # These must be equal for a saved replay to be loaded here.
         self._made_with = {**_sizes(rows, width, alpha), **layout.description}
+        if sequences is not None:
+            self._made_with |= {STRIDE: sequences.stride, "width of a state": sequences.width}
 
     def __len__(self) -> int:
-        """The number of rows that can be drawn: valid rows with closed windows."""
+        """The number of rows that can be drawn: valid rows with closed windows; or sequences."""
         return len(self._choices)
 
     @property
@@ -99,9 +118,16 @@ class Replay:
 
     @n_step.setter
     def n_step(self, n_step: int) -> None:
-        longest = max(n_step, self._n_step)
+        before = self._span
         self._n_step = n_step
-        self._close(np.arange(self.width), longest)
+        self._close(np.arange(self.width), max(before, self._span))
+
+    @property
+    def _span(self) -> int:
+        """The most rows that a draw reads."""
+        if self._sequences is None:
+            return self._n_step
+        return self._sequences.span(self._n_step)
 
     def append(self, trajectory: Trajectory, column: int = 0) -> None:
         """Append T rows to each of B columns, from `column` on.
@@ -109,6 +135,11 @@ class Replay:
         Raises ReplayError for another layout, and for columns that do not exist.
         """
         self.layout.check(trajectory)
+        if self._sequences is not None and trajectory.state.shape[1] != self._sequences.width:
+            raise ReplayError(
+                f"the state is {trajectory.state.shape[1]} numbers, but the replay was made for"
+                f" {self._sequences.width}: make another replay for it"
+            )
         if not 0 <= column <= self.width - trajectory.width:
             raise ReplayError(
                 f"{trajectory.width} environments from column {column} on do not fit a replay of"
@@ -117,21 +148,29 @@ class Replay:
         for part in self._rows.cut(trajectory):
             self._choices.forbid(self._rows.write(part, column))
             columns = np.arange(column, column + trajectory.width)
-            self._close(columns, len(part.action) + self._n_step)
+            self._close(columns, len(part.action) + self._span)
 
     def draw(self, count: int, beta: float = 0.4) -> Draw:
-        """Draw `count` rows, with replacement.
+        """Draw `count` rows or sequences, with replacement.
 
         `beta` is the exponent of the importance weights.  Raises ReplayError if no row can be
         drawn.
         """
         if not len(self):
+            if self._sequences is not None:
+                raise ReplayError(
+                    "the replay has no sequence to draw yet: one needs"
+                    f" {self._span} rows of an environment"
+                )
             raise ReplayError(
                 f"the replay has no row to draw yet: a window of {self._n_step} steps needs as many"
                 " rows of an environment, or the end of an episode"
             )
         rows = self._rows
-        columns, numbers, weight = self._choices.draw(count, beta, self._random)
+        chosen = self._choices.draw(count, beta, self._random)
+        if self._sequences is not None:
+            return self._sequences_at(chosen, self._sequences)
+        columns, numbers, weight = chosen
         window = rows.at(columns, numbers + np.arange(self._n_step)[:, None])
         returns = windows.returns(
             rows.flags[window], rows.reward[window], self.gamma, self.reward_clip
@@ -150,8 +189,46 @@ class Replay:
             version=rows.version[first],
         )
 
+    def _sequences_at(self, chosen: Chosen, form: Sequences) -> Draw:
+        columns, numbers, weight = chosen
+        rows, n_step, burn_in = self._rows, self._n_step, form.burn_in
+        at = rows.at(columns, numbers + np.arange(form.span(n_step) + 1)[:, None])  # [L, N]
+        flags = rows.flags[at]
+        seen = MaskedRows((flags[:-1] & VALID) != 0)
+        step, column = seen.valid[burn_in : form.rows].nonzero()
+        step += burn_in
+        window = step + np.arange(n_step)[:, None]
+        returns = windows.returns(
+            flags[window, column], rows.reward[at[window, column]], self.gamma, self.reward_clip
+        )
+        obs = rows.observations(at.reshape(-1))
+        terminated = (flags[:-1] & TERMINATED) != 0
+        states = rows.states
+        assert states is not None
+        return Draw(
+            rows=numbers * self.width + columns,
+            obs=trees.map_tree(
+                lambda x: seen.fill_read(x.reshape(*at.shape, *x.shape[1:]), terminated), obs
+            ),
+            action=rows.action[at[step, column]],
+            reward=returns.reward,
+            discount=returns.discount,
+            next_obs=None,
+            weight=weight[column],
+            version=rows.version[at[step, column]],
+            sequences=SequenceInput(
+                # A row that is no experience is followed by the beginning of an episode.
+                state=np.where(seen.valid[0][:, None], states.gather(at[0]), np.float32(0)),
+                begins=(flags & BEGINS) != 0,
+                step=step,
+                next_step=step + returns.length,
+                column=column,
+                burn_in=burn_in,
+            ),
+        )
+
     def update(self, rows: NDArray[np.int64], priorities: NDArray[np.floating[Any]]) -> None:
-        """Set the priorities of drawn rows, [N] each; a uniform replay ignores them.
+        """Set the priorities of drawn rows or sequences, [N] each; a uniform replay ignores them.
 
         Rows that have been overwritten since are skipped.  Raises ReplayError, and sets none, if a
         priority is negative or not finite.
@@ -172,13 +249,16 @@ class Replay:
         return Archive.exists(folder)
 
     @staticmethod
-    def difference(folder: Path, rows: int, width: int, alpha: float) -> str:
+    def difference(folder: Path, rows: int, width: int, alpha: float, stride: int) -> str:
         """Return why such a replay cannot load the save in a folder, or "" if it can.
 
-        Shapes and dtypes are not compared.  Raises ReplayError if the save cannot be read.
+        Shapes and dtypes are not compared, and `stride` only with that of sequences.  Raises
+        ReplayError if the save cannot be read.
         """
         theirs = Archive.read(folder).facts["made_with"]
         ours = _sizes(rows, width, alpha)
+        if STRIDE in theirs:
+            ours[STRIDE] = stride
         return _difference(folder, ours, {name: theirs[name] for name in ours})
 
     def save(self, folder: Path) -> int:
@@ -241,7 +321,10 @@ class Replay:
         places = self._rows.at(columns, numbers)
         is_kept = numbers >= self._rows.oldest[columns]
         flags = np.where(is_kept, self._rows.flags[places], 0).astype(np.uint8)
-        is_closed = windows.closed(flags, self._n_step)
+        if self._sequences is None:
+            is_closed = windows.closed(flags, self._n_step)
+        else:
+            is_closed = self._sequences.closed(flags, self._n_step)
         may = self._choices.may(places) & is_kept
         self._choices.forbid(places[may & ~is_closed])
         self._choices.allow(places[is_closed & ~may])

@@ -4,7 +4,7 @@ Each environment has a column, a ring of rows in time order.  An observation is 
 next observation is that of the following row.  So a ring has one place more than rows, for the
 observation after the last action, with which the column's next trajectory starts.  If that starts
 with another observation, as after an actor is replaced, the place remains as an invalid row, and
-windows end there.
+windows end there; sequences do not go on past it.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,8 +17,16 @@ from numpy.typing import NDArray
 from remotely_rl import trees
 from remotely_rl.experience.replay import layout
 from remotely_rl.experience.replay.layout import Layout
-from remotely_rl.experience.replay.stores import Frames, Ring, Store, WholeRows, check_memory
-from remotely_rl.experience.replay.windows import BEGINS, TERMINATED, TRUNCATED, VALID
+from remotely_rl.experience.replay.sequences import Sequences
+from remotely_rl.experience.replay.stores import (
+    Frames,
+    Ring,
+    States,
+    Store,
+    WholeRows,
+    check_memory,
+)
+from remotely_rl.experience.replay.windows import BEGINS, GAP, STATE, TERMINATED, TRUNCATED, VALID
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.trees import Tree
 
@@ -35,6 +43,7 @@ class Part(NamedTuple):
     action: NDArray[Any]  # [T, B, ...]
     reward: NDArray[np.float32]  # [T, B]
     version: NDArray[np.int64]  # [B]
+    state: NDArray[np.float32] | None  # [B, S], before the first row, if sequences may begin there
 
 
 class Rows:
@@ -47,7 +56,14 @@ class Rows:
     places   the number of places in all rings
     """
 
-    def __init__(self, length: int, width: int, layout: Layout, say: Callable[[str], None]):
+    def __init__(
+        self,
+        length: int,
+        width: int,
+        layout: Layout,
+        say: Callable[[str], None],
+        sequences: Sequences | None = None,
+    ):
         self.length, self.width, self.layout, self._say = length, width, layout, say
         self.ring = length + 1
         self.places = width * self.ring
@@ -60,12 +76,19 @@ class Rows:
         self.stores: list[Store] = [
             _kind(leaf)(leaf, width, self.ring) for leaf in trees.leaves(layout.obs)
         ]
+        self.states: States | None = None
+        if sequences is not None:
+            self.states = States(sequences.width, sequences.stride, width, self.ring)
 
     @staticmethod
-    def nbytes_of(length: int, width: int, layout: Layout) -> int:
+    def nbytes_of(
+        length: int, width: int, layout: Layout, sequences: Sequences | None = None
+    ) -> int:
         """Return the size in bytes of such rows."""
         ring = length + 1
         stores = sum(_kind(leaf).nbytes_of(leaf, width, ring) for leaf in trees.leaves(layout.obs))
+        if sequences is not None:
+            stores += States.nbytes_of(sequences.width, sequences.stride, width, ring)
         return stores + width * ring * (layout.action.nbytes + REST)
 
     @property
@@ -74,7 +97,7 @@ class Rows:
         return sum(ring.data.nbytes for rings in self.rings().values() for ring in rings)
 
     def rings(self) -> dict[str, list[Ring]]:
-        """Return all arrays: those with one entry per row, and those of frames."""
+        """Return all arrays: those with one entry per row, and those of frames and states."""
         end = self.count + (self.count > 0)  # with the observation after the last action
         arrays = [self.action, self.reward, self.flags, self.version]
         found: dict[str, list[Ring]] = {}
@@ -85,6 +108,10 @@ class Rows:
             arrays.append(store.newest)
             first = np.maximum(store.written - store.ring, 0)
             found[f"frames {index}"] = [Ring(store.data, first, store.written, store.written)]
+        if (states := self.states) is not None:
+            arrays.append(states.newest)
+            first = np.maximum(states.written - states.ring, 0)
+            found["states"] = [Ring(states.data, first, states.written, states.written)]
         rows = [Ring(array, self.oldest, self.count, end) for array in arrays]
         return {"rows": rows, **found}
 
@@ -109,6 +136,8 @@ class Rows:
         flags[trajectory.begins] |= BEGINS
         for name, flag in (("terminated", TERMINATED), ("truncated", TRUNCATED), ("valid", VALID)):
             flags[:-1][getattr(trajectory, name)] |= flag
+        if self.states is not None:
+            flags[0] |= STATE
         obs = trees.leaves(trajectory.obs)
         limits = [store.steps_at_once for store in self.stores if isinstance(store, Frames)]
         most = min([self.length, *limits])
@@ -122,6 +151,7 @@ class Rows:
                 trajectory.action[start:stop],
                 trajectory.reward[start:stop],
                 trajectory.version,
+                trajectory.state if self.states is not None and start == 0 else None,
             )
 
     def write(self, part: Part, column: int) -> NDArray[np.int64]:
@@ -130,12 +160,16 @@ class Rows:
         columns = np.arange(column, column + width)
         begins = (part.flags & BEGINS) != 0
         starts = ~self._joins(columns, [leaf[0] for leaf in part.obs], begins[0])
-        numbers = self.count[columns] + ((self.count[columns] > 0) & starts)
+        breaks = (self.count[columns] > 0) & starts
+        self.flags[self.at(columns, self.count[columns])[breaks]] |= GAP
+        numbers = self.count[columns] + breaks
         adds = [self._adds(index, leaf, begins, starts) for index, leaf in enumerate(part.obs)]
-        dropped = self._drop(columns, numbers + steps - self.length, adds)
+        dropped = self._drop(columns, numbers + steps - self.length, adds, part.state is not None)
         places = self.at(columns, numbers + np.arange(steps + 1)[:, None])
         for store, leaf, added in zip(self.stores, part.obs, adds, strict=True):
             store.write(column, places, leaf, added)
+        if self.states is not None:
+            self.states.write(column, places, part.state)
         self.flags[places] = part.flags
         rows = places[:-1]
         self.action[rows], self.reward[rows] = part.action, part.reward
@@ -151,11 +185,19 @@ class Rows:
             for index, store in enumerate(self.stores)
             if isinstance(store, Frames)
         }
-        return {"count": self.count.tolist(), "oldest": self.oldest.tolist(), "frames": frames}
+        states = {} if self.states is None else {"states": self.states.written.tolist()}
+        return {
+            "count": self.count.tolist(),
+            "oldest": self.oldest.tolist(),
+            "frames": frames,
+            **states,
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a `state` that was saved as JSON; then the arrays must be read."""
         self.count[:], self.oldest[:] = state["count"], state["oldest"]
+        if self.states is not None:
+            self.states.written[:] = state["states"]
         frames = state["frames"]
         for index, store in enumerate(self.stores):
             # The example of this replay may have led to another choice than that of the save.
@@ -171,6 +213,8 @@ class Rows:
         for store in self.stores:
             if isinstance(store, Frames):
                 store.written[:] = 0
+        if self.states is not None:
+            self.states.written[:] = 0
 
     def _keep_whole(self, index: int) -> None:
         """Replace a store of frames by one of whole observations."""
@@ -222,13 +266,19 @@ class Rows:
         columns: NDArray[np.int64],
         oldest: NDArray[np.int64],
         adds: list[NDArray[np.int64]],
+        adds_state: bool,
     ) -> NDArray[np.int64]:
         """Drop rows before `oldest`, and those that `adds` overwrite; return their places."""
         before = self.oldest[columns]
         oldest = np.maximum(oldest, before)
-        for store, added in zip(self.stores, adds, strict=True):
+        stores: list[tuple[Store | States, NDArray[np.int64]]] = [
+            (store, added.sum(0)) for store, added in zip(self.stores, adds, strict=True)
+        ]
+        if self.states is not None:
+            stores.append((self.states, np.full(len(columns), int(adds_state))))
+        for store, added in stores:
             while True:
-                kept = store.keeps(int(columns[0]), self.at(columns, oldest), added.sum(0))
+                kept = store.keeps(int(columns[0]), self.at(columns, oldest), added)
                 # The observation after the last action stays: parts are small enough for that.
                 lost = ~kept & (oldest < self.count[columns])
                 if not lost.any():

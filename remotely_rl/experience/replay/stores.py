@@ -2,6 +2,7 @@
 
     Whole    the whole array of each row
     Frames   stacks of frames, with each frame stored once
+    States   not of observations: the states of a recurrent model where trajectories began
 
 Each environment has a column, and each column a ring of rows; a place is the index of a row in all
 rings laid end to end.  Frames are in a second ring per column.  A row adds its newest frame to that
@@ -150,6 +151,57 @@ class Frames:
         back = np.arange(1 - self.leaf.stack, 1)
         frames = base[:, None] + (newest - base + back[:, None]).T % self.ring
         return self.data.take(frames, 0).reshape(len(places), *self.leaf.shape)
+
+
+class States:
+    """States of a recurrent model, one for each trajectory.
+
+    As `Frames`, they are in a second ring per column, whose oldest rows are dropped if trajectories
+    are shorter than `stride`.
+
+    data      all rings of states laid end to end, [states, S]
+    newest    the index of the newest state of each row, [places]
+    written   the number of states written to each column
+    """
+
+    def __init__(self, numbers: int, stride: int, width: int, length: int):
+        self.ring = self.ring_of(stride, length)
+        self.data = np.zeros((width * self.ring, numbers), np.float32)
+        self.newest = np.zeros(width * length, np.uint32)
+        self.written = np.zeros(width, np.int64)
+
+    @staticmethod
+    def ring_of(stride: int, length: int) -> int:
+        """Return the number of states in a column's ring."""
+        return length // stride + 2
+
+    @classmethod
+    def nbytes_of(cls, numbers: int, stride: int, width: int, length: int) -> int:
+        states = cls.ring_of(stride, length) * numbers * np.dtype(np.float32).itemsize
+        return width * (states + length * np.dtype(np.uint32).itemsize)
+
+    def keeps(
+        self, column: int, places: NDArray[np.int64], adds: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """Return which rows at places [B] survive after `adds` [B] states are added."""
+        columns = np.arange(column, column + len(places))
+        since = (self.written[columns] - 1 - self.newest[places]) % self.ring
+        return np.asarray(since + adds + 1 <= self.ring)
+
+    def write(
+        self, column: int, places: NDArray[np.int64], state: NDArray[np.float32] | None
+    ) -> None:
+        """Write the states [B, S] before the first of places [T + 1, B], if it has any."""
+        columns = np.arange(column, column + places.shape[1])
+        self.written[columns] += state is not None
+        newest = columns * self.ring + (self.written[columns] - 1) % self.ring
+        if state is not None:
+            self.data[newest] = state
+        self.newest[places] = newest
+
+    def gather(self, places: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the states at places [N] where trajectories began, [N, S]."""
+        return self.data.take(self.newest[places], 0)
 
 
 Store = WholeRows | Frames

@@ -13,8 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-# The flags of a row.
-TERMINATED, TRUNCATED, VALID, BEGINS = (np.uint8(1 << bit) for bit in range(4))
+# The flags of a row.  STATE: a trajectory began here, whose state is stored; GAP: the next row does
+# not follow from this one.  Both are for sequences.
+TERMINATED, TRUNCATED, VALID, BEGINS, STATE, GAP = (np.uint8(1 << bit) for bit in range(6))
 ENDED = TERMINATED | TRUNCATED
 
 

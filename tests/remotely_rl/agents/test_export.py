@@ -209,11 +209,18 @@ def test_a_graph_chooses_the_actions_of_an_agent_of_these_spaces(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["dqn", "c51", "qr_dqn", "rainbow", "sac", "td3", "crossq"])
+@pytest.mark.parametrize(
+    ("algorithm", "lstm"),
+    [
+        *((name, 0) for name in ("dqn", "c51", "qr_dqn", "rainbow", "sac", "td3", "crossq")),
+        ("dqn", 4),
+        ("rainbow", 4),
+    ],
+)
 def test_a_graph_chooses_the_actions_of_an_agent_of_this_algorithm(
-    algorithm: str, tmp_path: Path
+    algorithm: str, lstm: int, tmp_path: Path
 ) -> None:
     taken = "box" if algorithm in FOR_BOXES else "masked discrete"
     space, mask = ACTIONS[taken]
-    agent = agent_of(OBSERVATIONS["nested"], space, mask, algorithm=algorithm)
+    agent = agent_of(OBSERVATIONS["nested"], space, mask, lstm, algorithm)
     check_actions(agent, mask, program_of(agent, tmp_path))

@@ -226,7 +226,7 @@ class WithAButton(toys.Aim):
         ({"env": toys.Guess}, None, r"for Discrete\(n\) use dqn or ppo"),
         ({"env": WithAButton}, None, "for discrete and continuous actions together ppo"),
         ({"env": Unbounded}, None, r"from \[-2.0\] to \[inf\]: give the Box .* finite bounds"),
-        ({}, toys.with_a_memory, "no recurrent state; train a recurrent model with a2c"),
+        ({}, toys.with_a_memory, "critics have no memory, .* a recurrent model with dqn, a2c"),
         ({"initial_temperature": 0.0}, None, "initial_temperature must be more than 0"),
     ],
 )

@@ -74,6 +74,18 @@ def test_each_actor_fills_the_columns_of_its_own_environments(run_replay: Make) 
     assert set((drawn.rows % 6).tolist()) <= {3, 4, 5}
 
 
+def test_a_round_from_which_nothing_can_be_drawn_is_kept(run_replay: Make) -> None:
+    experience, played = run_replay(), rollout()
+    absent = np.zeros_like(played.trajectory.valid)
+    nothing = dataclasses.replace(played.trajectory, valid=absent)
+
+    experience.append([played._replace(trajectory=nothing)])
+    first = experience.replay
+    experience.append([rollout(actor=1)])
+
+    assert experience.replay is first is not None
+
+
 def test_rewards_are_kept_raw_and_clipped_as_the_config_says(run_replay: Make) -> None:
     experience = run_replay()
 

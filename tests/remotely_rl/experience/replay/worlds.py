@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from remotely_rl.experience.replay import Sequences
 from remotely_rl.experience.trajectory import Trajectory
 
 NEXT_STEP, SAME_STEP = "next step", "same step"
@@ -31,6 +32,7 @@ class World:
     loses_life: float = 0.1  # probability of terminated although the game goes on
     as_tree: bool = False  # observations are a dict, with a vector and a mask
     newest_first: bool = False  # so that a replay does not recognize stacks
+    state_width: int = 0  # of the states of a recurrent model, all different
 
     def __post_init__(self) -> None:
         self.random = np.random.default_rng(self.seed)
@@ -64,7 +66,7 @@ class World:
             valid=at("valid"),
             begins=at("begins", steps + 1),
             value=np.zeros((steps + 1, self.width), np.float32),
-            state=np.zeros((self.width, 0), np.float32),
+            state=self.random.normal(size=(self.width, self.state_width)).astype(np.float32),
             version=np.full(self.width, self.clock, np.int64),
         )
 
@@ -137,6 +139,10 @@ class Row:
     truncated: bool
     valid: bool
     version: int
+    begins: bool = False
+    next_begins: bool = False
+    state: Any = None  # before the row, if a trajectory began there
+    is_gap: bool = False  # the next row does not follow from this one
 
 
 @dataclass
@@ -155,7 +161,10 @@ class Oracle:
             for t in range(trajectory.steps):
                 obs = _pick(trajectory.obs, t, env)
                 if t == 0 and rows and not _same(rows[-1].next_obs, obs):
-                    rows.append(Row(rows[-1].next_obs, obs, 0, 0, False, False, False, 0))
+                    last = rows[-1]
+                    gap = Row(last.next_obs, obs, 0, 0, False, False, False, 0, last.next_begins)
+                    gap.is_gap = True
+                    rows.append(gap)
                 rows.append(
                     Row(
                         obs,
@@ -166,6 +175,9 @@ class Oracle:
                         bool(trajectory.truncated[t, env]),
                         bool(trajectory.valid[t, env]),
                         int(trajectory.version[env]),
+                        bool(trajectory.begins[t, env]),
+                        bool(trajectory.begins[t + 1, env]),
+                        trajectory.state[env] if t == 0 else None,
                     )
                 )
 
@@ -199,6 +211,26 @@ class Oracle:
             for column, rows in enumerate(self.rows)
             for row in range(max(0, len(rows) - length), len(rows))
             if self.window(column, row, n_step, 0.9, 0) is not None
+        }
+
+    def sequence(self, column: int, row: int, form: Sequences, n_step: int) -> list[Row] | None:
+        """Return the rows that a sequence from `row` on reads; None if there is none."""
+        rows = self.rows[column]
+        read = rows[row : row + form.burn_in + form.length + n_step - 1]
+        if rows[row].state is None or len(read) < form.burn_in + form.length + n_step - 1:
+            return None
+        learned = read[form.burn_in : form.burn_in + form.length]
+        if any(each.is_gap for each in read) or not any(each.valid for each in learned):
+            return None
+        return read
+
+    def sequences(self, length: int, form: Sequences, n_step: int) -> set[tuple[int, int]]:
+        """Return where all sequences begin among the last `length` rows per column."""
+        return {
+            (column, row)
+            for column, rows in enumerate(self.rows)
+            for row in range(max(0, len(rows) - length), len(rows))
+            if self.sequence(column, row, form, n_step) is not None
         }
 
 
