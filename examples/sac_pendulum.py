@@ -15,7 +15,7 @@ import torch
 
 import remotely
 from remotely_rl import sac
-from remotely_rl.acting.continuous import ContinuousActor
+from remotely_rl.acting.random_first import RandomFirst
 from remotely_rl.algorithms.sac import SoftLearner
 from remotely_rl.experience.replay import Ratio, Replay
 from remotely_rl.runs.replaying import count_in, to_device
@@ -31,7 +31,7 @@ def main(minutes: float = MINUTES) -> None:
     torch.set_num_threads(1)  # a second thread slows a network this small
     remotely.connect(cpus=1)  # or remotely.connect("host:8010")
     learner = make_learner(CONFIG, kind=SoftLearner)  # or make_learner(CONFIG, YourPolicy, ...)
-    actor = ContinuousActor(CONFIG, learner.model, CONFIG.seed)
+    actor = RandomFirst(CONFIG, learner.model, CONFIG.seed)
     ratio = Ratio(CONFIG.replay_ratio, CONFIG.batch_size, CONFIG.learn_from)
     replay: Replay | None = None
     scores: list[float] = []

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     import remotely_rl.algorithms.impala as impala
     import remotely_rl.algorithms.n_step_q as n_step_q
     import remotely_rl.algorithms.ppo as ppo
+    import remotely_rl.algorithms.pqn as pqn
     import remotely_rl.algorithms.qr_dqn as qr_dqn
     import remotely_rl.algorithms.rainbow as rainbow
     import remotely_rl.algorithms.sac as sac
@@ -96,6 +97,7 @@ __all__ = [
     "load",
     "n_step_q",
     "ppo",
+    "pqn",
     "qr_dqn",
     "rainbow",
     "sac",

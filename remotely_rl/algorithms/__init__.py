@@ -53,7 +53,7 @@ ALGORITHMS = {
         " set of parameters: asynchronous, semi_async, fasgd and more.",
     ),
     "sac": Algorithm(
-        "Soft actor-critic: continuous actions, replay, a stochastic policy.",
+        "Soft actor-critic: replay, a policy that stays random.",
         "Actors fill a replay; two critics learn action values from it, and the policy maximizes"
         " rewards while its entropy is held at a target.",
     ),
@@ -66,6 +66,11 @@ ALGORITHMS = {
         "SAC without target networks: critics normalized over batches.",
         "Soft actor-critic whose critics are normalized over batches of taken and of next actions,"
         " which replaces target networks and takes fewer steps.",
+    ),
+    "pqn": Algorithm(
+        "Action values from many environments, without a replay.",
+        "All environments play epsilon-greedily; the learner makes several epochs over the round"
+        " towards lambda returns, with layer norm in place of a replay and a target network.",
     ),
     "n_step_q": Algorithm(
         "Asynchronous n-step Q-learning, one-step Q, SARSA.",

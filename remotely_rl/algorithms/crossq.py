@@ -30,13 +30,13 @@ import torch
 from torch import Tensor, nn
 
 from remotely_rl import networks, trees
-from remotely_rl.acting.continuous import ContinuousActor
+from remotely_rl.acting.random_first import RandomFirst
 from remotely_rl.algorithms.sac import SoftConfig, lacks, policy_losses, take_step
 from remotely_rl.config import fields
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.functions import losses
-from remotely_rl.functions.distributions import squashed_sample
 from remotely_rl.functions.q_learning import n_step_target
+from remotely_rl.functions.soft_policies import SQUASHED, Outlook
 from remotely_rl.learning.learner import ABSENT, Learner, Losses
 from remotely_rl.networks import SoftActorCritic, batch_statistics, renorms_of
 from remotely_rl.runs import replaying, sampling
@@ -90,7 +90,7 @@ class CrossLearner(Learner[Config]):
         self.of_critics = renorms_of(self.model.critics)
         compiled = torch.compile if config.compile else lambda network: network
         self.policy: Callable[[Tree], tuple[Tensor, Tensor]] = compiled(self.model.policy)
-        self.critics: Callable[[Tree, Tensor], Tensor] = compiled(self.model.critics)
+        self.critics: Callable[[Tree, Tensor | None], Tensor] = compiled(self.model.critics)
 
     def make_optimizer(self, parameters: Any) -> torch.optim.Optimizer:
         rate, epsilon = self.learning_rate.start, self.adam_epsilon
@@ -101,13 +101,9 @@ class CrossLearner(Learner[Config]):
         """Whether the next update moves the policy and the temperature too."""
         return (self.version + 1) % self.config.policy_delay == 0
 
-    @property
-    def target_entropy(self) -> float:
-        return self.config.entropy_of(self.actions)
-
-    def act(self, obs: Tree) -> tuple[Tensor, Tensor]:
-        """Sample an action [N, k] for each observation; return it and its log-density [N]."""
-        return squashed_sample(self.policy(obs)[0], self.generator)
+    def outlook(self, obs: Tree) -> Outlook:
+        """Draw an action of the policy for each observation."""
+        return SQUASHED.outlook(self.policy(obs)[0], self.generator)
 
 
 def compute_errors(learner: CrossLearner, steps: Steps) -> Tensor:
@@ -116,14 +112,16 @@ def compute_errors(learner: CrossLearner, steps: Steps) -> Tensor:
     The targets are the soft Bellman backup, from the same pass.
     """
     with torch.no_grad():
-        next_action, log_prob = learner.act(steps.next_obs)
+        outlook = learner.outlook(steps.next_obs)
+        assert outlook.action is not None
     with batch_statistics(learner.of_critics):
         both = learner.critics(
             trees.map_tree(lambda *parts: torch.cat(parts), steps.obs, steps.next_obs),
-            torch.cat([steps.action, next_action]),
+            torch.cat([steps.action, outlook.action]),
         )
     q, next_q = both.chunk(2, -1)
-    value = losses.soft_value(next_q.detach(), log_prob, learner.model.log_temperature.exp())
+    temperature = learner.model.log_temperature.exp()
+    value = losses.soft_value(next_q.detach(), outlook.log_prob, temperature)
     reward = learner.value_scale.normalize(steps.reward)
     return q - n_step_target(reward, steps.discount, value).detach()
 
@@ -155,7 +153,7 @@ def update(learner: CrossLearner, steps: Steps, progress: float) -> Update:
 
 def loop(session: Session[Config]) -> None:
     """Train.  Without `overlap`, a seed repeats the run, bit for bit, on one machine."""
-    replaying.learn(session, sampling.rounds(session, ContinuousActor), update)
+    replaying.learn(session, sampling.rounds(session, RandomFirst), update)
 
 
 train = Train("crossq", Config, loop, learner=CrossLearner)

@@ -43,8 +43,8 @@ from torch import Tensor, nn
 from remotely_rl import networks, trees
 from remotely_rl.acting.actor import Actor
 from remotely_rl.acting.player import AgentOutput, Player
-from remotely_rl.config import Common, fields
-from remotely_rl.environments.action_spaces import Actions, Discrete
+from remotely_rl.config import Common, fields, presets
+from remotely_rl.environments.action_spaces import Actions, check_is_discrete
 from remotely_rl.errors import TrainingError
 from remotely_rl.experience.replay import SequenceInput
 from remotely_rl.functions import categorical, losses, q_learning, quantiles
@@ -194,17 +194,10 @@ class Config(Common):
     def make_model(
         self, source: networks.ModelSource | None, spec: Tree, actions: Actions
     ) -> QNetwork:
-        if not isinstance(actions, Discrete):
-            fits = "continuous actions use sac, td3 or ppo"
-            if actions.choices:
-                fits = "several choices at once use ppo"
-            raise TrainingError(
-                f"dqn, c51, qr_dqn and rainbow need a Discrete(n) action space; for {fits}"
-            )
         made = networks.build_q_network(
             source,
             spec,
-            actions.count,
+            check_is_discrete(presets.algorithm_of(type(self)), actions).count,
             is_dueling=self.dueling,
             atoms=self.atoms,
             bound=self.value_bound,
@@ -217,8 +210,7 @@ class Config(Common):
 
     def draw(self, actions: Actions, policy: Tensor, generator: torch.Generator) -> Tensor:
         """Sample the action of a trained agent that does not play greedily."""
-        epsilons = torch.full(policy.shape[:1], self.play_epsilon)
-        return q_learning.epsilon_greedy(policy, epsilons, generator)
+        return q_learning.epsilon_greedy(policy, self.play_epsilon, generator)
 
     def epsilons_at(self, env_steps: int) -> Tensor:
         """Return the probability of a random action in each environment of an actor."""

@@ -35,7 +35,7 @@ from remotely_rl.acting.actor import Actor, Rollout
 from remotely_rl.acting.crew import POLL_S
 from remotely_rl.acting.player import AgentOutput, Player
 from remotely_rl.config import Common, fields
-from remotely_rl.environments.action_spaces import Actions, Discrete
+from remotely_rl.environments.action_spaces import Actions, check_is_discrete
 from remotely_rl.errors import TrainingError
 from remotely_rl.experience.batch import Transitions
 from remotely_rl.functions import losses
@@ -103,8 +103,7 @@ class Config(Common):
         sharing.make_rule(self, torch.zeros(1))
 
     def check_fits(self, model: nn.Module, actions: Actions) -> None:
-        if not isinstance(actions, Discrete):
-            raise TrainingError("n_step_q needs a Discrete(n) action space")
+        check_is_discrete("n_step_q", actions)
         if networks.is_recurrent(model):
             raise TrainingError(
                 "n_step_q keeps no recurrent state; to train an LSTM use a2c, ppo or impala"
@@ -112,8 +111,7 @@ class Config(Common):
 
     def draw(self, actions: Actions, policy: Tensor, generator: torch.Generator) -> Tensor:
         """Sample the action of a trained agent that does not play greedily."""
-        epsilons = torch.full(policy.shape[:1], self.play_epsilon)
-        return epsilon_greedy(policy, epsilons, generator)
+        return epsilon_greedy(policy, self.play_epsilon, generator)
 
 
 def finals(count: int, seed: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""SAC: soft actor-critic, off-policy learning of a stochastic policy for continuous actions.
+"""SAC: soft actor-critic, off-policy learning of a stochastic policy.
 
 Haarnoja et al. 2018, https://arxiv.org/abs/1812.05905; equation numbers are theirs.  The policy
 maximizes rewards plus its entropy times a temperature, which is learnt so that the entropy stays at
@@ -6,9 +6,12 @@ maximizes rewards plus its entropy times a temperature, which is learnt so that 
 two target networks, which follow the critics slowly: a single critic's overestimates attract the
 policy.
 
-An action is the tanh of a Gaussian sample, scaled to the bounds of the environment's Box.  A Dict
-or a Tuple of Boxes is one vector; a model's policy output is all means, then all log standard
-deviations.
+A continuous action is the tanh of a Gaussian sample, scaled to the bounds of the environment's Box.
+A Dict or a Tuple of Boxes is one vector; a model's policy output is all means, then all log
+standard deviations.  A discrete action, of Discrete(n), is one of n whose logits are the outputs
+(Christodoulou 2019, https://arxiv.org/abs/1910.07207): critics have a value for each, and
+expectations over the policy are exact where those of continuous actions are of one sample
+(`functions/soft_policies.py`).
 
 Actors play in rounds, at random until `learn_from`.  After each round the learner makes as many
 updates as `replay_ratio` asks for: one per step if it equals `batch_size`.  Differences from the
@@ -31,21 +34,23 @@ import torch
 from torch import Tensor, nn
 
 from remotely_rl import networks
-from remotely_rl.acting.continuous import ContinuousActor, check_bounds
+from remotely_rl.acting.random_first import RandomFirst, check_actions
 from remotely_rl.config import Common, fields, presets
 from remotely_rl.environments import Source
-from remotely_rl.environments.action_spaces import Actions
+from remotely_rl.environments.action_spaces import Actions, Discrete
 from remotely_rl.errors import TrainingError
 from remotely_rl.functions import losses
-from remotely_rl.functions.distributions import (
-    INITIAL_LOG_STD,
-    gaussian_start,
-    squashed_mode,
-    squashed_sample,
-)
+from remotely_rl.functions.distributions import INITIAL_LOG_STD
 from remotely_rl.functions.q_learning import n_step_target
+from remotely_rl.functions.soft_policies import (
+    CATEGORICAL,
+    ENTROPY_OF_DISCRETE,
+    SQUASHED,
+    Outlook,
+    SoftPolicy,
+)
 from remotely_rl.learning.learner import ABSENT, Learner, Losses, TargetLearner
-from remotely_rl.networks import Critics, PolicyNetwork, SoftActorCritic, frozen
+from remotely_rl.networks import Critics, CriticsOfAll, PolicyNetwork, SoftActorCritic, frozen
 from remotely_rl.runs import replaying, sampling
 from remotely_rl.runs.replaying import Steps, Update
 from remotely_rl.runs.training import Session, Train
@@ -93,6 +98,7 @@ class SoftConfig(Common):
     activation: fields.Activation = "relu"
     log_std_start: fields.LogStdStart = INITIAL_LOG_STD
     of_networks: ClassVar[tuple[str, ...]] = ("log_std_start",)  # the others apply to the critics
+    takes_discrete: ClassVar[bool] = False
     initial_temperature: Annotated[
         float,
         "temperature at the start: what one nat of entropy is worth, in root mean squares of"
@@ -100,7 +106,9 @@ class SoftConfig(Common):
         NOT_NEGATIVE,
     ] = 0.2
     target_entropy: Annotated[
-        float | None, "target entropy of the policy in nats; none: minus the number of coordinates"
+        float | None,
+        "target entropy of the policy in nats; none: minus the number of coordinates, or of n"
+        f" legal actions {ENTROPY_OF_DISCRETE:g} log n",
     ] = None
 
     device: fields.Device = "auto"
@@ -120,19 +128,21 @@ class SoftConfig(Common):
     ) -> SoftActorCritic:
         """Make the networks.  A `source` of your own is the policy; its value head is ignored.
 
-        Raises TrainingError as `networks.build` does, and for actions that are not bounded.
+        Raises TrainingError as `networks.build` does, and for actions that do not fit.
         """
-        check_bounds(presets.algorithm_of(type(self)), actions)
-        (width,) = actions.shape
+        name = presets.algorithm_of(type(self))
+        check_actions(name, actions, takes_discrete=self.takes_discrete)
         networks.check_has_images(spec, self.architecture)
         if source is None:
-            policy = networks.for_each_agent(
-                lambda of: self._policy(of, actions.outputs, width), spec
-            )
+            policy = networks.with_masks(lambda of: self._policy(of, actions), spec)
         else:
             policy = super().make_model(source, spec, actions)
             replaying.check_has_no_memory(policy)
-        critics = Critics(spec, width, self.architecture_of_critics)
+        critics: Critics | CriticsOfAll
+        if isinstance(actions, Discrete):
+            critics = CriticsOfAll(spec, actions.count, self.architecture_of_critics)
+        else:
+            critics = Critics(spec, actions.shape[0], self.architecture_of_critics)
         return SoftActorCritic(policy, critics, self.initial_temperature)
 
     @property
@@ -140,9 +150,10 @@ class SoftConfig(Common):
         """The architecture of the critics."""
         return self.architecture
 
-    def _policy(self, spec: Tree, outputs: int, width: int) -> PolicyNetwork:
-        policy = PolicyNetwork(spec, outputs, self.architecture)
-        networks.start_policy(policy.policy, gaussian_start(width, self.log_std_start))
+    def _policy(self, spec: Tree, actions: Actions) -> PolicyNetwork:
+        policy = PolicyNetwork(spec, actions.outputs, self.architecture)
+        start = kind_of(actions).start(actions.outputs, self.log_std_start)
+        networks.start_policy(policy.policy, start)
         return policy
 
     @property
@@ -150,20 +161,31 @@ class SoftConfig(Common):
         """The batch size, relative to the one that the learning rate is given for."""
         return self.batch_size / replaying.RATE_IS_FOR
 
-    def entropy_of(self, actions: Actions) -> float:
+    def entropy_for(self, outlook: Outlook) -> Tensor | float:
         """Return the entropy, in nats, at which the temperature holds the policy."""
-        return -float(actions.shape[0]) if self.target_entropy is None else self.target_entropy
+        return outlook.usual_entropy if self.target_entropy is None else self.target_entropy
 
     def unused(self) -> dict[str, str]:
         return super().unused() | replaying.unused(self)
 
     def best(self, actions: Actions, policy: Tensor) -> Tensor:
-        """Return the greedy action: the tanh of the mean."""
-        return squashed_mode(policy)
+        """Return the greedy action: the tanh of the mean, or the most likely one."""
+        return kind_of(actions).mode(policy)
 
     def draw(self, actions: Actions, policy: Tensor, generator: torch.Generator) -> Tensor:
-        """Sample an action of a trained agent."""
-        return squashed_sample(policy, generator)[0]
+        """Sample an action of an actor, or of an agent that is not greedy."""
+        return kind_of(actions).draw(policy, generator)
+
+    def draw_uniformly(
+        self, actions: Actions, policy: Tensor, generator: torch.Generator
+    ) -> Tensor:
+        """Draw an action of an actor before `learn_from`."""
+        return kind_of(actions).draw_uniformly(policy, generator)
+
+
+def kind_of(actions: Actions) -> SoftPolicy:
+    """Return the kind of policy for these actions."""
+    return CATEGORICAL if isinstance(actions, Discrete) else SQUASHED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,6 +193,7 @@ class Config(SoftConfig):
     """The settings; their descriptions are the help of `remotely-rl train sac`."""
 
     lacks: ClassVar[Mapping[str, str]] = lacks("sac")
+    takes_discrete: ClassVar[bool] = True
 
     tau: fields.Tau = 0.005
     critic_norm: fields.CriticNorm = networks.NONE
@@ -184,24 +207,24 @@ class Config(SoftConfig):
         return dataclasses.replace(self.architecture, norm=self.critic_norm)
 
 
-class SoftPolicy(Protocol):
+class LearnsPolicy(Protocol):
     """What `policy_losses` reads of a learner."""
 
     model: SoftActorCritic
     critic_parameters: list[nn.Parameter]
-    critics: Callable[[Tree, Tensor], Tensor]
+    critics: Callable[[Tree, Tensor | None], Tensor]
 
     @property
-    def target_entropy(self) -> float: ...
+    def config(self) -> SoftConfig: ...
 
-    def act(self, obs: Tree) -> tuple[Tensor, Tensor]: ...
+    def outlook(self, obs: Tree) -> Outlook: ...
 
 
 class SoftLearner(TargetLearner[Config]):
     """The policy, the critics, and the target critics that follow them."""
 
     model: SoftActorCritic
-    target: Critics
+    target: Critics | CriticsOfAll
     adam_epsilon = 1e-8  # that of the authors
 
     def __init__(self, config: Config, model: nn.Module, actions: Actions):
@@ -209,28 +232,25 @@ class SoftLearner(TargetLearner[Config]):
         self.critic_parameters = list(self.model.critics.parameters())
         compiled = torch.compile if config.compile else lambda network: network
         self.policy: Callable[[Tree], tuple[Tensor, Tensor]] = compiled(self.model.policy)
-        self.critics: Callable[[Tree, Tensor], Tensor] = compiled(self.model.critics)
+        self.critics: Callable[[Tree, Tensor | None], Tensor] = compiled(self.model.critics)
 
     @property
     def followed(self) -> nn.Module:
         return self.model.critics
 
-    @property
-    def target_entropy(self) -> float:
-        return self.config.entropy_of(self.actions)
-
-    def act(self, obs: Tree) -> tuple[Tensor, Tensor]:
-        """Sample an action [N, k] for each observation; return it and its log-density [N]."""
-        return squashed_sample(self.policy(obs)[0], self.generator)
+    def outlook(self, obs: Tree) -> Outlook:
+        """Return the actions of the policy over which its expectations are taken."""
+        return kind_of(self.actions).outlook(self.policy(obs)[0], self.generator)
 
 
 @torch.no_grad()
 def compute_targets(learner: SoftLearner, steps: Steps) -> Tensor:
     """Compute the critics' targets [N]: the soft Bellman backup, equations 2 and 3."""
-    action, log_prob = learner.act(steps.next_obs)
-    q = learner.target(steps.next_obs, action)
-    value = losses.soft_value(q, log_prob, learner.model.log_temperature.exp())
-    return n_step_target(learner.value_scale.normalize(steps.reward), steps.discount, value)
+    outlook = learner.outlook(steps.next_obs)
+    q = learner.target(steps.next_obs, outlook.action)
+    value = losses.soft_value(q, outlook.log_prob, learner.model.log_temperature.exp())
+    reward = learner.value_scale.normalize(steps.reward)
+    return n_step_target(reward, steps.discount, outlook.mean(value))
 
 
 def compute_losses(learner: SoftLearner, steps: Steps) -> tuple[Losses, Tensor]:
@@ -249,15 +269,17 @@ def compute_losses(learner: SoftLearner, steps: Steps) -> tuple[Losses, Tensor]:
     return parts, error.detach().abs().mean(0)
 
 
-def policy_losses(learner: SoftPolicy, obs: Tree) -> tuple[Tensor, Tensor, Tensor]:
+def policy_losses(learner: LearnsPolicy, obs: Tree) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the losses of the policy and of the temperature, and the policy's entropy."""
-    action, log_prob = learner.act(obs)
+    outlook = learner.outlook(obs)
     log_temperature = learner.model.log_temperature
     with frozen(learner.critic_parameters):
-        q = learner.critics(obs, action)
-    policy_loss = -losses.soft_value(q, log_prob, log_temperature.detach().exp()).mean()
-    temperature_loss = losses.temperature_loss(log_temperature, log_prob, learner.target_entropy)
-    return policy_loss, temperature_loss, -log_prob.mean()
+        q = learner.critics(obs, outlook.action)
+    value = losses.soft_value(q, outlook.log_prob, log_temperature.detach().exp())
+    log_prob = outlook.mean(outlook.log_prob)
+    target_entropy = learner.config.entropy_for(outlook)
+    temperature_loss = losses.temperature_loss(log_temperature, log_prob, target_entropy)
+    return -outlook.mean(value).mean(), temperature_loss, -log_prob.mean()
 
 
 def update(learner: SoftLearner, steps: Steps, progress: float) -> Update:
@@ -282,7 +304,7 @@ def take_step(learner: Learner[Any], parts: Losses, priority: Tensor) -> Update:
 
 def loop(session: Session[Config]) -> None:
     """Train.  Without `overlap`, a seed repeats the run, bit for bit, on one machine."""
-    replaying.learn(session, sampling.rounds(session, ContinuousActor), update)
+    replaying.learn(session, sampling.rounds(session, RandomFirst), update)
 
 
 train = Train("sac", Config, loop, learner=SoftLearner)

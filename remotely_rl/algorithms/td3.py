@@ -32,7 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from remotely_rl import networks
-from remotely_rl.acting.continuous import ContinuousActor, check_bounds
+from remotely_rl.acting.random_first import RandomFirst, check_actions
 from remotely_rl.config import Common, fields
 from remotely_rl.environments import Source
 from remotely_rl.environments.action_spaces import Actions
@@ -124,7 +124,7 @@ class Config(Common):
 
         Raises TrainingError as `networks.build` does, and for actions that are not bounded.
         """
-        check_bounds("td3", actions)
+        check_actions("td3", actions)
         (width,) = actions.shape
         networks.check_has_images(spec, self.architecture)
         if source is None:
@@ -152,6 +152,12 @@ class Config(Common):
     def draw(self, actions: Actions, policy: Tensor, generator: torch.Generator) -> Tensor:
         """Add exploration noise: the action of an actor, or of an agent that is not greedy."""
         return perturbed(self.best(actions, policy), self.exploration_noise, generator)
+
+    def draw_uniformly(
+        self, actions: Actions, policy: Tensor, generator: torch.Generator
+    ) -> Tensor:
+        """Draw an action of an actor before `learn_from`."""
+        return torch.empty(policy.shape).uniform_(-1, 1, generator=generator)
 
 
 class DelayedLearner(TargetLearner[Config]):
@@ -223,7 +229,7 @@ def update(learner: DelayedLearner, steps: Steps, progress: float) -> Update:
 
 def loop(session: Session[Config]) -> None:
     """Train.  Without `overlap`, a seed repeats the run, bit for bit, on one machine."""
-    replaying.learn(session, sampling.rounds(session, ContinuousActor), update)
+    replaying.learn(session, sampling.rounds(session, RandomFirst), update)
 
 
 train = Train("td3", Config, loop, learner=DelayedLearner)

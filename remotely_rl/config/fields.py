@@ -42,8 +42,8 @@ Sampling = Annotated[
 
 def one_way_to_sample(why: str) -> dict[str, str]:
     """Return `Common.lacks` of an algorithm that samples in one way only."""
-    can = "a2c, ppo, appo, impala, dqn, c51, qr_dqn, rainbow, sac, td3 and crossq have the choice"
-    return {"sampling": f"{why}; {can}"}
+    can = "a2c, ppo, pqn, appo, impala, dqn, c51, qr_dqn, rainbow, sac, td3 and crossq"
+    return {"sampling": f"{why}; {can} have the choice"}
 
 
 Resets = Annotated[
@@ -201,7 +201,7 @@ StepsPerPush = Annotated[
 
 def one_learner(why: str) -> dict[str, str]:
     """Return `Common.lacks` of an algorithm that cannot have several learners."""
-    can = "a2c, ppo, appo, dqn, c51, qr_dqn and rainbow can have several"
+    can = "a2c, ppo, pqn, appo, dqn, c51, qr_dqn and rainbow can have several"
     return dict.fromkeys(("learners", "learners_share"), f"{why}; {can}")
 
 

@@ -319,6 +319,16 @@ def of(space: gymnasium.Space[Any]) -> Actions:
     return Composite(tuple(parts), trees.map_tree(lambda _: next(numbers), tree))
 
 
+def check_is_discrete(name: str, actions: Actions) -> Discrete:
+    """Return Discrete actions.  Raises TrainingError, naming the algorithm, for any others."""
+    if isinstance(actions, Discrete):
+        return actions
+    other = "continuous actions use sac, td3 or ppo"
+    if actions.choices:
+        other = "several choices at once use ppo"
+    raise TrainingError(f"{name} needs a Discrete(n) action space; for {other}")
+
+
 def tree_of(space: gymnasium.Space[Any]) -> Tree:
     """Return the tree of a space's leaves: spaces other than Dict and Tuple, or empty ones."""
     match space:

@@ -67,7 +67,7 @@ def deterministic_policy_gradient(q: Tensor) -> Tensor:
 
 
 def soft_value(q: Tensor, log_prob: Tensor, temperature: Tensor) -> Tensor:
-    """Compute the soft value [N] of actions, from their values [critics, N] and log-densities [N].
+    """Compute the soft value [...] of actions, from values [critics, ...] and log-densities [...].
 
     It is min Q - temperature * log pi, with the minimum over critics.  Haarnoja et al. 2018,
     https://arxiv.org/abs/1812.05905, equation 3 and section 4.2.
@@ -75,7 +75,9 @@ def soft_value(q: Tensor, log_prob: Tensor, temperature: Tensor) -> Tensor:
     return q.min(0).values - temperature * log_prob
 
 
-def temperature_loss(log_temperature: Tensor, log_prob: Tensor, target_entropy: float) -> Tensor:
+def temperature_loss(
+    log_temperature: Tensor, log_prob: Tensor, target_entropy: Tensor | float
+) -> Tensor:
     """Compute the loss that raises the temperature while the entropy is below target, else lowers.
 
     Only `log_temperature` gets a gradient.  Haarnoja et al. 2018, equation 18.

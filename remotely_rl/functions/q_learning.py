@@ -44,10 +44,10 @@ def n_step_target(reward: Tensor, discount: Tensor, bootstrap: Tensor) -> Tensor
     return reward + discount * bootstrap
 
 
-def epsilon_greedy(q: Tensor, epsilon: Tensor, generator: torch.Generator) -> Tensor:
+def epsilon_greedy(q: Tensor, epsilon: Tensor | float, generator: torch.Generator) -> Tensor:
     """Return the best action [B] by values [B, A], or with probability epsilon a random legal one.
 
-    `epsilon` is [B].
+    `epsilon` is [B], or one for all.
     """
     explores = torch.rand(len(q), generator=generator) < epsilon
     legal = is_legal(q)

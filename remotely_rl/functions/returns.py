@@ -84,7 +84,11 @@ def gae(
     """Compute generalized advantage estimates, for on-policy steps.
 
     `gae_lambda` 0 gives one-step temporal differences, 1 gives n-step returns up to the end of
-    the trajectory.  The value target is the advantage plus V.
+    the trajectory.  The value target is the advantage plus V, which is the lambda return
+
+        G_t = r_t + discount_t ((1 - lambda) V_{t+1} + lambda G_{t+1}),   G_T = V_T.
+
+    With the best action's value as V that is Peng's Q(lambda), for steps of any policy.
 
     Schulman et al. 2016, https://arxiv.org/abs/1506.02438, equation 16.
     """

@@ -470,7 +470,8 @@ class Learner(Generic[C]):
         Also adds the batch's observations to the running statistics, and steers the learning rate.
         """
         metrics = self.count_update(steps, epochs)
-        self.learning_rate.steer(metrics["train/approx_kl"])
+        if "train/approx_kl" in metrics:
+            self.learning_rate.steer(metrics["train/approx_kl"])
         self.count_observations(batch.obs_rows)
         return metrics
 

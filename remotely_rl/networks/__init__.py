@@ -30,10 +30,17 @@ The modules:
     batch and layer norm      renorm.py
 """
 
-from remotely_rl.networks.architecture import BATCH, NONE, Architecture, check_norm, hidden_of
+from remotely_rl.networks.architecture import (
+    BATCH,
+    LAYER,
+    NONE,
+    Architecture,
+    check_norm,
+    hidden_of,
+)
 from remotely_rl.networks.cnn import ActorCritic, NatureCNN, ResNet, SmallCNN, TinyCNN
 from remotely_rl.networks.encoders import check_has_images, encoder_of
-from remotely_rl.networks.factory import ModelSource, build, default_network
+from remotely_rl.networks.factory import ModelSource, build, default_network, with_masks
 from remotely_rl.networks.layers import FreeOutputs, start_policy
 from remotely_rl.networks.masked import MaskedPolicy, masked
 from remotely_rl.networks.mlp import MLP
@@ -49,6 +56,7 @@ from remotely_rl.networks.normalizer import (
 from remotely_rl.networks.per_agent import PerAgent, for_each_agent
 from remotely_rl.networks.policy_and_critics import (
     Critics,
+    CriticsOfAll,
     PolicyAndCritics,
     PolicyNetwork,
     SoftActorCritic,
@@ -71,6 +79,7 @@ from remotely_rl.networks.state import (
 __all__ = [
     "arrays_of",
     "BATCH",
+    "LAYER",
     "MLP",
     "NONE",
     "UPDATE_EVERY",
@@ -78,6 +87,7 @@ __all__ = [
     "Architecture",
     "BatchRenorm",
     "Critics",
+    "CriticsOfAll",
     "FreeOutputs",
     "MaskedPolicy",
     "ModelSource",
@@ -120,4 +130,5 @@ __all__ = [
     "statistics_of",
     "unroll",
     "update_normalizers",
+    "with_masks",
 ]

@@ -45,7 +45,7 @@ class Architecture:
     network      for images, one of NETWORKS; auto is chosen by their size
     lstm         units of an LSTM before the heads, or 0
     normalizes   whether observations are normalized by running statistics
-    norm         of the features of critics, and of the policy beside them: NONE, LAYER or BATCH
+    norm         of the features between layers: NONE, LAYER, or, beside critics, BATCH
 
     Raises TrainingError for an unknown activation or network.
     """

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from remotely_rl import trees
 from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION, ObservationLeaf
 from remotely_rl.errors import TrainingError
-from remotely_rl.networks.architecture import DEFAULT, Architecture
+from remotely_rl.networks.architecture import DEFAULT, LAYER, Architecture
 from remotely_rl.networks.cnn import cnn_for
 from remotely_rl.networks.encoders import check_has_images, encoder_of, is_image
+from remotely_rl.networks.layers import add_layer_norm
 from remotely_rl.networks.masked import masked
 from remotely_rl.networks.mlp import MLP
 from remotely_rl.networks.per_agent import for_each_agent
@@ -34,6 +35,11 @@ def default_network(spec: Tree, outputs: int, architecture: Architecture = DEFAU
     the features of anything else (`encoders.py`).  Raises TrainingError for an architecture that
     does not fit.
     """
+    model = _without_norm(spec, outputs, architecture)
+    return add_layer_norm(model) if architecture.norm == LAYER else model
+
+
+def _without_norm(spec: Tree, outputs: int, architecture: Architecture) -> nn.Module:
     check_has_images(spec, architecture)
     is_leaf, lstm = isinstance(spec, ObservationLeaf), architecture.lstm
     convolves = is_leaf and is_image(spec) and architecture.network != "mlp"
@@ -67,9 +73,13 @@ def build(
     does not map observations to `(policy, value)`; `outputs_are` is the meaning of the outputs, for
     that message.
     """
+    return with_masks(lambda of: _build(source, of, outputs, architecture, outputs_are, head), spec)
+
+
+def with_masks(make: Callable[[Tree], nn.Module], spec: Tree) -> nn.Module:
+    """Make a model for observations, or one for each agent, and apply the masks of actions."""
     is_masked = isinstance(spec, dict) and ACTION_MASK in spec
-    seen = spec[OBSERVATION] if is_masked else spec
-    model = build_unmasked(source, seen, outputs, architecture, outputs_are, head)
+    model = for_each_agent(make, spec[OBSERVATION] if is_masked else spec)
     return masked(model) if is_masked else model
 
 

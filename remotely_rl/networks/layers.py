@@ -35,6 +35,22 @@ def connected_layers(
     return [layer for pair in pairs for layer in (nn.Linear(*pair), activation())]
 
 
+def add_layer_norm(model: nn.Module) -> nn.Module:
+    """Normalize what leaves each layer of a model's sequences; return the model.
+
+    Layer norm (Ba et al. 2016, https://arxiv.org/abs/1607.06450) is over the features of a linear
+    layer, and over channels and pixels of a convolution, with a scale and shift for each channel.
+    Heads are in no sequence, and stay as they are.
+    """
+    for sequence in [part for part in model.modules() if isinstance(part, nn.Sequential)]:
+        for place, layer in reversed(list(enumerate(sequence, 1))):
+            if isinstance(layer, nn.Linear):
+                sequence.insert(place, nn.LayerNorm(layer.out_features))
+            elif isinstance(layer, nn.Conv2d):
+                sequence.insert(place, nn.GroupNorm(1, layer.out_channels))
+    return model
+
+
 def width_of(body: nn.Module, shape: tuple[int, ...]) -> int:
     """Return the number of features of a body, for images of this shape."""
     with torch.no_grad():

@@ -18,6 +18,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION
 from remotely_rl.networks.architecture import BATCH, HIDDEN, LAYER, Architecture
 from remotely_rl.networks.encoders import encoder_of
 from remotely_rl.networks.layers import connected_layers, in_float32, orthogonal_init
@@ -33,7 +34,7 @@ class PolicyAndCritics(nn.Module):
     `policy` is any model.
     """
 
-    def __init__(self, policy: nn.Module, critics: "Critics"):
+    def __init__(self, policy: nn.Module, critics: "Critics | CriticsOfAll"):
         super().__init__()
         self.policy = policy
         self.critics = critics
@@ -45,7 +46,7 @@ class PolicyAndCritics(nn.Module):
 class SoftActorCritic(PolicyAndCritics):
     """The same with a learnt temperature."""
 
-    def __init__(self, policy: nn.Module, critics: "Critics", temperature: float):
+    def __init__(self, policy: nn.Module, critics: "Critics | CriticsOfAll", temperature: float):
         super().__init__(policy, critics)
         self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
 
@@ -77,28 +78,59 @@ class Critics(nn.Module):
 
     def __init__(self, spec: Tree, width: int, architecture: Architecture):
         super().__init__()
-        hidden, activation = _layers_of(architecture)
         self.encoder = encoder_of(spec, architecture)
-        inputs = (self.encoder.width + width, *hidden)
-        norm = architecture.norm
-        layers: list[nn.Module] = []
-        if norm == BATCH:
-            layers.append(BatchRenorm(CRITICS, 1, inputs[0]))
-        for pair in itertools.pairwise(inputs):
-            layers.append(StackedLinear(CRITICS, *pair))
-            if norm == LAYER:
-                layers.append(StackedLayerNorm(CRITICS, pair[1]))
-            layers.append(activation())
-            if norm == BATCH:
-                layers.append(BatchRenorm(CRITICS, 1, pair[1]))
-        self.layers = nn.Sequential(*layers, StackedLinear(CRITICS, inputs[-1], 1))
+        self.layers = _stack(self.encoder.width + width, 1, architecture)
 
     def forward(self, obs: Tree, action: Tensor) -> Tensor:
-        features = torch.cat([self.encoder(obs), action], -1).expand(CRITICS, -1, -1)
-        *body, head = self.layers
-        for layer in body:
-            features = layer(features)
-        return in_float32(head, features).squeeze(-1)
+        return _run(self.layers, torch.cat([self.encoder(obs), action], -1)).squeeze(-1)
+
+
+class CriticsOfAll(nn.Module):
+    """Maps observations [N, ...] to each critic's values [CRITICS, N, A] of all Discrete actions.
+
+    Given actions [N], it returns their values [CRITICS, N] only, as Critics do.
+    """
+
+    def __init__(self, spec: Tree, count: int, architecture: Architecture):
+        super().__init__()
+        self.is_masked = isinstance(spec, dict) and ACTION_MASK in spec
+        self.encoder = encoder_of(self._seen(spec), architecture)
+        self.layers = _stack(self.encoder.width, count, architecture)
+
+    def forward(self, obs: Tree, action: Tensor | None = None) -> Tensor:
+        q = _run(self.layers, self.encoder(self._seen(obs)))
+        if action is None:
+            return q
+        return q.gather(-1, action.expand(CRITICS, -1).unsqueeze(-1)).squeeze(-1)
+
+    def _seen(self, obs: Tree) -> Tree:
+        return obs[OBSERVATION] if self.is_masked else obs
+
+
+def _stack(inputs: int, outputs: int, architecture: Architecture) -> nn.Sequential:
+    """Make the layers of all critics."""
+    hidden, activation = _layers_of(architecture)
+    widths, norm = (inputs, *hidden), architecture.norm
+    layers: list[nn.Module] = []
+    if norm == BATCH:
+        layers.append(BatchRenorm(CRITICS, 1, inputs))
+    for pair in itertools.pairwise(widths):
+        layers.append(StackedLinear(CRITICS, *pair))
+        if norm == LAYER:
+            layers.append(StackedLayerNorm(CRITICS, pair[1]))
+        layers.append(activation())
+        if norm == BATCH:
+            layers.append(BatchRenorm(CRITICS, 1, pair[1]))
+    return nn.Sequential(*layers, StackedLinear(CRITICS, widths[-1], outputs))
+
+
+def _run(layers: nn.Sequential, features: Tensor) -> Tensor:
+    """Run all critics on the same features [N, width]; return [CRITICS, N, outputs]."""
+    features = features.expand(CRITICS, -1, -1)
+    *body, head = layers
+    for layer in body:
+        features = layer(features)
+    return in_float32(head, features)
 
 
 def _layers_of(architecture: Architecture) -> tuple[tuple[int, ...], type[nn.Module]]:

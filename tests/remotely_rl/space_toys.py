@@ -18,8 +18,9 @@ from tests.remotely_rl import toys
 LENGTH = 8
 STEPS = 120_000  # four times those of the slowest
 LSTM = 64  # units
-LEARN_Q = ("n_step_q", "dqn", "c51", "qr_dqn", "rainbow")
-FOR_BOXES = ("sac", "td3", "crossq")  # continuous actions only
+LEARN_Q = ("pqn", "n_step_q", "dqn", "c51", "qr_dqn", "rainbow")
+FOR_BOXES = ("sac", "td3", "crossq")  # for continuous actions
+DISCRETE_TOO = ("sac",)  # of these
 
 # Settings for short problems and one actor.
 SETTINGS: dict[str, Any] = {"actors": 1, "envs_per_actor": 16, "gamma": 0.5, "random_start": 0}
@@ -37,10 +38,22 @@ OF_ALGORITHM: dict[str, dict[str, Any]] = {
     "a2c": {"entropy_coef": 0.003},
     "a3c": {"entropy_coef": 0.003},
     "n_step_q": {"explore_steps": 10_000},
+    "pqn": {"explore_steps": 10_000, "minibatches": 4, "learning_rate": 3e-3, "learner_threads": 1},
     "dqn": FROM_REPLAY,
     "c51": {**FROM_REPLAY, "value_bound": 2.0},
     "qr_dqn": {**FROM_REPLAY, "quantiles": 20},
     "rainbow": {**FROM_REPLAY, "value_bound": 2.0},
+    "sac": {
+        "rollout_steps": 8,
+        "learn_from": 500,
+        "replay_rows": 20_000,
+        "batch_size": 64,
+        "replay_ratio": 8.0,
+        "learning_rate": 1e-3,
+        "hidden": "64,64",
+        "target_entropy": 0.1,
+        "learner_threads": 1,
+    },
     **{
         name: {"entropy_coef": 0.003, "rollout_steps": 16, "learner_threads": 1}
         for name in ("ppo", "impala", "appo", "ga3c")
@@ -237,9 +250,10 @@ OF_Q = (ImageAndVector, Masked, MaskObserved, OneNumber)
 
 def takes(name: str, env: type[Toy], units: int = 0) -> bool:
     """Return whether an algorithm can train in an environment with an LSTM of this size."""
-    if name in FOR_BOXES:
+    if name in FOR_BOXES and name not in DISCRETE_TOO:
         return False
-    return (name not in LEARN_Q or env in OF_Q) and (not units or name in toys.WITH_LSTM)
+    needs_q = name in LEARN_Q or name in FOR_BOXES
+    return (not needs_q or env in OF_Q) and (not units or name in toys.WITH_LSTM)
 
 
 def train(name: str, env: type[Toy], seed: int, run: Path, units: int = 0) -> Result:

@@ -348,11 +348,11 @@ def test_a_gpu_is_selected_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", algorithms.ALGORITHMS)
 def test_an_algorithm_without_learners_says_why_and_which_have_it(name: str) -> None:
     kind = algorithms.named(name).Config
-    if name in ("a2c", "ppo", "appo", "dqn", "c51", "qr_dqn", "rainbow"):
+    if name in ("a2c", "ppo", "pqn", "appo", "dqn", "c51", "qr_dqn", "rainbow"):
         assert kind(learners=2).processes == 2 * kind().actors + 1
         return
     with pytest.raises(
-        TrainingError, match=f"^{name} has .*a2c, ppo, appo, dqn, c51, qr_dqn and rainbow can"
+        TrainingError, match=f"^{name} has .*a2c, ppo, pqn, appo, dqn, c51, qr_dqn and rainbow can"
     ):
         kind(learners=2)
 

@@ -10,7 +10,7 @@ from remotely_rl.runs import metrics
 from tests.remotely_rl import memory_toys
 from tests.remotely_rl.space_toys import FOR_BOXES
 
-IN_ROUNDS = ("a2c", "ppo", "dqn", "c51", "qr_dqn", "rainbow", "sac", "td3", "crossq")
+IN_ROUNDS = ("a2c", "ppo", "pqn", "dqn", "c51", "qr_dqn", "rainbow", "sac", "td3", "crossq")
 
 
 @pytest.mark.slow

@@ -106,7 +106,7 @@ def config_of(name: str, lstm: int) -> Any:
     }
     if name in WITH_REPLAY:
         given |= {"learn_from": 32, "batch_size": 16, "replay_ratio": 1.0}
-    if name in ("ppo", "impala", "appo"):
+    if name in ("ppo", "pqn", "impala", "appo"):
         given |= {"minibatches": 4, "epochs": 2}
     if lstm:
         given |= {"lstm": lstm, "sequence_length": 8, "burn_in": 4}

@@ -13,7 +13,7 @@ from remotely_rl import MultiAgent, a2c, algorithms, ppo
 from remotely_rl.agents import evaluation
 from tests.remotely_rl import toys
 from tests.remotely_rl.agent_toys import Party, Roles
-from tests.remotely_rl.space_toys import FOR_BOXES
+from tests.remotely_rl.space_toys import DISCRETE_TOO, FOR_BOXES
 
 PARTY = MultiAgent(functools.partial(Party, "ab abc abC aBc ac AC"))
 SMALL: dict[str, Any] = {
@@ -43,7 +43,9 @@ def small(name: str, **more: Any) -> Any:
     return Config(**{key: value for key, value in given.items() if key in known})
 
 
-@pytest.mark.parametrize("name", [name for name in algorithms.ALGORITHMS if name not in FOR_BOXES])
+@pytest.mark.parametrize(
+    "name", [n for n in algorithms.ALGORITHMS if n not in FOR_BOXES or n in DISCRETE_TOO]
+)
 def test_every_algorithm_of_discrete_actions_learns_from_the_steps_of_present_agents(
     name: str, tmp_path: Path
 ) -> None:

@@ -212,7 +212,7 @@ def test_a_graph_chooses_the_actions_of_an_agent_of_these_spaces(
 @pytest.mark.parametrize(
     ("algorithm", "lstm"),
     [
-        *((name, 0) for name in ("dqn", "c51", "qr_dqn", "rainbow", "sac", "td3", "crossq")),
+        *((name, 0) for name in ("pqn", "dqn", "c51", "qr_dqn", "rainbow", "sac", "td3", "crossq")),
         ("dqn", 4),
         ("rainbow", 4),
     ],

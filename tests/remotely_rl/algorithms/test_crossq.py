@@ -91,7 +91,7 @@ def test_acting_changes_no_statistics_and_learning_does() -> None:
     made = learner()
     layers = renorms_of(made.model)
     assert len(layers) == 6  # input and two layers, of the policy and of the critics
-    made.act(batch().obs)
+    made.outlook(batch().obs)
     assert not any(layer.batches.item() for layer in layers)
     for _ in range(3):
         crossq.update(made, batch(), 0)

@@ -27,6 +27,7 @@ HAS = {
     "crossq": {*OF_POLICY, "td_error", "temperature"},
     "td3": {"policy_loss", "value_loss", "q_mean", "td_error"},
     "n_step_q": {"value_loss", "epsilon"},
+    "pqn": {"value_loss", "explained_variance", "epsilon"},
     **dict.fromkeys(("dqn", "c51", "qr_dqn"), OF_VALUES),
     "rainbow": {*OF_VALUES - {"epsilon"}, "beta"},
 }

@@ -15,12 +15,12 @@ from remotely_rl.agents import evaluation, load
 from remotely_rl.algorithms.sac import SoftLearner
 from remotely_rl.errors import TrainingError
 from remotely_rl.functions.distributions import squashed_sample
-from remotely_rl.networks import Critics, SoftActorCritic
+from remotely_rl.networks import Critics, CriticsOfAll, SoftActorCritic
 from remotely_rl.networks.policy_and_critics import StackedLinear
 from remotely_rl.runs import metrics
 from tests.remotely_rl import toys
 from tests.remotely_rl.algorithms.continuous import BOX, VECTOR, batch
-from tests.remotely_rl.space_toys import LENGTH, Toy
+from tests.remotely_rl.space_toys import LENGTH, Numbers, Toy
 
 pytestmark = pytest.mark.usefixtures("no_curve")
 
@@ -51,7 +51,7 @@ def learner(**changes: Any) -> SoftLearner:
 
 
 @torch.no_grad()
-def make_constant(critics: Critics, *values: float) -> None:
+def make_constant(critics: Critics | CriticsOfAll, *values: float) -> None:
     """Make each critic return a constant value."""
     for parameter in critics.parameters():
         parameter.zero_()
@@ -118,8 +118,9 @@ def test_updates_lower_the_critics_error_and_move_the_targets() -> None:
 
 
 def test_target_entropy_defaults_to_minus_the_number_of_coordinates() -> None:
-    assert learner(target_entropy=None).target_entropy == -2.0
-    assert learner(target_entropy=1.5).target_entropy == 1.5
+    outlook = (made := learner(target_entropy=None)).outlook(batch().obs)
+    assert made.config.entropy_for(outlook) == -2.0
+    assert learner(target_entropy=1.5).config.entropy_for(outlook) == 1.5
 
 
 @pytest.mark.parametrize(
@@ -223,8 +224,8 @@ class WithAButton(toys.Aim):
 @pytest.mark.parametrize(
     ("changes", "model", "message"),
     [
-        ({"env": toys.Guess}, None, r"for Discrete\(n\) use dqn or ppo"),
-        ({"env": WithAButton}, None, "for discrete and continuous actions together ppo"),
+        ({"env": Numbers}, None, r"sac needs Discrete\(n\), or continuous .*several choices"),
+        ({"env": WithAButton}, None, "or for discrete and continuous actions together ppo"),
         ({"env": Unbounded}, None, r"from \[-2.0\] to \[inf\]: give the Box .* finite bounds"),
         ({}, toys.with_a_memory, "critics have no memory, .* a recurrent model with dqn, a2c"),
         ({"initial_temperature": 0.0}, None, "initial_temperature must be more than 0"),

@@ -11,11 +11,11 @@ from torch import Tensor
 
 import remotely
 from remotely_rl import td3
-from remotely_rl.acting.continuous import ContinuousActor
+from remotely_rl.acting.random_first import RandomFirst
 from remotely_rl.agents import evaluation, load
 from remotely_rl.algorithms.td3 import DelayedLearner
 from remotely_rl.errors import TrainingError
-from remotely_rl.networks import Critics, PolicyAndCritics, PolicyNetwork
+from remotely_rl.networks import Critics, CriticsOfAll, PolicyAndCritics, PolicyNetwork
 from remotely_rl.networks.policy_and_critics import StackedLinear
 from tests.remotely_rl import toys
 from tests.remotely_rl.algorithms.continuous import BOX, VECTOR, batch
@@ -47,7 +47,7 @@ def learner(**changes: Any) -> DelayedLearner:
 
 
 @torch.no_grad()
-def make_linear(critics: Critics, *slopes: float) -> None:
+def make_linear(critics: Critics | CriticsOfAll, *slopes: float) -> None:
     """Make each critic return a slope times (the action's first coordinate + 1)."""
     for parameter in critics.parameters():
         parameter.zero_()
@@ -180,7 +180,7 @@ def test_actors_play_uniformly_at_random_until_learn_from() -> None:
     with_envs = config.make_environments(1)
     model = config.make_model(None, with_envs.spec, with_envs.actions)
     make_constant(model.policy, 0.5)
-    player: ContinuousActor = remotely.local(ContinuousActor, config, model, 5)
+    player: RandomFirst = remotely.local(RandomFirst, config, model, 5)
 
     player.env_steps = CONFIG.learn_from - 1
     drawn = player.sample().trajectory.action
@@ -228,7 +228,11 @@ def test_a_resumed_run_repeats_an_uninterrupted_one_bit_for_bit(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("changes", "model", "message"),
     [
-        ({"env": toys.Guess}, None, r"td3 needs continuous actions.* for Discrete\(n\) use dqn"),
+        (
+            {"env": toys.Guess},
+            None,
+            r"td3 needs continuous actions.* for Discrete\(n\) use sac, dqn",
+        ),
         ({}, toys.with_a_memory, "critics have no memory, .* a recurrent model with dqn, a2c"),
         ({}, toys.network(1, 2), r"expected \(policy \[2, 1\], .* \(1 is the width of an action\)"),
     ],

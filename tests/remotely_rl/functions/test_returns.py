@@ -5,8 +5,10 @@ import itertools
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from remotely_rl.functions import returns
@@ -63,6 +65,55 @@ def test_gae_matches_hand_worked_numbers(
     out = returns.gae(column(REWARD), discount(ended_at), column(VALUE), gae_lambda=gae_lambda)
     torch.testing.assert_close(out.advantage, column(advantage))
     torch.testing.assert_close(out.value, column(target))
+
+
+def slow_lambda_return(
+    reward: NDArray[Any],
+    discount: NDArray[Any],
+    value: NDArray[Any],
+    valid: NDArray[Any],
+    lam: float,
+) -> NDArray[Any]:
+    """The mean of n-step returns of every length up to the end of the episode or of the rollout,
+    with weights (1 - lambda) lambda^(n-1), and all that is left for the longest."""
+    steps, width = reward.shape
+    result = value[:-1].copy()
+    for t, b in itertools.product(range(steps), range(width)):
+        if not valid[t, b]:
+            continue
+        n_step, gained, left, now = [], 0.0, 1.0, t
+        while True:
+            gained += left * reward[now, b]
+            left *= discount[now, b]
+            now += 1
+            n_step.append(gained + left * value[now, b])
+            if left == 0 or now == steps or not valid[now, b]:
+                break
+        weights = [(1 - lam) * lam**n for n in range(len(n_step) - 1)]
+        result[t, b] = np.dot([*weights, lam ** (len(n_step) - 1)], n_step)
+    return result
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.65, 1.0])
+def test_value_targets_of_gae_are_lambda_returns(lam: float) -> None:
+    """With terminations, truncations (the row after is a reset) and crashes of any length."""
+    random = np.random.default_rng(4)
+    reward, value = random.normal(size=(12, 6)), random.normal(size=(13, 6))
+    gamma = GAMMA * (random.random((12, 6)) > 0.2)
+    valid = random.random((12, 6)) > 0.25
+    want = slow_lambda_return(reward, gamma, value, valid, lam)
+    tensors = map(torch.from_numpy, (reward, gamma, value))
+    out = returns.gae(*tensors, valid=torch.from_numpy(valid), gae_lambda=lam)
+    np.testing.assert_allclose(out.value.numpy(), want, rtol=1e-12)
+
+
+def test_a_lambda_return_matches_hand_worked_numbers() -> None:
+    out = returns.gae(column(REWARD), discount(), column(VALUE), gae_lambda=0.65)
+    third = 2 + 0.9 * 2
+    second = 0 + 0.9 * (0.35 * 1.5 + 0.65 * third)
+    first = 1 + 0.9 * (0.35 * 1.0 + 0.65 * second)
+    assert [third, second, first] == pytest.approx([3.8, 2.6955, 2.8918675])
+    torch.testing.assert_close(out.value, column([first, second, third]))
 
 
 @pytest.mark.parametrize(

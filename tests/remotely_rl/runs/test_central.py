@@ -241,7 +241,7 @@ def test_a_resumed_run_learns_bit_by_bit_the_same_as_an_uninterrupted_one(
     toys.assert_resumed_to_the_bit(ppo.train, config, (160, 320), tmp_path)
 
 
-@pytest.mark.parametrize("name", ["appo", "impala", "dqn", "sac", "td3", "crossq"])
+@pytest.mark.parametrize("name", ["pqn", "appo", "impala", "dqn", "sac", "td3", "crossq"])
 def test_other_algorithms_support_central_sampling(name: str, tmp_path: Path) -> None:
     kind = algorithms.named(name).Config
     given: dict[str, Any] = {"learn_from": 64, "replay_rows": 999, "batch_size": 16}

@@ -117,7 +117,20 @@ class ClimbsEarly(Hook):
 @pytest.mark.usefixtures("local")
 @pytest.mark.parametrize(
     "name",
-    ["dqn", "c51", "qr_dqn", "rainbow", "sac", "td3", "crossq", "impala", "appo", "a2c", "ppo"],
+    [
+        "dqn",
+        "c51",
+        "qr_dqn",
+        "rainbow",
+        "sac",
+        "td3",
+        "crossq",
+        "impala",
+        "appo",
+        "a2c",
+        "ppo",
+        "pqn",
+    ],
 )
 def test_an_attribute_is_set_before_the_first_update_too(name: str, tmp_path: Path) -> None:
     algorithm, hook = algorithms.named(name), ClimbsEarly()

@@ -1,4 +1,4 @@
-"""ContinuousActor: the actor of SAC, TD3 and CrossQ, for Box action spaces."""
+"""RandomFirst: the actor of SAC, TD3 and CrossQ."""
 
 from typing import Protocol, cast
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from remotely_rl.acting.actor import Actor
 from remotely_rl.acting.player import AgentOutput, Player
-from remotely_rl.environments.action_spaces import Actions, Composite, Continuous
+from remotely_rl.environments.action_spaces import Actions, Composite, Continuous, Discrete
 from remotely_rl.errors import TrainingError
 from remotely_rl.trees import Tree
 
@@ -21,8 +21,12 @@ class Explores(Protocol):
 
     def draw(self, actions: Actions, policy: Tensor, generator: torch.Generator) -> Tensor: ...
 
+    def draw_uniformly(
+        self, actions: Actions, policy: Tensor, generator: torch.Generator
+    ) -> Tensor: ...
 
-class ContinuousActor(Actor):
+
+class RandomFirst(Actor):
     """Samples actions from the newest policy; uniformly before `learn_from` steps."""
 
     fills_replay = True
@@ -35,30 +39,27 @@ class ContinuousActor(Actor):
         nothing = np.zeros(count, np.float32)
         if last:
             return AgentOutput(np.empty(0), nothing, nothing)
-        if self.env_steps < config.learn_from:
-            action = player.draw(uniform, torch.empty(count, *actions.shape))
-        else:
-            policy, _ = self.model(self.tensors(obs))
-            action = player.draw(
-                lambda rows, random: config.draw(actions, rows, random), policy.cpu()
-            )
+        policy, _ = self.model(self.tensors(obs))
+        draw = config.draw_uniformly if self.env_steps < config.learn_from else config.draw
+        action = player.draw(lambda rows, random: draw(actions, rows, random), policy.cpu())
         return AgentOutput(action.numpy(), nothing, nothing)
 
 
-def uniform(into: Tensor, generator: torch.Generator) -> Tensor:
-    """Write uniformly drawn actions into a tensor."""
-    return into.uniform_(-1, 1, generator=generator)
+def check_actions(name: str, actions: Actions, *, takes_discrete: bool = False) -> None:
+    """Raise TrainingError, naming the algorithm, unless all actions are from bounded Boxes.
 
-
-def check_bounds(name: str, actions: Actions) -> None:
-    """Raise TrainingError, naming the algorithm, unless all actions are from bounded Boxes."""
+    With `takes_discrete` they may be Discrete(n) too.
+    """
+    if takes_discrete and isinstance(actions, Discrete):
+        return
     parts = actions.parts if isinstance(actions, Composite) else (actions,)
     boxes = [part for part in parts if isinstance(part, Continuous)]
     if len(boxes) < len(parts):
-        raise TrainingError(
-            f"{name} needs continuous actions: a Box of floats, or a Dict or Tuple of these; for"
-            " Discrete(n) use dqn or ppo, for discrete and continuous actions together ppo"
-        )
+        needs = "continuous actions: a Box of floats, or a Dict or Tuple of these"
+        use = "for several choices, or for discrete and continuous actions together ppo"
+        if takes_discrete:
+            raise TrainingError(f"{name} needs Discrete(n), or {needs}; {use}")
+        raise TrainingError(f"{name} needs {needs}; for Discrete(n) use sac, dqn or ppo, {use}")
     for box in boxes:
         if not np.isfinite([box.low, box.high]).all():
             raise TrainingError(
