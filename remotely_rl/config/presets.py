@@ -94,6 +94,12 @@ ROWS: tuple[Preset, ...] = (
         Measured((500, 500, 500, 500, 500), 1.1, "6b86804"),
     ),
     Preset(
+        "CartPole-v1", "pqn",
+        {"total_steps": 100_000, "envs_per_actor": 16, "rollout_steps": 64, "minibatches": 16,
+         "epochs": 4, "gae_lambda": 0.95, "learning_rate": 0.001, "explore_steps": 50_000},
+        Measured((500, 500), 3.6, "0fdd1c9"),
+    ),
+    Preset(
         "Acrobot-v1", "ppo",
         {"total_steps": 1_000_000},
         Measured((-68.6, -69.8, -73.3, -75.8, -70.6), 1.6, "108362d"),

@@ -262,7 +262,9 @@ def test_library_presets_do_not_apply_to_a_users_algorithm_of_the_same_name() ->
     config = Config(env="CartPole-v1", preset="auto")
     assert (config.total_steps, config.learning_rate) == (0, 0.1)
     assert not [said for said in config.remarks() if "preset" in said]
-    with pytest.raises(TrainingError, match=r"Config has no preset 'CartPole-v1', but ppo has one"):
+    with pytest.raises(
+        TrainingError, match=r"Config has no preset 'CartPole-v1', but ppo and pqn have one"
+    ):
         Config(env="CartPole-v1", preset="CartPole-v1")
 
 

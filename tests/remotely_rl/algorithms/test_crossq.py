@@ -11,6 +11,7 @@ import torch
 from remotely_rl import crossq
 from remotely_rl.agents import evaluation
 from remotely_rl.algorithms.crossq import BETAS, CrossLearner
+from remotely_rl.environments.action_spaces import Discrete
 from remotely_rl.errors import TrainingError
 from remotely_rl.functions.distributions import squashed_sample
 from remotely_rl.networks import batch_statistics, load_state, renorms_of
@@ -140,3 +141,8 @@ def test_it_learns_to_aim_and_its_agent_does(tmp_path: Path) -> None:
     assert result.return_mean > 0.5
     played = evaluation.evaluate(tmp_path / "run", 20, True, env=toys.Aim)
     assert played.mean > 0.8
+
+
+def test_discrete_actions_are_refused_in_favour_of_what_takes_them() -> None:
+    with pytest.raises(TrainingError, match=r"crossq needs continuous.* Discrete\(n\) use sac"):
+        CONFIG.make_model(None, VECTOR, Discrete(2))
