@@ -195,24 +195,3 @@ def test_a_task_that_needs_masks_is_learnt(tmp_path: Path) -> None:
 def test_a_resumed_run_repeats_an_uninterrupted_one_bit_for_bit(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, target=None, anneal_steps=320, prioritized_alpha=0.6)
     toys.assert_resumed_to_the_bit(sac.train, config, (192, 320), tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(360)
-@pytest.mark.usefixtures("local")
-def test_a_pole_is_balanced(tmp_path: Path) -> None:
-    config = sac.Config(
-        env="CartPole-v1",
-        rollout_steps=128,
-        hidden="64,64",
-        batch_size=128,
-        replay_ratio=64.0,
-        learning_rate=1e-3,
-        target_entropy=0.2,
-        device="cpu",
-        learner_threads=1,
-        save_replay=False,
-        total_steps=20_000,
-    )
-    sac.train(config, run=tmp_path / "run")
-    assert evaluation.evaluate(tmp_path / "run", 10, True).mean > 475
