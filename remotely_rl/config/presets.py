@@ -97,7 +97,7 @@ ROWS: tuple[Preset, ...] = (
         "CartPole-v1", "pqn",
         {"total_steps": 100_000, "envs_per_actor": 16, "rollout_steps": 64, "minibatches": 16,
          "epochs": 4, "gae_lambda": 0.95, "learning_rate": 0.001, "explore_steps": 50_000},
-        Measured((500, 500), 3.6, "fde6546"),
+        Measured((500, 500), 3.6, "716bc19"),
     ),
     Preset(
         "Acrobot-v1", "ppo",
