@@ -96,7 +96,7 @@ class Config(Common):
         return self.actors * self.rows_per_actor / RATE_IS_FOR
 
 
-class Coefficients(Protocol):
+class ValueCoefficient(Protocol):
     """The field of a Config that the loss reads; A3C has the same loss."""
 
     @property
@@ -107,7 +107,7 @@ def compute_losses(
     policy: Tensor,
     value: Tensor,
     rows: Transitions,
-    config: Coefficients,
+    config: ValueCoefficient,
     entropy_coef: float,
     actions: Actions,
 ) -> Losses:

@@ -135,7 +135,7 @@ def check_steering(config: Any) -> None:
         )
 
 
-class Coefficients(Protocol):
+class ClippedCoefficients(Protocol):
     """The fields of a Config that the loss reads; A3C, GA3C and APPO can have the same loss."""
 
     @property
@@ -148,7 +148,7 @@ def compute_losses(
     policy: Tensor,
     value: Tensor,
     rows: Transitions,
-    config: Coefficients,
+    config: ClippedCoefficients,
     entropy_coef: float,
     actions: Actions,
 ) -> Losses:

@@ -151,7 +151,9 @@ def _aggregates(runs: ChosenRuns) -> str:
     """Return the table of interquartile means, if there are several runs."""
     found = groups.compared(runs, runs.names(), series.STEPS, "rollout/return_mean", POINTS)
     last = [
-        aggregate.Group(each["method"], each["env"], [line["y"][-1] for line in each["lines"]])
+        aggregate.RunsOfMethod(
+            each["method"], each["env"], [line["y"][-1] for line in each["lines"]]
+        )
         for each in found["groups"]
     ]
     if sum(len(group.returns) for group in last) < 2:

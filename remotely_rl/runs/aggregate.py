@@ -25,7 +25,7 @@ PERCENTILES = (2.5, 97.5)
 Numbers = NDArray[np.float64]
 
 
-class Group(NamedTuple):
+class RunsOfMethod(NamedTuple):
     """The last returns of runs of one method in one environment."""
 
     method: str  # the algorithm, and the settings in which methods differ
@@ -87,7 +87,7 @@ def interval(strata: Sequence[Numbers], repetitions: int = REPETITIONS) -> Numbe
     return ends
 
 
-def summarize(groups: Iterable[Group]) -> list[Aggregate]:
+def summarize(groups: Iterable[RunsOfMethod]) -> list[Aggregate]:
     """Return the aggregate of each group, and of each method over its environments if it has
     several.
 
@@ -98,7 +98,7 @@ def summarize(groups: Iterable[Group]) -> list[Aggregate]:
     by_env: dict[str, list[float]] = {}
     for group in groups:
         by_env.setdefault(group.env, []).extend(group.returns)
-    methods: dict[str, list[Group]] = {}
+    methods: dict[str, list[RunsOfMethod]] = {}
     for group in groups:
         methods.setdefault(group.method, []).append(group)
     found = []

@@ -162,7 +162,7 @@ def figures(runs: Sequence[str | Path]) -> list[Aggregate]:
     """Return the aggregates of the last mean returns of these runs."""
     groups, _ = _grouped(runs)
     return aggregate.summarize(
-        aggregate.Group(
+        aggregate.RunsOfMethod(
             method_of(group, groups),
             group.env,
             [run.rows[-1]["rollout/return_mean"] for run in group.runs],

@@ -62,7 +62,9 @@ def test_a_class_is_placed_where_its_labels_are(nothing_left: None) -> None:
     assert machine.labels == ["ssd", "zone=a"]
 
 
-def test_actors_spread_and_one_is_placed_near_another_or_packs(started: Started, nothing_left: None) -> None:
+def test_actors_spread_and_one_is_placed_near_another_or_packs(
+    started: Started, nothing_left: None
+) -> None:
     remotely.connect(started.address, key=started.key)
     spread = remotely.group(Look, 4)
     hosts = spread.host()

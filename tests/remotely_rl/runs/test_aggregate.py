@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from remotely_rl.runs import aggregate
-from remotely_rl.runs.aggregate import Group
+from remotely_rl.runs.aggregate import RunsOfMethod
 
 
 @pytest.mark.parametrize(
@@ -72,18 +72,18 @@ def test_one_run_or_two_have_no_interval() -> None:
     assert aggregate.interval([enough]) is not None
     assert aggregate.interval([enough[:2]]) is None
     assert aggregate.interval([enough, enough[:1]]) is None
-    (alone,) = aggregate.summarize([Group("ppo", "Pong", [3.0, 5.0])])
+    (alone,) = aggregate.summarize([RunsOfMethod("ppo", "Pong", [3.0, 5.0])])
     assert str(alone) == "ppo, Pong: IQM 4 of 2 runs (fewer than 3 runs: no interval)"
 
 
 def test_returns_of_several_environments_are_scaled_by_all_runs_in_each() -> None:
     found = aggregate.summarize(
         [
-            Group("ppo", "Pong", [-21.0, 0.0, 21.0]),
-            Group("a2c", "Pong", [-21.0, -21.0, -21.0]),
-            Group("ppo", "CartPole-v1", [500.0, 500.0, 500.0]),
-            Group("a2c", "CartPole-v1", [0.0, 250.0, 500.0]),
-            Group("sac", "Pendulum-v1", [-140.0, -150.0, -160.0]),
+            RunsOfMethod("ppo", "Pong", [-21.0, 0.0, 21.0]),
+            RunsOfMethod("a2c", "Pong", [-21.0, -21.0, -21.0]),
+            RunsOfMethod("ppo", "CartPole-v1", [500.0, 500.0, 500.0]),
+            RunsOfMethod("a2c", "CartPole-v1", [0.0, 250.0, 500.0]),
+            RunsOfMethod("sac", "Pendulum-v1", [-140.0, -150.0, -160.0]),
         ]
     )
     means = {(each.method, each.where): each.mean for each in found}
