@@ -123,7 +123,7 @@ class Config(Common):
         return float(q_learning.epsilon(final, env_steps, steps))
 
 
-class RLearner(Learner[Config]):
+class RolloutQLearner(Learner[Config]):
     """The Q-network and RAdam (Liu et al. 2020, https://arxiv.org/abs/1908.03265)."""
 
     adam_epsilon = 1e-8  # that of the authors
@@ -140,7 +140,7 @@ def compute_losses(q: Tensor, rows: Transitions) -> Losses:
     return Losses(error, ABSENT, error.detach(), ABSENT, ABSENT)
 
 
-def update(learner: RLearner, trajectory: Trajectory, progress: float) -> dict[str, float]:
+def update(learner: RolloutQLearner, trajectory: Trajectory, progress: float) -> dict[str, float]:
     """Learn from a rollout; return metrics.  `progress` (0 to 1) anneals the rate."""
     config = learner.config
     learner.learning_rate.anneal(progress)
@@ -185,7 +185,7 @@ class QActor(Actor):
 def loop(session: Session[Config]) -> None:
     """Train.  A seed repeats the run, bit for bit, on one machine."""
     learner = session.learner
-    assert isinstance(learner, RLearner)
+    assert isinstance(learner, RolloutQLearner)
     session.tally.gauges.append(
         lambda: {"train/epsilon": learner.config.epsilon_at(session.env_steps)}
     )
@@ -201,4 +201,4 @@ def loop(session: Session[Config]) -> None:
         session.learnt(metrics, staleness=[0])
 
 
-train = Train("pqn", Config, loop, learner=RLearner)
+train = Train("pqn", Config, loop, learner=RolloutQLearner)

@@ -13,7 +13,7 @@ from torch import nn
 import remotely
 from remotely_rl import networks, pqn
 from remotely_rl.agents import evaluation
-from remotely_rl.algorithms.pqn import QActor, RLearner
+from remotely_rl.algorithms.pqn import QActor, RolloutQLearner
 from remotely_rl.environments.action_spaces import Discrete
 from remotely_rl.environments.observations import ObservationLeaf
 from remotely_rl.errors import TrainingError
@@ -69,7 +69,7 @@ def test_the_loss_is_half_the_squared_error_of_the_action_taken() -> None:
 
 def targets_of(seen: Trajectory, model: QNetwork, config: pqn.Config) -> list[float]:
     """Return the value targets of an update's first minibatch, which is the whole batch."""
-    learner, found = RLearner(config, model, COIN), []
+    learner, found = RolloutQLearner(config, model, COIN), []
 
     def spy(q: torch.Tensor, rows: Transitions) -> Any:
         found.append(learner.value_scale.denormalize(rows.value_target))
@@ -128,7 +128,7 @@ def test_an_actor_explores_by_the_steps_of_all_actors() -> None:
 
 def test_masked_actions_are_never_taken_and_never_bootstrapped_from() -> None:
     config = dataclasses.replace(CONFIG, env=space_toys.Masked, envs_per_actor=8)
-    model = make_learner(config, kind=RLearner).model
+    model = make_learner(config, kind=RolloutQLearner).model
     for env_steps in (0, 1_000):
         player = remotely.local(QActor, config, model, 5)
         player.env_steps = env_steps
@@ -168,7 +168,7 @@ def test_a_model_of_your_own_is_left_as_it_is() -> None:
 
 
 def test_there_is_neither_a_target_network_nor_another_optimizer_than_radam() -> None:
-    learner = RLearner(CONFIG, network(), COIN)
+    learner = RolloutQLearner(CONFIG, network(), COIN)
     assert isinstance(learner.optimizer, torch.optim.RAdam)
     assert not hasattr(learner, "target")
 
