@@ -20,7 +20,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -30,7 +30,7 @@ from remotely.client.channel import Channel
 from remotely.client.channels import ActorState, Channels
 from remotely.client.master_session import MasterSession, Question, heavy_modules
 from remotely.engine import Options
-from remotely.errors import RemotelyError
+from remotely.errors import RemotelyError, WorkerLost
 from remotely.futures.future import CallFuture
 from remotely.machine import this_machine
 from remotely.machine.shield import RLock
@@ -84,6 +84,34 @@ def requests(
     ]
 
 
+class Making(NamedTuple):
+    """An actor that is being made: its value, its channel, and the futures of what it was sent."""
+
+    actor: ActorState
+    encoded: codec.Encoded
+    channel: Channel
+    sent: deque[CallFuture[Any]]
+
+    def finish(self) -> bool:
+        """Wait until the actor is made; return false if it `got_nothing`."""
+        try:
+            while self.sent:
+                self.sent.popleft().result()
+        except WorkerLost as error:
+            if not got_nothing(self.channel, error):
+                raise
+            return False
+        return True
+
+
+def got_nothing(channel: Channel, error: WorkerLost) -> bool:
+    """Tell whether an actor got nothing because its process was too busy for a handshake.
+
+    On a crowded machine that is no reason to take it for lost: it is sent everything again.
+    """
+    return not error.may_have_run and channel.is_slow
+
+
 class Placing:
     """Makes processes and objects for actors of this client."""
 
@@ -106,7 +134,7 @@ class Placing:
         """Place all actors and run their constructors.  Makes all of them or raises an error."""
         # No frame here holds a future whose error it raises: see future.py.
         places: deque[Question] = deque()
-        made: deque[CallFuture[Any]] = deque()
+        made: deque[Making] = deque()
         collected = False
         values = ConstructorValues(self._stores)
         try:
@@ -116,15 +144,40 @@ class Placing:
                 if not collected and not places[0].has_room():
                     gc.collect()  # handles in garbage cycles may fill the cluster
                     collected = True
-                channel, stored = self._prepare(actor, places.popleft(), options, state)
-                made.extend(stored)
-                made.extend(values.send(actor, channel, its))
-            made.extend(values.send_large())
+                channel = self._open(actor, places.popleft())
+                made.append(self._prepared(actor, its, channel, options, state))
+                values.send(made[-1])
+            values.send_large()
             while made:
-                made.popleft().result()
+                making = made.popleft()
+                if not making.finish():
+                    actor, its, *_ = making
+                    channel = self._channels.connected(actor)
+                    made.append(self._prepared(actor, its, channel, options, state))
+                    again = ConstructorValues(self._stores)
+                    again.send(made[-1])
+                    again.send_large()
         finally:
             for place in places:  # otherwise they would be repeated to a new master
                 place.cancel()
+
+    def _prepared(
+        self,
+        actor: ActorState,
+        encoded: codec.Encoded,
+        channel: Channel,
+        options: Options,
+        state: MakerState,
+    ) -> Making:
+        """Send the actor's process what it needs before its value."""
+        try:
+            stored = self._prepare(actor, channel, options, state)
+        except WorkerLost as error:
+            if not got_nothing(channel, error):
+                raise
+            channel = self._channels.connected(actor)
+            stored = self._prepare(actor, channel, options, state)
+        return Making(actor, encoded, channel, deque(stored))
 
     def _ask_for_place(self, actor: ActorState, patience_s: float | None) -> Question:
         if patience_s is None:
@@ -132,20 +185,24 @@ class Placing:
         patience_s = min(patience_s, control.LONGEST_S)
         return self._session.ask(control.Place, request=actor.request, patience_s=patience_s)
 
-    def _prepare(
-        self, actor: ActorState, place: Question, options: Options, state: MakerState
-    ) -> tuple[Channel, list[CallFuture[None]]]:
-        """Wait for the place, and send the actor's process its settings, files and code.
-
-        Return the channel to it, and the futures of the files that may not be stored yet.
-        """
+    def _open(self, actor: ActorState, place: Question) -> Channel:
+        """Wait for the place; return a channel to the process there."""
         try:
             location: Location = place.result()
         finally:
             if not place.answered:  # interrupted
                 place.cancel()
             del place  # see future.py
-        channel = self._channels.open(actor, location)
+        return self._channels.open(actor, location)
+
+    def _prepare(
+        self, actor: ActorState, channel: Channel, options: Options, state: MakerState
+    ) -> list[CallFuture[None]]:
+        """Send the actor's process its settings, files and code.
+
+        Return the futures of the files that may not be stored yet.
+        """
+        location = channel.location
         content, channel.sources_sent = library.whole_for(actor, location.life)
         prepare = shipping.prepare(
             self._session.job,
@@ -159,65 +216,59 @@ class Placing:
         missing: CallFuture[list[str]] = CallFuture("the actor")
         channel.send(Kind.PREPARE, "", body, missing, background=True)
         if not self._uploads.files:
-            return channel, []
+            return []
         try:
             digests = missing.result()
         finally:
             del missing  # see future.py
         worker, _, _ = location.ipc.rpartition("/")  # its folder
-        return channel, self._uploads.deliver(worker, digests, channel.send_file)
+        return self._uploads.deliver(worker, digests, channel.send_file)
 
 
 class ConstructorValues:
-    """Sends actors their classes and arguments; a large value of several actors is sent once.
-
-    Each method returns futures, of which the first that fails has the cause.
-    """
+    """Sends actors their classes and arguments; a large value of several actors is sent once."""
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
         # By the identity of the value: several actors may have the same one.
-        self._large: dict[int, tuple[codec.Encoded, list[tuple[ActorState, Channel]]]] = {}
+        self._large: dict[int, tuple[codec.Encoded, list[Making]]] = {}
 
-    def send(
-        self, actor: ActorState, channel: Channel, encoded: codec.Encoded
-    ) -> list[CallFuture[Any]]:
+    def send(self, making: Making) -> None:
         """Send an actor its value; a large one goes with those of the others, by `send_large`."""
+        encoded = making.encoded
         if encoded.nbytes < SEND_FROM_BYTES:
-            return [self._init(actor, channel, encoded)]
-        _, readers = self._large.setdefault(id(encoded), (encoded, []))
-        readers.append((actor, channel))
-        return []
+            self._init(making)
+        else:
+            _, readers = self._large.setdefault(id(encoded), (encoded, []))
+            readers.append(making)
 
-    def send_large(self) -> list[CallFuture[Any]]:
+    def send_large(self) -> None:
         """Send the large values, when all actors are prepared."""
-        futures = []
         for encoded, readers in self._large.values():
-            transfer = self._stores.transfer(encoded, [actor.store for actor, _ in readers])
+            transfer = self._stores.transfer(encoded, [each.actor.store for each in readers])
             if transfer is not None:
                 transfer.run()
-            for _, channel in readers:
-                channel.wait_until_introduced()
+            for making in readers:
+                making.channel.wait_until_introduced()
             transfers = (transfer,) if transfer else ()
             large = OutgoingValue(encoded, len(readers) > 1, transfers)
             try:
-                futures += [self._init(*reader, encoded, large, transfer) for reader in readers]
+                for making in readers:
+                    self._init(making, large, transfer)
             finally:
                 large.close()
-        return futures
 
     def _init(
         self,
-        actor: ActorState,
-        channel: Channel,
-        encoded: codec.Encoded,
+        making: Making,
         large: OutgoingValue | None = None,
         transfer: BulkTransfer | None = None,
-    ) -> CallFuture[Any]:
+    ) -> None:
+        actor = making.actor
         future: CallFuture[Any] = CallFuture(f"the constructor of {actor.name}", actor=actor)
         future.keeps_alive = transfer
-        channel.send(Kind.INIT, "", encoded, future, background=True, large=large)
-        return future
+        making.channel.send(Kind.INIT, "", making.encoded, future, background=True, large=large)
+        making.sent.append(future)
 
 
 class _Upload:
