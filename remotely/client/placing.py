@@ -84,7 +84,7 @@ def requests(
     ]
 
 
-class Making(NamedTuple):
+class ActorInMaking(NamedTuple):
     """An actor that is being made: its value, its channel, and the futures of what it was sent."""
 
     actor: ActorState
@@ -134,7 +134,7 @@ class Placing:
         """Place all actors and run their constructors.  Makes all of them or raises an error."""
         # No frame here holds a future whose error it raises: see future.py.
         places: deque[Question] = deque()
-        made: deque[Making] = deque()
+        made: deque[ActorInMaking] = deque()
         collected = False
         values = ConstructorValues(self._stores)
         try:
@@ -168,7 +168,7 @@ class Placing:
         channel: Channel,
         options: Options,
         state: MakerState,
-    ) -> Making:
+    ) -> ActorInMaking:
         """Send the actor's process what it needs before its value."""
         try:
             stored = self._prepare(actor, channel, options, state)
@@ -177,7 +177,7 @@ class Placing:
                 raise
             channel = self._channels.connected(actor)
             stored = self._prepare(actor, channel, options, state)
-        return Making(actor, encoded, channel, deque(stored))
+        return ActorInMaking(actor, encoded, channel, deque(stored))
 
     def _ask_for_place(self, actor: ActorState, patience_s: float | None) -> Question:
         if patience_s is None:
@@ -231,9 +231,9 @@ class ConstructorValues:
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
         # By the identity of the value: several actors may have the same one.
-        self._large: dict[int, tuple[codec.Encoded, list[Making]]] = {}
+        self._large: dict[int, tuple[codec.Encoded, list[ActorInMaking]]] = {}
 
-    def send(self, making: Making) -> None:
+    def send(self, making: ActorInMaking) -> None:
         """Send an actor its value; a large one goes with those of the others, by `send_large`."""
         encoded = making.encoded
         if encoded.nbytes < SEND_FROM_BYTES:
@@ -260,7 +260,7 @@ class ConstructorValues:
 
     def _init(
         self,
-        making: Making,
+        making: ActorInMaking,
         large: OutgoingValue | None = None,
         transfer: BulkTransfer | None = None,
     ) -> None:
