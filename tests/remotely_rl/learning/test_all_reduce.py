@@ -301,7 +301,7 @@ def test_several_learners_with_a_replay_match_one_with_all_their_draws(
 
     batches = [[drawn(10 * rank + number) for number in range(3)] for rank in range(2)]
     joined = [
-        Steps(*(torch.cat(parts) for parts in zip(*each, strict=True)))
+        Steps(*(torch.cat(parts) for parts in zip(*(steps[:6] for steps in each), strict=True)))
         for each in zip(*batches, strict=True)
     ]
     weights = learnt(None, joined)
