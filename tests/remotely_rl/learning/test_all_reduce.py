@@ -300,10 +300,16 @@ def test_several_learners_with_a_replay_match_one_with_all_their_draws(
         return toys.weights(learner.model)
 
     batches = [[drawn(10 * rank + number) for number in range(3)] for rank in range(2)]
-    joined = [
-        Steps(*(torch.cat(parts) for parts in zip(*(steps[:6] for steps in each), strict=True)))
-        for each in zip(*batches, strict=True)
-    ]
+
+    def join(*each: Steps) -> Steps:
+        parts: dict[str, Any] = {
+            name: torch.cat([getattr(steps, name) for steps in each])
+            for name in Steps._fields
+            if name != "sequences"
+        }
+        return Steps(**parts)
+
+    joined = [join(*each) for each in zip(*batches, strict=True)]
     weights = learnt(None, joined)
     for of_rank in together(tmp_path, 2, lambda group: learnt(group, batches[group.rank])):
         torch.testing.assert_close(of_rank, weights, rtol=0, atol=TINY)
