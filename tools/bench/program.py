@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tools import command_line
 from tools.bench import page, table, turns
-from tools.bench.benchmark import OWN, ROOT, Benchmark, Limits
+from tools.bench.benchmark import OWN, Benchmark, Limits
 from tools.bench.figures import Figures
 
 REPEATS = 1000  # at most, values of a figure in one turn
@@ -49,7 +49,7 @@ def main(to: page.Section, doc: str | None) -> int:
     )
     parser.add_argument("--png", type=Path, metavar="FILE", help="draw the run to FILE")
     parser.add_argument(
-        "--write", action="store_true", help=f"write the table to {to.path.relative_to(ROOT)}"
+        "--write", action="store_true", help=f"write the table to its page, {to.path.name}"
     )
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as Ctrl-C: the turn ends with us
