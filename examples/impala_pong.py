@@ -30,7 +30,6 @@ def main(minutes: float = MINUTES) -> None:
     learner = make_learner(CONFIG)  # or make_learner(CONFIG, YourModel)
     actors = [Actor(CONFIG, learner.model, seed) for seed in range(CONFIG.actors)]
     calls = {actor.sample.submit(): actor for actor in actors}
-    buffer = impala.ReplayBuffer(CONFIG)
     batch: list[Trajectory] = []
     scores: list[float] = []
     steps, started = 0, time.monotonic()
@@ -43,7 +42,7 @@ def main(minutes: float = MINUTES) -> None:
             scores += [game.score for game in rollout.episodes]
             steps += rollout.steps
         if len(batch) >= CONFIG.batch_trajectories:
-            impala.update(learner, buffer, stack(batch), CONFIG.progress(steps))
+            impala.update(learner, stack(batch), CONFIG.progress(steps))
             batch.clear()
             mean = np.mean(scores[-100:]) if scores else float("nan")
             speed = steps / (time.monotonic() - started)

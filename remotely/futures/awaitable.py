@@ -13,6 +13,7 @@ run.
 
 import logging
 import sys
+import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from concurrent.futures._base import FINISHED, PENDING, RUNNING
@@ -53,10 +54,11 @@ class AwaitableFuture(Future[R]):
     """A future that threads can wait for, and that coroutines can await."""
 
     what = "a call"
-    _condition: OutcomeLock  # type: ignore[assignment]
+    # Declared as in the base class: functions of the standard library ask for that.
+    _condition: threading.Condition
 
     def __init__(self) -> None:
-        self._condition = OutcomeLock()
+        self._condition = OutcomeLock()  # type: ignore[assignment]
         self._state = PENDING
         self._result: Any = None
         self._exception: BaseException | None = None

@@ -428,7 +428,7 @@ class CallFuture(AwaitableFuture[R]):
             self._record_and_notify(lock, self._outcomes[0])
         return lock
 
-    _condition: OutcomeLock = property(_make_lock)  # type: ignore[assignment]
+    _condition: threading.Condition = property(_make_lock)  # type: ignore[assignment]
 
     def _watched(self) -> list[Any]:
         """Return the list to which the standard library's `wait` and `as_completed` add waiters.
