@@ -14,16 +14,28 @@ from remotely.client import channels as channels_module
 from remotely.client.channels import ActorState, Channels
 from remotely.transport import sockets
 from tests.clusters import freeze
-from tests.remotely.counter import Counter
 
 HANDSHAKE_S = 0.3
 
 
-@pytest.mark.parametrize("files", [False, True], ids=["", "with files"])
+@remotely.remote_class
+class Keeper:
+    def __init__(self, value: bytes) -> None:
+        self.value = value
+
+    def size(self) -> int:
+        return len(self.value)
+
+
+@pytest.mark.parametrize(
+    ("size", "files"),
+    [(9, False), (9, True), (2_000_000, False)],
+    ids=["", "with files", "with a large value"],
+)
 def test_an_actor_whose_process_is_too_busy_for_a_handshake_is_made_once_it_answers(
-    nothing_left: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: bool
+    nothing_left: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, size: int, files: bool
 ) -> None:
-    """Until then it has got nothing, so its constructor runs once."""
+    """Until then it has got nothing, so it is sent all of it again."""
     if files:
         (tmp_path / "data.txt").write_text("text")
     remotely.connect(ship=[str(tmp_path / "data.txt")] if files else [])
@@ -46,7 +58,7 @@ def test_an_actor_whose_process_is_too_busy_for_a_handshake_is_made_once_it_answ
         options = [each for each in sockets.OPTIONS if each[0] != zmq.HANDSHAKE_IVL]
         options.append((zmq.HANDSHAKE_IVL, int(1000 * HANDSHAKE_S), "for this test"))
         patch.setattr(sockets, "OPTIONS", options)
-        counters = remotely.group(Counter, 2)
-    assert counters.add() == [1, 1]
+        keepers = remotely.group(Keeper, 2, bytes(size))
+    assert keepers.size() == [size, size]
     assert len(frozen) == 2
     assert len(remotely.actors()) == 2
