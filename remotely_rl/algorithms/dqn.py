@@ -82,6 +82,7 @@ class Config(Common):
     replay_ratio: fields.ReplayRatio = 8.0
     prioritized_alpha: fields.PrioritizedAlpha = 0.0
     prioritized_beta: fields.PrioritizedBeta = 0.4
+    hindsight: fields.Hindsight = 0
 
     gamma: fields.Gamma = 0.99
     # Measured on Pong, one seed each: the mean return after 150,000 steps was -15, and -17 with

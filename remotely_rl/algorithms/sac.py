@@ -84,6 +84,7 @@ class SoftConfig(Common):
     replay_ratio: fields.ReplayRatio = 256.0
     prioritized_alpha: fields.PrioritizedAlpha = 0.0
     prioritized_beta: fields.PrioritizedBeta = 0.4
+    hindsight: fields.Hindsight = 0
 
     gamma: fields.Gamma = 0.99
     values_in_rewards: ClassVar[bool] = True

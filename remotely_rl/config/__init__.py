@@ -89,6 +89,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "burn_in",
         "prioritized_alpha",
         "prioritized_beta",
+        "hindsight",
         "save_replay",
     ),
     "Learning": (),

@@ -171,6 +171,12 @@ PrioritizedBeta = Annotated[
     "exponent of importance weights of prioritized draws; annealed to 1 over the schedule",
     FRACTION,
 ]
+Hindsight = Annotated[
+    int,
+    "rows drawn with a goal that was achieved later, for each drawn with its own (HER's k); for"
+    " environments with goals",
+    NOT_NEGATIVE,
+]
 Tau = Annotated[float, "step of the target networks towards the online ones per update", FRACTION]
 SaveReplay = Annotated[bool, "save the replay with each checkpoint, to resume from it"]
 

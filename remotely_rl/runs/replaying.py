@@ -30,8 +30,17 @@ from remotely_rl.acting.actor import Rollout
 from remotely_rl.acting.rounds import Rounds
 from remotely_rl.config import joint_learners_of, learners_of
 from remotely_rl.config.common import ATARI_STACK
+from remotely_rl.environments.contract import Environments
+from remotely_rl.environments.goals import judge_of
 from remotely_rl.errors import TrainingError
-from remotely_rl.experience.replay import Draw, Ratio, Replay, SequenceInput, Sequences
+from remotely_rl.experience.replay import (
+    Draw,
+    Hindsight,
+    Ratio,
+    Replay,
+    SequenceInput,
+    Sequences,
+)
 from remotely_rl.experience.replay.layout import Layout
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.learning.learner import Learner, annealed
@@ -95,6 +104,11 @@ class ReplayConfig(Protocol):
     @property
     def prioritized_beta(self) -> float: ...
 
+    @property
+    def hindsight(self) -> int: ...
+
+    def make_environments(self, count: int) -> Environments: ...
+
 
 class Steps(NamedTuple):
     """A batch from the replay on the learner's device, [N, ...].
@@ -140,6 +154,7 @@ class RunReplay:
         self._metrics: dict[str, float] = {}  # of the last update
         self.replay: Replay | None = None
         self._sequences = sequences_of(config, session.learner.model)
+        self._hindsight = self._goals() if config.hindsight else None
         # Of each environment: the discounted return of its episode, and the next discount.
         self._since = np.array([[0.0], [1.0]]).repeat(config.actors * config.rows_per_actor, 1)
         self._largest = 0.0
@@ -321,11 +336,20 @@ class RunReplay:
             seed=config.seed,
             say=self._say,
             sequences=self._sequences,
+            hindsight=self._hindsight,
         )
         if self._saved is not None:
             self._load(replay, self._saved)
         self.replay = replay  # from here on it overwrites what was saved before
         return replay
+
+    def _goals(self) -> Hindsight:
+        """Return the goals of a run, judged by an environment that nobody plays."""
+        if self._sequences is not None:
+            raise TrainingError("hindsight needs a network without a memory, which saw other goals")
+        envs = self._config.make_environments(1)
+        self._session.at_end(envs.close)
+        return Hindsight(self._config.hindsight, judge_of(envs))
 
     def _load(self, replay: Replay, saved: dict[str, Any]) -> None:
         """Load the saved replay, or say why not and start an empty one."""

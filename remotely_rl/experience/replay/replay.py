@@ -13,6 +13,7 @@ from remotely_rl.experience.masked_rows import MaskedRows, without_unread
 from remotely_rl.experience.replay import windows
 from remotely_rl.experience.replay.archive import Archive
 from remotely_rl.experience.replay.choices import Chosen, Prioritised, Uniform
+from remotely_rl.experience.replay.hindsight import Hindsight
 from remotely_rl.experience.replay.layout import Layout
 from remotely_rl.experience.replay.rows import Rows
 from remotely_rl.experience.replay.sequences import SequenceInput, Sequences
@@ -64,19 +65,25 @@ class Replay:
         seed: int = 1,
         say: Callable[[str], None] = print,
         sequences: Sequences | None = None,
+        hindsight: Hindsight | None = None,
     ):
         """Make room for `rows` rows in total, the same number for each environment.
 
         `example` has the layout of the rows.  `reward_clip` 0 clips nothing.  `alpha` is the
         exponent of priorities, 0 for uniform draws.  `say` is called if images turn out not to be
-        stacks of frames.  With `sequences` it draws these instead of single rows.
+        stacks of frames.  With `sequences` it draws these instead of single rows.  With `hindsight`
+        some of the rows that are drawn have another goal.
 
-        Raises ReplayError if there is not enough memory.
+        Raises ReplayError if there is not enough memory, and for sequences with hindsight.
         """
         if rows < width or width < 1:
             raise ReplayError(
                 f"a replay of {rows:,} rows for {width} environments has no row for each: ask for"
                 f" at least {max(1, width):,} rows"
+            )
+        if sequences is not None and hindsight is not None:
+            raise ReplayError(
+                "sequences cannot have goals in hindsight: a memory has seen the goal that was set"
             )
         layout = example if isinstance(example, Layout) else Layout.of(example)
         kind = Prioritised if alpha else Uniform
@@ -85,7 +92,7 @@ class Replay:
         needed += kind.nbytes_of(width * (length + 1))
         check_memory(needed, rows)
         self.width, self.gamma, self.reward_clip = width, gamma, reward_clip
-        self._sequences = sequences
+        self._sequences, self._hindsight = sequences, hindsight
         self._rows = Rows(length, width, layout, say, sequences)
         self._alpha = alpha
         self._choices = self._no_choices()
@@ -172,19 +179,23 @@ class Replay:
             return self._sequences_at(chosen, self._sequences)
         columns, numbers, weight = chosen
         window = rows.at(columns, numbers + np.arange(self._n_step)[:, None])
-        returns = windows.returns(
-            rows.flags[window], rows.reward[window], self.gamma, self.reward_clip
-        )
-        first = window[0]
+        first, flags, reward = window[0], rows.flags[window], rows.reward[window]
+        goals = None
+        if self._hindsight is not None:
+            goals = self._hindsight.goals(rows, columns, numbers, self._n_step, self._random)
+            flags, reward = goals.flags, goals.reward
+        returns = windows.returns(flags, reward, self.gamma, self.reward_clip)
+        obs = rows.observations(first)
+        next_obs = rows.observations(rows.at(columns, numbers + returns.length))
+        if goals is not None:
+            obs, next_obs = goals.put_in(obs), goals.put_in(next_obs)
         return Draw(
             rows=numbers * self.width + columns,
-            obs=rows.observations(first),
+            obs=obs,
             action=rows.action[first],
             reward=returns.reward,
             discount=returns.discount,
-            next_obs=without_unread(
-                rows.observations(rows.at(columns, numbers + returns.length)), returns.discount
-            ),
+            next_obs=without_unread(next_obs, returns.discount),
             weight=weight,
             version=rows.version[first],
         )

@@ -32,6 +32,7 @@ class World:
     loses_life: float = 0.1  # probability of terminated although the game goes on
     as_tree: bool = False  # observations are a dict, with a vector and a mask
     newest_first: bool = False  # so that a replay does not recognize stacks
+    has_goals: bool = False  # as_tree, with goals; those that are set are never achieved
     state_width: int = 0  # of the states of a recurrent model, all different
 
     def __post_init__(self) -> None:
@@ -41,6 +42,7 @@ class World:
         self.frames = np.zeros((self.width, channels, SIDE, SIDE), np.uint8)
         self.was_over = np.zeros(self.width, np.bool_)
         self.begins = np.ones(self.width, np.bool_)
+        self.goals = np.zeros((self.width, SIDE * SIDE), np.uint8)
         for env in range(self.width):
             self._reset(env)
 
@@ -115,6 +117,7 @@ class World:
         picture = self._picture()
         self.frames[env] = 0 if self.pads_with_zeros else picture
         self.frames[env, -1] = picture
+        self.goals[env] = picture.reshape(-1)
         self.begins[env] = True
 
     def _obs(self) -> Any:
@@ -122,10 +125,13 @@ class World:
         if not self.as_tree:
             return pictures
         newest = self.frames[:, -1].reshape(self.width, -1)
+        vector = newest.astype(np.float32) / 7
+        goals = {"achieved_goal": vector, "desired_goal": -self.goals.astype(np.float32)}
         return {
             "observation": pictures,
-            "vector": newest.astype(np.float32) / 7,
+            "vector": vector,
             "action_mask": newest % 3 > 0,
+            **(goals if self.has_goals else {}),
         }
 
 

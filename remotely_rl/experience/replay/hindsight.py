@@ -1,0 +1,103 @@
+"""Hindsight: rows drawn as if a goal that was achieved later had been the desired one.
+
+Andrychowicz et al. 2017, https://arxiv.org/abs/1707.01495, with the strategy "future" of section
+4.5.  Observations are those of Gymnasium-Robotics' goal environments, a dict with `achieved_goal`
+and `desired_goal`.  Of k + 1 rows drawn, k get the goal that is achieved by a row drawn from the
+rest of their episode, themselves included; the rewards of their windows, and whether they
+terminate, are computed anew.  Nothing is stored for it: it is done to what is drawn.
+
+The episode of a row ends where its window must (`windows.py`), or with the newest row.  In
+environments that reset in the last step itself, the observation after it is lost, so this row is
+left out.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remotely_rl import trees
+from remotely_rl.environments.goals import ACHIEVED, DESIRED, Judge
+from remotely_rl.experience.replay.rows import Rows
+from remotely_rl.experience.replay.windows import BEGINS, ENDED, TERMINATED, TRUNCATED, VALID
+from remotely_rl.trees import Tree
+
+CHUNK = 32  # rows at a time in which the end of an episode is looked for
+
+
+class Goals(NamedTuple):
+    """New goals of some of N rows, and what becomes of the windows of all, [n, N]."""
+
+    which: NDArray[np.bool_]  # [N]
+    goal: NDArray[Any]  # of these, [M, ...]
+    flags: NDArray[np.uint8]
+    reward: NDArray[np.float32]
+
+    def put_in(self, obs: Tree) -> Tree:
+        """Return observations [N, ...] with the new goals."""
+        goal = obs[DESIRED].copy()
+        goal[self.which] = self.goal
+        return {**obs, DESIRED: goal}
+
+
+class Hindsight:
+    """Goals for the rows that are drawn; see the module's docstring."""
+
+    def __init__(self, goals: int, judge: Judge):
+        """`goals` is k, the number of rows with a new goal for each row with its own."""
+        self._share, self._judge = goals / (goals + 1), judge
+
+    def goals(
+        self,
+        rows: Rows,
+        columns: NDArray[np.int64],
+        numbers: NDArray[np.int64],
+        n_step: int,
+        random: np.random.Generator,
+    ) -> Goals:
+        """Choose goals for rows, by column and number."""
+        window = numbers + np.arange(n_step)[:, None]
+        at = rows.at(columns, window)
+        flags, reward = rows.flags[at], rows.reward[at]
+        end = last_of_episode(rows, columns, numbers)
+        is_lost = (rows.flags[rows.at(columns, end + 1)] & BEGINS) != 0
+        known = end - is_lost
+        chance, nth = random.random((2, len(numbers)))
+        which = (chance < self._share) & (known >= numbers)
+        later = numbers + (nth * (known - numbers + 1)).astype(np.int64)
+        goal = _achieved(rows, columns[which], later[which])
+        # Windows end before a row whose outcome is lost.
+        flags[which & is_lost & (window == end)] &= ~VALID
+        judged = which & (window <= known)
+        place = np.cumsum(which) - 1  # of the goal
+        step, row = judged.nonzero()
+        outcome = self._judge(_achieved(rows, columns[row], window[step, row]), goal[place[row]])
+        reward[judged] = outcome.reward
+        if outcome.terminated is not None:
+            was = flags[judged]
+            ended = np.where((was & TERMINATED) != 0, TRUNCATED, np.uint8(0))
+            flags[judged] = (was & ~TERMINATED) | np.where(outcome.terminated, TERMINATED, ended)
+        return Goals(which, goal, flags, reward)
+
+
+def last_of_episode(
+    rows: Rows, columns: NDArray[np.int64], numbers: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the number of the last row of each row's episode, as far as it is stored."""
+    last, pending = numbers.copy(), np.arange(len(numbers))
+    while len(pending):
+        column, row = columns[pending], last[pending] + np.arange(CHUNK)[:, None]
+        here, after = (rows.flags[rows.at(column, number)] for number in (row, row + 1))
+        goes_on = (after & (VALID | BEGINS)) == VALID
+        is_last = ((here & ENDED) != 0) | (row + 1 >= rows.count[column]) | ~goes_on
+        found = is_last.any(0)
+        last[pending] += np.where(found, is_last.argmax(0), CHUNK)
+        pending = pending[~found]
+    return last
+
+
+def _achieved(rows: Rows, columns: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[Any]:
+    """Return the goals achieved by rows, which the observations after them have."""
+    paths = [path for path, _ in trees.items(rows.layout.obs)]
+    store = rows.stores[paths.index((ACHIEVED,))]
+    return store.gather(rows.at(columns, numbers + 1))

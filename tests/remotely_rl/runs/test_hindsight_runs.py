@@ -1,0 +1,71 @@
+"""Runs with hindsight: they resume, and say what they cannot do."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gymnasium.spaces import Box
+
+from examples.bit_flip import BitFlip
+from remotely_rl import algorithms
+from remotely_rl.errors import TrainingError
+from tests.remotely_rl import toys
+from tests.remotely_rl.space_toys import FOR_BOXES
+
+pytestmark = pytest.mark.usefixtures("local", "no_curve")
+
+
+class Bits(BitFlip):
+    def __init__(self) -> None:
+        super().__init__(4)
+
+
+class LeveredBits(Bits):
+    """A lever selects the bit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space: Any = Box(-1.0, 1.0, (1,))
+
+    def step(self, action: Any) -> Any:
+        return super().step(min(3, int((action[0] + 1) * 2)))  # type: ignore[arg-type]
+
+
+def config_of(name: str, **more: Any) -> Any:
+    given: dict[str, Any] = {
+        "env": LeveredBits if name in FOR_BOXES else Bits,
+        "actors": 1,
+        "envs_per_actor": 4,
+        "rollout_steps": 8,
+        "random_start": 0,
+        "learn_from": 32,
+        "batch_size": 32,
+        "replay_ratio": 4.0,
+        "replay_rows": 1_000,
+        "hindsight": 4,
+        "anneal_steps": 1_000,
+        "log_interval_s": 1e6,
+        "checkpoint_interval_s": 1e6,
+    }
+    return algorithms.named(name).Config(**given | more)
+
+
+@pytest.mark.parametrize("name", ["dqn", "rainbow", "sac", "td3", "crossq"])
+def test_a_run_that_is_resumed_draws_the_same_goals(name: str, tmp_path: Path) -> None:
+    toys.assert_resumed_to_the_bit(
+        algorithms.named(name).train, config_of(name, total_steps=0), (64, 128), tmp_path
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"lstm": 8, "sequence_length": 8}, "without a memory"),
+        ({"env": toys.Guess}, "hindsight needs observations with 'achieved_goal'"),
+    ],
+)
+def test_what_has_no_hindsight_is_told(change: Any, says: str, tmp_path: Path) -> None:
+    config = dataclasses.replace(config_of("dqn", total_steps=64), **change)
+    with pytest.raises(TrainingError, match=says):
+        algorithms.named("dqn").train(config, run=tmp_path / "run")
