@@ -91,6 +91,7 @@ TABLE: dict[str, tuple[str, str, str, str]] = {
     "epsilon": ("`exploration_final_eps`", "`end_e`", "the end of `epsilon`", ""),
     "prioritized_alpha": ("", "", "`alpha`, of the buffer's config", ""),
     "prioritized_beta": ("", "", "`beta`, of the buffer's config", ""),
+    "hindsight": ("`n_sampled_goal`, of HerReplayBuffer", "", "", ""),
     "atoms": ("", "`n_atoms`", "`num_atoms`", ""),
     "quantiles": ("`n_quantiles`, of `policy_kwargs`", "", "", ""),
     "value_bound": ("", "`v_max`", "`v_max`", ""),
