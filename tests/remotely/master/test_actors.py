@@ -273,6 +273,17 @@ def test_a_detached_actor_is_restarted_in_place(cluster: Cluster) -> None:
     assert cluster.state.workers.ledger.free("worker").cpus == 2
 
 
+def test_the_restart_file_of_a_detached_actor_goes_with_its_last_life(cluster: Cluster) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a", max_restarts=1, owner="")
+    for life in (0, 1):
+        cluster.sent(object)
+        cluster.kills("a")
+        ends = [(who, end.actor) for who, end in cluster.sent(control.End)]
+        assert ends == [("worker", "a")] * life
+        cluster.spawns()
+
+
 @pytest.mark.parametrize("maker", ["there", "gone"])
 def test_a_detached_actor_survives_its_machine_if_its_maker_is_connected(
     cluster: Cluster, maker: str

@@ -427,8 +427,9 @@ def test_the_machines_that_have_not_confirmed_a_revocation_are_named_and_told_ag
 ) -> None:
     for worker in "abc":
         cluster.joins(worker, machine=f"machine of {worker}")
-    cluster.says("client", control.AskKey(ticket=1, key=KEY))
-    assert [state.role for _, state in cluster.sent(control.KeyState)] == ["client"]
+    cluster.says("client", control.AskKey(ticket=7, key=KEY))
+    told = [(state.ticket, state.role) for _, state in cluster.sent(control.KeyState)]
+    assert told == [(7, "client")]
     cluster.execute(cluster.core.set_keys([], [WORKER_KEY]))
     heard = control.CallerHeard(key=KEY)
     cluster.says("a", heard)
@@ -553,7 +554,9 @@ def test_a_status_lists_waiting_requests_and_unexpected_ends(cluster: Cluster) -
     for actor in ("c", "d"):
         cluster.asks("client", actor, cpus=1)
     cluster.now += 5.0
-    obituary = control.Obituary(actor="a", life=0, exit="SIGKILL", stderr="its last words")
+    obituary = control.Obituary(
+        actor="a", life=0, exit="SIGKILL", stderr="its last words", why="out of memory"
+    )
     cluster.says("worker", control.Died(obituary=obituary))
     cluster.now += 2.0
     cluster.says("client", control.AskStatus(ticket=1, fresh=False))
@@ -563,6 +566,7 @@ def test_a_status_lists_waiting_requests_and_unexpected_ends(cluster: Cluster) -
     assert "1 CPU" in wait.why
     assert (end.name, end.exit, end.stderr, end.ago_s) == ("a", "SIGKILL", "its last words", 2.0)
     assert not end.restarting
+    assert end.why == "out of memory"
 
 
 def test_an_unexpected_end_names_the_machine_of_the_ended_life(

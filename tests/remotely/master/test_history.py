@@ -27,6 +27,8 @@ def test_the_history_of_a_machine_is_in_order(cluster: Cluster) -> None:
     cluster.leaves("v")
     cluster.joins("u", machine="o")
     cluster.loses("u", may_return=True)
+    machines = [event.machine for event in answer(cluster).events]
+    assert machines == ["m"] * 5 + ["n"] * 2 + ["o"] * 2
     assert events(cluster) == [
         ("joined", "m has joined with 2 CPUs and 8 GiB"),
         ("draining", "m is being drained: it leaves within 60 s, and gets no actors"),

@@ -311,6 +311,18 @@ def test_starts_without_an_outcome_are_placed_elsewhere(two: Cluster) -> None:
     assert set(two.spawns()) == set("abcd")
 
 
+def test_a_machine_has_its_time_from_the_start_of_the_first_that_waits(two: Cluster) -> None:
+    two.advance(10 * STUCK_S)  # in which nothing was started
+    two.asks("client", "a")
+    two.advance(STUCK_S / 2)
+    two.asks("client", "b")
+    assert workers_of(two) == ["sick", "sick"]
+    two.advance(STUCK_S / 2 - TICK_EVERY_S)
+    assert workers_of(two) == ["sick", "sick"]
+    two.advance(TICK_EVERY_S)
+    assert workers_of(two) == ["sick", "sick", "well", "well"]
+
+
 def test_a_machine_is_not_tried_while_a_start_that_was_given_up_may_go_on(two: Cluster) -> None:
     two.asks("client", "a")
     two.to_spawn.clear()
