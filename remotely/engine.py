@@ -27,6 +27,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     concurrency   the number of calls that run at the same time, on threads
     wait          whether a plain call blocks; if not, it returns its future
     env           environment variables, set before anything is imported
+    python        the interpreter of the actor: a path on its machine, or a version, as "3.12"
+    packages      of an environment that its machine makes for it, as ["gymnasium==0.29.1"]
     name          unique on the cluster, for `get_actor`
     detached      whether the actor outlives its owner, until it is closed
     machine       the machine to place it on, by name or address; empty for any
@@ -45,6 +47,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int = 1
     wait: bool = True
     env: dict[str, str] = {}
+    python: str = ""
+    packages: tuple[str, ...] = ()
     name: str = ""
     detached: bool = False
     machine: str = ""

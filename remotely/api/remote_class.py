@@ -55,6 +55,8 @@ def remote_class(
     concurrency: int = 1,
     wait: bool = True,
     env: dict[str, str] | None = None,
+    python: str = "",
+    packages: Iterable[str] = (),
 ) -> Callable[[C], C]: ...
 def remote_class(cls: Any = None, /, **options: Any) -> Any:
     """Make a class remote: calling it places the object on the cluster and returns a handle.
@@ -177,6 +179,9 @@ def check_options(base: Options, changes: dict[str, Any]) -> Options:
     if "labels" in changes:
         arguments.of_type("labels", changes["labels"], (list, tuple, set), 'a list: ["ssd"]')
         changes["labels"] = parse_labels(changes["labels"])
+    if "packages" in changes:
+        arguments.of_type("packages", changes["packages"], (list, tuple, set), 'a list: ["gym"]')
+        changes["packages"] = _packages(changes["packages"])
     if "near" in changes:
         changes["near"] = _actor_of(changes["near"])
     for name, (least, check) in _LEAST.items():
@@ -191,6 +196,7 @@ def check_options(base: Options, changes: dict[str, Any]) -> Options:
         "get_if_exists": bool,
         "name": str,
         "machine": str,
+        "python": str,
     }.items():
         if not isinstance(changes.get(name, what()), what):
             kind = "a string" if what is str else "True or False"
@@ -206,6 +212,14 @@ def check_options(base: Options, changes: dict[str, Any]) -> Options:
         raise ValueError(f"env={env!r} must map names to strings")
     _check_environment(env)
     return msgspec.structs.replace(base, **changes)
+
+
+def _packages(packages: Iterable[object]) -> tuple[str, ...]:
+    """Return requirements, in order.  An option of the installer is none."""
+    for each in packages:
+        if not isinstance(each, str) or not each.strip() or each.lstrip().startswith("-"):
+            raise ValueError(f"packages has {each!r}, which is no package, as 'gymnasium==0.29.1'")
+    return tuple(sorted(map(str, packages)))
 
 
 def _actor_of(near: object) -> str:

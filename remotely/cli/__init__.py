@@ -11,6 +11,7 @@ import click
 import remotely
 from remotely.cli.daemons import join, key_commands, start, stop
 from remotely.cli.dashboard import dashboard
+from remotely.cli.environments import environments
 from remotely.cli.inspect import kill, logs, status
 from remotely.cli.launch import down, run, up
 from remotely.cli.operate import drain, events
@@ -51,6 +52,7 @@ def main() -> None:
     remotely kill Counter-1                         end an actor at once
     remotely drain node3 --within 10m               take out a machine, let its calls finish
     remotely keys                                   the keys that the master admits
+    remotely environments                           what was made for actors with packages
     remotely stop
 
     REMOTELY_ADDRESS is the cluster to use, REMOTELY_KEY the key file, REMOTELY_HOME the folder of
@@ -60,6 +62,6 @@ def main() -> None:
 
 for command in (
     *(start, join, run, up, down, key_commands),
-    *(status, dashboard, logs, events, kill, drain, stop),
+    *(status, dashboard, logs, events, kill, drain, environments, stop),
 ):
     main.add_command(command)

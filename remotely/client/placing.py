@@ -76,6 +76,8 @@ def requests(
         maker=session.id,
         python=this_machine.PYTHON,
         env=options.env,
+        interpreter=options.python,
+        packages=list(options.packages),
         modules=heavy_modules(),
         is_spare=is_spare(cls),
     )

@@ -39,17 +39,18 @@ def locked(file: Path, shared: bool = False, wait: bool = True) -> Iterator[None
         os.close(fd)
 
 
-def hold(folder: Path) -> int:
+def hold(folder: Path, shared: bool = False) -> int:
     """Lock a folder as in use, and return the descriptor that holds the lock.
 
     What cleans temporary folders by their age passes over a locked one (man tmpfiles.d), and the
-    lock tells other processes that the owner lives.  Raises BlockingIOError if another holds it.
+    lock tells other processes that the owner lives.  `shared`: beside others that hold it so.
+    Raises BlockingIOError if another holds it.
     """
     import fcntl  # noqa: PLC0415 - as above
 
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | _FLAGS)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BaseException:
         os.close(fd)
         raise

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from remotely.master import actors, draining, guests, lending, reregistration
+from remotely.master import actors, draining, guests, lending, reregistration, sickness
 from remotely.master.admission import Admission
 from remotely.master.ledger import WhyClosed
 from remotely.master.state import ClientSession, Forget, Instruction, Log, RouteProbe, State
@@ -358,6 +358,8 @@ class Core:
                 state.delegates.handle_heard(peer, key)
             case control.Spawned(location=location, since=since):
                 actors.handle_spawned(state, peer, location, since)
+            case control.Preparing(actor=actor) if state.actors.is_on(actor, peer):
+                sickness.note_outcome(state, peer)  # so it is not taken for stuck
             case control.Begun(actor=actor) if state.actors.is_on(actor, peer):
                 actors.handle_begun(state, state.actors.records[actor])
             case control.Died(obituary=obituary, lived=lived):

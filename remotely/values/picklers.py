@@ -67,6 +67,7 @@ from zipimport import zipimporter
 
 import cloudpickle.cloudpickle
 
+from remotely.errors import VersionMismatch
 from remotely.machine.interrupts import errors_ignored, is_for_main
 from remotely.values import script_globals
 from remotely.values.made_class import without_hooks
@@ -77,6 +78,8 @@ if TYPE_CHECKING:  # slow to import, and needed only for editable installs
 # A smaller buffer is copied into the payload.  A frame of its own costs 6 microseconds more
 # (encryption and bookkeeping); the copies cost that much only from 16 KiB up.
 SMALL_BUFFER_BYTES = 8192
+
+COMPILED_FOR = sys.implementation.cache_tag  # as "cpython-311"
 
 REDUCERS: dict[type, Callable[[Any], Any]] = {}
 
@@ -479,10 +482,17 @@ def _set_function_state(function: FunctionType, state: Any) -> None:
 def _reduce_code(code: CodeType) -> tuple[Any, ...]:
     """Keep the file name for tracebacks and logs, which cloudpickle 3.1.3 does not."""
     make, args = _c._code_reduce(code)
-    return _code_in, (code.co_filename, make, args)
+    return _code_in, (code.co_filename, make, args, COMPILED_FOR)
 
 
-def _code_in(file: str, make: Callable[..., CodeType], args: tuple[Any, ...]) -> CodeType:
+def _code_in(
+    file: str, make: Callable[..., CodeType], args: tuple[Any, ...], compiled_for: str
+) -> CodeType:
+    if compiled_for != COMPILED_FOR:  # its bytecode would run as something else, or crash
+        raise VersionMismatch(
+            f"a function of {file} is sent compiled for {compiled_for}, and this process is"
+            f" {COMPILED_FOR}: move it from the script to a module, which is sent as source"
+        )
     return make(*args).replace(co_filename=file)
 
 

@@ -312,8 +312,10 @@ class WorkerActors:
             case control.Begun():
                 child.has_begun = True
                 self._send(control.Begun(actor=child.request.actor))
-            case control.NotBound(why=why):
-                child.is_unbound, child.why = True, child.why or why
+            case control.NotBound():
+                child.note_unbound(message)
+            case control.Preparing():
+                self._send(control.Preparing(actor=child.request.actor))
             case control.Count(calls=calls):
                 child.calls = calls
             case control.Logged():
@@ -347,8 +349,8 @@ class WorkerActors:
                     child.log.take(message)
                 case control.FlightRecorder():
                     child.keep_recorder(fds)
-                case control.NotBound(why=why):
-                    child.is_unbound, child.why = True, child.why or why
+                case control.NotBound():
+                    child.note_unbound(message)
                 case control.Begun() | control.Bound():
                     child.has_begun = True
                 case control.Exiting():

@@ -113,6 +113,11 @@ class Child:
             return b""
         return os.pread(recorder.fd, MOST_FLIGHT_RECORD, 0)
 
+    def note_unbound(self, told: control.NotBound) -> None:
+        """Note that its process cannot become the actor, and why."""
+        self.is_unbound, self.is_refused = True, told.is_refused
+        self.why = self.why or told.why
+
     def kill(self) -> None:
         """Kill its process group, at once or as soon as the process has started."""
         self.is_killed = True
@@ -121,10 +126,11 @@ class Child:
     @property
     def is_unstarted(self) -> bool:
         """Whether it has ended before it could be told what to construct, through no fault of its
-        own: nobody ended it, and it has no environment variables that may have ended it."""
+        own: nobody ended it, and it has no environment of its own that may have ended it."""
         if self.announced or self.has_begun or self.asked or self.is_killed or self.is_refused:
             return False
-        return self.is_unbound or not (self.pid and self.request.env)
+        has_own = self.request.env or self.request.has_own_interpreter
+        return self.is_unbound or not (self.pid and has_own)
 
     def as_spawn(self) -> control.Spawn:
         """Return the request from which it was started."""

@@ -2,7 +2,8 @@
 
 An actor without environment variables of its own is forked from the zygote
 (remotely/actor/zygote.py).  An actor with some gets a new interpreter (startup.py), where they are
-set before the first import.  Either way the first message on the child's socket describes the actor
+set before the first import; one with `python` or `packages` enters its environment first
+(environment.py).  Either way the first message on the child's socket describes the actor
 that it becomes.
 
     1  asked      the request is queued, and holds no resources (`ask`)
@@ -21,6 +22,7 @@ import contextlib
 import errno
 import functools
 import itertools
+import json
 import os
 import socket
 import subprocess
@@ -271,7 +273,9 @@ class Spawner:
                 os.close(fd)
 
     def _is_forked(self, spawn: control.Spawn) -> bool:
-        return not spawn.request.env and spawn.request.actor not in self._avoids_zygote
+        request = spawn.request
+        is_alike = not request.env and not request.has_own_interpreter
+        return is_alike and request.actor not in self._avoids_zygote
 
     def preload(self, modules: list[str]) -> None:
         self._zygote.preload(modules)
@@ -360,13 +364,20 @@ class Spawner:
     def _execute(self, child: Child, descriptors: list[int]) -> None:
         """Start a new interpreter, with the actor's environment variables."""
         control_fd, out, error = descriptors
+        request = child.request
+        command = daemons.module_command("remotely.actor.startup", str(control_fd))
+        if request.has_own_interpreter:
+            packages = json.dumps(request.packages)
+            command = daemons.module_command(
+                "remotely.actor.environment", str(control_fd), request.interpreter, packages
+            )
         process = subprocess.Popen(
-            daemons.module_command("remotely.actor.startup", str(control_fd)),
+            command,
             pass_fds=[control_fd],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=error,
-            env={**os.environ, **child.request.env, processes.TAG: self._tag_of(child.request)},
+            env={**os.environ, **request.env, processes.TAG: self._tag_of(request)},
             start_new_session=True,
         )
         process.returncode = 0  # the worker's Reaper waits for it, not `subprocess`

@@ -20,7 +20,7 @@ from remotely_rl.errors import TrainingError
 ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
 
 
-class Outcome(NamedTuple):
+class Judgement(NamedTuple):
     """What an environment says of goals that are achieved, [N] each."""
 
     reward: NDArray[np.float32]
@@ -28,7 +28,7 @@ class Outcome(NamedTuple):
 
 
 # From goals achieved and desired, [N, ...] each.
-Judge = Callable[[NDArray[Any], NDArray[Any]], Outcome]
+Judge = Callable[[NDArray[Any], NDArray[Any]], Judgement]
 
 
 def judge_of(envs: Environments) -> Judge:
@@ -53,9 +53,9 @@ def judge_of(envs: Environments) -> Judge:
         )
     dtype = parts[DESIRED].dtype
 
-    def judge(achieved: NDArray[Any], desired: NDArray[Any]) -> Outcome:
+    def judge(achieved: NDArray[Any], desired: NDArray[Any]) -> Judgement:
         goals = achieved.astype(dtype), desired.astype(dtype)
-        return Outcome(
+        return Judgement(
             _for_each(reward, *goals).astype(np.float32),
             None if terminated is None else _for_each(terminated, *goals).astype(np.bool_),
         )

@@ -57,6 +57,7 @@ WALL_CLOCK_FOR_PEOPLE = {
     ("worker.spawner", "time.time"),  # the start of an actor, in `remotely status`
     ("guest.guest", "time.time"),  # the start of a guest
     ("cli.inspect", "time.time"),  # how long ago that is
+    ("cli.environments", "time.time"),
     *(("cli.operate", f"time.{name}") for name in ("time", "localtime", "strftime")),  # events
     ("dashboard.app", "time.time"),
 }
@@ -402,6 +403,8 @@ def test_modules_are_named_by_strings_only_where_a_process_starts() -> None:
     assert named == {
         ("engines.ray.host", "actor.hosted"),
         ("pools.registration", "pools.joblib_backend"),  # once joblib is imported
+        ("actor.environment", "actor.startup"),
+        ("worker.spawner", "actor.environment"),
         ("worker.spawner", "actor.startup"),
         ("worker.spawner", "actor.zygote"),
     }

@@ -165,7 +165,7 @@ class HostPlacing:
             num_gpus=options.gpus,
             resources=dict(options.resources),
             memory=options.memory or None,
-            runtime_env={"env_vars": dict(options.env)} if options.env else None,
+            runtime_env=_runtime_env(options),
             scheduling_strategy=(
                 NodeAffinitySchedulingStrategy(node, soft=False) if node else "DEFAULT"
             ),
@@ -333,6 +333,16 @@ def check(options: Options, what: str, count: int) -> None:
         f"no machine of the Ray cluster has room for {what}, which asks for {_listed(wanted)}; the "
         f"most that one has is {_listed(largest)}: ask for less, or add a machine"
     )
+
+
+def _runtime_env(options: Options) -> dict[str, Any] | None:
+    """Return what Ray makes for the actor's process."""
+    asked = {
+        "env_vars": dict(options.env),
+        "py_executable": options.python,
+        "pip": list(options.packages),
+    }
+    return {name: value for name, value in asked.items() if value} or None
 
 
 def _wanted(options: Options) -> dict[str, float]:

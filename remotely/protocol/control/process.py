@@ -75,9 +75,13 @@ class Bound(ControlMessage, frozen=True):
 
 @sent("actor > worker")
 class NotBound(ControlMessage, frozen=True):
-    """This machine has no address for this actor, such as a free port: it ends."""
+    """This machine has no address for this actor, such as a free port: it ends.
+
+    `is_refused`: nor could another machine start it.
+    """
 
     why: str
+    is_refused: bool = False
 
 
 @sent("actor > worker")

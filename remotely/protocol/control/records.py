@@ -68,12 +68,19 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     maker: str = ""  # the session that keeps the class and the arguments for restarts
     python: str
     env: dict[str, str] = {}
+    interpreter: str = ""  # a path, a name or a version; empty for that of the worker
+    packages: list[str] = []  # of an environment that is made for it
     modules: list[str] = []  # to import before the fork, if the worker has them
     is_spare: bool = False  # when others wait for room, its owner ends it if it is idle
     key: bytes = b""  # set by the master: the listed key of the client at the root
     # Of a guest's actor: the names of its class and base classes.  `key` is then the worker key of
     # the guest.
     classes: list[str] = []
+
+    @property
+    def has_own_interpreter(self) -> bool:
+        """Whether it is started by another interpreter than the worker's, or has packages."""
+        return bool(self.interpreter or self.packages)
 
 
 class Obituary(msgspec.Struct, frozen=True, kw_only=True):

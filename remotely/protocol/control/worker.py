@@ -59,6 +59,13 @@ class Register(ControlMessage, frozen=True):
 
 
 @sent("worker > master", "actor > worker")
+class Preparing(ControlMessage, frozen=True):
+    """An actor is being started, and an environment is made for it.  Its worker sets `actor`."""
+
+    actor: str = ""
+
+
+@sent("worker > master", "actor > worker")
 class Begun(ControlMessage, frozen=True):
     """The process of a next life runs, and its constructor is next.  Its worker sets `actor`.
 

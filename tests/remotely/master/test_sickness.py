@@ -323,6 +323,16 @@ def test_a_machine_has_its_time_from_the_start_of_the_first_that_waits(two: Clus
     assert workers_of(two) == ["sick", "sick", "well", "well"]
 
 
+def test_a_machine_that_makes_an_environment_for_a_start_is_not_silent(two: Cluster) -> None:
+    two.asks("client", "a", packages=["torch"])
+    for _ in range(3):
+        two.advance(STUCK_S - 1)
+        two.says("sick", control.Preparing(actor="a"))
+        assert workers_of(two) == ["sick"]
+    two.advance(STUCK_S)
+    assert workers_of(two) == ["sick", "well"]
+
+
 def test_a_machine_is_not_tried_while_a_start_that_was_given_up_may_go_on(two: Cluster) -> None:
     two.asks("client", "a")
     two.to_spawn.clear()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remotely_rl import trees
-from remotely_rl.environments.goals import Outcome
+from remotely_rl.environments.goals import Judgement
 from remotely_rl.errors import ReplayError
 from remotely_rl.experience.replay import Draw, Hindsight, Replay, Sequences
 from tests.remotely_rl.experience.replay.test_replay import GAMMA, feed
@@ -18,13 +18,13 @@ from tests.remotely_rl.experience.replay.worlds import NEXT_STEP, SAME_STEP, Ora
 LENGTH = 40  # of each column
 
 
-def judge(achieved: np.ndarray, desired: np.ndarray) -> Outcome:
+def judge(achieved: np.ndarray, desired: np.ndarray) -> Judgement:
     """Judge by a number that depends on both goals."""
     number = (achieved * 7).sum(1) + 3 * (desired * 7).sum(1)
-    return Outcome((number % 11 / 11).astype(np.float32), number % 4 < 1)
+    return Judgement((number % 11 / 11).astype(np.float32), number % 4 < 1)
 
 
-def judge_rewards(achieved: np.ndarray, desired: np.ndarray) -> Outcome:
+def judge_rewards(achieved: np.ndarray, desired: np.ndarray) -> Judgement:
     return judge(achieved, desired)._replace(terminated=None)
 
 
@@ -150,7 +150,7 @@ def test_a_goal_is_of_the_same_episode_however_long_it_is() -> None:
 def test_a_judge_sees_no_row_whose_outcome_is_unknown() -> None:
     seen: list[np.ndarray] = []
 
-    def remember(achieved: np.ndarray, desired: np.ndarray) -> Outcome:
+    def remember(achieved: np.ndarray, desired: np.ndarray) -> Judgement:
         seen.append(achieved)
         return judge(achieved, desired)
 

@@ -1,0 +1,320 @@
+"""Python environments for actors: interpreters of this machine, and packages installed for them.
+
+    python="/opt/sim/bin/python"     this interpreter, which must have what remotely needs
+    python="3.12"                    that version: from uv, if it is installed, or python3.12
+    packages=["gymnasium==0.29.1"]   a virtual environment of these, made once and kept
+
+A made environment is a folder in CACHE whose name is a digest of what it was made of.  The package
+`remotely` itself is not installed: every interpreter imports the files of this process's own, so
+versions always agree.
+
+    KEY.lock       locked by who makes or removes the environment
+    KEY/           locked, shared, by each process that runs in it: then it is not removed
+    KEY/made.json  written last, so a folder without it is unfinished, and is made anew
+
+At most MOST_KEPT are kept that no process uses; those that have not been used for longest go first.
+"""
+
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from remotely.errors import RemotelyError
+from remotely.machine import file_lock
+
+DISTRIBUTION = "remotely-actors"
+OLDEST = 3, 11  # the oldest Python that remotely runs on
+MOST_KEPT = 20
+MADE = "made.json"
+LOOK_S = 0.2  # how often the lock of another maker, and the installer, are looked at
+LAST_LINES = 12  # of an installer that failed
+
+# Run by an interpreter of any age: its version, and which of these distributions it lacks.
+PROBE = """
+import sys, json
+try:
+    from importlib import metadata
+except ImportError:
+    metadata = None
+def lacks(name):
+    try:
+        metadata.distribution(name)
+    except Exception:
+        return True
+    return False
+missing = [name for name in sys.argv[1:] if lacks(name)]
+print(json.dumps([list(sys.version_info[:3]), missing, sys.executable]))
+"""
+
+
+class NoEnvironment(RemotelyError):
+    """No such interpreter, or the packages cannot be installed.
+
+    Whose fault: that of the options `python` and `packages`, or of the machine's network.
+    What to do: the message has the last lines of the installer, or the command to run.
+    """
+
+
+class Made(NamedTuple):
+    """An environment that was made."""
+
+    key: str
+    python: str  # its version
+    packages: tuple[str, ...]
+    used_at: float  # seconds since 1970: the last start of a process in it
+    is_used: bool  # a process runs in it
+
+    @property
+    def nbytes(self) -> int:
+        """The size of its files."""
+        entries = (folder() / self.key).rglob("*")
+        return sum(each.lstat().st_size for each in entries if each.is_file())
+
+
+def folder() -> Path:
+    """Return the folder of all environments that this user has made."""
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(cache).expanduser() / "remotely" / "environments"
+
+
+def command(
+    python: str, packages: Sequence[str], arguments: Sequence[str], busy: Callable[[str], object]
+) -> tuple[list[str], dict[str, str]]:
+    """Return the command that runs Python with these arguments there, and its PYTHONPATH.
+
+    Makes the environment if there is none; this process then uses it, and so does each that it
+    becomes by exec.  Meanwhile `busy` is called every LOOK_S, with a sentence if there is something
+    to say.  Raises NoEnvironment.
+    """
+    interpreter = found(python)
+    needs = requirements()
+    version, missing = probed(interpreter, needs)
+    if packages:
+        interpreter = _kept(interpreter, version, (*needs, *packages), busy)
+    elif missing:
+        wanted = " ".join(f"'{each}'" for each in needs if _name(each) in missing)
+        raise NoEnvironment(
+            f"{interpreter} has no {', no '.join(missing)}, which remotely needs: run"
+            f" {interpreter} -m pip install {wanted}, or name packages=[...], for which an"
+            " environment is made"
+        )
+    return [interpreter, "-P", *arguments], {"PYTHONPATH": str(_own_code())}
+
+
+def found(python: str) -> str:
+    """Return the path of an interpreter, from a path, a name or a version; "" is this one."""
+    if not python:
+        return sys.executable
+    if not re.fullmatch(r"\d+(\.\d+){0,2}", python):
+        if (path := shutil.which(os.path.expanduser(python))) is None:
+            raise NoEnvironment(f"there is no interpreter {python!r} on {platform.node()}")
+        return path
+    if (uv := shutil.which("uv")) is not None:
+        asked = subprocess.run([uv, "python", "find", python], capture_output=True, text=True)
+        if asked.returncode == 0:
+            return asked.stdout.strip()
+        if subprocess.run([uv, "python", "install", python], capture_output=True).returncode == 0:
+            asked = subprocess.run([uv, "python", "find", python], capture_output=True, text=True)
+            return asked.stdout.strip()
+    if (path := shutil.which(f"python{python}")) is None:
+        raise NoEnvironment(
+            f"there is no Python {python} on {platform.node()}: install it, or uv, which fetches it"
+        )
+    return path
+
+
+def requirements() -> tuple[str, ...]:
+    """Return what remotely itself needs, without extras."""
+    listed = importlib.metadata.requires(DISTRIBUTION) or ()
+    return tuple(sorted(each for each in listed if "extra ==" not in each))
+
+
+def probed(interpreter: str, needs: Iterable[str]) -> tuple[tuple[int, ...], list[str]]:
+    """Return an interpreter's version, and the names of those distributions that it lacks."""
+    names = [_name(each) for each in needs]
+    try:
+        asked = subprocess.run([interpreter, "-c", PROBE, *names], capture_output=True, text=True)
+        version, missing, _ = json.loads(asked.stdout)
+    except (OSError, ValueError) as error:
+        raise NoEnvironment(f"{interpreter} is no Python that runs here: {error}") from None
+    if tuple(version) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise NoEnvironment(
+            f"{interpreter} is Python {'.'.join(map(str, version))}, and remotely runs on {oldest}"
+            " or newer; what exists for older ones alone must be installed for a newer one, or be"
+            " called by a program of its own"
+        )
+    return tuple(version), missing
+
+
+def made() -> list[Made]:
+    """Return all environments of this user, those used last first."""
+    known = [one for place in sorted(folder().glob("*/")) if (one := _read(place)) is not None]
+    return sorted(known, key=lambda one: -one.used_at)
+
+
+def remove(key: str) -> bool:
+    """Remove an environment; return false if a process uses it, or another makes it."""
+    place = folder() / key
+    try:
+        with file_lock.locked(_lock_of(key), wait=False):
+            os.close(file_lock.hold(place))
+            shutil.rmtree(place)
+    except BlockingIOError:
+        return False
+    except FileNotFoundError:
+        pass
+    return True
+
+
+def _kept(
+    interpreter: str,
+    version: tuple[int, ...],
+    packages: tuple[str, ...],
+    busy: Callable[[str], object],
+) -> str:
+    """Return the interpreter of an environment, which is made if it is new, and used from now."""
+    folder().mkdir(parents=True, exist_ok=True)
+    key = _key(interpreter, version, packages)
+    place = folder() / key
+    with _locked(key, busy):
+        if is_new := not (place / MADE).exists():
+            shutil.rmtree(place, ignore_errors=True)
+            _make(place, interpreter, packages, busy)
+            facts = {"python": ".".join(map(str, version)), "packages": packages}
+            (place / MADE).write_text(json.dumps(facts))
+        os.set_inheritable(file_lock.hold(place, shared=True), True)  # for as long as this process
+        os.utime(place / MADE)
+    if is_new:
+        _keep_most()
+    return str(place / "bin" / "python")
+
+
+def _make(
+    place: Path, interpreter: str, packages: Sequence[str], busy: Callable[[str], object]
+) -> None:
+    own = [_name(each) for each in requirements()]
+    names = ", ".join(each for each in packages if _name(each) not in own)
+    busy(f"making an environment for {interpreter} with {names}")
+    start = time.monotonic()
+    if (uv := shutil.which("uv")) is not None:
+        steps = [
+            [uv, "venv", "--quiet", "--python", interpreter, str(place)],
+            [uv, "pip", "install", "--quiet", "--python", f"{place}/bin/python", *packages],
+        ]
+    else:
+        steps = [
+            [interpreter, "-m", "venv", str(place)],
+            [f"{place}/bin/python", "-m", "pip", "install", "--quiet", *packages],
+        ]
+    for step in steps:
+        _run(step, names, busy)
+    busy(f"the environment with {names} is made, in {time.monotonic() - start:.0f} s")
+
+
+def _run(step: Sequence[str], names: str, busy: Callable[[str], object]) -> None:
+    asks = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
+    environment = {**os.environ, **asks}
+    environment.pop("PYTHONPATH", None)
+    process = subprocess.Popen(
+        step,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    while True:
+        try:
+            said, _ = process.communicate(timeout=LOOK_S)
+            break
+        except subprocess.TimeoutExpired:
+            busy("")
+    if process.returncode:
+        last = "\n".join(said.strip().splitlines()[-LAST_LINES:])
+        raise NoEnvironment(f"no environment with {names} could be made:\n{last}")
+
+
+@contextlib.contextmanager
+def _locked(key: str, busy: Callable[[str], object]) -> Iterator[None]:
+    while True:
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(file_lock.locked(_lock_of(key), wait=False))
+            except BlockingIOError:  # another process makes it
+                busy("")
+                time.sleep(LOOK_S)
+                continue
+            yield
+            return
+
+
+def _lock_of(key: str) -> Path:
+    return folder() / f"{key}.lock"
+
+
+def _key(interpreter: str, version: tuple[int, ...], packages: Iterable[str]) -> str:
+    """Return a digest of what an environment is made of; of files, such as wheels, the content."""
+    parts = [platform.machine(), os.path.realpath(interpreter), *map(str, version)]
+    for package in sorted(packages):
+        parts.append(package)
+        if Path(package).is_dir():
+            raise NoEnvironment(
+                f"packages has the folder {package!r}, whose content may change: build a wheel of"
+                " it, and name that"
+            )
+        if Path(package).is_file():
+            parts.append(hashlib.sha256(Path(package).read_bytes()).hexdigest())
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def _keep_most() -> None:
+    unused = [one for one in made() if not one.is_used]
+    for one in unused[MOST_KEPT:]:
+        remove(one.key)
+
+
+def _read(place: Path) -> Made | None:
+    try:
+        facts = json.loads((place / MADE).read_text())
+        used_at = (place / MADE).stat().st_mtime
+    except (OSError, ValueError):
+        return None  # unfinished, or being removed
+    try:
+        os.close(file_lock.hold(place))
+        is_used = False
+    except BlockingIOError:
+        is_used = True
+    own = {_name(each) for each in requirements()}
+    packages = tuple(each for each in facts["packages"] if _name(each) not in own)
+    return Made(place.name, facts["python"], packages, used_at, is_used)
+
+
+def _own_code() -> Path:
+    """Return a folder with the package of this process, and nothing else.
+
+    The folder that has it may hold all packages of this interpreter.
+    """
+    root = Path(__file__).parents[2]
+    place = folder() / "code" / hashlib.sha256(str(root).encode()).hexdigest()[:16]
+    place.mkdir(parents=True, exist_ok=True)
+    for name in ("remotely", "remotely_rl"):
+        with contextlib.suppress(FileExistsError):
+            (place / name).symlink_to(root / name)
+    return place
+
+
+def _name(requirement: str) -> str:
+    return re.split(r"[^\w.-]", requirement.strip(), maxsplit=1)[0].lower().replace("_", "-")
