@@ -101,7 +101,7 @@ def command(
     needs = requirements()
     version, missing = probed(interpreter, needs)
     if packages:
-        interpreter = _kept(interpreter, version, (*needs, *packages), busy)
+        interpreter = _kept(interpreter, version, packages, needs, busy)
     elif missing:
         wanted = " ".join(f"'{each}'" for each in needs if _name(each) in missing)
         raise NoEnvironment(
@@ -181,18 +181,19 @@ def remove(key: str) -> bool:
 def _kept(
     interpreter: str,
     version: tuple[int, ...],
-    packages: tuple[str, ...],
+    packages: Sequence[str],
+    needs: Sequence[str],
     busy: Callable[[str], object],
 ) -> str:
     """Return the interpreter of an environment, which is made if it is new, and used from now."""
     folder().mkdir(parents=True, exist_ok=True)
-    key = _key(interpreter, version, packages)
+    key = _key(interpreter, version, (*needs, *packages))
     place = folder() / key
     with _locked(key, busy):
         if is_new := not (place / MADE).exists():
             shutil.rmtree(place, ignore_errors=True)
-            _make(place, interpreter, packages, busy)
-            facts = {"python": ".".join(map(str, version)), "packages": packages}
+            _make(place, interpreter, packages, needs, busy)
+            facts = {"python": ".".join(map(str, version)), "packages": list(packages)}
             (place / MADE).write_text(json.dumps(facts))
         os.set_inheritable(file_lock.hold(place, shared=True), True)  # for as long as this process
         os.utime(place / MADE)
@@ -202,21 +203,24 @@ def _kept(
 
 
 def _make(
-    place: Path, interpreter: str, packages: Sequence[str], busy: Callable[[str], object]
+    place: Path,
+    interpreter: str,
+    packages: Sequence[str],
+    needs: Sequence[str],
+    busy: Callable[[str], object],
 ) -> None:
-    own = [_name(each) for each in requirements()]
-    names = ", ".join(each for each in packages if _name(each) not in own)
+    names = ", ".join(packages)
     busy(f"making an environment for {interpreter} with {names}")
     start = time.monotonic()
     if (uv := shutil.which("uv")) is not None:
         steps = [
             [uv, "venv", "--quiet", "--python", interpreter, str(place)],
-            [uv, "pip", "install", "--quiet", "--python", f"{place}/bin/python", *packages],
+            [uv, "pip", "install", "--quiet", "--python", f"{place}/bin/python", *needs, *packages],
         ]
     else:
         steps = [
             [interpreter, "-m", "venv", str(place)],
-            [f"{place}/bin/python", "-m", "pip", "install", "--quiet", *packages],
+            [f"{place}/bin/python", "-m", "pip", "install", "--quiet", *needs, *packages],
         ]
     for step in steps:
         _run(step, names, busy)
@@ -297,9 +301,7 @@ def _read(place: Path) -> Made | None:
         is_used = False
     except BlockingIOError:
         is_used = True
-    own = {_name(each) for each in requirements()}
-    packages = tuple(each for each in facts["packages"] if _name(each) not in own)
-    return Made(place.name, facts["python"], packages, used_at, is_used)
+    return Made(place.name, facts["python"], tuple(facts["packages"]), used_at, is_used)
 
 
 def _own_code() -> Path:

@@ -618,9 +618,15 @@ def _reduce_array(array: Any) -> Any:
     if not flags.writeable:
         array = numpy.asarray(_Writable(array)).view(array.dtype).reshape(array.shape, order=order)
     if array.dtype.kind not in _NUMBERS:
-        return array.__reduce_ex__(5)
+        make, args, *rest = array.__reduce_ex__(5)
+        # numpy 1 has no `numpy._core.numeric`, whose function numpy 2 names here.
+        return _array_in if make.__name__ == "_frombuffer" else make, args, *rest
     buffer = pickle.PickleBuffer(array)
     return numpy.ndarray, (array.shape, array.dtype.str, buffer, 0, None, order)
+
+
+def _array_in(buffer: Any, dtype: Any, shape: Any, order: str) -> Any:
+    return sys.modules["numpy"].frombuffer(buffer, dtype).reshape(shape, order=order)
 
 
 def _turned(array: Any, axes: list[int]) -> Any:

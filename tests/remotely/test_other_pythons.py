@@ -68,8 +68,8 @@ def test_an_environment_that_cannot_be_had_fails_its_actor_with_the_reason_and_n
         ({"python": 3.12}, "python=3.12 must be a string"),
         ({"packages": "six"}, "packages='six' must be a list"),
         (
-            {"packages": ["six", "--index-url=x"]},
-            "packages has '--index-url=x', which is no package",
+            {"packages": ["six", "--pre"]},
+            "packages has '--pre', which is no package",
         ),
         ({"packages": [6]}, "packages has 6, which is no package"),
     ],

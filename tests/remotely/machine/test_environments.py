@@ -33,7 +33,7 @@ def installs(cache: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """What is installed, by an installer that only makes the interpreter."""
     done: list[list[str]] = []
 
-    def make(place: Path, interpreter: str, packages: Sequence[str], busy: Any) -> None:
+    def make(place: Path, interpreter: str, packages: Sequence[str], needs: Any, busy: Any) -> None:
         done.append(list(packages))
         (place / "bin").mkdir(parents=True)
         (place / "bin" / "python").symlink_to(sys.executable)
