@@ -68,8 +68,8 @@ class BitFlip(gymnasium.Env[Obs, np.int64]):
         return {"observation": state, "achieved_goal": state, "desired_goal": self._goal}
 
 
-def main(steps: int = 100_000) -> None:
-    """Train with hindsight and without, and print what share of the goals is reached."""
+def main(steps: int = 40_000) -> None:
+    """Train with hindsight and without it, and print the mean return: -15 without a goal reached."""
     for hindsight in (4, 0):
         config = dqn.Config(
             env=BitFlip,
@@ -79,7 +79,7 @@ def main(steps: int = 100_000) -> None:
             gamma=0.98,
             hidden="256",
             learn_from=1_000,
-            explore_steps=steps // 5,
+            explore_steps=15_000,
             epsilon=0.1,
             batch_size=128,
             replay_ratio=64.0,
