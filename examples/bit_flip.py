@@ -69,7 +69,7 @@ class BitFlip(gymnasium.Env[Obs, np.int64]):
 
 
 def main(steps: int = 40_000) -> None:
-    """Train with hindsight and without it, and print the mean return: -15 without a goal reached."""
+    """Train with hindsight and without it; the mean return is -15 if no goal is reached."""
     for hindsight in (4, 0):
         config = dqn.Config(
             env=BitFlip,
