@@ -289,6 +289,30 @@ def test_a_successor_replaces_no_other_lost_worker(cluster: Cluster) -> None:
     assert cluster.state.workers.ledger.away == {"rebooting"}
 
 
+def test_of_two_workers_that_a_machine_lost_one_of_another_size_replaces_neither(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("small", cpus=1, machine="m")
+    cluster.joins("large", cpus=4, machine="m")
+    cluster.loses("small", may_return=True)
+    cluster.loses("large", may_return=True)
+    cluster.joins("next", cpus=2, machine="m")
+    assert cluster.state.workers.ledger.away == {"small", "large"}
+
+
+def test_an_actor_that_has_become_a_client_while_its_worker_was_away_may_call(
+    cluster: Cluster,
+) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a")
+    cluster.loses_route("worker")
+    status = cluster.living["worker"]["a"]
+    key = b"the key of the actor".ljust(40)
+    cluster.living["worker"]["a"] = msgspec.structs.replace(status, delegate=key)
+    cluster.joins("worker")
+    assert cluster.admission.delegates["a"] == key
+
+
 def test_an_unreachable_worker_has_nothing_free_in_the_status(cluster: Cluster) -> None:
     cluster.joins("worker", cpus=2, license=1)
     cluster.has("client", "a")
