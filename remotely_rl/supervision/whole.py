@@ -7,7 +7,7 @@ errors that name the environment and the step.
 
 import math
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium.vector import VectorEnv, VectorWrapper
@@ -17,8 +17,13 @@ from remotely_rl.supervision.flight import FlightRecord
 from remotely_rl.supervision.rows import NAME, NotFinite, leaves_of
 from remotely_rl.supervision.watchdog import Watchdog
 
+if TYPE_CHECKING:
+    Wrapper = VectorWrapper[Any, Any, Any, Any, Any]
+else:
+    Wrapper = VectorWrapper  # generic from Gymnasium 1.4 on
 
-class WatchedVectorEnv(VectorWrapper[Any, Any, Any, Any, Any]):
+
+class WatchedVectorEnv(Wrapper):
     """See the module's docstring."""
 
     def __init__(

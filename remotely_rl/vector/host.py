@@ -51,7 +51,7 @@ class Settings(NamedTuple):
     episode_seeds: bool
     check_finite: bool
     step_timeout_s: float
-    cpus: float  # that a host reserves
+    options: Mapping[str, Any]  # of a host, as in `remotely.options`
     # `makes` of a host repeats one function, which makes a vector environment of all of them:
     # `make(count, watch, first)`, numbered from `first` on.
     are_whole: bool = False

@@ -106,7 +106,7 @@ class Hosts:
             for i, (begin, end) in enumerate(itertools.pairwise(begins))
         ]
         cluster.connect(EMBEDDED_CPUS + len(self._seats))
-        self._spare = Spare(settings.cpus)
+        self._spare = Spare(settings.options)
         self._end = weakref.finalize(self, seats_module.end, self._seats, self._bells, self._spare)
         try:
             self._make_hosts(begins)

@@ -6,7 +6,7 @@ A host on this machine steps through bells and shared memory, any other through 
 import contextlib
 import os
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -42,15 +42,15 @@ class Spare:
     would take or wait for room.
     """
 
-    def __init__(self, cpus: float) -> None:
-        self._cpus = cpus
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._options = options
         self._lock = RLock()
         self._making: Making[Any] | None = None
         self._is_closed = False
 
     def new(self) -> Any:
         """Make and return a host without environments."""
-        return remotely.options(Host, cpus=self._cpus)()
+        return remotely.options(Host, **self._options)()
 
     def make(self) -> None:
         """Start making the spare, unless there is one."""

@@ -69,6 +69,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         *,
         envs_per_actor: int | None = None,
         cpus_per_actor: float = 1.0,
+        python: str = "",
+        packages: Sequence[str] = (),
         wrappers: Sequence[Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]] = (),
         copy: bool = True,
         observation_mode: ObservationMode = "same",
@@ -90,6 +92,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
                         of this machine.  Several make cheap environments faster; if the process
                         dies, all of them lose their episodes
         cpus_per_actor  CPUs that each actor reserves on the cluster
+        python          the interpreter of the actors, and
+        packages        what is installed for them: as in `remotely.options`
         wrappers        applied to each environment, the first one innermost
         copy            False: the step after the next overwrites the arrays that a step returns
         observation_mode  as in Gymnasium: "different" if observation spaces have other bounds but
@@ -125,7 +129,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
             episode_seeds,
             check_finite,
             step_timeout_s,
-            cpus_per_actor,
+            {"cpus": cpus_per_actor, "python": python, "packages": list(packages)},
             observation_mode=checked_observation_mode(observation_mode),
         )
         crashes = Crashes(say, max_crash_rate, keep=on_crash)
@@ -388,7 +392,16 @@ class Simulators(VectorEnv):
         """
         mode = AutoresetMode.DISABLED if waits else AutoresetMode.NEXT_STEP
         settings = Settings(
-            mode, True, True, step_timeout_s, 1.0, True, keys, keys_at_end, first_host, waits
+            mode,
+            True,
+            True,
+            step_timeout_s,
+            {"cpus": 1.0},
+            True,
+            keys,
+            keys_at_end,
+            first_host,
+            waits,
         )
         self._begin(Hosts([make] * (hosts * width), width, settings, crashes), False, mode)
 

@@ -205,7 +205,7 @@ class Play:
         self.hosts = Hosts(
             makes if wait else [functools.partial(Short, i) for i in range(COUNT)],
             WIDTH,
-            Settings(mode, False, True, 0.0, 1.0, are_whole=wait, waits=wait),
+            Settings(mode, False, True, 0.0, {"cpus": 1.0}, are_whole=wait, waits=wait),
             Crashes(lambda text: None, 1.0, keep=self.reports.append),
         )
 
