@@ -4,6 +4,7 @@
     remotely-rl evaluate RUN --episodes 30
     remotely-rl play RUN --video out.mp4
     remotely-rl plot RUN... --out curve.png
+    remotely-rl runs
     remotely-rl dashboard
     remotely-rl report RUN... --out report.html
     remotely-rl simulate fasgd:rate=0.001 sasgd:rate=0.04 --clients 128
@@ -14,6 +15,7 @@ help, in the order of `config.GROUPS`.
 
 import contextlib
 import importlib
+import json
 import os
 import sys
 import typing
@@ -25,6 +27,7 @@ import click
 
 import remotely
 from remotely.dashboard.options import check_is_installed, listening_options
+from remotely.reporting.terminal import shown
 from remotely_rl import algorithms, other_names, settings
 from remotely_rl.errors import TrainingError, check_is_of_extra
 from remotely_rl.user_code import is_in_file, named_in
@@ -634,6 +637,31 @@ def plot(runs: tuple[str, ...], out: str | None, over: str | None, iqm: bool) ->
     for run in empty:
         click.echo(f"left out, because it has no finished episode: {run}", err=True)
     click.echo(out)
+
+
+@main.command()
+@click.argument("folder", default="runs", metavar="[RUNS]")
+@click.option("--json", "as_json", is_flag=True, help="Print all that is known, for programs.")
+def runs(folder: str, as_json: bool) -> None:
+    """List the runs of the RUNS folder, the newest last: which train, and how the others ended.
+
+    Of a run that has ended it prints why, and the command that goes on with it.
+    """
+    from remotely_rl.dashboard.runs import Runs  # noqa: PLC0415 - as in train_one
+
+    if not Path(folder).is_dir():
+        raise UserError(f"there is no folder {folder}; name the folder of your runs")
+    found = sorted(Runs(Path(folder)).rows(), key=lambda row: row["updated"])
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+        return
+    for row in found:
+        steps = "no row yet" if row["steps"] is None else f"{row['steps']:,.0f} steps"
+        score = "" if row["return_mean"] is None else f"  return {row['return_mean']:.4g}"
+        click.echo(f"{row['state']:<8}{shown(row['name'])}  {steps}{score}")
+        for line in (row["why"], row["go_on"]):
+            if line:
+                click.echo(f"        {shown(line)}")
 
 
 @main.command()

@@ -39,16 +39,18 @@ def locked(file: Path, shared: bool = False, wait: bool = True) -> Iterator[None
         os.close(fd)
 
 
-def hold(folder: Path, shared: bool = False) -> int:
-    """Lock a folder as in use, and return the descriptor that holds the lock.
+def hold(path: Path, shared: bool = False) -> int:
+    """Lock a folder or a file as in use, and return the descriptor that holds the lock.
 
     What cleans temporary folders by their age passes over a locked one (man tmpfiles.d), and the
-    lock tells other processes that the owner lives.  `shared`: beside others that hold it so.
-    Raises BlockingIOError if another holds it.
+    lock tells other processes that the owner lives.  `shared`: beside others that hold it so, for
+    a look at it too.  Raises BlockingIOError if another holds it.
     """
     import fcntl  # noqa: PLC0415 - as above
 
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | _FLAGS)
+    # NFS locks for writing only what is open for that.
+    access = os.O_RDONLY if shared or path.is_dir() else os.O_RDWR
+    fd = os.open(path, access | _FLAGS)
     try:
         fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BaseException:

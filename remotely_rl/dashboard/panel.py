@@ -7,7 +7,6 @@
 /api/compare                    ?run&run&over&column&points
 """
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from remotely.dashboard import app
 from remotely_rl.dashboard import groups, series
 from remotely_rl.dashboard.runs import COLUMNS, NoRun, Runs
 from remotely_rl.errors import TrainingError
+from remotely_rl.runs import status
 
 
 def panel(root: Path) -> app.Panel:
@@ -60,7 +60,7 @@ def _list(runs: Runs, request: Request) -> Response:
 
 def _run(runs: Runs, request: Request) -> Response:
     name = request.path_params["name"]
-    row = runs.row(name, time.time())
+    row, config = runs.row(name), runs.config(name)
     try:
         with runs.open(name, "metrics.csv") as file:
             last = series.last_row(file)
@@ -69,7 +69,8 @@ def _run(runs: Runs, request: Request) -> Response:
     return JSONResponse(
         {
             **row,
-            "config": runs.config(name).config,
+            "config": config.config,
+            "started": status.facts(config),
             "last": {column: series.plain(number) for column, number in last.items()},
             "videos": runs.videos(name),
         }
@@ -77,8 +78,8 @@ def _run(runs: Runs, request: Request) -> Response:
 
 
 def _metrics(runs: Runs, request: Request) -> Response:
-    query = request.query_params
-    with runs.open(request.path_params["name"], "metrics.csv") as file:
+    query, name = request.query_params, request.path_params["name"]
+    with runs.open(name, "metrics.csv") as file:
         piece = series.read(
             file,
             query.getlist("columns"),
@@ -86,7 +87,7 @@ def _metrics(runs: Runs, request: Request) -> Response:
             query.get("file", ""),
             app.number(request, "from_byte", 0),
         )
-    return JSONResponse(piece._asdict())
+    return JSONResponse({**piece._asdict(), "state": runs.row(name)["state"]})
 
 
 def _video(runs: Runs, request: Request) -> Response:

@@ -6,7 +6,7 @@ nothing.  A Content-Security-Policy in its head forbids scripts, whatever a name
 
 import html
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,7 +15,7 @@ import remotely
 from remotely_rl.dashboard import groups, series
 from remotely_rl.dashboard.runs import NoRun, Runs
 from remotely_rl.errors import TrainingError
-from remotely_rl.runs import aggregate, picture, run_folder
+from remotely_rl.runs import aggregate, picture, run_folder, status
 from remotely_rl.runs.picture import Curve
 from remotely_rl.runs.run_folder import RunConfig
 
@@ -75,9 +75,9 @@ class ChosenRuns:
         runs, own = self._runs[name]
         return runs.open(own, file)
 
-    def row(self, name: str, now: float) -> dict[str, Any]:
+    def row(self, name: str) -> dict[str, Any]:
         runs, own = self._runs[name]
-        return runs.row(own, now)
+        return runs.row(own)
 
 
 def write(paths: Sequence[Path], out: Path) -> None:
@@ -106,7 +106,7 @@ def html_of(runs: ChosenRuns, now: datetime) -> str:
             f'<p class="soft">{now:%Y-%m-%d %H:%M %Z}, remotely {remotely.__version__}</p>',
             _compared(runs),
             _aggregates(runs),
-            _table(runs, now.timestamp()),
+            _table(runs),
             *(_run(runs, name) for name in names),
             "</body></html>\n",
         ]
@@ -175,7 +175,7 @@ def _aggregates(runs: ChosenRuns) -> str:
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead>{body}</table></div>{note}'
 
 
-def _table(runs: ChosenRuns, now: float) -> str:
+def _table(runs: ChosenRuns) -> str:
     heads = (
         "run",
         "algorithm",
@@ -190,7 +190,7 @@ def _table(runs: ChosenRuns, now: float) -> str:
     )
     lines = []
     for name in runs.names():
-        row = runs.row(name, now)
+        row = runs.row(name)
         words = [name, row["algorithm"], row["env"]]
         minutes = row["seconds"] / 60 if row["seconds"] is not None else None
         numbers = [
@@ -228,14 +228,24 @@ def _run(runs: ChosenRuns, name: str) -> str:
         line = Curve(piece.series.get(series.STEPS, ()), values)
         if drawn := picture.svg([line], f"{title} of {name} over steps", 300, 150):
             figures.append(f"<figure><figcaption>{title}</figcaption>{drawn}</figure>")
-    settings = "".join(
-        f"<dt>{_text(key)}</dt><dd>{_text(json.dumps(value))}</dd>"
-        for key, value in runs.config(name).config.items()
-    )
+    config, row = runs.config(name), runs.row(name)
+    ended = ": ".join(filter(None, (row["state"], row["why"])))
+    go_on = f"<p>It goes on with <code>{_text(row['go_on'])}</code></p>" if row["go_on"] else ""
     return (
-        f'<h2>{_text(name)}</h2><div class="grid-of">{"".join(figures)}</div>'
-        f"<details><summary>Settings</summary><dl>{settings}</dl></details>"
+        f'<h2>{_text(name)}</h2><p class="soft">{_text(ended)}</p>{go_on}'
+        f'<div class="grid-of">{"".join(figures)}</div>'
+        f"{_facts('Settings', config.config)}{_facts('Started with', status.facts(config))}"
     )
+
+
+def _facts(title: str, facts: Mapping[str, Any]) -> str:
+    """Return a list of facts, closed; nothing if there is none."""
+    if not facts:
+        return ""
+    items = "".join(
+        f"<dt>{_text(key)}</dt><dd>{_text(json.dumps(value))}</dd>" for key, value in facts.items()
+    )
+    return f"<details><summary>{title}</summary><dl>{items}</dl></details>"
 
 
 def _text(value: object) -> str:

@@ -7,21 +7,18 @@ that links elsewhere is refused.
 
 import os
 import stat
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from remotely_rl.dashboard import series
 from remotely_rl.errors import TrainingError
-from remotely_rl.runs import run_folder
+from remotely_rl.runs import run_folder, status
 from remotely_rl.runs.run_folder import RunConfig
 
 DEPTH = 3  # levels of folders below the root that are searched
 VIDEOS = (".mp4", ".webm")
 MAX_CONFIG_BYTES = 1 << 20
-LIVE_INTERVALS = 3.0  # a run that has written a row within this many intervals is in training
-MIN_LIVE_S = 30.0
 LAST = {  # columns of the last row that the list shows
     "seconds": "time/seconds",
     "steps": "time/env_steps",
@@ -55,7 +52,7 @@ class Summary(NamedTuple):
 
     version: tuple[int, ...]  # modification times and sizes
     row: dict[str, Any]
-    live_s: float  # after its last row, how long the run counts as in training
+    config: RunConfig
 
 
 class Runs:
@@ -117,22 +114,21 @@ class Runs:
         with self.open(name, "config.json") as file:
             return run_folder.parsed(file.read(MAX_CONFIG_BYTES), Path(name) / "config.json")
 
-    def rows(self, now: float | None = None) -> list[dict[str, Any]]:
-        """Return a row for each run that can be read.  `now` is seconds since 1970."""
-        now = time.time() if now is None else now
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each run that can be read."""
         rows = []
         for name in self.names():
             try:
-                rows.append(self.row(name, now))
+                rows.append(self.row(name))
             except (NoRun, TrainingError, OSError):
                 continue  # another program's, not complete yet, or just removed
         return rows
 
-    def row(self, name: str, now: float) -> dict[str, Any]:
+    def row(self, name: str) -> dict[str, Any]:
         """Return the row of a run in the list."""
         summary = self._summary(name)
-        is_live = now - summary.row["updated"] < summary.live_s
-        return {**summary.row, "state": "trains" if is_live else "ended"}
+        found = status.of(self.folder(name), summary.config)
+        return {**summary.row, "state": found.how, "why": found.why, "go_on": found.go_on}
 
     def _summary(self, name: str) -> Summary:
         folder = self.folder(name)
@@ -163,9 +159,7 @@ class Runs:
             "updated": max(version[0], version[2]) / 1e9,
             **{key: series.plain(last.get(column)) for key, column in LAST.items()},
         }
-        interval_s = run.config.get("log_interval_s")
-        live_s = LIVE_INTERVALS * interval_s if isinstance(interval_s, int | float) else 0.0
-        return Summary(version, row, max(live_s, MIN_LIVE_S))
+        return Summary(version, row, run)
 
     def videos(self, name: str) -> list[str]:
         """Return the names of the videos in the folder of a run."""

@@ -2,21 +2,34 @@
 
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from remotely_rl.config import Common
 from remotely_rl.runs.metrics import Tally
 from remotely_rl.runs.process import Process
+from remotely_rl.runs.status import How
 
 
-def limit_reached(config: Common, tally: Tally, seconds: float) -> str:
-    """Return the limit of a config that is reached, as text, or an empty string."""
+class Reason(NamedTuple):
+    """Why a run ends, in words, which are empty if it does not."""
+
+    why: str = ""
+    how: How = How.TRAINS
+
+    def __bool__(self) -> bool:
+        return bool(self.why)
+
+
+def limit_reached(config: Common, tally: Tally, seconds: float) -> Reason:
+    """Return the limit of a config that is reached, or an empty reason."""
     if config.total_steps and tally.counters.env_steps >= config.total_steps:
-        return f"{config.total_steps:,} steps are done"
+        return Reason(f"{config.total_steps:,} steps are done", How.LIMIT)
     if config.minutes and seconds >= config.minutes * 60:
-        return f"{config.minutes:g} minute{' is' if config.minutes == 1 else 's are'} over"
+        are = " is" if config.minutes == 1 else "s are"
+        return Reason(f"{config.minutes:g} minute{are} over", How.LIMIT)
     if config.target is not None and tally.short_return_mean() >= config.target:
-        return f"the mean return of {config.target:g} is reached"
-    return ""
+        return Reason(f"the mean return of {config.target:g} is reached", How.TARGET)
+    return Reason()
 
 
 class Clock:
@@ -37,8 +50,8 @@ class RunEnding:
     Reasons are a limit of its config, a signal, a hook, and for other learners than rank 0 what
     `follows` returns: why the run is over, or an empty string.
 
-    why          the reason, or an empty string
-    is_by_hook   whether a hook has ended the run: it starts no new evaluation then
+    reason       why, in words, and how
+    is_by_hook   whether a hook has asked for the end: the run starts no new evaluation then
     """
 
     def __init__(
@@ -49,7 +62,7 @@ class RunEnding:
         process: Process,
         follows: Callable[[], str] | None,
     ) -> None:
-        self.why = ""
+        self.reason = Reason()
         self.is_by_hook = False
         self._config = config
         self._tally = tally
@@ -59,9 +72,14 @@ class RunEnding:
 
     def is_here(self) -> bool:
         """Whether to stop now."""
-        if not self.why:
-            self.why = self._look() if self._follows is None else self._follows()
-        return bool(self.why)
+        if not self.reason:
+            self.reason = self._look() if self._follows is None else Reason(self._follows())
+        return bool(self.reason)
+
+    @property
+    def why(self) -> str:
+        """The reason in words, or an empty string."""
+        return self.reason.why
 
     def is_urgent(self) -> bool:
         """Whether to stop before all updates that are due are made.
@@ -80,9 +98,10 @@ class RunEnding:
 
     def stop(self, why: str) -> None:
         """End the run as a limit does, for a hook."""
-        self.why = self.why or why
+        self.reason = self.reason or Reason(why, How.HOOK)
         self.is_by_hook = True
 
-    def _look(self) -> str:
-        limit = limit_reached(self._config, self._tally, self._clock.seconds())
-        return self._process.asked_to_stop or limit
+    def _look(self) -> Reason:
+        if signalled := self._process.asked_to_stop:
+            return Reason(signalled, How.STOPPED)
+        return limit_reached(self._config, self._tally, self._clock.seconds())

@@ -1,7 +1,9 @@
 """The folder of one training run.
 
 config.json     the config with which the run was last started or resumed, its algorithm, and the
-                file of the algorithm if it is a user's
+                file of the algorithm if it is a user's; versions, commit, machine and command of
+                that start, and how it ended (`status.py`)
+run.lock        held while the run trains
 metrics.csv     a row per interval; tensorboard/ has the same
 checkpoint.pt   the latest state, to resume from
 best.pt         the state at the best evaluation; without evaluations, at the best mean return
@@ -62,6 +64,7 @@ class RunFolder:
         self.curve = path / "curve.png"
         self.metrics = path / "metrics.csv"
         self.spaces = path / "spaces.json"
+        self.lock = path / "run.lock"
 
     @property
     def crashes(self) -> Path:
@@ -135,6 +138,11 @@ def write(
         "asked": dict(config.asked),
         "not_kept": not_kept(config),
     }
+    replace(folder, content)
+
+
+def replace(folder: RunFolder, content: Mapping[str, Any]) -> None:
+    """Write the content of config.json atomically, without what is empty."""
     text = json.dumps({name: value for name, value in content.items() if value}, indent=2)
     temporary = folder.config.with_suffix(".json.tmp")
     temporary.write_text(text + "\n", encoding="utf-8")
@@ -251,6 +259,8 @@ class RunConfig(NamedTuple):
     evaluate_env_source: str | None = None  # the same of environments that evaluations play
     not_kept: Mapping[str, str] = MappingProxyType({})  # what it could not store, by field
     asked: Mapping[str, Any] = MappingProxyType({})  # what `config` has the machine's numbers for
+    started: Mapping[str, Any] = MappingProxyType({})  # see status.py
+    ended: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def as_asked(self) -> dict[str, Any]:
@@ -316,8 +326,14 @@ def parsed(content: bytes, path: Path) -> RunConfig:
                 **sources,
                 not_kept=parsed.get("not_kept", {}),
                 asked=parsed.get("asked", {}),
+                started=_mapping(parsed.get("started")),
+                ended=_mapping(parsed.get("ended")),
             )
     raise TrainingError(f"{path} does not name the algorithm and the environment of a run")
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def upgrade(config: dict[str, Any]) -> dict[str, Any]:

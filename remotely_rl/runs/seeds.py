@@ -300,7 +300,7 @@ def _outcome(
     except TrainingError:  # there is none yet
         return Outcome(seed, failed or "not begun", is_over=False, has_failed=bool(failed))
     counters = tally.counters
-    ended = limit_reached(config, tally, counters.seconds)
+    ended = limit_reached(config, tally, counters.seconds).why
     if code == 0 and not is_stopped:
         ended = ended or "a hook has ended it"
     best = counters.best_return if math.isfinite(counters.best_return) else math.nan

@@ -50,7 +50,7 @@ from remotely_rl.acting.actor import EnvAttributes, Rollout
 from remotely_rl.acting.crew import POLL_S
 from remotely_rl.acting.rounds import Rounds
 from remotely_rl.acting.stream import Stream
-from remotely_rl.config import Common, learners_of
+from remotely_rl.config import Common, device_of, learners_of
 from remotely_rl.environments import name_of
 from remotely_rl.environments.spaces import Spaces
 from remotely_rl.errors import LearnerLost, TrainingError
@@ -60,7 +60,7 @@ from remotely_rl.learning.learner import Learner, gpu_lost
 from remotely_rl.learning.parameter_server import ParameterServer
 from remotely_rl.learning.threads import LearnerThreads, waited_s
 from remotely_rl.learning.trained import TrainedLearner
-from remotely_rl.runs import notebook, progress, run_folder
+from remotely_rl.runs import notebook, progress, run_folder, status
 from remotely_rl.runs.ending import Clock, RunEnding
 from remotely_rl.runs.evaluating import Evaluating, Evaluations, MeasuredPolicy, Policy
 from remotely_rl.runs.hooks import COEFFICIENTS, Hook, Hooks
@@ -213,6 +213,7 @@ class Session(Generic[C]):
         self.peers = Peers(self.tally, self._minibatches_in, self._may_learn, self._clock.seconds)
         self._title = f"{algorithm} on {name_of(config.env)}"
         self._hooks = Hooks(self, hooks)
+        self._claim: status.Claim | None = None  # of rank 0, while it trains
         # Rank 0 records for all learners; None in the others.
         self._recorder: Recorder | None = None
         if follows is None:
@@ -253,11 +254,19 @@ class Session(Generic[C]):
 
     def __enter__(self) -> "Session[C]":
         if self._is_first:  # not in an actor's process
+            try:
+                self._claim = status.Claim(self.folder)
+            except BaseException:
+                self._at_end.close()
+                raise
+            self._at_end.callback(self._claim.release)
             self._process.listen()
         watch = f"to watch it in the browser: remotely-rl dashboard {self.folder.path.parent}"
         for text in (f"{self._title}: {self.folder.path}", watch, *self._opening):
             self.say(text)
         try:
+            if self._claim is not None:
+                self._claim.begin(self._gpu())
             self._hooks.start()
         except BaseException:
             self.__exit__(*sys.exc_info())
@@ -281,10 +290,33 @@ class Session(Generic[C]):
                 else:
                     self.say("there is no checkpoint yet to resume from")
             self._finish(error)
+        except BaseException as later:  # a hook's, or of a last evaluation
+            self._write_end(later)
+            raise
+        else:
+            self._write_end(error)
         finally:
             self._at_end.close()
         if error is not raised and error is not None:
             raise error from raised
+
+    def _gpu(self) -> str | None:
+        """Return the name of the GPU that the run learns on."""
+        device = device_of(self._config)
+        return torch.cuda.get_device_name(device) if device.type == "cuda" else None
+
+    def _write_end(self, error: BaseException | None) -> None:
+        """Write how the run has ended, for those who look at its folder."""
+        if self._claim is None:
+            return
+        how, why = self._ending.reason.how, self._ending.why
+        if isinstance(error, KeyboardInterrupt):
+            how, why = status.How.STOPPED, "interrupted by a second Ctrl-C"
+        elif error is not None:
+            how, why = status.How.FAILED, status.last_line(error)
+        elif not why:  # the loop has returned by itself
+            how, why = status.How.LIMIT, "its loop has ended"
+        self._claim.end(how, why)
 
     # --- learner and actors -----------------------------------------------------------------------
 

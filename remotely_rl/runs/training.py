@@ -42,7 +42,7 @@ from remotely_rl.environments.spaces import Spaces
 from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.learning.learner import Learner
 from remotely_rl.runs import hooks as hook
-from remotely_rl.runs import progress, ranks, replaying, run_folder
+from remotely_rl.runs import progress, ranks, replaying, run_folder, status
 from remotely_rl.runs.ending import limit_reached
 from remotely_rl.runs.hooks import Hook
 from remotely_rl.runs.metrics import Tally
@@ -256,8 +256,8 @@ def already_over(algorithm: str, config: Common, resume: str | Path) -> Result |
     ended = limit_reached(config, tally, tally.counters.seconds)
     if not ended:
         return None
-    print(f"nothing to do: {ended}; the run is in {folder.path}")
-    return Result.of(folder.path, ended, tally)
+    print(f"nothing to do: {ended.why}; the run is in {folder.path}")
+    return Result.of(folder.path, ended.why, tally)
 
 
 def _reopened(
@@ -267,6 +267,7 @@ def _reopened(
     if run is not None:
         raise TrainingError("a resumed run stays in its own folder: use --resume without --run")
     folder, ran = run_folder.reopen(Path(resume), algorithm)
+    status.check_is_over(folder)
     if config.seed != ran.config.get("seed", config.seed):
         raise TrainingError(
             f"{resume} goes on with the random numbers of seed {ran.config['seed']}: resume it with"

@@ -142,6 +142,8 @@ function axisChoice(over, choose) {
 
 // --- runs --------------------------------------------------------------------------------------
 
+const tone = (row) => ({ trains: "", failed: "bad", killed: "bad", stopped: "wait" })[row.state] ?? "soft";
+const ending = (row) => row.state === "trains" ? "trains now" : [row.state, row.why].filter(Boolean).join(": ");
 const runAddress = (name) => `#/runs/${name.split("/").map(encodeURIComponent).join("/")}`;
 const chosen = new Set();
 
@@ -167,7 +169,7 @@ function showRuns(params, asked) {
       { key: "algorithm", name: "Algorithm", text: (row) => row.algorithm, minor: true },
       { key: "env", name: "Environment", text: (row) => row.env, minor: true, name_: true },
       { key: "seed", name: "Seed", text: (row) => row.seed, number: true, minor: true },
-      { key: "state", name: "State", text: (row) => row.state, minor: true, tone: (row) => (row.state === "ended" ? "soft" : "") },
+      { key: "state", name: "State", text: (row) => row.state, minor: true, tone },
       { key: "steps", name: "Steps", text: (row) => count(row.steps), number: true },
       { key: "steps_per_s", name: "Steps/s", text: (row) => count(row.steps_per_s), number: true, minor: true },
       { key: "return_mean", name: "Return", text: (row) => figure(row.return_mean), number: true },
@@ -184,8 +186,9 @@ function showRun(params, asked) {
   const name = params.name, path = `/api/runs/${name.split("/").map(encodeURIComponent).join("/")}`;
   let over = asked.get("over") === SECONDS ? SECONDS : STEPS;
   const under = h("p", { class: "soft" }, "…"), curves = h("div"), settings = h("dl", { class: "facts" });
-  const latest = h("dl", { class: "facts" }), videos = h("div");
-  let charts = [], series = null, from = { file: "", from_byte: 0 };
+  const latest = h("dl", { class: "facts" }), videos = h("div"), started = h("dl", { class: "facts" });
+  const state = h("p", { role: "status" }), goOn = h("p", { class: "soft" });
+  let charts = [], series = null, shownState = "", from = { file: "", from_byte: 0 };
 
   function choose(axis) {
     over = axis;
@@ -226,10 +229,9 @@ function showRun(params, asked) {
       from = { file: piece.file, from_byte: piece.next_byte };
       if (piece.is_whole || !series) series = piece.series;
       else for (const [column, values] of Object.entries(piece.series)) (series[column] ??= []).push(...values);
-      if (piece.rows || piece.is_whole) {
-        draw();
-        await showFacts();
-      }
+      if (piece.rows || piece.is_whole) draw();
+      if (piece.rows || piece.is_whole || piece.state !== shownState) await showFacts();
+      shownState = piece.state;
     } catch (error) {
       under.textContent = error.message;
       if (!series) await showFacts();
@@ -239,8 +241,12 @@ function showRun(params, asked) {
   async function showFacts() {
     try {
       const run = await get(path);
-      under.textContent = [run.algorithm, run.env, run.state === "ended" ? "ended" : "trains now", `${count(run.steps)} steps`, `${duration(run.seconds)}`,
+      under.textContent = [run.algorithm, run.env, `${count(run.steps)} steps`, `${duration(run.seconds)}`,
         run.return_mean == null ? "no episode has ended yet" : `return ${figure(run.return_mean)}`].join(" · ");
+      state.className = tone(run) || "soft";
+      state.textContent = ending(run);
+      goOn.replaceChildren(...(run.go_on ? ["It goes on with ", h("code", {}, run.go_on)] : []));
+      started.replaceChildren(...facts(Object.entries(run.started).map(([key, value]) => [key, key === "at" ? new Date(value * 1000).toLocaleString() : String(value)])));
       settings.replaceChildren(...facts(Object.entries(run.config).map(([key, value]) => [key, value === null ? "none" : typeof value === "object" ? JSON.stringify(value) : String(value)])));
       latest.replaceChildren(...facts(Object.entries(run.last).filter(([, value]) => value != null).map(([key, value]) => [key, figure(value, 4)])));
       if (videos.childElementCount !== run.videos.length) {
@@ -253,10 +259,13 @@ function showRun(params, asked) {
   }
 
   const stop = repeat(look, EVERY_S);
-  const element = h("div", {}, h("h1", {}, name), under, h("div", { class: "tools" }, axisChoice(over, choose)), curves, videos,
-    h("details", {}, h("summary", {}, h("h2", {}, "Last row")), latest),
-    h("details", {}, h("summary", {}, h("h2", {}, "Settings")), settings));
+  const element = h("div", {}, h("h1", {}, name), under, state, goOn, h("div", { class: "tools" }, axisChoice(over, choose)), curves, videos,
+    folded("Last row", latest), folded("Settings", settings), folded("Started with", started));
   return { title: name, element, close: () => (stop(), charts.forEach((each) => each.close())) };
+}
+
+function folded(title, content) {
+  return h("details", { class: "folded" }, h("summary", {}, h("h2", {}, title)), content);
 }
 
 function facts(pairs) {

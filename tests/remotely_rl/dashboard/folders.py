@@ -10,11 +10,14 @@ HEAD = (
 )
 
 
-def make_run(path: Path, rows: int = 5, scale: float = 1.0, **settings: Any) -> Path:
+def make_run(
+    path: Path, rows: int = 5, scale: float = 1.0, ended: Any = None, **settings: Any
+) -> Path:
     path.mkdir(parents=True)
     config = {"env": "CartPole-v1", "seed": 1, "log_interval_s": 10.0, **settings}
     algorithm = config.pop("algorithm", "ppo")
-    (path / "config.json").write_text(json.dumps({"algorithm": algorithm, "config": config}))
+    content = {"algorithm": algorithm, "config": config, "ended": ended}
+    (path / "config.json").write_text(json.dumps(content))
     lines = [f"{n},{n * 100},100,{n},{n * scale:g},{n + 1},0.5" for n in range(rows)]
     (path / "metrics.csv").write_text("\r\n".join([HEAD, *lines, ""]))
     return path

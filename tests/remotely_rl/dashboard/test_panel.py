@@ -1,6 +1,8 @@
 """The training panels: their answers, all from inside the folder of the runs."""
 
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,11 +16,14 @@ pytest.importorskip("httpx2", reason="starlette's test client needs httpx2")
 
 from starlette.testclient import TestClient
 
+import remotely
 from remotely.dashboard import app
 from remotely.dashboard.access import Access
 from remotely_rl.cli import main
 from remotely_rl.dashboard.panel import panel
 from remotely_rl.dashboard.runs import NoRun, Runs
+from remotely_rl.runs import status
+from remotely_rl.runs.run_folder import RunFolder
 from tests.remotely_rl.dashboard.folders import make_run
 
 EVIL = '<img src=x onerror="document.title=1">'
@@ -61,16 +66,40 @@ def test_runs_are_listed_with_their_last_rows_also_in_subfolders(
     assert [row["name"] for row in page["rows"]] == ["one", "sweep/a2c", "two"]
     one, a2c, _ = page["rows"]
     assert (one["algorithm"], one["env"], one["seed"]) == ("ppo", "CartPole-v1", 1)
-    assert (one["steps"], one["return_mean"], one["state"]) == (400, 4.0, "trains")
+    assert (one["steps"], one["return_mean"], one["state"]) == (400, 4.0, "unknown")
     assert (a2c["steps"], a2c["return_mean"]) == (None, None)
     assert [row["name"] for row in browser.get("/api/runs", q="a2c")["rows"]] == ["sweep/a2c"]
 
 
-def test_a_run_whose_last_row_is_old_has_ended(browser: Browser, runs: Path) -> None:
-    for file in ("metrics.csv", "config.json"):
-        os.utime(runs / "one" / file, (1_000_000, 1_000_000))
+def test_how_a_run_ended_is_shown_at_once_with_the_command_that_goes_on(
+    browser: Browser, runs: Path
+) -> None:
+    folder = RunFolder(runs / "one")
+    folder.checkpoint.touch()
+    claim = status.Claim(folder)
+    claim.begin(None)
     (row,) = browser.get("/api/runs", q="one")["rows"]
-    assert (row["state"], row["updated"]) == ("ended", 1_000_000)
+    assert (row["state"], row["why"], row["go_on"]) == ("trains", "", "")
+    claim.end(status.How.FAILED, "ValueError: the loss is NaN")
+    claim.release()
+    (row,) = browser.get("/api/runs", q="one")["rows"]
+    assert (row["state"], row["why"]) == ("failed", "ValueError: the loss is NaN")
+    assert row["go_on"] == f"remotely-rl train ppo --resume {runs / 'one'}"
+    assert browser.get("/api/runs/one/metrics")["state"] == "failed"
+    assert browser.get("/api/runs/one")["started"]["remotely"] == remotely.__version__
+
+
+def test_the_command_lists_runs_with_their_ends(runs: Path) -> None:
+    claim = status.Claim(RunFolder(runs / "two"))
+    claim.begin(None)
+    done = CliRunner().invoke(main, ["runs", str(runs)])
+    assert re.search(r"^trains  two  400 steps  return 12$", done.output, re.MULTILINE)
+    claim.end(status.How.TARGET, "the mean return of 12 is reached")
+    claim.release()
+    done = CliRunner().invoke(main, ["runs", str(runs)])
+    assert "target  two  400 steps  return 12\n        the mean return of 12 is" in done.output
+    listed = json.loads(CliRunner().invoke(main, ["runs", str(runs), "--json"]).output)
+    assert {row["name"]: row["state"] for row in listed}["two"] == "target"
 
 
 def test_an_added_row_is_shown(browser: Browser, runs: Path) -> None:

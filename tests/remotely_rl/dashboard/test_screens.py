@@ -34,7 +34,9 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     runs = tmp_path_factory.mktemp("runs")
     make_run(runs / "ppo-1", rows=50, seed=1)
     make_run(runs / "ppo-2", rows=60, seed=2, scale=2.0)
-    make_run(runs / "sweep" / "a2c", rows=40, algorithm="a2c", log_interval_s=3600.0)
+    ended = {"how": "failed", "why": "ValueError: the loss is NaN"}
+    a2c = make_run(runs / "sweep" / "a2c", rows=40, ended=ended, algorithm="a2c")
+    (a2c / "checkpoint.pt").touch()
     make_run(runs / "evil", rows=3, env=EVIL)
     served = subprocess.Popen(
         [sys.executable, "-m", "tools.bench_dashboard.made_up", "450", str(runs)],
@@ -146,7 +148,8 @@ def test_selected_runs_are_compared(page: Page) -> None:
 
 def test_a_run_shows_its_curves_and_settings(page: Page) -> None:
     page.goto("/#/runs/sweep/a2c")
-    expect(page.get_by_text(re.compile("a2c · CartPole-v1 · trains now"))).to_be_visible()
+    expect(page.get_by_text("failed: ValueError: the loss is NaN")).to_be_visible()
+    expect(page.get_by_text(re.compile("remotely-rl train a2c --resume"))).to_be_visible()
     expect(page.get_by_role("img", name=re.compile("Policy loss: 0.5"))).to_be_visible()
     page.get_by_text("Settings").click()
     expect(page.get_by_text("log_interval_s")).to_be_visible()

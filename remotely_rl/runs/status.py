@@ -1,0 +1,230 @@
+"""The status of a run: in training, or how it has ended; and what it was started with.
+
+A run in training holds a lock in its folder, which the kernel drops with the process, whatever
+ends that.  So nobody waits for a row that is late to know that a run is over:
+
+    trains     the lock is held
+    limit      it has reached its steps or minutes
+    target     it has reached its target
+    hook       a hook has stopped it
+    stopped    Ctrl-C or SIGTERM
+    failed     an exception, whose last line is kept
+    killed     it has ended without a word: SIGKILL, or its machine went down
+    unknown    an earlier version has written it; or it was started on another machine, whose locks
+               cannot be seen here, or on a file system without locks
+
+`config.json` has what it was started with as `started`, and its end as `ended` (`run_folder.py`).
+"""
+
+import contextlib
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from enum import StrEnum
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import remotely
+from remotely.machine import file_lock
+from remotely_rl.errors import TrainingError
+from remotely_rl.runs import run_folder
+from remotely_rl.runs.run_folder import AGAIN, RunConfig, RunFolder
+
+MAX_TEXT = 1000  # characters that are kept of an error
+CLAIM_S = 1.0  # a look of the dashboard holds the lock for microseconds
+RETRY_S = 0.01
+GIT_S = 2.0  # a huge repository is not waited for
+
+
+class How(StrEnum):
+    """How a run has ended, or that it has not."""
+
+    TRAINS = "trains"
+    LIMIT = "limit"
+    TARGET = "target"
+    HOOK = "hook"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    KILLED = "killed"
+    UNKNOWN = "unknown"
+
+
+class Status(NamedTuple):
+    """Whether a run trains, or how it has ended; why, in words; and the command that goes on."""
+
+    how: How
+    why: str
+    go_on: str  # empty for a run that trains, and for one that cannot be resumed
+
+
+# --- the run's side -------------------------------------------------------------------------------
+
+
+class Claim:
+    """The lock of a run's folder, from the start of its session to its end.
+
+    Raises TrainingError if another process trains the run.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._fd: int | None = None
+        until = time.monotonic() + CLAIM_S
+        while self._fd is None:
+            try:
+                folder.lock.touch()
+                self._fd = file_lock.hold(folder.lock)
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise in_training(folder.path) from None
+                time.sleep(RETRY_S)
+            except OSError:  # the file system has no locks
+                break
+
+    def begin(self, gpu: str | None) -> None:
+        """Write what the run was started with into its config.json."""
+        self._change(started=started(gpu) | {"has_lock": self._fd is not None}, ended=None)
+
+    def end(self, how: How, why: str) -> None:
+        """Write how the run has ended."""
+        self._change(ended={"how": how, "why": why[:MAX_TEXT], "at": round(time.time(), 3)})
+
+    def release(self) -> None:
+        """Drop the lock."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _change(self, **parts: Any) -> None:
+        with contextlib.suppress(OSError, ValueError):  # a full disk: training goes on
+            content = json.loads(self._folder.config.read_bytes()) | parts
+            run_folder.replace(self._folder, content)
+
+
+def check_is_over(folder: RunFolder) -> None:
+    """Raise TrainingError if a process trains this run."""
+    with contextlib.suppress(OSError):
+        if is_in_training(folder.path):
+            raise in_training(folder.path)
+
+
+def in_training(path: Path) -> TrainingError:
+    """Return the error of a run that would be trained by two processes."""
+    pid = run_folder.read(path).started.get("pid")
+    process = f", by process {pid}" if pid else ""
+    return TrainingError(f"{path} is in training already{process}: stop that first")
+
+
+def started(gpu: str | None) -> dict[str, Any]:
+    """Return what a run is started with: versions, commit, machine and command."""
+    found = {
+        "at": round(time.time(), 3),
+        "command": shlex.join(sys.orig_argv),
+        "folder": os.getcwd(),
+        "pid": os.getpid(),
+        "machine": platform.node(),
+        "cores": len(os.sched_getaffinity(0)),
+        "gpu": gpu,
+        "commit": commit(),
+        "python": platform.python_version(),
+        "remotely": remotely.__version__,
+        **{name: version_of(name) for name in ("torch", "gymnasium", "numpy")},
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def version_of(package: str) -> str | None:
+    """Return the version of a distribution that is installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def commit() -> str | None:
+    """Return the commit of the working directory, with `-dirty` if it has changes; None without
+    git."""
+    words = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=GIT_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None
+
+
+def last_line(error: BaseException) -> str:
+    """Return the kind of an error, and the last line of its text."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    kind = type(error).__name__
+    return f"{kind}: {lines[-1].strip()}" if lines else kind
+
+
+# --- what others see ------------------------------------------------------------------------------
+
+
+def is_in_training(path: Path) -> bool:
+    """Whether a process holds the lock of a run's folder.  Raises OSError if nobody can know."""
+    try:
+        os.close(file_lock.hold(RunFolder(path).lock, shared=True))
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:  # an earlier version has written it, or it is about to start
+        return False
+    return False
+
+
+def of(path: Path, ran: RunConfig) -> Status:
+    """Return the status of the run in this folder, of which `ran` is the config.json."""
+    try:
+        if is_in_training(path):
+            return Status(How.TRAINS, "", "")
+        how, why = _end_of(ran)
+    except OSError as error:
+        how, why = How.UNKNOWN, f"its lock cannot be looked at: {error.strerror}"
+    return Status(how, why, go_on(path, ran, how))
+
+
+def _end_of(ran: RunConfig) -> tuple[How, str]:
+    if ran.ended:
+        how, why = ran.ended.get("how"), str(ran.ended.get("why", ""))
+        return (How(how), why) if how in set(How) else (How.UNKNOWN, why)
+    if not ran.started:
+        return How.UNKNOWN, "an earlier version has written it, or it is about to start"
+    machine = str(ran.started.get("machine", ""))
+    if machine != platform.node():
+        return How.UNKNOWN, f"it was started on {machine}, and has not written an end"
+    if not ran.started.get("has_lock", True):
+        return How.UNKNOWN, "its file system has no locks, and it has not written an end"
+    return How.KILLED, "it has ended without a word: SIGKILL, or its machine went down"
+
+
+# Limits by which a run ends: the double is a next goal.
+LIMITS = ("total_steps", "minutes")
+
+
+def go_on(path: Path, ran: RunConfig, how: How) -> str:
+    """Return the command that goes on with an ended run; empty if it has no checkpoint.
+
+    One that has reached its limit goes on to twice that.  A run that has reached its target is
+    done.
+    """
+    if how is How.TARGET or not RunFolder(path).checkpoint.exists():
+        return ""
+    words = ["remotely-rl", "train", ran.source or ran.algorithm, "--resume", str(path)]
+    if how is How.LIMIT:
+        for name in LIMITS:
+            if limit := ran.config.get(name):
+                words += [f"--{name.replace('_', '-')}", str(2 * limit)]
+    again = [AGAIN[name] for name in ran.not_kept if name in AGAIN]
+    return " ".join([shlex.join(words), *again])
+
+
+def facts(ran: RunConfig) -> Mapping[str, Any]:
+    """Return what a run was started with, without what only this module needs."""
+    return {name: value for name, value in ran.started.items() if name != "has_lock"}

@@ -1,0 +1,139 @@
+"""The status of a run, as those see it who look at its folder."""
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import remotely
+from remotely_rl.errors import TrainingError
+from remotely_rl.runs import run_folder, status
+from remotely_rl.runs.run_folder import RunFolder
+from remotely_rl.runs.status import How, Status
+from tests.remotely_rl.runs.sessions import CONFIG, Learner, resumed, session
+
+ELSEWHERE = """
+import sys
+from pathlib import Path
+from remotely_rl.runs import status
+from remotely_rl.runs.run_folder import RunFolder
+claim = status.Claim(RunFolder(Path(sys.argv[1])))
+claim.begin(None)
+print("trains", flush=True)
+sys.stdin.read()
+"""
+
+
+def status_of(folder: RunFolder) -> Status:
+    return status.of(folder.path, run_folder.read(folder.path))
+
+
+def test_a_killed_run_is_over_at_once_and_nobody_else_trains_it_before(tmp_path: Path) -> None:
+    folder = run_folder.create(tmp_path / "run", "a2c", CONFIG)
+    process = subprocess.Popen(
+        [sys.executable, "-c", ELSEWHERE, str(folder.path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "trains\n"
+        assert status_of(folder) == Status(How.TRAINS, "", "")
+        with pytest.raises(TrainingError, match=f"in training already, by process {process.pid}"):
+            status.Claim(folder)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert status_of(folder).how is How.KILLED
+    assert status_of(folder).go_on == ""  # it has saved nothing
+    folder.checkpoint.touch()
+    assert status_of(folder).go_on == f"remotely-rl train a2c --resume {folder.path}"
+
+
+def test_a_run_trains_from_the_beginning_to_the_end_of_its_session(tmp_path: Path) -> None:
+    with session(tmp_path) as run:
+        run.restore(Learner())
+        assert status_of(run.folder).how is How.TRAINS
+    assert status_of(run.folder).how is How.LIMIT
+    with resumed(run.folder) as run:
+        assert status_of(run.folder).how is How.TRAINS
+        assert not run_folder.read(run.folder.path).ended
+
+
+class Ending:
+    """The ends that a session can have, by their names."""
+
+    @staticmethod
+    def hook(run: Any) -> None:
+        run.stop("it is good enough")
+
+    @staticmethod
+    def stopped(run: Any) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    @staticmethod
+    def failed(run: Any) -> None:
+        raise ValueError("a long story\nthe loss is NaN\n")
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        (How.HOOK, "it is good enough"),
+        (How.STOPPED, "stopped by SIGTERM"),
+        (How.FAILED, "ValueError: the loss is NaN"),
+    ],
+)
+def test_how_a_run_has_ended_is_told_with_the_command_that_goes_on(
+    tmp_path: Path, how: How, why: str
+) -> None:
+    run = session(tmp_path)
+    with contextlib.suppress(ValueError), run:
+        run.restore(Learner())
+        getattr(Ending, how)(run)
+        assert run.over()
+    path = run.folder.path
+    assert status_of(run.folder) == Status(how, why, f"remotely-rl train toy --resume {path}")
+
+
+def test_a_run_at_its_limit_goes_on_to_twice_that_and_one_at_its_target_does_not(
+    tmp_path: Path,
+) -> None:
+    folder = RunFolder(tmp_path)
+    folder.checkpoint.touch()
+    ran = run_folder.RunConfig("ppo", "Pong", {"total_steps": 500, "minutes": 1.5})
+    words = f"remotely-rl train ppo --resume {tmp_path} --total-steps 1000 --minutes 3.0"
+    assert status.go_on(tmp_path, ran, How.LIMIT) == words
+    assert status.go_on(tmp_path, ran, How.TARGET) == ""
+
+
+def test_an_option_that_the_folder_could_not_keep_is_part_of_the_command(tmp_path: Path) -> None:
+    RunFolder(tmp_path).checkpoint.touch()
+    ran = run_folder.RunConfig(
+        "ppo", "Mine", {}, source="mine.py:train", not_kept={"wrappers": "f"}
+    )
+    command = status.go_on(tmp_path, ran, How.KILLED)
+    assert command == (
+        f"remotely-rl train mine.py:train --resume {tmp_path} --wrapper FILE.py:NAME"
+    )
+
+
+def test_a_run_of_another_machine_or_version_is_not_said_to_be_killed(tmp_path: Path) -> None:
+    folder = run_folder.create(tmp_path / "run", "a2c", CONFIG)
+    assert status_of(folder).how is How.UNKNOWN
+    content = json.loads(folder.config.read_text())
+    run_folder.replace(folder, content | {"started": {"machine": "elsewhere"}})
+    assert status_of(folder).why == "it was started on elsewhere, and has not written an end"
+
+
+def test_a_run_keeps_what_it_was_started_with(tmp_path: Path) -> None:
+    with session(tmp_path) as run:
+        pass
+    started = run_folder.read(run.folder.path).started
+    assert started["remotely"] == remotely.__version__
+    assert {"at", "command", "machine", "python", "torch", "gymnasium"} <= started.keys()
