@@ -1,12 +1,13 @@
 """The training panels of the dashboard, and the handlers of their URLs.
 
 /api/runs                       ?after&limit&sort&q
-/api/runs/NAME                  settings, last row and videos of a run
+/api/runs/NAME                  settings, last row, crashes and videos of a run
 /api/runs/NAME/metrics          ?columns&points&file&from_byte
 /api/runs/NAME/videos/FILE
 /api/compare                    ?run&run&over&column&points
 """
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from remotely.dashboard import app
-from remotely_rl.dashboard import groups, series
+from remotely_rl.dashboard import crashes, groups, series
 from remotely_rl.dashboard.runs import COLUMNS, NoRun, Runs
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs import status
@@ -70,11 +71,22 @@ def _run(runs: Runs, request: Request) -> Response:
         {
             **row,
             "config": config.config,
+            "path": str(runs.folder(name)),
             "started": status.facts(config),
             "last": {column: series.plain(number) for column, number in last.items()},
             "videos": runs.videos(name),
+            "crashes": _crashes(runs, name, row["steps"]),
         }
     )
+
+
+def _crashes(runs: Runs, name: str, steps: float | None) -> dict[str, Any] | None:
+    """Return the crashes of a run's environments; None if there are none."""
+    try:
+        with runs.open(name, crashes.NAME) as file:
+            return crashes.summary(file, steps, time.time())
+    except NoRun:
+        return None
 
 
 def _metrics(runs: Runs, request: Request) -> Response:

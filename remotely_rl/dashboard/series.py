@@ -101,7 +101,7 @@ def read(
     identity = f"{status.st_dev}-{status.st_ino}"
     continues = known_file == identity and begin <= from_byte <= status.st_size
     begin = from_byte if continues else begin
-    rows, end = _count(file, begin)
+    rows, end = count_lines(file, begin)
     names = [name for name in (wanted or columns) if name in columns]
     kept = len(bucket("", [0.0]))  # values per bucket
     points = min(max(points, 2), MAX_POINTS)
@@ -111,7 +111,7 @@ def read(
     return Piece(columns, rows, series, identity, end, not continues)
 
 
-def _count(file: BinaryIO, begin: int) -> tuple[int, int]:
+def count_lines(file: BinaryIO, begin: int) -> tuple[int, int]:
     """Return the number of complete lines from `begin`, and the end of the last one."""
     file.seek(begin)
     rows, end, at = 0, begin, begin

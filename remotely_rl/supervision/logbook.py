@@ -1,5 +1,7 @@
 """Logbook: crash reports in a file, one line of JSON each, for replay after the run.
 
+A line also has the time of the crash and the report in words, for the dashboard.
+
 from remotely_rl.supervision import logbook
 
 for report in logbook.load("runs/.../crashes.jsonl"):
@@ -9,6 +11,7 @@ for report in logbook.load("runs/.../crashes.jsonl"):
 import dataclasses
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -34,7 +37,8 @@ class Logbook:
             try:
                 with self._path.open("a+b") as file:
                     begins = _ends_within_a_line(file) * b"\n"
-                    text = json.dumps(dataclasses.asdict(report), default=_plain)
+                    line = {"at": round(time.time(), 3), "text": str(report)}
+                    text = json.dumps(line | dataclasses.asdict(report), default=_plain)
                     file.write(begins + text.encode() + b"\n")
             except OSError:
                 self._left = 0
@@ -67,6 +71,7 @@ def _ends_within_a_line(file: BinaryIO) -> bool:
 
 
 def _report(fields: dict[str, Any]) -> CrashReport:
+    fields = {name: value for name, value in fields.items() if name not in ("at", "text")}
     try:
         fields["cause"], fields["actions"] = Cause(fields["cause"]), tuple(fields["actions"])
         return CrashReport(**fields)

@@ -187,6 +187,7 @@ function showRun(params, asked) {
   let over = asked.get("over") === SECONDS ? SECONDS : STEPS;
   const under = h("p", { class: "soft" }, "…"), curves = h("div"), settings = h("dl", { class: "facts" });
   const latest = h("dl", { class: "facts" }), videos = h("div"), started = h("dl", { class: "facts" });
+  const crashes = h("section");
   const state = h("p", { role: "status" }), goOn = h("p", { class: "soft" });
   let charts = [], series = null, shownState = "", from = { file: "", from_byte: 0 };
 
@@ -249,6 +250,7 @@ function showRun(params, asked) {
       started.replaceChildren(...facts(Object.entries(run.started).map(([key, value]) => [key, key === "at" ? new Date(value * 1000).toLocaleString() : String(value)])));
       settings.replaceChildren(...facts(Object.entries(run.config).map(([key, value]) => [key, value === null ? "none" : typeof value === "object" ? JSON.stringify(value) : String(value)])));
       latest.replaceChildren(...facts(Object.entries(run.last).filter(([, value]) => value != null).map(([key, value]) => [key, figure(value, 4)])));
+      showCrashes(crashes, run);
       if (videos.childElementCount !== run.videos.length) {
         videos.replaceChildren(...run.videos.map((file) => h("figure", { class: "curve" }, h("figcaption", {}, file),
           h("video", { controls: true, preload: "metadata", src: `${path}/videos/${encodeURIComponent(file)}` }))));
@@ -259,9 +261,28 @@ function showRun(params, asked) {
   }
 
   const stop = repeat(look, EVERY_S);
-  const element = h("div", {}, h("h1", {}, name), under, state, goOn, h("div", { class: "tools" }, axisChoice(over, choose)), curves, videos,
+  const element = h("div", {}, h("h1", {}, name), under, state, goOn, h("div", { class: "tools" }, axisChoice(over, choose)), curves, videos, crashes,
     folded("Last row", latest), folded("Settings", settings), folded("Started with", started));
   return { title: name, element, close: () => (stop(), charts.forEach((each) => each.close())) };
+}
+
+// How often environments crash, the last reports, and which of them can be replayed.
+function showCrashes(place, run) {
+  const found = run.crashes;
+  if (!found || place.dataset.count === String(found.count)) return;
+  place.dataset.count = found.count;
+  const rate = [
+    `${count(found.count)}${found.is_all ? "" : " or more"} in all`,
+    found.steps_per_crash ? `one in ${count(found.steps_per_crash)} steps` : "",
+    found.recent ? `${count(found.recent)} in the last ${duration(found.recent_s)}` : "",
+  ].filter(Boolean).join(", ");
+  place.replaceChildren(h("h2", {}, "Crashes of environments"), h("p", {}, `${rate}.`),
+    h("ul", { class: "plain" }, found.last.map((report) => h("li", {}, h("details", {},
+      h("summary", {}, report.at ? h("time", { class: "soft" }, `${new Date(report.at * 1000).toLocaleString()}  `) : null, report.text),
+      h("pre", {}, report.details || "It has left no traceback."),
+      h("p", { class: "soft" }, report.can_replay
+        ? ["It can be replayed, from seed ", h("code", {}, String(report.seed)), ": ", h("code", {}, `remotely_rl.supervision.logbook.load("${run.path}/crashes.jsonl")[${report.number}].replay(make)`)]
+        : "It cannot be replayed: not all of its episode's actions are known."))))));
 }
 
 function folded(title, content) {

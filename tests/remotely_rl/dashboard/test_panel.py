@@ -24,6 +24,8 @@ from remotely_rl.dashboard.panel import panel
 from remotely_rl.dashboard.runs import NoRun, Runs
 from remotely_rl.runs import status
 from remotely_rl.runs.run_folder import RunFolder
+from remotely_rl.supervision.logbook import Logbook, load
+from remotely_rl.supervision.report import Cause, CrashReport
 from tests.remotely_rl.dashboard.folders import make_run
 
 EVIL = '<img src=x onerror="document.title=1">'
@@ -118,6 +120,27 @@ def test_a_run_has_its_settings_and_videos(browser: Browser, runs: Path) -> None
     assert run["videos"] == ["play.mp4"]
     film = browser.client.get("/api/runs/sweep/a2c/videos/play.mp4", headers={"range": "bytes=2-3"})
     assert (film.status_code, film.content) == (206, b"fi")
+
+
+def test_crashes_of_environments_are_shown_with_their_rate_and_what_can_be_replayed(
+    browser: Browser, runs: Path
+) -> None:
+    assert browser.get("/api/runs/one")["crashes"] is None
+    path = runs / "one" / "crashes.jsonl"
+    keep = Logbook(path)
+    for seed in range(12):
+        died = CrashReport(3, Cause.DIED, "SIGSEGV", step=2, seed=seed, actions=(0, 1))
+        keep(died)
+    keep(CrashReport(None, Cause.HUNG, EVIL, "a stack"))
+    with path.open("a") as file:
+        file.write('{"cut off')
+    found = browser.get("/api/runs/one")["crashes"]
+    assert (found["count"], found["steps_per_crash"], found["recent"]) == (13, 31, 13)
+    newest, second = found["last"][:2]
+    assert (newest["text"], newest["details"]) == (f"an actor hung: {EVIL}", "a stack")
+    assert (newest["can_replay"], second["can_replay"]) == (False, True)
+    assert second["text"] == "environment 3 died in step 2, seed 11: SIGSEGV"
+    assert load(path)[second["number"]] == died
 
 
 def test_runs_that_differ_by_seed_become_one_line_with_a_band(browser: Browser) -> None:
