@@ -5,6 +5,7 @@
     remotely-rl play RUN --video out.mp4
     remotely-rl plot RUN... --out curve.png
     remotely-rl runs
+    remotely-rl note RUN "too greedy" --tag paper
     remotely-rl dashboard
     remotely-rl report RUN... --out report.html
     remotely-rl simulate fasgd:rate=0.001 sasgd:rate=0.04 --clients 128
@@ -662,6 +663,24 @@ def runs(folder: str, as_json: bool) -> None:
         for line in (row["why"], row["go_on"]):
             if line:
                 click.echo(f"        {shown(line)}")
+
+
+@main.command()
+@click.argument("run")
+@click.argument("text", required=False)
+@click.option("--tag", "tags", metavar="WORD", multiple=True, help="Add a tag; may be repeated.")
+@click.option("--untag", metavar="WORD", multiple=True, help="Remove a tag; may be repeated.")
+def note(run: str, text: str | None, tags: Sequence[str], untag: Sequence[str]) -> None:
+    """Write a note and tags on a RUN, which the dashboard shows and searches; print them."""
+    from remotely_rl.runs import notes  # noqa: PLC0415 - as in train_one
+
+    with messages_for_errors():
+        if text is None and not tags and not untag:
+            noted = notes.read(run)
+        else:
+            noted = notes.change(run, text, tags, untag)
+    click.echo(shown(noted.text) if noted.text else "no note")
+    click.echo(f"tags: {shown(' '.join(noted.tags)) or 'none'}")
 
 
 @main.command()

@@ -356,15 +356,19 @@ def table(
     found: Sequence[rows.Row],
     columns: Sequence[str],
     sort: str = "",
+    search: str | None = None,
     **more: object,
 ) -> Response:
-    """Return the page of a table that the query asks for, with the fields `more`."""
+    """Return the page of a table that the query asks for, with the fields `more`.
+
+    `search` is what remains of the query's, if the caller has used some of its words.
+    """
     query = request.query_params
     page = rows.page(
         found,
         columns,
         query.get("sort") or sort,
-        query.get("q", ""),
+        query.get("q", "") if search is None else search,
         number(request, "after", 0),
         number(request, "limit", rows.PAGE),
     )

@@ -28,7 +28,19 @@ ACTOR_COLUMNS = (
 )
 MACHINE_COLUMNS = ("machine", "address", "free_cpus", "free_gpus", "free_memory", "actors")
 _NUMBERS = re.compile(r"(\d{1,15})")
-_SEARCHED = ("name", "class", "machine", "method", "address", "actor")
+_SEARCHED = (
+    "name",
+    "class",
+    "machine",
+    "method",
+    "address",
+    "actor",
+    "algorithm",
+    "env",
+    "state",
+    "tags",
+    "note",
+)
 
 
 class Page(NamedTuple):

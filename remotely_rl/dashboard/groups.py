@@ -1,15 +1,20 @@
-"""Comparison of runs: those that differ only in seed, limits and speed share a line and a band."""
+"""Comparison of runs: those of a group share a line and a band.
+
+By default a group has the runs that differ only in seed, limits and speed; with `by`, those that
+have the same value of one setting, whatever their others are.
+"""
 
 from collections.abc import Sequence
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
-from remotely_rl.dashboard import series
+from remotely_rl.dashboard import filters, series
 from remotely_rl.dashboard.runs import NoRun
 from remotely_rl.errors import TrainingError
-from remotely_rl.runs import curve
+from remotely_rl.runs import aggregate, curve
 from remotely_rl.runs.run_folder import RunConfig
 
 MAX_RUNS = 50  # in one comparison
+RETURN = "rollout/return_mean"
 
 
 class Source(Protocol):
@@ -20,80 +25,163 @@ class Source(Protocol):
     def open(self, name: str, file: str) -> BinaryIO: ...
 
 
-def compared(
-    runs: Source, names: Sequence[str], over: str, column: str, points: int = 400
-) -> dict[str, Any]:
-    """Return a line of `column` over another for each group of runs, in the order given.
+class Asked(NamedTuple):
+    """The chart that is asked for.
 
-    A group has the runs of one algorithm and environment with the same settings, except those in
-    `curve.PER_RUN`.  It has a line for each run, and a band where all of them have data.
-    `left_out` are runs without such a number.  Raises ValueError for too many runs, or another
-    x axis.
+    smooth     the weight of the past in an exponential mean of each run's line, as TensorBoard's
+    interval   whether the band is the 95 % interval of the interquartile mean, for groups that have
+               enough runs (`runs/aggregate.py`); otherwise it is the range around the mean
+    by         the setting by which runs are grouped; None: by all settings
     """
-    if len(names) > MAX_RUNS:
-        raise ValueError(f"{len(names)} runs are too many for one chart; choose {MAX_RUNS} at most")
-    if over not in series.OVER:
-        raise ValueError(f"the x axis is {' or '.join(series.OVER)}, not {over!r}")
+
+    over: str = series.STEPS
+    column: str = RETURN
+    points: int = 400
+    smooth: float = 0.0
+    interval: bool = False
+    by: str | None = None
+
+    def check(self, names: Sequence[str]) -> None:
+        """Raise ValueError for too many runs, another x axis, or too much smoothing."""
+        if len(names) > MAX_RUNS:
+            raise ValueError(
+                f"{len(names)} runs are too many for one chart; choose {MAX_RUNS} at most"
+            )
+        if self.over not in series.OVER:
+            raise ValueError(f"the x axis is {' or '.join(series.OVER)}, not {self.over!r}")
+        if not 0 <= self.smooth < 1:
+            raise ValueError(f"smooth is from 0 to below 1, not {self.smooth}")
+
+
+class Line(NamedTuple):
+    """A run in the chart."""
+
+    run: str
+    x: curve.Line
+    y: curve.Line
+
+    @property
+    def last(self) -> float:
+        return float(self.y[-1])
+
+
+def compared(runs: Source, names: Sequence[str], asked: Asked) -> dict[str, Any]:
+    """Return a line of a column over another for each group of runs, in the order given.
+
+    groups     each has a line for each run, a band where all of them have data, and the aggregate
+               of their last values
+    settings   the settings in which these runs differ, with each run's: the axes of a sweep
+    columns    all columns of these runs
+    left_out   runs without such a number
+    """
+    asked.check(names)
     groups: dict[str, curve.RunGroup] = {}
-    lines: dict[str, dict[str, tuple[curve.Line, curve.Line]]] = {}
+    lines: dict[str, list[Line]] = {}
+    configs: dict[str, RunConfig] = {}
+    columns: dict[str, None] = {}
     left_out = []
     for name in dict.fromkeys(names):
         try:
-            config = runs.config(name)
-            line = line_of(runs, name, over, column, points)
+            config, line = runs.config(name), _line(runs, name, asked, columns)
         except (NoRun, TrainingError):
             line = None
         if line is None:
             left_out.append(name)
             continue
         settings = curve.group_settings(config.as_asked)
+        if asked.by is not None:
+            settings = {asked.by: config.as_asked.get(asked.by)}
         group = curve.RunGroup(config.algorithm, config.env, settings, [])
         kind = repr((group.name, sorted(group.settings.items(), key=lambda pair: pair[0])))
+        configs[name] = config
         groups.setdefault(kind, group)
-        lines.setdefault(kind, {})[name] = line
+        lines.setdefault(kind, []).append(line)
     all_of = list(groups.values())
+    last = _last(groups, lines, all_of)
     return {
         "groups": [
             {
                 "label": curve.label_of(group, all_of),
                 "method": curve.method_of(group, all_of),
                 "env": group.env,
-                "lines": _lines(lines[kind]),
-                "band": _band(lines[kind]),
+                "lines": [
+                    {"run": one.run, "x": _short(one.x), "y": _short(one.y)} for one in lines[kind]
+                ],
+                "band": _band(lines[kind], asked.interval),
+                "last": last[kind],
             }
             for kind, group in groups.items()
         ],
+        "settings": _settings(configs),
+        "columns": sorted(columns),
         "left_out": left_out,
     }
 
 
-def line_of(
-    runs: Source, name: str, over: str, column: str, points: int
-) -> tuple[curve.Line, curve.Line] | None:
-    """Return a column of a run over another, where both have numbers; None if nowhere."""
+def _line(runs: Source, name: str, asked: Asked, columns: dict[str, None]) -> Line | None:
+    """Return a column of a run over another, where both have numbers; None if nowhere.
+
+    Adds the run's columns to `columns`.
+    """
     import numpy as np  # noqa: PLC0415 - the list of runs does without
 
     with runs.open(name, "metrics.csv") as file:
-        piece = series.read(file, [over, column], points, bucket=series.last)
-    if column not in piece.series or over not in piece.series:
+        wanted = [asked.over, asked.column]
+        piece = series.read(file, wanted, asked.points, bucket=series.last)
+    columns.update(dict.fromkeys(piece.columns))
+    if asked.column not in piece.series or asked.over not in piece.series:
         return None
-    pairs = zip(piece.series[over], piece.series[column], strict=True)
+    pairs = zip(piece.series[asked.over], piece.series[asked.column], strict=True)
     finite = [(x, y) for x, y in pairs if x is not None and y is not None]
     if not finite:
         return None
     x, y = zip(*finite, strict=True)
-    return np.array(x), np.array(y)
+    return Line(name, np.array(x), np.array(smoothed(y, asked.smooth)))
 
 
-def _lines(found: dict[str, tuple[curve.Line, curve.Line]]) -> list[dict[str, Any]]:
-    return [{"run": name, "x": _short(x), "y": _short(y)} for name, (x, y) in found.items()]
+def smoothed(numbers: Sequence[float], weight: float) -> list[float]:
+    """Return the exponential mean of the numbers so far, without a bias to the first of them."""
+    mean, total, means = 0.0, 0.0, []
+    for number in numbers:
+        mean = weight * mean + (1 - weight) * number
+        total = weight * total + (1 - weight)
+        means.append(mean / total)
+    return means
 
 
-def _band(found: dict[str, tuple[curve.Line, curve.Line]]) -> dict[str, list[float]] | None:
-    """Return the mean and the extremes where all runs have data; None if nowhere, or one run."""
-    if len(found) < 2 or (band := curve.band(list(found.values()))) is None:
+def _last(
+    groups: dict[str, curve.RunGroup],
+    lines: dict[str, list[Line]],
+    all_of: Sequence[curve.RunGroup],
+) -> dict[str, Any]:
+    """Return the aggregate of the last values of each group."""
+    found = {}
+    for kind, group in groups.items():
+        ends = [one.last for one in lines[kind]]
+        method = curve.method_of(group, all_of)
+        one = aggregate.summarize([aggregate.RunsOfMethod(method, group.env, ends)])[0]
+        found[kind] = {"mean": one.mean, "runs": one.runs, "interval": one.interval}
+    return found
+
+
+def _settings(configs: dict[str, RunConfig]) -> dict[str, dict[str, Any]]:
+    """Return the settings in which these runs differ: of each, the value by run."""
+    of_runs = {name: config.as_asked for name, config in configs.items()}
+    return {
+        name: {run: settings.get(name) for run, settings in of_runs.items()}
+        for name in filters.differing(of_runs)
+    }
+
+
+def _band(lines: Sequence[Line], interval: bool) -> dict[str, Any] | None:
+    """Return a mean and its band where all runs have data; None if nowhere, or for one run."""
+    if len(lines) < 2:
         return None
-    return {part: _short(numbers) for part, numbers in band._asdict().items()}
+    interval = interval and len(lines) >= aggregate.FEWEST
+    if (band := curve.band([(one.x, one.y) for one in lines], iqm=interval)) is None:
+        return None
+    parts = {part: _short(numbers) for part, numbers in band._asdict().items()}
+    return {**parts, "is_interval": interval}
 
 
 def _short(numbers: curve.Line) -> list[float]:

@@ -1,10 +1,10 @@
 """The training panels of the dashboard, and the handlers of their URLs.
 
-/api/runs                       ?after&limit&sort&q
+/api/runs                       ?after&limit&sort&q&setting&setting
 /api/runs/NAME                  settings, last row, crashes and videos of a run
 /api/runs/NAME/metrics          ?columns&points&file&from_byte
 /api/runs/NAME/videos/FILE
-/api/compare                    ?run&run&over&column&points
+/api/compare                    ?run&run&over&column&points&smooth&band&by
 """
 
 import time
@@ -19,10 +19,12 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from remotely.dashboard import app
-from remotely_rl.dashboard import crashes, groups, series
+from remotely_rl.dashboard import crashes, filters, groups, series
 from remotely_rl.dashboard.runs import COLUMNS, NoRun, Runs
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs import status
+
+SETTING = "setting:"  # before the name of a setting in a column's
 
 
 def panel(root: Path) -> app.Panel:
@@ -56,7 +58,25 @@ def _handler(runs: Runs, respond: Callable[[Runs, Request], Response]) -> Callab
 
 
 def _list(runs: Runs, request: Request) -> Response:
-    return app.table(request, runs.rows(), COLUMNS, "-updated", folder=str(runs.root))
+    rows = runs.rows()
+    settings = runs.settings(row["name"] for row in rows)
+    conditions, search = filters.split(request.query_params.get("q", ""))
+    shown = request.query_params.getlist("setting")
+    found = [
+        {**row, **{SETTING + name: settings[row["name"]].get(name) for name in shown}}
+        for row in rows
+        if all(condition.holds(settings[row["name"]]) for condition in conditions)
+    ]
+    return app.table(
+        request,
+        found,
+        [*COLUMNS, *(SETTING + name for name in shown)],
+        "-updated",
+        search,
+        total=len(rows),
+        folder=str(runs.root),
+        settings=filters.differing(settings),
+    )
 
 
 def _run(runs: Runs, request: Request) -> Response:
@@ -112,12 +132,12 @@ def _video(runs: Runs, request: Request) -> Response:
 
 def _compare(runs: Runs, request: Request) -> Response:
     query = request.query_params
-    return JSONResponse(
-        groups.compared(
-            runs,
-            query.getlist("run"),
-            query.get("over", series.STEPS),
-            query.get("column", "rollout/return_mean"),
-            app.number(request, "points", 400),
-        )
+    asked = groups.Asked(
+        over=query.get("over", series.STEPS),
+        column=query.get("column", groups.RETURN),
+        points=app.number(request, "points", 400),
+        smooth=float(query.get("smooth", 0)),
+        interval=query.get("band", "interval") == "interval",
+        by=query.get("by"),
     )
+    return JSONResponse(groups.compared(runs, query.getlist("run"), asked))

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 import remotely
 from remotely_rl.dashboard import groups, series
+from remotely_rl.dashboard.groups import Asked
 from remotely_rl.dashboard.runs import NoRun, Runs
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs import aggregate, picture, run_folder, status
@@ -117,7 +118,7 @@ def _compared(runs: ChosenRuns) -> str:
     """Return the charts of all runs' returns, over steps and over time."""
     figures, keys = [], ""
     for over, unit in AXES.items():
-        found = groups.compared(runs, runs.names(), over, "rollout/return_mean", POINTS)
+        found = groups.compared(runs, runs.names(), Asked(over, points=POINTS))
         lines = []
         for place, group in enumerate(found["groups"]):
             colour = picture.COLOURS[place % len(picture.COLOURS)]
@@ -149,7 +150,7 @@ def _key(place: int, group: dict[str, Any]) -> str:
 
 def _aggregates(runs: ChosenRuns) -> str:
     """Return the table of interquartile means, if there are several runs."""
-    found = groups.compared(runs, runs.names(), series.STEPS, "rollout/return_mean", POINTS)
+    found = groups.compared(runs, runs.names(), Asked(points=POINTS))
     last = [
         aggregate.RunsOfMethod(
             each["method"], each["env"], [line["y"][-1] for line in each["lines"]]

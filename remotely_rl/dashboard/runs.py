@@ -7,13 +7,13 @@ that links elsewhere is refused.
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from remotely_rl.dashboard import series
 from remotely_rl.errors import TrainingError
-from remotely_rl.runs import run_folder, status
+from remotely_rl.runs import notes, run_folder, status
 from remotely_rl.runs.run_folder import RunConfig
 
 DEPTH = 3  # levels of folders below the root that are searched
@@ -34,6 +34,7 @@ COLUMNS = (
     "env",
     "seed",
     "state",
+    "tags",
     "steps",
     "seconds",
     "steps_per_s",
@@ -124,16 +125,20 @@ class Runs:
                 continue  # another program's, not complete yet, or just removed
         return rows
 
+    def settings(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """Return the settings of runs whose rows were read, as they were asked for."""
+        return {name: self._known[name].config.as_asked for name in names}
+
     def row(self, name: str) -> dict[str, Any]:
         """Return the row of a run in the list."""
-        summary = self._summary(name)
-        found = status.of(self.folder(name), summary.config)
+        folder = self.folder(name)
+        summary = self._summary(name, folder)
+        found = status.of(folder, summary.config)
         return {**summary.row, "state": found.how, "why": found.why, "go_on": found.go_on}
 
-    def _summary(self, name: str) -> Summary:
-        folder = self.folder(name)
+    def _summary(self, name: str, folder: Path) -> Summary:
         version: list[int] = []
-        for file in (folder / "config.json", folder / "metrics.csv"):
+        for file in (folder / "config.json", folder / "metrics.csv", folder / notes.NAME):
             try:
                 status = os.lstat(file)
             except FileNotFoundError:
@@ -151,11 +156,18 @@ class Runs:
         if version[2]:  # metrics.csv exists
             with self.open(name, "metrics.csv") as file:
                 last = series.last_row(file)
+        try:
+            with self.open(name, notes.NAME) as file:
+                noted = notes.parsed(file.read(MAX_CONFIG_BYTES))
+        except NoRun:
+            noted = notes.Notes()
         row = {
             "name": name,
             "algorithm": run.algorithm,
             "env": run.env,
             "seed": run.config.get("seed"),
+            "tags": " ".join(noted.tags),
+            "note": noted.text,
             "updated": max(version[0], version[2]) / 1e9,
             **{key: series.plain(last.get(column)) for key, column in LAST.items()},
         }

@@ -51,6 +51,7 @@ OF_ENVIRONMENTS = (
     "life_loss_is_terminal",
 )
 MAX_NAMED = 5  # runs of a folder that an error message names
+CHECKPOINT, LOCK = "checkpoint.pt", "run.lock"
 
 
 class RunFolder:
@@ -59,12 +60,12 @@ class RunFolder:
     def __init__(self, path: Path):
         self.path = path
         self.config = path / "config.json"
-        self.checkpoint = path / "checkpoint.pt"
+        self.checkpoint = path / CHECKPOINT
         self.best = path / "best.pt"
         self.curve = path / "curve.png"
         self.metrics = path / "metrics.csv"
         self.spaces = path / "spaces.json"
-        self.lock = path / "run.lock"
+        self.lock = path / LOCK
 
     @property
     def crashes(self) -> Path:

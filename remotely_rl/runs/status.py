@@ -34,7 +34,7 @@ import remotely
 from remotely.machine import file_lock
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs import run_folder
-from remotely_rl.runs.run_folder import AGAIN, RunConfig, RunFolder
+from remotely_rl.runs.run_folder import AGAIN, CHECKPOINT, LOCK, RunConfig, RunFolder
 
 MAX_TEXT = 1000  # characters that are kept of an error
 CLAIM_S = 1.0  # a look of the dashboard holds the lock for microseconds
@@ -171,7 +171,7 @@ def last_line(error: BaseException) -> str:
 def is_in_training(path: Path) -> bool:
     """Whether a process holds the lock of a run's folder.  Raises OSError if nobody can know."""
     try:
-        os.close(file_lock.hold(RunFolder(path).lock, shared=True))
+        os.close(file_lock.hold(path / LOCK, shared=True))
     except BlockingIOError:
         return True
     except FileNotFoundError:  # an earlier version has written it, or it is about to start
@@ -214,7 +214,7 @@ def go_on(path: Path, ran: RunConfig, how: How) -> str:
     One that has reached its limit goes on to twice that.  A run that has reached its target is
     done.
     """
-    if how is How.TARGET or not RunFolder(path).checkpoint.exists():
+    if how is How.TARGET or not (path / CHECKPOINT).exists():
         return ""
     words = ["remotely-rl", "train", ran.source or ran.algorithm, "--resume", str(path)]
     if how is How.LIMIT:

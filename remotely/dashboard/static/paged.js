@@ -8,7 +8,8 @@ import { count, get, h, remember, table } from "/static/ui.js";
 // renew     renew(look) calls `look` now and on each update, and returns a function that stops it
 // head, tools   elements above the table, and beside the search
 // heard     heard(page) is called with each response
-export function paged(title, { path, columns, key, nothing, sort = columns[0].key, renew, head = [], tools = [], heard }) {
+// extra     further parameters of the query, which stay in the address
+export function paged(title, { path, columns, key, nothing, sort = columns[0].key, renew, head = [], tools = [], heard, extra = {} }) {
   return (params, asked) => {
     const query = { sort: asked.get("sort") || sort, q: asked.get("q") || "", after: Number(asked.get("after") || 0) };
     let turn = 0, size = 200;
@@ -36,14 +37,14 @@ export function paged(title, { path, columns, key, nothing, sort = columns[0].ke
     });
     // Not on each look, which may happen between a click on a link and the navigation.
     function change() {
-      remember(path, { ...query, sort: query.sort === sort ? "" : query.sort });
+      remember(path, { ...extra, ...query, sort: query.sort === sort ? "" : query.sort });
       look();
     }
 
     async function look() {
       const mine = ++turn;
       try {
-        const page = await get(`/api/${path}`, query);
+        const page = await get(`/api/${path}`, { ...extra, ...query });
         if (mine !== turn) return; // a later request is under way
         const last = page.after + page.rows.length;
         size = Math.max(size, page.rows.length);

@@ -1,5 +1,6 @@
 """The training panels: their answers, all from inside the folder of the runs."""
 
+import itertools
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -20,9 +22,10 @@ import remotely
 from remotely.dashboard import app
 from remotely.dashboard.access import Access
 from remotely_rl.cli import main
+from remotely_rl.dashboard import filters
 from remotely_rl.dashboard.panel import panel
 from remotely_rl.dashboard.runs import NoRun, Runs
-from remotely_rl.runs import status
+from remotely_rl.runs import aggregate, status
 from remotely_rl.runs.run_folder import RunFolder
 from remotely_rl.supervision.logbook import Logbook, load
 from remotely_rl.supervision.report import Cause, CrashReport
@@ -163,6 +166,122 @@ def test_groups_are_labelled_by_differing_settings(browser: Browser, runs: Path)
         "ppo, CartPole-v1",
         "ppo, CartPole-v1, gamma=0.5",
     ]
+
+
+def test_any_column_is_compared_and_the_columns_of_the_runs_are_offered(
+    browser: Browser, runs: Path
+) -> None:
+    file = runs / "one" / "metrics.csv"
+    lines = file.read_text().splitlines()
+    wider = [lines[0] + ",evaluation/success", *(line + ",0.25" for line in lines[1:])]
+    file.write_text("\r\n".join([*wider, ""]))
+    found = browser.get("/api/compare", run=["one", "two"], column="evaluation/success")
+    (group,) = found["groups"]
+    assert (group["lines"][0]["y"][-1], found["left_out"]) == (0.25, ["two"])
+    assert {"evaluation/success", "train/policy_loss"} <= set(found["columns"])
+
+
+@pytest.fixture
+def sweep(runs: Path) -> list[str]:
+    """Runs of two rates, with two values of gamma and three seeds each."""
+    names = []
+    for rate, gamma, seed in itertools.product((1, 2), (0.9, 0.99), (1, 2, 3)):
+        names.append(f"rate-{rate}-{gamma}-{seed}")
+        scale = 10 * rate + seed
+        make_run(runs / names[-1], scale=scale, seed=seed, gamma=gamma, learning_rate=rate)
+    return names
+
+
+def test_a_sweep_is_grouped_by_one_setting_with_the_interval_of_its_runs(
+    browser: Browser, sweep: list[str]
+) -> None:
+    found = browser.get("/api/compare", run=sweep, by="learning_rate")
+    labels = [group["label"] for group in found["groups"]]
+    assert labels == [f"ppo, CartPole-v1, learning_rate={rate}" for rate in (1, 2)]
+    for group, rate in zip(found["groups"], (1, 2), strict=True):
+        ends = np.array([4.0 * (10 * rate + seed) for seed in (1, 2, 3, 1, 2, 3)])
+        low, high = aggregate.interval([ends])
+        last = group["last"]
+        assert (last["runs"], last["mean"]) == (6, aggregate.interquartile_mean(ends))
+        assert last["interval"] == [low, high]
+        band = group["band"]
+        assert (band["is_interval"], band["low"][-1], band["high"][-1]) == (True, low, high)
+    assert len(browser.get("/api/compare", run=sweep)["groups"]) == 4
+
+
+def test_a_band_may_be_the_range_and_is_that_for_few_runs(
+    browser: Browser, sweep: list[str]
+) -> None:
+    (group,) = browser.get("/api/compare", run=sweep[:3], band="range")["groups"]
+    assert (group["band"]["is_interval"], group["band"]["high"][-1]) == (False, 52.0)
+    (group,) = browser.get("/api/compare", run=sweep[:2])["groups"]
+    assert (group["band"]["is_interval"], group["last"]["interval"]) == (False, None)
+
+
+def test_the_settings_in_which_runs_differ_are_the_axes_of_a_sweep(
+    browser: Browser, sweep: list[str]
+) -> None:
+    settings = browser.get("/api/compare", run=sweep)["settings"]
+    assert list(settings) == ["gamma", "learning_rate"]
+    assert settings["gamma"][sweep[0]] == 0.9
+
+
+def test_lines_are_smoothed_without_a_bias_to_the_first_value(browser: Browser) -> None:
+    (group,) = browser.get("/api/compare", run="one", smooth=0.5)["groups"]
+    weights = [0.5, 1.0]
+    assert group["lines"][0]["y"][:2] == [0.0, pytest.approx(1.0 / sum(weights), rel=1e-5)]
+    assert browser.refused("/api/compare", run="one", smooth=1)[0] == 400
+
+
+def test_the_list_is_filtered_by_settings_and_shows_them_as_columns(
+    browser: Browser, sweep: list[str]
+) -> None:
+    asked = {"q": "gamma=0.99 learning_rate>1 rate-", "setting": ["gamma"], "sort": "name"}
+    page = browser.get("/api/runs", **asked)
+    assert [row["name"] for row in page["rows"]] == sweep[-3:]
+    assert page["rows"][0]["setting:gamma"] == 0.99
+    assert (page["found"], page["total"]) == (3, 15)
+    assert page["settings"] == ["gamma", "learning_rate"]
+    highest = browser.get("/api/runs", setting="gamma", sort="-setting:gamma")["rows"][0]
+    assert highest["setting:gamma"] == 0.99
+
+
+@pytest.mark.parametrize(
+    ("word", "holds"),
+    [
+        ("gamma=0.98", True),
+        ("gamma=.980", True),
+        ("gamma!=0.98", False),
+        ("gamma<1", True),
+        ("gamma>=0.99", False),
+        ("clip_range=none", True),
+        ("activation=TANH", True),
+        ("activation<1", False),
+        ("anneal=true", True),
+        ("unknown=1", False),
+        ("unknown!=1", True),
+    ],
+)
+def test_a_condition_on_a_setting(word: str, holds: bool) -> None:
+    ((condition,), rest) = filters.split(f"{word} other")
+    settings = {"gamma": 0.98, "clip_range": None, "activation": "tanh", "anneal": True}
+    assert (condition.holds(settings), rest) == (holds, "other")
+
+
+def test_notes_and_tags_are_written_by_the_command_and_searched(
+    browser: Browser, runs: Path
+) -> None:
+    words = ["note", str(runs / "one"), "too greedy", "--tag", "paper", "--tag", "old"]
+    assert CliRunner().invoke(main, words).output == "too greedy\ntags: paper old\n"
+    done = CliRunner().invoke(main, ["note", str(runs / "one"), "--untag", "old"])
+    assert done.output == "too greedy\ntags: paper\n"
+    (row,) = browser.get("/api/runs", q="paper")["rows"]
+    assert (row["name"], row["tags"], row["note"]) == ("one", "paper", "too greedy")
+    done = CliRunner().invoke(main, ["note", str(runs / "one"), "--tag", "two words"])
+    assert done.exit_code == 2
+    assert "a tag is a word" in done.output
+    done = CliRunner().invoke(main, ["note", str(runs / "sweep")])
+    assert done.exit_code == 2
 
 
 def test_invalid_comparisons_are_rejected(browser: Browser) -> None:

@@ -35,7 +35,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     make_run(runs / "ppo-1", rows=50, seed=1)
     make_run(runs / "ppo-2", rows=60, seed=2, scale=2.0)
     ended = {"how": "failed", "why": "ValueError: the loss is NaN"}
-    a2c = make_run(runs / "sweep" / "a2c", rows=40, ended=ended, algorithm="a2c")
+    a2c = make_run(runs / "sweep" / "a2c", rows=40, ended=ended, algorithm="a2c", gamma=0.9)
     (a2c / "checkpoint.pt").touch()
     make_run(runs / "evil", rows=3, env=EVIL)
     served = subprocess.Popen(
@@ -143,7 +143,44 @@ def test_selected_runs_are_compared(page: Page) -> None:
     expect(page.get_by_text("mean and range of 2 runs")).to_be_visible()
     expect(page.locator("canvas")).to_have_count(1)
     page.get_by_label("over").select_option("time")
-    expect(page.get_by_role("img", name=re.compile("return mean"))).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile("rollout.return_mean"))).to_be_visible()
+
+
+def test_any_column_of_the_runs_is_searched_and_drawn(page: Page) -> None:
+    page.goto("/#/compare?run=ppo-1&run=ppo-2")
+    column = page.get_by_label("Column")
+    expect(page.locator('datalist option[value="train/policy_loss"]')).to_have_count(1)
+    column.fill("train/policy_loss")
+    column.press("Enter")
+    expect(page.get_by_role("img", name=re.compile("train.policy_loss"))).to_be_visible()
+    page.get_by_label("log y").check()
+    page.reload()
+    expect(page.get_by_label("Column")).to_have_value("train/policy_loss")
+    expect(page.get_by_label("log y")).to_be_checked()
+
+
+def test_fifty_groups_have_colours_of_their_own_in_both_themes(page: Page) -> None:
+    script = """async dark => {
+        const { colourOf } = await import("/static/curves.js");
+        document.documentElement.dataset.theme = dark ? "dark" : "light";
+        return [...Array(50).keys()].map(colourOf);
+    }"""
+    for is_dark in (False, True):
+        colours = page.evaluate(script, is_dark)
+        assert len(set(colours)) == 50
+        assert all(re.fullmatch("#[0-9a-f]{6}", colour) for colour in colours)
+
+
+def test_a_run_of_which_the_list_shows_settings_is_chosen_with_all_others(page: Page) -> None:
+    page.goto("/#/runs")
+    page.get_by_text("Columns of settings").click()
+    page.get_by_role("checkbox", name="gamma").check()
+    expect(page.get_by_role("button", name="gamma")).to_be_visible()
+    page.get_by_role("searchbox").fill("ppo-")
+    expect(page.locator("tbody tr")).to_have_count(2)
+    page.get_by_role("button", name="Choose all shown").click()
+    page.get_by_role("button", name="Compare 2").click()
+    expect(head(page)).to_have_text("Runs compared")
 
 
 def test_a_run_shows_its_curves_and_settings(page: Page) -> None:
@@ -229,7 +266,7 @@ def test_a_page_of_a_restarted_dashboard_says_how_to_open_it(
     nothing_goes_wrong.clear()
 
 
-@pytest.mark.parametrize("screen", ["overview", "actors", "runs", "runs/ppo-1"])
+@pytest.mark.parametrize("screen", ["overview", "actors", "runs", "runs/ppo-1", "compare?run=ppo-1&run=ppo-2"])
 def test_nothing_is_wider_than_a_phone(page: Page, screen: str) -> None:
     page.set_viewport_size({"width": 380, "height": 740})
     page.goto(f"/#/{screen}")
