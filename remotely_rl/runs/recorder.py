@@ -1,7 +1,8 @@
 """The recorder of a run: rows of metrics, checkpoints, the curve, and lines for the user.
 
 A row is due every `log_interval_s`, at the first update after a game has ended, so that the curve
-of a short run has a beginning, and at the end of an evaluation.  `checkpoint.pt` is written every
+of a short run has a beginning, after every twentieth of `total_steps`, so that it has a middle, and
+at the end of an evaluation.  `checkpoint.pt` is written every
 `checkpoint_interval_s`.  `best.pt` is the policy of the best evaluation; without evaluations it is
 written if the mean return of the last games is the best so far, checked with each row and at the
 end; with `best_by`, if that column of a row, or of an evaluation, is.
@@ -22,6 +23,8 @@ from remotely_rl.runs.evaluating import MeasuredPolicy
 from remotely_rl.runs.metrics import Tally
 from remotely_rl.runs.progress import RunProgress
 from remotely_rl.runs.run_folder import RunFolder
+
+ROWS_BY_STEPS = 20  # of a run with `total_steps`, however short it is
 
 
 class Recorder:
@@ -58,6 +61,7 @@ class Recorder:
         self.say = self._progress.say  # prints a line that stays above the live table
         self._unwritten: set[Path] = set()  # files whose last write failed
         self._row_due = started + config.log_interval_s
+        self._row_due_steps = tally.counters.env_steps + self._row_steps
         self._has_curve = tally.counters.episodes > 0  # a resumed run has rows
         # Steps and updates in checkpoint.pt; None if there is none yet.
         self._saved: tuple[int, int] | None = self._reached if any(self._reached) else None
@@ -66,6 +70,12 @@ class Recorder:
     @property
     def _reached(self) -> tuple[int, int]:
         return self._tally.counters.env_steps, self._tally.counters.updates
+
+    @property
+    def _row_steps(self) -> float:
+        """The number of steps after which a row is due."""
+        total = self._config.total_steps
+        return math.ceil(total / ROWS_BY_STEPS) if total else math.inf
 
     def count_update(self, metrics: dict[str, float], staleness: Sequence[int]) -> None:
         """Count an update."""
@@ -100,8 +110,11 @@ class Recorder:
     def write_due_row(self, now: float) -> None:
         """Write a row, if due."""
         begins_curve = not self._has_curve and self._tally.recent and self._tally.has_update
-        if begins_curve or self._tally.has_evaluation or now >= self._row_due:
+        steps = self._tally.counters.env_steps
+        by_steps = steps >= self._row_due_steps and self._tally.has_update
+        if begins_curve or self._tally.has_evaluation or by_steps or now >= self._row_due:
             self._row_due = now + self._config.log_interval_s
+            self._row_due_steps = steps + self._row_steps
             self._write_row(now)
 
     def finish(self, now: float, has_learner: bool) -> None:

@@ -266,7 +266,9 @@ def test_a_page_of_a_restarted_dashboard_says_how_to_open_it(
     nothing_goes_wrong.clear()
 
 
-@pytest.mark.parametrize("screen", ["overview", "actors", "runs", "runs/ppo-1", "compare?run=ppo-1&run=ppo-2"])
+@pytest.mark.parametrize(
+    "screen", ["overview", "actors", "runs", "runs/ppo-1", "compare?run=ppo-1&run=ppo-2"]
+)
 def test_nothing_is_wider_than_a_phone(page: Page, screen: str) -> None:
     page.set_viewport_size({"width": 380, "height": 740})
     page.goto(f"/#/{screen}")

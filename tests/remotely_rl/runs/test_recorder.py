@@ -85,6 +85,19 @@ def test_a_short_run_has_an_early_row_and_no_empty_rows(tmp_path: Path) -> None:
     assert again.result.best_return == 9.0  # counts without an update
 
 
+def test_a_run_that_is_shorter_than_an_interval_has_rows_by_its_steps(tmp_path: Path) -> None:
+    clock = Clock()
+    config = dataclasses.replace(CONFIG, total_steps=1000)
+    with session(tmp_path, config, clock) as run:
+        run.restore(Learner())
+        while not run.over():
+            clock.now += 0.001
+            run.tally.sampled(20, [Episode(7.0, 20)], {})
+            run.learnt({"train/entropy": 1.0}, [0])
+    steps = [row["time/env_steps"] for row in metrics.read(run.folder.metrics)]
+    assert steps == [20, *range(80, 1000, 60), 1000]
+
+
 def test_a_resumed_run_that_does_nothing_keeps_its_checkpoint(tmp_path: Path) -> None:
     folder = finished_run(tmp_path)
     before = folder.checkpoint.read_bytes()
