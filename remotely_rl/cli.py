@@ -31,6 +31,7 @@ from remotely.dashboard.options import check_is_installed, listening_options
 from remotely.reporting.terminal import shown
 from remotely_rl import algorithms, other_names, settings
 from remotely_rl.errors import TrainingError, check_is_of_extra
+from remotely_rl.runs.phases import Phases
 from remotely_rl.user_code import is_in_file, named_in
 
 if typing.TYPE_CHECKING:  # these import torch, which takes two seconds; --help does without
@@ -140,6 +141,8 @@ def _train_command(name: str) -> click.Command:
         from remotely_rl.acting import cluster  # noqa: PLC0415 - imports torch; --help does without
         from remotely_rl.runs import hooks, training  # noqa: PLC0415 - as above
 
+        if (loading := click.get_current_context().find_object(Phases)) is not None:
+            loading.end()
         with messages_for_errors():
             given = given_fields(given)
             if "env" in given:
@@ -428,19 +431,23 @@ class CommandLine(click.Group):
     def main(self, args: Sequence[str] | None = None, *more: Any, **options: Any) -> Any:
         words = [word.partition("=")[0] for word in sys.argv[1:]] if args is None else []
         known = [word for word in words[1:2] if word in algorithms.ALGORITHMS or is_in_file(word)]
+        loading = Phases(click.echo)
         needs_no_cluster = {"-h", "--help", "--address", "--seeds"} & set(words)
         if words[:1] == ["train"] and known and not needs_no_cluster:
             from remotely_rl.acting import cluster  # noqa: PLC0415 - `--help` does without
 
             cluster.begin()
+            loading.enter("PyTorch and the algorithm are loaded")
         try:
-            return super().main(args, *more, **options)
+            return super().main(args, *more, obj=loading, **options)
         except ModuleNotFoundError as error:
             try:
                 check_is_of_extra(error)
             except TrainingError as missing:
                 sys.exit(f"Error: {missing}")
             raise
+        finally:
+            loading.end()
 
 
 @click.group(

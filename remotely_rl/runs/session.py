@@ -64,8 +64,9 @@ from remotely_rl.runs import notebook, progress, run_folder, status
 from remotely_rl.runs.ending import Clock, RunEnding
 from remotely_rl.runs.evaluating import Evaluating, Evaluations, MeasuredPolicy, Policy
 from remotely_rl.runs.hooks import COEFFICIENTS, Hook, Hooks
-from remotely_rl.runs.metrics import Tally
+from remotely_rl.runs.metrics import Row, Tally
 from remotely_rl.runs.peers import Apart, Peers, minibatches_in
+from remotely_rl.runs.phases import Phases
 from remotely_rl.runs.process import Process
 from remotely_rl.runs.progress import RunProgress
 from remotely_rl.runs.recorder import Recorder
@@ -205,6 +206,7 @@ class Session(Generic[C]):
         self._opening = opening
         self.tally = Tally.of(saved) if saved else Tally()
         self._steps_before = self.tally.counters.env_steps
+        self._updates_before = self.tally.counters.updates
         self.times_resumed = saved["times_resumed"] + 1 if saved else 0
         self._process = process or Process()
         self._clock = Clock(self.tally.counters.seconds, clock)
@@ -213,6 +215,7 @@ class Session(Generic[C]):
         self.peers = Peers(self.tally, self._minibatches_in, self._may_learn, self._clock.seconds)
         self._title = f"{algorithm} on {name_of(config.env)}"
         self._hooks = Hooks(self, hooks)
+        self._phases: Phases | None = None  # of rank 0, until the first row
         self._claim: status.Claim | None = None  # of rank 0, while it trains
         # Rank 0 records for all learners; None in the others.
         self._recorder: Recorder | None = None
@@ -224,7 +227,7 @@ class Session(Generic[C]):
                 self.tally,
                 self._checkpoint_content,
                 progress,
-                on_row=self._hooks.row,
+                on_row=self._on_row,
             )
             self.crashes = Crashes(self.say, config.max_crash_rate, keep=Logbook(folder.crashes))
         else:  # this is an actor's process, whose output appears on the run's terminal
@@ -271,6 +274,9 @@ class Session(Generic[C]):
         except BaseException:
             self.__exit__(*sys.exc_info())
             raise
+        if self._is_first:
+            self._phases = Phases(self.say)
+            self._phases.enter("the actors start, make their environments, and play")
         return self
 
     def __exit__(
@@ -280,6 +286,7 @@ class Session(Generic[C]):
         traceback: TracebackType | None,
     ) -> None:
         raised = error
+        self._end_phases()
         if isinstance(error, torch.AcceleratorError):
             error = gpu_lost(error)
         try:
@@ -299,6 +306,25 @@ class Session(Generic[C]):
             self._at_end.close()
         if error is not raised and error is not None:
             raise error from raised
+
+    def _on_row(self, row: Row) -> None:
+        self._end_phases()
+        self._hooks.row(row)
+
+    def _on_rollouts(self, rollouts: Sequence[Rollout]) -> None:
+        if rollouts and self._phases is not None and not self._has_learnt:
+            self._phases.enter("experience comes in; the first update is made")
+        self._hooks.rollout(rollouts)
+
+    @property
+    def _has_learnt(self) -> bool:
+        """Whether there was an update since the start, or the resume."""
+        return self.tally.counters.updates > self._updates_before
+
+    def _end_phases(self) -> None:
+        if self._phases is not None:
+            self._phases.end()
+            self._phases = None
 
     def _gpu(self) -> str | None:
         """Return the name of the GPU that the run learns on."""
@@ -388,7 +414,7 @@ class Session(Generic[C]):
         """Count rollouts; return their trajectories, stacked."""
         for rollout in rollouts:
             self.tally.sampled(rollout.steps, rollout.episodes, rollout.seconds)
-        self._hooks.rollout(rollouts)
+        self._on_rollouts(rollouts)
         return stack([rollout.trajectory for rollout in rollouts])
 
     def take(self, actors: Rounds) -> list[Rollout]:
@@ -398,7 +424,7 @@ class Session(Generic[C]):
         """
         with self.spending("waiting"):
             rollouts = self.peers.exchange(actors.take(timeout_s=POLL_S), self.over)
-        self._hooks.rollout(rollouts)
+        self._on_rollouts(rollouts)
         if not rollouts and self._recorder is not None:
             self._look_at_evaluation()
             # Not a checkpoint: actors cannot be saved during a round.
@@ -455,7 +481,7 @@ class Session(Generic[C]):
             if not rollouts:
                 self.tick()
                 return None
-            self._hooks.rollout(rollouts)
+            self._on_rollouts(rollouts)
             trajectory = rollouts[0].trajectory
             if trajectory.rows.count:
                 self._gathered.append(trajectory)
@@ -505,6 +531,9 @@ class Session(Generic[C]):
     def learnt(self, metrics: dict[str, float], staleness: Sequence[int]) -> None:
         """Count an update; write what is due."""
         if self._recorder is not None:
+            if self._phases is not None and not self._has_learnt:
+                every_s = f"{self._config.log_interval_s:g} s"
+                self._phases.enter(f"it learns; the first row comes with a game's end or {every_s}")
             self._recorder.count_update(metrics, staleness)
             self._hooks.update(metrics)
         if self._threads is not None and self._threads.updated(*self._learning):

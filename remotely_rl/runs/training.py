@@ -46,6 +46,7 @@ from remotely_rl.runs import progress, ranks, replaying, run_folder, status
 from remotely_rl.runs.ending import limit_reached
 from remotely_rl.runs.hooks import Hook
 from remotely_rl.runs.metrics import Tally
+from remotely_rl.runs.phases import Phases
 from remotely_rl.runs.process import Process
 from remotely_rl.runs.run_folder import RunFolder
 from remotely_rl.runs.session import Result, Session
@@ -181,7 +182,7 @@ def begin(
     source: str | None = None,
 ) -> Session[C]:
     """Make the session of a run, and its learner; see `Train` for the arguments."""
-    process = Process()
+    process, phase = Process(), Phases(functools.partial(print, flush=True))
     try:
         if config is None:
             config = kind() if resume is None else config_of(kind, algorithm, resume)
@@ -198,10 +199,14 @@ def begin(
         if model is None and (source_run := resume or initial) is not None:
             model = model_of(source_run)
         environments.check_is_known(config.env, config.env_kwargs)  # needs no cluster
+        phase.enter("a cluster starts on this machine, or is connected to")
         config = config.fitted(hardware_of(config))
         config.check_run()
         ranks.check(config)
+        steps = f"{config.probe_steps:,} random steps" if config.probe_steps else "random steps"
+        phase.enter(f"an actor starts, makes the environment, and plays {steps} in it")
         info = probe(config)
+        phase.enter("the model and its optimizer are made")
         made = make_learner(config, model, info, kind=learner, initial=start)
         config.check_fits(made.model, made.actions)
         sources = source, run_folder.source_of(model)
@@ -233,6 +238,8 @@ def begin(
     except BaseException:
         process.restore()
         raise
+    finally:
+        phase.end()
     run_folder.write_spaces(session.folder, info.spaces)
     if os.environ.get("REMOTELY_LOCAL") != "1":  # in local mode there is no wait to use
         import_late()

@@ -200,7 +200,9 @@ def test_a_sweep_is_grouped_by_one_setting_with_the_interval_of_its_runs(
     assert labels == [f"ppo, CartPole-v1, learning_rate={rate}" for rate in (1, 2)]
     for group, rate in zip(found["groups"], (1, 2), strict=True):
         ends = np.array([4.0 * (10 * rate + seed) for seed in (1, 2, 3, 1, 2, 3)])
-        low, high = aggregate.interval([ends])
+        interval = aggregate.interval([ends])
+        assert interval is not None
+        low, high = interval
         last = group["last"]
         assert (last["runs"], last["mean"]) == (6, aggregate.interquartile_mean(ends))
         assert last["interval"] == [low, high]
