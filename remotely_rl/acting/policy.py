@@ -23,13 +23,15 @@ from remotely_rl.trees import Tree
 class Trained(NamedTuple):
     """A trained model, and the config of its run.
 
-    `by` says how it was trained, for people; `spaces` are those of its environments, if known.
+    `by` says how it was trained, for people; `spaces` are those of its environments, and
+    `env_steps` the steps of its training, if known.
     """
 
     config: Common
     model: nn.Module
     by: str = ""
     spaces: Spaces | None = None
+    env_steps: int | None = None
 
     def environments(
         self, count: int, watch: Watch | None = None, **env_kwargs: Any

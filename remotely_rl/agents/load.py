@@ -62,4 +62,4 @@ def load(
     run_folder.check_fits(path, state, network, hint)
     network.load_state_dict(state)
     by_whom = f"{by.algorithm} on {trained_in}, {steps:,} steps"
-    return Trained(config, network.eval(), by_whom, spaces)
+    return Trained(config, network.eval(), by_whom, spaces, steps)

@@ -33,6 +33,7 @@ from remotely_rl.environments import (
 )
 from remotely_rl.environments.atari import observes_ram
 from remotely_rl.errors import TrainingError
+from remotely_rl.runs import videos
 from remotely_rl.runs.training import Train
 
 ATARI_FPS = 15.0  # 60 frames per second, four per step
@@ -294,4 +295,6 @@ def play(
             finished += envs.pop_episodes()
             if len(finished) >= episodes or turn == steps:
                 break
+    if video is not None and agent.env_steps is not None:
+        videos.describe(Path(video), agent.env_steps, [episode.score for episode in finished])
     return Played(finished, turn, *((film.pictures, film.fps) if film else ()))

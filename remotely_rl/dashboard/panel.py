@@ -4,9 +4,12 @@
 /api/runs/NAME                  settings, last row, crashes and videos of a run
 /api/runs/NAME/metrics          ?columns&points&file&from_byte
 /api/runs/NAME/videos/FILE
+/api/runs/NAME/media            images and histograms of hooks
+/api/runs/NAME/media/FILE
 /api/compare                    ?run&run&over&column&points&smooth&band&by
 """
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,8 +25,10 @@ from remotely.dashboard import app
 from remotely_rl.dashboard import crashes, filters, groups, series
 from remotely_rl.dashboard.runs import COLUMNS, NoRun, Runs
 from remotely_rl.errors import TrainingError
-from remotely_rl.runs import status
+from remotely_rl.runs import media, status, videos
 
+EVALUATION = ["evaluation/env_steps", "evaluation/return_mean"]
+MAX_DESCRIPTION_BYTES = 1 << 16
 SETTING = "setting:"  # before the name of a setting in a column's
 
 
@@ -38,6 +43,8 @@ def panel(root: Path) -> app.Panel:
             Route("/api/compare", _handler(runs, _compare)),
             Route("/api/runs/{name:path}/metrics", _handler(runs, _metrics)),
             Route("/api/runs/{name:path}/videos/{file}", _handler(runs, _video)),
+            Route("/api/runs/{name:path}/media", _handler(runs, _media)),
+            Route("/api/runs/{name:path}/media/{file}", _handler(runs, _image)),
             Route("/api/runs/{name:path}", _handler(runs, _run)),
         ],
     )
@@ -94,7 +101,9 @@ def _run(runs: Runs, request: Request) -> Response:
             "path": str(runs.folder(name)),
             "started": status.facts(config),
             "last": {column: series.plain(number) for column, number in last.items()},
-            "videos": runs.videos(name),
+            "videos": [_described(runs, name, file) for file in runs.videos(name)],
+            "evaluations": _evaluations(runs, name, last),
+            "media": len(runs.media(name)) and f"{row['steps']}-{len(runs.media(name))}",
             "crashes": _crashes(runs, name, row["steps"]),
         }
     )
@@ -107,6 +116,55 @@ def _crashes(runs: Runs, name: str, steps: float | None) -> dict[str, Any] | Non
             return crashes.summary(file, steps, time.time())
     except NoRun:
         return None
+
+
+def _described(runs: Runs, name: str, file: str) -> dict[str, Any]:
+    """Return a video, with the steps of training that its agent had, and its scores if known."""
+    described: Any = {}
+    try:
+        with runs.open(name, file + videos.SUFFIX) as opened:
+            described = json.loads(opened.read(MAX_DESCRIPTION_BYTES))
+    except (NoRun, ValueError):
+        pass
+    kept = described if isinstance(described, dict) else {}
+    return {"file": file, "env_steps": kept.get("env_steps"), "scores": kept.get("scores", [])}
+
+
+def _evaluations(runs: Runs, name: str, last: dict[str, float]) -> list[dict[str, Any]]:
+    """Return the evaluations of a run, the newest first."""
+    if EVALUATION[0] not in last:
+        return []
+    with runs.open(name, "metrics.csv") as file:
+        columns = series.read(file, EVALUATION, series.MAX_POINTS, bucket=series.last).series
+    found: dict[float, dict[str, Any]] = {}
+    for steps, mean in zip(*(columns[column] for column in EVALUATION), strict=True):
+        if steps is not None:
+            found[steps] = {"env_steps": steps, "return_mean": mean}
+    return list(found.values())[::-1]
+
+
+def _media(runs: Runs, request: Request) -> Response:
+    name = request.path_params["name"]
+    files = runs.media(name)
+    images: dict[str, list[dict[str, Any]]] = {}
+    for image in sorted(media.images(files)):
+        known = {"file": image.file, "step": image.step}
+        images.setdefault(media.unquoted(image.name), []).append(known)
+    histograms = {}
+    for file in files:
+        if file.endswith(".jsonl"):
+            with runs.open(name, file, media.FOLDER) as opened:
+                lines = [found for line in opened if (found := media.parsed(line)) is not None]
+            histograms[media.unquoted(file.removesuffix(".jsonl"))] = lines
+    return JSONResponse({"images": images, "histograms": histograms})
+
+
+def _image(runs: Runs, request: Request) -> Response:
+    name, file = request.path_params["name"], request.path_params["file"]
+    if not file.endswith(".png"):
+        raise NoRun(f"{file!r} is not an image")
+    with runs.open(name, file, media.FOLDER) as opened:
+        return Response(opened.read(), media_type="image/png")
 
 
 def _metrics(runs: Runs, request: Request) -> Response:

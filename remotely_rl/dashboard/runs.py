@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from remotely_rl.dashboard import series
 from remotely_rl.errors import TrainingError
-from remotely_rl.runs import notes, run_folder, status
+from remotely_rl.runs import media, notes, run_folder, status
 from remotely_rl.runs.run_folder import RunConfig
 
 DEPTH = 3  # levels of folders below the root that are searched
@@ -78,13 +78,23 @@ class Runs:
             raise NoRun(f"there is no run {name!r} here")
         return real
 
-    def open(self, name: str, file: str) -> BinaryIO:
-        """Open a file of a run.  Raises NoRun if it is not a regular file in its folder."""
+    def open(self, name: str, file: str, inside: str | None = None) -> BinaryIO:
+        """Open a file of a run, or of the folder `inside` it.
+
+        Raises NoRun if it is not a regular file there.
+        """
         if "/" in file or file in ("", ".", ".."):
             raise NoRun(f"{file!r} is not the name of a file")
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
-            fd = os.open(self.folder(name) / file, flags)
+            if inside is None:
+                fd = os.open(self.folder(name) / file, flags)
+            else:
+                folder = os.open(self.folder(name) / inside, flags | os.O_DIRECTORY)
+                try:
+                    fd = os.open(file, flags, dir_fd=folder)
+                finally:
+                    os.close(folder)
         except OSError as error:
             raise NoRun(f"{file} of {name!r} cannot be read: {error.strerror}") from None
         if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -172,6 +182,14 @@ class Runs:
             **{key: series.plain(last.get(column)) for key, column in LAST.items()},
         }
         return Summary(version, row, run)
+
+    def media(self, name: str) -> list[str]:
+        """Return the names of the images and histograms of a run."""
+        folder = self.folder(name) / media.FOLDER
+        if folder.is_symlink() or not folder.is_dir():
+            return []
+        with os.scandir(folder) as entries:
+            return sorted(entry.name for entry in entries if entry.is_file(follow_symlinks=False))
 
     def videos(self, name: str) -> list[str]:
         """Return the names of the videos in the folder of a run."""

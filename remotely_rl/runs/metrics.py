@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from remotely_rl import durable
 from remotely_rl.errors import TrainingError
+from remotely_rl.runs.media import Media
 
 if TYPE_CHECKING:  # the dashboard reads rows without torch
     from torch.utils.tensorboard import SummaryWriter
@@ -277,6 +278,7 @@ class Writer:
         purge = int(kept[-1]["time/env_steps"]) + 1 if kept else None
         self._folder = str(folder / "tensorboard")
         self._board = _board(self._folder, purge)
+        self._media = Media(folder, purge or 0)
 
     def write(self, row: Row) -> None:
         """Append one row to both."""
@@ -296,7 +298,10 @@ class Writer:
             raise
 
     def image(self, name: str, image: NDArray[Any], step: int) -> None:
-        """Write an image for TensorBoard.  Raises TrainingError unless it is one."""
+        """Write an image for TensorBoard and the dashboard.
+
+        Raises TrainingError unless it is one.
+        """
         picture = np.asarray(image)
         if picture.ndim == 2:
             picture = picture[:, :, None]
@@ -311,9 +316,13 @@ class Writer:
             )
         board: Any = self._board
         board.add_image(name, picture, step, dataformats="HWC")
+        self._media.image(name, picture, step)
 
     def histogram(self, name: str, numbers: NDArray[Any], step: int) -> None:
-        """Write a histogram for TensorBoard.  Raises TrainingError for no finite number."""
+        """Write a histogram for TensorBoard and the dashboard.
+
+        Raises TrainingError for no finite number.
+        """
         try:
             values = np.asarray(numbers, np.float64).reshape(-1)
         except (TypeError, ValueError):
@@ -323,6 +332,7 @@ class Writer:
             raise TrainingError(f"the histogram {name} has no finite numbers: {numbers!r:.200}")
         board: Any = self._board
         board.add_histogram(name, values, step)
+        self._media.histogram(name, values, step)
 
     def describe(self, settings: Mapping[str, Any]) -> None:
         """Write the run's settings for TensorBoard, which shows them beside its last metrics."""

@@ -10,6 +10,8 @@ best.pt         the state at the best evaluation; without evaluations, at the be
 curve.png       the learning curve
 spaces.json     the spaces of the environment, by which an agent acts without it
 crashes.jsonl   the crashes of environments
+media/          images and histograms of hooks (`media.py`)
+notes.json      notes and tags of the user (`notes.py`)
 
 A checkpoint holds all that a run needs to continue as if it had not stopped.  It is a dictionary of
 tensors and plain values, so loading it runs no code (`weights_only`).

@@ -170,7 +170,7 @@ class Session(Generic[C]):
                    spending, learnt                     record an update: its time and metrics
                    over, is_urgent, tick, progress      when to stop; due work; the schedule
     for hooks      stop, change, set_env_attr           the end, coefficients, environments
-                   log_image, log_histogram             for TensorBoard
+                   log_image, log_histogram             for TensorBoard and the dashboard
     for users      say, warn                            lines that stay on the terminal
     """
 
@@ -597,7 +597,7 @@ class Session(Generic[C]):
             raise TrainingError(f"{what} cannot be changed in a run with several learners")
 
     def log_image(self, name: str, image: Any) -> None:
-        """Write an image for TensorBoard: for hooks.
+        """Write an image for TensorBoard and the dashboard: for hooks.
 
         It is [height, width] or [height, width, channels], of bytes or of floats from 0 to 1; a
         tensor is one too.  metrics.csv has no part in it.  Raises TrainingError for other shapes.
@@ -606,7 +606,7 @@ class Session(Generic[C]):
             self._recorder.log_image(name, _array_of(image))
 
     def log_histogram(self, name: str, numbers: Any) -> None:
-        """Write a histogram of numbers, an array or a tensor, for TensorBoard: for hooks.
+        """Write a histogram of numbers, an array or a tensor, for TensorBoard and the dashboard.
 
         metrics.csv has no part in it.  What is not finite is left out; raises TrainingError if
         nothing is left.

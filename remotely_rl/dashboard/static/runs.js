@@ -108,10 +108,10 @@ function showRun(params, asked) {
   const name = params.name, path = `/api/runs/${name.split("/").map(encodeURIComponent).join("/")}`;
   let over = asked.get("over") === SECONDS ? SECONDS : STEPS;
   const under = h("p", { class: "soft" }, "…"), curves = h("div"), settings = h("dl", { class: "facts" });
-  const latest = h("dl", { class: "facts" }), videos = h("div"), started = h("dl", { class: "facts" });
-  const crashes = h("section");
+  const latest = h("dl", { class: "facts" }), videos = h("div"), evaluations = h("section"), media = h("section"), started = h("dl", { class: "facts" });
+  const crashes = h("section"), mediaCharts = [];
   const state = h("p", { role: "status" }), goOn = h("p", { class: "soft" }), note = h("p", {});
-  let charts = [], series = null, shownState = "", from = { file: "", from_byte: 0 };
+  let charts = [], series = null, shownState = "", shownMedia = "", from = { file: "", from_byte: 0 };
 
   function choose(axis) {
     over = axis;
@@ -174,9 +174,15 @@ function showRun(params, asked) {
       settings.replaceChildren(...facts(Object.entries(run.config).map(([key, value]) => [key, value === null ? "none" : typeof value === "object" ? JSON.stringify(value) : String(value)])));
       latest.replaceChildren(...facts(Object.entries(run.last).filter(([, value]) => value != null).map(([key, value]) => [key, figure(value, 4)])));
       showCrashes(crashes, run);
+      showEvaluations(evaluations, run, path);
       if (videos.childElementCount !== run.videos.length) {
-        videos.replaceChildren(...run.videos.map((file) => h("figure", { class: "curve" }, h("figcaption", {}, file),
+        videos.replaceChildren(...run.videos.map(({ file, env_steps, scores }) => h("figure", { class: "curve", id: file },
+          h("figcaption", {}, [file, env_steps == null ? "" : `after ${count(env_steps)} steps`, scores.length ? `score ${scores.map((score) => figure(score)).join(", ")}` : ""].filter(Boolean).join(", ")),
           h("video", { controls: true, preload: "metadata", src: `${path}/videos/${encodeURIComponent(file)}` }))));
+      }
+      if (run.media && run.media !== shownMedia) {
+        shownMedia = run.media;
+        await showMedia(media, path, mediaCharts);
       }
     } catch (error) {
       under.textContent = error.message;
@@ -184,9 +190,66 @@ function showRun(params, asked) {
   }
 
   const stop = repeat(look, EVERY_S);
-  const element = h("div", {}, h("h1", {}, name), under, state, goOn, note, h("div", { class: "tools" }, axisChoice(over, choose)), curves, videos, crashes,
+  const element = h("div", {}, h("h1", {}, name), under, state, goOn, note, h("div", { class: "tools" }, axisChoice(over, choose)), curves, evaluations, videos, media, crashes,
     folded("Last row", latest), folded("Settings", settings), folded("Started with", started));
-  return { title: name, element, close: () => (stop(), charts.forEach((each) => each.close())) };
+  return { title: name, element, close: () => (stop(), [...charts, ...mediaCharts].forEach((each) => each.close())) };
+}
+
+const SHOWN_EVALUATIONS = 10;
+
+// The last evaluations, each with the videos of the policy that it has measured.
+function showEvaluations(place, run, path) {
+  const videosOf = (steps) => run.videos.filter((video) => video.env_steps === steps);
+  const shown = run.evaluations.filter((each, i) => i < SHOWN_EVALUATIONS || videosOf(each.env_steps).length);
+  const state = JSON.stringify([shown, run.videos]);
+  if (!shown.length || place.dataset.state === state) return;
+  place.dataset.state = state;
+  const best = Math.max(...run.evaluations.map((each) => each.return_mean ?? -Infinity));
+  place.replaceChildren(h("h2", {}, "Evaluations"), h("ul", { class: "plain" }, shown.map((each) => h("li", {},
+    `after ${count(each.env_steps)} steps: ${figure(each.return_mean, 4)}${each.return_mean === best ? ", the best" : ""} `,
+    videosOf(each.env_steps).map(({ file }) => h("a", { href: `${path}/videos/${encodeURIComponent(file)}`, target: "_blank" }, file)),
+    each.return_mean === best && !videosOf(each.env_steps).length
+      ? h("span", { class: "soft" }, "film it: ", h("code", {}, `remotely-rl play ${run.path} --checkpoint best --video ${run.path}/best.mp4`)) : null))));
+}
+
+// What hooks have logged: the images of a name in the order of their steps, and the quantiles of
+// each histogram over steps, with its last counts.
+async function showMedia(place, path, charts) {
+  const found = await get(`${path}/media`);
+  charts.splice(0).forEach((each) => each.close());
+  const images = Object.entries(found.images).map(([name, all]) => {
+    const picture = h("img", { alt: "" }), at = h("output", { class: "soft" });
+    const choose = h("input", { type: "range", min: 0, max: all.length - 1, value: all.length - 1, "aria-label": `Step of ${name}`, oninput: () => show(Number(choose.value)) });
+    function show(i) {
+      picture.src = `${path}/media/${encodeURIComponent(all[i].file)}`;
+      picture.alt = `${name} after ${all[i].step} steps`;
+      at.textContent = `after ${count(all[i].step)} steps`;
+    }
+    show(all.length - 1);
+    return h("figure", { class: "curve" }, h("figcaption", {}, h("span", {}, name), at), picture, all.length > 1 ? choose : null);
+  });
+  const histograms = Object.entries(found.histograms).filter(([, lines]) => lines.length).map(([name, lines]) => {
+    const chart = curveChart(name, STEPS), quantile = (k) => lines.map((line) => line.quantiles[k]);
+    charts.push(chart);
+    chart.draw([lines.map((line) => line.step), quantile(3), ...[0, 6, 1, 5, 2, 4].map(quantile)],
+      [{ label: "median", colour: 0 }, ...[0, 1, 2, 3, 4, 5].map((k) => ({ colour: 0, width: 0, fill: k % 2 ? [k + 2, k + 1] : undefined }))]);
+    chart.element.append(bars(lines.at(-1)));
+    return chart.element;
+  });
+  const parts = [...images, ...histograms];
+  place.replaceChildren(...(parts.length ? [h("h2", {}, "Images and histograms"), h("div", { class: "curves" }, parts)] : []));
+}
+
+// The counts of a histogram, as bars.
+function bars({ counts, ends }) {
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg"), most = Math.max(...counts, 1);
+  for (const [name, value] of [["viewBox", `0 0 ${counts.length * 10} 40`], ["preserveAspectRatio", "none"], ["class", "bars"], ["role", "img"], ["aria-label", `the last counts, from ${figure(ends[0])} to ${figure(ends[1])}`]]) svg.setAttribute(name, value);
+  counts.forEach((counted, i) => {
+    const bar = document.createElementNS("http://www.w3.org/2000/svg", "rect"), height = (38 * counted) / most;
+    for (const [name, value] of [["x", i * 10 + 1], ["y", 40 - height], ["width", 8], ["height", height]]) bar.setAttribute(name, value);
+    svg.append(bar);
+  });
+  return h("div", {}, svg, h("p", { class: "soft ends" }, h("span", {}, figure(ends[0])), h("span", {}, figure(ends[1]))));
 }
 
 // How often environments crash, the last reports, and which of them can be replayed.

@@ -25,7 +25,8 @@ from remotely_rl.cli import main
 from remotely_rl.dashboard import filters
 from remotely_rl.dashboard.panel import panel
 from remotely_rl.dashboard.runs import NoRun, Runs
-from remotely_rl.runs import aggregate, status
+from remotely_rl.runs import aggregate, status, videos
+from remotely_rl.runs.media import Media
 from remotely_rl.runs.run_folder import RunFolder
 from remotely_rl.supervision.logbook import Logbook, load
 from remotely_rl.supervision.report import Cause, CrashReport
@@ -120,7 +121,7 @@ def test_a_run_has_its_settings_and_videos(browser: Browser, runs: Path) -> None
     (runs / "sweep" / "a2c" / "play.mp4").write_bytes(b"a film")
     run = browser.get("/api/runs/sweep/a2c")
     assert run["config"]["env"] == "CartPole-v1"
-    assert run["videos"] == ["play.mp4"]
+    assert run["videos"] == [{"file": "play.mp4", "env_steps": None, "scores": []}]
     film = browser.client.get("/api/runs/sweep/a2c/videos/play.mp4", headers={"range": "bytes=2-3"})
     assert (film.status_code, film.content) == (206, b"fi")
 
@@ -144,6 +145,47 @@ def test_crashes_of_environments_are_shown_with_their_rate_and_what_can_be_repla
     assert (newest["can_replay"], second["can_replay"]) == (False, True)
     assert second["text"] == "environment 3 died in step 2, seed 11: SIGSEGV"
     assert load(path)[second["number"]] == died
+
+
+def test_an_evaluation_leads_to_the_video_of_its_policy(browser: Browser, runs: Path) -> None:
+    file = runs / "one" / "metrics.csv"
+    lines = file.read_text().splitlines()
+    ends = (",,", ",150,7", ",,", ",350,9", ",,")
+    wider = [f"{lines[0]},evaluation/env_steps,evaluation/return_mean"]
+    wider += [line + end for line, end in zip(lines[1:], ends, strict=True)]
+    file.write_text("\r\n".join([*wider, ""]))
+    (runs / "one" / "best.mp4").write_bytes(b"a film")
+    videos.describe(runs / "one" / "best.mp4", 350, [9.0])
+    run = browser.get("/api/runs/one")
+    assert [each["env_steps"] for each in run["evaluations"]] == [350, 150]
+    assert run["videos"] == [{"file": "best.mp4", "env_steps": 350, "scores": [9.0]}]
+
+
+def test_images_and_histograms_of_hooks_are_shown(browser: Browser, runs: Path) -> None:
+    written = Media(runs / "one")
+    for step in (100, 200):
+        written.image("maze", np.ones((2, 2, 3)), step)
+    written.histogram("mine/h", np.arange(5.0), 100)
+    assert browser.get("/api/runs/one")["media"]
+    found = browser.get("/api/runs/one/media")
+    first, second = found["images"]["maze"]
+    assert (first["step"], second["step"]) == (100, 200)
+    assert [line["step"] for line in found["histograms"]["mine/h"]] == [100]
+    answer = browser.client.get(f"/api/runs/one/media/{first['file']}")
+    assert (answer.status_code, answer.content[:4]) == (200, b"\x89PNG")
+    assert not browser.get("/api/runs/two")["media"]
+
+
+def test_media_that_are_a_symlink_are_rejected(
+    browser: Browser, runs: Path, tmp_path: Path
+) -> None:
+    Media(tmp_path).image("i", np.ones((2, 2, 3)), 1)
+    (runs / "one" / "media").symlink_to(tmp_path / "media")
+    Media(runs / "two").image("j", np.ones((2, 2, 3)), 1)
+    (runs / "two" / "media" / "i@1.png").symlink_to(tmp_path / "media" / "i@1.png")
+    for name in ("one", "two"):
+        assert "i" not in browser.get(f"/api/runs/{name}/media")["images"]
+        assert browser.refused(f"/api/runs/{name}/media/i@1.png")[0] == 404
 
 
 def test_runs_that_differ_by_seed_become_one_line_with_a_band(browser: Browser) -> None:

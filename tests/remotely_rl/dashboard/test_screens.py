@@ -12,8 +12,10 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
+from remotely_rl.runs.media import Media
 from tests.remotely_rl.dashboard.folders import make_run
 from tools.bench_dashboard.__main__ import browser as chromium_path
 
@@ -32,7 +34,10 @@ EVIL = '<img src=x onerror="document.title=1">'
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     """Yield the page of a dashboard with 450 actors and four runs, opened by its link."""
     runs = tmp_path_factory.mktemp("runs")
-    make_run(runs / "ppo-1", rows=50, seed=1)
+    media = Media(make_run(runs / "ppo-1", rows=50, seed=1))
+    for step in (100, 200):
+        media.image("mine/maze", np.random.default_rng(step).random((16, 16, 3)), step)
+        media.histogram("mine/weights", np.arange(9.0) * step, step)
     make_run(runs / "ppo-2", rows=60, seed=2, scale=2.0)
     ended = {"how": "failed", "why": "ValueError: the loss is NaN"}
     a2c = make_run(runs / "sweep" / "a2c", rows=40, ended=ended, algorithm="a2c", gamma=0.9)
@@ -190,6 +195,16 @@ def test_a_run_shows_its_curves_and_settings(page: Page) -> None:
     expect(page.get_by_role("img", name=re.compile("Policy loss: 0.5"))).to_be_visible()
     page.get_by_text("Settings").click()
     expect(page.get_by_text("log_interval_s")).to_be_visible()
+
+
+def test_a_run_shows_the_images_and_histograms_of_its_hooks(page: Page) -> None:
+    page.goto("/#/runs/ppo-1")
+    picture = page.get_by_role("img", name="mine/maze after 200 steps")
+    expect(picture).to_be_visible()
+    assert picture.evaluate("image => image.decode().then(() => image.naturalWidth)") == 16
+    page.get_by_label("Step of mine/maze").fill("0")
+    expect(page.get_by_role("img", name="mine/maze after 100 steps")).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile("mine.weights"))).to_be_visible()
 
 
 def test_markup_in_a_run_stays_text(page: Page) -> None:

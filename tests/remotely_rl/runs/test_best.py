@@ -96,7 +96,9 @@ class Draws(Hook):
             session.log_histogram("mine/wrong", [np.nan])
 
 
-def test_a_hook_writes_images_and_histograms_for_tensorboard_alone(tmp_path: Path) -> None:
+def test_a_hook_writes_images_and_histograms_for_tensorboard_and_the_dashboard(
+    tmp_path: Path,
+) -> None:
     a2c.train(ROWS, run=tmp_path / "run", hooks=[Draws()])
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     events.Reload()
@@ -107,3 +109,6 @@ def test_a_hook_writes_images_and_histograms_for_tensorboard_alone(tmp_path: Pat
     *_, last = metrics.read(tmp_path / "run" / "metrics.csv")
     assert events.Histograms("mine/weights")[-1].step == last["time/env_steps"]
     assert not [name for name in last if name.startswith("mine/")]
+    files = {path.name for path in (tmp_path / "run" / "media").iterdir()}
+    assert f"mine%2Fcolour@{last['time/env_steps']:.0f}.png" in files
+    assert "mine%2Fweights.jsonl" in files
