@@ -41,13 +41,18 @@ padding-top:.8rem;overflow-wrap:anywhere}
 .soft,th{color:#636a72;font-weight:500}.scroll{overflow-x:auto}
 table{border-collapse:collapse;width:100%}th,td{text-align:left;padding:.22rem .9rem .22rem 0;
 white-space:nowrap;border-bottom:1px solid #ece9e3}.n{text-align:right}
-.grid-of{display:grid;grid-template-columns:repeat(auto-fill,minmax(260px,1fr));gap:.8rem 1.4rem}
-.two{display:grid;grid-template-columns:repeat(auto-fill,minmax(420px,1fr));gap:1rem 1.6rem}
-figure{margin:0;min-width:0}figcaption{font-size:13px}svg{width:100%;height:auto;display:block}
+.grid-of{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(260px,100%),1fr));
+gap:.8rem 1.4rem}
+.two{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(420px,100%),1fr));
+gap:1rem 1.6rem}
+figure{margin:0;min-width:0}figcaption{font-size:13px}
+svg{width:100%;height:auto;display:block;overflow:visible}
 svg text{font-size:11px;fill:#636a72}.y{text-anchor:end;dominant-baseline:middle}
 .x{text-anchor:middle}.grid{stroke:#e3e0da;fill:none}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1.2rem}dt{color:#636a72}
-dd{margin:0;overflow-wrap:anywhere}ul{list-style:none;padding:0}summary{cursor:pointer}
+dd,code,p{margin:.2rem 0;overflow-wrap:anywhere}dd{margin:0}
+ul{list-style:none;padding:0}summary{cursor:pointer}
+table{margin:.8rem 0}
 @media print{details{display:none}}
 """
 
@@ -121,7 +126,7 @@ def _compared(runs: ChosenRuns) -> str:
         found = groups.compared(runs, runs.names(), Asked(over, points=POINTS))
         lines = []
         for place, group in enumerate(found["groups"]):
-            colour = picture.COLOURS[place % len(picture.COLOURS)]
+            colour = picture.colour_of(place)
             if band := group["band"]:
                 lines.append(Curve(band["x"], band["mean"], band["low"], band["high"], colour))
             lines += [
@@ -137,7 +142,7 @@ def _compared(runs: ChosenRuns) -> str:
 
 
 def _key(place: int, group: dict[str, Any]) -> str:
-    colour = picture.COLOURS[place % len(picture.COLOURS)]
+    colour = picture.colour_of(place)
     count = len(group["lines"])
     note = f", {count} runs: each, and their mean and range where all have data"
     note = note if count > 1 else ""

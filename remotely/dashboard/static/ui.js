@@ -41,7 +41,7 @@ export function figure(number, digits = 3) {
   const size = Math.abs(number);
   if (size >= 10000) return count(number);
   if (size && size < 0.001) return number.toExponential(1);
-  return String(Number(number.toPrecision(size >= 1000 ? 4 : digits)));
+  return String(Number(number.toPrecision(size >= 1000 ? Math.max(4, digits) : digits)));
 }
 
 export function bytes(number) {

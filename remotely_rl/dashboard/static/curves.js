@@ -99,8 +99,8 @@ export function curveChart(title, over, { wide = false, stacked = false, log = {
       series, bands, legend: { show: false }, cursor: { y: false, points: { size: 5 } },
       scales: { x: { time: false, ...(log.x ? { distr: 3 } : {}) }, y: log.y ? { distr: 3 } : stacked ? { range } : {} },
       axes: [
-        { ...axis, size: 28, space: 70, values: (_, ticks) => ticks.map((tick) => tick == null ? "" : over === STEPS ? steps(tick) : duration(tick)) },
-        { ...axis, size: 52, values: (_, ticks) => ticks.map((tick) => tick == null ? "" : figure(tick)) },
+        { ...axis, size: 28, space: 70, values: (_, ticks) => labels(ticks, (tick, digits) => over === STEPS ? steps(tick, digits) : digits > 3 && tick >= 60 ? `${figure(tick / 60, digits)} min` : duration(tick)) },
+        { ...axis, size: 60, values: (_, ticks) => labels(ticks, figure) },
       ],
       hooks: { setCursor: [(u) => say(u, lines)] },
     }, drawn(data), plot);
@@ -155,9 +155,20 @@ export function swatch(i) {
   return svg;
 }
 
-function steps(number) {
-  if (number >= 1e6) return `${figure(number / 1e6)} M`;
-  return number >= 1e3 ? `${figure(number / 1e3)} k` : figure(number);
+function steps(number, digits = 3) {
+  if (number >= 1e6) return `${figure(number / 1e6, digits)} M`;
+  return number >= 1e3 ? `${figure(number / 1e3, digits)} k` : figure(number, digits);
+}
+
+// The labels of ticks, as short as they can be with no two alike.
+export function labels(ticks, label) {
+  let found = [];
+  for (let digits = 3; digits < 10; digits++) {
+    found = ticks.map((tick) => (tick == null ? "" : label(tick, digits)));
+    const shown = found.filter(Boolean);
+    if (new Set(shown).size === shown.length) break;
+  }
+  return found;
 }
 
 export function axisChoice(over, choose) {

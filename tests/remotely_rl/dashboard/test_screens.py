@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from remotely_rl.dashboard import report
 from remotely_rl.runs.media import Media
 from tests.remotely_rl.dashboard.folders import make_run
 from tools.bench_dashboard.__main__ import browser as chromium_path
@@ -174,6 +175,37 @@ def test_fifty_groups_have_colours_of_their_own_in_both_themes(page: Page) -> No
         colours = page.evaluate(script, is_dark)
         assert len(set(colours)) == 50
         assert all(re.fullmatch("#[0-9a-f]{6}", colour) for colour in colours)
+
+
+def test_no_two_ticks_of_an_axis_have_the_same_label(page: Page) -> None:
+    script = """async ticks => {
+        const { labels } = await import("/static/curves.js");
+        const { figure } = await import("/static/ui.js");
+        return labels(ticks, figure);
+    }"""
+    assert page.evaluate(script, [1.0395, 1.04, 1.0405]) == ["1.0395", "1.04", "1.0405"]
+    assert page.evaluate(script, [1234.5, 1234.6, None]) == ["1234.5", "1234.6", ""]
+    assert page.evaluate(script, [0, 100, 200]) == ["0", "100", "200"]
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_a_report_is_as_wide_as_its_window(
+    page: Page, width: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("report")
+    runs = [make_run(folder / f"a-long-name-of-a-run-{n}", seed=n, scale=n) for n in range(3)]
+    report.write(runs, folder / "report.html")
+    opened = page.context.browser
+    assert opened is not None
+    looked = opened.new_page(viewport={"width": width, "height": 900})
+    looked.goto((folder / "report.html").as_uri())
+    assert looked.evaluate("document.documentElement.scrollWidth") <= width
+    cut = """() => [...document.querySelectorAll('svg text')].filter(text => {
+        const { left, right } = text.getBoundingClientRect();
+        return left < 0 || right > innerWidth;
+    }).map(text => text.textContent)"""
+    assert looked.evaluate(cut) == []
+    looked.close()
 
 
 def test_a_run_of_which_the_list_shows_settings_is_chosen_with_all_others(page: Page) -> None:
