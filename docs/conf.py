@@ -11,6 +11,7 @@ import remotely
 
 project = "remotely"
 author = "the authors of remotely"
+project_copyright = author
 version = release = remotely.__version__
 
 extensions = [
@@ -21,7 +22,10 @@ extensions = [
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"remotely {release}"
-html_static_path: list[str] = []
+html_static_path = ["site"]
+html_css_files = ["tables.css"]
+html_js_files = ["tables.js"]
+html_search_scorer = str(Path(__file__).resolve().parent / "scorer.js")
 html_copy_source = False
 
 myst_enable_extensions = ["colon_fence"]

@@ -131,6 +131,10 @@ def get(ref: T) -> T:
         return ref.result()  # type: ignore[no-any-return]
     if isinstance(ref, Reference):
         return ref.get()  # type: ignore[no-any-return]
+    if isinstance(ref, list | tuple) and ref and all(isinstance(one, CallFuture) for one in ref):
+        raise TypeError(
+            "get() takes one future: write [future.result() for future in futures] for several"
+        )
     return connection.current().value_of(ref)  # type: ignore[no-any-return]
 
 

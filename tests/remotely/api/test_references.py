@@ -93,3 +93,11 @@ def test_a_future_cannot_be_returned_and_only_a_future_can_be_referenced(on_clus
         remotely.ref(5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="none of these"):
         remotely.get(5)
+
+
+def test_get_of_several_futures_says_how_to_wait_for_them(place: str) -> None:
+    adder = Adder()
+    futures = [adder.add.submit(1, 2), adder.add.submit(3, 4)]
+    with pytest.raises(TypeError, match=r"\[future\.result\(\) for future in futures\]"):
+        remotely.get(futures)
+    assert [future.result() for future in futures] == [3, 7]
