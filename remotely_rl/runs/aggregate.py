@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 FEWEST = 3  # runs of an environment
 REPETITIONS = 2_000
+TOGETHER = 100  # repetitions that are computed at once: more take more memory, and no less time
 PERCENTILES = (2.5, 97.5)
 
 Numbers = NDArray[np.float64]
@@ -79,11 +80,14 @@ def interval(strata: Sequence[Numbers], repetitions: int = REPETITIONS) -> Numbe
     if min(map(len, strata)) < FEWEST:
         return None
     random = np.random.default_rng(0)
+    drawn = [[random.integers(len(of), size=len(of)) for of in strata] for _ in range(repetitions)]
+    which = [np.array(of_one) for of_one in zip(*drawn, strict=True)]  # each [repetitions, runs]
     means = []
-    for _ in range(repetitions):
-        drawn = [of[random.integers(len(of), size=len(of))] for of in strata]
-        means.append(interquartile_mean(np.concatenate(drawn)))
-    ends: Numbers = np.percentile(means, PERCENTILES, axis=0)
+    for begin in range(0, repetitions, TOGETHER):
+        some = slice(begin, begin + TOGETHER)
+        scores = [of[chosen[some]] for of, chosen in zip(strata, which, strict=True)]
+        means.append(interquartile_mean(np.moveaxis(np.concatenate(scores, 1), 1, 0)))
+    ends: Numbers = np.percentile(np.concatenate(means), PERCENTILES, axis=0)
     return ends
 
 

@@ -171,7 +171,9 @@ def figures(runs: Sequence[str | Path]) -> list[Aggregate]:
     )
 
 
-def band(curves: Sequence[tuple[Line, Line]], *, iqm: bool = False) -> Band | None:
+def band(
+    curves: Sequence[tuple[Line, Line]], *, iqm: bool = False, points: int = GRID_POINTS
+) -> Band | None:
     """Return the mean and the extremes of curves (x, y), each with increasing x.
 
     With `iqm` they are the interquartile mean and its interval; the latter is empty if there are
@@ -184,7 +186,7 @@ def band(curves: Sequence[tuple[Line, Line]], *, iqm: bool = False) -> Band | No
     start, stop = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
     if start > stop:
         return None
-    grid = np.linspace(start, stop, GRID_POINTS)
+    grid = np.linspace(start, stop, points)
     each = np.stack([np.interp(grid, x, y) for x, y in curves])
     if iqm:
         ends = aggregate.interval([each])
