@@ -87,7 +87,7 @@ export function curveChart(title, over, { wide = false, stacked = false, log = {
       series.push({
         label: line.label || "", stroke: width === 0 ? "transparent" : width < 1 ? `${colour}99` : colour,
         width, dash: dashOf(at), spanGaps: true,
-        points: { show: (u, k) => width > 0 && few(u.data[k]), size: line.points ? 7 : 4, fill: colour },
+        points: { show: (u, k) => width > 0 && !stacked && few(u.data[k]), size: line.points ? 7 : 4, fill: colour },
         ...(stacked && i === 0 ? { fill: `${colour}66` } : {}),
       });
       if (line.fill) bands.push({ series: line.fill, fill: `${colour}2e` });

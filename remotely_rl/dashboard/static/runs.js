@@ -24,6 +24,9 @@ const CURVES = [
 // A column's name within a chart, with its prefix where another has the same without.
 const short = (column) => column.replace(/^[^/]*\//, "").replaceAll("_", " ");
 const labelOf = (column, columns) => columns.some((other) => other !== column && short(other) === short(column)) && column.startsWith("evaluation/") ? column : short(column);
+// What an algorithm does not have stays 0, as the staleness of one that is on-policy: it takes no
+// room.  A success that stays 0 does.
+const isDrawn = (column, value) => value != null && (value !== 0 || !/^(train|time)\//.test(column));
 const NOT_SHOWN = new Set([STEPS, SECONDS, "time/updates", "rollout/episodes"]);
 
 // --- runs --------------------------------------------------------------------------------------
@@ -122,7 +125,7 @@ function showRun(params, asked) {
   }
 
   function layout() {
-    const there = Object.keys(series).filter((column) => series[column].some((value) => value != null));
+    const there = Object.keys(series).filter((column) => series[column].some((value) => isDrawn(column, value)));
     const known = new Set(CURVES.flatMap((curve) => curve.columns));
     const others = there.filter((column) => !known.has(column) && !NOT_SHOWN.has(column));
     const all = [...CURVES, ...others.map((column) => ({ title: column, columns: [column] }))]
@@ -135,7 +138,7 @@ function showRun(params, asked) {
 
   function draw() {
     if (!series) return;
-    const filled = Object.values(series).filter((values) => values.some((value) => value != null)).length;
+    const filled = Object.keys(series).filter((column) => series[column].some((value) => isDrawn(column, value))).length;
     if (!charts.length || layout.filled !== filled) {
       charts.forEach((each) => each.close());
       layout();

@@ -39,7 +39,10 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     for step in (100, 200):
         media.image("mine/maze", np.random.default_rng(step).random((16, 16, 3)), step)
         media.histogram("mine/weights", np.arange(9.0) * step, step)
-    make_run(runs / "ppo-2", rows=60, seed=2, scale=2.0)
+    second = make_run(runs / "ppo-2", rows=60, seed=2, scale=2.0) / "metrics.csv"
+    head, *lines = second.read_text().splitlines()
+    zeros = [f"{head},episode/success,train/rewards_clipped", *(f"{line},0,0" for line in lines)]
+    second.write_text("\r\n".join([*zeros, ""]))
     ended = {"how": "failed", "why": "ValueError: the loss is NaN"}
     a2c = make_run(runs / "sweep" / "a2c", rows=40, ended=ended, algorithm="a2c", gamma=0.9)
     (a2c / "checkpoint.pt").touch()
@@ -227,6 +230,12 @@ def test_a_run_shows_its_curves_and_settings(page: Page) -> None:
     expect(page.get_by_role("img", name=re.compile("Policy loss: 0.5"))).to_be_visible()
     page.get_by_text("Settings").click()
     expect(page.get_by_text("log_interval_s")).to_be_visible()
+
+
+def test_a_column_that_an_algorithm_leaves_at_zero_takes_no_room(page: Page) -> None:
+    page.goto("/#/runs/ppo-2")
+    expect(page.get_by_role("img", name=re.compile("episode.success: 0"))).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile("train.rewards_clipped"))).to_have_count(0)
 
 
 def test_a_run_shows_the_images_and_histograms_of_its_hooks(page: Page) -> None:
