@@ -1,7 +1,9 @@
 """Tests of WatchedVectorEnv."""
 
 import pickle
+import re
 import threading
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -11,9 +13,15 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
+from remotely_rl.supervision import whole
 from remotely_rl.supervision.flight import FlightRecord, nbytes_of
 from remotely_rl.supervision.rows import NotFinite
 from remotely_rl.supervision.whole import WatchedVectorEnv
+
+
+def test_it_is_made_of_what_older_gymnasiums_have_too() -> None:
+    source = Path(whole.__file__).read_text()
+    assert not re.search(r"^class \w+\(.*\[", source, re.MULTILINE)  # generic from 1.4 on
 
 
 class Own(VectorEnv[Any, Any, Any]):
