@@ -51,6 +51,7 @@ from remotely.errors import (
     NotConnected,
     NotPicklable,
     NotShared,
+    PublisherGone,
     RemotelyError,
     TooLarge,
     VersionMismatch,
@@ -67,6 +68,7 @@ from remotely.other_names import no_such_name
 from remotely.pools.executor import Executor
 from remotely.pools.pool import Pool
 from remotely.pools.registration import register_joblib
+from remotely.values.published import Latest, Published
 from remotely.values.shared_array import SharedArray
 
 __version__ = "0.1.0"
@@ -79,6 +81,7 @@ __all__ = [
     "Executor",
     "Future",
     "Group",
+    "Latest",
     "MasterLost",
     "NameTaken",
     "NoResources",
@@ -87,6 +90,8 @@ __all__ = [
     "NotPicklable",
     "NotShared",
     "Pool",
+    "Published",
+    "PublisherGone",
     "RemotelyError",
     "SharedArray",
     "Stream",

@@ -57,10 +57,18 @@ class NotPicklable(RemotelyError, TypeError, PicklingError):
 
 
 class NotShared(RemotelyError):
-    """The memory of a SharedArray is not accessible in this process.
+    """The memory of a SharedArray or a Published is not accessible in this process.
 
     Whose fault: the placement's: it is on another machine, or its sender was killed meanwhile.
     What to do: place its users on one machine (`near=`), or send the array as a value.
+    """
+
+
+class PublisherGone(RemotelyError):
+    """There will be no newer version of a Published: the process that sets it has ended or let go.
+
+    Whose fault: your code's (it dropped the Published), or that of what ended the process.
+    What to do: go on with the last version, which can still be read, or end.
     """
 
 

@@ -14,14 +14,17 @@ SUPPORTED = hasattr(os, "memfd_create")
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
-def create(name: str, nbytes: int) -> int:
-    """Return a descriptor of new memory, zeroed, and sealed so that its size cannot change."""
+def create(name: str, nbytes: int, *, grows: bool = False) -> int:
+    """Return a descriptor of new memory, zeroed, and sealed so that its size cannot change.
+
+    With `grows` it can be extended, but not shrunk either.
+    """
     import fcntl  # noqa: PLC0415 - Windows has none
 
     made = OwnedFd(os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
     os.ftruncate(made.fd, nbytes)
     # If a process could shrink it, SIGBUS would kill others that read beyond the new end.
-    seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+    seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL | (0 if grows else fcntl.F_SEAL_GROW)
     fcntl.fcntl(made.fd, fcntl.F_ADD_SEALS, seals)
     return made.take()
 

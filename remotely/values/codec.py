@@ -80,22 +80,31 @@ class Encoded:
         return self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
 
 
-def encode(value: object, what: PartNames = "the value", *, in_band: bool = False) -> Encoded:
+def encode(
+    value: object,
+    what: PartNames = "the value",
+    *,
+    in_band: bool = False,
+    small_bytes: int = SMALL_BUFFER_BYTES,
+) -> Encoded:
     """Pickle a value.  Raises NotPicklable, which names the part that does not pickle.
 
-    `what` names the value in that message.  `in_band` puts every buffer into the payload.
+    `what` names the value in that message.  Buffers below `small_bytes` go into the payload;
+    `in_band` puts every buffer there.
     """
     if type(value) in _ATOMS:
         return Encoded((pickle.dumps(value, 5),), ())
+    if in_band:
+        small_bytes = sys.maxsize
     try:  # not `errors_ignored`, which costs two calls for each value
-        return _encode(PlainPickler, value, in_band)
+        return _encode(PlainPickler, value, small_bytes)
     except (
         Exception
     ) as error:  # a user's __reduce__ may raise anything; the next pickler reports it
         if is_for_main(error):
             raise
     try:
-        return _encode(ByValuePickler, value, in_band)
+        return _encode(ByValuePickler, value, small_bytes)
     except Exception as error:
         if is_for_main(error):
             raise
@@ -150,9 +159,7 @@ def _pickle_buffer(view: memoryview) -> pickle.PickleBuffer:
 _ATOMS = frozenset((type(None), bool, int, float, complex, str))
 
 
-def _encode(
-    pickler: Callable[..., pickle.Pickler], value: object, in_band: bool = False
-) -> Encoded:
+def _encode(pickler: Callable[..., pickle.Pickler], value: object, small_bytes: int) -> Encoded:
     if len(REDUCERS) < 3 and (not REDUCERS or "torch" in sys.modules):
         learn_types()
     pieces: list[Any] = []
@@ -160,7 +167,7 @@ def _encode(
 
     def keep(buffer: pickle.PickleBuffer) -> bool:
         view = buffer.raw()
-        if in_band or view.nbytes < SMALL_BUFFER_BYTES or len(buffers) == MAX_BUFFERS:
+        if view.nbytes < small_bytes or len(buffers) == MAX_BUFFERS:
             return True
         buffers.append(view)
         return False

@@ -114,12 +114,18 @@ def fetch(unpacked: Unpacked) -> Fetched:
 
 def parcel_of(encoded: Encoded, store: BulkAddress | None = None, of: str = "") -> Parcel:
     """Return a new parcel for a value."""
+    pieces, nbytes = pieces_of(encoded)
+    return Parcel(secrets.token_bytes(NAME_BYTES), nbytes, pieces, store, of)
+
+
+def pieces_of(encoded: Encoded) -> tuple[list[tuple[int, int]], int]:
+    """Return where `lay_out` puts the pickle and each of its buffers, and the bytes of it all."""
     pieces = []
     at = 0
     for nbytes in (sum(map(len, encoded.pieces)), *(b.nbytes for b in encoded.buffers)):
         pieces.append((at, nbytes))
         at += arena.aligned(nbytes)
-    return Parcel(secrets.token_bytes(NAME_BYTES), at, pieces, store, of)
+    return pieces, at
 
 
 def segments(encoded: Encoded) -> Iterator[memoryview]:

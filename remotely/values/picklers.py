@@ -48,6 +48,7 @@ from collections import ChainMap
 from collections.abc import Callable, MutableMapping
 from contextlib import suppress
 from contextvars import Context, ContextVar
+from ctypes import addressof
 from enum import Enum
 from functools import (
     _lru_cache_wrapper,
@@ -677,16 +678,25 @@ def _tensor_from(
     """Rebuild a tensor on its buffer.
 
     The buffer is copied if it is read-only, since torch has no read-only tensors and a write would
-    reach every other reader, and if it is misaligned, which torch's kernels do not expect.
+    reach every other reader, and if it is misaligned, which torch's kernels do not expect.  Memory
+    that is copied on write (versions.py) is told of it, and discards what is written there.
     """
     import numpy  # noqa: ICN001, PLC0415 - needed only for tensors
     import torch  # noqa: PLC0415 - `remotely` never imports torch unless a tensor arrives
 
     array = numpy.frombuffer(buffer, numpy.uint8)
     address, read_only = array.__array_interface__["data"]
-    if read_only or address % 8:
-        array = array.copy()
-    tensor = torch.from_numpy(array).view(dtype).as_strided(shape, strides)
+    whole: Any = memoryview(buffer).obj if read_only and array.size else None
+    if (held := getattr(whole, "copied_on_write", None)) is not None:
+        held.is_writable = True
+        count = array.size // dtype.itemsize
+        offset = address - addressof(whole)
+        flat = torch.frombuffer(whole, dtype=dtype, count=count, offset=offset)
+    elif read_only or address % 8:
+        flat = torch.from_numpy(array.copy()).view(dtype)
+    else:
+        flat = torch.from_numpy(array).view(dtype)
+    tensor = flat.as_strided(shape, strides)
     if is_parameter:
         return torch.nn.Parameter(tensor, requires_grad)
     return tensor.requires_grad_(requires_grad)

@@ -37,7 +37,6 @@ import itertools
 import mmap
 import os
 import secrets
-import struct
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -47,14 +46,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from remotely.machine import memory_file
+from remotely.machine import byte_lock, memory_file
 from remotely_rl import networks
 
 CHUNKS = 3
 LANES = 16  # float32 in the widest vector register
 LOCK_S = 1e-3  # for which one chunk is tried, before the next
 PAUSE_S = 1e-4  # between two tries
-_LOCK = struct.Struct("@hhqqi")  # struct flock: type, whence, start, length, pid
 _WORD = 8  # bytes of a counter, and the alignment of slots
 
 
@@ -185,14 +183,10 @@ class ParameterStore:
 
     def try_lock(self, chunk: int, exclusive: bool = True) -> bool:
         """Lock a chunk, exclusively or shared with readers; return False if it is locked."""
-        try:
-            self._set_lock("F_WRLCK" if exclusive else "F_RDLCK", chunk)
-        except BlockingIOError:
-            return False
-        return True
+        return byte_lock.try_lock(self._fd, chunk, exclusive=exclusive)
 
     def unlock(self, chunk: int) -> None:
-        self._set_lock("F_UNLCK", chunk)
+        byte_lock.unlock(self._fd, chunk)
 
     def each(self, exclusive: bool = True) -> Generator[int]:
         """Yield every chunk once, locked, in the order in which locks become free."""
@@ -219,13 +213,6 @@ class ParameterStore:
         os.close(self._fd)
         if self._created is not None:
             os.close(self._created)
-
-    def _set_lock(self, kind: str, chunk: int) -> None:
-        import fcntl  # noqa: PLC0415 - Windows has none
-
-        # The lock belongs to the open file (F_OFD_...), with which the kernel releases it.
-        lock = _LOCK.pack(getattr(fcntl, kind), os.SEEK_SET, chunk, 1, 0)
-        fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, lock)
 
 
 def in_turn(

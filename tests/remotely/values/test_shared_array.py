@@ -16,8 +16,8 @@ import pytest
 import remotely
 from remotely.client.ref import Ref
 from remotely.errors import NotShared
-from remotely.machine import this_machine
-from remotely.values import codec, in_transit, shared_array
+from remotely.machine import memory_file, this_machine
+from remotely.values import codec, in_transit
 from remotely.values.owned import own
 from remotely.values.shared_array import SharedArray
 
@@ -170,7 +170,7 @@ def test_a_forked_child_shares_it() -> None:
 def test_without_memory_files_it_is_plain_memory_that_does_not_pickle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(shared_array.memory_file, "SUPPORTED", False)
+    monkeypatch.setattr(memory_file, "SUPPORTED", False)
     shared = remotely.SharedArray((2, 2))
     shared.array[0] = 1
     with pytest.raises(NotShared):
