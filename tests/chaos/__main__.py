@@ -28,6 +28,7 @@ from tests.chaos import (
     nesting,
     rejoining,
     relays,
+    versions,
     weeks,
 )
 from tests.chaos.finding import Finding, Trial
@@ -44,6 +45,7 @@ TRIALS: dict[str, Trial] = {
     **endurance.TRIALS,
     **jobs.TRIALS,
     **environments.TRIALS,
+    **versions.TRIALS,
 }
 SHOWN = 20
 

@@ -12,6 +12,7 @@ import pytest
     [
         ("kill actor", 5),
         ("admitted peers", 500),
+        ("versions", 1_000),
         *(
             pytest.param(*trial, marks=pytest.mark.chaos)
             for trial in (
@@ -32,6 +33,7 @@ import pytest
                 ("environments under our PPO", 20),
                 ("environments under CleanRL's PPO", 20),
                 ("environments sampled in two halves", 20),
+                ("versions", 20_000),
             )
         ),
     ],

@@ -153,7 +153,7 @@ def by_result(params: Params) -> Any:
 
 def by_future(params: Params) -> Any:
     first, reader = Reader(params), Reader()
-    remotely.submit(reader.keep, remotely.submit(first.give)).result()
+    reader.keep.submit(first.give.submit()).result()
     return reader
 
 
@@ -287,7 +287,7 @@ def test_an_async_actor_waits_and_answers_meanwhile(here: None) -> None:
 
     async def main() -> bool:
         waiting = [remotely.submit(actor.wait, params, 1) for _ in range(3)]
-        assert await remotely.submit(actor.answer) == 42
+        assert await actor.answer.submit() == 42
         params.set(value(2))
         return all([await each for each in waiting])
 
