@@ -255,20 +255,21 @@ def test_a_forked_child_does_not_write_and_does_not_pass_for_the_writer() -> Non
 
     assert in_a_child(child) == 0
     del child
-    go, told = os.pipe()
+    begun, begin = os.pipe()
     pid = os.fork()
     if pid == 0:
-        os.read(go, 1)
-        os._exit(0)
+        os.write(begin, b"x")
+        signal.pause()
+    os.read(begun, 1)
     lock = versions._open_again(file)
     del source  # with the lock of the writer
     gc.collect()
-    assert not byte_lock.is_locked(lock, versions.WRITER)
-    os.close(lock)
-    os.write(told, b"x")
+    is_locked = byte_lock.is_locked(lock, versions.WRITER)
+    os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    os.close(go)
-    os.close(told)
+    for fd in (lock, begun, begin):
+        os.close(fd)
+    assert not is_locked
 
 
 def test_more_versions_than_slots_raise_and_the_next_one_after_that_is_published(
