@@ -60,7 +60,7 @@ class NotShared(RemotelyError):
     """The memory of a SharedArray or a Published is not accessible in this process.
 
     Whose fault: the placement's: it is on another machine, or its sender was killed meanwhile.
-    What to do: place its users on one machine (`near=`), or send the array as a value.
+    What to do: place its users on one machine (`near=`), or send the value in calls.
     """
 
 

@@ -57,7 +57,8 @@ from remotely.transport.fence import Fence
 from remotely.transport.keys import KeyPair, MemberKey, fresh_pair
 from remotely.transport.line import OnMessage
 from remotely.transport.loop import Loop
-from remotely.values import payload
+from remotely.values import payload, published
+from remotely.values.following import publishing
 
 if TYPE_CHECKING:  # slow to import, and only an actor that makes calls needs it
     from remotely.calling.engine import CallEngine
@@ -264,6 +265,8 @@ class Actor:
         delegation = Delegation(line.send)
         store = MachineStore(lambda: line.send(control.Meet()))
         payload.fetch_parcel = store.fetch_argument
+        published.serve, published.follow = publishing.origin_of, store.follow
+        publishing.find_listening = lambda: birth.listening
         request = birth.request
         payloads = Payloads(request.name, store)
         preparation = Preparation(

@@ -27,7 +27,7 @@ from typing import TypeVar
 
 import msgspec
 
-from remotely.errors import ActorDied, WorkerLost
+from remotely.errors import ActorDied, NotShared, WorkerLost
 from remotely.machine.owned_fd import OwnedFd
 from remotely.protocol import control
 from remotely.protocol.address import describe
@@ -37,11 +37,13 @@ from remotely.transport.bulk import ValueGone
 from remotely.transport.connection_pool import ConnectionPool
 from remotely.transport.line import Line
 from remotely.transport.listening import nearest
-from remotely.values import arena, borrowing, payload
+from remotely.values import arena, borrowing, payload, versions
 from remotely.values.arena import Arena, ArenaAddress, Lendable, Loan
 from remotely.values.codec import Encoded
+from remotely.values.following import followings
 from remotely.values.in_transit import InTransit
 from remotely.values.payload import OpenedProcess, Parcel, Unpacked
+from remotely.values.shared_memory import MemoryAddress, SharedMemory
 from remotely.values.shelf import Shelf
 
 T = TypeVar("T")
@@ -52,6 +54,7 @@ SLOWEST_LINE = 1e6  # bytes a second, of a machine from which the store fetches
 STORE_AGAIN_S = 5.0  # until the next try to reach a store; until then results go in messages
 _write = msgspec.msgpack.Encoder().encode
 _read_loan = msgspec.msgpack.Decoder(Loan).decode
+_read_memory = msgspec.msgpack.Decoder(tuple[str, str, int, int, str, int]).decode
 _read_arena = msgspec.msgpack.Decoder(ArenaAddress).decode
 _FROM_STORE = control.Decoder("store > actor")
 
@@ -73,7 +76,9 @@ class _Connection:
         self.bulk = shared.bulk
         self.arena = _read_arena(shared.arena)
 
-    def ask(self, message: control.Share | control.Offer | control.Borrow) -> object:
+    def ask(
+        self, message: control.Share | control.Offer | control.Borrow | control.Follow
+    ) -> object:
         slowest_s = 0.0
         if isinstance(message, control.Borrow) and message.bulk is not None:
             slowest_s = message.nbytes / SLOWEST_LINE
@@ -155,6 +160,21 @@ class MachineStore:
             lost, why = WorkerLost, f"{where} cannot be reached from its machine: {error}"
         text = f"the result of {wanted.of} is lost: {why}; the call that needs it did not run"
         raise lost(text, may_have_run=False)
+
+    def follow(self, origin: bytes) -> SharedMemory:
+        """Return memory that follows a published value of another machine.  Raises NotShared.
+
+        Without a store, this process follows by itself.
+        """
+        try:
+            asked = control.Follow(origin=origin)
+            answer = self._use(lambda its: its.ask(asked))
+        except NoStore:
+            return followings.follow(origin)
+        if not isinstance(answer, control.FollowedAt):
+            assert isinstance(answer, control.Gone)
+            raise NotShared(answer.why)
+        return versions.open_memory(MemoryAddress(*_read_memory(answer.memory)))
 
     def offer(self, encoded: Encoded, route: bytes, of: str) -> Parcel | None:
         """Leave a result in the store for the caller at `route`; return None if that fails.

@@ -49,14 +49,16 @@ from remotely.protocol import control
 from remotely.protocol.address import OWN_CLUSTER, parse_address
 from remotely.protocol.control import MakerState, Obituary, StoreAddress
 from remotely.protocol.lease import DRAIN_S, PLACE_S, TERM_S
+from remotely.protocol.listening import Listening
 from remotely.protocol.wire import Kind
 from remotely.reporting.cluster_status import ClusterStatus, cluster_status
 from remotely.transport import key_files
 from remotely.transport.keys import MemberKey
 from remotely.transport.listening import reach
-from remotely.values import arena, codec, forks, in_transit
+from remotely.values import arena, codec, forks, in_transit, published
 from remotely.values.arena import SHARE_FROM_BYTES
 from remotely.values.codec import Encoded, NamedReference
+from remotely.values.following import followings, publishing
 from remotely.values.owned import Owned, own
 from remotely.values.payload import SEND_FROM_BYTES, OutgoingValue, Transfer
 from remotely.values.shipping import Shipment
@@ -127,6 +129,9 @@ class ClusterCarrier:
         self._loop.every(arena.TIDY_EVERY_S, forks.tidy)
         self._loop.every(RECOVER_EVERY_S, channels.recover)
         callbacks.lend(self._loop)
+        if not inside and not address.startswith("ipc:"):
+            publishing.find_listening = partial(_listening_towards, address)
+            published.serve, published.follow = publishing.origin_of, followings.follow
         try:
             session.start(self._run, "client")
         except BaseException:
@@ -399,6 +404,8 @@ class ClusterCarrier:
     def _release_all(self) -> None:
         """Release everything in this process, whatever state it is in."""
         callbacks.withdraw(self._loop)
+        if not self.inside:
+            publishing.stop()
         self._session.stop()
         self._log_listener.close()
         self._channels.end_all()
@@ -550,6 +557,12 @@ class ArrivalQuestion:
         self._question.cancel()
         if self._session.gate.is_open:
             self._session.send(control.NoArrival(ticket=self._question.message.ticket))
+
+
+def _listening_towards(address: str) -> Listening:
+    """Return where this process listens for machines of the cluster at an address."""
+    host, port = parse_address(address)
+    return Listening(host=this_machine.address_towards(host, port))
 
 
 def _stores_of(actors: Sequence[Any]) -> list[StoreAddress]:

@@ -25,11 +25,14 @@ def unlock(fd: int, byte: int) -> None:
     _set(fd, "F_UNLCK", byte)
 
 
-def is_locked(fd: int, byte: int) -> bool:
-    """Return whether another description than that of `fd` has the byte locked exclusively."""
+def is_locked(fd: int, byte: int, *, exclusively: bool = True) -> bool:
+    """Return whether another description than that of `fd` has the byte locked.
+
+    Without `exclusively`, locks that are shared count too.
+    """
     import fcntl  # noqa: PLC0415 - Windows has none
 
-    asked = _LOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, byte, 1, 0)
+    asked = _LOCK.pack(fcntl.F_RDLCK if exclusively else fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
     answer: bytes = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked)
     return bool(_LOCK.unpack(answer)[0] != fcntl.F_UNLCK)
 

@@ -1,4 +1,4 @@
-"""The byte transfers of a store: one thread for each connection, relay and fetch.
+"""The byte transfers of a store: what comes in and goes out, relay and fetch.
 
 If a value is also for further machines, a separate thread passes it on in pieces as it arrives.  So
 a slow or dead machine after this one does not hold up this one.  A value that several actors need
@@ -6,10 +6,8 @@ from another machine is fetched once.
 """
 
 import contextlib
-import errno
 import logging
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -22,13 +20,12 @@ from remotely.machine import threads
 from remotely.protocol import control
 from remotely.protocol.address import describe
 from remotely.protocol.control import BulkAddress, Gone
-from remotely.protocol.lease import ACCEPT_AGAIN_S, STALL_S
 from remotely.testing import faults
 from remotely.transport import bulk
 from remotely.transport.bulk import (
     CHUNK_BYTES,
-    SERVED_IDLE_S,
     BulkRequest,
+    ByteServer,
     Connection,
     ValueGone,
 )
@@ -41,8 +38,6 @@ from remotely.values.shelf import Room, Shelf, Value
 log = logging.getLogger("remotely.store")
 
 KEPT_S = 5.0  # how long a fetched value is kept for later requests of the same group
-MOST_STRANGERS = 256  # connections that have not named a value yet; beyond, the oldest is cut
-TRANSIENT = (errno.ECONNABORTED, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 GONE = "it was released, or its store has ended since"
 
 _read_onward = msgspec.msgpack.Decoder(list[BulkAddress]).decode
@@ -70,71 +65,12 @@ class BulkServer:
         shelf: Shelf[LentRoom],
         tell_owner: Callable[[Value[LentRoom], msgspec.Struct], None],
     ) -> None:
-        self._listener = listener
-        self._certificate = certificate
+        self._server = ByteServer(listener, certificate, shelf.__contains__, self._answer)
         self._shelf = shelf
         self._tell_owner = tell_owner
-        self._strangers: dict[Connection, None] = {}  # oldest first
-        self._lock = threading.Lock()  # so that a stranger is not closed while it is cut
 
     def start(self) -> None:
-        threads.start("bulk", self._accept)
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                raw, _ = self._listener.accept()
-            except OSError as error:
-                if error.errno not in TRANSIENT:  # the listener is closed
-                    return
-                time.sleep(ACCEPT_AGAIN_S)
-                continue
-            self._admit(raw)
-
-    def _admit(self, raw: socket.socket) -> None:
-        try:
-            connection = bulk.accept(raw, self._certificate.context)
-        except OSError:  # it has gone already
-            raw.close()
-            return
-        with self._lock:
-            self._strangers[connection] = None
-            if len(self._strangers) > MOST_STRANGERS:
-                oldest = next(iter(self._strangers))
-                del self._strangers[oldest]
-                oldest.cut()
-        try:
-            threads.start("bulk", self._serve, connection)
-        except RuntimeError:  # no further thread can be started
-            self._end(connection)
-
-    def _serve(self, connection: Connection) -> None:
-        try:
-            connection.shake_hands()
-            is_known = False
-            while request := connection.wait_for_request(
-                SERVED_IDLE_S if is_known else STALL_S, self._shelf.__contains__
-            ):
-                if request.value in self._shelf:  # strangers do not know its name
-                    is_known = True
-                    self._remove_stranger(connection)
-                self._answer(connection, request)
-                if not is_known:
-                    break
-        except (OSError, ssl.SSLError):  # a stranger, or a peer that is gone
-            pass
-        except Exception:
-            log.exception("a connection was cut")
-        finally:
-            self._end(connection)
-
-    def _remove_stranger(self, connection: Connection) -> None:
-        with self._lock:
-            self._strangers.pop(connection, None)
-
-    def _end(self, connection: Connection) -> None:
-        self._remove_stranger(connection)
-        connection.close()
+        self._server.start()
 
     def _answer(self, connection: Connection, request: BulkRequest) -> None:
         if request.op == bulk.PUSH:

@@ -9,7 +9,8 @@ memory with a name.
               the actors here are admitted
     bytes     over TLS (bulk_server.py): clients receive its certificate over CURVE, and a peer that
               knows the name of a value, a secret, may bring or fetch it
-    actors    over a socket that the worker passes to both: borrow values, and offer results
+    actors    over a socket that the worker passes to both: borrow values, offer results, and have
+              published values of other machines followed (values/following.py)
     worker    starts this process at the first connection; it ends with the worker
 
 A client holds what it announces for as long as it is connected, and an actor what it offers for as
@@ -29,6 +30,7 @@ from functools import partial
 import msgspec
 import zmq
 
+from remotely.errors import NotShared
 from remotely.machine import daemons, threads
 from remotely.machine.owned_fd import OwnedFd
 from remotely.protocol import control
@@ -45,6 +47,7 @@ from remotely.transport.loop import Loop
 from remotely.values import arena
 from remotely.values.arena import ArenaAddress, Borrower, Loan
 from remotely.values.borrowing import Lender
+from remotely.values.following import followings
 from remotely.values.payload import OpenedProcess
 from remotely.values.shelf import Shelf, Value
 
@@ -201,6 +204,18 @@ class ActorLine:
             case control.Borrow(value=name, nbytes=nbytes, bulk=bulk) if bulk is not None:
                 fetch = partial(self._fetch, name, nbytes, bulk)
                 threads.start("fetch", fetch)
+            case control.Follow(origin=origin):
+                threads.start("follow", self._follow, origin)
+
+    def _follow(self, origin: bytes) -> None:
+        """On a thread of its own: follow a published value of another machine."""
+        answer: control.FollowedAt | control.Gone
+        try:
+            memory = followings.follow(origin)
+            answer = control.FollowedAt(memory=_encode(memory.address()))
+        except (NotShared, OSError, MemoryError) as error:
+            answer = control.Gone(why=str(error))
+        self._loop.call(partial(self._line.send, answer))
 
     def _share(self, address: bytes) -> None:
         """Open an actor's arena.  If that fails, the actor does not use the store."""

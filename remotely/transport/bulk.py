@@ -4,6 +4,7 @@
               then that route
     PUSH      the stripe follows; the reply is DONE once all of it has arrived
     PULL      the reply is HERE and the stripe, or GONE and the reason
+    FOLLOW    the name is that of a published value; the reply is in values/following.py
 
 The name of a value alone authorizes a transfer: it is a secret of 32 bytes, which was sent over
 CURVE to the processes that may push or pull the value.  Each side gives up if nothing moves for
@@ -15,9 +16,12 @@ with a connection and a thread of its own.  The same bytes may arrive twice, whi
 """
 
 import contextlib
+import errno
+import logging
 import socket
 import ssl
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -25,13 +29,18 @@ from typing import NamedTuple
 from remotely.machine import this_machine, threads
 from remotely.protocol.address import parse_address
 from remotely.protocol.control import BulkAddress
-from remotely.protocol.lease import CONNECT_S, STALL_S
+from remotely.protocol.lease import ACCEPT_AGAIN_S, CONNECT_S, STALL_S
 from remotely.transport import certificate
+from remotely.transport.certificate import Certificate
 from remotely.transport.listening import nearest
+
+log = logging.getLogger("remotely.bulk")
 
 SERVED_IDLE_S = 60.0  # after which a store closes a connection; its client does so earlier
 CHUNK_BYTES = 1 << 18  # that a store forwards at a time
-PUSH, PULL = 1, 2
+PUSH, PULL, FOLLOW = 1, 2, 3
+MOST_STRANGERS = 256  # connections that have not named a value yet; beyond, the oldest is cut
+TRANSIENT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED)
 STRIPE_FROM_BYTES = 8 << 20  # a smaller value crosses in one stripe
 DONE, HERE, GONE = b"\1", b"\2", b"\3"
 MAX_ONWARD_BYTES = 1 << 20
@@ -221,6 +230,104 @@ def accept(raw: socket.socket, context: ssl.SSLContext) -> Connection:
     raw.settimeout(STALL_S)
     raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return Connection(context.wrap_socket(raw, server_side=True, do_handshake_on_connect=False))
+
+
+# --- the server's side ----------------------------------------------------------------------------
+
+
+class ByteServer:
+    """Accepts connections, and answers the requests of each on a thread of its own.
+
+    `knows` tells whether a value of that name is expected or here; `answer` serves one request.  A
+    connection that has not named such a value is a stranger's: it is cut after one request, or when
+    there are too many of them.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        own: Certificate,
+        knows: Callable[[bytes], bool],
+        answer: Callable[[Connection, BulkRequest], None],
+    ) -> None:
+        self._listener = listener
+        self._certificate = own
+        self._knows = knows
+        self._answer = answer
+        self._strangers: dict[Connection, None] = {}  # oldest first
+        self._known: set[Connection] = set()
+        self._lock = threading.Lock()  # so that a connection is not closed while it is cut
+
+    def start(self) -> None:
+        threads.start("bulk", self._accept)
+
+    def close(self) -> None:
+        """Accept no more connections, and cut those that there are."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+        self._listener.close()
+        with self._lock:
+            for connection in (*self._strangers, *self._known):
+                connection.cut()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                raw, _ = self._listener.accept()
+            except OSError as error:
+                if error.errno not in TRANSIENT:  # the listener is closed
+                    return
+                time.sleep(ACCEPT_AGAIN_S)
+                continue
+            self._admit(raw)
+
+    def _admit(self, raw: socket.socket) -> None:
+        try:
+            connection = accept(raw, self._certificate.context)
+        except OSError:  # it has gone already
+            raw.close()
+            return
+        with self._lock:
+            self._strangers[connection] = None
+            if len(self._strangers) > MOST_STRANGERS:
+                oldest = next(iter(self._strangers))
+                del self._strangers[oldest]
+                oldest.cut()
+        try:
+            threads.start("bulk", self._serve, connection)
+        except RuntimeError:  # no further thread can be started
+            self._end(connection)
+
+    def _serve(self, connection: Connection) -> None:
+        try:
+            connection.shake_hands()
+            is_known = False
+            while request := connection.wait_for_request(
+                SERVED_IDLE_S if is_known else STALL_S, self._knows
+            ):
+                if self._knows(request.value):  # strangers do not know its name
+                    is_known = True
+                    self._acquaint(connection)
+                self._answer(connection, request)
+                if not is_known:
+                    break
+        except (OSError, ssl.SSLError):  # a stranger, or a peer that is gone
+            pass
+        except Exception:
+            log.exception("a connection was cut")
+        finally:
+            self._end(connection)
+
+    def _acquaint(self, connection: Connection) -> None:
+        with self._lock:
+            self._strangers.pop(connection, None)
+            self._known.add(connection)
+
+    def _end(self, connection: Connection) -> None:
+        with self._lock:
+            self._strangers.pop(connection, None)
+            self._known.discard(connection)
+        connection.close()
 
 
 _client: ssl.SSLContext | None = None

@@ -7,7 +7,8 @@
     value, version = self.params.latest()              # in an actor
 
 The memory, its slots and who may do what when is in versions.py; how it travels, in
-shared_memory.py.  This file is what the user sees: values in, views or copies out, and waiting.
+shared_memory.py, and to other machines, following.py.  This file is what the user sees: values in,
+views or copies out, and waiting.
 
 Arrays and tensors are laid out in the shared memory, each aligned, and the rest of the value is
 pickled beside them (codec.py).  A reader unpickles that, with views of the memory.  It keeps the
@@ -16,7 +17,7 @@ value that it has read last, so that to read it again is one look at a word.
 
 import time
 import weakref
-from collections.abc import MutableMapping, MutableSequence
+from collections.abc import Callable, MutableMapping, MutableSequence
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 from remotely.errors import NotShared, PublisherGone, RemotelyError
@@ -29,8 +30,6 @@ from remotely.values.versions import MappedVersions, Version, Versions
 
 T = TypeVar("T")
 M = TypeVar("M")
-
-KIND = "published"
 
 
 class _Pair(NamedTuple, Generic[T]):
@@ -61,23 +60,29 @@ class Published(Generic[T]):
     the writer has been killed.  A reader holds the version that it has read last, unless it was
     copied, and each whose arrays it still has.
 
+    On another machine, the newest version is fetched when a reader has looked at the one before,
+    once for all actors there; with `eager`, as soon as there is one.
+
     Raises NotPicklable for a value that cannot be pickled, and MemoryError for one larger than the
-    memory of this machine.  On another machine, or if the sender was killed before it arrived, the
-    receiver raises NotShared.
+    memory of this machine.  If the sender was killed before it arrived, or its machine cannot be
+    reached, the receiver raises NotShared.
     """
 
-    def __init__(self, value: T) -> None:
+    def __init__(self, value: T, *, eager: bool = False) -> None:
         encoded = _encoded(value)
-        memory = SharedMemory(KIND, versions.HEADER_BYTES, grows=True)
-        self._hold(memory, versions.new_versions(memory))
+        memory = versions.new_memory()
+        self._eager = eager
+        self._hold(memory, versions.new_versions(memory), memory.token, None)
         self._versions.write(encoded)
 
-    def _hold(self, memory: SharedMemory, held: Versions) -> None:
+    def _hold(self, memory: SharedMemory, held: Versions, token: str, origin: bytes | None) -> None:
+        """Use this memory.  `token` names what is published, on all machines."""
         self._memory = memory
         self._versions = held
+        self._token, self._origin = token, origin
         self._read: tuple[Version, T] | None = None
         self._reading = RLock()
-        _held[memory.token] = self
+        _held[token] = self
 
     def set(self, value: T) -> int:
         """Publish a new version, and return its number.  The value is copied once.
@@ -195,24 +200,36 @@ class Published(Generic[T]):
         return f"<remotely.Published version {self.version}, {held} held>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _receive, (self._memory.address(),)
+        address, origin = self._memory.address(), self._origin
+        if self._versions.is_writer():
+            origin = serve(self._memory, self._eager)
+        return _receive, (address, self._token, origin)
 
 
-def _receive(address: MemoryAddress) -> Published[Any]:
-    """Unpickle: open the memory, unless this process holds it already."""
-    if not address.is_here():
-        raise NotShared(
-            f"a Published cannot leave its machine: this one is memory of {address.machine}, and "
-            f"arrived in a process of {this_machine.machine_name()} that cannot open it. "
-            "Send the values in calls, or place the actor there (`near=`)"
-        )
-    if (published := _held.get(address.token)) is None:
-        memory = SharedMemory.opened(KIND, versions.HEADER_BYTES, address, "a Published")
+def _receive(address: MemoryAddress, token: str, origin: bytes | None) -> Published[Any]:
+    """Unpickle: open the memory, unless this process holds it already, or follow its writer."""
+    if (published := _held.get(token)) is None:
+        if address.is_here():
+            memory = versions.open_memory(address)
+        elif origin is not None and follow is not None:
+            memory = follow(origin)
+        else:
+            raise NotShared(
+                f"this Published is memory of {address.machine}, and arrived in a process of "
+                f"{this_machine.machine_name()}, which cannot follow it: that takes a cluster of "
+                "`remotely start`. Send its values in calls, or place the actor there (`near=`)"
+            )
         published = Published.__new__(Published)
-        published._hold(memory, MappedVersions(memory, writes=False))
-    published._memory.acknowledge(address)
+        published._hold(memory, MappedVersions(memory, writes=False), token, origin)
+    if published._memory.token == address.token:
+        published._memory.acknowledge(address)
     return published
 
+
+# Return where other machines follow versions in this memory, opaque here; and memory of this
+# machine that follows such an origin.  Set by whoever connects to a cluster (following.py).
+serve: Callable[[SharedMemory, bool], bytes | None] = lambda memory, eager: None
+follow: Callable[[bytes], SharedMemory] | None = None
 
 _held: weakref.WeakValueDictionary[str, Published[Any]] = weakref.WeakValueDictionary()  # by token
 
@@ -226,9 +243,8 @@ def _encoded(value: object) -> codec.Encoded:
 
 
 def _copied(version: Version) -> memoryview:
-    start, nbytes = version.pieces[-1]
-    memory = borrowing.new_memory(start + nbytes)
-    memory[:] = version.memory[: start + nbytes]
+    memory = borrowing.new_memory(version.nbytes)
+    memory[:] = version.region[: version.nbytes]
     return memory
 
 

@@ -1,7 +1,8 @@
 """Versions of a value in shared memory: one process writes, any number read, and nobody waits.
 
     page 0       receipts (shared_memory.py)
-    HEADER       LATEST: version and slot, one word | BELL: a futex | the table of slots
+    HEADER       LATEST: version and slot, one word | BELL and WANTED: futexes | FOLLOWS |
+                 the table of slots
     regions      memory of the slots in use: pieces of a value, as `payload.lay_out` arranges them
 
 A slot holds one version.  Who uses it is a lock of the kernel on the byte with its number
@@ -49,6 +50,11 @@ A reader goes back to a only if LATEST has changed since: the writer locks only 
 and unlocks (5) before it publishes (6).  So it is the writer's progress that sends a reader back,
 and a writer that stops or is killed anywhere leaves one that is complete.
 
+If the memory FOLLOWS versions of another machine (following.py), its writer copies them from there.
+A reader that looks at version n sets WANTED to n, once, and so asks for the next; and it has the
+byte USER locked, shared, as long as it has the memory open, so that the writer can end with the
+last of them.
+
 Readers map the regions copy-on-write, because torch has no read-only tensors: what a reader writes
 there reaches nobody, and is discarded when the version is let go.
 
@@ -63,6 +69,7 @@ import os
 import struct
 import threading
 import time
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from remotely.machine import byte_lock, futex, this_machine
@@ -76,17 +83,18 @@ from remotely.values.blocks import GRANULE, Blocks
 from remotely.values.codec import Encoded
 from remotely.values.forks import MAP_NORESERVE
 from remotely.values.payload import Unpacked
-from remotely.values.shared_memory import SharedMemory
+from remotely.values.shared_memory import MemoryAddress, SharedMemory
 
 SLOTS = 1000  # versions that are held at a time
-WRITER = SLOTS  # the byte that the writer has locked
+WRITER, USER = SLOTS, SLOTS + 1  # bytes that are locked
 SLICE_S = 0.1  # of sleep, after which the writer's end is noticed
 
-_LATEST, _BELL, _TABLE = 0, 8, 64  # offsets in the header
+_LATEST, _BELL, _WANTED, _FOLLOWS, _TABLE = 0, 8, 12, 16, 64  # offsets in the header
 _SLOT = 4  # words: version, offset and length of its region, number of its layout
 HEADER_BYTES = _TABLE + SLOTS * _SLOT * 8
 _SPACE = 1 << 46  # that regions may be in; the file is as long as the last of them needs
 _WORD = struct.Struct("@Q")
+_MASK = 0xFFFFFFFF
 
 
 class Version(NamedTuple):
@@ -94,17 +102,25 @@ class Version(NamedTuple):
 
     number   counts from 1
     layout   differs from that of the version before if the structure has changed
-    pieces   start and length of the pickle and of each buffer, in `memory`
+    pieces   start and length of the pickle and of each buffer, from `begin` on
+    region   the memory: at first where the pieces are, as `_written_pieces` returns it
     """
 
     number: int
     layout: int
     pieces: list[tuple[int, int]]
-    memory: memoryview
+    begin: int
+    region: memoryview
 
-    def unpacked(self, memory: memoryview | None = None) -> Unpacked:
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the region that are used."""
+        start, nbytes = self.pieces[-1]
+        return self.begin + start + nbytes
+
+    def unpacked(self, region: memoryview | None = None) -> Unpacked:
         """Return the pickle and its buffers: read-only views; or writable ones of a copy."""
-        memory = self.memory.toreadonly() if memory is None else memory
+        memory = (self.region.toreadonly() if region is None else region)[self.begin :]
         pickled, *buffers = (memory[start : start + nbytes] for start, nbytes in self.pieces)
         return bytes(pickled), buffers
 
@@ -145,7 +161,10 @@ class _Header:
     def __init__(self, memory: SharedMemory) -> None:
         view = memoryview(memory.map)[shared_memory.BEGIN :][:HEADER_BYTES]
         self.words = view.cast("Q")
-        self.bell = ctypes.c_uint32.from_buffer(memory.map, shared_memory.BEGIN + _BELL)
+        word, begin = ctypes.c_uint32.from_buffer, shared_memory.BEGIN
+        self.bell = word(memory.map, begin + _BELL)
+        self.wanted = word(memory.map, begin + _WANTED)
+        self.follows = word(memory.map, begin + _FOLLOWS)
 
     @property
     def latest(self) -> tuple[int, int]:
@@ -181,10 +200,18 @@ class MappedVersions:
         self._header = _Header(memory)
         self._regions: dict[int, tuple[int, int, mmap.mmap]] = {}  # by slot: offset, length
         self._writer = _Writer(memory.file, self._header) if writes else None
+        self._user: OwnedFd | None = None
+        if self._header.follows.value and not writes:
+            self._user = OwnedFd(_open_again(memory.file))
+            byte_lock.try_lock(self._user.fd, USER, exclusive=False)
 
     @property
     def number(self) -> int:
-        return self._header.latest[0]
+        number = self._header.latest[0]
+        if self._user is not None and self._header.wanted.value != number & _MASK:
+            self._header.wanted.value = number & _MASK
+            futex.wake(self._header.wanted)
+        return number
 
     @property
     def held_bytes(self) -> int:
@@ -218,12 +245,18 @@ class MappedVersions:
         memory = memoryview(owner).cast("B")
         pieces, begin = _read_pieces(memory)
         _pass("d")
-        return Version(number, layout, pieces, memory[begin:])
+        return Version(number, layout, pieces, begin, memory)
 
     def sleep(self, seen: int, seconds: float) -> None:
         bell = self._header.bell.value
         if self.number <= seen and seconds > 0:
             futex.wait(self._header.bell, bell, min(seconds, SLICE_S))
+
+    def follow(self) -> "FollowedMemory":
+        """Return the writer's side of memory that follows that of another machine."""
+        assert self._writer is not None
+        self._header.follows.value = 1
+        return FollowedMemory(self._file, self._header, self._writer)
 
     def _region(self, slot: int, offset: int, nbytes: int) -> mmap.mmap:
         """Return the mapping of a slot's region.  Its memory is copied when it is written."""
@@ -305,11 +338,28 @@ class _Writer:
     def write(self, encoded: Encoded) -> int:
         pieces, nbytes = payload.pieces_of(encoded)
         head = _written_pieces(pieces)
-        nbytes += len(head)
+
+        def fill(memory: memoryview) -> None:
+            memory[: len(head)] = head
+            payload.lay_out(encoded, memory[len(head) :])
+
+        with self._lock:
+            number, layout = self._header.latest[0] + 1, self._layout_of(encoded)
+            self.publish(number, layout, len(head) + nbytes, fill, encoded.travelling)
+            return number
+
+    def publish(
+        self,
+        number: int,
+        layout: int,
+        nbytes: int,
+        fill: Callable[[memoryview], None],
+        travelling: object = None,
+    ) -> None:
+        """Publish a version whose region `fill` writes.  What it raises publishes nothing."""
         with self._lock:
             before, latest = self._header.latest
-            layout = self._layout_of(encoded)
-            locks, number = self._locks, before + 1
+            locks = self._locks
             assert locks is not None
             at = self._take(locks.fd, latest if before else None)  # 1
             _pass(1)
@@ -317,23 +367,21 @@ class _Writer:
             _pass(2)
             region = self._room(at, nbytes, layout)
             _pass(3)
-            with memoryview(region) as whole, whole[len(head) :] as rest:
-                whole[: len(head)] = head
-                payload.lay_out(encoded, rest)  # 3
+            with memoryview(region)[:nbytes] as memory:
+                fill(memory)  # 3
             slot = self._slots[at]
-            slot.travelling, slot.needed_at = encoded.travelling, time.monotonic()
+            slot.travelling, slot.needed_at = travelling, time.monotonic()
             self._header.set_version(at, number)  # 4
             _pass(4)
             byte_lock.unlock(locks.fd, at)  # 5
             _pass(5)
             self._header.publish(number, at)  # 6
             _pass(6)
-            self._header.bell.value = number & 0xFFFFFFFF  # 7
+            self._header.bell.value = number & _MASK  # 7
             futex.wake(self._header.bell)
             _pass(7)
             self._trim(locks.fd, keeps=(at, latest))  # 8
             _pass(8)
-            return number
 
     def _layout_of(self, encoded: Encoded) -> int:
         layout = bytes(encoded.payload), [buffer.nbytes for buffer in encoded.buffers]
@@ -405,6 +453,30 @@ class _Writer:
                 byte_lock.unlock(fd, at)
 
 
+class FollowedMemory:
+    """Memory that follows versions of another machine, for who brings them."""
+
+    def __init__(self, file: OwnedFd, header: _Header, writer: _Writer) -> None:
+        self._file = file
+        self._header = header
+        self.publish = writer.publish
+        self.end = writer.leave  # there will be no newer version: readers see no writer
+
+    @property
+    def number(self) -> int:
+        return self._header.latest[0]
+
+    def has_users(self) -> bool:
+        """Tell whether a process has the memory open to read it."""
+        return byte_lock.is_locked(self._file.fd, USER, exclusively=False)
+
+    def is_wanted(self, seconds: float) -> bool:
+        """Tell whether a reader has looked at the latest version; sleep until one does."""
+        if (seen := self._header.wanted.value) != (number := self.number & _MASK):
+            futex.wait(self._header.wanted, seen, seconds)
+        return self._header.wanted.value == number
+
+
 def _leave() -> None:
     for writer in _writers.all():
         writer.leave()
@@ -441,7 +513,7 @@ class ProcessVersions:
     """Versions in a process that has no shared memory: macOS and Windows.  They cannot leave it."""
 
     def __init__(self) -> None:
-        self._latest = Version(0, 0, [], memoryview(b""))
+        self._latest = Version(0, 0, [], 0, memoryview(b""))
         self._newer = threading.Condition()
         self._pid = os.getpid()
 
@@ -451,7 +523,7 @@ class ProcessVersions:
 
     @property
     def held_bytes(self) -> int:
-        return self._latest.memory.nbytes
+        return self._latest.region.nbytes
 
     def has_writer(self) -> bool:
         return self.is_writer()
@@ -466,7 +538,7 @@ class ProcessVersions:
         with self._newer:
             before = self._latest
             layout = before.layout + (pieces != before.pieces)
-            self._latest = Version(before.number + 1, layout, pieces, memory)
+            self._latest = Version(before.number + 1, layout, pieces, 0, memory)
             self._newer.notify_all()
         return self._latest.number
 
@@ -477,6 +549,19 @@ class ProcessVersions:
         with self._newer:
             if self.number <= seen and seconds > 0:
                 self._newer.wait(min(seconds, SLICE_S))
+
+
+KIND = "published"
+
+
+def new_memory() -> SharedMemory:
+    """Return new memory for versions."""
+    return SharedMemory(KIND, HEADER_BYTES, grows=True)
+
+
+def open_memory(address: MemoryAddress) -> SharedMemory:
+    """Open memory of versions that another process of this machine has.  Raises NotShared."""
+    return SharedMemory.opened(KIND, HEADER_BYTES, address, "a Published")
 
 
 def new_versions(memory: SharedMemory) -> Versions:

@@ -97,7 +97,7 @@ def one_life(life: int, draw: random.Random) -> tuple[int, list[str]]:
     writer = forked(write, life, told)
     with os.fdopen(hears) as heard:
         address = MemoryAddress(*json.loads(heard.readline()))
-        params = published._receive(address)
+        params = published._receive(address, address.token, None)
         readers = [forked(read, params, life, draw.random(), told) for _ in range(READERS)]
         stopped: list[int] = []
         last = LIFE if draw.random() < 0.3 else draw.randrange(1, LIFE)

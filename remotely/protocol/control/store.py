@@ -150,6 +150,20 @@ class Lent(ControlMessage, frozen=True):
     loan: bytes
 
 
+@sent("actor > store")
+class Follow(ControlMessage, frozen=True):
+    """Follow a published value of another machine, for all actors of this one."""
+
+    origin: bytes
+
+
+@sent("store > actor")
+class FollowedAt(ControlMessage, frozen=True):
+    """A version of it is here; this is where to open the memory (values/shared_memory.py)."""
+
+    memory: bytes
+
+
 @sent("store > actor")
 class Gone(ControlMessage, frozen=True):
     """The value is not available here."""

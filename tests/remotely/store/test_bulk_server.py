@@ -158,7 +158,7 @@ def test_a_request_for_an_unknown_value_or_operation_ends_the_connection(
 def test_a_stranger_that_sends_its_request_too_slowly_is_cut_off(
     machines: list[Machine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("remotely.store.bulk_server.STALL_S", 0.3)
+    monkeypatch.setattr(bulk, "STALL_S", 0.3)
     machine, *_ = machines
     sent = 0
     with bulk.connect(machine.address) as connection:
@@ -185,7 +185,7 @@ def test_a_stranger_is_cut_off_before_the_onward_route_is_read(machines: list[Ma
 def test_the_number_of_strangers_is_limited_and_they_do_not_block_clients(
     machines: list[Machine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk_server, "MOST_STRANGERS", 4)
+    monkeypatch.setattr(bulk, "MOST_STRANGERS", 4)
     machine, *_ = machines
     room = machine.expect()
     with bulk.connect(machine.address) as known, contextlib.ExitStack() as stack:

@@ -21,6 +21,7 @@ import remotely
 from remotely import NotPicklable, NotShared, Published, PublisherGone, RemotelyError
 from remotely.machine import memory_file, this_machine
 from remotely.values import versions
+from tests.clusters import wait_until
 from tests.remotely.values.test_versions import in_a_child, opened
 
 
@@ -256,6 +257,7 @@ def test_its_pickle_is_an_address_which_becomes_the_same_object_in_its_process()
 
 def test_the_memory_is_freed_with_its_last_view() -> None:
     gc.collect()
+    wait_until(lambda: not mappings(), "threads of other tests have ended")
     before = mappings()
     params = Published[list[Any]]([np.zeros(10_000), torch.zeros(10)])
     array = params.latest().value[0][5:]

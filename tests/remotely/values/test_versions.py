@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import secrets
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from remotely.machine import byte_lock
 from remotely.testing import faults
 from remotely.values import arena, codec, published, versions
 from remotely.values.published import Published
+from remotely.values.shared_memory import MemoryAddress
 from remotely.values.versions import MappedVersions, Version
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory is Linux's")
@@ -53,8 +55,14 @@ def in_a_child(run: Callable[[], object]) -> int:
 def opened(source: Published[Any]) -> Published[Any]:
     """Return a reader of its own, as another process has it."""
     other: Published[Any] = Published.__new__(Published)
-    other._hold(source._memory, MappedVersions(source._memory, writes=False))
+    held = MappedVersions(source._memory, writes=False)
+    other._hold(source._memory, held, secrets.token_hex(16), None)
     return other
+
+
+def received(address: MemoryAddress) -> Published[Any]:
+    """Return what another process has published at this address."""
+    return published._receive(address, address.token, None)
 
 
 def locks() -> int:
@@ -92,7 +100,7 @@ def test_a_writer_killed_at_any_step_leaves_a_whole_version(
         finally:
             os._exit(1)
     fields = json.loads(os.read(to_reader, 10_000))
-    reader = published._receive(versions.shared_memory.MemoryAddress(*fields))
+    reader = received(MemoryAddress(*fields))
     first = reader.latest()
     assert not first.is_final
     os.write(go_on, b"x")
@@ -159,7 +167,7 @@ def test_a_writer_stopped_at_any_step_holds_up_nobody(step: str) -> None:
         finally:
             os._exit(0)
     fields = json.loads(os.read(ready, 10_000))
-    reader = published._receive(versions.shared_memory.MemoryAddress(*fields))
+    reader = received(MemoryAddress(*fields))
     os.waitpid(child, os.WUNTRACED)
     array, number = reader.latest()
     assert number_in(array) == number == (4 if int(step) >= 6 else 3)
