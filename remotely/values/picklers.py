@@ -45,7 +45,7 @@ import sysconfig
 import typing
 import uuid
 from collections import ChainMap
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import suppress
 from contextvars import Context, ContextVar
 from ctypes import addressof
@@ -636,6 +636,9 @@ def _turned(array: Any, axes: list[int]) -> Any:
 
 def _reduce_tensor(tensor: Any) -> Any:
     torch = sys.modules["torch"]
+    if tensor.device.type != "cpu" and _to_host.get():
+        made, tensor = tensor, tensor.detach().to("cpu").requires_grad_(tensor.requires_grad)
+        tensor = torch.nn.Parameter(tensor) if type(made) is torch.nn.Parameter else tensor
     if (
         tensor.device.type != "cpu"
         or tensor.layout is not torch.strided
@@ -652,6 +655,20 @@ def _reduce_tensor(tensor: Any) -> Any:
     is_parameter = type(tensor) is torch.nn.Parameter
     layout = tensor.dtype, tuple(values.shape), values.stride()
     return _tensor_from, (pickle.PickleBuffer(flat), *layout, tensor.requires_grad, is_parameter)
+
+
+# Whether tensors of other devices become tensors of the CPU.
+_to_host: ContextVar[bool] = ContextVar("remotely_to_host", default=False)
+
+
+@contextlib.contextmanager
+def tensors_to_host() -> Iterator[None]:
+    """Within the block, tensors of a GPU are pickled as tensors of the CPU."""
+    token = _to_host.set(True)
+    try:
+        yield
+    finally:
+        _to_host.reset(token)
 
 
 def _is_dense(tensor: Any) -> bool:

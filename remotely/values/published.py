@@ -25,6 +25,7 @@ from remotely.machine import this_machine, threads
 from remotely.machine.shield import RLock
 from remotely.protocol.resources import format_bytes
 from remotely.values import borrowing, codec, versions
+from remotely.values.picklers import tensors_to_host
 from remotely.values.shared_memory import MemoryAddress, SharedMemory
 from remotely.values.versions import MappedVersions, Version, Versions
 
@@ -86,6 +87,9 @@ class Published(Generic[T]):
 
     def set(self, value: T) -> int:
         """Publish a new version, and return its number.  The value is copied once.
+
+        Tensors of a GPU are published as tensors of the CPU, which `latest(into=model)` copies to
+        wherever the model is.
 
         Raises RemotelyError in any other process than the one that created it.
         """
@@ -238,8 +242,9 @@ _held: weakref.WeakValueDictionary[str, Published[Any]] = weakref.WeakValueDicti
 
 
 def _encoded(value: object) -> codec.Encoded:
-    """Pickle a value, with all its arrays and tensors out of band."""
-    return codec.encode(value, "the published value", small_bytes=1)
+    """Pickle a value, with all its arrays and tensors out of band; those of a GPU as the CPU's."""
+    with tensors_to_host():
+        return codec.encode(value, "the published value", small_bytes=1)
 
 
 def _copied(version: Version) -> memoryview:

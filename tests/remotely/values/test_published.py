@@ -325,3 +325,21 @@ def test_threads_read_and_write_at_once() -> None:
 def test_the_public_names_say_what_they_are() -> None:
     assert remotely.Published is Published
     assert versions.SLOTS * 4 * 8 < versions.HEADER_BYTES
+
+
+def test_tensors_of_another_device_are_published_as_tensors_of_the_cpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moved: list[str] = []
+
+    def to(self: torch.Tensor, device: str) -> torch.Tensor:
+        moved.append(f"{self.device.type} to {device}")
+        return torch.ones(self.shape)
+
+    elsewhere = nn.Linear(2, 2, device="meta")
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    value = Published({"w": elsewhere.weight, "b": elsewhere.bias.detach()}).latest().value
+    assert moved == ["meta to cpu"] * 2
+    assert value["w"].tolist() == [[1, 1], [1, 1]]
+    assert type(value["w"]) is nn.Parameter
+    assert (value["b"].device.type, type(value["b"])) == ("cpu", torch.Tensor)
