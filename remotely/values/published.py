@@ -129,6 +129,10 @@ class Published(Generic[T]):
         latest.layout, latest.is_final = version.layout, not self._versions.has_writer()
         return latest
 
+    def release(self) -> None:
+        """Let go of the version that was read last; arrays that are kept hold it still."""
+        self._read = None
+
     def wait(self, newer_than: int, timeout: float | None = None) -> bool:
         """Wait for a version above `newer_than`; return False if none came in `timeout` seconds.
 

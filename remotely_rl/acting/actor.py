@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 import remotely
 from remotely_rl import networks, trees
+from remotely_rl.acting.messages import Messages
 from remotely_rl.acting.player import AgentOutput, Player, play
 from remotely_rl.config import Common
 from remotely_rl.environments import Environments, Episode
@@ -86,6 +87,7 @@ class Actor:
         self.config = config
         self.steps: int = config.resolved("rollout_steps")
         self.version = 0
+        self._messages = Messages()
         self.model = copy.deepcopy(model).eval()  # under REMOTELY_LOCAL it is the learner's
         self.device = device_of(model)
         self.computes_in = precision.of(config.precision, self.model, self.device)
@@ -120,8 +122,14 @@ class Actor:
             player.envs.set_attributes(attributes.values)
         self.env_attributes_version = attributes.version
 
-    def sample(self) -> Rollout:
-        """Take T steps in each environment."""
+    def read_from(self, source: "remotely.Published[Parameters]") -> None:
+        """Use the newest message that is published there whenever `sample` begins."""
+        self._messages = Messages(source)
+
+    def sample(self, at_least: int = 0) -> Rollout:
+        """Take T steps in each environment, with the message of this number or a later one."""
+        if (params := self._messages.newest(at_least)) is not None:
+            self.set_param(params)
         # Around all steps, to convert the parameters only once.
         with precision.computing(self.computes_in, self.device):
             trajectory, seconds = play(

@@ -38,8 +38,11 @@ class Station:
     def set_param(self, params: Parameters) -> None:
         self._made.set_param(params)
 
-    def sample(self) -> Rollout:
-        return self._made.sample()
+    def read_from(self, source: "remotely.Published[Parameters]") -> None:
+        self._made.read_from(source)
+
+    def sample(self, at_least: int = 0) -> Rollout:
+        return self._made.sample(at_least)
 
     def pause(self) -> bytes:
         return self._made.pause()

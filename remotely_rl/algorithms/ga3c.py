@@ -48,6 +48,7 @@ import remotely
 from remotely_rl import networks
 from remotely_rl.acting.actor import Parameters
 from remotely_rl.acting.crew import Number
+from remotely_rl.acting.messages import Messages
 from remotely_rl.acting.player import AgentOutput, Player, play
 from remotely_rl.acting.samplers import Samplers
 from remotely_rl.acting.stream import Stream
@@ -221,12 +222,19 @@ class Agent:
         self.player = Player.here(config, seed)
         self.prediction: Prediction | None = None  # for the last observation of a trajectory
         self.version = 0
+        self._messages = Messages()
 
-    def sample(self) -> SampleReport:
+    def read_from(self, source: "remotely.Published[Parameters]") -> None:
+        """Use the newest message that is published there whenever `sample` begins."""
+        self._messages = Messages(source)
+
+    def sample(self, at_least: int = 0) -> SampleReport:
         """Take T steps in each environment and send the trajectory to the server.
 
         Returns when the server has room for it.
         """
+        if (params := self._messages.newest(at_least)) is not None:
+            self.set_param(params)
         self.version = -1
         trajectory, seconds = play([self.player], self.steps, self.act, 0, "waiting")
         trajectory.version[:] = self.version

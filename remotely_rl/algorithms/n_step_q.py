@@ -143,13 +143,13 @@ class QActor(Actor):
         self._target_updates = 0
         self.final = finals(config.envs_per_actor, seed)
 
-    def sample(self) -> Rollout:
+    def sample(self, at_least: int = 0) -> Rollout:
         """Take T steps in each environment; update the target network first if it is due."""
         due = self.env_steps // self.config.target_every
         if due != self._target_updates:
             self._target_updates = due
             self.target.load_state_dict(self.model.state_dict())
-        return super().sample()
+        return super().sample(at_least)
 
     def counts(self, environment: int) -> bool:
         """Return whether an environment's returns are reported: only those that explore least."""

@@ -12,6 +12,7 @@ import numpy as np
 
 import remotely
 from remotely_rl.acting.actor import Parameters
+from remotely_rl.acting.messages import Messages
 from remotely_rl.acting.samplers import Samplers
 from remotely_rl.environments import Episode
 from remotely_rl.supervision import CrashReport
@@ -30,7 +31,7 @@ class Sample(NamedTuple):
 
 
 class Fake:
-    """Runs its calls in order, each `sample` at `finish`."""
+    """Runs its calls in order, each `sample` at `finish`, with the newest message then."""
 
     def __init__(self, ident: int, at_once: bool = False):
         self.ident = ident
@@ -38,14 +39,19 @@ class Fake:
         self.version = -1
         self.count = 0
         self.closed = False
+        self.messages = Messages()
         self.calls: deque[tuple[Future[Any], Parameters | None]] = deque()
 
+    def read_from(self, source: "remotely.Published[Parameters]") -> None:
+        self.messages = Messages(source)
+
     def set_param(self, params: Parameters) -> None: ...
-    def sample(self) -> Sample: ...  # type: ignore[empty-body]
+    def sample(self, at_least: int = 0) -> Sample: ...  # type: ignore[empty-body]
 
     def submit(self, *args: Any) -> Future[Any]:
         future: Future[Any] = Future()
-        self.calls.append((future, args[0] if args else None))
+        given = args[0] if args and isinstance(args[0], Parameters) else None
+        self.calls.append((future, given))
         if self.at_once:
             self.finish()
         return future
@@ -59,6 +65,8 @@ class Fake:
         while self.calls:
             future, params = self.calls.popleft()
             if params is None:
+                if (newest := self.messages.newest(0)) is not None:
+                    self.version = newest.version
                 self.count += 1
                 future.set_result(Sample(self.ident, self.count, self.version, steps))
                 return
@@ -72,6 +80,13 @@ class Fake:
         for future, _ in self.calls:
             future.set_exception(error)
         self.calls.clear()
+
+
+class Told(Fake):
+    """A fake that cannot read what is published, and is sent it."""
+
+    def read_from(self, source: "remotely.Published[Parameters]") -> None:
+        raise remotely.NotShared("not here")
 
 
 @contextlib.contextmanager

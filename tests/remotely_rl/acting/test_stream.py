@@ -13,7 +13,7 @@ from remotely_rl.acting.actor import Parameters
 from remotely_rl.acting.stream import Stream
 from remotely_rl.environments import Episode
 from remotely_rl.supervision import CrashReport
-from tests.remotely_rl.acting.fakes import Sample, crew_of, faked, params
+from tests.remotely_rl.acting.fakes import Sample, Told, crew_of, faked, params
 
 
 @pytest.mark.usefixtures("fakes")
@@ -98,7 +98,7 @@ def test_no_rollout_is_staler_than_the_limit(
 
 @pytest.mark.usefixtures("fakes")
 def test_a_stream_uses_all_of_its_staleness_limit() -> None:
-    stream = Stream(crew_of(2), ahead=2, batch=2, max_staleness=1)
+    stream = Stream(crew_of(2, Told), ahead=2, batch=2, max_staleness=1)
     behind = []
     for version in range(6):
         for actor in stream.crew.actors:
