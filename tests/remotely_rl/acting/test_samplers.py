@@ -4,8 +4,12 @@ from typing import Any
 
 import pytest
 
+import remotely
+from remotely_rl.acting.actor import Parameters
+from remotely_rl.acting.messages import Messages
 from remotely_rl.acting.samplers import Samplers
-from tests.remotely_rl.acting.fakes import Fake, Told, crew_of, params
+from tests.clusters import Started
+from tests.remotely_rl.acting.fakes import Fake, Sample, Told, crew_of, params
 
 
 @pytest.mark.usefixtures("fakes")
@@ -62,3 +66,32 @@ def test_a_crew_without_parameters_sends_none() -> None:
     crew: Samplers[Any] = Samplers(Fake, 1, None, say=lambda text: None)
     crew.request(crew.actors[0])
     assert len(crew.actors[0].calls) == 1
+
+
+@remotely.remote_class
+class Reading:
+    """Returns the version of the newest parameters, as an actor reads them."""
+
+    def __init__(self, number: int):
+        self.number, self.version = int(number), -1
+
+    def read_from(self, source: "remotely.Published[Parameters]") -> None:
+        self.messages = Messages(source)
+
+    def sample(self, at_least: int = 0) -> Sample:
+        if (newest := self.messages.newest(at_least)) is not None:
+            self.version = newest.version
+        return Sample(self.number, 0, self.version)
+
+
+def test_in_a_round_the_actors_of_all_machines_have_the_same_parameters(
+    started: Started, nothing_left: None
+) -> None:
+    remotely.connect(started.address, key=started.key)
+    crew = crew_of(4, Reading)
+    for version in range(1, 6):
+        crew.publish(params(version))
+        calls = [crew.request(actor) for actor in crew.actors]
+        assert [call.result().version for call in calls] == [version] * 4
+    crew.close()
+    remotely.shutdown()
