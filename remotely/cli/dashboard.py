@@ -5,12 +5,12 @@ from typing import Any
 
 import click
 
-from remotely.cli.options import cluster_address, local_port_option
+from remotely.cli.options import HERE, chosen_cluster, local_port_option, viewer_at
 from remotely.dashboard.options import check_is_installed, listening_options
 
 
 @click.command(short_help="Show a cluster in the browser.")
-@click.argument("address", required=False, metavar="[HOST:PORT]")
+@click.argument("address", required=False, metavar=HERE)
 @local_port_option
 @click.option(
     "--key",
@@ -25,17 +25,14 @@ def dashboard(address: str | None, port: int | None, key: Path | None, **where: 
     \b
     remotely dashboard                     the cluster of this machine, or of REMOTELY_ADDRESS
     remotely dashboard 192.168.0.10:8010 --key viewer.key
+    remotely dashboard 4711                the cluster that the script with this pid runs for itself
 
     It prints a link that works once. It is read-only, and sends the cluster no requests while no
     browser shows it.
     """
     check_is_installed()
-    from remotely.client.viewer import viewer_of
     from remotely.dashboard import app, server
 
-    cluster = cluster_address(address, port)
-    viewer = viewer_of(cluster, key)
-    try:
-        server.serve(server.Where(**where), app.Cluster(cluster, viewer))
-    finally:
-        viewer.close()
+    cluster = chosen_cluster(address, port)
+    with viewer_at(cluster, key) as viewer:
+        server.serve(server.Where(**where), app.Cluster(cluster.address, viewer))

@@ -1,6 +1,5 @@
 """The commands that inspect a cluster and its actors: `remotely status`, `logs` and `kill`."""
 
-import contextlib
 import json
 import time
 from collections.abc import Iterable, Sequence
@@ -11,11 +10,14 @@ import click
 
 from remotely.calling.engine import CallEngine
 from remotely.cli.options import (
+    HERE,
     address_option,
+    chosen_cluster,
     client_at,
-    cluster_address,
+    following,
     key_option,
     local_port_option,
+    other_scripts,
 )
 from remotely.errors import RemotelyError
 from remotely.protocol import control
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Show machines, actors, and what is free.")
-@click.argument("address", required=False, metavar="[HOST:PORT]")
+@click.argument("address", required=False, metavar=HERE)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, as described above.")
 @click.option("--quiet", "-q", is_flag=True, help="Print nothing; fail if the master is silent.")
 @local_port_option
@@ -41,6 +43,7 @@ def status(
     \b
     remotely status                     the cluster of this machine, or of REMOTELY_ADDRESS
     remotely status 192.168.0.10:8010
+    remotely status 4711                the cluster that the script with this pid runs for itself
     remotely status --quiet             a probe: exit status 0 if the master answers, else 1
     remotely status --json | jq '.actors[] | {name, calls}'
 
@@ -79,16 +82,20 @@ def status(
     ends        a list, newest first, of the last unrequested ends of actors:
                 name, class, machine, ago_s, lost, restarting, exit, why, stderr
     """
-    where = cluster_address(address, port)
+    where = chosen_cluster(address, port)
     with client_at(where, key) as client:
         found = client.status()
-    status = cluster_status(found, where, client.session_id)
+    status = cluster_status(found, where.address, client.session_id)
     if quiet:
         return
     if as_json:
         click.echo(json.dumps(status_json(status), indent=2))
     else:
+        if where.script:
+            click.echo(shown(f"The cluster of {where.script}"))
         click.echo(shown(tables(status, time.time())))
+        if others := other_scripts(where):
+            click.echo(shown(f"\n{others}"))
 
 
 FOLLOW_EVERY_S = 0.25
@@ -111,10 +118,8 @@ def logs(
     remotely logs
     remotely logs Counter-1 --follow
     """
-    with (
-        contextlib.suppress(KeyboardInterrupt),
-        client_at(cluster_address(address, port), key) as client,
-    ):
+    where = chosen_cluster(address, port)
+    with following(where), client_at(where, key) as client:
         if actor is None:
             _show_all(client, follow)
         else:
@@ -185,7 +190,7 @@ def kill(actor: str, address: str | None, port: int | None, key: Path | None) ->
 
     ACTOR is a name that `remotely status` shows, or an id.
     """
-    with client_at(cluster_address(address, port), key) as client:
+    with client_at(chosen_cluster(address, port), key) as client:
         living = [found.location for found in living_actors(client)]
         actor_id = id_of(actor, living)
         for location in living:

@@ -1,6 +1,5 @@
 """The commands for operators of a cluster: `remotely drain` and `events`."""
 
-import contextlib
 import json
 import time
 from collections.abc import Sequence
@@ -9,10 +8,12 @@ from pathlib import Path
 import click
 
 from remotely.cli.options import (
+    HERE,
     DurationType,
     address_option,
+    chosen_cluster,
     client_at,
-    cluster_address,
+    following,
     key_option,
     local_port_option,
 )
@@ -61,7 +62,7 @@ def drain(
     With --undo, actors that were to move stay, but for those that end already. After SIGTERM of
     its worker, a machine cannot stay.
     """
-    with client_at(cluster_address(address, port), key) as client:
+    with client_at(chosen_cluster(address, port), key) as client:
         heard = client.drain(machine, within, undo)
     if undo:
         click.echo(f"{heard.machine} is used as before.")
@@ -80,7 +81,7 @@ def drain(
 
 
 @click.command(short_help="Show what has happened: joined, lost, sick, drained, died.")
-@click.argument("address", required=False, metavar="[HOST:PORT]")
+@click.argument("address", required=False, metavar=HERE)
 @click.option("--follow", "-f", is_flag=True, help="Go on until Ctrl-C.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one object a line, as described above."
@@ -112,10 +113,8 @@ def events(
     actor     the name of the actor, and class its class; empty if there is none
     text      all of it, for people
     """
-    with (
-        contextlib.suppress(KeyboardInterrupt),
-        client_at(cluster_address(address, port), key) as client,
-    ):
+    where = chosen_cluster(address, port)
+    with following(where), client_at(where, key) as client:
         last = 0
         while True:
             found = client.events(last)

@@ -1,14 +1,16 @@
 """The options that several commands share, and the choice of the cluster.
 
-A command uses the cluster that is named, the one at a port of this machine, or REMOTELY_ADDRESS.
+A command uses the cluster that is named, by an address or by the pid of a script that runs one of
+its own; the one at a port of this machine; or that of REMOTELY_ADDRESS.  If none of these is given,
+it uses the one that `remotely start` has started here, or else that of the only script.
 """
 
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -19,6 +21,8 @@ from remotely.protocol.listening import ANY_PORT, Ports, parse_ports
 
 if TYPE_CHECKING:
     from remotely.client.carrier import ClusterCarrier
+    from remotely.client.viewer import Viewer
+    from remotely.ops.script_cluster import ScriptCluster
 
 
 cpus_option = click.option(
@@ -177,11 +181,15 @@ key_option = click.option(
     envvar="REMOTELY_KEY",
     help="The key file; by default client.key in ~/.remotely/keys.  [REMOTELY_KEY]",
 )
+HERE = "[HOST:PORT|PID]"
 local_port_option = click.option(
     "--port", type=click.IntRange(1, 65535), help="The port of a cluster on this machine.  [8010]"
 )
 address_option = click.option(
-    "--address", metavar="HOST:PORT", help="The address of the master.  [REMOTELY_ADDRESS]"
+    "--address",
+    metavar="HOST:PORT|PID",
+    help="The address of the master, or the pid of a script with a cluster of its own.  "
+    "[REMOTELY_ADDRESS]",
 )
 
 _OF_RAY = (
@@ -190,23 +198,59 @@ _OF_RAY = (
 )
 
 
-def cluster_address(address: str | None, port: int | None) -> str:
-    """Return the address of the cluster: the one named, at a port here, or REMOTELY_ADDRESS."""
+class Chosen(NamedTuple):
+    """The cluster that a command uses; `script` is the one that runs it for itself, if any."""
+
+    address: str
+    script: "ScriptCluster | None" = None
+
+
+def chosen_cluster(address: str | None, port: int | None) -> Chosen:
+    """Return the cluster that these options name, as described above."""
+    from remotely.machine import pid_file
+    from remotely.ops import script_cluster
+
     if address is None and port is None:
         address = os.environ.get("REMOTELY_ADDRESS") or None
+    if address is not None and (address.isdecimal() or address.startswith("ipc://")):
+        scripts = script_cluster.running()
+        for script in scripts:
+            if address in (str(script.pid), script.address):
+                return Chosen(script.address, script)
+        raise MasterLost(
+            f"no script of yours runs a cluster of its own at {address}{_all(scripts)}"
+        )
     if address is not None:
         name, number = parse_own_address(address)
-        return join_address(name, number)
-    from remotely.machine import pid_file
-
-    daemons = pid_file.running(port or DEFAULT_PORT)
-    if not daemons:
-        raise MasterLost(
-            f"no cluster runs at port {port or DEFAULT_PORT} on this machine"
-            f"{other_ports(port or DEFAULT_PORT)}; 'remotely start' starts one; for one elsewhere "
-            "give HOST:PORT or set REMOTELY_ADDRESS"
+        return Chosen(join_address(name, number))
+    if daemons := pid_file.running(port or DEFAULT_PORT):
+        return Chosen(daemons[0].address)
+    scripts = [] if port is not None else script_cluster.running()
+    if len(scripts) == 1:
+        return Chosen(scripts[0].address, scripts[0])
+    if scripts:
+        raise RemotelyError(
+            f"{len(scripts)} scripts run clusters of their own; name one by its pid, where "
+            f"HOST:PORT goes{_all(scripts)}"
         )
-    return daemons[0].address
+    raise MasterLost(
+        f"no cluster runs at port {port or DEFAULT_PORT} on this machine"
+        f"{other_ports(port or DEFAULT_PORT)}; 'remotely start' starts one; for one elsewhere "
+        "give HOST:PORT or set REMOTELY_ADDRESS"
+    )
+
+
+def _all(scripts: "Sequence[ScriptCluster]") -> str:
+    """Return the list of these scripts as the end of a sentence; "" if there are none."""
+    return f": {', '.join(f'{each.pid} ({each.script})' for each in scripts)}" if scripts else ""
+
+
+def other_scripts(cluster: Chosen) -> str:
+    """Return a sentence about the scripts that run other clusters here; "" if none do."""
+    from remotely.ops import script_cluster
+
+    others = [each for each in script_cluster.running() if each.address != cluster.address]
+    return f"Scripts with a cluster of their own, by pid{_all(others)}" if others else ""
 
 
 def parse_own_address(address: str) -> tuple[str, int]:
@@ -218,15 +262,50 @@ def parse_own_address(address: str) -> tuple[str, int]:
 
 
 @contextlib.contextmanager
-def client_at(address: str, key: Path | None) -> Iterator["ClusterCarrier"]:
+def client_at(cluster: Chosen, key: Path | None) -> Iterator["ClusterCarrier"]:
     """Connect to a cluster for the length of a block."""
-    from remotely.client.carrier import client_of
+    from remotely.client.carrier import ClusterCarrier, client_of
+    from remotely.values.shipping import Shipment
 
-    client = client_of(address, key)
+    address, script = cluster
+    if script is None:
+        client = client_of(address, key)
+    else:
+        client = ClusterCarrier(address, script.client_key, Shipment(()))
     try:
+        if script:
+            client.end_with(script.pid, script.ended)
         yield client
     finally:
         client.shutdown()
+
+
+@contextlib.contextmanager
+def viewer_at(cluster: Chosen, key: Path | None) -> Iterator["Viewer"]:
+    """Look at a cluster for the length of a block."""
+    from remotely.client.viewer import Viewer, viewer_of
+
+    address, script = cluster
+    viewer = Viewer(address, script.viewer_key) if script else viewer_of(address, key)
+    with contextlib.closing(viewer):
+        if script:
+            say = lambda: click.echo(
+                f"{script.ended}. The page keeps what was seen last.", err=True
+            )
+            viewer.end_with(script.pid, script.ended, say)
+        yield viewer
+
+
+@contextlib.contextmanager
+def following(cluster: Chosen) -> Iterator[None]:
+    """Let a block that follows a cluster go on until Ctrl-C, or the end of the cluster's script."""
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            yield
+    except MasterLost:
+        if cluster.script is None or cluster.script.alive:
+            raise
+        click.echo(f"{cluster.script.ended}.", err=True)
 
 
 def port_of_shell() -> int:

@@ -397,6 +397,10 @@ class ClusterCarrier:
     def left(self) -> NotConnected:
         return NotConnected(SHUT_DOWN)
 
+    def end_with(self, pid: int, why: str) -> None:
+        """As of the session."""
+        self._session.end_with(pid, why)
+
     def shutdown(self) -> None:
         """Leave a cluster on which no engine makes calls, as the command line does."""
         shut_down(self)

@@ -26,6 +26,7 @@ from remotely.futures.future import CallFuture
 from remotely.machine import this_machine, threads
 from remotely.machine.gate import Gate
 from remotely.machine.shield import shield
+from remotely.machine.watched_process import WatchedProcess
 from remotely.protocol import control
 from remotely.protocol.address import FORKED, no_master
 from remotely.protocol.ids import bound_id
@@ -274,6 +275,11 @@ class MasterSession:
         """Send a message that needs no answer.  Thread-safe."""
         self.loop.call(lambda: self.link.send(message))
 
+    def end_with(self, pid: int, why: str, on_end: Callable[[], object] = lambda: None) -> None:
+        """Fail all questions with MasterLost, also later ones, once that process has ended: the
+        cluster is its own.  Then `on_end` is called."""
+        self.loop.call(lambda: self._end_with(pid, why, on_end))
+
     def leave(self) -> None:
         """Ask the master to end what this client owns, and wait until it has."""
         self.is_leaving = True
@@ -333,6 +339,23 @@ class MasterSession:
         elif isinstance(error, NotAllowed):  # this client's key was revoked
             self.questions.refuse(type(error), str(error))
             self._farewell.set()  # the master will send none
+
+    def _end_with(self, pid: int, why: str, on_end: Callable[[], object]) -> None:
+        def end() -> None:
+            if process is not None:
+                self.loop.unwatch(process.fileno())
+            self.questions.refuse(MasterLost, why)
+            self._farewell.set()  # the master will send none
+            on_end()
+
+        process = None
+        try:
+            process = WatchedProcess(pid)
+            self.loop.watch(process.fileno(), end)
+        except ProcessLookupError:
+            end()
+        except OSError:  # no descriptor is left: the silence of the master says it later
+            pass
 
     def _check_master(self) -> None:
         if self.link.silent_s() > LEASE_S and self.questions:

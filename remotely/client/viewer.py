@@ -5,6 +5,7 @@ Actors do not admit viewers.
 """
 
 import os
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -53,6 +54,10 @@ class Viewer:
     def ask_key(self, key: bytes) -> "Future[control.KeyState]":
         """Return the future of what the master knows of a key, and have it read its list again."""
         return self._session.ask(control.AskKey, key=key)
+
+    def end_with(self, pid: int, why: str, on_end: Callable[[], object]) -> None:
+        """As of the session."""
+        self._session.end_with(pid, why, on_end)
 
     def close(self) -> None:
         if self._session.gate.is_open:

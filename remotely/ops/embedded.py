@@ -1,4 +1,4 @@
-"""A cluster that lives as long as one script.
+"""A cluster that lives as long as one script.  Other processes find it by script_cluster.py.
 
 Its daemons read standard input from a pipe that the script holds: when the script ends, however it
 ends, they see end of file and end too.
@@ -12,7 +12,7 @@ import time
 from remotely.errors import RemotelyError
 from remotely.machine import folders
 from remotely.machine.gpus import OfferedResources
-from remotely.ops import daemon_process
+from remotely.ops import daemon_process, script_cluster
 from remotely.ops.daemon_process import END_S, Daemon
 from remotely.protocol.configs import MasterConfig
 from remotely.protocol.listening import Listening
@@ -27,14 +27,15 @@ class EmbeddedCluster:
     """
 
     def __init__(self) -> None:
-        self.folder = folders.temporary() / f"remotely-{secrets.token_hex(4)}"
+        self.folder = folders.temporary() / f"{script_cluster.PREFIX}{secrets.token_hex(4)}"
         self.address = f"ipc://{self.folder}/master"
-        self._master_key, self.key, self._worker_key = keys.fresh_keys()
+        self._master_key, self.key, self._worker_key, self._viewer_key = keys.fresh_keys()
         self._daemons: list[Daemon] = []
 
     def start(self, offer: OfferedResources) -> None:
         """Return when the master takes calls.  Call `close` later, even if this raises."""
         self.folder.mkdir(mode=0o700)
+        script_cluster.write(self.folder, self.address, self.key, self._viewer_key)
         config = MasterConfig(
             address=self.address,
             key=self._master_key.to_dict(),

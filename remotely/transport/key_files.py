@@ -143,7 +143,7 @@ def load_master(path: Path) -> MasterKey:
 
 def read_master(path: Path) -> bytes:
     """Return the content of master.key.  Raises NotAllowed like `load_master`."""
-    return _read(path, "master")
+    return read_private(path, "master")
 
 
 def master_of(content: bytes, path: Path) -> MasterKey:
@@ -158,7 +158,7 @@ def master_of(content: bytes, path: Path) -> MasterKey:
 
 def load_member(path: Path, role: Role | None = None) -> MemberKey:
     """Read a member's key.  Raises NotAllowed, also if it is not a key of `role`."""
-    member = _parse_member(_read(path, role or "client"), str(path), role)
+    member = _parse_member(read_private(path, role or "client"), str(path), role)
     return dataclasses.replace(member, file=str(path))
 
 
@@ -240,7 +240,9 @@ WHERE_KEYS_ARE = (
 )
 
 
-def _read(path: Path, role: str) -> bytes:
+def read_private(path: Path, role: str) -> bytes:
+    """Return the content of a file that only this user can read.  Raises NotAllowed, with advice
+    for the holder of a key of this role, if it is missing or others can."""
     try:
         fd = os.open(path, os.O_RDONLY | _NO_FOLLOW | _NO_WAIT)
     except FileNotFoundError:

@@ -114,13 +114,14 @@ def fresh_pair() -> KeyPair:
     return KeyPair(*zmq.curve_keypair())
 
 
-def fresh_keys() -> tuple[MasterKey, MemberKey, MemberKey]:
-    """Return the keys of a new cluster (master, client, worker), which are in no file."""
-    master, client, worker = fresh_pair(), fresh_pair(), fresh_pair()
+def fresh_keys() -> tuple[MasterKey, MemberKey, MemberKey, MemberKey]:
+    """Return the keys of a new cluster: of its master, a client, a worker and a viewer."""
+    master, client, worker, viewer = (fresh_pair() for _ in range(4))
     return (
-        MasterKey(master, (client.public,), (worker.public,)),
+        MasterKey(master, (client.public,), (worker.public,), (viewer.public,)),
         MemberKey("client", client, master.public),
         MemberKey("worker", worker, master.public),
+        MemberKey("viewer", viewer, master.public),
     )
 
 

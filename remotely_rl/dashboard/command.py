@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from remotely.client.viewer import viewer_of
+from remotely.cli.options import chosen_cluster, viewer_at
 from remotely.dashboard import app, server
 from remotely_rl.dashboard import panel
 from remotely_rl.errors import TrainingError
@@ -21,8 +21,6 @@ def run(runs: Path, address: str | None, key: Path | None, where: dict[str, Any]
     if address is None:
         server.serve(at, None, panels)
         return
-    viewer = viewer_of(address, key)
-    try:
-        server.serve(at, app.Cluster(address, viewer), panels)
-    finally:
-        viewer.close()
+    cluster = chosen_cluster(address, None)
+    with viewer_at(cluster, key) as viewer:
+        server.serve(at, app.Cluster(cluster.address, viewer), panels)

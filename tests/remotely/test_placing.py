@@ -223,7 +223,7 @@ class World:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.master_key, self.client_key, self.worker_key = fresh_keys()
+        self.master_key, self.client_key, self.worker_key, _ = fresh_keys()
         self.loop = Loop()
         self.context = sockets.new_context()
         self.master: Master | None = None

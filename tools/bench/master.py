@@ -423,7 +423,7 @@ def _of_a_rack(cluster: Cluster, count: int) -> dict[str, float]:
 
 def with_sockets(workers: int, actors: int) -> dict[str, float]:
     """Return a master process's share of a core at rest, and a client's latency of a placement."""
-    master_key, client_key, worker_key = fresh_keys()
+    master_key, client_key, worker_key, _ = fresh_keys()
     with running(master_key, client_key, worker_key, workers, actors) as (address, pid):
         rest_percent = percent_of_a_core(pid)
         context = sockets.new_context()

@@ -34,7 +34,7 @@ def interrupted_at(call: int, function: Callable[..., object]) -> Callable[..., 
 def configure(worker: "subprocess.Popen[bytes]", cluster: EmbeddedCluster) -> None:
     """Configure a worker of a cluster that has no master."""
     offer = OfferedResources(1, 0)
-    _, _, key = fresh_keys()
+    _, _, key, _ = fresh_keys()
     daemon_process.configure(
         worker,
         daemon_process.worker_config(cluster.address, key, Listening(), cluster.folder, offer),

@@ -88,7 +88,7 @@ def place() -> Iterator[Place]:
 
 def test_a_cut_handshake_is_retried(place: Place) -> None:
     """For example because the master ends, or a firewall's table is full."""
-    master, client, _ = fresh_keys()
+    master, client, _, _ = fresh_keys()
     place.connect(client)
     place.cuts()
     place.has_master(master)
@@ -99,7 +99,7 @@ def test_a_cut_handshake_is_retried(place: Place) -> None:
 def test_occasionally_cut_handshakes_are_no_refusal(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, client, _ = fresh_keys()
+    _, client, _, _ = fresh_keys()
     place.connect(client)
     (link,) = place.links
     now = 0.0
@@ -119,7 +119,7 @@ def test_occasionally_cut_handshakes_are_no_refusal(
 
 
 def test_repeatedly_cut_handshakes_are_a_refusal(place: Place) -> None:
-    _, client, _ = fresh_keys()
+    _, client, _, _ = fresh_keys()
     place.has_master(fresh_keys()[0])
     place.connect(client)
     place.until(lambda: place.refused)
