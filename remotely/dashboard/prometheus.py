@@ -7,7 +7,9 @@ remotely_cpus{state}                  free, used
 remotely_gpus{state}                  free, used
 remotely_actors{class}
 remotely_calls_total{class}           counted since the dashboard started, while it is scraped
-remotely_memory_bytes{class}          resident
+remotely_memory_bytes{class}          of the actors' own, as limits count it
+remotely_machines_memory_bytes{state} free, used, as the kernels count it
+remotely_machines_cpu_percent         of all cores, the mean of the machines
 remotely_waiting                      requests that wait for resources
 """
 
@@ -55,13 +57,24 @@ class _Figures:
             family.add_metric(["free"], sums[f"free_{what}"])
             family.add_metric(["used"], sums[what] - sums[f"free_{what}"])
             yield family
+        family = GaugeMetricFamily(
+            "remotely_machines_memory_bytes", "memory of the machines", labels=["state"]
+        )
+        family.add_metric(["free"], sums["memory_total"] - sums["memory_used"])
+        family.add_metric(["used"], sums["memory_used"])
+        yield family
+        yield GaugeMetricFamily(
+            "remotely_machines_cpu_percent",
+            "CPU of the machines in use",
+            value=sum(m.cpu_percent for m in machines) / max(1, len(machines)),
+        )
         count, memory = Counter[str](), Counter[str]()
         for actor in now.actors:
             count[actor["class"]] += 1
-            memory[actor["class"]] += actor["rss"]
+            memory[actor["class"]] += actor["memory"]
         for name, help_, by_class in (
             ("remotely_actors", "living actors", count),
-            ("remotely_memory_bytes", "resident memory of actors", memory),
+            ("remotely_memory_bytes", "memory of actors, of their own", memory),
         ):
             family = GaugeMetricFamily(name, help_, labels=["class"])
             for class_name, number in by_class.items():

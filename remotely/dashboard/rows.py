@@ -19,14 +19,24 @@ ACTOR_COLUMNS = (
     "machine",
     "pid",
     "cpu_percent",
-    "rss",
+    "memory",
     "calls",
     "calls_per_s",
     "method",
     "queue",
     "since",
 )
-MACHINE_COLUMNS = ("machine", "address", "free_cpus", "free_gpus", "free_memory", "actors")
+MACHINE_COLUMNS = (
+    "machine",
+    "address",
+    "free_cpus",
+    "free_gpus",
+    "free_memory",
+    "cpu_percent",
+    "memory_used",
+    "disk_used",
+    "actors",
+)
 _NUMBERS = re.compile(r"(\d{1,15})")
 _SEARCHED = (
     "name",
@@ -151,7 +161,7 @@ def overview(now: Snapshot) -> dict[str, Any]:
         "queued": sum(actor["queue"] for actor in actors),
         "calls_per_s": sum(actor["calls_per_s"] for actor in actors),
         "cpu_percent": sum(actor["cpu_percent"] for actor in actors),
-        "rss": sum(actor["rss"] for actor in actors),
+        "memory": sum(actor["memory"] for actor in actors),
         **{f"total_{name}": number for name, number in totals(now.status.machines).items()},
         "waiting": facts["waiting"],
         "waits": facts["waits"],
@@ -166,9 +176,15 @@ def classes(actors: Iterable[Row], shown: int = 12) -> list[dict[str, Any]]:
     for actor in actors:
         row = sums.setdefault(
             actor["class"],
-            {"class": actor["class"], "actors": 0, "calls_per_s": 0.0, "cpu_percent": 0, "rss": 0},
+            {
+                "class": actor["class"],
+                "actors": 0,
+                "calls_per_s": 0.0,
+                "cpu_percent": 0,
+                "memory": 0,
+            },
         )
         row["actors"] += 1
-        for name in ("calls_per_s", "cpu_percent", "rss"):
+        for name in ("calls_per_s", "cpu_percent", "memory"):
             row[name] += actor[name]
     return sorted(sums.values(), key=lambda row: -row["actors"])[:shown]

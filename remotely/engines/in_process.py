@@ -320,6 +320,7 @@ class InProcess:
                 memory_limit=0,
                 cpu_percent=0,
                 rss=0,
+                memory=0,
                 calls=0,
                 running=0,
                 method="",

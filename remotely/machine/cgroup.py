@@ -34,13 +34,28 @@ def memory_limit(root: Path = ROOT, own: Path = OWN) -> tuple[int, str] | None:
 
     The inode of its folder is that id: a container sees its own group under another path.
     """
+    found = _memory_group(root, own)
+    return None if found is None else (found[0], f"group {found[1].stat().st_ino}")
+
+
+def memory_used(root: Path = ROOT, own: Path = OWN) -> int | None:
+    """Return what the group with that limit uses, without cached files that can be dropped."""
+    if (found := _memory_group(root, own)) is None:
+        return None
+    folder = found[1]
+    used = _read(folder / "memory.current") or _read(folder / "memory.usage_in_bytes")
+    lines = (line.split() for line in _read(folder / "memory.stat").splitlines())
+    cached = {name: int(size) for name, size in lines}
+    droppable = cached.get("total_inactive_file", cached.get("inactive_file", 0))
+    return max(0, int(used) - droppable) if used.isdecimal() else None
+
+
+def _memory_group(root: Path, own: Path) -> tuple[int, Path] | None:
+    """Return the lowest limit and the folder of the group that has it."""
     files = [folder / "memory.max" for folder in _folders("", root, own)]
     files += [folder / "memory.limit_in_bytes" for folder in _folders("memory", root, own)]
-    found = [(int(text), file) for file in files if (text := _read(file)).isdecimal()]
-    if not found:
-        return None
-    limit, file = min(found, key=lambda each: each[0])
-    return limit, f"group {file.parent.stat().st_ino}"
+    found = [(int(text), file.parent) for file in files if (text := _read(file)).isdecimal()]
+    return min(found, key=lambda each: each[0]) if found else None
 
 
 def _quotient(quota: str, period: str) -> list[float]:

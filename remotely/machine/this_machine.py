@@ -54,6 +54,13 @@ def memory_pool() -> tuple[int, str]:
     return size, f"{boot()}:{owner}"
 
 
+def used_memory() -> tuple[int, int]:
+    """Return how many bytes of that memory are in use, by whatever runs here, and its size."""
+    there, size = psutil.virtual_memory(), memory()
+    used = cgroup.memory_used() if size < there.total else None
+    return (there.total - there.available if used is None else used), size
+
+
 def boot() -> str:
     """Return a name of this boot of the machine, whatever containers and users it has."""
     found = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -364,8 +364,9 @@ class Core:
                 actors.handle_begun(state, state.actors.records[actor])
             case control.Died(obituary=obituary, lived=lived):
                 reregistration.handle_death(state, peer, obituary, lived)
-            case control.Report(actors=figures):
-                state.workers.records[peer].reports = {each.actor: each for each in figures}
+            case control.Report(actors=figures, use=use):
+                record = state.workers.records[peer]
+                record.reports, record.use = {each.actor: each for each in figures}, use
                 actors.handle_figures(state, peer)
             case control.OutputBatch(items=items):
                 self._pass_on_output(peer, items)

@@ -397,12 +397,13 @@ class Sessions:
 
 @dataclass(slots=True)
 class WorkerRecord:
-    """A worker, and the last figures that it reported of its actors."""
+    """A worker, and the last figures that it reported of its actors and its machine."""
 
     register: control.Register
     is_near: bool = False  # on the master's machine
     start_heard_at: float = 0.0  # when a start there last had an outcome, or the only one began
     reports: dict[str, control.Figures] = field(default_factory=dict)
+    use: control.MachineUse = field(default_factory=control.MachineUse)
 
 
 @dataclass(slots=True)

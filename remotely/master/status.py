@@ -107,6 +107,7 @@ def _of_worker(
         sick=sick,
         sick_s=sick_s,
         drains_s=drains_s,
+        use=worker.use,
         free_cpus=free.cpus,
         free_gpus=free.gpus,
         free_memory=free.memory,

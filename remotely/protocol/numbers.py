@@ -28,4 +28,6 @@ Route = Annotated[bytes, msgspec.Meta(min_length=1, max_length=32)]  # of a conn
 ROUTE_BYTES = 12  # of a client's connection to an actor
 NAME_BYTES = 32
 Name = Annotated[bytes, msgspec.Meta(min_length=NAME_BYTES, max_length=NAME_BYTES)]  # of a value
+HISTORY_MINUTES = 60
+History = Annotated[bytes, msgspec.Meta(max_length=HISTORY_MINUTES)]  # percentages, by minute
 Balance = Annotated[int, msgspec.Meta(ge=-MOST, le=MOST)]  # negative if overcommitted

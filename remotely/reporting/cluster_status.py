@@ -19,7 +19,10 @@ _MACHINE_COLUMNS = (
     "PYTHON",
     "FREE CPUS",
     "FREE GPUS",
-    "FREE MEMORY",
+    "CPU",
+    "MEMORY IN USE",
+    "RESERVED",
+    "DISK",
     "ACTORS",
 )
 _CLIENT_COLUMNS = ("CLIENT", "MACHINE", "ACTORS")
@@ -67,6 +70,13 @@ class MachineStatus(msgspec.Struct, frozen=True, kw_only=True):
     resources: dict[str, float] = {}  # custom ones
     free_resources: dict[str, float] = {}
     labels: list[str] = []
+    cpu_percent: float = 0.0  # of all its cores, in use by whatever runs there
+    memory_used: int = 0  # bytes, as the kernel counts them
+    memory_total: int = 0  # zero if none of these is known
+    disk_used: int = 0  # of the disk with the temporary folder
+    disk_total: int = 0
+    cpu_hour: list[int] = []  # percentages of the last hour, by minute, oldest first
+    memory_hour: list[int] = []
 
 
 class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +104,8 @@ class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
     resources: dict[str, float] = {}  # custom ones
     labels: list[str] = []  # that its machine must have
     cpu_percent: float
-    rss: int  # bytes
+    rss: int  # bytes, with what it shares with others
+    memory: int = 0  # bytes of its own, as its limit counts them
     calls: int
     running: int  # calls that run now
     method: str  # of the call that has run longest; empty if none runs
@@ -213,6 +224,13 @@ def _machine(worker: control.WorkerStatus) -> MachineStatus:
         resources=dict(worker.resources.others),
         free_resources=worker.free_others,
         labels=list(worker.resources.labels),
+        cpu_percent=worker.use.cpu_percent,
+        memory_used=worker.use.memory_used,
+        memory_total=worker.use.memory_total,
+        disk_used=worker.use.disk_used,
+        disk_total=worker.use.disk_total,
+        cpu_hour=list(worker.use.cpu_hour),
+        memory_hour=list(worker.use.memory_hour),
     )
 
 
@@ -235,6 +253,7 @@ def _actor(
         labels=list(asked.labels),
         cpu_percent=figures.cpu_percent,
         rss=figures.rss,
+        memory=figures.memory,
         calls=figures.calls,
         running=figures.running,
         method=figures.method,
@@ -262,19 +281,21 @@ def totals(machines: Sequence[MachineStatus]) -> dict[str, Any]:
     """Return the total and the free resources of all machines.
 
     CPUs are summed over workers; memory and GPUs that several workers of a machine offer count
-    once.
+    once.  `memory_used` and `memory_total` are what the kernel says.
     """
     pools: dict[str, list[MachineStatus]] = {}
     devices: dict[tuple[str, ...], list[MachineStatus]] = {}
     for m in machines:
         pools.setdefault(m.pool or m.worker, []).append(m)
         devices.setdefault(tuple(m.gpu_ids) or (m.worker,), []).append(m)
-    memory = free_memory = 0
+    memory = free_memory = used = there_is = 0
     for same in pools.values():
         offered, there = sum(m.memory for m in same), max(m.pool_memory for m in same)
         is_shared = bool(there) and offered > there
         memory += there if is_shared else offered
         free_memory += (max if is_shared else sum)(m.free_memory for m in same)
+        used += max(m.memory_used for m in same)
+        there_is += max(m.memory_total for m in same)
     return {
         "cpus": sum(m.cpus for m in machines),
         "free_cpus": sum(m.free_cpus for m in machines),
@@ -282,6 +303,8 @@ def totals(machines: Sequence[MachineStatus]) -> dict[str, Any]:
         "free_gpus": sum(max(m.free_gpus for m in same) for same in devices.values()),
         "memory": memory,
         "free_memory": free_memory,
+        "memory_used": used,
+        "memory_total": there_is,
     }
 
 
@@ -293,9 +316,11 @@ def tables(status: ClusterStatus, now: float) -> str:
     head = (
         f"{status.address}: {there}; "
         f"free: {total['free_cpus']:g} of {total['cpus']:g} CPUs, {total['free_gpus']:g} of "
-        f"{total['gpus']} GPUs, {format_bytes(total['free_memory'])} of "
-        f"{format_bytes(total['memory'])}"
+        f"{total['gpus']} GPUs; memory: "
     )
+    if total["memory_total"]:
+        head += f"{_part(total['memory_used'], total['memory_total'])} in use, "
+    head += f"{_part(total['memory'] - total['free_memory'], total['memory'])} reserved"
     for m in machines:
         if m.free_cpus < 0:
             held = f"{m.cpus - m.free_cpus:g} CPUs of {m.cpus:g}"
@@ -315,7 +340,10 @@ def tables(status: ClusterStatus, now: float) -> str:
             m.python,
             _state(m) or f"{m.free_cpus:g} of {m.cpus:g}",
             f"{m.free_gpus:g} of {m.gpus}",
-            f"{format_bytes(m.free_memory)} of {format_bytes(m.memory)}",
+            f"{m.cpu_percent:.0f}%" if m.memory_total else "",
+            _part(m.memory_used, m.memory_total),
+            _part(m.memory - m.free_memory, m.memory),
+            _part(m.disk_used, m.disk_total),
             str(sum(1 for actor in actors if actor.worker == m.worker)),
         )
         for m in machines
@@ -336,7 +364,7 @@ def tables(status: ClusterStatus, now: float) -> str:
                 a.machine,
                 str(a.pid),
                 f"{a.cpu_percent:.0f}%",
-                format_bytes(a.rss),
+                format_bytes(a.memory),
                 str(a.calls),
                 _doing(a),
                 str(a.queue or ""),
@@ -366,6 +394,10 @@ def _state(machine: MachineStatus) -> str:
     if machine.drains_s:
         return f"DRAINING {duration(machine.drains_s)}"
     return f"SICK {duration(machine.sick_s)}" if machine.sick else ""
+
+
+def _part(used: int, there: int) -> str:
+    return f"{format_bytes(used)} of {format_bytes(there)}" if there else ""
 
 
 def _others(machine: MachineStatus) -> str:

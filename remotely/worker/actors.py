@@ -23,7 +23,7 @@ from remotely.testing import faults
 from remotely.transport.access_list import AccessRelay
 from remotely.transport.loop import Loop
 from remotely.values import restart_file
-from remotely.worker.memory_limit import MemoryLimit
+from remotely.worker.memory_limit import MemoryLimit, OwnMemory
 from remotely.worker.output import LogFiles, read_piece
 from remotely.worker.output_relay import OutputRelay
 from remotely.worker.reaper import Child, Reaper, Stage
@@ -33,6 +33,7 @@ from remotely.worker.store_line import StoreLine
 log = logging.getLogger("remotely.worker")
 
 STORE = "store"  # asks about keys, as the actors do
+WALK_AT_MOST_S = 0.1  # for a report, if the memory of many actors is asked for
 MAX_LAST_MESSAGES = 300  # of an actor; more than its socket holds
 
 
@@ -60,7 +61,8 @@ class WorkerActors:
         self._spawner = Spawner(loop, info, self._logs, self, ThrottledLog(log.warning))
         self._access = AccessRelay(send, self._answer_asker)
         self._store = store
-        self._memory_limit = MemoryLimit(loop, self.children)
+        self._memory = OwnMemory()
+        self._memory_limit = MemoryLimit(loop, self.children, self._memory)
         self._is_for_good = False  # the whole cluster ends
         self._are_lost = False  # the master learns of their end from that of the worker
 
@@ -107,7 +109,9 @@ class WorkerActors:
         return bool([child for child in self._children.values() if child.start_measuring(now)])
 
     def figures(self) -> list[control.Figures]:
-        return [child.figures() for child in self._children.values() if child.announced]
+        living = [child for child in self._children.values() if child.announced]
+        self._memory.walk_oldest([child.pid for child in living], WALK_AT_MOST_S)
+        return [child.figures(self._memory.of(child.pid)) for child in living]
 
     def read_log(self, asked: control.ReadLog) -> control.LogPiece:
         """Return a piece of the log of an actor, which may have ended."""

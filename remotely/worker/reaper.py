@@ -146,8 +146,8 @@ class Child:
             self.cpu_percent = 0.0
         return is_due
 
-    def figures(self) -> control.Figures:
-        """Return its memory and CPU usage, its running method and the number of its calls."""
+    def figures(self, memory: int) -> control.Figures:
+        """Return its CPU usage, its running method, the number of its calls, and this memory."""
         rss, now = 0, time.monotonic()
         if now - self.cpu_at >= CPU_AT_LEAST_S:
             self._measure(now)
@@ -160,6 +160,7 @@ class Child:
             calls=self.calls,
             cpu_percent=self.cpu_percent,
             rss=rss,
+            memory=memory,
             running=seen.running,
             method=seen.method,
             method_s=seen.method_s,

@@ -48,6 +48,7 @@ from remotely.transport.master_link import MasterLink
 from remotely.transport.relay import RelayServer
 from remotely.values import arena
 from remotely.worker.actors import WorkerActors
+from remotely.worker.machine_use import MINUTE_S, MachineMeter
 from remotely.worker.reaper import CPU_AT_LEAST_S
 from remotely.worker.spawner import WorkerInfo
 from remotely.worker.store_line import StoreLine
@@ -68,6 +69,7 @@ class Worker:
         self._config = config
         self._key = MemberKey.from_dict(config.key)
         self._folder = Path(config.folder)
+        self._meter = MachineMeter(self._folder)
         self._folder_lock = file_lock.hold(self._folder)  # until this process ends
         self._host = this_machine.identity()
         self._machine = this_machine.machine_name()
@@ -110,6 +112,7 @@ class Worker:
             self._fence.renew if sockets.is_remote(config.master) else None,
         )
         self._check_lease()
+        self._loop.every(MINUTE_S, self._meter.keep_minute)
         if config.lifeline or config.attached:
             self._loop.watch(0, self._read_lifeline)
 
@@ -239,13 +242,13 @@ class Worker:
 
     def _begin_report(self) -> None:
         """Report what the actors run and use; CPU usage needs an interval to be measured."""
-        if self._actors.start_measuring():
+        if self._actors.start_measuring() | self._meter.start_measuring():
             self._loop.after(CPU_AT_LEAST_S, self._report)
         else:
             self._report()
 
     def _report(self) -> None:
-        self._link.send(control.Report(actors=self._actors.figures()))
+        self._link.send(control.Report(actors=self._actors.figures(), use=self._meter.use()))
 
     # --- the end ----------------------------------------------------------------------------------
 

@@ -93,7 +93,7 @@ class MadeUp:
             actor=actor,
             calls=self.asked * (n % 97),
             cpu_percent=float(n % 101),
-            rss=(n % 1000 + 1) << 20,
+            memory=(n % 1000 + 1) << 20,
             running=n % 2,
             method="step" * (n % 2),
         )

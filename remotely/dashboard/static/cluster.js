@@ -67,7 +67,7 @@ function showOverview() {
     { name: "Actors", text: (row) => count(row.actors), number: true },
     { name: "Calls/s", text: (row) => figure(row.calls_per_s), number: true },
     { name: "CPU", text: (row) => `${count(row.cpu_percent)} %`, number: true },
-    { name: "Memory", text: (row) => bytes(row.rss), number: true },
+    { name: "Memory", text: (row) => bytes(row.memory), number: true },
   ], (row) => row.class, "Classes of actors");
   const open = new Set();
   const happened = h("ul", { class: "plain" });
@@ -95,8 +95,9 @@ function showOverview() {
     figures.replaceChildren(
       number("CPUs reserved", figure(busy), `of ${figure(now.total_cpus)}`, share(busy, now.total_cpus, "CPUs reserved")),
       ...(now.total_gpus ? [number("GPUs reserved", figure(gpus), `of ${figure(now.total_gpus)}`, share(gpus, now.total_gpus, "GPUs reserved"))] : []),
-      number("Memory of actors", bytes(now.rss), memory ? `${bytes(memory)} reserved` : "", share(now.rss, now.total_memory, "memory of actors")),
-      number("CPU in use", `${count(now.cpu_percent)} %`, "of one core"),
+      number("Memory in use", bytes(now.total_memory_used), `of ${bytes(now.total_memory_total)}`, share(now.total_memory_used, now.total_memory_total, "memory in use")),
+      number("Memory of actors", bytes(now.memory), memory ? `${bytes(memory)} reserved` : "", share(now.memory, now.total_memory, "memory of actors")),
+      number("CPU of actors", `${count(now.cpu_percent)} %`, "of one core"),
       number("Calls per second", figure(now.calls_per_s), null, spark(history_.calls)),
       number("Running calls", count(now.running), `${count(now.queued)} queued`, spark(history_.running)),
       number("Waiting for resources", count(now.waiting)),
@@ -154,7 +155,10 @@ const showMachines = paged("Machines", { path: "machines", renew, columns: [
   { name: "Python", text: (row) => row.python, minor: true },
   { key: "free_cpus", name: "Free CPUs", text: (row) => row.away_s ? `unreachable for ${duration(row.away_s)}` : row.drains_s ? `leaves within ${duration(row.drains_s)}` : row.sick ? `sick for ${duration(row.sick_s)}` : free(row, "cpus"), number: true, tone: (row) => row.away_s || row.sick ? "bad" : "" },
   { key: "free_gpus", name: "Free GPUs", text: (row) => row.gpus ? free(row, "gpus") : "", number: true, minor: true },
-  { key: "free_memory", name: "Free memory", text: (row) => row.away_s ? "" : `${bytes(row.free_memory)} of ${bytes(row.memory)}`, number: true },
+  { key: "cpu_percent", name: "CPU", text: (row) => row.memory_total ? `${count(row.cpu_percent)} %` : "", number: true },
+  { key: "memory_used", name: "Memory in use", text: (row) => row.memory_total ? `${bytes(row.memory_used)} of ${bytes(row.memory_total)}` : "", number: true },
+  { key: "free_memory", name: "Reserved", text: (row) => row.away_s ? "" : bytes(row.memory - row.free_memory), number: true, minor: true },
+  { key: "disk_used", name: "Disk", text: (row) => row.disk_total ? `${bytes(row.disk_used)} of ${bytes(row.disk_total)}` : "", number: true, minor: true },
   { key: "actors", name: "Actors", text: (row) => count(row.actors), number: true },
 ], key: (row) => row.worker, nothing: "No machine has joined the cluster." });
 
@@ -169,7 +173,7 @@ const showActors = paged("Actors", { path: "actors", renew, columns: [
   { key: "machine", name: "Machine", text: (row) => row.machine, minor: true },
   { key: "pid", name: "Pid", text: (row) => row.pid, number: true, minor: true },
   { key: "cpu_percent", name: "CPU", text: (row) => `${count(row.cpu_percent)} %`, number: true },
-  { key: "rss", name: "Memory", text: (row) => bytes(row.rss), number: true },
+  { key: "memory", name: "Memory", text: (row) => bytes(row.memory), number: true },
   { key: "calls", name: "Calls", text: (row) => count(row.calls), number: true, minor: true },
   { key: "calls_per_s", name: "Calls/s", text: (row) => figure(row.calls_per_s), number: true },
   { key: "method", name: "Runs", text: doing, minor: true, name_: true },
@@ -190,7 +194,7 @@ function showActor(params) {
   const id = params.id, path = `/api/actors/${encodeURIComponent(id)}`;
   const head = h("h1", {}, "Actor"), under = h("p", { class: "soft" }), facts = h("dl", { class: "facts" });
   const figures = h("dl", { class: "figures" });
-  const history = { calls: [], rss: [] };
+  const history = { calls: [], memory: [] };
   const flame = h("section", { "aria-label": "Flame graph" });
   const take = h("button", { type: "button", onclick: takeFlame }, "Sample for 3 s");
   const why = h("span", { class: "soft" });
@@ -201,10 +205,10 @@ function showActor(params) {
       head.textContent = row.name;
       under.textContent = `${row.class} · ${row.machine} · pid ${row.pid}`;
       keep(history.calls, row.calls_per_s);
-      keep(history.rss, row.rss);
+      keep(history.memory, row.memory);
       figures.replaceChildren(
         number("Calls per second", figure(row.calls_per_s), `${count(row.calls)} in total`, spark(history.calls)),
-        number("Memory", bytes(row.rss), row.memory_limit ? `of ${bytes(row.memory_limit)}` : "", spark(history.rss)),
+        number("Memory", bytes(row.memory), row.memory_limit ? `of ${bytes(row.memory_limit)}` : "", spark(history.memory)),
         number("CPU", `${count(row.cpu_percent)} %`, `${figure(row.cpus)} reserved`),
         number("Runs", row.method || "nothing", row.method ? duration(row.method_s) : ""),
         number("Queue", count(row.queue)));

@@ -206,7 +206,8 @@ class RayHost:
             memory_limit=options.memory,
             resources=dict(options.resources),
             cpu_percent=process.cpu_percent(),
-            rss=process.memory_info().rss,
+            rss=(rss := process.memory_info().rss),
+            memory=rss,  # its limit counts all of it
             queue=0,
             since=process.create_time(),
             owner=birth.owner,

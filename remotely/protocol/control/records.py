@@ -7,6 +7,7 @@ from remotely.protocol.numbers import (
     Balance,
     FlightRecord,
     Gpus,
+    History,
     Id,
     Moment,
     Percent,
@@ -109,9 +110,22 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     calls: Amount = 0
     cpu_percent: Percent = 0
     rss: Amount = 0
+    memory: Amount = 0  # its own, as a limit counts it
     running: Amount = 0
     method: str = ""
     method_s: Seconds = 0
+
+
+class MachineUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the kernel says that a machine uses, whoever uses it; memory and disk in bytes."""
+
+    cpu_percent: Percent = 0.0  # of all its cores
+    memory_used: Amount = 0
+    memory_total: Amount = 0  # zero if none of these is known
+    disk_used: Amount = 0  # of the disk with the temporary folder
+    disk_total: Amount = 0
+    cpu_hour: History = b""  # of the last hour, oldest first
+    memory_hour: History = b""
 
 
 class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,4 +204,5 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     free_gpus: float
     free_memory: Balance
     free_others: dict[str, float] = {}  # custom resources
+    use: MachineUse = MachineUse()  # the last that the master received
     actors: list[ActorStatus]

@@ -1,7 +1,14 @@
 """The messages between a worker and the master."""
 
 from remotely.protocol.control.message import ControlMessage, sent
-from remotely.protocol.control.records import ActorStatus, Figures, Location, Obituary, Request
+from remotely.protocol.control.records import (
+    ActorStatus,
+    Figures,
+    Location,
+    MachineUse,
+    Obituary,
+    Request,
+)
 from remotely.protocol.numbers import MOST_GPUS, MOST_OTHERS, Gpus, Id, Moment, Pid, Seconds
 from remotely.protocol.resources import Resources, Shares
 
@@ -92,6 +99,7 @@ class Died(ControlMessage, frozen=True):
 @sent("worker > master")
 class Report(ControlMessage, frozen=True):
     actors: list[Figures]
+    use: MachineUse = MachineUse()
 
 
 @sent("worker > master", "actor > worker")

@@ -62,7 +62,7 @@ class FakeViewer:
         request = control.Request(
             actor=f"id-{n}", name=name, class_name="Player", owner="", job="", python="3.11"
         )
-        figures = control.Figures(actor=f"id-{n}", calls=n, rss=1000 * n)
+        figures = control.Figures(actor=f"id-{n}", calls=n, memory=1000 * n)
         return control.ActorStatus(location=location, request=request, figures=figures)
 
     def ask_status(self) -> "Future[control.Status]":
@@ -267,7 +267,7 @@ def test_only_static_files_are_served(dashboard: Dashboard, name: str) -> None:
 
 
 def test_actors_are_sorted_searched_and_paginated_on_the_server(dashboard: Dashboard) -> None:
-    page = dashboard.get("/api/actors", sort="-rss", limit=2)
+    page = dashboard.get("/api/actors", sort="-memory", limit=2)
     assert (page["total"], page["found"]) == (3, 3)
     assert [row["actor"] for row in page["rows"]] == ["id-2", "id-1"]
     assert dashboard.get("/api/actors", q="player-2")["found"] == 1

@@ -14,7 +14,16 @@ def actor(name: str, **figures: Any) -> dict[str, Any]:
     known = {"name": name, "class": "Player", "actor": f"id of {name}", "machine": "m", "pid": 1}
     place = {"worker": "w", "cpus": 1.0, "gpu_ids": [], "memory_limit": 0, "since": 0.0}
     calls = {"calls": 0, "running": 0, "method": "", "method_s": 0.0, "queue": 0}
-    return {**known, **place, **calls, "cpu_percent": 0.0, "rss": 0, "owner": None, **figures}
+    return {
+        **known,
+        **place,
+        **calls,
+        "cpu_percent": 0.0,
+        "rss": 0,
+        "memory": 0,
+        "owner": None,
+        **figures,
+    }
 
 
 def status(actors: list[dict[str, Any]]) -> ClusterStatus:
@@ -41,7 +50,7 @@ def status(actors: list[dict[str, Any]]) -> ClusterStatus:
 
 
 def names(rows: list[dict[str, Any]], **asked: Any) -> list[str]:
-    return [row["name"] for row in page(rows, ("name", "class", "rss"), **asked).rows]
+    return [row["name"] for row in page(rows, ("name", "class", "memory"), **asked).rows]
 
 
 def test_numbers_within_names_sort_as_numbers() -> None:
@@ -51,9 +60,14 @@ def test_numbers_within_names_sort_as_numbers() -> None:
 
 
 def test_rows_are_sorted_in_either_order_with_those_without_a_value_last() -> None:
-    rows = [actor("a", rss=5), actor("b", rss=None), actor("c", rss="?"), actor("d", rss=7)]
-    assert names(rows, sort="rss") == ["a", "d", "c", "b"]
-    assert names(rows, sort="-rss") == ["c", "d", "a", "b"]
+    rows = [
+        actor("a", memory=5),
+        actor("b", memory=None),
+        actor("c", memory="?"),
+        actor("d", memory=7),
+    ]
+    assert names(rows, sort="memory") == ["a", "d", "c", "b"]
+    assert names(rows, sort="-memory") == ["c", "d", "a", "b"]
 
 
 def test_a_search_matches_all_words_in_any_case() -> None:
@@ -107,9 +121,11 @@ def test_calls_per_second_count_from_the_previous_snapshot() -> None:
 
 
 def test_the_overview_stays_small_with_many_actors() -> None:
-    many = [actor(f"a{n}", **{"class": f"C{n % 50}", "rss": 2, "running": 1}) for n in range(5000)]
+    many = [
+        actor(f"a{n}", **{"class": f"C{n % 50}", "memory": 2, "running": 1}) for n in range(5000)
+    ]
     summary = overview(snapshot(status(many), 0.0, None))
-    assert (summary["actors"], summary["rss"], summary["running"]) == (5000, 10_000, 5000)
+    assert (summary["actors"], summary["memory"], summary["running"]) == (5000, 10_000, 5000)
     assert (summary["total_cpus"], summary["total_free_cpus"]) == (8.0, 6.0)
     assert len(summary["classes"]) == 12
     assert len(str(summary)) < 5000

@@ -69,6 +69,23 @@ def test_two_groups_below_one_limit_have_the_same_memory(tree: Tree) -> None:
     assert own != found[0]
 
 
+@pytest.mark.parametrize(
+    ("group", "limit", "now", "cached"),
+    [
+        ("", "memory.max", "memory.current", "inactive_file"),
+        ("memory/", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ],
+)
+def test_cached_files_that_can_be_dropped_are_not_in_use(
+    tree: Tree, group: str, limit: str, now: str, cached: str
+) -> None:
+    tree.is_in("0::/job", "7:memory:/job")
+    tree.has(f"{group}job/{limit}", str(8 * GIB))
+    tree.has(f"{group}job/{now}", str(3 * GIB))
+    tree.has(f"{group}job/memory.stat", f"anon 5\n{cached} {GIB}")
+    assert cgroup.memory_used(tree.root, tree.own) == 2 * GIB
+
+
 def test_without_limits_there_are_none(tree: Tree) -> None:
     assert tree.limits() == (None, None)
     tree.is_in("0::/here")

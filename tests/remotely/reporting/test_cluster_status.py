@@ -32,7 +32,7 @@ def test_the_memory_and_gpus_of_a_machine_with_two_workers_count_once() -> None:
     workers[:2] = [msgspec.structs.replace(w, shares=both, **has_gpus) for w in workers[:2]]
     found = control.Status(ticket=1, workers=workers, clients=[], waiting=0)
     head, *_ = tables(cluster_status(found, "here"), now=0).splitlines()
-    assert head.endswith("free: 3 of 6 CPUs, 1.5 of 2 GPUs, 13 GiB of 16 GiB")
+    assert head.endswith("free: 3 of 6 CPUs, 1.5 of 2 GPUs; memory: 3 GiB of 16 GiB reserved")
 
 
 def test_workers_that_offer_parts_of_the_memory_of_a_machine_add_up() -> None:
@@ -42,7 +42,7 @@ def test_workers_that_offer_parts_of_the_memory_of_a_machine_add_up() -> None:
     ]
     found = control.Status(ticket=1, workers=workers, clients=[], waiting=0)
     head, *_ = tables(cluster_status(found, "here"), now=0).splitlines()
-    assert head.endswith("10 GiB of 16 GiB")
+    assert head.endswith("6 GiB of 16 GiB reserved")
 
 
 def test_a_sick_machine_is_shown_with_its_last_error() -> None:

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import remotely
-from remotely.worker.memory_limit import own, resident
+from remotely.worker.memory_limit import OwnMemory, own, resident
+from tests.clusters import wait_until
 
 MIB = 1 << 20
 ALL = 64  # MiB, of each value
@@ -97,3 +98,45 @@ def test_an_actor_may_borrow_more_than_its_limit_but_not_allocate_it(here: None)
     why = f"out of memory: .* its limit is {3 * ALL} MiB"
     with pytest.raises(remotely.ActorDied, match=why):
         reader.make_many()
+
+
+# --- what a status shows --------------------------------------------------------------------------
+
+
+def test_a_status_shows_memory_of_its_own(here: None) -> None:
+    reader = partner()
+    reader.keep(array())
+    reader.make()
+
+    def seen() -> tuple[int, int, int]:
+        (actor,) = remotely.status().actors
+        return actor.rss // MIB, actor.memory // MIB, reader.sizes()[1]
+
+    def is_own() -> bool:
+        resident, shown, counted = seen()
+        return abs(shown - counted) < HALF / 4 and shown < resident - HALF
+
+    wait_until(is_own, f"the status shows what the limit counts: {seen()}")
+
+
+def test_what_a_process_allocates_is_known_without_another_walk() -> None:
+    memory, pid = OwnMemory(), os.getpid()
+    before = memory.walk(pid)
+    kept = array()
+    assert abs(memory.of(pid) - before - ALL * MIB) < 8 * MIB
+    del kept
+    assert abs(memory.of(pid) - before) < 8 * MIB
+
+
+def test_walks_for_those_who_ask_take_a_twentieth_of_the_time() -> None:
+    memory, pid = OwnMemory(), os.getpid()
+    memory.walk_oldest([pid], 1.0)
+    first = memory.of(pid)
+    kept = np.full(2 * ALL * MIB, 1, np.uint8)
+    memory.walk_oldest([pid], 1.0)  # too soon
+    assert memory.of(pid) > first + ALL * MIB
+    del kept
+
+
+def test_of_a_process_that_is_gone_nothing_is_shown() -> None:
+    assert OwnMemory().of(1 << 30) == 0
