@@ -22,16 +22,25 @@ from remotely.cli.options import (
 from remotely.errors import RemotelyError
 from remotely.protocol import control
 from remotely.reporting.cluster_status import as_json as status_json
-from remotely.reporting.cluster_status import cluster_status, tables
+from remotely.reporting.cluster_status import cluster_status, field_help, tables
 from remotely.reporting.terminal import shown
 
 if TYPE_CHECKING:
     from remotely.client.carrier import ClusterCarrier
 
 
-@click.command(short_help="Show machines, actors, and what is free.")
+class _StatusCommand(click.Command):
+    """Its help ends with all fields of the JSON."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Fields of the JSON"):
+            for line in field_help():
+                formatter.write(f"  {line}\n")
+
+
+@click.command(cls=_StatusCommand, short_help="Show machines, actors, and what is free.")
 @click.argument("address", required=False, metavar=HERE)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, as described above.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, as described below.")
 @click.option("--quiet", "-q", is_flag=True, help="Print nothing; fail if the master is silent.")
 @local_port_option
 @key_option
@@ -47,40 +56,7 @@ def status(
     remotely status --quiet             a probe: exit status 0 if the master answers, else 1
     remotely status --json | jq '.actors[] | {name, calls}'
 
-    The JSON is one object. While "format" is 1, fields may be added but none removed:
-
-    \b
-    format      1
-    address     of the master
-    waiting     the number of requests that wait for resources
-    waits       a list: class, count, waits_s (of the oldest request), why
-    machines    a list: worker (its id), machine, host (the same for workers that see the same
-                files), pool and pool_memory (the same for workers that draw from the same
-                memory), gpu_ids (the same wherever the same GPU is offered), address,
-                python, away_s (how long it has been unreachable, else 0),
-                sick and sick_s (why the last start of an actor there failed, else "", and
-                for how long starts have failed), drains_s (if it is being drained, the
-                time that is left, else 0), cpus, gpus, memory,
-                free_cpus, free_gpus, free_memory (memory in bytes), resources and
-                free_resources (custom ones: name to amount), labels; free_cpus is negative if
-                actors hold more than there is, because those that waited have taken back
-                what they had lent
-    actors      a list: name, class, actor (its id), machine, worker (an id), pid
-                cpus, gpus (below 1, a share of one), gpu_ids (as CUDA names them),
-                memory_limit (bytes, 0 is none), resources      reserved for it
-                labels                                          of the machine, asked for
-                cpu_percent, rss (bytes), calls                 usage, calls completed (by
-                the last report of the actor, every 2 s, or 16 s when it is idle)
-                running, method, method_s, queue                number of running calls, method
-                and age of the oldest one, number of queued calls
-                lends           whether it waits, and its CPUs are free for others meanwhile
-                since                                           start, seconds since 1970
-                owner   {pid, machine, actor} of the client that it ends with; actor is the
-                        name if the client is an actor; null if it is detached
-    clients     a list: pid, machine, actor (the name if the client is an actor), actors
-                (how many it owns); without this command itself
-    ends        a list, newest first, of the last unrequested ends of actors:
-                name, class, machine, ago_s, lost, restarting, exit, why, stderr
+    The JSON is one object. While "format" is 1, fields may be added but none removed.
     """
     where = chosen_cluster(address, port)
     with client_at(where, key) as client:
@@ -172,8 +148,20 @@ def _show_all(client: "ClusterCarrier", follow: bool) -> None:
             for line in lines:
                 click.echo(_readable(f"[{location.name}] {line}"))
         if not follow:
+            if not locations:
+                _show_ended(client)
             return
         time.sleep(FOLLOW_EVERY_S)
+
+
+def _show_ended(client: "ClusterCarrier") -> None:
+    """Show the last lines of the actors that ended last: none lives."""
+    piece = client.read_log("", -1).result()
+    if piece.text:
+        click.echo("No actor lives. The last lines of those that ended last:", err=True)
+        click.echo(_readable(piece.text), nl=False)
+    else:
+        click.echo("No actor lives, and none that has ended here has printed anything.", err=True)
 
 
 def living_actors(client: "ClusterCarrier") -> Iterable[control.ActorStatus]:

@@ -198,14 +198,14 @@ _OF_RAY = (
 )
 
 
-class Chosen(NamedTuple):
+class ChosenCluster(NamedTuple):
     """The cluster that a command uses; `script` is the one that runs it for itself, if any."""
 
     address: str
     script: "ScriptCluster | None" = None
 
 
-def chosen_cluster(address: str | None, port: int | None) -> Chosen:
+def chosen_cluster(address: str | None, port: int | None) -> ChosenCluster:
     """Return the cluster that these options name, as described above."""
     from remotely.machine import pid_file
     from remotely.ops import script_cluster
@@ -216,18 +216,18 @@ def chosen_cluster(address: str | None, port: int | None) -> Chosen:
         scripts = script_cluster.running()
         for script in scripts:
             if address in (str(script.pid), script.address):
-                return Chosen(script.address, script)
+                return ChosenCluster(script.address, script)
         raise MasterLost(
             f"no script of yours runs a cluster of its own at {address}{_all(scripts)}"
         )
     if address is not None:
         name, number = parse_own_address(address)
-        return Chosen(join_address(name, number))
+        return ChosenCluster(join_address(name, number))
     if daemons := pid_file.running(port or DEFAULT_PORT):
-        return Chosen(daemons[0].address)
+        return ChosenCluster(daemons[0].address)
     scripts = [] if port is not None else script_cluster.running()
     if len(scripts) == 1:
-        return Chosen(scripts[0].address, scripts[0])
+        return ChosenCluster(scripts[0].address, scripts[0])
     if scripts:
         raise RemotelyError(
             f"{len(scripts)} scripts run clusters of their own; name one by its pid, where "
@@ -245,7 +245,7 @@ def _all(scripts: "Sequence[ScriptCluster]") -> str:
     return f": {', '.join(f'{each.pid} ({each.script})' for each in scripts)}" if scripts else ""
 
 
-def other_scripts(cluster: Chosen) -> str:
+def other_scripts(cluster: ChosenCluster) -> str:
     """Return a sentence about the scripts that run other clusters here; "" if none do."""
     from remotely.ops import script_cluster
 
@@ -262,7 +262,7 @@ def parse_own_address(address: str) -> tuple[str, int]:
 
 
 @contextlib.contextmanager
-def client_at(cluster: Chosen, key: Path | None) -> Iterator["ClusterCarrier"]:
+def client_at(cluster: ChosenCluster, key: Path | None) -> Iterator["ClusterCarrier"]:
     """Connect to a cluster for the length of a block."""
     from remotely.client.carrier import ClusterCarrier, client_of
     from remotely.values.shipping import Shipment
@@ -281,7 +281,7 @@ def client_at(cluster: Chosen, key: Path | None) -> Iterator["ClusterCarrier"]:
 
 
 @contextlib.contextmanager
-def viewer_at(cluster: Chosen, key: Path | None) -> Iterator["Viewer"]:
+def viewer_at(cluster: ChosenCluster, key: Path | None) -> Iterator["Viewer"]:
     """Look at a cluster for the length of a block."""
     from remotely.client.viewer import Viewer, viewer_of
 
@@ -297,7 +297,7 @@ def viewer_at(cluster: Chosen, key: Path | None) -> Iterator["Viewer"]:
 
 
 @contextlib.contextmanager
-def following(cluster: Chosen) -> Iterator[None]:
+def following(cluster: ChosenCluster) -> Iterator[None]:
     """Let a block that follows a cluster go on until Ctrl-C, or the end of the cluster's script."""
     try:
         with contextlib.suppress(KeyboardInterrupt):

@@ -4,6 +4,7 @@ from remotely.calling.actor import EndError
 from remotely.errors import ActorDied, WorkerLost, doubt
 from remotely.protocol.control import Location, Obituary
 from remotely.protocol.numbers import MOST
+from remotely.reporting.endings import how_it_ended
 
 
 def end_error(name: str, location: Location | None, obituary: Obituary) -> EndError:
@@ -19,7 +20,7 @@ def end_error(name: str, location: Location | None, obituary: Obituary) -> EndEr
                 may_have_run,
             )
         why = f": {obituary.why}" if obituary.why else ""
-        end = f"ended with {obituary.exit}" if obituary.exit else "has ended"
+        end = how_it_ended(obituary.exit or None)
         shows_stderr = obituary.stderr and not obituary.asked
         words = f"\nits last words:\n{obituary.stderr}" if shows_stderr else ""
         message = f"{name} {end}{why}{doubt(may_have_run)}{words}"

@@ -299,6 +299,7 @@ class MasterSession:
             host=self.host,
             machine=this_machine.machine_name(),
             actor=self.inside,
+            script=this_machine.script_name(),
             modules=heavy_modules(),
             nonce=self._nonce,
             arrivals=sorted(self.arrivals),

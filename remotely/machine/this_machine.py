@@ -33,6 +33,13 @@ def machine_name() -> str:
     return socket.gethostname()
 
 
+def script_name() -> str:
+    """Return the name by which people know this process: that of the script that it runs."""
+    script = sys.argv[0] if sys.argv else ""
+    name = "python -c" if script == "-c" else Path(script).name or "python"
+    return name.encode(errors="replace").decode()
+
+
 def cores() -> int:
     """Return the number of cores that the CPU affinity and the control group allow."""
     has_affinity = hasattr(os, "sched_getaffinity")  # macOS and Windows have none

@@ -678,7 +678,7 @@ def handle_end(state: State, client: str, end: control.End) -> None:
     actor = end.actor
     if end.kill and (session := state.sessions.get(client)) is not None:
         hello, inside = session.hello, state.actors.records.get(session.hello.actor)
-        by = inside.request.name if inside else f"pid {hello.pid} on {hello.machine}"
+        by = inside.request.name if inside else str(hello)
         end = msgspec.structs.replace(end, by=by)
     close(state, end)
     if actor in state.actors.records:

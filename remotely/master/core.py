@@ -68,7 +68,7 @@ class Core:
                 why = f"{name} was last heard from {state.leases.lease_s:.0f} s ago"
                 self._remove_worker(peer, why, may_return=True)
             elif session := state.sessions.get(peer):
-                state.instructions.append(Log(f"lost the client on {session.hello.machine}"))
+                state.instructions.append(Log(f"lost the client with {session.hello}"))
                 actors.end_session(state, peer)
             else:  # it owned actors before this master started, and did not reconnect
                 actors.close_owned(state, peer)

@@ -24,6 +24,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from remotely.protocol.control import EndStatus, EventStatus, Obituary, Request
+from remotely.reporting.endings import how_it_ended
 
 REMEMBERED = 1000
 SHOWN_ENDS = 20  # in a status
@@ -64,9 +65,7 @@ class History:
     def add_end(self, now: float, request: Request, machine: str, obituary: Obituary) -> None:
         """Record the end of an actor that nobody asked to end, or that moves."""
         kind: Kind = "moved" if obituary.moved and obituary.restarting else "died"
-        how = "was lost" if obituary.lost else "has ended"
-        if obituary.exit is not None:
-            how = f"ended with {obituary.exit}"
+        how = how_it_ended(obituary.exit, obituary.lost)
         why = f": {obituary.why}" if obituary.why else ""
         event = EventStatus(
             kind=kind,
@@ -105,6 +104,8 @@ class History:
                 yield EndStatus(
                     name=event.name,
                     class_name=event.class_name,
+                    actor=obituary.actor,
+                    life=obituary.life,
                     machine=event.machine,
                     ago_s=max(0.0, now - at),
                     lost=obituary.lost,

@@ -12,8 +12,10 @@ from remotely.master import lending
 from remotely.master.state import ActorRecord, State
 from remotely.master.waiting import gang_of
 from remotely.protocol import control
+from remotely.protocol.lease import TICK_EVERY_S
 from remotely.protocol.resources import Resources, listed
 
+UNHEARD_S = 2 * TICK_EVERY_S  # a client that lives is heard more often
 SHOWN = 3  # holders, by name
 SEARCHED = 1000  # actors, for holders of the requested resources
 
@@ -153,8 +155,16 @@ def _holder(record: ActorRecord, job: str, state: State) -> Holder:
     if request.job != job:
         session = state.sessions.get(request.owner)
         hello = session and session.hello
-        whose = f"of pid {hello.pid} on {hello.machine}" if hello else "of another script"
+        whose = f"of {hello}{_silence(hello.session, state)}" if hello else "of another script"
     return Holder(request.name, request.resources, whose)
+
+
+def _silence(session: str, state: State) -> str:
+    """Return for how long a client has been silent, if it may have ended; else ""."""
+    silent_s, lease_s = state.leases.silent_s(session, state.now), state.leases.lease_s
+    if silent_s < UNHEARD_S:
+        return ""
+    return f", which has been silent for {silent_s:.0f} s of {lease_s:.0f}"
 
 
 def why_waiting(

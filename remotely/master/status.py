@@ -26,6 +26,7 @@ def status(ticket: int, state: State) -> control.Status:
             _of_worker(
                 worker,
                 _free(name, ledger),
+                _kept(name, ledger),
                 _away_s(name, state),
                 *_sick(name, state),
                 draining.left_s(state, name),
@@ -37,7 +38,16 @@ def status(ticket: int, state: State) -> control.Status:
         clients=[_of_client(each.hello) for each in state.sessions if not each.is_viewer],
         waiting=len(state.waiting),
         waits=_waits(state),
-        ends=state.history.ends(state.now),
+        ends=[_as_of_now(end, state) for end in state.history.ends(state.now)],
+    )
+
+
+def _as_of_now(end: control.EndStatus, state: State) -> control.EndStatus:
+    record = state.actors.records.get(end.actor)
+    restarted = record is not None and record.request.life > end.life and bool(record.location)
+    is_to_live = record is not None or end.actor in state.restarts.pending
+    return msgspec.structs.replace(
+        end, restarting=end.restarting and is_to_live and not restarted, restarted=restarted
     )
 
 
@@ -65,6 +75,19 @@ def _free(worker: str, ledger: Ledger) -> Resources:
     return free.clamped() if worker in ledger.reserved_on else free
 
 
+def _kept(worker: str, ledger: Ledger) -> tuple[float, float]:
+    """Return the CPUs and GPUs that are kept on a worker for a waiting request: it holds none."""
+    if not ledger.is_open(worker):
+        return 0, 0
+    kept = [asked for placement, asked in ledger.reserved if placement.worker == worker]
+    free = ledger.free(worker)
+    cpus, gpus = sum(asked.cpus for asked in kept), sum(asked.gpus for asked in kept)
+    return (
+        max(0, free.cpus + cpus) - max(0, free.cpus),
+        max(0, free.gpus + gpus) - max(0, free.gpus),
+    )
+
+
 def _away_s(worker: str, state: State) -> float:
     """Return for how long a worker has been unreachable; zero if it is reachable."""
     is_away = state.workers.ledger.is_away(worker)
@@ -79,13 +102,18 @@ def _sick(worker: str, state: State) -> tuple[str, float]:
 
 def _of_client(hello: control.Hello) -> control.ClientStatus:
     return control.ClientStatus(
-        session=hello.session, machine=hello.machine, pid=hello.pid, actor=hello.actor
+        session=hello.session,
+        machine=hello.machine,
+        pid=hello.pid,
+        actor=hello.actor,
+        script=hello.script,
     )
 
 
 def _of_worker(
     worker: WorkerRecord,
     free: Resources,
+    kept: tuple[float, float],
     away_s: float,
     sick: str,
     sick_s: float,
@@ -110,6 +138,8 @@ def _of_worker(
         use=worker.use,
         free_cpus=free.cpus,
         free_gpus=free.gpus,
+        kept_cpus=kept[0],
+        kept_gpus=kept[1],
         free_memory=free.memory,
         free_others={name: free.amount_of(name) for name, _ in register.resources.others},
         actors=[

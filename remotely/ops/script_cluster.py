@@ -17,14 +17,13 @@ this process, which separates clusters.  Its pid is checked with its start time,
 
 import os
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from remotely.errors import NotAllowed
-from remotely.machine import folders, processes
+from remotely.machine import folders, processes, this_machine
 from remotely.protocol.numbers import Pid
 from remotely.transport import key_files
 from remotely.transport.keys import MemberKey
@@ -73,7 +72,7 @@ def write(folder: Path, address: str, client: MemberKey, viewer: MemberKey) -> N
     record = ScriptCluster(
         pid=os.getpid(),
         started=processes.birth(os.getpid()) or 0.0,
-        script=_name(),
+        script=this_machine.script_name(),
         home=os.environ.get("REMOTELY_HOME", ""),
         address=address,
         client=client.to_dict(),
@@ -82,11 +81,6 @@ def write(folder: Path, address: str, client: MemberKey, viewer: MemberKey) -> N
     fd = os.open(folder / RECORD, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(fd, "wb") as file:
         file.write(msgspec.json.encode(record))
-
-
-def _name() -> str:
-    script = sys.argv[0] if sys.argv else ""
-    return "python -c" if script == "-c" else Path(script).name or "python"
 
 
 def running() -> list[ScriptCluster]:

@@ -3,16 +3,22 @@
 Pure.
 """
 
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 
 from remotely.protocol import control
 from remotely.protocol.resources import format_bytes
+from remotely.reporting.endings import end_named
 
 JSON_FORMAT = 1  # raised when a name below is removed or changes its meaning, not when one is added
+HELP_COLUMN = 16  # where descriptions begin
+LONGEST_CELL = 40  # of names and methods
+SHOWN_ENDS = 5
+_END_COLUMNS = ("ENDED", "CLASS", "MACHINE", "HOW", "AGO", "NOW", "WHY")
 _MACHINE_COLUMNS = (
     "MACHINE",
     "ADDRESS",
@@ -41,6 +47,11 @@ _ACTOR_COLUMNS = (
 )
 
 
+def says(words: str) -> msgspec.Meta:
+    """Return the description of a field, which `remotely status --help` shows."""
+    return msgspec.Meta(description=words)
+
+
 class MachineStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A worker, with memory in bytes; workers on the same machine have the same `host`.
 
@@ -49,33 +60,43 @@ class MachineStatus(msgspec.Struct, frozen=True, kw_only=True):
     leaves.  Then none of its resources are free.
     """
 
-    worker: str  # its id
-    machine: str
-    host: str
+    worker: Annotated[str, says("its id")]
+    machine: Annotated[str, says("its name")]
+    host: Annotated[str, says("the same for workers that see the same files")]
     address: str
     python: str
-    away_s: float = 0.0
-    sick: str = ""
-    sick_s: float = 0.0
-    drains_s: float = 0.0
-    cpus: float
+    away_s: Annotated[float, says("how long it has been unreachable, else 0")] = 0.0
+    sick: Annotated[str, says("why the last start of an actor there failed, else empty")] = ""
+    sick_s: Annotated[float, says("for how long starts have failed")] = 0.0
+    drains_s: Annotated[float, says("if it is being drained, the time that is left, else 0")] = 0.0
+    cpus: Annotated[float, says("that may be reserved there")]
     gpus: int
-    memory: int
-    free_cpus: float
+    memory: Annotated[int, says("bytes")]
+    free_cpus: Annotated[
+        float,
+        says(
+            "not reserved; negative if actors hold more than there is, because those that waited "
+            "have taken back what they had lent"
+        ),
+    ]
     free_gpus: float
-    free_memory: int
-    pool: str = ""  # the same for workers that draw from the same memory
+    free_memory: Annotated[int, says("not reserved; what is in use is `memory_used`")]
+    kept_cpus: Annotated[float, says("reserved for a request that waits for more")] = 0
+    kept_gpus: float = 0
+    pool: Annotated[str, says("the same for workers that draw from the same memory")] = ""
     pool_memory: int = 0
-    gpu_ids: list[str] = []  # the same wherever the same GPU is offered
-    resources: dict[str, float] = {}  # custom ones
+    gpu_ids: Annotated[list[str], says("the same wherever the same GPU is offered")] = []
+    resources: Annotated[dict[str, float], says("custom ones")] = {}
     free_resources: dict[str, float] = {}
     labels: list[str] = []
-    cpu_percent: float = 0.0  # of all its cores, in use by whatever runs there
-    memory_used: int = 0  # bytes, as the kernel counts them
-    memory_total: int = 0  # zero if none of these is known
-    disk_used: int = 0  # of the disk with the temporary folder
+    cpu_percent: Annotated[float, says("of all its cores, in use by whatever runs there")] = 0.0
+    memory_used: Annotated[int, says("bytes, as the kernel counts them")] = 0
+    memory_total: Annotated[int, says("zero if none of these is known")] = 0
+    disk_used: Annotated[int, says("of the disk with the temporary folder")] = 0
     disk_total: int = 0
-    cpu_hour: list[int] = []  # percentages of the last hour, by minute, oldest first
+    cpu_hour: Annotated[
+        list[int], says("percentages of the last hour, by minute, oldest first")
+    ] = []
     memory_hour: list[int] = []
 
 
@@ -84,8 +105,9 @@ class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     pid: int
     machine: str
-    actor: str
-    actors: int = 0  # how many it owns
+    actor: Annotated[str, says("its name if the client is an actor")]
+    actors: Annotated[int, says("how many it owns")] = 0
+    script: Annotated[str, says("the name of the script")] = ""
 
 
 class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,36 +115,40 @@ class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     class_name: str = msgspec.field(name="class")
-    actor: str  # its id
+    actor: Annotated[str, says("its id")]
     machine: str
-    worker: str
+    worker: Annotated[str, says("an id of `machines`")]
     pid: int
-    cpus: float
-    gpus: float = 0  # below 1: a share of one GPU
-    gpu_ids: list[int | str]  # as CUDA names them
-    memory_limit: int  # bytes; 0 means none
-    resources: dict[str, float] = {}  # custom ones
-    labels: list[str] = []  # that its machine must have
-    cpu_percent: float
-    rss: int  # bytes, with what it shares with others
-    memory: int = 0  # bytes of its own, as its limit counts them
-    calls: int
-    running: int  # calls that run now
-    method: str  # of the call that has run longest; empty if none runs
-    method_s: float  # how long that call has run
-    queue: int  # calls that do not run yet
-    lends: bool = False  # it waits, and its CPUs are free for others meanwhile
-    since: float  # seconds since 1970
-    owner: ClientStatus | None  # the actor ends with it; None if detached or dialled in
-    dialled_in: bool = False  # by `remotely.serve`
+    cpus: Annotated[float, says("reserved for it")]
+    gpus: Annotated[float, says("below 1: a share of one GPU")] = 0
+    gpu_ids: Annotated[list[int | str], says("as CUDA names them")]
+    memory_limit: Annotated[int, says("bytes; 0 means none")]
+    resources: Annotated[dict[str, float], says("custom ones")] = {}
+    labels: Annotated[list[str], says("that its machine must have")] = []
+    cpu_percent: Annotated[
+        float, says("of one core, by its last report: every 2 s, or 16 s if it is idle")
+    ]
+    rss: Annotated[int, says("bytes, with what it shares with others")]
+    memory: Annotated[int, says("bytes of its own, as its limit counts them")] = 0
+    calls: Annotated[int, says("completed calls")]
+    running: Annotated[int, says("calls that run now")]
+    method: Annotated[str, says("of the call that has run longest; empty if none runs")]
+    method_s: Annotated[float, says("how long that call has run")]
+    queue: Annotated[int, says("calls that do not run yet")]
+    lends: Annotated[bool, says("it waits, and its CPUs are free for others meanwhile")] = False
+    since: Annotated[float, says("seconds since 1970")]
+    owner: Annotated[
+        ClientStatus | None, says("the actor ends with it; None if detached or dialled in")
+    ]
+    dialled_in: Annotated[bool, says("by `remotely.serve`")] = False
 
 
 class WaitStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The requests of one script for actors of one class, which wait for resources."""
 
     class_name: str = msgspec.field(name="class")
-    count: int
-    waits_s: float  # of the oldest
+    count: Annotated[int, says("of requests")]
+    waits_s: Annotated[float, says("of the oldest")]
     why: str
 
 
@@ -131,25 +157,57 @@ class EndStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     class_name: str = msgspec.field(name="class")
+    actor: Annotated[str, says("its id")] = ""
+    life: Annotated[int, says("0 is its first")] = 0
     machine: str
     ago_s: float
-    lost: bool
-    restarting: bool
-    exit: int | str | None
+    lost: Annotated[bool, says("its machine was lost, and nobody saw its end")]
+    restarting: Annotated[bool, says("its next life does not run yet")]
+    restarted: Annotated[bool, says("its next life runs")] = False
+    exit: Annotated[int | str | None, says("its exit code, or the name of a signal")]
+    how: Annotated[str, says("in a word or two: SIGKILL, exit code 3, out of memory, lost")] = ""
     why: str
-    stderr: str
+    stderr: Annotated[str, says("its last words")]
 
 
 class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the cluster, as `remotely.status()` returns it."""
 
-    address: str  # of the master; empty without a cluster
-    waiting: int  # requests that wait for resources
+    address: Annotated[str, says("of the master; empty without a cluster")]
+    waiting: Annotated[int, says("requests that wait for resources")]
     waits: list[WaitStatus] = []
     machines: list[MachineStatus]
     clients: list[ClientStatus]
     actors: list[ActorStatus]
-    ends: list[EndStatus] = []  # the last ones, newest first
+    ends: Annotated[list[EndStatus], says("the last ones, newest first")] = []
+
+
+def field_help(struct: type = ClusterStatus, indent: int = 0) -> list[str]:
+    """Return lines that describe all fields of the JSON."""
+    lines = [] if indent else [f"{'format':<{HELP_COLUMN}}{JSON_FORMAT}"]
+    pad = " " * indent
+    for each in msgspec.structs.fields(struct):
+        kinds, words = _parts(each.type)
+        inner = [
+            kind for kind in kinds if isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+        ]
+        if inner and not words:
+            words = (inner[0].__doc__ or "").partition("\n")[0]
+        first = f"{pad}{each.encode_name:<{HELP_COLUMN}}"
+        rest = " " * (indent + HELP_COLUMN)
+        wrapped = textwrap.wrap(words, 88, initial_indent=first, subsequent_indent=rest)
+        lines += wrapped or [first.rstrip()]
+        if inner:
+            lines += field_help(inner[0], indent + 2)
+    return lines
+
+
+def _parts(kind: Any) -> tuple[list[Any], str]:
+    """Return the types of which a type consists, and its description."""
+    if get_origin(kind) is Annotated:
+        kind, meta = get_args(kind)
+        return _parts(kind)[0], meta.description
+    return [kind, *(part for inner in get_args(kind) for part in _parts(inner)[0])], ""
 
 
 def as_json(status: ClusterStatus) -> dict[str, Any]:
@@ -181,6 +239,7 @@ def cluster_status(found: control.Status, address: str, without: str = "") -> Cl
             machine=client.machine,
             actor=names.get(client.actor, client.actor),
             actors=owned[client.session],
+            script=client.script,
         )
         for client in found.clients
     }
@@ -197,7 +256,10 @@ def cluster_status(found: control.Status, address: str, without: str = "") -> Cl
             for worker, actor in actors
             for owner in (actor.request.owner,)
         ],
-        ends=[EndStatus(**msgspec.structs.asdict(end)) for end in found.ends],
+        ends=[
+            EndStatus(how=end_named(end.exit, end.lost, end.why), **msgspec.structs.asdict(end))
+            for end in found.ends
+        ],
     )
 
 
@@ -221,6 +283,8 @@ def _machine(worker: control.WorkerStatus) -> MachineStatus:
         free_cpus=worker.free_cpus,
         free_gpus=_whole(worker.free_gpus),
         free_memory=worker.free_memory,
+        kept_cpus=worker.kept_cpus,
+        kept_gpus=_whole(worker.kept_gpus),
         resources=dict(worker.resources.others),
         free_resources=worker.free_others,
         labels=list(worker.resources.labels),
@@ -338,8 +402,8 @@ def tables(status: ClusterStatus, now: float) -> str:
             m.machine,
             m.address,
             m.python,
-            _state(m) or f"{m.free_cpus:g} of {m.cpus:g}",
-            f"{m.free_gpus:g} of {m.gpus}",
+            _state(m) or _free(m.free_cpus, m.cpus, m.kept_cpus),
+            _free(m.free_gpus, m.gpus, m.kept_gpus),
             f"{m.cpu_percent:.0f}%" if m.memory_total else "",
             _part(m.memory_used, m.memory_total),
             _part(m.memory - m.free_memory, m.memory),
@@ -359,17 +423,17 @@ def tables(status: ClusterStatus, now: float) -> str:
     if actors:
         rows = [
             (
-                a.name,
-                a.class_name,
-                a.machine,
+                cut(a.name),
+                cut(a.class_name),
+                cut(a.machine),
                 str(a.pid),
                 f"{a.cpu_percent:.0f}%",
                 format_bytes(a.memory),
                 str(a.calls),
-                _doing(a),
+                cut(_doing(a)),
                 str(a.queue or ""),
                 duration(now - a.since),
-                "dialled in" if a.dialled_in else _whose(a.owner),
+                "dialled in" if a.dialled_in else cut(_whose(a.owner)),
             )
             for a in actors
         ]
@@ -377,13 +441,27 @@ def tables(status: ClusterStatus, now: float) -> str:
     if clients := status.clients:
         rows = [
             (
-                f"actor {c.actor}" if c.actor else f"pid {c.pid}",
+                cut(f"actor {c.actor}" if c.actor else _script(c)),
                 c.machine,
                 str(c.actors),
             )
             for c in clients
         ]
         parts.append(_table(_CLIENT_COLUMNS, rows))
+    if ends := status.ends[:SHOWN_ENDS]:
+        rows = [
+            (
+                cut(end.name),
+                cut(end.class_name),
+                cut(end.machine),
+                end.how,
+                duration(end.ago_s),
+                "runs again" if end.restarted else "is restarted" if end.restarting else "",
+                cut(end.why.partition("\n")[0], 2 * LONGEST_CELL),
+            )
+            for end in ends
+        ]
+        parts.append(_table(_END_COLUMNS, rows))
     return "\n\n".join(parts)
 
 
@@ -420,7 +498,24 @@ def _whose(owner: ClientStatus | None) -> str:
         return "detached"
     if owner.actor:
         return f"actor {owner.actor}"
-    return f"pid {owner.pid} on {owner.machine}" if owner.pid else "a client that is away"
+    return f"{_script(owner)} on {owner.machine}" if owner.pid else "a client that is away"
+
+
+def _script(client: ClientStatus) -> str:
+    return f"pid {client.pid} ({client.script})" if client.script else f"pid {client.pid}"
+
+
+def _free(free: float, there: float, kept: float) -> str:
+    waits = f" ({kept:g} kept for a waiting request)" if kept else ""
+    return f"{free:g} of {there:g}{waits}"
+
+
+def cut(text: str, longest: int = LONGEST_CELL) -> str:
+    """Return a text that is at most so long, cut in its middle: names often differ at the end."""
+    if len(text) <= longest:
+        return text
+    end = longest // 2
+    return f"{text[: longest - end - 1]}…{text[-end:]}"
 
 
 def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

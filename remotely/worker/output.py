@@ -243,6 +243,7 @@ class LogRelay:
         )
 
 
+SHOWN_ENDED, SHOWN_LINES = 5, 20  # if nobody names an actor
 KEEP_ENDED = 256  # actors; each has up to 20 MiB
 
 
@@ -275,6 +276,15 @@ class LogFiles:
         actor = self._names.get(actor, actor)
         _, file = self._files.get(actor, ("", None))
         return actor, file
+
+    def last_ended(self) -> str:
+        """Return the last lines of the actors that ended last, each after its name."""
+        lines = []
+        for actor in [*self._ended][-SHOWN_ENDED:]:
+            name, file = self._files[actor]
+            last = read_piece(file, -1)[0].splitlines()[-SHOWN_LINES:]
+            lines += [f"[{name}] {each}\n" for each in last]
+        return "".join(lines)
 
     def _forget(self, actor: str) -> None:
         name, file = self._files.pop(actor)

@@ -51,6 +51,7 @@ def test_a_cluster_is_started_used_inspected_and_stopped(machine: Machine, port:
         assert (actor["name"], actor["class"], actor["cpus"]) == ("Counter-1", "Counter", 1)
         assert actor["worker"] == worker["worker"]
         owner = {"pid": script.pid, "machine": worker["machine"], "actor": "", "actors": 1}
+        owner["script"] = "python -c"
         assert actor["owner"] == owner
         assert actor["rss"] > 1 << 20
         assert found["clients"] == [owner]
@@ -60,7 +61,7 @@ def test_a_cluster_is_started_used_inspected_and_stopped(machine: Machine, port:
         assert "2 of 3 CPUs" in table
         row = (
             rf"Counter-1 +Counter +\S+ +{actor['pid']} +\d+% +[\d.]+ MiB +2 +\d+ s "
-            rf"+pid {script.pid}"
+            rf"+pid {script.pid} .python -c."
         )
         assert re.search(row, table)
 
@@ -74,10 +75,13 @@ def test_a_cluster_is_started_used_inspected_and_stopped(machine: Machine, port:
             "kill", "Counter-1", "--port", port
         )
         table = machine.does("status", f"127.0.0.1:{port}")
-        assert re.search(rf"CLIENT +MACHINE +ACTORS\npid {script.pid} +\S+ +0", table)
+        assert re.search(rf"CLIENT +MACHINE +ACTORS\npid {script.pid} .python -c. +\S+ +0", table)
 
     wait_until(lambda: not machine.status(port)["actors"], "the actor ends with its script")
     assert machine.does("logs", "Counter-1", "--port", port) == "the total is 2\nthe total is 5\n"
+    of_the_last = machine.run("logs", "--port", port)
+    assert of_the_last.stdout == "[Counter-1] the total is 2\n[Counter-1] the total is 5\n"
+    assert of_the_last.stderr.startswith("No actor lives.")
     assert f"127.0.0.1:{port} has ended" in machine.does("stop", "--port", port)
 
 

@@ -22,9 +22,14 @@ class Hello(ControlMessage, frozen=True):
     host: str
     machine: str
     actor: str = ""  # the actor in which this client runs, if any
+    script: str = ""  # its name, for display
     modules: list[str] = []
     nonce: str = ""  # `session` is derived from it and the key; see admission.py
     arrivals: list[str] = []  # actors that are assigned to it
+
+    def __str__(self) -> str:
+        script = f" ({self.script})" if self.script else ""
+        return f"pid {self.pid}{script} on {self.machine}"
 
 
 @sent("client > master")
@@ -217,7 +222,8 @@ class Unanswered(ControlMessage, frozen=True):
 class ReadLog(ControlMessage, frozen=True):
     """Read an actor's output from `offset`; -1 means its last few kilobytes.
 
-    `actor` is an id or a name; a name is still known after its actor has ended.
+    `actor` is an id or a name; a name is still known after its actor has ended.  If it is empty,
+    the last lines of the actors that ended last are meant, each after its name.
     """
 
     ticket: Amount

@@ -150,6 +150,7 @@ class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
     machine: str
     pid: Pid
     actor: str = ""
+    script: str = ""  # its name
 
 
 class WaitStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,14 +163,20 @@ class WaitStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EndStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The unexpected end of an actor."""
+    """The unexpected end of a life of an actor.
+
+    As of now, it is `restarting` if its next life does not run yet, and `restarted` if it does.
+    """
 
     name: str
     class_name: str
+    actor: str = ""
+    life: Amount = 0
     machine: str
     ago_s: Seconds
     lost: bool
     restarting: bool
+    restarted: bool = False
     exit: Balance | str | None
     why: str
     stderr: str
@@ -204,5 +211,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     free_gpus: float
     free_memory: Balance
     free_others: dict[str, float] = {}  # custom resources
+    kept_cpus: float = 0  # not held by any actor, and not free: kept for a waiting request
+    kept_gpus: float = 0
     use: MachineUse = MachineUse()  # the last that the master received
     actors: list[ActorStatus]

@@ -32,7 +32,7 @@ def test_kill_ends_a_busy_actor_immediately_without_its_close(place: str) -> Non
     if place == "cluster":
         error = busy.exception(40)
         assert isinstance(error, ActorDied)
-        assert f"killed by pid {os.getpid()} on " in str(error)
+        assert f"killed by pid {os.getpid()} (" in str(error)
         assert "the call may have run" in str(error)
     with pytest.raises(ActorDied, match="killed"):
         stubborn.work(0)

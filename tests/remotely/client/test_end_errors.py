@@ -22,7 +22,7 @@ def test_without_an_obituary_of_this_life_that_lists_the_route_all_calls_may_hav
 
 def test_the_message_of_a_death_has_the_facts_and_its_note_what_to_do() -> None:
     error = end_error("W-1", None, Obituary(actor="a", life=0, exit=3))(True)
-    assert str(error) == "W-1 ended with 3; the call may have run"
+    assert str(error) == "W-1 ended with exit code 3; the call may have run"
     (note,) = error.__notes__
     assert "`remotely logs`" in note
     assert "max_restarts=" in note

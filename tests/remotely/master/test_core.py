@@ -580,6 +580,26 @@ def test_an_unexpected_end_names_the_machine_of_the_ended_life(
     cluster.says("client", control.AskStatus(ticket=2, fresh=False))
     ((_, status),) = cluster.sent(control.Status)
     assert [(end.machine, end.restarting) for end in status.ends] == [("m", True)]
+    cluster.spawns()  # and now it is
+    cluster.says("client", control.AskStatus(ticket=3, fresh=False))
+    ((_, status),) = cluster.sent(control.Status)
+    assert [(end.restarting, end.restarted) for end in status.ends] == [(False, True)]
+
+
+def test_a_wait_says_for_how_long_the_client_of_a_holder_has_been_silent(cluster: Cluster) -> None:
+    cluster.joins("worker", cpus=1)
+    cluster.hello("gone")
+    cluster.has("gone", "a")
+
+    def why() -> str:
+        cluster.says("client", control.AskStatus(ticket=1, fresh=False))
+        ((_, status),) = cluster.sent(control.Status)
+        return status.waits[0].why
+
+    cluster.asks("client", "b")
+    assert "a (1 CPU, of pid 1 on ) has the rest" in why()
+    cluster.advance(6.0, but=["gone"])
+    assert "a (1 CPU, of pid 1 on , which has been silent for 6 s of 10) has the rest" in why()
 
 
 def test_an_unknown_machine_is_refused_with_the_names_of_all_even_lost_ones(
@@ -625,7 +645,7 @@ def test_a_silent_worker_and_a_silent_client_are_removed_with_their_actors(
     cluster.has("gone", "b")
     cluster.sent(object)
     logged = cluster.advance(LEASE_S + 1, but=["gone"])
-    assert logged == ["lost the client on "]
+    assert logged == ["lost the client with pid 1 on "]
     assert [end.actor for _, end in cluster.sent(control.End)] == ["b"]
     assert "gone" not in cluster.state.sessions
     logged = cluster.advance(LEASE_S + 1, but=["w"])

@@ -65,7 +65,12 @@ def test_a_large_request_is_not_overtaken_forever(busy: Busy) -> None:
     assert not busy.state.workers.ledger.reserved
     busy.pass_time(OVERTAKEN_S)
     assert not busy.lives("large")
-    busy.pass_time(4 * TICK_S)  # one small actor ends per tick
+    busy.pass_time(TICK_S)
+    (worker,) = workers_in_status(busy)
+    held = sum(actor.request.resources.cpus for actor in worker.actors)
+    assert worker.free_cpus == 0
+    assert worker.kept_cpus == 4 - held > 0
+    busy.pass_time(3 * TICK_S)  # one small actor ends per tick
     assert busy.lives("large")
     busy.kills("large")
     assert len(busy.spawns()) == 4  # small ones that waited

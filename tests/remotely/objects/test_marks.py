@@ -59,9 +59,9 @@ def test_an_unmarked_call_is_not_retried_and_its_actor_is_restarted(
     cluster: str, tmp_path: Path
 ) -> None:
     frail = Frail(str(tmp_path))
-    with pytest.raises(ActorDied, match="ended with 3"):
+    with pytest.raises(ActorDied, match="ended with exit code 3"):
         frail.die_always()
     assert len(list(tmp_path.iterdir())) == 1
-    with pytest.raises(ActorDied, match="ended with 3"):
+    with pytest.raises(ActorDied, match="ended with exit code 3"):
         frail.die_always()
     assert len(list(tmp_path.iterdir())) == 2

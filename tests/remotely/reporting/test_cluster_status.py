@@ -4,7 +4,7 @@ import msgspec
 
 from remotely.protocol import control
 from remotely.protocol.resources import Resources, Shares
-from remotely.reporting.cluster_status import as_json, cluster_status, tables
+from remotely.reporting.cluster_status import as_json, cluster_status, cut, field_help, tables
 
 GIB = 1 << 30
 
@@ -75,3 +75,59 @@ def test_a_machine_that_is_drained_is_shown_with_the_time_left() -> None:
     assert lines[1] == "machine of h1: DRAINING, leaves within 9 min"
     assert "DRAINING 9 min" in lines[-1]
     assert as_json(status)["machines"][0]["drains_s"] == 540.0
+
+
+def ended(name: str, **how: object) -> control.EndStatus:
+    known = {"class_name": "C", "machine": "m", "ago_s": 3.0, "lost": False, "restarting": False}
+    return msgspec.convert(
+        {"name": name, "exit": None, "why": "", "stderr": "", **known, **how}, control.EndStatus
+    )
+
+
+def test_the_last_ends_are_shown_in_words_and_as_of_now() -> None:
+    ends = [
+        ended("a", exit="SIGKILL", restarting=True),
+        ended("b", exit=3, restarted=True),
+        ended("c", exit="SIGKILL", why="out of memory: it used 2 GiB"),
+        ended("d", lost=True),
+    ]
+    found = control.Status(ticket=0, workers=[], clients=[], waiting=0, ends=ends)
+    status = cluster_status(found, "here:1")
+    assert [end.how for end in status.ends] == ["SIGKILL", "exit code 3", "out of memory", "lost"]
+    killed, code, memory, lost = tables(status, now=0).splitlines()[-4:]
+    assert killed.split() == ["a", "C", "m", "SIGKILL", "3", "s", "is", "restarted"]
+    assert "exit code 3" in code
+    assert "runs again" in code
+    assert "out of memory: it used 2 GiB" in memory
+    assert "lost" in lost
+
+
+def test_what_is_kept_for_a_waiting_request_is_neither_free_nor_held() -> None:
+    kept = msgspec.structs.replace(worker("a", "h1", 0), free_cpus=0, kept_cpus=2)
+    found = control.Status(ticket=0, workers=[kept], clients=[], waiting=1)
+    table = tables(cluster_status(found, "here:1"), now=0)
+    assert "0 of 2 (2 kept for a waiting request)" in table
+
+
+def test_a_long_name_is_cut_in_its_middle() -> None:
+    name = "ppo-learner-of-the-experiment-with-a-very-long-name-17"
+    assert cut(name) == "ppo-learner-of-the-…-a-very-long-name-17"
+    assert cut("short") == "short"
+
+
+def test_the_help_names_every_field_of_the_json() -> None:
+    known = {line.split()[0] for line in field_help()}
+    found = control.Status(
+        ticket=0,
+        workers=[worker("a", "h1", 0)],
+        clients=[control.ClientStatus(session="s", machine="m", pid=1)],
+        waiting=1,
+        waits=[control.WaitStatus(class_name="C", count=1, waits_s=1, why="")],
+        ends=[ended("a")],
+    )
+    content = as_json(cluster_status(found, "here:1"))
+    rows = [
+        content,
+        *(row for value in content.values() if isinstance(value, list) for row in value),
+    ]
+    assert {name for row in rows for name in row} <= known
