@@ -13,7 +13,10 @@ def end_error(name: str, location: Location | None, obituary: Obituary) -> EndEr
     if location is not None:
         name = f"{name} (pid {location.pid} on {location.machine})"
 
+    has_told = False
+
     def make_error(may_have_run: bool) -> BaseException:
+        nonlocal has_told
         if obituary.lost:
             return WorkerLost(
                 f"the machine of {name} is gone: {obituary.why}{doubt(may_have_run)}",
@@ -23,6 +26,9 @@ def end_error(name: str, location: Location | None, obituary: Obituary) -> EndEr
         end = how_it_ended(obituary.exit or None)
         shows_stderr = obituary.stderr and not obituary.asked
         words = f"\nits last words:\n{obituary.stderr}" if shows_stderr else ""
+        if words and has_told and "\n" in obituary.stderr.strip():  # not for each of many calls
+            words = f"\n{_gist(obituary.stderr)} (the stack is in its first error, and in `stderr`)"
+        has_told = True
         message = f"{name} {end}{why}{doubt(may_have_run)}{words}"
         record = obituary.flight_record
         error = ActorDied(message, obituary.exit, may_have_run, obituary.stderr, record)
@@ -33,11 +39,17 @@ def end_error(name: str, location: Location | None, obituary: Obituary) -> EndEr
     return make_error
 
 
+def _gist(stderr: str) -> str:
+    """Return the line that says what happened: of a crash the first, of an exception the last."""
+    lines = [line for line in stderr.splitlines() if line.strip()]
+    return next((line for line in lines if line.startswith("Fatal Python error")), lines[-1])
+
+
 def _advice(obituary: Obituary) -> str:
     """Return what to do about an unexpected end; "" if the end was requested."""
     if obituary.asked or not obituary.exit:
         return ""
-    advice = "On a started cluster, `remotely logs` shows what it printed."
+    advice = "`remotely logs` shows what it printed, as long as its cluster runs."
     if obituary.restarting:
         return advice
     return f"{advice} @remotely.remote_class(max_restarts=5) has it restarted."

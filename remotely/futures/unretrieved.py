@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable
 
 from remotely.errors import ActorDied, RemoteTraceback, WorkerLost
+from remotely.reporting.tracebacks import folded
 
 OnUnretrieved = Callable[[str, BaseException], None]  # takes the name of the call, and its error
 
@@ -52,7 +53,7 @@ def report_text(what: str, error: BaseException) -> str:
     if isinstance(cause, RemoteTraceback):
         trace = str(cause.args[0])
     else:
-        trace = "".join(traceback.format_exception(error))
+        trace = folded("".join(traceback.format_exception(error)))
     return (
         f"remotely: {what} failed, and the error was never retrieved; to handle it, call result() "
         f"or exception() on the future that submit returns\n{trace.rstrip()}"

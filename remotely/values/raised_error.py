@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from remotely.errors import ActorRaised, RemotelyError, RemoteTraceback
 from remotely.machine.interrupts import errors_ignored
+from remotely.reporting.tracebacks import folded
 from remotely.values import codec, sources
 
 
@@ -33,7 +34,7 @@ def pack(error: BaseException, heading: str, ours: Collection[str]) -> RaisedErr
     if note:
         error.add_note(note)
     trace = traceback.format_exception(type(error), error, _users_part(error, ours))
-    text = (heading + "".join(trace)).encode(errors="replace")
+    text = (heading + folded("".join(trace))).encode(errors="replace")
     try:
         encoded = codec.encode_result(error, "the error", time.monotonic(), in_band=True)
         return RaisedError(bytes(encoded.payload), text)

@@ -25,6 +25,7 @@ from remotely.protocol import control
 from remotely.protocol.control import Logged
 from remotely.reporting import log_records
 from remotely.reporting.throttled_log import TokenBucket
+from remotely.reporting.tracebacks import folded
 
 KEEP_BYTES = 10 << 20  # per file: FILE.log, and FILE.log.1 with what was before
 BYTES_A_SECOND = 256 << 10
@@ -112,10 +113,11 @@ class Output:
 
     def last_words(self, by_signal: bool) -> str:
         """Return the end of stderr; after a crash, the part with the reason."""
-        begin = max(0, len(self._tail) - LAST_WORDS_BYTES)
-        if by_signal and (reason := self._tail.rfind(CRASH)) >= 0:
+        tail = folded(self._tail.decode(errors="replace")).encode(errors="replace")
+        begin = max(0, len(tail) - LAST_WORDS_BYTES)
+        if by_signal and (reason := tail.rfind(CRASH)) >= 0:
             begin = min(begin, max(0, reason - LAST_WORDS_BYTES // 4))
-        return self._tail[begin : begin + LAST_WORDS_BYTES].decode(errors="replace")
+        return tail[begin : begin + LAST_WORDS_BYTES].decode(errors="replace")
 
     def _take(self, data: bytes, is_error: bool) -> None:
         self.keep(data, is_error)
@@ -150,7 +152,7 @@ class Output:
     def _say(self, is_error: bool, data: bytes) -> None:
         now = time.monotonic()
         if self.tokens.take(len(data), now):
-            self._tell(is_error, data.decode(errors="replace"))
+            self._tell(is_error, folded(data.decode(errors="replace")))
             return
         self._unshown += len(data)
         if now - self._noted_at >= NOTE_EVERY_S:

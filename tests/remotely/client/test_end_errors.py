@@ -28,6 +28,24 @@ def test_the_message_of_a_death_has_the_facts_and_its_note_what_to_do() -> None:
     assert "max_restarts=" in note
 
 
+def test_the_stack_of_a_crash_is_in_the_message_of_the_first_error_alone() -> None:
+    stack = "Fatal Python error: Aborted\n\nCurrent thread (most recent call first):\n"
+    make_error = end_error("W-1", None, Obituary(actor="a", life=0, exit="SIGABRT", stderr=stack))
+    first, second = make_error(True), make_error(False)
+    assert stack in str(first)
+    assert "Fatal Python error: Aborted (the stack is in its first error" in str(second)
+    assert "most recent call first" not in str(second)
+    assert second.stderr == stack
+
+
+def test_each_error_has_the_exception_that_ended_the_actor() -> None:
+    trace = 'Traceback (most recent call last):\n  File "a.py"\nFileExistsError: there\n'
+    make_error = end_error("W-1", None, Obituary(actor="a", life=0, exit=1, stderr=trace))
+    assert "FileExistsError: there" in str(make_error(True))
+    assert str(make_error(True)).count("\n") == 1
+    assert "FileExistsError: there" in str(make_error(True))
+
+
 def test_the_note_of_a_restarted_actor_does_not_suggest_restarts() -> None:
     error = end_error("W-1", None, Obituary(actor="a", life=0, exit=3, restarting=True))(True)
     assert "max_restarts" not in error.__notes__[0]
