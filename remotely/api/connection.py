@@ -216,6 +216,7 @@ def _new_engine(
 
     client = client_of(address, key, ship, patience_s, show_output)
     client.check_python()
+    client.say_goodbye_when_terminated()
     return CallEngine(client)
 
 

@@ -40,6 +40,7 @@ from remotely.client.messages import DelayedCall
 from remotely.client.placing import Placing, requests
 from remotely.client.printing import Display, ErrorReporter, LogListener
 from remotely.client.ref import Ref
+from remotely.client.termination import Termination
 from remotely.engine import Engine, Options, Promises
 from remotely.errors import CallTimeout, NotConnected, RemotelyError, VersionMismatch
 from remotely.futures import callbacks
@@ -125,6 +126,7 @@ class ClusterCarrier:
         self._channels = channels = Channels(shared)
         self._error_reporter = ErrorReporter(session, self._display)
         self._placing = Placing(session, channels, self._stores, shipment)
+        self._termination = Termination(session)
         self._loop.every(arena.TIDY_EVERY_S, arena.tidy)
         self._loop.every(arena.TIDY_EVERY_S, forks.tidy)
         self._loop.every(RECOVER_EVERY_S, channels.recover)
@@ -137,6 +139,11 @@ class ClusterCarrier:
         except BaseException:
             self._release_all()
             raise
+
+    def say_goodbye_when_terminated(self) -> None:
+        """Have SIGTERM end the actors of this script at once, wherever the master is."""
+        if not self._session.is_near_master:
+            self._termination.install()
 
     def check_python(self) -> None:
         """Raise VersionMismatch if no worker runs the Python of this process."""
@@ -407,6 +414,7 @@ class ClusterCarrier:
 
     def _release_all(self) -> None:
         """Release everything in this process, whatever state it is in."""
+        self._termination.remove()
         callbacks.withdraw(self._loop)
         if not self.inside:
             publishing.stop()

@@ -250,6 +250,11 @@ class MasterSession:
         return self._welcome.result().pythons
 
     @property
+    def is_near_master(self) -> bool:
+        """Whether the master runs on this machine, and so sees the end of this process at once."""
+        return self._welcome.result().host == self.host
+
+    @property
     def is_forked(self) -> bool:
         """Whether this process is a fork of the one that began the session."""
         return self.pid != os.getpid()
@@ -280,12 +285,12 @@ class MasterSession:
         cluster is its own.  Then `on_end` is called."""
         self.loop.call(lambda: self._end_with(pid, why, on_end))
 
-    def leave(self) -> None:
+    def leave(self, within_s: float = FAREWELL_S) -> None:
         """Ask the master to end what this client owns, and wait until it has."""
         self.is_leaving = True
         self.send(control.Goodbye())
-        deadline = time.monotonic() + FAREWELL_S
-        while not self._farewell.wait(MASTER_SILENT_S):
+        deadline = time.monotonic() + within_s
+        while not self._farewell.wait(min(MASTER_SILENT_S, within_s)):
             if self.link.silent_s() > MASTER_SILENT_S or time.monotonic() > deadline:
                 break
 
@@ -325,14 +330,16 @@ class MasterSession:
 
     def _on_queued(self, queued: control.Queued) -> None:
         self.questions.note_queued(queued.ticket, queued.why)
-        if queued.why:
+        if queued.again:
+            self._report_queued(queued.ticket, again=True)
+        elif queued.why:
             self.loop.after(REPORT_QUEUED_AFTER_S, lambda: self._report_queued(queued.ticket))
 
-    def _report_queued(self, ticket: int) -> None:
+    def _report_queued(self, ticket: int, again: bool = False) -> None:
         if why := self.questions.take_queue_reason(ticket):
             text = f"remotely: waiting for a place: {why} (giving up after {self.patience_s:g} s)"
             key, _, _ = why.partition(". ")  # one warning for a group of 100
-            self.warn(key, text)
+            self.warn(f"{key} again" if again else key, text)
 
     def _refused(self, error: RemotelyError) -> None:
         if not self._welcome.done():

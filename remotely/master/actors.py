@@ -61,9 +61,10 @@ from remotely.master.state import (
 )
 from remotely.master.waiting import RequestKind, Waiter, gang_of
 from remotely.protocol import control
-from remotely.protocol.lease import OWNER_GRACE_S, PLACE_S, STUCK_S
+from remotely.protocol.lease import OWNER_GRACE_S, PLACE_S, STUCK_S, TICK_EVERY_S
 
 WANTED_EVERY_S = 0.5  # at most this often owners are told that others wait for room
+UNHEARD_S = 2 * TICK_EVERY_S  # a client that lives is heard more often
 MIN_WAIT_S = 5.0  # that a request waits for the rest of its gang, or for the first machine
 
 
@@ -1125,20 +1126,35 @@ def _is_expected(state: State, request: control.Request) -> bool:
 
 
 def review_waiting(state: State) -> None:
-    """Refuse overdue requests, and reserve room for one that others overtake.  Run at each tick."""
+    """Refuse overdue requests, and reserve room for one that others overtake.  Run at each tick.
+
+    If a client has become silent, tell those who wait: perhaps for what its actors hold.
+    """
     if state.waiting:
         ask_for_spare_actors(state)
     for actor in state.waiting.makers():
         lend_to_own_requests(state, actor)
     reasons: dict[tuple[object, ...], str] = {}  # equal requests have the same
-    for waiter in state.waiting.overdue(state.now):
+
+    def why_waiting(waiter: Waiter) -> str:
         request = waiter.request
-        if _is_expected(state, request):
-            continue
         name = request.name if state.waiting.is_set_aside(request.actor) else ""
         alike = waiter.kind, request.class_name, request.job, name
         if (why := reasons.get(alike)) is None:
             why = reasons[alike] = shortage.why_it_waits(request, state)
-        refuse(state, waiter, "NoResources", f"no room for {waiter.place.patience_s:g} s: {why}")
+        return why
+
+    before, state.unheard = state.unheard, state.leases.unheard(UNHEARD_S, state.now)
+    if state.waiting and any(each in state.sessions for each in state.unheard - before):
+        for waiter in state.waiting:
+            why = why_waiting(waiter)
+            state.send(
+                waiter.session, control.Queued(ticket=waiter.place.ticket, why=why, again=True)
+            )
+    for waiter in state.waiting.overdue(state.now):
+        if _is_expected(state, waiter.request):
+            continue
+        why = f"no room for {waiter.place.patience_s:g} s: {why_waiting(waiter)}"
+        refuse(state, waiter, "NoResources", why)
     if reservation.review(state) or _try_place_reserved(state):
         retry_waiting(state)

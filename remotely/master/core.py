@@ -34,8 +34,10 @@ class Core:
         recovers_until: float = 0.0,
         is_embedded: bool = False,
         counts_cpus: bool = True,
+        host: str = "",
     ) -> None:
-        self.state = State(admission, Leases(lease_s), recovers_until, is_embedded, counts_cpus)
+        leases = Leases(lease_s)
+        self.state = State(admission, leases, recovers_until, is_embedded, counts_cpus, host)
 
     def _finish(self) -> list[Instruction]:
         """Settle what this event has changed; return its instructions.  Each event ends so, but the
@@ -161,7 +163,7 @@ class Core:
         if unused := state.sessions.use(peer, hello.modules):
             for name in state.workers.of_python(hello.python):
                 state.send(name, control.Preload(modules=unused))
-        state.send(peer, control.Welcome(pythons=state.workers.ledger.pythons))
+        state.send(peer, control.Welcome(pythons=state.workers.ledger.pythons, host=state.host))
         for pending in state.restarts.pending_of(peer):  # it may have missed the obituary
             state.send(peer, control.Died(obituary=pending.obituary))
         draining.tell_moves(state, peer)

@@ -89,6 +89,7 @@ class Master:
             recovers_until=self._recovers_until,
             is_embedded=self._is_embedded,
             counts_cpus=config.counts_cpus,
+            host=self._host,
         )
         self._decoders: dict[str, control.Decoder] = {
             role: control.Decoder(f"{role} > master") for role in ROLES

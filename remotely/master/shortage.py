@@ -12,10 +12,8 @@ from remotely.master import lending
 from remotely.master.state import ActorRecord, State
 from remotely.master.waiting import gang_of
 from remotely.protocol import control
-from remotely.protocol.lease import TICK_EVERY_S
 from remotely.protocol.resources import Resources, listed
 
-UNHEARD_S = 2 * TICK_EVERY_S  # a client that lives is heard more often
 SHOWN = 3  # holders, by name
 SEARCHED = 1000  # actors, for holders of the requested resources
 
@@ -162,7 +160,7 @@ def _holder(record: ActorRecord, job: str, state: State) -> Holder:
 def _silence(session: str, state: State) -> str:
     """Return for how long a client has been silent, if it may have ended; else ""."""
     silent_s, lease_s = state.leases.silent_s(session, state.now), state.leases.lease_s
-    if silent_s < UNHEARD_S:
+    if session not in state.unheard:
         return ""
     return f", which has been silent for {silent_s:.0f} s of {lease_s:.0f}"
 

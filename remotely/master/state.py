@@ -659,6 +659,7 @@ class State:
     recovers_until: float = 0.0  # until then a restarted master waits for its workers
     is_embedded: bool = False  # the cluster of one script: no machine ever joins
     counts_cpus: bool = True  # of actors that name none
+    host: str = ""  # of the master
     sessions: Sessions = field(default_factory=Sessions)
     workers: WorkerTable = field(default_factory=WorkerTable)
     actors: ActorTable = field(default_factory=ActorTable)
@@ -670,6 +671,7 @@ class State:
     reservation: Reservation | None = None
     backoffs: dict[str, Backoff] = field(default_factory=dict)  # by actor
     told_oversubscribed: bool = False
+    unheard: set[str] = field(default_factory=set)  # peers that may have ended
     wanted_room_at: float = -math.inf  # when the owners of spare actors were last told
     is_closing: bool = False
     now: float = 0.0  # of the last event

@@ -133,6 +133,15 @@ class Leases:
         """Return the seconds since a lease was renewed; of an expired lease, its length."""
         return now - self._deadlines.get(holder, now) + self.lease_s
 
+    def unheard(self, seconds: float, now: float) -> set[str]:
+        """Return the holders that were last heard so many seconds ago or more."""
+        found = set()
+        for holder, deadline in self._deadlines.items():
+            if deadline - self.lease_s + seconds > now:
+                break
+            found.add(holder)
+        return found
+
     def end(self, holder: str) -> None:
         """End a lease early, if there is one."""
         self._deadlines.pop(holder, None)

@@ -258,6 +258,7 @@ class Goodbye(ControlMessage, frozen=True):
 @sent("master > client", "master > viewer")
 class Welcome(ControlMessage, frozen=True):
     pythons: list[str]
+    host: str = ""  # of the master
 
 
 @sent("master > client")
@@ -277,6 +278,7 @@ class NotPlaced(ControlMessage, frozen=True):
 class Queued(ControlMessage, frozen=True):
     ticket: Amount
     why: str  # empty: there is room now, and the actor is being started
+    again: bool = False  # it still waits, and why is news: who holds the rest is silent
 
 
 @sent("master > client")

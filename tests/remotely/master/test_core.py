@@ -598,8 +598,15 @@ def test_a_wait_says_for_how_long_the_client_of_a_holder_has_been_silent(cluster
 
     cluster.asks("client", "b")
     assert "a (1 CPU, of pid 1 on ) has the rest" in why()
+    cluster.sent(object)
     cluster.advance(6.0, but=["gone"])
-    assert "a (1 CPU, of pid 1 on , which has been silent for 6 s of 10) has the rest" in why()
+    silent = "a (1 CPU, of pid 1 on , which has been silent for 6 s of 10) has the rest"
+    ((who, queued),) = cluster.sent(control.Queued)
+    assert (who, queued.again) == ("client", True)
+    assert silent in queued.why
+    assert silent in why()
+    cluster.advance(1.0, but=["gone"])
+    assert cluster.sent(control.Queued) == []  # it is told once
 
 
 def test_an_unknown_machine_is_refused_with_the_names_of_all_even_lost_ones(

@@ -90,3 +90,11 @@ def test_extended_leases_expire_later_by_that_time() -> None:
     assert leases.silent_s("first", now=5.0) == 0
     assert leases.expired(now=15.5) == ["first"]
     assert leases.expired(now=16.0) == ["second"]
+
+
+def test_holders_that_were_not_heard_for_a_while_are_known() -> None:
+    leases = Leases(lease_s=10)
+    for holder, now in (("a", 0.0), ("b", 3.0), ("c", 6.0)):
+        leases.renew(holder, now)
+    assert leases.unheard(4, now=7.0) == {"a", "b"}
+    assert leases.unheard(8, now=7.0) == set()
