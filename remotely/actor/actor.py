@@ -52,7 +52,7 @@ from remotely.reporting.throttled_log import ThrottledLog
 from remotely.testing import faults
 from remotely.transport import sockets
 from remotely.transport.access_list import AccessList
-from remotely.transport.activity import OneByOne
+from remotely.transport.activity import OneByOne, traffic_of
 from remotely.transport.fence import Fence
 from remotely.transport.keys import KeyPair, MemberKey, fresh_pair
 from remotely.transport.line import OnMessage
@@ -268,7 +268,7 @@ class Actor:
         published.serve, published.follow = publishing.origin_of, store.follow
         publishing.find_listening = lambda: birth.listening
         request = birth.request
-        payloads = Payloads(request.name, store)
+        payloads = Payloads(request.name, store, traffic_of(activity.page))
         preparation = Preparation(
             birth.host,
             Path(birth.folder),

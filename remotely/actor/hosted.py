@@ -96,7 +96,8 @@ class Hosted(ABC):
     def state(self) -> dict[str, Any]:
         """Return the running method and the number of calls, as fields of ActorStatus."""
         seen = activity.look(self._page)
-        return {**seen._asdict(), "calls": self._servant.calls}
+        running = {"running": seen.running, "method": seen.method, "method_s": seen.method_s}
+        return {**running, "calls": self._servant.calls}
 
     @abstractmethod
     def _handle(self, route: bytes, message: wire.Message) -> None:

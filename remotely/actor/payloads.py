@@ -11,7 +11,7 @@ each of those that are remembered here is tried at growing intervals, and forgot
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,8 +58,9 @@ class _Client:
 class Payloads:
     """Decodes arguments and encodes results.  A route identifies a client's connection."""
 
-    def __init__(self, actor: str, store: MachineStore) -> None:
+    def __init__(self, actor: str, store: MachineStore, traffic: memoryview) -> None:
         self._actor = actor
+        self._traffic = traffic  # bytes that were received, and sent: activity.py
         self._store = store
         self._clients: dict[bytes, _Client] = {}  # by route
         # By route and call, until they are decoded or declined: see `fetch`.
@@ -74,8 +75,19 @@ class Payloads:
         if self._fetched and (found := self._fetched.pop((route, message.call_id), None)):
             if isinstance(found, Exception):
                 raise found
+            for each in (found.unpacked, *found.values.values()):
+                self._note_received(*each)
             return found.decode()
-        return codec.decode(*self.unpack(route, message))
+        payload, buffers = self.unpack(route, message)
+        self._traffic[0] += len(payload)
+        if buffers:
+            self._note_received(b"", buffers)
+        return codec.decode(payload, buffers)
+
+    def _note_received(
+        self, payload: bytes | memoryview, buffers: Sequence[bytes | memoryview]
+    ) -> None:
+        self._traffic[0] += len(payload) + sum(memoryview(each).nbytes for each in buffers)
 
     def is_elsewhere(self, route: bytes, message: Message) -> bool:
         """Return whether `decode` would wait for a store."""
@@ -122,6 +134,7 @@ class Payloads:
         """Return the reply that carries a result.  Raises NotPicklable."""
         what = f"the result of {message.name}" if message.name else "the result"
         encoded = codec.encode_result(value, what, time.monotonic())
+        self._traffic[1] += encoded.nbytes
         if encoded.nbytes < SHARE_FROM_BYTES:
             frames = wire.encode(Kind.RESULT, message.call_id, "", encoded.pieces, encoded.buffers)
             return RoutedReply(route, frames, is_small=len(frames) == 1)

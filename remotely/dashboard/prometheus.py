@@ -10,6 +10,9 @@ remotely_calls_total{class}           counted since the dashboard started, while
 remotely_memory_bytes{class}          of the actors' own, as limits count it
 remotely_machines_memory_bytes{state} free, used, as the kernels count it
 remotely_machines_cpu_percent         of all cores, the mean of the machines
+remotely_busy{class}                  how many actors ran a call, on average over the last seconds
+remotely_bytes{class,way}             of values that living actors have received, sent
+remotely_method_seconds{class,method,figure}    mean, p99 (the greatest of the actors')
 remotely_waiting                      requests that wait for resources
 """
 
@@ -84,6 +87,37 @@ class _Figures:
         for class_name, number in now.calls_by_class.items():
             calls.add_metric([class_name], number)
         yield calls
+        yield from self._times()
         yield GaugeMetricFamily(
             "remotely_waiting", "requests that wait for resources", value=now.status.waiting
         )
+
+    def _times(self) -> Iterable[Metric]:
+        """What the calls of living actors took: only the methods that took them the most time."""
+        busy, traffic = Counter[str](), Counter[tuple[str, str]]()
+        calls, seconds = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+        p99: dict[tuple[str, str], float] = {}
+        for actor in self._now.status.actors:
+            busy[actor.class_name] += actor.busy_percent / 100  # type: ignore[assignment]
+            traffic[actor.class_name, "received"] += actor.received
+            traffic[actor.class_name, "sent"] += actor.sent
+            for each in actor.methods:
+                key = actor.class_name, each.method
+                calls[key] += each.calls
+                seconds[key] += each.calls * each.mean_s  # type: ignore[assignment]
+                p99[key] = max(p99.get(key, 0.0), each.p99_s)
+        family = GaugeMetricFamily("remotely_busy", "actors that run a call", labels=["class"])
+        for class_name, share in busy.items():
+            family.add_metric([class_name], share)
+        yield family
+        family = GaugeMetricFamily("remotely_bytes", "bytes of values", labels=["class", "way"])
+        for labels, number in traffic.items():
+            family.add_metric(labels, number)
+        yield family
+        family = GaugeMetricFamily(
+            "remotely_method_seconds", "time of a call", labels=["class", "method", "figure"]
+        )
+        for key in calls:
+            family.add_metric([*key, "mean"], seconds[key] / calls[key])
+            family.add_metric([*key, "p99"], p99[key])
+        yield family

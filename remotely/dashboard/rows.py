@@ -22,6 +22,11 @@ ACTOR_COLUMNS = (
     "memory",
     "calls",
     "calls_per_s",
+    "busy_percent",
+    "mean_s",
+    "p99_s",
+    "received",
+    "sent",
     "method",
     "queue",
     "since",
@@ -100,11 +105,11 @@ def _order(cell: Any) -> Any:
 
 
 class Snapshot(NamedTuple):
-    """The state of a cluster at one time, with rates since the previous snapshot."""
+    """The state of a cluster at one time."""
 
     at: float  # seconds of a monotonic clock
     status: ClusterStatus
-    facts: dict[str, Any]  # the same as plain data, and `calls_per_s` of actors
+    facts: dict[str, Any]  # the same as plain data, with the figures of each actor's main method
     calls: dict[str, int]  # by actor
     calls_by_class: dict[str, int]  # seen since the dashboard started
 
@@ -125,7 +130,10 @@ class Snapshot(NamedTuple):
 
 
 def snapshot(status: ClusterStatus, at: float, before: Snapshot | None) -> Snapshot:
-    """Return the snapshot of a status, with the call rates since the snapshot `before`."""
+    """Return the snapshot of a status, with the calls counted since before `before`.
+
+    The main method of an actor is the one that took the most time.
+    """
     facts = as_json(status)
     calls = {actor["actor"]: actor["calls"] for actor in facts["actors"]}
     by_class = Counter(before.calls_by_class if before else ())
@@ -133,7 +141,9 @@ def snapshot(status: ClusterStatus, at: float, before: Snapshot | None) -> Snaps
         new = 0
         if before and (known := before.calls.get(actor["actor"])) is not None:
             new = max(0, actor["calls"] - known)  # a restarted actor counts from zero
-        actor["calls_per_s"] = new / (at - before.at) if before and at > before.at else 0.0
+        main = actor["methods"][0] if actor["methods"] else {}
+        actor |= {name: main.get(name) for name in ("mean_s", "p99_s")}
+        actor["main_method"] = main.get("method", "")
         by_class[actor["class"]] += new
     return Snapshot(at, status, facts, calls, dict(by_class))
 

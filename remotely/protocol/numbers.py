@@ -19,6 +19,7 @@ Pid = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_S)]
 Moment = Annotated[float, msgspec.Meta(ge=0, le=1e12)]  # a time of some clock
 Percent = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+Rate = Annotated[float, msgspec.Meta(ge=0, le=1e12)]  # a second
 Offset = Annotated[int, msgspec.Meta(ge=-1, le=MOST)]  # in a file; -1: near its end
 # Of an actor; its worker uses it in file names.
 Id = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z_-]{1,64}\Z")]

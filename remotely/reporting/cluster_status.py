@@ -40,6 +40,8 @@ _ACTOR_COLUMNS = (
     "CPU",
     "MEMORY",
     "CALLS",
+    "CALLS/S",
+    "BUSY",
     "RUNS",
     "QUEUE",
     "SINCE",
@@ -110,6 +112,15 @@ class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
     script: Annotated[str, says("the name of the script")] = ""
 
 
+class MethodStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The calls of one method that have ended, since its actor began."""
+
+    method: str
+    calls: Annotated[int, says("estimated if most take less than 0.2 ms")]
+    mean_s: float
+    p99_s: Annotated[float, says("99 % of them took at most this; within 19 %")]
+
+
 class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
     """An actor: its resources, its usage and its calls."""
 
@@ -135,6 +146,11 @@ class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
     method: Annotated[str, says("of the call that has run longest; empty if none runs")]
     method_s: Annotated[float, says("how long that call has run")]
     queue: Annotated[int, says("calls that do not run yet")]
+    calls_per_s: Annotated[float, says("that ended, over the last seconds")] = 0.0
+    busy_percent: Annotated[float, says("of the last seconds in which any call ran")] = 0.0
+    received: Annotated[int, says("bytes of arguments")] = 0
+    sent: Annotated[int, says("bytes of results")] = 0
+    methods: Annotated[list[MethodStatus], says("those that took the most time first")] = []
     lends: Annotated[bool, says("it waits, and its CPUs are free for others meanwhile")] = False
     since: Annotated[float, says("seconds since 1970")]
     owner: Annotated[
@@ -323,6 +339,11 @@ def _actor(
         method=figures.method,
         method_s=figures.method_s,
         queue=actor.queue,
+        calls_per_s=figures.calls_per_s,
+        busy_percent=figures.busy_percent,
+        received=figures.received,
+        sent=figures.sent,
+        methods=[MethodStatus(**msgspec.structs.asdict(each)) for each in figures.methods],
         lends=actor.lends,
         since=actor.since,
         owner=owner,
@@ -430,6 +451,8 @@ def tables(status: ClusterStatus, now: float) -> str:
                 f"{a.cpu_percent:.0f}%",
                 format_bytes(a.memory),
                 str(a.calls),
+                f"{a.calls_per_s:.0f}" if a.calls_per_s >= 100 else f"{a.calls_per_s:.3g}",
+                f"{a.busy_percent:.0f}%",
                 cut(_doing(a)),
                 str(a.queue or ""),
                 duration(now - a.since),

@@ -1,26 +1,39 @@
-"""The activity page: the running and begun calls of an actor, in memory that its worker can read.
+"""The activity page: the calls of an actor, in memory that its worker can read.
 
 A thread of the actor could not report them while a method holds the GIL, which is when people ask,
 and a killed process reports nothing.  So the actor writes them to a page, which the worker reads
-when it is asked, and when the actor has died.  This costs 0.2 us per call.
+when it is asked, and when the actor has died.
 
-    bytes      content
-    0-7        when the oldest running call began, on the machine's monotonic clock
-    8-9        the number of running calls
-    10-11      the number of streams that have not ended
-    16-79      the method of the oldest running call, in UTF-8
-    80-87      the number of connections that were given a slot of the table below
-    96-1695    the table: the last call that has begun, for each of 200 connections
-    1696-4095  the routes of these connections
+    bytes        content
+    0-7          when the oldest running call began, on the machine's monotonic clock
+    8-9          the number of running calls
+    10-11        the number of streams that have not ended
+    16-79        the method of the oldest running call, in UTF-8
+    80-87        the number of connections that were given a slot of the table below
+    88-95        the seconds in which any call ran, of those that have ended
+    96-1695      the table: the last call that has begun, for each of 200 connections
+    1696-4095    the routes of these connections
+    4096-4111    the bytes of the values that were received, and of those that were sent
+    4112-4119    the number of methods in the tables below
+    4160-6719    the names of 40 methods
+    6720-7039    the seconds that the calls of each have taken
+    7040-50559   how many calls of each have taken how long: a histogram of 136 buckets, four for
+                 each doubling from 1 us on
 
 The worker may read between two writes.  Then the method that it sees may have just ended.  Of the
 calls that have begun it never misses one; see the order of the writes in `BegunCalls`.
+
+Calls are measured where they end, which costs 1.5 us.  So of calls that take less than SHORT_S, on
+average one in 8 is measured, at random, and stands for those since the last one.  The first EXACT
+calls, others, and the bytes are counted exactly.
 """
 
 import contextlib
 import itertools
+import math
 import mmap
 import os
+import random
 import struct
 import threading
 import time
@@ -28,19 +41,31 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from remotely.machine import memory_file
-from remotely.protocol.numbers import MOST, ROUTE_BYTES
+from remotely.protocol.numbers import LONGEST_S, MOST, ROUTE_BYTES
 
-SIZE = mmap.PAGESIZE
+SIZE = -(-50_560 // mmap.PAGESIZE) * mmap.PAGESIZE
 NAME_BYTES = 64
 MAX_NAMES = 1000  # cached method names; a caller may ask for any name
 SLOTS = 200  # connections in the table
+METHODS = 40  # measured by name; the last of them stands for all others
+OTHERS = "(others)"
+BUCKETS, A_DOUBLING, FIRST_S = 136, 4, 1e-6
+SHORT_S = 200e-6  # of calls that take less, some are measured
+EXACT = 200  # of the first calls, all are
 MAX_WITHOUT_SLOT = 10_000  # remembered connections that have lost their slot
 _HEAD = struct.Struct("@dHH")
+_coin = random.Random()  # not the module's, whose numbers are the user's
 _MOST = 0xFFFF
 _NAME = slice(16, 16 + NAME_BYTES)
 _GIVEN = slice(80, 88)
+_BUSY = slice(88, 96)
 _LAST = slice(96, 96 + 8 * SLOTS)
 _ROUTES = slice(_LAST.stop, _LAST.stop + ROUTE_BYTES * SLOTS)
+_TRAFFIC = slice(4096, 4112)
+_KNOWN = slice(4112, 4120)
+_METHODS = slice(4160, 4160 + NAME_BYTES * METHODS)
+_SECONDS = slice(_METHODS.stop, _METHODS.stop + 8 * METHODS)
+_TIMES = slice(_SECONDS.stop, _SECONDS.stop + 8 * BUCKETS * METHODS)
 _NO_ROUTE = bytes(ROUTE_BYTES)
 
 
@@ -51,6 +76,28 @@ class Seen(NamedTuple):
     method: str = ""
     method_s: float = 0.0
     streams: int = 0  # that have not ended; perhaps none of them runs
+
+
+class MethodTimes(NamedTuple):
+    """The calls of one method that have ended."""
+
+    method: str
+    calls: int
+    seconds: float  # in all
+    p99_s: float  # the time in which 99 % of them have ended
+
+
+class CallTimes(NamedTuple):
+    """What an actor has done since it began."""
+
+    busy_s: float = 0.0
+    received: int = 0  # bytes of values
+    sent: int = 0
+    methods: tuple[MethodTimes, ...] = ()  # those that took the most time first
+
+    @property
+    def calls(self) -> int:
+        return sum(each.calls for each in self.methods)
 
 
 @contextlib.contextmanager
@@ -95,6 +142,50 @@ def look(page: mmap.mmap) -> Seen:
         return Seen(running, streams=streams)
     method = page[_NAME].rstrip(b"\0").decode(errors="replace")
     return Seen(running, method, now - began, streams)
+
+
+def measured(page: mmap.mmap) -> CallTimes:
+    """Return what the calls that have ended took.  As for `look`, the page may hold any bytes."""
+    if page.closed:
+        return CallTimes()
+    view = memoryview(page).toreadonly()
+    (known,) = view[_KNOWN].cast("Q")
+    (busy,) = view[_BUSY].cast("d")
+    began, running, _ = _HEAD.unpack_from(page)
+    if running:
+        busy += max(0.0, time.monotonic() - began)
+    received, sent = view[_TRAFFIC].cast("Q")
+    seconds, times = view[_SECONDS].cast("d"), view[_TIMES].cast("Q")
+    methods = []
+    for slot in range(min(known, METHODS)):
+        counts = times[BUCKETS * slot : BUCKETS * (slot + 1)].tolist()
+        if calls := sum(counts):
+            start = _METHODS.start + NAME_BYTES * slot
+            name = page[start : start + NAME_BYTES].rstrip(b"\0").decode(errors="replace")
+            methods.append(
+                MethodTimes(name, calls, _sane(seconds[slot]), _percentile(counts, calls))
+            )
+    methods.sort(key=lambda each: -each.seconds)
+    return CallTimes(_sane(busy), min(received, MOST), min(sent, MOST), tuple(methods))
+
+
+def _sane(seconds: float) -> float:
+    return min(seconds, LONGEST_S) if seconds >= 0 else 0.0  # NaN is not
+
+
+def _percentile(counts: list[int], calls: int) -> float:
+    """Return the upper end of the bucket below which 99 % of the calls are."""
+    left = 0.99 * calls
+    for bucket, count in enumerate(counts):
+        left -= count
+        if left <= 0:
+            return FIRST_S * math.exp2((bucket + 1) / A_DOUBLING)
+    return 0.0
+
+
+def traffic_of(page: mmap.mmap) -> memoryview:
+    """Return the counters of received and of sent bytes, to add to."""
+    return memoryview(page)[_TRAFFIC].cast("Q")
 
 
 def begun(page: mmap.mmap) -> tuple[dict[bytes, int], bool]:
@@ -191,8 +282,14 @@ class _Writer:
         self._began = view[:8].cast("d")  # the quickest way to write a number
         self._running = view[8:10].cast("H")
         self._streams = view[10:12].cast("H")
+        self._busy = view[_BUSY].cast("d")
+        self._known = view[_KNOWN].cast("Q")
+        self._seconds = view[_SECONDS].cast("d")
+        self._times = view[_TIMES].cast("Q")
         self._method = ""  # the one in the page
+        self._slot = 0  # of that method
         self._names: dict[str, bytes] = {}
+        self._slots: dict[str, int] = {}
 
     def note_streams(self, count: int) -> None:
         """Record the number of streams that have not ended."""
@@ -200,16 +297,46 @@ class _Writer:
 
     def _write_method(self, method: str) -> None:
         self._method = method
+        self.page[_NAME] = self._name(method)
+        self._slot = self._slot_of(method)
+
+    def _name(self, method: str) -> bytes:
         if method not in self._names:
             if len(self._names) >= MAX_NAMES:
                 self._names.clear()
             data = method.encode(errors="replace")[:NAME_BYTES]
             self._names[method] = data.ljust(NAME_BYTES, b"\0")
-        self.page[_NAME] = self._names[method]
+        return self._names[method]
+
+    def _slot_of(self, method: str) -> int:
+        """Return the slot of a method in the tables, giving it one if there is one left."""
+        slot = self._slots.get(method)
+        if slot is None:
+            slot = len(self._slots)
+            if slot >= METHODS - 1 and method != OTHERS:
+                return self._slot_of(OTHERS)
+            start = _METHODS.start + NAME_BYTES * slot
+            self.page[start : start + NAME_BYTES] = self._name(method)
+            self._slots[method] = slot
+            self._known[0] = slot + 1
+        return slot
+
+    def _note_times(self, slot: int, took: float, calls: int) -> None:
+        """Record that so many calls of a method have taken so long each."""
+        bucket = int(A_DOUBLING * math.log2(took / FIRST_S + 1.0))
+        if bucket >= BUCKETS:
+            bucket = BUCKETS - 1
+        self._times[BUCKETS * slot + bucket] += calls
+        self._seconds[slot] += took * calls
 
 
 class OneByOne(_Writer):
     """The activity of an actor that runs one call at a time."""
+
+    def __init__(self, page: mmap.mmap) -> None:
+        super().__init__(page)
+        self._stands_for = self._unmeasured = 1  # calls until one is measured
+        self._exact = EXACT
 
     def begin(self, method: str, calls: int = 1) -> int:
         """Record that a method begins to serve `calls` calls; return the number for `end`."""
@@ -217,10 +344,24 @@ class OneByOne(_Writer):
             self._write_method(method)
         self._began[0] = time.monotonic()
         self._running[0] = calls
-        return 0
+        return calls
 
     def end(self, number: int) -> None:
         self._running[0] = 0
+        self._unmeasured -= 1
+        if not self._unmeasured:
+            self._measure(number)
+
+    def _measure(self, calls: int) -> None:
+        """Measure the call that has ended; it stands for those since the last one."""
+        took, stands_for = time.monotonic() - self._began[0], self._stands_for
+        self._note_times(self._slot, took, stands_for * calls)
+        self._busy[0] += took * stands_for
+        if took > SHORT_S or self._exact:
+            self._stands_for = self._unmeasured = 1
+            self._exact -= self._exact > 0
+        else:
+            self._stands_for = self._unmeasured = 1 + _coin.getrandbits(4)
 
 
 class Several(_Writer):
@@ -232,19 +373,26 @@ class Several(_Writer):
         self._numbers = itertools.count(1)
         self._calls: dict[int, tuple[str, int, float]] = {}  # oldest first
         self._total = 0
+        self._busy_since = 0.0
 
     def begin(self, method: str, calls: int = 1) -> int:
         now = time.monotonic()
         with self._lock:
             number = next(self._numbers)
             self._calls[number] = method, calls, now
+            if not self._total:
+                self._busy_since = now
             self._add(calls)
         return number
 
     def end(self, number: int) -> None:
+        now = time.monotonic()
         with self._lock:
-            _, calls, _ = self._calls.pop(number)
+            method, calls, began = self._calls.pop(number)
+            self._note_times(self._slot_of(method), now - began, calls)
             self._add(-calls)
+            if not self._total:
+                self._busy[0] += now - self._busy_since
 
     def _add(self, calls: int) -> None:
         self._total += calls

@@ -16,8 +16,8 @@ import psutil
 from remotely.machine import this_machine
 from remotely.protocol.control import MachineUse
 from remotely.protocol.numbers import HISTORY_MINUTES
+from remotely.worker.reaper import CPU_AT_MOST_S
 
-AT_MOST_S = 5.0  # a longer average would not show the current usage
 MINUTE_S = 60.0
 
 
@@ -33,7 +33,7 @@ class MachineMeter:
 
     def start_measuring(self) -> bool:
         """If the last CPU measurement is too old, start a new one; return whether it was."""
-        is_due = time.monotonic() - self._current.began > AT_MOST_S
+        is_due = time.monotonic() - self._current.began > CPU_AT_MOST_S
         if is_due:
             self._current = _CpuMeter()
         return is_due

@@ -40,7 +40,8 @@ from remotely.transport.loop import Loop, Timer
 from remotely.worker.output import LogRelay, Output
 
 CPU_AT_LEAST_S = 0.2  # CPU time is counted in hundredths of a second
-CPU_AT_MOST_S = 5.0  # a longer average would not show the current usage
+CPU_AT_MOST_S = 8.0  # a longer average would not show the current usage
+SHOWN_METHODS = 4  # of an actor: those that took the most time
 # How long to wait for the exit status of a dead process before reporting its death without it.
 # The zygote may be stopped or busy; if it has ended, the worker has inherited its children.
 # Clients wait for the obituary a little longer (OBITUARY_WAIT_S).
@@ -91,6 +92,9 @@ class Child:
     process: psutil.Process | None = None
     cpu_percent: float = 0.0  # average over an interval that ended at `cpu_at`
     cpu_at: float = 0.0
+    calls_per_s: float = 0.0  # over the same interval, as is the next
+    busy_percent: float = 0.0
+    measured: activity.CallTimes = field(default_factory=activity.CallTimes)  # at `cpu_at`
     timers: list[Timer] = field(default_factory=list)
     term_at: float | None = None  # when SIGTERM is due
     stage: Stage = Stage.LIVES
@@ -143,11 +147,11 @@ class Child:
         is_due = now - self.cpu_at > CPU_AT_MOST_S
         if is_due:
             self._measure(now)
-            self.cpu_percent = 0.0
+            self.cpu_percent = self.calls_per_s = self.busy_percent = 0.0
         return is_due
 
     def figures(self, memory: int) -> control.Figures:
-        """Return its CPU usage, its running method, the number of its calls, and this memory."""
+        """Return its CPU usage, its calls and what they took, and this memory."""
         rss, now = 0, time.monotonic()
         if now - self.cpu_at >= CPU_AT_LEAST_S:
             self._measure(now)
@@ -164,10 +168,25 @@ class Child:
             running=seen.running,
             method=seen.method,
             method_s=seen.method_s,
+            calls_per_s=self.calls_per_s,
+            busy_percent=self.busy_percent,
+            received=self.measured.received,
+            sent=self.measured.sent,
+            methods=[
+                control.MethodFigures(
+                    each.method, each.calls, each.seconds / each.calls, each.p99_s
+                )
+                for each in self.measured.methods[:SHOWN_METHODS]
+            ],
         )
 
     def _measure(self, now: float) -> None:
-        """Measure its CPU usage since the last measurement."""
+        """Measure its CPU usage, and what its calls took, since the last measurement."""
+        before, self.measured = self.measured, activity.measured(self.page)
+        if (seconds := now - self.cpu_at) > 0:
+            self.calls_per_s = max(0, self.measured.calls - before.calls) / seconds
+            busy = (self.measured.busy_s - before.busy_s) / seconds
+            self.busy_percent = 100 * min(1.0, max(0.0, busy))
         with contextlib.suppress(psutil.Error):
             self.process = self.process or psutil.Process(self.pid)
             self.cpu_percent = self.process.cpu_percent()

@@ -60,8 +60,8 @@ def test_a_cluster_is_started_used_inspected_and_stopped(machine: Machine, port:
         table = machine.does("status", f"127.0.0.1:{port}")
         assert "2 of 3 CPUs" in table
         row = (
-            rf"Counter-1 +Counter +\S+ +{actor['pid']} +\d+% +[\d.]+ MiB +2 +\d+ s "
-            rf"+pid {script.pid} .python -c."
+            rf"Counter-1 +Counter +\S+ +{actor['pid']} +\d+% +[\d.]+ MiB +2 "
+            rf"+[\d.]+ +\d+% +\d+ s +pid {script.pid} .python -c."
         )
         assert re.search(row, table)
 

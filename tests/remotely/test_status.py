@@ -7,12 +7,24 @@ import os
 import threading
 import time
 
+import numpy as np
 import pytest
 
 import remotely
 from remotely.master.queries import STATUS_WAIT_S, StatusQueries
-from remotely.reporting.cluster_status import ActorStatus
-from remotely.transport.activity import OneByOne, Seen, Several, look, new
+from remotely.reporting.cluster_status import ActorStatus, MethodStatus
+from remotely.transport import activity
+from remotely.transport.activity import (
+    METHODS,
+    OTHERS,
+    CallTimes,
+    OneByOne,
+    Seen,
+    Several,
+    look,
+    measured,
+    new,
+)
 from tests.clusters import wait_until
 
 
@@ -20,6 +32,8 @@ from tests.clusters import wait_until
 class Waiter:
     def waits_for(self, seconds: float) -> None:
         time.sleep(seconds)
+
+    def takes(self, array: "np.ndarray[tuple[int], np.dtype[np.uint8]]") -> None: ...
 
     def holds_the_interpreter(self, microseconds: int) -> None:
         ctypes.PyDLL(None).usleep(microseconds)  # a PyDLL keeps the lock, as C code of a user may
@@ -118,6 +132,120 @@ def test_the_page_names_the_oldest_running_call() -> None:
         assert look(page)[:2] == (3, "second")
         several.end(second)
         assert look(page) == Seen()
+
+
+class Clock:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(activity.time, "monotonic", lambda: self.now)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def test_the_times_of_each_method_are_measured(clock: Clock) -> None:
+    with new() as (_, page):
+        one = OneByOne(page)
+        for method, took in [*[("step", 0.01)] * 98, *[("step", 1.0)] * 2, ("learn", 5.0)]:
+            number = one.begin(method)
+            clock.now += took
+            one.end(number)
+        learn, step = measured(page).methods
+        assert [(each.method, each.calls) for each in (learn, step)] == [
+            ("learn", 1),
+            ("step", 100),
+        ]
+        assert [learn.seconds, step.seconds] == pytest.approx([5.0, 2.98])
+        assert 1.0 <= step.p99_s < 1.2
+        assert measured(page).busy_s == pytest.approx(7.98)
+        assert 5.0 <= learn.p99_s < 6.0
+
+
+def test_of_very_short_calls_some_stand_for_all(clock: Clock) -> None:
+    with new() as (_, page):
+        one = OneByOne(page)
+        for _ in range(10_000):
+            number = one.begin("add")
+            clock.now += 1e-5  # less than SHORT_S
+            one.end(number)
+        (add,) = measured(page).methods
+        assert 10_000 - 16 <= add.calls <= 10_000
+        assert add.seconds == pytest.approx(0.1, rel=0.01)
+
+
+def test_of_calls_at_the_same_time_each_is_measured_and_the_time_counts_once(clock: Clock) -> None:
+    with new() as (_, page):
+        several = Several(page)
+        first = several.begin("wait")
+        clock.now += 1.0
+        second = several.begin("read")
+        clock.now += 1.0
+        several.end(first)
+        several.end(second)
+        clock.now += 8.0
+        found = measured(page)
+        assert [each.method for each in found.methods] == ["wait", "read"]
+        assert [each.seconds for each in found.methods] == pytest.approx([2.0, 1.0])
+        assert found.busy_s == pytest.approx(2.0)
+        several.begin("wait")
+        clock.now += 4.0
+        assert measured(page).busy_s == pytest.approx(6.0)  # it still runs
+
+
+def test_a_batch_counts_each_of_its_calls(clock: Clock) -> None:
+    with new() as (_, page):
+        for writer in (OneByOne(page), Several(page)):
+            number = writer.begin("act", 5)
+            clock.now += 1.0
+            writer.end(number)
+        assert measured(page).calls == 10
+
+
+def test_methods_without_a_place_in_the_table_share_the_last(clock: Clock) -> None:
+    with new() as (_, page):
+        one = OneByOne(page)
+        for method in range(2 * METHODS):
+            number = one.begin(f"method {method}")
+            clock.now += 1.0
+            one.end(number)
+        found = measured(page).methods
+        assert len(found) == METHODS
+        assert (found[0].method, found[0].calls) == (OTHERS, METHODS + 1)
+
+
+def test_any_page_can_be_measured() -> None:
+    with new() as (_, page):
+        page[:] = b"\xff" * len(page)  # no numbers, and more methods than there is room for
+        found = measured(page)
+        assert len(found.methods) == METHODS
+        assert found.busy_s >= 0
+        assert {each.seconds for each in found.methods} == {0.0}
+        page.close()
+        assert measured(page) == CallTimes()
+
+
+@pytest.mark.zeromq
+def test_what_the_calls_of_an_actor_took_is_shown(here: None) -> None:
+    waiter = Waiter()
+    for _ in range(5):
+        waiter.waits_for(0.02)
+    waiter.takes(np.ones(1 << 16, np.uint8))
+
+    def main() -> MethodStatus:
+        return doing("Waiter-1").methods[0]
+
+    wait_until(lambda: doing("Waiter-1").methods, "they are measured")
+    assert (main().method, main().calls) == ("waits_for", 5)
+    assert 0.02 <= main().mean_s < main().p99_s * 1.01
+    seen = doing("Waiter-1")
+    assert seen.received > 1 << 16
+    assert 1 << 16 > seen.sent > 0
+    future = waiter.waits_for.submit(60.0)
+    wait_until(lambda: doing("Waiter-1").busy_percent > 50, "it is busy")
+    remotely.kill(waiter)
+    assert future.exception()
 
 
 def test_a_long_name_is_cut_and_any_page_can_be_read() -> None:

@@ -12,6 +12,7 @@ from remotely.protocol.numbers import (
     Moment,
     Percent,
     Pid,
+    Rate,
     Route,
     Seconds,
 )
@@ -103,6 +104,15 @@ class Obituary(msgspec.Struct, frozen=True, kw_only=True):
     moved: bool = False  # its machine is drained: another life of it is no restart that counts
 
 
+class MethodFigures(msgspec.Struct, frozen=True, array_like=True):
+    """The calls of one method that have ended since the actor began."""
+
+    method: str
+    calls: Amount
+    mean_s: Seconds
+    p99_s: Seconds
+
+
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """The changing figures of an actor.  `method` is the running method that began first."""
 
@@ -114,6 +124,11 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     running: Amount = 0
     method: str = ""
     method_s: Seconds = 0
+    calls_per_s: Rate = 0.0  # like the next, over the interval of `cpu_percent`
+    busy_percent: Percent = 0.0
+    received: Amount = 0  # bytes of arguments
+    sent: Amount = 0  # bytes of results
+    methods: list[MethodFigures] = []  # those that took the most time
 
 
 class MachineUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

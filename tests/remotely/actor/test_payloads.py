@@ -22,7 +22,7 @@ def payloads() -> Payloads:
     store: Any = SimpleNamespace(
         waiting=lambda now: [], withdraw=lambda route: None, fetch_argument=None
     )
-    return Payloads("actor", store)
+    return Payloads("actor", store, memoryview(bytearray(16)).cast("Q"))
 
 
 def meet(payloads: Payloads, route: bytes, reads: Reads) -> Any:

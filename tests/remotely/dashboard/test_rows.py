@@ -108,13 +108,40 @@ def test_the_overview_lists_machines_that_are_drained() -> None:
     assert "remotely_machines_draining 1.0" in text(now).decode()
 
 
-def test_calls_per_second_count_from_the_previous_snapshot() -> None:
+def test_the_main_method_of_an_actor_is_the_one_that_took_the_most_time() -> None:
+    methods = [
+        {"method": "step", "calls": 9, "mean_s": 0.5, "p99_s": 0.8},
+        {"method": "get", "calls": 90, "mean_s": 0.001, "p99_s": 0.002},
+    ]
+    now = snapshot(status([actor("a", methods=methods), actor("b")]), 0.0, None)
+    seen = [(a["main_method"], a["mean_s"], a["p99_s"]) for a in now.actors]
+    assert seen == [("step", 0.5, 0.8), ("", None, None)]
+    assert [row["name"] for row in page(now.actors, ACTOR_COLUMNS, "-p99_s").rows] == ["a", "b"]
+
+
+def test_prometheus_has_what_the_calls_of_each_class_took() -> None:
+    slow = {"method": "step", "calls": 1, "mean_s": 0.4, "p99_s": 0.8}
+    fast = {"method": "step", "calls": 3, "mean_s": 0.2, "p99_s": 0.3}
+    both = [
+        actor("a", methods=[slow], busy_percent=50.0, received=7, sent=1),
+        actor("b", methods=[fast], busy_percent=25.0, received=1),
+    ]
+    lines = text(snapshot(status(both), 0.0, None)).decode().splitlines()
+    for line in (
+        'remotely_busy{class="Player"} 0.75',
+        'remotely_bytes{class="Player",way="received"} 8.0',
+        'remotely_bytes{class="Player",way="sent"} 1.0',
+        'remotely_method_seconds{class="Player",figure="mean",method="step"} 0.25',
+        'remotely_method_seconds{class="Player",figure="p99",method="step"} 0.8',
+    ):
+        assert line in lines
+
+
+def test_calls_are_counted_from_the_previous_snapshot() -> None:
     first = snapshot(status([actor("a", calls=100), actor("b", calls=7)]), 10.0, None)
-    assert [each["calls_per_s"] for each in first.actors] == [0.0, 0.0]
     again = status([actor("a", calls=150), actor("b", calls=3), actor("new", calls=9)])
     second = snapshot(again, 20.0, first)
     # b has restarted and counts from zero; the age of `new` is not known.
-    assert [each["calls_per_s"] for each in second.actors] == [5.0, 0.0, 0.0]
     assert second.calls_by_class == {"Player": 50}
     third = snapshot(status([]), 30.0, second)
     assert third.calls_by_class == {"Player": 50}  # a counter of Prometheus never falls

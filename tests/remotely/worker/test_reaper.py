@@ -17,7 +17,7 @@ from remotely.machine import memory_file, processes, this_machine
 from remotely.machine.owned_fd import OwnedFd
 from remotely.protocol import control
 from remotely.protocol.numbers import MOST_FLIGHT_RECORD, ROUTE_BYTES
-from remotely.transport.activity import BegunCalls, OneByOne
+from remotely.transport.activity import SIZE, BegunCalls, OneByOne
 from remotely.transport.line import Line
 from remotely.transport.loop import Loop
 from remotely.worker.output import LogRelay, Output
@@ -66,7 +66,7 @@ def child_of(loop: Loop, number: int, folder: Path) -> Child:
         line=line,
         output=output,
         log=LogRelay(output, lambda logged: None, lambda _, action: None),
-        page=mmap.mmap(-1, mmap.PAGESIZE),
+        page=mmap.mmap(-1, SIZE),
         pipes={read: False},
         since=0.0,
         pid=NO_PIDS_FROM + number,
