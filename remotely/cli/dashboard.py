@@ -35,4 +35,4 @@ def dashboard(address: str | None, port: int | None, key: Path | None, **where: 
 
     cluster = chosen_cluster(address, port)
     with viewer_at(cluster, key) as viewer:
-        server.serve(server.Where(**where), app.Cluster(cluster.address, viewer))
+        server.serve(server.Where(**where), app.Cluster(cluster.shown, viewer))

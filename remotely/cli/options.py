@@ -204,6 +204,11 @@ class ChosenCluster(NamedTuple):
     address: str
     script: "ScriptCluster | None" = None
 
+    @property
+    def shown(self) -> str:
+        """How people know it."""
+        return str(self.script or self.address)
+
 
 def chosen_cluster(address: str | None, port: int | None) -> ChosenCluster:
     """Return the cluster that these options name, as described above."""

@@ -263,7 +263,7 @@ class _ClusterPanel:
         return PlainTextResponse("ok\n") if is_well(now) else PlainTextResponse("no machine\n", 503)
 
     async def _overview(self, request: Request) -> Response:
-        return JSONResponse(rows.overview(await self._watch.look()))
+        return JSONResponse(rows.overview(*await self._watch.known()))
 
     async def _events(self, request: Request) -> Response:
         if self._streams >= MAX_STREAMS:
@@ -276,7 +276,7 @@ class _ClusterPanel:
         try:
             while not self._stopping.is_set():
                 try:
-                    data: dict[str, Any] = rows.overview(await self._watch.look())
+                    data: dict[str, Any] = rows.overview(*await self._watch.known())
                 except RemotelyError as error:
                     data = {"error": str(error)}
                 yield f"data: {json.dumps(data, separators=(',', ':'))}\n\n"
@@ -295,16 +295,16 @@ class _ClusterPanel:
         return JSONResponse({"events": [event_as_json(each, time.time()) for each in newest]})
 
     async def _machines(self, request: Request) -> Response:
-        now = await self._watch.look()
+        now = (await self._watch.known()).snapshot
         return table(request, now.machines(), rows.MACHINE_COLUMNS)
 
     async def _actors(self, request: Request) -> Response:
-        now = await self._watch.look()
+        now = (await self._watch.known()).snapshot
         return table(request, now.actors, rows.ACTOR_COLUMNS)
 
     async def _actor(self, request: Request) -> Response:
-        now = await self._watch.look()
-        found = _known(now.actor(request.path_params["actor"]))
+        now = (await self._watch.known()).snapshot
+        found = _known(now, request.path_params["actor"])
         owned = [
             {"name": each["name"], "actor": each["actor"]}
             for each in now.actors
@@ -325,7 +325,7 @@ class _ClusterPanel:
 
     async def _record(self, request: Request) -> Response:
         now = await self._watch.look()
-        found = _known(now.actor(request.path_params["actor"]))
+        found = _known(now, request.path_params["actor"])
         if why := self._why_no_flame(now, found):
             raise flame.NoFlame(why)
         async with self._flame_lock:  # one at a time, over all browsers
@@ -345,10 +345,15 @@ class _ClusterPanel:
         return Response(prometheus.text(now), media_type=prometheus.CONTENT_TYPE)
 
 
-def _known(actor: dict[str, Any] | None) -> dict[str, Any]:
-    if actor is None:
-        raise HTTPException(404, "no living actor of this cluster has this id")
-    return actor
+def _known(now: rows.Snapshot, actor: str) -> dict[str, Any]:
+    """Return a living actor.  Raises HTTPException, which says how it ended if that is known."""
+    if (found := now.actor(actor)) is not None:
+        return found
+    for end in now.status.ends:
+        if end.actor == actor:
+            why = f": {end.why}" if end.why else ""
+            raise HTTPException(404, f"{end.name} has ended ({end.how}{why})")
+    raise HTTPException(404, "no living actor of this cluster has this id")
 
 
 def table(

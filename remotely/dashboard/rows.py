@@ -42,6 +42,7 @@ MACHINE_COLUMNS = (
     "disk_used",
     "actors",
 )
+BESIDE_CALLS = ("__init__", "close")
 _NUMBERS = re.compile(r"(\d{1,15})")
 _SEARCHED = (
     "name",
@@ -132,7 +133,7 @@ class Snapshot(NamedTuple):
 def snapshot(status: ClusterStatus, at: float, before: Snapshot | None) -> Snapshot:
     """Return the snapshot of a status, with the calls counted since before `before`.
 
-    The main method of an actor is the one that took the most time.
+    The main method of an actor is the one whose calls took the most time.
     """
     facts = as_json(status)
     calls = {actor["actor"]: actor["calls"] for actor in facts["actors"]}
@@ -141,18 +142,24 @@ def snapshot(status: ClusterStatus, at: float, before: Snapshot | None) -> Snaps
         new = 0
         if before and (known := before.calls.get(actor["actor"])) is not None:
             new = max(0, actor["calls"] - known)  # a restarted actor counts from zero
-        main = actor["methods"][0] if actor["methods"] else {}
+        of_calls = (each for each in actor["methods"] if each["method"] not in BESIDE_CALLS)
+        main: dict[str, Any] = next(of_calls, {})
         actor |= {name: main.get(name) for name in ("mean_s", "p99_s")}
         actor["main_method"] = main.get("method", "")
         by_class[actor["class"]] += new
     return Snapshot(at, status, facts, calls, dict(by_class))
 
 
-def overview(now: Snapshot) -> dict[str, Any]:
-    """Return a summary whose size does not depend on the cluster's."""
+def overview(now: Snapshot, age_s: float = 0.0, why: str = "") -> dict[str, Any]:
+    """Return a summary whose size does not depend on the cluster's.
+
+    `why` it is so old: the master did not answer.
+    """
     facts, actors = now.facts, now.actors
     return {
         "address": facts["address"],
+        "age_s": round(age_s, 1),
+        "stale": why,
         "machines": len(facts["machines"]),
         "away": [m["machine"] for m in facts["machines"] if m["away_s"]],
         "sick": [

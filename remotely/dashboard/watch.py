@@ -1,21 +1,35 @@
 """The newest snapshot of a cluster, requested on demand.
 
 A status request costs each process of the cluster a message (master/queries.py).  So one is sent
-only when a browser asks and the last snapshot is REFRESH_S old.  All browsers share a snapshot.
+only when a browser asks and the last snapshot is REFRESH_S old.  All browsers share a snapshot, and
+the request for the next one.
+
+A browser does not wait long for a master that does not answer: it gets what is known, with its age
+and the reason (`Seen`).
 """
 
 import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import NamedTuple
 
 from remotely.dashboard.rows import Snapshot, snapshot
-from remotely.errors import MasterLost
+from remotely.errors import MasterLost, RemotelyError
 from remotely.protocol import control
 from remotely.reporting.cluster_status import cluster_status
 
 REFRESH_S = 5.0
+PATIENCE_S = 2.5  # for a reply, before what is known is shown; a status takes 1.3 s at most
 TIMEOUT_S = 10.0  # for a reply; a killed master is noticed by then
+
+
+class Seen(NamedTuple):
+    """What is known of a cluster; `why` the master did not answer, if it did not."""
+
+    snapshot: Snapshot
+    age_s: float
+    why: str = ""
 
 
 class ClusterWatch:
@@ -31,17 +45,41 @@ class ClusterWatch:
         self._ask = ask
         self._clock = clock
         self._newest: Snapshot | None = None
-        self._asking = asyncio.Lock()
+        self._asking: asyncio.Task[Snapshot] | None = None
 
     async def look(self) -> Snapshot:
         """Return a snapshot that is at most REFRESH_S old.  Raises MasterLost."""
-        async with self._asking:
-            newest = self._newest
-            if newest is None or self._clock() - newest.at >= REFRESH_S:
-                try:
-                    status = await asyncio.wait_for(asyncio.wrap_future(self._ask()), TIMEOUT_S)
-                except TimeoutError:
-                    raise MasterLost(f"the master at {self.address} does not answer") from None
-                now = cluster_status(status, self.address)
-                newest = self._newest = snapshot(now, self._clock(), newest)
+        newest = self._newest
+        if newest is not None and self._clock() - newest.at < REFRESH_S:
             return newest
+        return await asyncio.shield(self._request())
+
+    async def known(self) -> Seen:
+        """Return what is known, soon.  Raises MasterLost if nothing is."""
+        why = f"the master at {self.address} does not answer"
+        try:
+            found = await asyncio.wait_for(self.look(), PATIENCE_S)
+            return Seen(found, max(0.0, self._clock() - found.at))
+        except TimeoutError:
+            pass
+        except RemotelyError as error:
+            why = str(error)
+        if self._newest is None:
+            raise MasterLost(why)
+        return Seen(self._newest, self._clock() - self._newest.at, why)
+
+    def _request(self) -> "asyncio.Task[Snapshot]":
+        """Return the request under way; begin one if there is none."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.get_running_loop().create_task(self._take())
+            self._asking.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return self._asking
+
+    async def _take(self) -> Snapshot:
+        try:
+            status = await asyncio.wait_for(asyncio.wrap_future(self._ask()), TIMEOUT_S)
+        except TimeoutError:
+            raise MasterLost(f"the master at {self.address} does not answer") from None
+        now = cluster_status(status, self.address)
+        self._newest = snapshot(now, self._clock(), self._newest)
+        return self._newest

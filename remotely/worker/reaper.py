@@ -159,6 +159,8 @@ class Child:
             with contextlib.suppress(psutil.Error):
                 rss = self.process.memory_info().rss
         seen = activity.look(self.page)
+        # Without what is no method: "(an attribute)", "(its code arrives)".
+        named = [each for each in self.measured.methods if not each.method.startswith("(")]
         return control.Figures(
             actor=self.request.actor,
             calls=self.calls,
@@ -176,7 +178,7 @@ class Child:
                 control.MethodFigures(
                     each.method, each.calls, each.seconds / each.calls, each.p99_s
                 )
-                for each in self.measured.methods[:SHOWN_METHODS]
+                for each in named[:SHOWN_METHODS]
             ],
         )
 

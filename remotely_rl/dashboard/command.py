@@ -23,4 +23,4 @@ def run(runs: Path, address: str | None, key: Path | None, where: dict[str, Any]
         return
     cluster = chosen_cluster(address, None)
     with viewer_at(cluster, key) as viewer:
-        server.serve(at, app.Cluster(cluster.address, viewer), panels)
+        server.serve(at, app.Cluster(cluster.shown, viewer), panels)

@@ -40,7 +40,26 @@ class MadeUp:
         machines = range(math.ceil(self._actors / PER_MACHINE))
         workers = [self._worker(n) for n in machines]
         answer: Future[control.Status] = Future()
-        answer.set_result(control.Status(ticket=1, workers=workers, clients=[], waiting=0))
+        ends = [
+            control.EndStatus(
+                name="Player-0",
+                class_name="Player",
+                actor=f"{0:032x}",
+                machine="node0",
+                ago_s=70.0,
+                lost=False,
+                restarting=False,
+                restarted=True,
+                exit=3,
+                why="",
+                stderr="its last words\n",
+            )
+        ]
+        why = "Learner asks for 1 CPU; the most free is 0 CPUs. Close an actor. Or ask for less"
+        waits = [control.WaitStatus(class_name="Learner", count=2, waits_s=9.0, why=why)]
+        answer.set_result(
+            control.Status(ticket=1, workers=workers, clients=[], waiting=2, waits=waits, ends=ends)
+        )
         return answer
 
     def ask_events(self, after: int) -> "Future[control.Events]":
@@ -68,6 +87,15 @@ class MadeUp:
             free_cpus=64 - len(numbers),
             free_gpus=0,
             free_memory=128 << 30,
+            use=control.MachineUse(
+                cpu_percent=float(n % 101),
+                memory_used=n << 20,
+                memory_total=256 << 30,
+                disk_used=1 << 40,
+                disk_total=2 << 40,
+                cpu_hour=bytes(minute * n % 101 for minute in range(60)),
+                memory_hour=bytes(60),
+            ),
             actors=[self._actor(number, f"node{n}") for number in numbers],
         )
 
@@ -96,6 +124,11 @@ class MadeUp:
             memory=(n % 1000 + 1) << 20,
             running=n % 2,
             method="step" * (n % 2),
+            calls_per_s=float(n % 89),
+            busy_percent=float(n % 101),
+            received=n << 10,
+            sent=n << 12,
+            methods=[control.MethodFigures("step", 100 + n, 0.01, 0.02 + n / 1000)],
         )
         return control.ActorStatus(
             location=location, request=request, since=1.7e9 + n, figures=figures

@@ -1,7 +1,7 @@
 // The screens of the cluster: overview, machines, actors, one actor.
 
 import { paged } from "/static/paged.js";
-import { address, bytes, count, duration, figure, get, h, number, plural, repeat, share, spark, table } from "/static/ui.js";
+import { address, bytes, count, cut, duration, figure, get, h, number, plural, repeat, share, spark, table } from "/static/ui.js";
 
 const RETRY_S = 5;
 const HISTORY = 120; // past values of the overview, kept in the browser only
@@ -23,9 +23,13 @@ export function begin(setStatus) {
         const overview = JSON.parse(event.data);
         if (overview.error) return setStatus(overview.error, true);
         newest = overview;
-        keep(history_.calls, overview.calls_per_s);
-        keep(history_.running, overview.running);
-        setStatus(`${overview.address} · ${plural(overview.machines, "machine")}, ${plural(overview.actors, "actor")}`);
+        document.body.classList.toggle("stale", Boolean(overview.stale));
+        if (overview.stale) setStatus(`${overview.stale}. This was seen ${duration(overview.age_s)} ago.`, true);
+        else {
+          keep(history_.calls, overview.calls_per_s);
+          keep(history_.running, overview.running);
+          setStatus(`${overview.address} · ${plural(overview.machines, "machine")}, ${plural(overview.actors, "actor")}`);
+        }
         for (const listener of listeners) listener(overview);
       };
       source.onerror = () => {
@@ -108,9 +112,8 @@ function showOverview() {
         now.away.map((machine) => h("li", { class: "bad" }, `${machine} cannot be reached`)),
         now.draining.map((each) => h("li", {}, `${each.machine} is being drained, and leaves within ${duration(each.drains_s)}`)),
         now.sick.map((each) => h("li", { class: "bad" }, `${each.machine} is sick for ${duration(each.sick_s)}: ${each.sick}`)),
-        now.waits.map((wait) => h("li", {}, h("span", { class: "wait" }, `${plural(wait.count, "request")} for ${wait.class}`),
-          ` for ${duration(wait.waits_s)}: ${wait.why}`))));
-    const key = JSON.stringify(now.ends.map((end) => [end.name, end.stderr]));
+        now.waits.map((wait) => waiting(wait, open))));
+    const key = JSON.stringify(now.ends.map((end) => [end.actor, end.life, end.restarting, end.restarted, duration(end.ago_s)]));
     if (ends.dataset.key !== key) {
       ends.dataset.key = key;
       ends.replaceChildren(h("h2", {}, "Recent failures"), now.ends.length
@@ -127,17 +130,32 @@ function showOverview() {
 
 const BAD = new Set(["died", "lost", "sick", "revoked"]); // events
 
-function failure(end, open) {
-  const how = end.lost ? "was lost" : end.exit == null ? "has ended" : `ended with ${end.exit}`;
-  const line = [h("span", { class: "bad" }, `${end.name} ${how}`), end.machine ? ` on ${end.machine}` : "",
-    ` ${duration(end.ago_s)} ago`, end.restarting ? ", and is restarting" : "", end.why ? `: ${end.why}` : ""];
-  if (!end.stderr) return h("li", {}, line);
-  const id = `${end.name} ${end.stderr}`;
-  return h("li", {}, h("details", {
+// A line, and the rest on demand; `open` has the ids of those that were opened.
+function folded(id, line, rest, open) {
+  return h("details", {
     open: open.has(id),
     ontoggle: (event) => event.target.open ? open.add(id) : open.delete(id),
-  }, h("summary", {}, line), h("pre", {}, end.stderr)));
+  }, h("summary", {}, line), rest);
 }
+
+function waiting(wait, open) {
+  const [why, ...advice] = wait.why.split(". ");
+  const line = [h("span", { class: "wait" }, `${plural(wait.count, "request")} for ${wait.class}`), ` for ${duration(wait.waits_s)}: ${why}`];
+  if (!advice.length) return h("li", {}, line);
+  return h("li", {}, folded(`${wait.class} waits`, line, h("p", { class: "note" }, advice.join(". ")), open));
+}
+
+function failure(end, open) {
+  const line = [h("span", { class: "bad" }, `${end.name}: ${end.how}`), end.machine ? ` on ${end.machine}` : "",
+    ` ${duration(end.ago_s)} ago`, end.restarted ? ", and runs again" : end.restarting ? ", and is being restarted" : "",
+    end.why ? `: ${end.why}` : ""];
+  const log = h("a", { href: actorAddress(end.actor) }, "log");
+  if (!end.stderr) return h("li", {}, line, " · ", log);
+  return h("li", {}, folded(`${end.actor} ${end.life}`, line, [h("pre", {}, end.stderr), h("p", {}, log)], open));
+}
+
+const actorAddress = (id) => `#/actors/${encodeURIComponent(id)}`;
+const seconds = (number) => number == null ? "" : number < 0.001 ? `${figure(number * 1e6)} µs` : number < 1 ? `${figure(number * 1000)} ms` : `${figure(number)} s`;
 
 // --- tables ------------------------------------------------------------------------------------
 
@@ -159,23 +177,29 @@ const showMachines = paged("Machines", { path: "machines", renew, columns: [
   { key: "memory_used", name: "Memory in use", text: (row) => row.memory_total ? `${bytes(row.memory_used)} of ${bytes(row.memory_total)}` : "", number: true },
   { key: "free_memory", name: "Reserved", text: (row) => row.away_s ? "" : bytes(row.memory - row.free_memory), number: true, minor: true },
   { key: "disk_used", name: "Disk", text: (row) => row.disk_total ? `${bytes(row.disk_used)} of ${bytes(row.disk_total)}` : "", number: true, minor: true },
+  { name: "CPU, last hour", draw: (row) => spark(row.cpu_hour, 100), minor: true },
   { key: "actors", name: "Actors", text: (row) => count(row.actors), number: true },
 ], key: (row) => row.worker, nothing: "No machine has joined the cluster." });
 
 function doing(row) {
   if (!row.method) return "";
-  return `${row.method} ${duration(row.method_s)}${row.running > 1 ? ` and ${row.running - 1} more` : ""}`;
+  return `${cut(row.method, 18)} ${duration(row.method_s)}${row.running > 1 ? ` and ${row.running - 1} more` : ""}`;
 }
 
 const showActors = paged("Actors", { path: "actors", renew, columns: [
-  { key: "name", name: "Actor", text: (row) => row.name, link: (row) => `#/actors/${encodeURIComponent(row.actor)}`, name_: true },
-  { key: "class", name: "Class", text: (row) => row.class, minor: true, name_: true },
+  { key: "name", name: "Actor", text: (row) => cut(row.name, 30), link: (row) => actorAddress(row.actor), name_: true },
+  { key: "class", name: "Class", text: (row) => cut(row.class, 22), minor: true, name_: true },
   { key: "machine", name: "Machine", text: (row) => row.machine, minor: true },
   { key: "pid", name: "Pid", text: (row) => row.pid, number: true, minor: true },
   { key: "cpu_percent", name: "CPU", text: (row) => `${count(row.cpu_percent)} %`, number: true },
   { key: "memory", name: "Memory", text: (row) => bytes(row.memory), number: true },
   { key: "calls", name: "Calls", text: (row) => count(row.calls), number: true, minor: true },
   { key: "calls_per_s", name: "Calls/s", text: (row) => figure(row.calls_per_s), number: true },
+  { key: "busy_percent", name: "Busy", text: (row) => `${count(row.busy_percent)} %`, number: true },
+  { key: "mean_s", name: "Mean", text: (row) => seconds(row.mean_s), number: true, minor: true },
+  { key: "p99_s", name: "99 %", text: (row) => row.p99_s == null ? "" : `${seconds(row.p99_s)} in ${cut(row.main_method, 18)}`, number: true, name_: true },
+  { key: "received", name: "In", text: (row) => bytes(row.received), number: true, minor: true },
+  { key: "sent", name: "Out", text: (row) => bytes(row.sent), number: true, minor: true },
   { key: "method", name: "Runs", text: doing, minor: true, name_: true },
   { key: "queue", name: "Queue", text: (row) => row.queue || "", number: true },
   { key: "since", name: "Age", text: (row) => duration(Date.now() / 1000 - row.since), number: true, minor: true },
@@ -195,6 +219,12 @@ function showActor(params) {
   const head = h("h1", {}, "Actor"), under = h("p", { class: "soft" }), facts = h("dl", { class: "facts" });
   const figures = h("dl", { class: "figures" });
   const history = { calls: [], memory: [] };
+  const methods = table([
+    { name: "Method", text: (row) => row.method, name_: true },
+    { name: "Calls", text: (row) => count(row.calls), number: true },
+    { name: "Mean", text: (row) => seconds(row.mean_s), number: true },
+    { name: "99 %", text: (row) => seconds(row.p99_s), number: true },
+  ], (row) => row.method, "Methods that took the most time");
   const flame = h("section", { "aria-label": "Flame graph" });
   const take = h("button", { type: "button", onclick: takeFlame }, "Sample for 3 s");
   const why = h("span", { class: "soft" });
@@ -210,15 +240,19 @@ function showActor(params) {
         number("Calls per second", figure(row.calls_per_s), `${count(row.calls)} in total`, spark(history.calls)),
         number("Memory", bytes(row.memory), row.memory_limit ? `of ${bytes(row.memory_limit)}` : "", spark(history.memory)),
         number("CPU", `${count(row.cpu_percent)} %`, `${figure(row.cpus)} reserved`),
+        number("Busy", `${count(row.busy_percent)} %`, "of the time"),
+        number("Bytes in", bytes(row.received)),
+        number("Bytes out", bytes(row.sent)),
         number("Runs", row.method || "nothing", row.method ? duration(row.method_s) : ""),
         number("Queue", count(row.queue)));
+      methods.show(row.methods, "", "No call has ended yet.");
       const shown = [["Id", row.actor], ["Owner", ownerOf(row)],
         ["GPUs", row.gpu_ids.join(", ")], ["Age", duration(Date.now() / 1000 - row.since)],
         ["Resources", Object.entries(row.resources).map(([name, amount]) => `${amount} ${name}`).join(", ")]];
       facts.replaceChildren(...shown.filter(([, value]) => value)
         .flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]),
         ...(row.owned.length ? [h("dt", {}, "Owns"), h("dd", {}, row.owned.flatMap((each, i) =>
-          [i ? ", " : "", h("a", { href: `#/actors/${encodeURIComponent(each.actor)}` }, each.name)]))] : []));
+          [i ? ", " : "", h("a", { href: actorAddress(each.actor) }, each.name)]))] : []));
       take.disabled = Boolean(row.flame);
       why.textContent = row.flame ? `Not sampled: ${row.flame}.` : "";
     } catch (error) {
@@ -243,7 +277,7 @@ function showActor(params) {
   const log = followLog(`${path}/log`);
   const stop = follow(look);
   if (!newest) look();
-  const element = h("div", {}, head, under, figures, facts, h("h2", {}, "Output"), log.element,
+  const element = h("div", {}, head, under, figures, facts, h("h2", {}, "Methods"), methods.element, h("h2", {}, "Output"), log.element,
     h("h2", {}, "Where its time goes"), h("div", { class: "tools" }, take, why), flame);
   return { title: "Actor", element, close: () => (stop(), log.close()) };
 }

@@ -60,6 +60,13 @@ export function duration(seconds) {
   return `${Math.max(0, Math.round(seconds))} s`;
 }
 
+// Cut a name in its middle: names often differ at the end.
+export function cut(text, longest) {
+  if (text.length <= longest) return text;
+  const end = Math.floor(longest / 2);
+  return `${text.slice(0, longest - end - 1)}…${text.slice(-end)}`;
+}
+
 export function plural(number, noun) {
   return `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
 }
@@ -68,14 +75,14 @@ export function plural(number, noun) {
 
 const SVG = "http://www.w3.org/2000/svg";
 
-// A sparkline of the last values of a figure.
-export function spark(values) {
+// A sparkline of the last values of a figure, which are at most `most` if that is given.
+export function spark(values, most) {
   const svg = document.createElementNS(SVG, "svg");
   svg.setAttribute("viewBox", "0 0 100 26");
   svg.setAttribute("preserveAspectRatio", "none");
   svg.setAttribute("aria-hidden", "true");
   if (values.length > 1) {
-    const top = Math.max(...values), low = Math.min(0, ...values), span = top - low || 1;
+    const top = most ?? Math.max(...values), low = Math.min(0, ...values), span = top - low || 1;
     const path = document.createElementNS(SVG, "path");
     path.setAttribute("d", values.map((value, i) =>
       `${i ? "L" : "M"}${(100 * i / (values.length - 1)).toFixed(1)} ${(24 - 22 * (value - low) / span).toFixed(1)}`).join(""));
@@ -96,7 +103,8 @@ export function share(value, max, label) {
 // A table that reuses the elements of rows that stay, so that they keep focus and selection.
 //
 // Columns: {key, name, text(row), number, minor, link(row)}, or make(row) for an element that is
-// made once per row; `sort(key)` is called when a header is clicked.
+// made once per row, or draw(row) for one that is made each time; `sort(key)` is called when a header
+// is clicked.  On a phone, a row is a card: each cell follows the name of its column.
 export function table(columns, key, label, sort) {
   const heads = columns.map((column) => {
     const cell = sort && column.key
@@ -105,7 +113,7 @@ export function table(columns, key, label, sort) {
     return h("th", { scope: "col", class: classes(column) }, cell);
   });
   const body = h("tbody");
-  const element = h("div", { class: "scroll" },
+  const element = h("div", { class: sort ? "scroll cards" : "scroll" },
     h("table", { "aria-label": label }, h("thead", {}, h("tr", {}, heads)), body));
   const known = new Map();
   const empty = h("tr", {}, h("td", { colspan: columns.length, class: "empty" }));
@@ -121,7 +129,7 @@ export function table(columns, key, label, sort) {
       let line = known.get(id);
       if (!line) {
         line = h("tr", {}, columns.map((column) => {
-          const cell = h("td", { class: classes(column) });
+          const cell = h("td", { class: classes(column), "data-name": typeof column.name === "string" ? column.name : null });
           if (column.link) cell.append(h("a", { href: column.link(row) }));
           if (column.make) cell.append(column.make(row));
           return cell;
@@ -130,6 +138,7 @@ export function table(columns, key, label, sort) {
       }
       columns.forEach((column, i) => {
         if (column.make) return;
+        if (column.draw) return line.cells[i].replaceChildren(column.draw(row));
         const cell = line.cells[i].firstElementChild || line.cells[i], made = column.text(row);
         const text = made == null ? "" : String(made);
         if (cell.textContent !== text) cell.textContent = text;

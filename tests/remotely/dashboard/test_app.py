@@ -17,7 +17,7 @@ pytest.importorskip("httpx2", reason="starlette's test client needs httpx2")
 
 from starlette.testclient import TestClient
 
-from remotely.dashboard import app
+from remotely.dashboard import app, watch
 from remotely.dashboard.access import Access
 
 EVIL = '<img src=x onerror="document.title=1">'
@@ -74,6 +74,7 @@ class FakeViewer:
             ends = [
                 control.EndStatus(
                     name=EVIL,
+                    actor="id-9",
                     class_name="C",
                     machine="node0",
                     ago_s=3.0,
@@ -389,3 +390,58 @@ def test_the_event_stream_has_the_overview_and_ends_with_the_dashboard() -> None
     asyncio.run(follow())
     (overview,) = events
     assert (overview["address"], overview["actors"]) == ("here:8010", 3)
+
+
+# --- a master that does not answer ----------------------------------------------------------------
+
+
+class SlowViewer(FakeViewer):
+    """Answers once, and then not any more."""
+
+    def ask_status(self) -> "Future[control.Status]":
+        return super().ask_status() if not self.requests else Future()
+
+
+def known_after(
+    viewer: FakeViewer, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> tuple[watch.Seen, Exception]:
+    """Return what is known 60 s after the first look, and the error of a look at that time."""
+    monkeypatch.setattr(watch, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(watch, "TIMEOUT_S", 0.02)
+
+    async def looks() -> tuple[watch.Seen, Exception]:
+        watched = watch.ClusterWatch("here", viewer.ask_status, lambda: clock[0])
+        assert (await watched.known()).why == ""
+        clock[0] += 60
+        seen = await watched.known()
+        with pytest.raises(MasterLost) as lost:
+            await watched.look()
+        return seen, lost.value
+
+    return asyncio.run(looks())
+
+
+def test_what_is_known_is_shown_with_its_age_while_the_master_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen, error = known_after(SlowViewer(), [100.0], monkeypatch)
+    assert (seen.age_s, seen.why) == (60, "the master at here does not answer")
+    assert len(seen.snapshot.actors) == 3
+    assert str(error) == "the master at here does not answer"  # probes and metrics are told
+
+
+def test_what_is_known_is_shown_with_the_reason_why_the_master_is_gone() -> None:
+    dashboard = Dashboard(FakeViewer())
+    assert dashboard.get("/api/cluster")["stale"] == ""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(watch, "REFRESH_S", 0.0)
+        dashboard.viewer.error = MasterLost("train.py (pid 7) has ended, and its cluster with it")
+        known = dashboard.get("/api/cluster")
+    assert (known["stale"], known["actors"]) == (str(dashboard.viewer.error), 3)
+
+
+def test_an_actor_that_has_ended_says_how() -> None:
+    dashboard = Dashboard(FakeViewer())
+    answer = dashboard.browser.get("/api/actors/id-9")
+    assert answer.status_code == 404
+    assert answer.json()["error"] == f"{EVIL} has ended (SIGKILL)"

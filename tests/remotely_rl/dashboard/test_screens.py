@@ -133,6 +133,45 @@ def test_actors_are_sorted_paged_and_searched_by_the_keyboard(page: Page) -> Non
     expect(page.locator("tbody tr")).to_have_count(2)  # 72 and 76
 
 
+def test_the_slowest_actor_and_its_method_are_found_by_one_click(page: Page) -> None:
+    page.goto("/#/actors")
+    expect(page.locator("tbody tr")).to_have_count(200)
+    page.get_by_role("button", name="99 %").click()
+    expect(page.locator("tbody tr").first).to_contain_text("469 ms in step")
+    page.locator("tbody tr").first.get_by_role("link").click()
+    methods = page.get_by_role("table", name="Methods that took the most time")
+    expect(methods.locator("tbody tr")).to_have_count(1)
+    expect(methods).to_contain_text("469 ms")
+
+
+def test_a_failure_leads_to_its_log_and_advice_is_shown_on_demand(page: Page) -> None:
+    page.goto("/#/overview")
+    failure = page.get_by_label("Recent failures")
+    expect(failure).to_contain_text("Player-0: exit code 3 on node0 1 min ago, and runs again")
+    failure.get_by_text("Player-0").click()
+    expect(failure.get_by_text("its last words")).to_be_visible()
+    waiting = page.get_by_label("Waiting")
+    expect(waiting).to_contain_text("2 requests for Learner for 9 s: Learner asks for 1 CPU")
+    expect(waiting.get_by_text("Close an actor. Or ask for less")).not_to_be_visible()
+    waiting.get_by_text("2 requests").click()
+    expect(waiting.get_by_text("Close an actor. Or ask for less")).to_be_visible()
+    failure.get_by_role("link", name="log").click()
+    expect(head(page)).to_have_text("Player-0")
+    expect(page.get_by_role("log")).to_contain_text("loss 0.25")
+
+
+def test_on_a_phone_the_columns_of_an_actor_fold(page: Page) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto("/#/actors")
+    row = page.locator("tbody tr").first
+    expect(row).to_be_visible()
+    for cell in ("CPU", "Memory", "Busy", "99 %"):
+        shown = row.locator(f'td[data-name="{cell}"]').bounding_box()
+        assert shown is not None
+        assert 0 <= shown["x"] <= shown["x"] + shown["width"] <= 390
+    page.set_viewport_size({"width": 1200, "height": 800})
+
+
 def test_an_actor_shows_what_it_prints(page: Page) -> None:
     page.goto("/#/actors?q=Player-44")
     page.get_by_role("link", name="Player-44", exact=True).click()
@@ -323,7 +362,8 @@ def test_a_page_of_a_restarted_dashboard_says_how_to_open_it(
 
 
 @pytest.mark.parametrize(
-    "screen", ["overview", "actors", "runs", "runs/ppo-1", "compare?run=ppo-1&run=ppo-2"]
+    "screen",
+    ["overview", "machines", "actors", "runs", "runs/ppo-1", "compare?run=ppo-1&run=ppo-2"],
 )
 def test_nothing_is_wider_than_a_phone(page: Page, screen: str) -> None:
     page.set_viewport_size({"width": 380, "height": 740})
