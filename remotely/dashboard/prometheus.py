@@ -5,6 +5,8 @@ remotely_machines_sick                machines on which the last start of an act
 remotely_machines_draining            machines that are being drained
 remotely_cpus{state}                  free, used
 remotely_gpus{state}                  free, used
+remotely_gpus_busy                    the GPUs in use, in sum (0.5: one, half of the time)
+remotely_gpus_memory_bytes            of the GPUs, in use
 remotely_actors{class}
 remotely_calls_total{class}           counted since the dashboard started, while it is scraped
 remotely_memory_bytes{class}          of the actors' own, as limits count it
@@ -70,6 +72,16 @@ class _Figures:
             "remotely_machines_cpu_percent",
             "CPU of the machines in use",
             value=sum(m.cpu_percent for m in machines) / max(1, len(machines)),
+        )
+        yield GaugeMetricFamily(
+            "remotely_gpus_busy",
+            "GPUs in use",
+            value=sum(sum(m.gpu_percent) for m in machines) / 100,
+        )
+        yield GaugeMetricFamily(
+            "remotely_gpus_memory_bytes",
+            "memory of the GPUs in use",
+            value=sum(sum(m.gpu_memory_used) for m in machines),
         )
         count, memory = Counter[str](), Counter[str]()
         for actor in now.actors:

@@ -5,7 +5,7 @@ only when a browser asks and the last snapshot is REFRESH_S old.  All browsers s
 the request for the next one.
 
 A browser does not wait long for a master that does not answer: it gets what is known, with its age
-and the reason (`Seen`).
+and the reason (`KnownState`).
 """
 
 import asyncio
@@ -24,7 +24,7 @@ PATIENCE_S = 2.5  # for a reply, before what is known is shown; a status takes 1
 TIMEOUT_S = 10.0  # for a reply; a killed master is noticed by then
 
 
-class Seen(NamedTuple):
+class KnownState(NamedTuple):
     """What is known of a cluster; `why` the master did not answer, if it did not."""
 
     snapshot: Snapshot
@@ -54,19 +54,19 @@ class ClusterWatch:
             return newest
         return await asyncio.shield(self._request())
 
-    async def known(self) -> Seen:
+    async def known(self) -> KnownState:
         """Return what is known, soon.  Raises MasterLost if nothing is."""
         why = f"the master at {self.address} does not answer"
         try:
             found = await asyncio.wait_for(self.look(), PATIENCE_S)
-            return Seen(found, max(0.0, self._clock() - found.at))
+            return KnownState(found, max(0.0, self._clock() - found.at))
         except TimeoutError:
             pass
         except RemotelyError as error:
             why = str(error)
         if self._newest is None:
             raise MasterLost(why)
-        return Seen(self._newest, self._clock() - self._newest.at, why)
+        return KnownState(self._newest, self._clock() - self._newest.at, why)
 
     def _request(self) -> "asyncio.Task[Snapshot]":
         """Return the request under way; begin one if there is none."""

@@ -15,7 +15,7 @@ from remotely.protocol.resources import format_bytes
 from remotely.reporting.endings import end_named
 
 JSON_FORMAT = 1  # raised when a name below is removed or changes its meaning, not when one is added
-HELP_COLUMN = 16  # where descriptions begin
+HELP_COLUMN = 18  # where descriptions begin
 LONGEST_CELL = 40  # of names and methods
 SHOWN_ENDS = 5
 _END_COLUMNS = ("ENDED", "CLASS", "MACHINE", "HOW", "AGO", "NOW", "WHY")
@@ -96,6 +96,11 @@ class MachineStatus(msgspec.Struct, frozen=True, kw_only=True):
     memory_total: Annotated[int, says("zero if none of these is known")] = 0
     disk_used: Annotated[int, says("of the disk with the temporary folder")] = 0
     disk_total: int = 0
+    gpu_percent: Annotated[
+        list[float], says("of each GPU, in use by whatever runs there; empty without its driver")
+    ] = []
+    gpu_memory_used: list[int] = []
+    gpu_memory_total: Annotated[list[int], says("zero of a GPU of which nothing is known")] = []
     cpu_hour: Annotated[
         list[int], says("percentages of the last hour, by minute, oldest first")
     ] = []
@@ -309,6 +314,9 @@ def _machine(worker: control.WorkerStatus) -> MachineStatus:
         memory_total=worker.use.memory_total,
         disk_used=worker.use.disk_used,
         disk_total=worker.use.disk_total,
+        gpu_percent=[gpu.percent for gpu in worker.use.gpus],
+        gpu_memory_used=[gpu.memory_used for gpu in worker.use.gpus],
+        gpu_memory_total=[gpu.memory_total for gpu in worker.use.gpus],
         cpu_hour=list(worker.use.cpu_hour),
         memory_hour=list(worker.use.memory_hour),
     )
@@ -437,6 +445,9 @@ def tables(status: ClusterStatus, now: float) -> str:
     if any(m.resources for m in machines):
         columns = (*columns, "FREE RESOURCES")
         rows = [(*row, _others(m)) for row, m in zip(rows, machines, strict=True)]
+    if any(m.gpu_percent for m in machines):
+        columns = (*columns, "GPUS IN USE")
+        rows = [(*row, _gpus(m)) for row, m in zip(rows, machines, strict=True)]
     if any(m.labels for m in machines):
         columns = (*columns, "LABELS")
         rows = [(*row, " ".join(m.labels)) for row, m in zip(rows, machines, strict=True)]
@@ -495,6 +506,10 @@ def _state(machine: MachineStatus) -> str:
     if machine.drains_s:
         return f"DRAINING {duration(machine.drains_s)}"
     return f"SICK {duration(machine.sick_s)}" if machine.sick else ""
+
+
+def _gpus(machine: MachineStatus) -> str:
+    return ", ".join(f"{percent:.0f}%" for percent in machine.gpu_percent)
 
 
 def _part(used: int, there: int) -> str:

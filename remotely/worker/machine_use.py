@@ -1,4 +1,5 @@
-"""What the kernel says that this machine uses, whoever uses it: CPU, memory, disk.
+"""What the kernel says that this machine uses, whoever uses it: CPU, memory, disk; and the
+driver of its GPUs.
 
 Reservations say what actors may use.  The memory is that of the control group if its limit is
 lower than what the machine has, without the part of the page cache that can be dropped.
@@ -9,12 +10,14 @@ The last hour is kept as a percentage for each minute: 60 bytes a figure, whatev
 import shutil
 import time
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 
 from remotely.machine import this_machine
-from remotely.protocol.control import MachineUse
+from remotely.machine.nvml import GpuMeter
+from remotely.protocol.control import GpuFigures, MachineUse
 from remotely.protocol.numbers import HISTORY_MINUTES
 from remotely.worker.reaper import CPU_AT_MOST_S
 
@@ -24,8 +27,9 @@ MINUTE_S = 60.0
 class MachineMeter:
     """`folder` is on the disk that is looked at.  `keep_minute` is to be called each minute."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, gpus: Sequence[str] = ()) -> None:
         self._folder = folder
+        self._gpus = GpuMeter(gpus)
         self._current = _CpuMeter()
         self._minute = _CpuMeter()
         self._cpu_minutes: deque[int] = deque(maxlen=HISTORY_MINUTES)
@@ -53,6 +57,7 @@ class MachineMeter:
             memory_total=there,
             disk_used=disk.used,
             disk_total=disk.total,
+            gpus=[GpuFigures(*each) if each else GpuFigures() for each in self._gpus.use()],
             cpu_hour=bytes(self._cpu_minutes),
             memory_hour=bytes(self._memory_minutes),
         )

@@ -69,7 +69,7 @@ class Worker:
         self._config = config
         self._key = MemberKey.from_dict(config.key)
         self._folder = Path(config.folder)
-        self._meter = MachineMeter(self._folder)
+        self._meter = MachineMeter(self._folder, config.gpus)
         self._folder_lock = file_lock.hold(self._folder)  # until this process ends
         self._host = this_machine.identity()
         self._machine = this_machine.machine_name()

@@ -177,6 +177,7 @@ const showMachines = paged("Machines", { path: "machines", renew, columns: [
   { key: "memory_used", name: "Memory in use", text: (row) => row.memory_total ? `${bytes(row.memory_used)} of ${bytes(row.memory_total)}` : "", number: true },
   { key: "free_memory", name: "Reserved", text: (row) => row.away_s ? "" : bytes(row.memory - row.free_memory), number: true, minor: true },
   { key: "disk_used", name: "Disk", text: (row) => row.disk_total ? `${bytes(row.disk_used)} of ${bytes(row.disk_total)}` : "", number: true, minor: true },
+  { name: "GPUs in use", text: (row) => row.gpu_percent.map((percent, i) => row.gpu_memory_total[i] ? `${count(percent)} %, ${bytes(row.gpu_memory_used[i])} of ${bytes(row.gpu_memory_total[i])}` : "?").join("; "), minor: true },
   { name: "CPU, last hour", draw: (row) => spark(row.cpu_hour, 100), minor: true },
   { key: "actors", name: "Actors", text: (row) => count(row.actors), number: true },
 ], key: (row) => row.worker, nothing: "No machine has joined the cluster." });

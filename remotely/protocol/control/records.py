@@ -131,6 +131,14 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     methods: list[MethodFigures] = []  # those that took the most time
 
 
+class GpuFigures(msgspec.Struct, frozen=True, array_like=True):
+    """What the driver says that a GPU does; memory in bytes."""
+
+    percent: Percent = 0.0
+    memory_used: Amount = 0
+    memory_total: Amount = 0  # zero if none of these is known
+
+
 class MachineUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the kernel says that a machine uses, whoever uses it; memory and disk in bytes."""
 
@@ -139,6 +147,7 @@ class MachineUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_total: Amount = 0  # zero if none of these is known
     disk_used: Amount = 0  # of the disk with the temporary folder
     disk_total: Amount = 0
+    gpus: list[GpuFigures] = []  # in the order of their ids, if the driver is there
     cpu_hour: History = b""  # of the last hour, oldest first
     memory_hour: History = b""
 

@@ -404,12 +404,12 @@ class SlowViewer(FakeViewer):
 
 def known_after(
     viewer: FakeViewer, clock: list[float], monkeypatch: pytest.MonkeyPatch
-) -> tuple[watch.Seen, Exception]:
+) -> tuple[watch.KnownState, Exception]:
     """Return what is known 60 s after the first look, and the error of a look at that time."""
     monkeypatch.setattr(watch, "PATIENCE_S", 0.01)
     monkeypatch.setattr(watch, "TIMEOUT_S", 0.02)
 
-    async def looks() -> tuple[watch.Seen, Exception]:
+    async def looks() -> tuple[watch.KnownState, Exception]:
         watched = watch.ClusterWatch("here", viewer.ask_status, lambda: clock[0])
         assert (await watched.known()).why == ""
         clock[0] += 60
