@@ -49,7 +49,7 @@ MAX_NAMES = 1000  # cached method names; a caller may ask for any name
 SLOTS = 200  # connections in the table
 METHODS = 40  # measured by name; the last of them stands for all others
 OTHERS = "(others)"
-BUCKETS, A_DOUBLING, FIRST_S = 136, 4, 1e-6
+BUCKETS, A_DOUBLING, LEAST_S = 136, 4, 1e-6
 SHORT_S = 200e-6  # of calls that take less, some are measured
 EXACT = 200  # of the first calls, all are
 MAX_WITHOUT_SLOT = 10_000  # remembered connections that have lost their slot
@@ -179,7 +179,7 @@ def _percentile(counts: list[int], calls: int) -> float:
     for bucket, count in enumerate(counts):
         left -= count
         if left <= 0:
-            return FIRST_S * math.exp2((bucket + 1) / A_DOUBLING)
+            return LEAST_S * math.exp2((bucket + 1) / A_DOUBLING)
     return 0.0
 
 
@@ -323,7 +323,7 @@ class _Writer:
 
     def _note_times(self, slot: int, took: float, calls: int) -> None:
         """Record that so many calls of a method have taken so long each."""
-        bucket = int(A_DOUBLING * math.log2(took / FIRST_S + 1.0))
+        bucket = int(A_DOUBLING * math.log2(took / LEAST_S + 1.0))
         if bucket >= BUCKETS:
             bucket = BUCKETS - 1
         self._times[BUCKETS * slot + bucket] += calls

@@ -16,7 +16,7 @@ ORDERS: dict[str, Callable[[float, float], bool]] = {
 }
 
 
-class Condition(NamedTuple):
+class Filter(NamedTuple):
     """A setting, and what it must be."""
 
     name: str
@@ -36,12 +36,12 @@ class Condition(NamedTuple):
         return is_equal is (self.sign == "=")
 
 
-def split(search: str) -> tuple[list[Condition], str]:
+def split(search: str) -> tuple[list[Filter], str]:
     """Return the conditions among the words of a search, and the other words."""
     conditions, others = [], []
     for word in search.split():
         if match := CONDITION.fullmatch(word):
-            conditions.append(Condition(*match.groups()))
+            conditions.append(Filter(*match.groups()))
         else:
             others.append(word)
     return conditions, " ".join(others)

@@ -54,7 +54,7 @@ class Asked(NamedTuple):
             raise ValueError(f"smooth is from 0 to below 1, not {self.smooth}")
 
 
-class Line(NamedTuple):
+class RunLine(NamedTuple):
     """A run in the chart."""
 
     run: str
@@ -77,7 +77,7 @@ def compared(runs: Source, names: Sequence[str], asked: Asked) -> dict[str, Any]
     """
     asked.check(names)
     groups: dict[str, curve.RunGroup] = {}
-    lines: dict[str, list[Line]] = {}
+    lines: dict[str, list[RunLine]] = {}
     configs: dict[str, RunConfig] = {}
     columns: dict[str, None] = {}
     left_out = []
@@ -119,7 +119,7 @@ def compared(runs: Source, names: Sequence[str], asked: Asked) -> dict[str, Any]
     }
 
 
-def _line(runs: Source, name: str, asked: Asked, columns: dict[str, None]) -> Line | None:
+def _line(runs: Source, name: str, asked: Asked, columns: dict[str, None]) -> RunLine | None:
     """Return a column of a run over another, where both have numbers; None if nowhere.
 
     Adds the run's columns to `columns`.
@@ -137,7 +137,7 @@ def _line(runs: Source, name: str, asked: Asked, columns: dict[str, None]) -> Li
     if not finite:
         return None
     x, y = zip(*finite, strict=True)
-    return Line(name, np.array(x), np.array(smoothed(y, asked.smooth)))
+    return RunLine(name, np.array(x), np.array(smoothed(y, asked.smooth)))
 
 
 def smoothed(numbers: Sequence[float], weight: float) -> list[float]:
@@ -152,7 +152,7 @@ def smoothed(numbers: Sequence[float], weight: float) -> list[float]:
 
 def _last(
     groups: dict[str, curve.RunGroup],
-    lines: dict[str, list[Line]],
+    lines: dict[str, list[RunLine]],
     all_of: Sequence[curve.RunGroup],
 ) -> dict[str, Any]:
     """Return the aggregate of the last values of each group."""
@@ -174,7 +174,7 @@ def _settings(configs: dict[str, RunConfig]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _band(lines: Sequence[Line], interval: bool) -> dict[str, Any] | None:
+def _band(lines: Sequence[RunLine], interval: bool) -> dict[str, Any] | None:
     """Return a mean and its band where all runs have data; None if nowhere, or for one run."""
     if len(lines) < 2:
         return None

@@ -12,7 +12,7 @@ from typing import Protocol
 AFTER_S = 2.0
 
 
-class Timer(Protocol):
+class Cancellable(Protocol):
     """A call that is due later."""
 
     def start(self) -> None: ...
@@ -20,7 +20,7 @@ class Timer(Protocol):
     def cancel(self) -> None: ...
 
 
-def daemon_timer(seconds: float, call: Callable[[], None]) -> Timer:
+def daemon_timer(seconds: float, call: Callable[[], None]) -> Cancellable:
     """Return a timer that does not keep its process from ending."""
     timer = threading.Timer(seconds, call)
     timer.daemon = True
@@ -33,13 +33,13 @@ class Phases:
     def __init__(
         self,
         say: Callable[[str], None],
-        make_timer: Callable[[float, Callable[[], None]], Timer] = daemon_timer,
+        make_timer: Callable[[float, Callable[[], None]], Cancellable] = daemon_timer,
     ) -> None:
         self._say = say
         self._make_timer = make_timer
         self._lock = threading.Lock()
         self._text = ""  # of the current phase, until it has been told
-        self._timer: Timer | None = None
+        self._timer: Cancellable | None = None
 
     def enter(self, text: str) -> None:
         """End the current phase, and begin the one that is described by this line."""

@@ -216,7 +216,7 @@ class Session(Generic[C]):
         self._title = f"{algorithm} on {name_of(config.env)}"
         self._hooks = Hooks(self, hooks)
         self._phases: Phases | None = None  # of rank 0, until the first row
-        self._claim: status.Claim | None = None  # of rank 0, while it trains
+        self._claim: status.TrainingLock | None = None  # of rank 0, while it trains
         # Rank 0 records for all learners; None in the others.
         self._recorder: Recorder | None = None
         if follows is None:
@@ -258,7 +258,7 @@ class Session(Generic[C]):
     def __enter__(self) -> "Session[C]":
         if self._is_first:  # not in an actor's process
             try:
-                self._claim = status.Claim(self.folder)
+                self._claim = status.TrainingLock(self.folder)
             except BaseException:
                 self._at_end.close()
                 raise

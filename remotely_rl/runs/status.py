@@ -55,7 +55,7 @@ class How(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Status(NamedTuple):
+class RunStatus(NamedTuple):
     """Whether a run trains, or how it has ended; why, in words; and the command that goes on."""
 
     how: How
@@ -66,7 +66,7 @@ class Status(NamedTuple):
 # --- the run's side -------------------------------------------------------------------------------
 
 
-class Claim:
+class TrainingLock:
     """The lock of a run's folder, from the start of its session to its end.
 
     Raises TrainingError if another process trains the run.
@@ -179,15 +179,15 @@ def is_in_training(path: Path) -> bool:
     return False
 
 
-def of(path: Path, ran: RunConfig) -> Status:
+def of(path: Path, ran: RunConfig) -> RunStatus:
     """Return the status of the run in this folder, of which `ran` is the config.json."""
     try:
         if is_in_training(path):
-            return Status(How.TRAINS, "", "")
+            return RunStatus(How.TRAINS, "", "")
         how, why = _end_of(ran)
     except OSError as error:
         how, why = How.UNKNOWN, f"its lock cannot be looked at: {error.strerror}"
-    return Status(how, why, go_on(path, ran, how))
+    return RunStatus(how, why, go_on(path, ran, how))
 
 
 def _end_of(ran: RunConfig) -> tuple[How, str]:

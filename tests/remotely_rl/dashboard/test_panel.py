@@ -82,7 +82,7 @@ def test_how_a_run_ended_is_shown_at_once_with_the_command_that_goes_on(
 ) -> None:
     folder = RunFolder(runs / "one")
     folder.checkpoint.touch()
-    claim = status.Claim(folder)
+    claim = status.TrainingLock(folder)
     claim.begin(None)
     (row,) = browser.get("/api/runs", q="one")["rows"]
     assert (row["state"], row["why"], row["go_on"]) == ("trains", "", "")
@@ -96,7 +96,7 @@ def test_how_a_run_ended_is_shown_at_once_with_the_command_that_goes_on(
 
 
 def test_the_command_lists_runs_with_their_ends(runs: Path) -> None:
-    claim = status.Claim(RunFolder(runs / "two"))
+    claim = status.TrainingLock(RunFolder(runs / "two"))
     claim.begin(None)
     done = CliRunner().invoke(main, ["runs", str(runs)])
     assert re.search(r"^trains  two  400 steps  return 12$", done.output, re.MULTILINE)

@@ -14,7 +14,7 @@ import remotely
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs import run_folder, status
 from remotely_rl.runs.run_folder import RunFolder
-from remotely_rl.runs.status import How, Status
+from remotely_rl.runs.status import How, RunStatus
 from tests.remotely_rl.runs.sessions import CONFIG, Learner, resumed, session
 
 ELSEWHERE = """
@@ -22,14 +22,14 @@ import sys
 from pathlib import Path
 from remotely_rl.runs import status
 from remotely_rl.runs.run_folder import RunFolder
-claim = status.Claim(RunFolder(Path(sys.argv[1])))
+claim = status.TrainingLock(RunFolder(Path(sys.argv[1])))
 claim.begin(None)
 print("trains", flush=True)
 sys.stdin.read()
 """
 
 
-def status_of(folder: RunFolder) -> Status:
+def status_of(folder: RunFolder) -> RunStatus:
     return status.of(folder.path, run_folder.read(folder.path))
 
 
@@ -44,9 +44,9 @@ def test_a_killed_run_is_over_at_once_and_nobody_else_trains_it_before(tmp_path:
     with process:
         assert process.stdout is not None
         assert process.stdout.readline() == "trains\n"
-        assert status_of(folder) == Status(How.TRAINS, "", "")
+        assert status_of(folder) == RunStatus(How.TRAINS, "", "")
         with pytest.raises(TrainingError, match=f"in training already, by process {process.pid}"):
-            status.Claim(folder)
+            status.TrainingLock(folder)
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert status_of(folder).how is How.KILLED
@@ -98,7 +98,7 @@ def test_how_a_run_has_ended_is_told_with_the_command_that_goes_on(
         getattr(Ending, how)(run)
         assert run.over()
     path = run.folder.path
-    assert status_of(run.folder) == Status(how, why, f"remotely-rl train toy --resume {path}")
+    assert status_of(run.folder) == RunStatus(how, why, f"remotely-rl train toy --resume {path}")
 
 
 def test_a_run_at_its_limit_goes_on_to_twice_that_and_one_at_its_target_does_not(
