@@ -290,8 +290,8 @@ def test_an_actor_without_restarts_stays(two: Cluster) -> None:
     two.has("client", "a")
     two.joins("new", machine="n")
     two.drains("o")
-    ((_, heard),) = two.sent(control.DrainHeard)
-    assert (heard.actors, heard.movable) == (1, 0)
+    ((who, heard),) = two.sent(control.DrainHeard)
+    assert (who, heard.actors, heard.movable) == ("client", 1, 0)
     assert moving(two) == []
 
 
