@@ -9,6 +9,7 @@
 A name is quoted as in a URL, so it may have any characters.
 """
 
+import hashlib
 import json
 import re
 import urllib.parse
@@ -28,6 +29,8 @@ BINS = 30
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 IMAGE = re.compile(r"(.+)@(\d+)\.png")
 LONGEST = 180  # bytes of a quoted name; a file's has 255
+LARGEST, SMALLEST = 1e300, 1e-300  # the width of a bin is a number, and not zero
+NARROWEST = 1e-9  # of the numbers: between nearer ones there are too few others for bins
 
 
 class Media:
@@ -71,7 +74,8 @@ class Media:
         self._seen[file] = self._seen.get(file, 0) + 1
         if (self._seen[file] - 1) % self._every.get(file, 1):
             return
-        counts, edges = np.histogram(values, BINS)
+        values = np.clip(values, -LARGEST, LARGEST)
+        counts, edges = _bins(values)
         shape = [float(f"{number:.6g}") for number in np.quantile(values, QUANTILES)]
         ends = [float(edges[0]), float(edges[-1])]
         content = {"step": step, "quantiles": shape, "ends": ends, "counts": counts.tolist()}
@@ -116,9 +120,26 @@ def images(files: Iterable[str]) -> list[ImageFile]:
     ]
 
 
+def _bins(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return counts, and the edges of their bins, of finite numbers up to LARGEST."""
+    low, high = float(values.min()), float(values.max())
+    size = max(abs(low), abs(high))
+    if low == high:
+        low, high = low - max(0.5, NARROWEST * size), high + max(0.5, NARROWEST * size)
+    elif high - low < NARROWEST * size + SMALLEST:  # they differ by rounding
+        least = NARROWEST * size + SMALLEST
+        low, high = low - least, high + least
+    return np.histogram(values, BINS, (low, high))
+
+
 def quoted(name: str) -> str:
-    """Return a name as that of a file."""
-    return urllib.parse.quote(name, safe="")[:LONGEST]
+    """Return a name as that of a file; of a long one its beginning, and a digest of the whole."""
+    whole = urllib.parse.quote(name, safe="")
+    if len(whole) <= LONGEST:
+        return whole
+    digest = hashlib.sha256(name.encode()).hexdigest()[:16]
+    begin = re.sub(r"%.?$", "", whole[: LONGEST - len(digest) - 1])  # no part of an escape
+    return f"{begin}-{digest}"
 
 
 def unquoted(name: str) -> str:

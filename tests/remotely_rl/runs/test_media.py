@@ -70,3 +70,32 @@ def test_any_name_is_that_of_a_file_in_the_folder(tmp_path: Path, name: str) -> 
     (image,) = media.images(files_of(tmp_path))
     assert image.step == 5
     assert name.startswith(media.unquoted(image.name)[:20])
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        [0.1 + 0.2, 0.3],
+        [1e20, 1.0000000000000002e20],
+        [-1.7e308, 1.7e308],
+        [1e308],
+        [0.0],
+        [5e-324, 0],
+    ],
+)
+def test_any_finite_numbers_have_a_histogram(tmp_path: Path, numbers: list[float]) -> None:
+    Media(tmp_path).histogram("h", np.array(numbers), 0)
+    (found,) = histograms_of(tmp_path, "h")
+    assert sum(found["counts"]) == len(numbers)
+    assert np.isfinite(found["ends"]).all()
+
+
+def test_long_names_with_the_same_beginning_have_files_of_their_own(tmp_path: Path) -> None:
+    names = ["é" * 200 + end for end in "ab"]
+    written = Media(tmp_path)
+    for name in names:
+        written.image(name, np.zeros((1, 1, 3)), 0)
+        written.histogram(name, np.zeros(3), 0)
+    assert len(files_of(tmp_path)) == 4
+    begin = media.unquoted(media.quoted(names[0])).rpartition("-")[0]
+    assert names[0].startswith(begin)
