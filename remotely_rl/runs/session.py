@@ -191,8 +191,10 @@ class Session(Generic[C]):
         process: Process | None = None,
         follows: Callable[[], str] | None = None,
         hooks: Sequence[Hook] = (),
+        claim: status.TrainingLock | None = None,
     ):
         """`spaces` are those of the environments.  `opening` are lines that are printed first.
+        Without `claim`, rank 0 claims the folder here, before it changes a file.
 
         `follows`, for ranks other than 0, returns why the run is over, or an empty string.
         """
@@ -216,7 +218,9 @@ class Session(Generic[C]):
         self._title = f"{algorithm} on {name_of(config.env)}"
         self._hooks = Hooks(self, hooks)
         self._phases: Phases | None = None  # of rank 0, until the first row
-        self._claim: status.TrainingLock | None = None  # of rank 0, while it trains
+        self._claim = claim  # of rank 0
+        if follows is None and claim is None:
+            self._claim = status.TrainingLock(folder)
         # Rank 0 records for all learners; None in the others.
         self._recorder: Recorder | None = None
         if follows is None:
@@ -252,17 +256,13 @@ class Session(Generic[C]):
         self._warned: set[str] = set()
         self._at_end = ExitStack()
         self._at_end.callback(self._process.restore)
+        if self._claim is not None:
+            self._at_end.callback(self._claim.release)
         if self._evaluating is not None:
             self._at_end.callback(self._evaluating.close)
 
     def __enter__(self) -> "Session[C]":
         if self._is_first:  # not in an actor's process
-            try:
-                self._claim = status.TrainingLock(self.folder)
-            except BaseException:
-                self._at_end.close()
-                raise
-            self._at_end.callback(self._claim.release)
             self._process.listen()
         watch = f"to watch it in the browser: remotely-rl dashboard {self.folder.path.parent}"
         for text in (f"{self._title}: {self.folder.path}", watch, *self._opening):

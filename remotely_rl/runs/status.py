@@ -24,7 +24,8 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
@@ -67,29 +68,32 @@ class RunStatus(NamedTuple):
 
 
 class TrainingLock:
-    """The lock of a run's folder, from the start of its session to its end.
+    """The lock of a run's folder, from before its files are changed to the end of its session.
 
-    Raises TrainingError if another process trains the run.
+    A process that is forked meanwhile does not hold it: it may outlive the run.  Raises
+    TrainingError if another process trains the run.
     """
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
-        self._fd: int | None = None
+        self._close: Callable[[], object] | None = None  # None: the file system has no locks
         until = time.monotonic() + CLAIM_S
-        while self._fd is None:
+        while self._close is None:
             try:
                 folder.lock.touch()
-                self._fd = file_lock.hold(folder.lock)
+                fd = file_lock.hold(folder.lock)
+                self._close = weakref.finalize(self, os.close, fd)
+                _claims.add(self)
             except BlockingIOError:
                 if time.monotonic() > until:
                     raise in_training(folder.path) from None
                 time.sleep(RETRY_S)
-            except OSError:  # the file system has no locks
+            except OSError:
                 break
 
     def begin(self, gpu: str | None) -> None:
         """Write what the run was started with into its config.json."""
-        self._change(started=started(gpu) | {"has_lock": self._fd is not None}, ended=None)
+        self._change(started=started(gpu) | {"has_lock": self._close is not None}, ended=None)
 
     def end(self, how: How, why: str) -> None:
         """Write how the run has ended."""
@@ -97,14 +101,24 @@ class TrainingLock:
 
     def release(self) -> None:
         """Drop the lock."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        if self._close is not None:
+            self._close()
 
     def _change(self, **parts: Any) -> None:
         with contextlib.suppress(OSError, ValueError):  # a full disk: training goes on
             content = json.loads(self._folder.config.read_bytes()) | parts
             run_folder.replace(self._folder, content)
+
+
+_claims: weakref.WeakSet[TrainingLock] = weakref.WeakSet()  # of this process
+
+
+def _after_fork() -> None:
+    for claim in list(_claims):
+        claim.release()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def check_is_over(folder: RunFolder) -> None:

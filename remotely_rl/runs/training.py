@@ -183,6 +183,7 @@ def begin(
 ) -> Session[C]:
     """Make the session of a run, and its learner; see `Train` for the arguments."""
     process, phase = Process(), Phases(functools.partial(print, flush=True))
+    claim: status.TrainingLock | None = None
     try:
         if config is None:
             config = kind() if resume is None else config_of(kind, algorithm, resume)
@@ -211,6 +212,9 @@ def begin(
         config.check_fits(made.model, made.actions)
         sources = source, run_folder.source_of(model)
         folder, saved = _folder(algorithm, config, made.model, run, earlier, sources)
+        claim = status.TrainingLock(folder)  # another process may have resumed it meanwhile
+        if earlier is not None:
+            run_folder.write(folder, algorithm, config, *sources)
         origin = []
         if initial is not None:
             origin = [f"begins with the model of {initial}"]
@@ -234,8 +238,11 @@ def begin(
             opening=opening,
             process=process,
             hooks=hooks,
+            claim=claim,
         )
     except BaseException:
+        if claim is not None:
+            claim.release()
         process.restore()
         raise
     finally:
@@ -308,7 +315,6 @@ def _folder(
     options = " ".join(settings.option(name, getattr(config, name)) for name in changed)
     hint = f"leave out {options}: " if changed else ""
     run_folder.check_fits(folder.checkpoint, saved["learner"]["model"], model, hint)
-    run_folder.write(folder, algorithm, config, *sources)
     return folder, saved
 
 

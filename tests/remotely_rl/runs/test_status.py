@@ -2,7 +2,9 @@
 
 import contextlib
 import json
+import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -137,3 +139,36 @@ def test_a_run_keeps_what_it_was_started_with(tmp_path: Path) -> None:
     started = run_folder.read(run.folder.path).started
     assert started["remotely"] == remotely.__version__
     assert {"at", "command", "machine", "python", "torch", "gymnasium"} <= started.keys()
+
+
+def test_a_run_that_another_process_has_resumed_meanwhile_changes_none_of_its_files(
+    tmp_path: Path,
+) -> None:
+    with session(tmp_path) as run:
+        run.restore(Learner())
+    folder = run.folder
+    with resumed(folder):
+        before = {path.name: path.stat().st_mtime_ns for path in folder.path.iterdir()}
+        with pytest.raises(TrainingError, match="in training already"):
+            resumed(folder)
+        after = {path.name: path.stat().st_mtime_ns for path in folder.path.iterdir()}
+    assert {**after, folder.lock.name: 0} == {**before, folder.lock.name: 0}
+
+
+def test_a_process_that_a_run_has_forked_does_not_hold_its_lock(tmp_path: Path) -> None:
+    folder = run_folder.create(tmp_path / "run", "a2c", CONFIG)
+    claim = status.TrainingLock(folder)
+    here, there = socket.socketpair()
+    if not (pid := os.fork()):
+        there.send(b"forked")
+        there.recv(1)  # until the parent has looked
+        os._exit(0)
+    try:
+        assert here.recv(6) == b"forked"
+        claim.release()
+        assert not status.is_in_training(folder.path)
+    finally:
+        here.send(b".")
+        os.waitpid(pid, 0)
+        here.close()
+        there.close()
