@@ -16,6 +16,7 @@ import socket
 import sys
 import time
 
+from remotely.errors import RemotelyError
 from remotely.machine import environments
 from remotely.protocol import control
 from remotely.transport.line import Line
@@ -40,7 +41,7 @@ def main(control_fd: str, python: str, packages: str) -> int:
     try:
         command, more = environments.command(python, json.loads(packages), arguments, busy)
         os.execve(command[0], command, {**os.environ, **more})  # -> 2
-    except (environments.NoEnvironment, OSError) as error:
+    except (RemotelyError, OSError) as error:
         line.send(control.NotBound(why=str(error), is_refused=True))  # -> 1'
         return 1
 

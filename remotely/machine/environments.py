@@ -9,8 +9,10 @@ A made environment is a folder in CACHE whose name is a digest of what it was ma
 versions always agree.
 
     KEY.lock       locked by who makes or removes the environment
-    KEY/           locked, shared, by each process that runs in it: then it is not removed
-    KEY/made.json  written last, so a folder without it is unfinished, and is made anew
+    KEY/made.json  written last and removed first, so a folder without it is unfinished, and is made
+                   anew.  Locked, shared, by each process that runs in the environment, which is not
+                   removed then.  It is a file, because machines that share a home folder by NFS do
+                   not see each other's locks of folders
 
 At most MOST_KEPT are kept that no process uses; those that have not been used for longest go first.
 """
@@ -37,8 +39,11 @@ DISTRIBUTION = "remotely-actors"
 OLDEST = 3, 11  # the oldest Python that remotely runs on
 MOST_KEPT = 20
 MADE = "made.json"
+KEY = r"[0-9a-f]{16}"
 LOOK_S = 0.2  # how often the lock of another maker, and the installer, are looked at
+RETRY_S = 0.01  # a look at whether an environment is used locks it for microseconds
 LAST_LINES = 12  # of an installer that failed
+OF_INTERPRETER = ("PYTHONPATH", "PYTHONHOME")
 
 # Run by an interpreter of any age: its version, and which of these distributions it lacks.
 PROBE = """
@@ -97,7 +102,7 @@ def command(
     becomes by exec.  Meanwhile `busy` is called every LOOK_S, with a sentence if there is something
     to say.  Raises NoEnvironment.
     """
-    interpreter = found(python)
+    interpreter = found(python, busy)
     needs = requirements()
     version, missing = probed(interpreter, needs)
     if packages:
@@ -112,42 +117,61 @@ def command(
     return [interpreter, "-P", *arguments], {"PYTHONPATH": str(_own_code())}
 
 
-def found(python: str) -> str:
+def found(python: str, busy: Callable[[str], object]) -> str:
     """Return the path of an interpreter, from a path, a name or a version; "" is this one."""
     if not python:
         return sys.executable
     if not re.fullmatch(r"\d+(\.\d+){0,2}", python):
         if (path := shutil.which(os.path.expanduser(python))) is None:
             raise NoEnvironment(f"there is no interpreter {python!r} on {platform.node()}")
-        return path
+        return os.path.abspath(path)
+    why = "install it, or uv, which fetches it"
     if (uv := shutil.which("uv")) is not None:
-        asked = subprocess.run([uv, "python", "find", python], capture_output=True, text=True)
-        if asked.returncode == 0:
-            return asked.stdout.strip()
-        if subprocess.run([uv, "python", "install", python], capture_output=True).returncode == 0:
-            asked = subprocess.run([uv, "python", "find", python], capture_output=True, text=True)
+        find = [uv, "python", "find", python]
+        asked = subprocess.run(find, capture_output=True, text=True)
+        if asked.returncode:
+            busy(f"uv fetches Python {python}")
+            code, said = _ran([uv, "python", "install", python], busy)
+            why = f"install it; uv cannot:\n{said}" if code else why
+            asked = subprocess.run(find, capture_output=True, text=True)
+        if not asked.returncode:
             return asked.stdout.strip()
     if (path := shutil.which(f"python{python}")) is None:
-        raise NoEnvironment(
-            f"there is no Python {python} on {platform.node()}: install it, or uv, which fetches it"
-        )
+        raise NoEnvironment(f"there is no Python {python} on {platform.node()}: {why}")
     return path
 
 
 def requirements() -> tuple[str, ...]:
     """Return what remotely itself needs, without extras."""
-    listed = importlib.metadata.requires(DISTRIBUTION) or ()
+    try:
+        listed = importlib.metadata.requires(DISTRIBUTION) or ()
+    except importlib.metadata.PackageNotFoundError:
+        raise NoEnvironment(
+            f"{DISTRIBUTION} is imported from a folder on {platform.node()}, and not installed, so"
+            " what it needs is not known: install it for the worker"
+        ) from None
     return tuple(sorted(each for each in listed if "extra ==" not in each))
 
 
 def probed(interpreter: str, needs: Iterable[str]) -> tuple[tuple[int, ...], list[str]]:
     """Return an interpreter's version, and the names of those distributions that it lacks."""
     names = [_name(each) for each in needs]
+    said = ""
     try:
-        asked = subprocess.run([interpreter, "-c", PROBE, *names], capture_output=True, text=True)
-        version, missing, _ = json.loads(asked.stdout)
-    except (OSError, ValueError) as error:
-        raise NoEnvironment(f"{interpreter} is no Python that runs here: {error}") from None
+        asked = subprocess.run(
+            [interpreter, "-c", PROBE, *names],
+            env=_own_variables(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            cwd=os.sep,  # not where packages may lie about
+        )
+        said = _last_lines(asked.stderr)
+        # A wrapper may print something of its own first.
+        version, missing, _ = json.loads(asked.stdout.strip().rpartition("\n")[2])
+    except (OSError, ValueError, TypeError) as error:
+        raise NoEnvironment(f"{interpreter} is no Python that runs here: {said or error}") from None
     if tuple(version) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise NoEnvironment(
@@ -169,7 +193,9 @@ def remove(key: str) -> bool:
     place = folder() / key
     try:
         with file_lock.locked(_lock_of(key), wait=False):
-            os.close(file_lock.hold(place))
+            with contextlib.suppress(FileNotFoundError):
+                os.close(file_lock.hold(place / MADE))
+                (place / MADE).unlink()
             shutil.rmtree(place)
     except BlockingIOError:
         return False
@@ -192,14 +218,34 @@ def _kept(
     with _locked(key, busy):
         if is_new := not (place / MADE).exists():
             shutil.rmtree(place, ignore_errors=True)
-            _make(place, interpreter, packages, needs, busy)
-            facts = {"python": ".".join(map(str, version)), "packages": list(packages)}
-            (place / MADE).write_text(json.dumps(facts))
-        os.set_inheritable(file_lock.hold(place, shared=True), True)  # for as long as this process
-        os.utime(place / MADE)
+            try:
+                _make(place, interpreter, packages, needs, busy)
+                facts = {"python": ".".join(map(str, version)), "packages": list(packages)}
+                unfinished = place / f"{MADE}.tmp"
+                unfinished.write_text(json.dumps(facts))
+                unfinished.replace(place / MADE)
+            except BaseException:  # the disk may be full of it
+                shutil.rmtree(place, ignore_errors=True)
+                raise
+        _use(place / MADE, busy)
     if is_new:
-        _keep_most()
+        with contextlib.suppress(OSError):  # another's trouble
+            _keep_most()
     return str(place / "bin" / "python")
+
+
+def _use(made: Path, busy: Callable[[str], object]) -> None:
+    """Lock an environment as used, for as long as this process lives, also after exec."""
+    while True:
+        try:
+            fd = file_lock.hold(made, shared=True)
+        except BlockingIOError:
+            busy("")
+            time.sleep(RETRY_S)
+        else:
+            os.set_inheritable(fd, True)
+            os.utime(made)
+            return
 
 
 def _make(
@@ -223,32 +269,43 @@ def _make(
             [f"{place}/bin/python", "-m", "pip", "install", "--quiet", *needs, *packages],
         ]
     for step in steps:
-        _run(step, names, busy)
+        code, said = _ran(step, busy)
+        if code:
+            raise NoEnvironment(f"no environment with {names} could be made:\n{said}")
     busy(f"the environment with {names} is made, in {time.monotonic() - start:.0f} s")
 
 
-def _run(step: Sequence[str], names: str, busy: Callable[[str], object]) -> None:
+def _ran(step: Sequence[str], busy: Callable[[str], object]) -> tuple[int, str]:
+    """Run a program; return its exit code, and the last lines that it printed."""
     asks = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
-    environment = {**os.environ, **asks}
-    environment.pop("PYTHONPATH", None)
-    process = subprocess.Popen(
+    with subprocess.Popen(
         step,
-        env=environment,
+        env={**_own_variables(), **asks},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-    )
-    while True:
+    ) as process:
         try:
-            said, _ = process.communicate(timeout=LOOK_S)
-            break
-        except subprocess.TimeoutExpired:
-            busy("")
-    if process.returncode:
-        last = "\n".join(said.strip().splitlines()[-LAST_LINES:])
-        raise NoEnvironment(f"no environment with {names} could be made:\n{last}")
+            while True:
+                try:
+                    said, _ = process.communicate(timeout=LOOK_S)
+                    return process.returncode, _last_lines(said)
+                except subprocess.TimeoutExpired:
+                    busy("")
+        except BaseException:  # the worker is gone: nobody waits for it
+            process.kill()
+            raise
+
+
+def _own_variables() -> dict[str, str]:
+    """Return the variables of this process, without those that belong to its interpreter."""
+    return {name: value for name, value in os.environ.items() if name not in OF_INTERPRETER}
+
+
+def _last_lines(said: str) -> str:
+    return "\n".join(said.strip().splitlines()[-LAST_LINES:])
 
 
 @contextlib.contextmanager
@@ -261,6 +318,11 @@ def _locked(key: str, busy: Callable[[str], object]) -> Iterator[None]:
                 busy("")
                 time.sleep(LOOK_S)
                 continue
+            except RemotelyError as error:
+                raise NoEnvironment(
+                    f"{folder()} is on a file system without locks: set XDG_CACHE_HOME of the"
+                    " worker to a folder on a local disk"
+                ) from error
             yield
             return
 
@@ -274,7 +336,8 @@ def _key(interpreter: str, version: tuple[int, ...], packages: Iterable[str]) ->
     parts = [platform.machine(), os.path.realpath(interpreter), *map(str, version)]
     for package in sorted(packages):
         parts.append(package)
-        if Path(package).is_dir():
+        # Without a slash it is a name, as for pip, whatever folder has it too.
+        if os.sep in package and Path(package).is_dir():
             raise NoEnvironment(
                 f"packages has the folder {package!r}, whose content may change: build a wheel of"
                 " it, and name that"
@@ -285,6 +348,10 @@ def _key(interpreter: str, version: tuple[int, ...], packages: Iterable[str]) ->
 
 
 def _keep_most() -> None:
+    """Remove what has not been used for longest, and what was not finished."""
+    for place in folder().glob("*/"):
+        if re.fullmatch(KEY, place.name) and not (place / MADE).exists():
+            remove(place.name)
     unused = [one for one in made() if not one.is_used]
     for one in unused[MOST_KEPT:]:
         remove(one.key)
@@ -293,15 +360,18 @@ def _keep_most() -> None:
 def _read(place: Path) -> Made | None:
     try:
         facts = json.loads((place / MADE).read_text())
+        python, packages = str(facts["python"]), tuple(map(str, facts["packages"]))
         used_at = (place / MADE).stat().st_mtime
-    except (OSError, ValueError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None  # unfinished, or being removed
     try:
-        os.close(file_lock.hold(place))
+        os.close(file_lock.hold(place / MADE))
         is_used = False
     except BlockingIOError:
         is_used = True
-    return Made(place.name, facts["python"], tuple(facts["packages"]), used_at, is_used)
+    except FileNotFoundError:
+        return None
+    return Made(place.name, python, packages, used_at, is_used)
 
 
 def _own_code() -> Path:

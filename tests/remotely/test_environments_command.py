@@ -34,7 +34,7 @@ def test_environments_are_listed_with_what_was_asked_for(key: str) -> None:
 
 
 def test_one_and_all_are_removed_but_none_in_use(key: str) -> None:
-    held = environments.file_lock.hold(environments.folder() / key, shared=True)
+    held = environments.file_lock.hold(environments.folder() / key / environments.MADE, shared=True)
     assert "in use, and stays" in run("--remove-all").output
     assert "in use" in run().output
     os.close(held)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from remotely.errors import RemotelyError
 from remotely.machine import environments, file_lock
 from remotely.machine.environments import MADE, NoEnvironment
 
@@ -51,7 +52,7 @@ def command(*packages: str, python: str = "", busy: Any = quiet) -> list[str]:
 def release(key: str) -> None:
     """Let go of an environment as the end of this process would."""
     for entry in Path("/proc/self/fd").iterdir():
-        if os.path.realpath(entry) == str(environments.folder() / key):
+        if os.path.realpath(entry) == str(environments.folder() / key / MADE):
             os.close(int(entry.name))
 
 
@@ -125,6 +126,66 @@ def test_what_remotely_needs_is_read_from_its_own_metadata() -> None:
     needs = environments.requirements()
     assert any(each.startswith("pyzmq") for each in needs)
     assert not any("torch" in each for each in needs)
+
+
+def test_the_packages_of_this_interpreter_are_not_those_of_another(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "toy-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1.0")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert environments.probed(sys.executable, ["toy>=1"])[1] == ["toy"]
+
+
+def test_an_interpreter_that_cannot_start_says_why_and_one_may_print_a_banner(
+    cache: Path, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken"
+    broken.write_text("#!/bin/sh\necho 'libpython.so: cannot open' >&2\nexit 127\n")
+    broken.chmod(0o755)
+    with pytest.raises(NoEnvironment, match=r"runs here: libpython\.so: cannot open"):
+        command(python=str(broken))
+    assert command(python=fake(tmp_path, "welcome\n" + json.dumps([[3, 12, 1], [], "p"])))
+
+
+def test_a_relative_path_is_that_from_here(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake(tmp_path, [[3, 12, 1], [], "p"])
+    monkeypatch.chdir(tmp_path)
+    assert command(python="./python")[0] == str(tmp_path / "python")
+
+
+def test_uv_is_given_time_to_fetch_a_version_and_says_why_it_cannot(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uv = tmp_path / "uv"
+    uv.write_text('#!/bin/sh\n[ "$2" = find ] || { sleep 0.5; echo "no network"; }\nexit 1\n')
+    uv.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    said: list[str] = []
+    with pytest.raises(NoEnvironment, match=r"no Python 3\.99 .*\n.*no network"):
+        command(python="3.99", busy=said.append)
+    assert said[:2] == ["uv fetches Python 3.99", ""]
+
+
+def test_where_files_cannot_be_locked_the_variable_to_set_is_named(
+    installs: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*arguments: object, **options: object) -> Any:
+        raise RemotelyError("no locks")
+
+    monkeypatch.setattr(file_lock, "locked", none)
+    with pytest.raises(NoEnvironment, match="set XDG_CACHE_HOME"):
+        command("a")
+
+
+def test_where_remotely_is_not_installed_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environments, "DISTRIBUTION", "no-such-distribution")
+    with pytest.raises(NoEnvironment, match="install it for the worker"):
+        environments.requirements()
 
 
 # --- packages -------------------------------------------------------------------------------------
@@ -220,3 +281,80 @@ def test_of_those_that_no_process_uses_the_last_ones_are_kept(
         release(key)
     command("e")
     assert [one.packages for one in environments.made()] == [("e",), ("d",), ("c",)]
+
+
+def test_a_look_at_whether_one_is_used_refuses_no_process_that_begins_to_use_it(
+    installs: list[list[str]],
+) -> None:
+    key = Path(command("a")[0]).parents[1].name
+    release(key)
+    looks = file_lock.hold(environments.folder() / key / MADE)
+    waits = threading.Event()
+    other = threading.Thread(target=command, args=("a",), kwargs={"busy": lambda _: waits.set()})
+    other.start()
+    assert waits.wait(30)
+    os.close(looks)
+    other.join(30)
+    assert [one.is_used for one in environments.made()] == [True]
+
+
+def test_one_whose_removal_was_cut_off_is_made_anew(
+    installs: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = Path(command("a")[0]).parents[1].name
+    release(key)
+
+    def cut_off(place: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(environments.shutil, "rmtree", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            environments.remove(key)
+    command("a")
+    assert len(installs) == 2
+
+
+def test_what_was_not_finished_is_removed(
+    installs: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = environments.folder() / "0123456789abcdef"
+    (left / "lib").mkdir(parents=True)
+    code = environments.folder() / "code"
+    code.mkdir()
+    command("a")
+    assert not left.exists()
+    assert code.exists()
+
+    def fail(place: Path, *arguments: object) -> None:
+        place.mkdir()
+        raise NoEnvironment("the disk is full")
+
+    monkeypatch.setattr(environments, "_make", fail)
+    with pytest.raises(NoEnvironment):
+        command("b")
+    assert {path.name for path in environments.folder().glob("*/")} - {"code"} == {
+        one.key for one in environments.made()
+    }
+
+
+def test_a_package_may_have_the_name_of_a_folder(
+    installs: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "toy").mkdir()
+    monkeypatch.chdir(tmp_path)
+    command("toy")
+    assert installs == [["toy"]]
+
+
+def test_an_installer_ends_with_who_waits_for_it(cache: Path, tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+
+    def busy(what: str) -> None:
+        if pid.exists() and pid.read_text().endswith("\n"):
+            raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        environments._ran(["sh", "-c", f"echo $$ > {pid}; exec sleep 60"], busy)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
