@@ -8,8 +8,9 @@ from pathlib import Path
 
 from remotely.errors import RemotelyError
 
-# Windows lacks both flags; a client there takes no such lock.
+# Windows lacks these flags; a client there takes no such lock.
 _FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_FLAGS |= getattr(os, "O_NONBLOCK", 0)  # another user's file may be a pipe
 
 
 @contextlib.contextmanager

@@ -142,8 +142,8 @@ class Runs:
     def row(self, name: str) -> dict[str, Any]:
         """Return the row of a run in the list."""
         folder = self.folder(name)
+        found = status.of(folder, lambda: self._summary(name, folder).config)
         summary = self._summary(name, folder)
-        found = status.of(folder, summary.config)
         return {**summary.row, "state": found.how, "why": found.why, "go_on": found.go_on}
 
     def _summary(self, name: str, folder: Path) -> Summary:

@@ -327,8 +327,8 @@ def parsed(content: bytes, path: Path) -> RunConfig:
                 env,
                 upgrade(parsed["config"]),
                 **sources,
-                not_kept=parsed.get("not_kept", {}),
-                asked=parsed.get("asked", {}),
+                not_kept=_mapping(parsed.get("not_kept")),
+                asked=_mapping(parsed.get("asked")),
                 started=_mapping(parsed.get("started")),
                 ended=_mapping(parsed.get("ended")),
             )

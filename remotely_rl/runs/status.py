@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import remotely
-from remotely.machine import file_lock
+from remotely.machine import file_lock, this_machine
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs import run_folder
 from remotely_rl.runs.run_folder import AGAIN, CHECKPOINT, LOCK, RunConfig, RunFolder
@@ -143,7 +143,7 @@ def started(gpu: str | None) -> dict[str, Any]:
         "folder": os.getcwd(),
         "pid": os.getpid(),
         "machine": platform.node(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": this_machine.cores(),
         "gpu": gpu,
         "commit": commit(),
         "python": platform.python_version(),
@@ -164,12 +164,18 @@ def version_of(package: str) -> str | None:
 def commit() -> str | None:
     """Return the commit of the working directory, with `-dirty` if it has changes; None without
     git."""
-    words = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
+    # Not `git describe --dirty`, which writes the index: killed meanwhile, it leaves its lock.
+    words = ["git", "--no-optional-locks"]
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=GIT_S, check=True)
+        head, changes = (
+            subprocess.run(
+                [*words, *more], capture_output=True, text=True, timeout=GIT_S, check=True
+            ).stdout.strip()
+            for more in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
+        )
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip() or None
+    return f"{head}-dirty" if changes else head
 
 
 def last_line(error: BaseException) -> str:
@@ -193,20 +199,26 @@ def is_in_training(path: Path) -> bool:
     return False
 
 
-def of(path: Path, ran: RunConfig) -> RunStatus:
-    """Return the status of the run in this folder, of which `ran` is the config.json."""
+def of(path: Path, read: Callable[[], RunConfig]) -> RunStatus:
+    """Return the status of the run in this folder.
+
+    `read` returns its config.json.  It is called after the look at the lock, because a run writes
+    its end before it drops the lock.  Raises what it raises.
+    """
+    why_unknown = ""
     try:
         if is_in_training(path):
             return RunStatus(How.TRAINS, "", "")
-        how, why = _end_of(ran)
     except OSError as error:
-        how, why = How.UNKNOWN, f"its lock cannot be looked at: {error.strerror}"
+        why_unknown = f"its lock cannot be looked at: {error.strerror}"
+    ran = read()
+    how, why = (How.UNKNOWN, why_unknown) if why_unknown and not ran.ended else _end_of(ran)
     return RunStatus(how, why, go_on(path, ran, how))
 
 
 def _end_of(ran: RunConfig) -> tuple[How, str]:
     if ran.ended:
-        how, why = ran.ended.get("how"), str(ran.ended.get("why", ""))
+        how, why = str(ran.ended.get("how")), str(ran.ended.get("why", ""))
         return (How(how), why) if how in set(How) else (How.UNKNOWN, why)
     if not ran.started:
         return How.UNKNOWN, "an earlier version has written it, or it is about to start"
@@ -233,7 +245,8 @@ def go_on(path: Path, ran: RunConfig, how: How) -> str:
     words = ["remotely-rl", "train", ran.source or ran.algorithm, "--resume", str(path)]
     if how is How.LIMIT:
         for name in LIMITS:
-            if limit := ran.config.get(name):
+            limit = ran.config.get(name)
+            if isinstance(limit, int | float) and limit:
                 words += [f"--{name.replace('_', '-')}", str(2 * limit)]
     again = [AGAIN[name] for name in ran.not_kept if name in AGAIN]
     return " ".join([shlex.join(words), *again])

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import remotely
+from remotely_rl.dashboard.runs import Runs
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs import run_folder, status
 from remotely_rl.runs.run_folder import RunFolder
@@ -32,7 +33,7 @@ sys.stdin.read()
 
 
 def status_of(folder: RunFolder) -> RunStatus:
-    return status.of(folder.path, run_folder.read(folder.path))
+    return status.of(folder.path, lambda: run_folder.read(folder.path))
 
 
 def test_a_killed_run_is_over_at_once_and_nobody_else_trains_it_before(tmp_path: Path) -> None:
@@ -172,3 +173,67 @@ def test_a_process_that_a_run_has_forked_does_not_hold_its_lock(tmp_path: Path) 
         os.waitpid(pid, 0)
         here.close()
         there.close()
+
+
+def test_a_run_that_ends_while_it_is_looked_at_is_not_said_to_be_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = run_folder.create(tmp_path / "run", "a2c", CONFIG)
+    claim, look = status.TrainingLock(folder), status.is_in_training
+    claim.begin(None)
+
+    def end_and_look(path: Path) -> bool:
+        claim.end(How.TARGET, "it is reached")
+        claim.release()
+        return look(path)
+
+    monkeypatch.setattr(status, "is_in_training", end_and_look)
+    assert Runs(tmp_path).row("run")["state"] == How.TARGET
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"ended": {"how": ["limit"]}},
+        {"ended": {"how": "limit"}, "config": {"env": "Pong", "total_steps": {"a": 1}}},
+        {"not_kept": 5, "asked": [1]},
+    ],
+)
+def test_a_run_with_a_strange_config_does_not_hide_the_others(
+    tmp_path: Path, content: dict[str, Any]
+) -> None:
+    for name in ("good", "strange"):
+        folder = run_folder.create(tmp_path / name, "a2c", CONFIG)
+        folder.checkpoint.touch()
+    run_folder.replace(folder, json.loads(folder.config.read_text()) | content)
+    os.mkfifo(folder.lock)  # nobody writes to it
+    runs = Runs(tmp_path)
+    names = {row["name"] for row in runs.rows()}
+    assert names == {"good", "strange"}
+    assert runs.settings(names)["good"]["env"] == CONFIG.env
+
+
+def test_the_commit_is_told_without_a_change_of_the_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert status.commit() is None
+
+    def git(*words: str) -> None:
+        name = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run(["git", *name, *words], check=True, capture_output=True)
+
+    file = tmp_path / "file"
+    file.write_text("1")
+    git("init")
+    git("add", "file")
+    git("commit", "-m", "first")
+    os.utime(file, (1, 1))  # git would write that it is as before
+    index = (tmp_path / ".git" / "index").read_bytes()
+    clean = status.commit()
+    assert clean is not None
+    assert len(clean) == 40
+    assert (tmp_path / ".git" / "index").read_bytes() == index
+    file.write_text("2")
+    assert status.commit() == f"{clean}-dirty"
