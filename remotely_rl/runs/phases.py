@@ -38,21 +38,27 @@ class Phases:
         self._say = say
         self._make_timer = make_timer
         self._lock = threading.Lock()
+        self._current = ""
         self._text = ""  # of the current phase, until it has been told
         self._timer: Cancellable | None = None
 
     def enter(self, text: str) -> None:
-        """End the current phase, and begin the one that is described by this line."""
+        """End the current phase, and begin the one that is described by this line.
+
+        The current phase goes on if this is its line.
+        """
+        if text == self._current:
+            return
         self.end()
         with self._lock:
-            self._text = text
+            self._current = self._text = text
             self._timer = self._make_timer(AFTER_S, self._tell)
             self._timer.start()
 
     def end(self) -> None:
         """End the current phase, if there is one."""
         with self._lock:
-            self._text = ""
+            self._current = self._text = ""
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None

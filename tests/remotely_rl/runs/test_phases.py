@@ -48,6 +48,23 @@ def test_a_phase_that_takes_long_has_one_line_and_a_short_one_none() -> None:
     assert said == ["a cluster starts ..."]
 
 
+def test_a_phase_that_is_entered_again_and_again_is_one() -> None:
+    said: list[str] = []
+    timers = Timers()
+    phases = Phases(said.append, timers)
+    for _ in range(3):
+        phases.enter("a replay fills")
+    assert len(timers.calls) == 1
+    timers.expire()
+    phases.enter("a replay fills")
+    timers.expire()
+    assert said == ["a replay fills ..."]
+    phases.end()
+    phases.enter("a replay fills")
+    timers.expire()
+    assert said == 2 * ["a replay fills ..."]
+
+
 def test_a_run_tells_what_it_waits_for_until_its_first_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
