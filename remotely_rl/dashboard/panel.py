@@ -126,8 +126,13 @@ def _described(runs: Runs, name: str, file: str) -> dict[str, Any]:
             described = json.loads(opened.read(MAX_DESCRIPTION_BYTES))
     except (NoRun, ValueError):
         pass
-    kept = described if isinstance(described, dict) else {}
-    return {"file": file, "env_steps": kept.get("env_steps"), "scores": kept.get("scores", [])}
+    match described:
+        case {"env_steps": int(steps), "scores": [*scores]}:
+            pass
+        case _:
+            steps, scores = None, []
+    numbers = [series.plain(score) for score in scores if isinstance(score, int | float)]
+    return {"file": file, "env_steps": steps, "scores": numbers}
 
 
 def _evaluations(runs: Runs, name: str, last: dict[str, float]) -> list[dict[str, Any]]:

@@ -168,7 +168,7 @@ class Runs:
                 last = series.last_row(file)
         try:
             with self.open(name, notes.NAME) as file:
-                noted = notes.parsed(file.read(MAX_CONFIG_BYTES))
+                noted = notes.parsed(file.read(notes.MAX_BYTES)) or notes.Notes()
         except NoRun:
             noted = notes.Notes()
         row = {

@@ -458,3 +458,29 @@ def test_the_dashboard_loads_no_torch_and_no_environment() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_an_infinite_score_of_a_video_does_not_hide_its_run(browser: Browser, runs: Path) -> None:
+    (runs / "one" / "best.mp4").touch()
+    videos.describe(runs / "one" / "best.mp4", 350, [float("inf"), 9.0])
+    described = browser.get("/api/runs/one")["videos"]
+    assert described == [{"file": "best.mp4", "env_steps": 350, "scores": [None, 9.0]}]
+
+
+@pytest.mark.parametrize("content", ['{"text": "mine", "tags": [', "{}", '"mine"'])
+def test_notes_that_were_spoilt_by_hand_are_not_replaced(
+    browser: Browser, runs: Path, content: str
+) -> None:
+    file = runs / "one" / "notes.json"
+    file.write_text(content)
+    said = CliRunner().invoke(main, ["note", str(runs / "one"), "--tag", "paper"])
+    assert said.exit_code == 2
+    assert "mend or remove it" in said.output
+    assert file.read_text() == content
+    assert "one" in {row["name"] for row in browser.get("/api/runs")["rows"]}
+
+
+def test_a_note_that_the_dashboard_would_not_read_is_refused(runs: Path) -> None:
+    said = CliRunner().invoke(main, ["note", str(runs / "one"), "x" * (1 << 20)])
+    assert said.exit_code == 2
+    assert "a note has 1024 KiB at most" in said.output
