@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import html
 import json
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Future
@@ -356,6 +357,24 @@ def _known(now: rows.Snapshot, actor: str) -> dict[str, Any]:
     raise HTTPException(404, "no living actor of this cluster has this id")
 
 
+class Json(JSONResponse):
+    """A response of JSON, in which a number that JSON lacks, such as infinity, is its text."""
+
+    def render(self, content: Any) -> bytes:
+        try:
+            return super().render(content)
+        except ValueError:
+            return super().render(_finite(content))
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, float) and not math.isfinite(content):
+        return str(content)
+    if isinstance(content, dict):
+        return {name: _finite(value) for name, value in content.items()}
+    return [_finite(value) for value in content] if isinstance(content, list | tuple) else content
+
+
 def table(
     request: Request,
     found: Sequence[rows.Row],
@@ -377,7 +396,7 @@ def table(
         number(request, "after", 0),
         number(request, "limit", rows.PAGE),
     )
-    return JSONResponse({**page._asdict(), **more})
+    return Json({**page._asdict(), **more})
 
 
 def number(request: Request, name: str, default: int, at_least: int = 0) -> int:

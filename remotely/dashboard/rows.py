@@ -98,10 +98,10 @@ def _has(row: Row, words: Sequence[str]) -> bool:
 
 
 def _order(cell: Any) -> Any:
-    """Return the sort key of a cell: numbers within names sort as numbers."""
-    if not isinstance(cell, str):
+    """Return the sort key of a cell: numbers within names sort as numbers, and lists as text."""
+    if isinstance(cell, int | float):
         return 0, cell
-    parts = _NUMBERS.split(cell.lower())  # text and digits in turn
+    parts = _NUMBERS.split(str(cell).lower())  # text and digits in turn
     return 1, [int(part) if index % 2 else part for index, part in enumerate(parts)]
 
 

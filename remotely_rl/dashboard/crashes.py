@@ -28,6 +28,8 @@ def summary(file: BinaryIO, steps: float | None, now: float) -> dict[str, Any]:
     file.seek(max(0, size - TAIL))
     found = [report for line in file.read().split(b"\n") if (report := _parsed(line)) is not None]
     times = [at for report in found if isinstance(at := report.get("at"), int | float)]
+    if size <= TAIL:
+        count = len(found)  # without lines that a crash has cut off
     last = list(enumerate(found, count - len(found)))[: -LAST - 1 : -1]
     return {
         "count": count,

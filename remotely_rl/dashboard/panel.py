@@ -18,7 +18,7 @@ from typing import Any
 from anyio import to_thread
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
 from remotely.dashboard import app
@@ -94,7 +94,7 @@ def _run(runs: Runs, request: Request) -> Response:
             last = series.last_row(file)
     except NoRun:
         last = {}
-    return JSONResponse(
+    return app.Json(
         {
             **row,
             "config": config.config,
@@ -126,11 +126,11 @@ def _described(runs: Runs, name: str, file: str) -> dict[str, Any]:
             described = json.loads(opened.read(MAX_DESCRIPTION_BYTES))
     except (NoRun, ValueError):
         pass
+    steps: int | None = None
+    scores: list[Any] = []
     match described:
-        case {"env_steps": int(steps), "scores": [*scores]}:
-            pass
-        case _:
-            steps, scores = None, []
+        case {"env_steps": int(known), "scores": [*found]}:
+            steps, scores = known, found
     numbers = [series.plain(score) for score in scores if isinstance(score, int | float)]
     return {"file": file, "env_steps": steps, "scores": numbers}
 
@@ -161,7 +161,7 @@ def _media(runs: Runs, request: Request) -> Response:
             with runs.open(name, file, media.FOLDER) as opened:
                 lines = [found for line in opened if (found := media.parsed(line)) is not None]
             histograms[media.unquoted(file.removesuffix(".jsonl"))] = lines
-    return JSONResponse({"images": images, "histograms": histograms})
+    return app.Json({"images": images, "histograms": histograms})
 
 
 def _image(runs: Runs, request: Request) -> Response:
@@ -182,7 +182,7 @@ def _metrics(runs: Runs, request: Request) -> Response:
             query.get("file", ""),
             app.number(request, "from_byte", 0),
         )
-    return JSONResponse({**piece._asdict(), "state": runs.row(name)["state"]})
+    return app.Json({**piece._asdict(), "state": runs.row(name)["state"]})
 
 
 def _video(runs: Runs, request: Request) -> Response:
@@ -203,4 +203,4 @@ def _compare(runs: Runs, request: Request) -> Response:
         interval=query.get("band", "interval") == "interval",
         by=query.get("by"),
     )
-    return JSONResponse(groups.compared(runs, query.getlist("run"), asked))
+    return app.Json(groups.compared(runs, query.getlist("run"), asked))

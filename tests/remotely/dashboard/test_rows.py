@@ -70,6 +70,11 @@ def test_rows_are_sorted_in_either_order_with_those_without_a_value_last() -> No
     assert names(rows, sort="-memory") == ["c", "d", "a", "b"]
 
 
+def test_lists_and_mappings_sort_as_their_text() -> None:
+    rows = [actor("a", rss={"x": 1}), actor("b", rss=["x"]), actor("c", rss={}), actor("d", rss=7)]
+    assert names(rows, sort="rss") == ["d", "b", "a", "c"]
+
+
 def test_a_search_matches_all_words_in_any_case() -> None:
     rows = [actor("one", method="step"), actor("two", method="Step"), actor("three")]
     assert names(rows, search="STEP") == ["one", "two"]

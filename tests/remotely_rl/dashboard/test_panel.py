@@ -484,3 +484,28 @@ def test_a_note_that_the_dashboard_would_not_read_is_refused(runs: Path) -> None
     said = CliRunner().invoke(main, ["note", str(runs / "one"), "x" * (1 << 20)])
     assert said.exit_code == 2
     assert "a note has 1024 KiB at most" in said.output
+
+
+def test_an_infinite_setting_is_shown_as_text(browser: Browser, runs: Path) -> None:
+    file = runs / "one" / "config.json"
+    content = json.loads(file.read_text())
+    content["config"]["max_grad_norm"] = float("inf")
+    file.write_text(json.dumps(content))
+    assert browser.get("/api/runs/one")["config"]["max_grad_norm"] == "inf"
+    rows = browser.get("/api/runs", setting="max_grad_norm")["rows"]
+    assert "inf" in {row["setting:max_grad_norm"] for row in rows}
+    settings = browser.get("/api/compare", run=["one", "two"])["settings"]
+    assert settings["max_grad_norm"]["one"] == "inf"
+
+
+def test_a_crash_report_that_is_cut_off_does_not_shift_the_numbers_of_others(
+    browser: Browser, runs: Path
+) -> None:
+    file = runs / "one" / "crashes.jsonl"
+    file.write_text('{"what": "A"}\n{"what": "torn\n{"what": "B"}\n')
+    found = browser.get("/api/runs/one")["crashes"]
+    assert found["count"] == 2
+    assert [(one["number"], one["text"]) for one in found["last"]] == [
+        (1, "None: B"),
+        (0, "None: A"),
+    ]
