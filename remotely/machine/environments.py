@@ -41,7 +41,7 @@ MOST_KEPT = 20
 MADE = "made.json"
 KEY = r"[0-9a-f]{16}"
 LOOK_S = 0.2  # how often the lock of another maker, and the installer, are looked at
-RETRY_S = 0.01  # a look at whether an environment is used locks it for microseconds
+HOLD_AGAIN_S = 0.01  # a look at whether an environment is used locks it for microseconds
 LAST_LINES = 12  # of an installer that failed
 OF_INTERPRETER = ("PYTHONPATH", "PYTHONHOME")
 
@@ -241,7 +241,7 @@ def _use(made: Path, busy: Callable[[str], object]) -> None:
             fd = file_lock.hold(made, shared=True)
         except BlockingIOError:
             busy("")
-            time.sleep(RETRY_S)
+            time.sleep(HOLD_AGAIN_S)
         else:
             os.set_inheritable(fd, True)
             os.utime(made)

@@ -71,7 +71,12 @@ def test_rows_are_sorted_in_either_order_with_those_without_a_value_last() -> No
 
 
 def test_lists_and_mappings_sort_as_their_text() -> None:
-    rows = [actor("a", memory={"x": 1}), actor("b", memory=["x"]), actor("c", memory={}), actor("d", memory=7)]
+    rows = [
+        actor("a", memory={"x": 1}),
+        actor("b", memory=["x"]),
+        actor("c", memory={}),
+        actor("d", memory=7),
+    ]
     assert names(rows, sort="memory") == ["d", "b", "a", "c"]
 
 
