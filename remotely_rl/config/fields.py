@@ -173,7 +173,7 @@ PrioritizedBeta = Annotated[
 ]
 Hindsight = Annotated[
     int,
-    "with goals: rows drawn with one that was achieved later, for each drawn with its own (HER's k)",
+    "with goals: rows drawn with one that was achieved later, per row drawn with its own (HER's k)",
     NOT_NEGATIVE,
 ]
 Tau = Annotated[float, "step of the target networks towards the online ones per update", FRACTION]
