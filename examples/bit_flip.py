@@ -86,6 +86,8 @@ def main(steps: int = 40_000) -> None:
             target_update_interval=500,
         )
         result = dqn.train(config)
+        if result.is_interrupted:
+            return
         print(f"hindsight {hindsight}: {result.ended}, mean return {result.return_mean:.1f}")
 
 

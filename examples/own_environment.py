@@ -43,6 +43,8 @@ def main(minutes: float = 0.5) -> None:
             env=Fork, lstm=lstm, minutes=minutes, target=0.95, rollout_steps=16, log_interval_s=1.0
         )
         result = ppo.train(config)
+        if result.is_interrupted:
+            return
         print(f"lstm={lstm}: mean return {result.return_mean:.2f}, {result.ended}")
 
 

@@ -1,5 +1,6 @@
 """The examples and the README's classes, on a cluster and without one."""
 
+import ast
 import os
 import re
 import signal
@@ -128,6 +129,17 @@ SCRIPTS = sorted(
 def test_every_example_ends_quietly_at_ctrl_c(example: str) -> None:
     text = (ROOT / "examples" / f"{example}.py").read_text(encoding="utf-8")
     assert re.search(r'__main__":\n    with contextlib\.suppress\(KeyboardInterrupt\):', text)
+
+
+@pytest.mark.parametrize("example", SCRIPTS)
+def test_an_example_that_trains_in_a_loop_ends_with_the_run_that_is_interrupted(
+    example: str,
+) -> None:
+    """`train` returns at Ctrl-C; the loop would begin the next run."""
+    text = (ROOT / "examples" / f"{example}.py").read_text(encoding="utf-8")
+    for loop in (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.For)):
+        body = ast.unparse(loop)
+        assert ".train(" not in body or "is_interrupted" in body
 
 
 def test_an_interrupted_example_prints_at_most_a_count_of_its_calls_and_leaves_nothing(

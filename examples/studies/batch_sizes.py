@@ -45,7 +45,8 @@ def main(total_steps: int = 150_000, seeds: int = 2) -> None:
                 total_steps=total_steps,
                 seed=seed,
             )
-            ppo.train(config, hooks=[hook])
+            if ppo.train(config, hooks=[hook]).is_interrupted:
+                return
         steps = ", ".join(f"{hook.steps:,}" if hook.steps else "not" for hook in hooks)
         updates = ", ".join(f"{hook.updates:,}" for hook in hooks)
         lines.append(f"{rows:,} | {steps} | {updates}")

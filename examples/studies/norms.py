@@ -68,7 +68,8 @@ def main(total_steps: int = 20_000, seed: int = 1) -> None:
             total_steps=total_steps,
             seed=seed,
         )
-        dqn.train(config, hooks=[hook])
+        if dqn.train(config, hooks=[hook]).is_interrupted:
+            return
         first, *_, last = hook.layers()
         for part in range(PARTS):
             norms = ["gradient", "update", f"update/{first}", f"update/{last}"]

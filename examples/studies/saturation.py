@@ -65,6 +65,8 @@ def main(total_steps: int = 40_000, seed: int = 1) -> None:
             seed=seed,
         )
         result = a2c.train(config, hooks=[hook])
+        if result.is_interrupted:
+            return
         units, policies = hook.shares[-1]
         lines.append(f"{rate:g} | {result.return_mean:.0f} | {units:.1%} | {policies:.1%}")
     print("\n".join(lines))

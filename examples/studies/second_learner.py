@@ -86,6 +86,8 @@ def main(total_steps: int = 30_000, seeds: int = 1) -> None:
                 seed=seed,
             )
             result = dqn.train(config, hooks=[hook])
+            if result.is_interrupted:
+                return
             _, ours, theirs = zip(*hook.looks or [(0, 0.0, 0.0)], strict=True)
             lines.append(
                 f"{first} | {second} | {max(ours):.0f}, {max(theirs):.0f} | {ours[-1]:.0f},"

@@ -235,8 +235,8 @@ def chosen_cluster(address: str | None, port: int | None) -> ChosenCluster:
         return ChosenCluster(scripts[0].address, scripts[0])
     if scripts:
         raise RemotelyError(
-            f"{len(scripts)} scripts run clusters of their own; name one by its pid, where "
-            f"HOST:PORT goes{_all(scripts)}"
+            f"{len(scripts)} scripts run clusters of their own; name one by its pid, "
+            f"where HOST:PORT goes or as --address{_all(scripts)}"
         )
     raise MasterLost(
         f"no cluster runs at port {port or DEFAULT_PORT} on this machine"

@@ -19,6 +19,9 @@ from typing import Any
 
 import torch
 
+# How a run ends by Ctrl-C or SIGTERM; the rest is the name of the signal.
+STOPPED_BY = "stopped by SIG"
+
 
 class Process:
     """Process-wide state that a run changes: saved when this is made, and restored at the end."""
@@ -34,7 +37,7 @@ class Process:
     def asked_to_stop(self) -> str:
         """Why the run is asked to stop, or an empty string."""
         if not (self._asked or self._is_in_main) and main_is_interrupted():
-            self._asked = "stopped by SIGINT"
+            self._asked = f"{STOPPED_BY}INT"
         return self._asked
 
     def listen(self) -> None:
@@ -54,7 +57,7 @@ class Process:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._asked:
             raise KeyboardInterrupt
-        self._asked = f"stopped by {signal.Signals(number).name}"
+        self._asked = STOPPED_BY + signal.Signals(number).name.removeprefix("SIG")
 
 
 def main_is_interrupted() -> bool:

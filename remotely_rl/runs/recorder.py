@@ -21,6 +21,7 @@ from remotely_rl.config import Common
 from remotely_rl.runs import curve, evaluating, metrics, run_folder
 from remotely_rl.runs.evaluating import MeasuredPolicy
 from remotely_rl.runs.metrics import Tally
+from remotely_rl.runs.process import STOPPED_BY
 from remotely_rl.runs.progress import RunProgress
 from remotely_rl.runs.run_folder import RunFolder
 
@@ -148,7 +149,7 @@ class Recorder:
         if clipped := self._clipping.summary():
             self.say(clipped)
         path = self._folder.path
-        more = f"; --resume {path} continues it" if ended.startswith("stopped by SIG") else ""
+        more = f"; --resume {path} continues it" if ended.startswith(STOPPED_BY) else ""
         self.say(f"{ended}; the run is in {path}{more}")
 
     def _write_row(self, now: float) -> None:

@@ -140,6 +140,7 @@ def write(
         "config": fields_of(config),
         "asked": dict(config.asked),
         "not_kept": not_kept(config),
+        "env_is_own": not isinstance(config.env, str),
     }
     replace(folder, content)
 
@@ -205,6 +206,7 @@ def source_of(thing: Any) -> str | None:
 
 # How to pass again, on the command line, what a folder could not keep.
 AGAIN = {
+    "env": "--env FILE.py:NAME",
     "env_kwargs": "--env-arg NAME=VALUE",
     "wrappers": "--wrapper FILE.py:NAME",
     "evaluate_env": "--evaluate-env FILE.py:NAME",
@@ -261,6 +263,7 @@ class RunConfig(NamedTuple):
     model_source: str | None = None  # the same of a user's model
     evaluate_env_source: str | None = None  # the same of environments that evaluations play
     not_kept: Mapping[str, str] = MappingProxyType({})  # what it could not store, by field
+    env_is_own: bool = False  # a callable of the user, not an id
     asked: Mapping[str, Any] = MappingProxyType({})  # what `config` has the machine's numbers for
     started: Mapping[str, Any] = MappingProxyType({})  # see status.py
     ended: Mapping[str, Any] = MappingProxyType({})
@@ -328,6 +331,7 @@ def parsed(content: bytes, path: Path) -> RunConfig:
                 upgrade(parsed["config"]),
                 **sources,
                 not_kept=_mapping(parsed.get("not_kept")),
+                env_is_own=parsed.get("env_is_own") is True,
                 asked=_mapping(parsed.get("asked")),
                 started=_mapping(parsed.get("started")),
                 ended=_mapping(parsed.get("ended")),

@@ -67,7 +67,7 @@ from remotely_rl.runs.hooks import COEFFICIENTS, Hook, Hooks
 from remotely_rl.runs.metrics import Row, Tally
 from remotely_rl.runs.peers import Apart, Peers, minibatches_in
 from remotely_rl.runs.phases import Phases
-from remotely_rl.runs.process import Process
+from remotely_rl.runs.process import STOPPED_BY, Process
 from remotely_rl.runs.progress import RunProgress
 from remotely_rl.runs.recorder import Recorder
 from remotely_rl.runs.run_folder import RunFolder
@@ -108,6 +108,11 @@ class Result(NamedTuple):
     best_return: float
     # Steps since the run was started or resumed; None if it had already reached its limit.
     new_steps: int | None = None
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether Ctrl-C or SIGTERM has stopped it: a script that trains once more stops too."""
+        return self.ended.startswith(STOPPED_BY)
 
     @classmethod
     def of(cls, run: Path, ended: str, tally: Tally, new_steps: int | None = None) -> "Result":

@@ -248,7 +248,8 @@ def go_on(path: Path, ran: RunConfig, how: How) -> str:
             limit = ran.config.get(name)
             if isinstance(limit, int | float) and limit:
                 words += [f"--{name.replace('_', '-')}", str(2 * limit)]
-    again = [AGAIN[name] for name in ran.not_kept if name in AGAIN]
+    lost = ["env"] if ran.env_is_own and ran.env_source is None else []
+    again = [AGAIN[name] for name in (*lost, *ran.not_kept) if name in AGAIN]
     return " ".join([shlex.join(words), *again])
 
 

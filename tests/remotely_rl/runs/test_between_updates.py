@@ -66,6 +66,7 @@ def test_a_run_ends_between_the_updates_of_a_round(name: str, what: Any, tmp_pat
     result = train(config_of(name), run=tmp_path / "run", hooks=[hook])
     assert len(set(hook.steps)) == 1  # one round has many more
     assert result.updates == len(hook.steps) == 3
+    assert result.is_interrupted == (what is interrupt)
 
 
 def test_a_limit_of_time_ends_a_run_between_the_updates_of_a_round(

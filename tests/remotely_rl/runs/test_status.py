@@ -126,6 +126,16 @@ def test_an_option_that_the_folder_could_not_keep_is_part_of_the_command(tmp_pat
     )
 
 
+@pytest.mark.parametrize(("source", "more"), [(None, " --env FILE.py:NAME"), ("a.py:Mine", "")])
+def test_an_environment_that_the_folder_cannot_find_again_is_part_of_the_command(
+    source: str | None, more: str, tmp_path: Path
+) -> None:
+    RunFolder(tmp_path).checkpoint.touch()
+    ran = run_folder.RunConfig("dqn", "Mine", {}, env_source=source, env_is_own=True)
+    command = status.go_on(tmp_path, ran, How.KILLED)
+    assert command == f"remotely-rl train dqn --resume {tmp_path}{more}"
+
+
 def test_a_run_of_another_machine_or_version_is_not_said_to_be_killed(tmp_path: Path) -> None:
     folder = run_folder.create(tmp_path / "run", "a2c", CONFIG)
     assert status_of(folder).how is How.UNKNOWN
