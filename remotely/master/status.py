@@ -160,10 +160,7 @@ def _of_actor(
 ) -> control.ActorStatus:
     return control.ActorStatus(
         location=location,
-        # Without environment variables: they may hold secrets, and viewers see this.
-        request=msgspec.structs.replace(record.request, env={})
-        if record.request.env
-        else record.request,
+        request=record.request.without_secrets(),  # viewers see this
         gpu_ids=record.gpu_ids,
         figures=figures,
         queue=min(max(0, unanswered - figures.running), control.MOST),  # of clients that may lie

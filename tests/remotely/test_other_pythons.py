@@ -39,6 +39,13 @@ def test_an_actor_runs_in_the_interpreter_that_is_named(here: None, interpreter:
     assert Look().variable("THEIRS") is None
 
 
+def test_the_processes_of_an_executor_have_the_interpreter_that_is_named(
+    here: None, interpreter: str
+) -> None:
+    with remotely.Executor(1, python=interpreter) as executor:
+        assert executor.submit(os.getenv, "THEIRS").result() == "yes"
+
+
 def test_a_next_life_has_the_same_interpreter(here: None, interpreter: str) -> None:
     look = remotely.options(Look, python=interpreter, max_restarts=1)()
     pid = look.pid()

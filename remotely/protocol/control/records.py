@@ -84,6 +84,12 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         """Whether it is started by another interpreter than the worker's, or has packages."""
         return bool(self.interpreter or self.packages)
 
+    def without_secrets(self) -> "Request":
+        """Return it without what may hold secrets: variables, and the addresses of packages."""
+        if not self.env and not self.packages:
+            return self
+        return msgspec.structs.replace(self, env={}, packages=[])
+
 
 class Obituary(msgspec.Struct, frozen=True, kw_only=True):
     """How an actor ended.  `lost`: its machine went silent, and nobody saw the end."""

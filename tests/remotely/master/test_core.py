@@ -29,6 +29,7 @@ from tests.remotely.master.played import (
     play_event,
     request_of,
     status_of,
+    workers_in_status,
 )
 from tests.steps import steps
 
@@ -567,6 +568,14 @@ def test_a_status_lists_waiting_requests_and_unexpected_ends(cluster: Cluster) -
     assert (end.name, end.exit, end.stderr, end.ago_s) == ("a", "SIGKILL", "its last words", 2.0)
     assert not end.restarting
     assert end.why == "out of memory"
+
+
+def test_a_status_has_nothing_that_may_be_secret(cluster: Cluster) -> None:
+    cluster.joins("worker")
+    cluster.has("client", "a", env={"TOKEN": "x"}, packages=["p @ https://user:x@index"])
+    cluster.has("client", "b", packages=["p @ https://user:x@index"])
+    for worker in workers_in_status(cluster):
+        assert [(a.request.env, a.request.packages) for a in worker.actors] == [({}, [])] * 2
 
 
 def test_an_unexpected_end_names_the_machine_of_the_ended_life(
