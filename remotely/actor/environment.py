@@ -1,6 +1,6 @@
 """The start of an actor in an environment of its own: it is made if need be, then entered by exec.
 
-    python -m remotely.actor.environment CONTROL_FD PYTHON PACKAGES
+    REMOTELY_PACKAGES=... python -m remotely.actor.environment CONTROL_FD PYTHON
 
 The process has the actor's socket, pipes and environment variables already, and becomes the actor.
 What is worth saying is printed, as the actor prints.
@@ -24,7 +24,7 @@ from remotely.transport.line import Line
 EVERY_S = 5.0  # how often the worker hears that this goes on
 
 
-def main(control_fd: str, python: str, packages: str) -> int:
+def main(control_fd: str, python: str) -> int:
     """Become the actor; return the exit code of a process that cannot."""
     line = Line(socket.socket(fileno=int(control_fd)), control.Decoder("worker > actor"))
     told_at = time.monotonic()
@@ -37,9 +37,10 @@ def main(control_fd: str, python: str, packages: str) -> int:
             told_at = time.monotonic()
             line.send(control.Preparing())
 
+    packages = json.loads(os.environ.pop(environments.PACKAGES))
     arguments = ["-m", "remotely.actor.startup", control_fd]
     try:
-        command, more = environments.command(python, json.loads(packages), arguments, busy)
+        command, more = environments.command(python, packages, arguments, busy)
         os.execve(command[0], command, {**os.environ, **more})  # -> 2
     except (RemotelyError, OSError) as error:
         line.send(control.NotBound(why=str(error), is_refused=True))  # -> 1'

@@ -39,6 +39,7 @@ DISTRIBUTION = "remotely-actors"
 OLDEST = 3, 11  # the oldest Python that remotely runs on
 MOST_KEPT = 20
 MADE = "made.json"
+PACKAGES = "REMOTELY_PACKAGES"  # the variable in which an actor's process gets them
 KEY = r"[0-9a-f]{16}"
 LOOK_S = 0.2  # how often the lock of another maker, and the installer, are looked at
 HOLD_AGAIN_S = 0.01  # a look at whether an environment is used locks it for microseconds
@@ -212,7 +213,7 @@ def _kept(
     busy: Callable[[str], object],
 ) -> str:
     """Return the interpreter of an environment, which is made if it is new, and used from now."""
-    folder().mkdir(parents=True, exist_ok=True)
+    folder().mkdir(mode=0o700, parents=True, exist_ok=True)
     key = _key(interpreter, version, (*needs, *packages))
     place = folder() / key
     with _locked(key, busy):
@@ -258,21 +259,32 @@ def _make(
     names = ", ".join(packages)
     busy(f"making an environment for {interpreter} with {names}")
     start = time.monotonic()
+    # In a file: the address of an index may have a password, and everybody sees arguments.
+    listed = str(place.with_suffix(".txt"))
+    with open(os.open(listed, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.writelines(f"{' '.join(_absolute(each).split())}\n" for each in (*needs, *packages))
     if (uv := shutil.which("uv")) is not None:
         steps = [
             [uv, "venv", "--quiet", "--python", interpreter, str(place)],
-            [uv, "pip", "install", "--quiet", "--python", f"{place}/bin/python", *needs, *packages],
+            [uv, "pip", "install", "--quiet", "--python", f"{place}/bin/python", "-r", listed],
         ]
     else:
         steps = [
             [interpreter, "-m", "venv", str(place)],
-            [f"{place}/bin/python", "-m", "pip", "install", "--quiet", *needs, *packages],
+            [f"{place}/bin/python", "-m", "pip", "install", "--quiet", "-r", listed],
         ]
-    for step in steps:
-        code, said = _ran(step, busy)
-        if code:
-            raise NoEnvironment(f"no environment with {names} could be made:\n{said}")
+    try:
+        for step in steps:
+            code, said = _ran(step, busy)
+            if code:
+                raise NoEnvironment(f"no environment with {names} could be made:\n{said}")
+    finally:
+        os.unlink(listed)
     busy(f"the environment with {names} is made, in {time.monotonic() - start:.0f} s")
+
+
+def _absolute(package: str) -> str:
+    return os.path.abspath(package) if os.path.isfile(package) else package
 
 
 def _ran(step: Sequence[str], busy: Callable[[str], object]) -> tuple[int, str]:

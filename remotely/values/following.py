@@ -15,8 +15,8 @@ carries more than one, and versions in between never cross.  Unless the value is
 follower asks for a version only once a reader has looked at the one before.
 
 If the writer's machine refuses the connection, or cannot be reached for LOST_S, readers are told
-that the writer has ended.  A follower
-ends when no process of its machine has had the value open for UNUSED_S.
+that the writer has ended.  A follower ends when no process of its machine has had the value open
+for UNUSED_S.
 """
 
 import os

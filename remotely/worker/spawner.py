@@ -34,7 +34,7 @@ from typing import Protocol
 
 import msgspec
 
-from remotely.machine import daemons, processes
+from remotely.machine import daemons, environments, processes
 from remotely.machine.owned_fd import OwnedFd
 from remotely.machine.watched_process import WatchedProcess
 from remotely.protocol import control
@@ -365,11 +365,12 @@ class Spawner:
         """Start a new interpreter, with the actor's environment variables."""
         control_fd, out, error = descriptors
         request = child.request
+        own = {processes.TAG: self._tag_of(request)}
         command = daemons.module_command("remotely.actor.startup", str(control_fd))
         if request.has_own_interpreter:
-            packages = json.dumps(request.packages)
+            own[environments.PACKAGES] = json.dumps(request.packages)  # everybody sees arguments
             command = daemons.module_command(
-                "remotely.actor.environment", str(control_fd), request.interpreter, packages
+                "remotely.actor.environment", str(control_fd), request.interpreter
             )
         process = subprocess.Popen(
             command,
@@ -377,7 +378,7 @@ class Spawner:
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=error,
-            env={**os.environ, **request.env, processes.TAG: self._tag_of(request)},
+            env={**os.environ, **request.env, **own},
             start_new_session=True,
         )
         process.returncode = 0  # the worker's Reaper waits for it, not `subprocess`
