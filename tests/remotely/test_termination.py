@@ -23,7 +23,6 @@ remotely.connect()
 counter = Counter()
 child = os.fork()
 if not child:
-    print("forked", flush=True)
     time.sleep(60)
 os.kill(child, signal.SIGTERM)
 print("child", os.waitpid(child, 0)[1], len(remotely.status().actors), flush=True)
