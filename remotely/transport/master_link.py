@@ -3,17 +3,21 @@
 It outlives the master: if the connection breaks or the master restarts, the master asks for an
 introduction (`WhoAreYou`), and the link sends it again.
 
-A refusal is reported once, and only if nothing was received before.  libzmq itself would retry
-forever in silence: a master that does not know the key cuts the handshake, and a master with
-another key than expected cannot even read it.  Only libzmq's monitor shows either.  The second case
-looks like any handshake that is cut, for example by a master that ends, so it counts only if it
-repeats.
+A refusal is reported once.  libzmq itself would retry forever in silence: a master that does not
+know the key cuts the handshake, and a master with another key than expected cannot even read it.
+Only libzmq's monitor shows either.  The second case looks like any handshake that is cut, for
+example by a master that ends, so it counts only if it repeats, and only before the first handshake
+has succeeded.
 
-A later refusal is waited out, because a restarted master may not know an actor's key until that
-actor's worker is back.  But libzmq gives up on a socket that was refused, and then accepts no
-messages.  So the next beat creates a new socket, about as often as libzmq would have retried.
-Messages sent in between are lost, as with any connection that breaks: a worker's introduction
-reports all that it has, and a client repeats all its requests.
+    the key is of a file     the master knows the list: it was revoked, perhaps while the connection
+                             was broken
+    it is an actor's own     reported only before the first handshake; later it is waited out: a
+                             restarted master may not know it until that actor's worker is back
+
+libzmq gives up on a socket that was refused, and then accepts no messages.  So the next beat
+creates a new socket, with a monitor, about as often as libzmq would have retried.  Messages sent in
+between are lost, as with any connection that breaks: a worker's introduction reports all that it
+has, and a client repeats all its requests.
 """
 
 import math
@@ -72,20 +76,18 @@ class MasterLink:
         self._cuts = 0  # consecutive
         self._cut_at = 0.0
         self._is_cut = False
-        self.socket = self._new_socket()
-        self._monitor = self.socket.get_monitor_socket(_SHAKEN | _UNLISTED | _CUT | _LEFT)
-        loop.watch_socket(self._monitor, self._handle_handshake)
-        self._connect()
+        self._connect(_SHAKEN | _UNLISTED | _CUT | _LEFT)
         self._sent_at = 0.0
         # The master of an embedded cluster watches each process, and is never restarted.
         self._beat = loop.every(BEAT_EVERY_S if is_remote(address) else math.inf, self._send_beat)
         self.send(introduce())
 
-    def _new_socket(self) -> "zmq.Socket[bytes]":
+    def _connect(self, monitored: int) -> None:
+        """Connect with a new socket, and handle these events of its handshake."""
         key = self._key
-        return client(self._context, key.pair, key.master_public, Reconnect.BACKING_OFF)
-
-    def _connect(self) -> None:
+        self.socket = client(self._context, key.pair, key.master_public, Reconnect.BACKING_OFF)
+        self._monitor = self.socket.get_monitor_socket(monitored)
+        self._loop.watch_socket(self._monitor, self._handle_handshake)
         connect(self.socket, self._address)
         self._loop.watch_socket(self.socket, self._receive)
 
@@ -95,8 +97,7 @@ class MasterLink:
         self._end_monitor()
         self._loop.unwatch_socket(self.socket)
         self.socket.close(linger=0)
-        self.socket = self._new_socket()
-        self._connect()
+        self._connect(_SHAKEN | _UNLISTED if self._key.file else _SHAKEN)
         self.send(self._introduce())
 
     def _send_beat(self) -> None:
@@ -149,6 +150,7 @@ class MasterLink:
 
     def _handle_handshake(self, frames: list[zmq.Frame]) -> None:
         event = event_of(frames[0].buffer)
+        self._may_return &= event != _UNLISTED
         if event == _CUT:
             before, self._cut_at = self._cut_at, time.monotonic()
             self._cuts = self._cuts + 1 if self._cut_at < before + CUT_AGAIN_S else 1

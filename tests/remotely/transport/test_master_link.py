@@ -1,5 +1,7 @@
 """The link to the master: refused keys and cut handshakes."""
 
+import contextlib
+import dataclasses
 import socket
 import sys
 import time
@@ -59,11 +61,26 @@ class Place:
     def has_master(self, key: MasterKey) -> None:
         """Start a master at the address."""
         self.port.close()
-        zap = sockets.ZapHandler(self.context, lambda key: "client", ThrottledLog(print))
+        self.role: str | None = "client"  # of every key
+        self.asked = 0
+        zap = sockets.ZapHandler(self.context, self.role_of, ThrottledLog(print))
         self.loop.watch_socket(zap.socket, zap.answer)
-        server = sockets.server(self.context, key.pair)
-        self.loop.watch_socket(server, lambda frames: self.arrived.append(frames[1].bytes))
-        sockets.bind(server, self.address)
+        self.serves(key)
+
+    def role_of(self, key: bytes) -> str | None:
+        self.asked += 1
+        return self.role
+
+    def serves(self, key: MasterKey) -> None:
+        self.server = sockets.server(self.context, key.pair)
+        self.loop.watch_socket(self.server, lambda frames: self.arrived.append(frames[1].bytes))
+        sockets.bind(self.server, self.address)
+
+    def loses_connections(self, key: MasterKey) -> None:
+        self.loop.unwatch_socket(self.server)
+        self.server.close(linger=0)
+        self.until(lambda: not is_bound(self.address))
+        self.serves(key)
 
     def until(self, fact: Callable[[], object]) -> None:
         deadline = time.monotonic() + 20
@@ -77,6 +94,13 @@ class Place:
         self.port.close()
         self.context.destroy(linger=0)
         self.loop.close()
+
+
+def is_bound(address: str) -> bool:
+    host, port = address.removeprefix("tcp://").split(":")
+    with contextlib.suppress(ConnectionRefusedError), socket.create_connection((host, int(port))):
+        return True
+    return False
 
 
 @pytest.fixture
@@ -126,3 +150,43 @@ def test_repeatedly_cut_handshakes_are_a_refusal(place: Place) -> None:
     assert isinstance(place.refused[0], NotAllowed)
     assert "for another cluster, or 127" in str(place.refused[0])
     assert not place.arrived
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("remotely.transport.master_link.BEAT_EVERY_S", 0.02)
+
+
+def test_a_key_that_is_revoked_while_the_connection_is_broken_is_refused(
+    place: Place, quick: None
+) -> None:
+    master, client, _, _ = fresh_keys()
+    place.has_master(master)
+    place.connect(dataclasses.replace(client, file="client.key"))
+    place.until(lambda: place.arrived)
+    place.role = None
+    place.loses_connections(master)
+    place.until(lambda: place.refused)
+    assert "refused this key (client.key): it was revoked" in str(place.refused[0])
+    asked = place.asked
+    for _ in range(20):
+        place.links[0]._send_beat()
+        place.loop.turn(0.005)
+    assert place.asked == asked
+    assert len(place.refused) == 1
+
+
+def test_the_key_of_an_actor_waits_for_a_restarted_master_to_know_it(
+    place: Place, quick: None
+) -> None:
+    master, client, _, _ = fresh_keys()
+    place.has_master(master)
+    place.connect(client)
+    place.until(lambda: place.arrived)
+    place.role, place.asked = None, 0
+    place.loses_connections(master)
+    place.until(lambda: place.asked > 2)
+    place.role = "client"
+    place.arrived.clear()
+    place.until(lambda: place.arrived)
+    assert not place.refused
