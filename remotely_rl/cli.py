@@ -138,7 +138,7 @@ def _train_command(name: str) -> click.Command:
         address: str | None,
         **given: Any,
     ) -> None:
-        from remotely_rl.acting import cluster  # noqa: PLC0415 - imports torch; --help does without
+        from remotely_rl import cluster  # noqa: PLC0415 - imports torch; --help does without
         from remotely_rl.runs import hooks, training  # noqa: PLC0415 - as above
 
         if (loading := click.get_current_context().find_object(Phases)) is not None:
@@ -434,7 +434,7 @@ class CommandLine(click.Group):
         loading = Phases(click.echo)
         needs_no_cluster = {"-h", "--help", "--address", "--seeds"} & set(words)
         if words[:1] == ["train"] and known and not needs_no_cluster:
-            from remotely_rl.acting import cluster  # noqa: PLC0415 - `--help` does without
+            from remotely_rl import cluster  # noqa: PLC0415 - `--help` does without
 
             cluster.begin()
             loading.enter("PyTorch and the algorithm are loaded")

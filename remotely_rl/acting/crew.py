@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
-from remotely_rl.acting import cluster
-from remotely_rl.acting.cluster import Making
+from remotely_rl import cluster
+from remotely_rl.cluster import Making
 from remotely_rl.supervision import Crashes, CrashReport
 from remotely_rl.supervision.supervisor import Supervisor
 

@@ -7,7 +7,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
 import remotely
-from remotely_rl.acting import cluster
+from remotely_rl import cluster
 from remotely_rl.acting.actor import Parameters, Rollout
 from remotely_rl.acting.samplers import Crewed, SamplingActor
 from remotely_rl.supervision.failures import LOST

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from typing import Any, Generic, Protocol, TypeVar
 
 import remotely
-from remotely_rl.acting import cluster
+from remotely_rl import cluster
 from remotely_rl.acting.actor import Parameters
 from remotely_rl.acting.crew import Crew, Number
 from remotely_rl.environments import Episode

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Generic
 
-from remotely_rl.acting import cluster
+from remotely_rl import cluster
 from remotely_rl.acting.actor import Parameters
 from remotely_rl.acting.samplers import Crewed, R, SamplingActor
 

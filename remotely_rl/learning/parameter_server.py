@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import remotely
-from remotely_rl.acting import cluster
+from remotely_rl import cluster
 from remotely_rl.acting.crew import Crew, Number
 from remotely_rl.errors import SyncError, TrainingError
 from remotely_rl.supervision import Crashes, failures

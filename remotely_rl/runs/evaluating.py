@@ -25,8 +25,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 import remotely
-from remotely_rl import networks
-from remotely_rl.acting import cluster
+from remotely_rl import cluster, networks
 from remotely_rl.acting.crew import POLL_S, Crew
 from remotely_rl.acting.evaluation import Evaluation
 from remotely_rl.acting.evaluator import Evaluator

@@ -50,8 +50,7 @@ from torch import nn
 
 import remotely
 from remotely.machine import gpus, memory_file, this_machine
-from remotely_rl import networks
-from remotely_rl.acting import cluster
+from remotely_rl import cluster, networks
 from remotely_rl.config import Common, device_of, learners_of, shares_store
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import LearnerLost, TrainingError

@@ -34,8 +34,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import remotely
-from remotely_rl import settings
-from remotely_rl.acting import cluster
+from remotely_rl import cluster, settings
 from remotely_rl.acting.evaluation import half_interval
 from remotely_rl.config import Common, device_of
 from remotely_rl.errors import TrainingError

@@ -32,8 +32,8 @@ import torch
 from torch import nn
 
 import remotely
-from remotely_rl import environments, networks, settings, trees
-from remotely_rl.acting import cluster, player
+from remotely_rl import cluster, environments, networks, settings, trees
+from remotely_rl.acting import player
 from remotely_rl.acting.policy import one_thread
 from remotely_rl.config import GROUPS, Common, device_of, learners_of
 from remotely_rl.config.hardware import Hardware

@@ -1,7 +1,7 @@
 """Supervisor: the rule about the processes of a run that fail.  It has no clock, thread or process.
 
 TABLE says what follows when a process fails, by what it does in the run and by what has happened.
-Whoever has the processes asks it, and then makes, closes or leaves them: `acting/cluster.Making`
+Whoever has the processes asks it, and then makes, closes or leaves them: `cluster.Making`
 makes those that are placed on a cluster, `runs/seeds.Processes` those of whole runs.
 
 The limit on replacements is the rate of crashes (crashes.py), except for the probe of an

@@ -32,7 +32,7 @@ from gymnasium.vector.utils import (
 from numpy.typing import NDArray
 
 from remotely.machine.shield import RLock, shield
-from remotely_rl.acting import cluster
+from remotely_rl import cluster
 from remotely_rl.errors import TrainingError
 from remotely_rl.supervision import Crashes, CrashReport
 from remotely_rl.supervision import infos as infos_module

@@ -13,8 +13,8 @@ from typing import Any
 
 import remotely
 from remotely.machine.shield import RLock, shield
-from remotely_rl.acting import cluster
-from remotely_rl.acting.cluster import Making
+from remotely_rl import cluster
+from remotely_rl.cluster import Making
 from remotely_rl.supervision import CrashReport
 from remotely_rl.supervision.failures import LOST
 from remotely_rl.supervision.vector import Make

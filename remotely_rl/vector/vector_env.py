@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from remotely.machine import this_machine
 from remotely.machine.shield import shield
-from remotely_rl.acting import cluster
+from remotely_rl import cluster
 from remotely_rl.supervision import Crashes, CrashReport, env_ranks
 from remotely_rl.supervision.crashes import MAX_RATE
 from remotely_rl.supervision.infos import Info

@@ -16,8 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import remotely
-from remotely_rl import algorithms, impala
-from remotely_rl.acting import cluster
+from remotely_rl import algorithms, cluster, impala
 from remotely_rl.cli import REPEATED, main
 from remotely_rl.config import GROUPS, presets
 from remotely_rl.runs import metrics, session

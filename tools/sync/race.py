@@ -24,8 +24,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from remotely_rl import a3c, networks
-from remotely_rl.acting import cluster
+from remotely_rl import a3c, cluster, networks
 from remotely_rl.learning import sharing
 from remotely_rl.learning.learner import LearningRate
 from remotely_rl.learning.parameter_server import ParameterServer, Worker

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import remotely
-from remotely_rl.acting import cluster
+from remotely_rl import cluster
 from remotely_rl.acting.samplers import Samplers
 from remotely_rl.errors import TrainingError
 from tests.remotely_rl.acting.fakes import Fake, crew_of, wait_for_newcomer

@@ -13,8 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import remotely
-from remotely_rl import TrainingError, a2c, ppo
-from remotely_rl.acting import cluster
+from remotely_rl import TrainingError, a2c, cluster, ppo
 from remotely_rl.cli import main
 from remotely_rl.learning import threads
 from remotely_rl.runs import curve, run_folder, seeds

@@ -24,8 +24,7 @@ from gymnasium.vector.utils import batch_differing_spaces
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import remotely
-from remotely_rl import CrashReport, TrainingError, VectorEnv
-from remotely_rl.acting import cluster
+from remotely_rl import CrashReport, TrainingError, VectorEnv, cluster
 from remotely_rl.supervision import Cause
 from remotely_rl.vector import hosts
 from remotely_rl.vector.bells import Switchboard

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 import remotely
-from remotely_rl.acting import cluster
+from remotely_rl import cluster
 from remotely_rl.errors import TrainingError
 
 
