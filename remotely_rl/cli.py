@@ -379,6 +379,7 @@ def options_of(config: type, defaults: Mapping[str, Any]) -> list[click.Option]:
 REPEATED = {
     "env_kwargs": ("--env-arg", "NAME=VALUE"),
     "wrappers": ("--wrapper", "MODULE:NAME"),
+    "env_packages": ("--env-package", "PACKAGE"),
     "evaluate_env_kwargs": ("--evaluate-env-arg", "NAME=VALUE"),
 }
 

@@ -49,6 +49,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Environment": (
         "env_kwargs",
         "wrappers",
+        "env_python",
+        "env_packages",
         "random_start",
         "probe_steps",
         "image_size",

@@ -22,9 +22,11 @@ from remotely_rl.environments import (
     Wrapper,
     additions,
     checks,
+    elsewhere,
     is_atari,
 )
 from remotely_rl.environments.action_spaces import Actions, are_log_stds, described, policy_start
+from remotely_rl.environments.elsewhere import Interpreter
 from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.functions.distributions import INITIAL_LOG_STD
 from remotely_rl.networks import precision
@@ -107,6 +109,15 @@ class Common(metaclass=Completed):
     wrappers: Annotated[
         Sequence[Wrapper | str],
         "wrapper around each environment, module:NAME or FILE.py:NAME; repeatable, innermost first",
+    ] = ()
+
+    env_python: Annotated[
+        str | None,
+        "Python of the environments alone, an interpreter or a version such as 3.12; none: the"
+        " actors'",
+    ] = None
+    env_packages: Annotated[
+        Sequence[str], "package to install for the environments alone, as for pip; repeatable"
     ] = ()
 
     step_timeout_s: Annotated[
@@ -223,6 +234,8 @@ class Common(metaclass=Completed):
         settings.check(self)
         precision.check(self.precision)
         object.__setattr__(self, "wrappers", additions.checked_wrappers(self.wrappers))
+        packages = elsewhere.checked_packages(self.env_packages)
+        object.__setattr__(self, "env_packages", packages)
         units = networks.hidden_of(self.hidden)
         if units is not None:
             object.__setattr__(self, "hidden", ",".join(map(str, units)))
@@ -280,7 +293,7 @@ class Common(metaclass=Completed):
         _ = self.plan  # raises for environments whose resets cannot wait
         if self.evaluate_every:
             ours = self.of_evaluations()
-            environments.check_is_known(ours.env, ours.env_kwargs)
+            environments.check_is_known(ours.env, ours.env_kwargs, ours.interpreter)
         if (self.best_by or "").lstrip("-").startswith("evaluation/") and not self.evaluate_every:
             raise TrainingError(f"best_by={self.best_by} needs evaluations: set evaluate_every")
 
@@ -444,6 +457,7 @@ class Common(metaclass=Completed):
             self.env_kwargs,
             self._wrappers,
             self.first_rank,
+            self.interpreter,
         )
 
     @property
@@ -455,8 +469,19 @@ class Common(metaclass=Completed):
         """Return the plan, with this many threads to step ale-py's native games."""
         atari = dataclasses.replace(self.atari, threads=threads)
         return environments.plan(
-            self.env, atari, self.images, resets_in_pause(self), self.env_kwargs, self._wrappers
+            self.env,
+            atari,
+            self.images,
+            resets_in_pause(self),
+            self.env_kwargs,
+            self._wrappers,
+            self.interpreter,
         )
+
+    @property
+    def interpreter(self) -> Interpreter:
+        """The Python of the environments."""
+        return Interpreter(self.env_python or "", tuple(self.env_packages))
 
     @property
     def _wrappers(self) -> tuple[Wrapper, ...]:

@@ -46,6 +46,7 @@ from numpy.typing import NDArray
 
 from remotely_rl import trees
 from remotely_rl.environments import episodes
+from remotely_rl.environments.elsewhere import Elsewhere
 from remotely_rl.environments.episodes import Episode
 from remotely_rl.environments.games import ABSENT
 from remotely_rl.environments.masks import Masks
@@ -318,8 +319,8 @@ class Environments:
 
     def pop_crashes(self) -> list[CrashReport]:
         """Return the crashes since the last call."""
-        vector = self.vector
-        return vector.pop_crashes() if isinstance(vector, SupervisedVectorEnv) else []
+        vector = self.vector.unwrapped
+        return vector.pop_crashes() if isinstance(vector, SupervisedVectorEnv | Elsewhere) else []
 
     def set_attributes(self, attributes: Mapping[str, Any]) -> None:
         """Set attributes of all environments and of their replacements, to a copy for each.

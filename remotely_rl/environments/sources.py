@@ -11,7 +11,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import VectorEnv
 
 from remotely.arguments import signature_of
-from remotely_rl.environments import additions, env_pool
+from remotely_rl.environments import additions, elsewhere, env_pool
 from remotely_rl.environments.additions import Wrapper
 from remotely_rl.environments.atari import (
     VECTOR_ARGUMENTS,
@@ -21,6 +21,7 @@ from remotely_rl.environments.atari import (
     observes_ram,
 )
 from remotely_rl.environments.contract import Environments
+from remotely_rl.environments.elsewhere import ACTORS_OWN, Elsewhere, Interpreter
 from remotely_rl.environments.games import takes_turns
 from remotely_rl.environments.images import Images, preprocessed
 from remotely_rl.environments.multi_agent import MultiAgent
@@ -64,10 +65,11 @@ def make(
     kwargs: Mapping[str, Any] | None = None,
     wrappers: Sequence[Wrapper] = (),
     first_rank: int = 0,
+    interpreter: Interpreter = ACTORS_OWN,
 ) -> Environments:
     """Make `count` environments; see `plan`."""
     make_vector, lives, channels_first, waits, agents = plan(
-        source, atari, images, waits, kwargs, wrappers
+        source, atari, images, waits, kwargs, wrappers, interpreter
     )
     vector = make_vector(count * agents, watch, first_rank)
     return Environments(
@@ -82,6 +84,7 @@ def plan(
     waits: bool = False,
     kwargs: Mapping[str, Any] | None = None,
     wrappers: Sequence[Wrapper] = (),
+    interpreter: Interpreter = ACTORS_OWN,
 ) -> Plan:
     """Return how to make environments from an id or from the user's own callable.
 
@@ -94,7 +97,7 @@ def plan(
     `wrappers` are applied to each environment, the first one innermost.  `atari` applies only to
     Atari games, `images` to all other environments, around the wrappers; those that step as one
     have no `frame_stack`.  With `waits` an environment whose episode is over waits until it is told
-    to reset.
+    to reset.  With another `interpreter`, environments are made there (elsewhere.py), one by one.
 
     Raises TrainingError for an unknown id or argument, for wrappers of environments that step as
     one, and for environments that cannot wait.  `Plan.make` also raises it for unsupported
@@ -103,7 +106,11 @@ def plan(
     """
     images, atari = images or Images(), atari or Atari()
     kwargs = dict(kwargs or {})
-    check_is_known(source, kwargs)
+    check_is_known(source, kwargs, interpreter)
+    if interpreter.is_another:
+        elsewhere.check(source, steps_as_one(source), waits, images.frame_stack)
+        there = functools.partial(_elsewhere, images, source, interpreter, kwargs, wrappers)
+        return Plan(there)
     if env_pool.is_id(source):
         source = env_pool.maker(str(source))
     side_by_side = functools.partial(_side_by_side, images, waits, tuple(wrappers), kwargs)
@@ -150,12 +157,19 @@ def is_atari(source: Source) -> bool:
     return isinstance(source, str) and is_atari_id(source)
 
 
-def check_is_known(source: Source, kwargs: Mapping[str, Any] | None = None) -> None:
+def check_is_known(
+    source: Source,
+    kwargs: Mapping[str, Any] | None = None,
+    interpreter: Interpreter = ACTORS_OWN,
+) -> None:
     """Raise TrainingError for an unknown id, and for a source that does not accept these arguments.
 
-    For an id `module:id` the module is imported, so that it and its imports are sent to actors.
+    For an id `module:id` the module is imported, so that it and its imports are sent to actors.  An
+    id that another interpreter may know is not checked.
     """
     kwargs = kwargs or {}
+    if interpreter.is_another and isinstance(source, str) and not is_registered(source):
+        return
     if env_pool.is_id(source):
         env_pool.check_is_known(str(source), kwargs)
         return
@@ -244,6 +258,20 @@ def _registered(
         raise TrainingError(f"Gymnasium cannot make {spec.id!r}: {error}") from error
 
 
+def _elsewhere(
+    images: Images,
+    source: Source,
+    interpreter: Interpreter,
+    kwargs: Mapping[str, Any],
+    wrappers: Sequence[Wrapper],
+    count: int,
+    watch: Watch | None,
+    first: int,
+) -> VectorEnv[Any, Any, Any]:
+    vector = Elsewhere(source, interpreter, kwargs, wrappers, count, watch, first)
+    return preprocessed(vector, images)
+
+
 def _watched(vector: VectorEnv[Any, Any, Any], watch: Watch | None) -> VectorEnv[Any, Any, Any]:
     if watch is None:
         return vector
@@ -276,6 +304,12 @@ def _side_by_side(
 def makes_vector(source: Source) -> bool:
     """Whether a source makes a vector environment as a whole, EnvPool's or the user's own."""
     return env_pool.is_id(source) or (callable(source) and _takes_num_envs(source))
+
+
+def steps_as_one(source: Source) -> bool:
+    """Whether the environments of a source are made and stepped together."""
+    native = isinstance(source, str) and is_atari_id(source) and is_registered(source)
+    return makes_vector(source) or (native and not observes_ram(spec_of(str(source))))
 
 
 def _takes_num_envs(source: Callable[..., Any]) -> bool:

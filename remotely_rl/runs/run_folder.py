@@ -46,6 +46,8 @@ FORMAT = 3
 OF_ENVIRONMENTS = (
     "env_kwargs",
     "wrappers",
+    "env_python",
+    "env_packages",
     "image_size",
     "gray",
     "frame_stack",

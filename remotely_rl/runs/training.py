@@ -199,7 +199,9 @@ def begin(
             start = RunFolder(Path(initial)).saved()
         if model is None and (source_run := resume or initial) is not None:
             model = model_of(source_run)
-        environments.check_is_known(config.env, config.env_kwargs)  # needs no cluster
+        environments.check_is_known(  # needs no cluster
+            config.env, config.env_kwargs, config.interpreter
+        )
         phase.enter("a cluster starts on this machine, or is connected to")
         config = config.fitted(hardware_of(config))
         config.check_run()

@@ -1,0 +1,120 @@
+"""Environments in another interpreter than their actor's."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import remotely
+from remotely_rl import a2c, environments
+from remotely_rl.environments.elsewhere import Interpreter
+from remotely_rl.errors import TrainingError
+from tests.remotely_rl import toys
+
+ROOT = Path(__file__).resolve().parents[3]
+ONLY_THERE = """
+import os
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class There(CartPoleEnv):
+    def __init__(self):
+        assert os.environ["SIMULATORS"] == "here"
+        super().__init__()
+
+class Fails(There):
+    def step(self, action):
+        raise ValueError("not this one")
+
+gymnasium.register("There-v0", There, max_episode_steps=9)
+gymnasium.register("Fails-v0", Fails)
+"""
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interpreter]:
+    """An interpreter that has a module which this one lacks, and a cluster of this process."""
+    folder = tmp_path_factory.mktemp("theirs")
+    (folder / "only_there.py").write_text(ONLY_THERE)
+    python = folder / "python"
+    path = f"{folder}{os.pathsep}{ROOT}"
+    python.write_text(
+        f'#!/bin/sh\nSIMULATORS=here PYTHONPATH="{path}" exec "{sys.executable}" "$@"\n'
+    )
+    python.chmod(0o755)
+    remotely.connect(cpus=2)
+    yield Interpreter(str(python))
+    remotely.shutdown()
+
+
+def played(envs: environments.Environments, steps: int) -> list[Any]:
+    """Play at random; return each row."""
+    with closing(envs):
+        rows: list[Any] = [envs.reset(5)]
+        random = np.random.default_rng(1)
+        for _ in range(steps):
+            step = envs.step(random.integers(2, size=envs.num_envs))
+            rows.append((step.obs, step.reward, step.terminated, step.truncated, step.valid))
+        return rows
+
+
+def test_the_rows_are_those_of_the_actors_own_python(theirs: Interpreter) -> None:
+    ours = played(environments.make("CartPole-v1", 3, kwargs={"max_episode_steps": 12}), 40)
+    there = environments.make(
+        "CartPole-v1", 3, kwargs={"max_episode_steps": 12}, interpreter=theirs
+    )
+    for one, other in zip(ours, played(there, 40), strict=True):
+        for mine, their in zip(one, other, strict=True):
+            np.testing.assert_array_equal(mine, their)
+
+
+def test_an_id_may_be_known_there_alone(theirs: Interpreter) -> None:
+    rows = played(environments.make("only_there:There-v0", 2, interpreter=theirs), 20)
+    assert np.asarray([row[3] for row in rows[1:]]).any()
+
+
+def test_crashes_there_are_reported_in_the_actor(theirs: Interpreter) -> None:
+    with closing(environments.make("only_there:Fails-v0", 2, interpreter=theirs)) as envs:
+        envs.reset(1)
+        assert not envs.step(np.zeros(2, np.int64)).valid.any()
+        reports = envs.pop_crashes()
+        assert [report.env for report in reports] == [0, 1]
+        assert all("ValueError: not this one" in report.what for report in reports)
+        assert not envs.pop_crashes()
+
+
+def test_wrappers_and_arguments_are_applied_there(theirs: Interpreter) -> None:
+    envs = environments.make(
+        "CartPole-v1",
+        2,
+        wrappers=[gymnasium.wrappers.TimeAwareObservation],
+        kwargs={"max_episode_steps": 3},
+        interpreter=theirs,
+    )
+    rows = played(envs, 3)
+    assert rows[0].shape == (2, 5)
+    assert rows[3][3].all()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"env": "ALE/Pong-v5"}, "ALE/Pong-v5 steps as one in its actor"),
+        ({"env": toys.counting_vector}, "counting_vector steps as one"),
+        ({"env": toys.Counting, "resets": "in_pause"}, "cannot wait there for the pause"),
+        ({"env": toys.Counting, "frame_stack": 2}, "frame_stack cannot reach"),
+        ({"env": toys.Counting, "env_packages": "six"}, "must be a list of packages, not 'six'"),
+        ({"env": toys.Counting, "env_packages": [6]}, "must be texts as for pip, and one is 6"),
+    ],
+)
+def test_what_cannot_be_in_another_python_is_refused(
+    settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TrainingError, match=message):
+        _ = a2c.Config(**{"env_python": sys.executable, **settings}).plan
