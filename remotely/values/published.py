@@ -260,7 +260,11 @@ def _copied(version: Version) -> memoryview:
 def _copy_into(target: Any, value: Any, where: str) -> None:
     """Copy arrays and tensors into those at the same place of `target`, in place."""
     if hasattr(target, "load_state_dict"):
-        target.load_state_dict(value)
+        try:
+            target.load_state_dict(value)
+        except (RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
+            kind = type(target).__name__
+            raise ValueError(f"into=: {where} is no state of this {kind}: {error}") from error
     elif hasattr(target, "shape") and hasattr(value, "shape"):
         if tuple(target.shape) != tuple(value.shape):
             raise ValueError(

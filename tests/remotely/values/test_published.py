@@ -151,6 +151,7 @@ def test_into_a_structure_copies_in_place() -> None:
     [
         ({"a": np.zeros(3)}, ValueError, r"\['a'\] has the shape \(2,\).*\(3,\)"),
         ({"c": np.zeros(2)}, ValueError, "other keys: 'a', 'c'"),
+        (torch.nn.Linear(2, 2), ValueError, "(?s)no state of this Linear: .*Missing key"),
         ([1, 2], ValueError, "1 items.*2"),
         (object(), TypeError, "is a object, which has no arrays"),
     ],
