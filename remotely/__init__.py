@@ -68,6 +68,7 @@ from remotely.other_names import no_such_name
 from remotely.pools.executor import Executor
 from remotely.pools.pool import Pool
 from remotely.pools.registration import register_joblib
+from remotely.transport.own_metrics import count, gauge, histogram
 from remotely.values.published import Latest, Published
 from remotely.values.shared_array import SharedArray
 
@@ -105,11 +106,14 @@ __all__ = [
     "batched",
     "close",
     "connect",
+    "count",
     "current_actor",
     "flight_recorder",
+    "gauge",
     "get",
     "get_actor",
     "group",
+    "histogram",
     "idempotent",
     "is_connected",
     "kill",

@@ -29,7 +29,8 @@ from remotely.engines.ray.host import Entries, Frames, HostBirth, HostPlace, Ray
 from remotely.machine import gpus, threads
 from remotely.protocol import control, wire
 from remotely.protocol.lease import ACTOR_TIDY_S
-from remotely.transport import activity
+from remotely.reporting.cluster_status import metric_status
+from remotely.transport import activity, own_metrics
 from remotely.transport.activity import OneByOne
 from remotely.values.maker_state import THREAD_VARIABLES
 from remotely.values.shipping import Shipment
@@ -94,10 +95,12 @@ class Hosted(ABC):
         return self._servant.is_made
 
     def state(self) -> dict[str, Any]:
-        """Return the running method and the number of calls, as fields of ActorStatus."""
+        """Return the running method, the number of calls and the user's own metrics, as fields of
+        ActorStatus."""
         seen = activity.look(self._page)
         running = {"running": seen.running, "method": seen.method, "method_s": seen.method_s}
-        return {**running, "calls": self._servant.calls}
+        metrics = [metric_status(each) for each in own_metrics.of_process()]
+        return {**running, "calls": self._servant.calls, "metrics": metrics}
 
     @abstractmethod
     def _handle(self, route: bytes, message: wire.Message) -> None:

@@ -53,7 +53,7 @@ from remotely.protocol.lease import DRAIN_S, PLACE_S, TERM_S
 from remotely.protocol.listening import Listening
 from remotely.protocol.wire import Kind
 from remotely.reporting.cluster_status import ClusterStatus, cluster_status
-from remotely.transport import key_files
+from remotely.transport import key_files, own_metrics
 from remotely.transport.keys import MemberKey
 from remotely.transport.listening import reach
 from remotely.values import arena, codec, forks, in_transit, published
@@ -528,7 +528,9 @@ class ClusterCarrier:
             self._session.link.send(request)
 
     def _report_unanswered(self) -> None:
-        self._session.link.send(control.Unanswered(calls=self._channels.unanswered()))
+        self._session.link.send(
+            control.Unanswered(calls=self._channels.unanswered(), metrics=own_metrics.of_client())
+        )
 
     def _run(self) -> None:
         self._loop.run()

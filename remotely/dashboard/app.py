@@ -301,7 +301,7 @@ class _ClusterPanel:
 
     async def _actors(self, request: Request) -> Response:
         now = (await self._watch.known()).snapshot
-        return table(request, now.actors, rows.ACTOR_COLUMNS)
+        return table(request, now.actors, rows.ACTOR_COLUMNS, without="metrics")
 
     async def _actor(self, request: Request) -> Response:
         now = (await self._watch.known()).snapshot
@@ -381,10 +381,12 @@ def table(
     columns: Sequence[str],
     sort: str = "",
     search: str | None = None,
+    without: str = "",
     **more: object,
 ) -> Response:
     """Return the page of a table that the query asks for, with the fields `more`.
 
+    `without` is a field of the rows that is not shown.
     `search` is what remains of the query's, if the caller has used some of its words.
     """
     query = request.query_params
@@ -396,7 +398,8 @@ def table(
         number(request, "after", 0),
         number(request, "limit", rows.PAGE),
     )
-    return Json({**page._asdict(), **more})
+    shown_rows: list[rows.Row] = [{k: row[k] for k in row if k != without} for row in page.rows]
+    return Json({**page._replace(rows=shown_rows)._asdict(), **more})
 
 
 def number(request: Request, name: str, default: int, at_least: int = 0) -> int:

@@ -16,6 +16,10 @@ remotely_busy{class}                  how many actors ran a call, on average ove
 remotely_bytes{class,way}             of values that living actors have received, sent
 remotely_method_seconds{class,method,figure}    mean, p99 (the greatest of the actors')
 remotely_waiting                      requests that wait for resources
+remotely_own_metrics_left_out         metrics of users with the name of another of another kind
+
+Beside these, the metrics of `remotely.count`, `gauge` and `histogram`, under their own names, with
+the label `class` of the actors that keep them.
 """
 
 from collections import Counter
@@ -24,6 +28,8 @@ from collections.abc import Iterable
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from remotely.dashboard import own_sums
+from remotely.dashboard.own_sums import Labels, Sum
 from remotely.dashboard.rows import Snapshot
 from remotely.reporting.cluster_status import totals
 
@@ -35,6 +41,30 @@ def text(now: Snapshot) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Figures(now))
     return generate_latest(registry)
+
+
+Sample = tuple[str, Labels, float]
+_SUFFIXES = {"counter": ("_total", "_created"), "gauge": ("",)}
+_SUFFIXES["histogram"] = ("", "_bucket", "_sum", "_count")
+_BOUNDS = [2.0**power for power in range(-20, 31, 2)]
+
+
+def _family(name: str, kind: str, samples: Iterable[Sample]) -> Metric:
+    family = Metric(name, "of this cluster's user", kind)
+    for sample, labels, value in samples:
+        family.add_sample(sample, dict(labels), value)
+    return family
+
+
+def _histogram(name: str, labels: Labels, found: Sum) -> list[Sample]:
+    """Return cumulative buckets with the same bounds at each time, their sum and their number."""
+    number = sum(found.buckets.values())
+    samples: list[Sample] = []
+    for most in _BOUNDS:
+        below = sum(n for bound, n in found.buckets.items() if bound is not None and bound <= most)
+        samples.append((f"{name}_bucket", (*labels, ("le", f"{most:.6g}")), below))
+    samples.append((f"{name}_bucket", (*labels, ("le", "+Inf")), number))
+    return [*samples, (f"{name}_sum", labels, found.value), (f"{name}_count", labels, number)]
 
 
 class _Figures:
@@ -102,6 +132,38 @@ class _Figures:
         yield from self._times()
         yield GaugeMetricFamily(
             "remotely_waiting", "requests that wait for resources", value=now.status.waiting
+        )
+        yield from self._own()
+
+    def _own(self) -> Iterable[Metric]:
+        """The users' own metrics.  Two of them may have one name, in different processes."""
+        sums, gauges = self._now.own.sums, own_sums.gauges(self._now.status)
+        taken: set[str] = set()
+        left_out = 0
+        for (kind, name), each in own_sums.by_name([*sums, *gauges]).items():
+            names = {f"{name}{suffix}" for suffix in _SUFFIXES[kind]}
+            if names & taken:
+                left_out += 1
+                continue
+            taken |= names
+            if kind == "gauge":
+                yield _family(
+                    name, "gauge", [(name, labels, gauges[kind, name, labels]) for labels in each]
+                )
+            elif kind == "counter":
+                total = f"{name}_total"
+                yield _family(
+                    name,
+                    "counter",
+                    [(total, labels, sums[kind, name, labels].value) for labels in each],
+                )
+            else:
+                samples = []
+                for labels in each:
+                    samples += _histogram(name, labels, sums[kind, name, labels])
+                yield _family(name, "histogram", samples)
+        yield GaugeMetricFamily(
+            "remotely_own_metrics_left_out", "metrics without a name", value=left_out
         )
 
     def _times(self) -> Iterable[Metric]:

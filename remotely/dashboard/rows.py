@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from remotely.dashboard import own_sums
+from remotely.dashboard.own_sums import OwnSums
 from remotely.reporting.cluster_status import ClusterStatus, as_json, totals
 
 PAGE = 200  # rows at most
@@ -113,6 +115,7 @@ class Snapshot(NamedTuple):
     facts: dict[str, Any]  # the same as plain data, with the figures of each actor's main method
     calls: dict[str, int]  # by actor
     calls_by_class: dict[str, int]  # seen since the dashboard started
+    own: OwnSums
 
     @property
     def actors(self) -> list[dict[str, Any]]:
@@ -147,7 +150,10 @@ def snapshot(status: ClusterStatus, at: float, before: Snapshot | None) -> Snaps
         actor |= {name: main.get(name) for name in ("mean_s", "p99_s")}
         actor["main_method"] = main.get("method", "")
         by_class[actor["class"]] += new
-    return Snapshot(at, status, facts, calls, dict(by_class))
+        for metric in actor["metrics"]:
+            del metric["buckets"]  # the browser shows quantiles
+    own = own_sums.add(before.own if before else None, status)
+    return Snapshot(at, status, facts, calls, dict(by_class), own)
 
 
 def overview(now: Snapshot, age_s: float = 0.0, why: str = "") -> dict[str, Any]:

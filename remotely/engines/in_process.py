@@ -18,6 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NoReturn
 
+import msgspec
+
 from remotely.calling.actor import CalledActor
 from remotely.calling.carrier import Encoder
 from remotely.engine import Arguments, Arrival, Engine, Options, Promises, RemoteActor
@@ -32,7 +34,12 @@ from remotely.objects.construct import construct
 from remotely.objects.placeholders import RoutinePlaceholder, stays
 from remotely.protocol.wire import Kind
 from remotely.reporting import log_records
-from remotely.reporting.cluster_status import ActorStatus, ClientStatus, ClusterStatus
+from remotely.reporting.cluster_status import (
+    ActorStatus,
+    ClientStatus,
+    ClusterStatus,
+    metric_status,
+)
 from remotely.reporting.throttled_log import ThrottledLog
 from remotely.values.codec import Encoded
 from remotely.values.owned import Owned
@@ -306,7 +313,10 @@ class InProcess:
             self._end_released(actor.actor)
 
     def report(self, fresh: bool) -> ClusterStatus:
+        from remotely.transport import own_metrics  # noqa: PLC0415 - nothing else of it is needed
+
         me = ClientStatus(pid=os.getpid(), machine="", actor="", actors=len(self._names))
+        metrics = [metric_status(each) for each in own_metrics.of_process()]
         actors = [
             ActorStatus(
                 name=name,
@@ -331,7 +341,8 @@ class InProcess:
             )
             for name, actor in self._names.items()
         ]
-        return ClusterStatus(address="", waiting=0, machines=[], clients=[me], actors=actors)
+        clients = [msgspec.structs.replace(me, metrics=metrics)]
+        return ClusterStatus(address="", waiting=0, machines=[], clients=clients, actors=actors)
 
     def note_unretrieved(self, what: str, error: BaseException) -> None:
         self._throttled.add(report_key(what, error), report_text(what, error), time.monotonic())

@@ -37,7 +37,7 @@ from remotely.protocol.address import join_address, no_master, parse_address
 from remotely.protocol.ids import bound_id
 from remotely.protocol.lease import CONNECT_S
 from remotely.protocol.resources import Resources
-from remotely.transport import sockets
+from remotely.transport import own_metrics, sockets
 from remotely.transport.access_list import AccessRelay
 from remotely.transport.keys import MemberKey
 from remotely.transport.line import OnMessage
@@ -189,7 +189,8 @@ class Guest:
             case control.End(actor=self.id):
                 self._on_end(message)
             case control.AskFigures():
-                figures = control.Figures(actor=self.id, calls=self._calls)
+                own = own_metrics.of_process()
+                figures = control.Figures(actor=self.id, calls=self._calls, metrics=own)
                 self._link.send(control.Report(actors=[figures]))
             case control.ReadLog(ticket=ticket):  # the output is on the terminal of this process
                 piece = control.LogPiece(ticket=ticket, text="", offset=0, known=False, ended=False)

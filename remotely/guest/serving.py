@@ -94,6 +94,7 @@ def _serve_at(address: str, key: MemberKey, served: object, options: Options, be
     cls, pair = type(served), fresh_pair()
     with guest_folder() as folder, activity.new() as (_, page):
         Fence(folder, make=True).close()  # a lease that never ends
+        activity.keep_own_metrics(page)
         guest = Guest(address, key, before, folder / "calls")
         why = "closed"
         try:
@@ -129,6 +130,7 @@ def _serve_at(address: str, key: MemberKey, served: object, options: Options, be
             why = f"the process that served it has left `serve`: {type(error).__name__}"
             raise
         finally:
+            activity.keep_own_metrics(None)
             guest.close(why)
     return guest
 

@@ -205,8 +205,9 @@ class Core:
                 events = state.history.after(after, now)
                 last = state.history.last
                 state.send(peer, control.Events(ticket=ticket, events=events, last=last))
-            case control.Unanswered(calls=calls):
-                state.sessions[peer].unanswered = calls
+            case control.Unanswered(calls=calls, metrics=metrics):
+                session = state.sessions[peer]
+                session.unanswered, session.metrics = calls, metrics
                 actors.handle_figures(state, peer)
             case control.ReadLog():
                 self._read_log(peer, message)

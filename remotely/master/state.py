@@ -13,7 +13,7 @@ arrivals.py hold parts of it.
 
 import math
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -324,6 +324,7 @@ class ClientSession:
     modules: set[str] = field(default_factory=set)
     leaving: bool = False
     unanswered: dict[str, int] = field(default_factory=dict)  # calls by actor, as last reported
+    metrics: Sequence[control.MetricFigures] = ()  # likewise
 
     def stamp(self, place: control.Place, counts_cpus: bool) -> control.Place:
         """Return a request with the fields that the master, not the client, fills in."""

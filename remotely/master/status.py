@@ -6,7 +6,7 @@ import msgspec
 
 from remotely.master import draining, shortage
 from remotely.master.ledger import Ledger
-from remotely.master.state import ActorRecord, State, WorkerRecord
+from remotely.master.state import ActorRecord, ClientSession, State, WorkerRecord
 from remotely.master.waiting import Waiter
 from remotely.protocol import control
 from remotely.protocol.resources import Resources
@@ -35,7 +35,7 @@ def status(ticket: int, state: State) -> control.Status:
             )
             for name, worker in sorted(state.workers.records.items())
         ],
-        clients=[_of_client(each.hello) for each in state.sessions if not each.is_viewer],
+        clients=[_of_client(each) for each in state.sessions if not each.is_viewer],
         waiting=len(state.waiting),
         waits=_waits(state),
         ends=[_as_of_now(end, state) for end in state.history.ends(state.now)],
@@ -100,13 +100,15 @@ def _sick(worker: str, state: State) -> tuple[str, float]:
     return (sick.why, max(0.001, state.now - sick.since)) if sick else ("", 0.0)
 
 
-def _of_client(hello: control.Hello) -> control.ClientStatus:
+def _of_client(session: ClientSession) -> control.ClientStatus:
+    hello = session.hello
     return control.ClientStatus(
         session=hello.session,
         machine=hello.machine,
         pid=hello.pid,
         actor=hello.actor,
         script=hello.script,
+        metrics=list(session.metrics),
     )
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, get_args, get_origin
 import msgspec
 
 from remotely.protocol import control
+from remotely.protocol.measures import MetricFigures, MetricKind, bound_of, quantile
 from remotely.protocol.resources import format_bytes
 from remotely.reporting.endings import end_named
 
@@ -107,6 +108,24 @@ class MachineStatus(msgspec.Struct, frozen=True, kw_only=True):
     memory_hour: list[int] = []
 
 
+class MetricStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A metric that the process keeps with `remotely.count`, `gauge` or `histogram`."""
+
+    name: str
+    kind: Annotated[MetricKind, says("counter, gauge or histogram")]
+    labels: dict[str, str] = {}
+    value: Annotated[
+        float | None, says("of a histogram, the sum of its values; null if it is no finite number")
+    ]
+    count: Annotated[int, says("of a histogram: its values")] = 0
+    p50: Annotated[float, says("half of them are at most this; within 19 %")] = 0.0
+    p99: float = 0.0
+    buckets: Annotated[
+        list[tuple[float | None, int]],
+        says("of a histogram: its buckets with values, each with the greatest that it may hold"),
+    ] = []
+
+
 class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A script, or an actor that uses the cluster; `actor` is then its name."""
 
@@ -115,6 +134,7 @@ class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
     actor: Annotated[str, says("its name if the client is an actor")]
     actors: Annotated[int, says("how many it owns")] = 0
     script: Annotated[str, says("the name of the script")] = ""
+    metrics: Annotated[list[MetricStatus], says("only in `clients`, and not of an actor")] = []
 
 
 class MethodStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,6 +176,7 @@ class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
     received: Annotated[int, says("bytes of arguments")] = 0
     sent: Annotated[int, says("bytes of results")] = 0
     methods: Annotated[list[MethodStatus], says("those that took the most time first")] = []
+    metrics: list[MetricStatus] = []
     lends: Annotated[bool, says("it waits, and its CPUs are free for others meanwhile")] = False
     since: Annotated[float, says("seconds since 1970")]
     owner: Annotated[
@@ -271,7 +292,13 @@ def cluster_status(found: control.Status, address: str, without: str = "") -> Cl
         waits=[WaitStatus(**msgspec.structs.asdict(wait)) for wait in found.waits],
         # A worker without a Python is a process in `remotely.serve`.
         machines=[_machine(worker) for worker in found.workers if worker.python],
-        clients=[client for session, client in owners.items() if session != without],
+        clients=[
+            msgspec.structs.replace(
+                owners[client.session], metrics=[metric_status(each) for each in client.metrics]
+            )
+            for client in found.clients
+            if client.session != without
+        ],
         actors=[
             _actor(actor, worker, owners.get(owner, unseen) if owner else None)
             for worker, actor in actors
@@ -281,6 +308,20 @@ def cluster_status(found: control.Status, address: str, without: str = "") -> Cl
             EndStatus(how=end_named(end.exit, end.lost, end.why), **msgspec.structs.asdict(end))
             for end in found.ends
         ],
+    )
+
+
+def metric_status(each: MetricFigures) -> MetricStatus:
+    """Return a user's own metric with its quantiles."""
+    return MetricStatus(
+        name=each.name,
+        kind=each.kind,
+        labels=each.labels,
+        value=each.value,
+        count=each.count,
+        p50=quantile(each.buckets, 0.5),
+        p99=quantile(each.buckets, 0.99),
+        buckets=[(bound_of(bucket), number) for bucket, number in sorted(each.buckets.items())],
     )
 
 
@@ -352,6 +393,7 @@ def _actor(
         received=figures.received,
         sent=figures.sent,
         methods=[MethodStatus(**msgspec.structs.asdict(each)) for each in figures.methods],
+        metrics=[metric_status(each) for each in figures.metrics],
         lends=actor.lends,
         since=actor.since,
         owner=owner,

@@ -17,8 +17,8 @@ when it is asked, and when the actor has died.
     4112-4119    the number of methods in the tables below
     4160-6719    the names of 40 methods
     6720-7039    the seconds that the calls of each have taken
-    7040-50559   how many calls of each have taken how long: a histogram of 136 buckets, four for
-                 each doubling from 1 us on
+    7040-71679   how many calls of each have taken how long: a histogram (protocol/measures.py)
+    71680-       the user's own metrics (own_metrics.py)
 
 The worker may read between two writes.  Then the method that it sees may have just ended.  Of the
 calls that have begun it never misses one; see the order of the writes in `BegunCalls`.
@@ -30,7 +30,6 @@ calls, others, and the bytes are counted exactly.
 
 import contextlib
 import itertools
-import math
 import mmap
 import os
 import random
@@ -41,15 +40,15 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from remotely.machine import memory_file
+from remotely.protocol.measures import BUCKETS, MetricFigures, bucket_of, quantile
 from remotely.protocol.numbers import LONGEST_S, MOST, ROUTE_BYTES
+from remotely.transport import own_metrics
 
-SIZE = -(-50_560 // mmap.PAGESIZE) * mmap.PAGESIZE
 NAME_BYTES = 64
 MAX_NAMES = 1000  # cached method names; a caller may ask for any name
 SLOTS = 200  # connections in the table
 METHODS = 40  # measured by name; the last of them stands for all others
 OTHERS = "(others)"
-BUCKETS, A_DOUBLING, LEAST_S = 136, 4, 1e-6
 SHORT_S = 200e-6  # of calls that take less, some are measured
 EXACT = 200  # of the first calls, all are
 MAX_WITHOUT_SLOT = 10_000  # remembered connections that have lost their slot
@@ -66,7 +65,9 @@ _KNOWN = slice(4112, 4120)
 _METHODS = slice(4160, 4160 + NAME_BYTES * METHODS)
 _SECONDS = slice(_METHODS.stop, _METHODS.stop + 8 * METHODS)
 _TIMES = slice(_SECONDS.stop, _SECONDS.stop + 8 * BUCKETS * METHODS)
+_OWN = slice(_TIMES.stop, _TIMES.stop + own_metrics.SIZE)
 _NO_ROUTE = bytes(ROUTE_BYTES)
+SIZE = -(-_OWN.stop // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
 class Seen(NamedTuple):
@@ -118,6 +119,7 @@ def received(fd: int) -> mmap.mmap:
     global _own
     try:
         _own = mmap.mmap(fd, SIZE)
+        keep_own_metrics(_own)
         return _own
     finally:
         os.close(fd)
@@ -158,13 +160,12 @@ def measured(page: mmap.mmap) -> CallTimes:
     seconds, times = view[_SECONDS].cast("d"), view[_TIMES].cast("Q")
     methods = []
     for slot in range(min(known, METHODS)):
-        counts = times[BUCKETS * slot : BUCKETS * (slot + 1)].tolist()
-        if calls := sum(counts):
+        taken = times[BUCKETS * slot : BUCKETS * (slot + 1)].tolist()
+        counts = {bucket: number for bucket, number in enumerate(taken) if number}
+        if calls := sum(counts.values()):
             start = _METHODS.start + NAME_BYTES * slot
             name = page[start : start + NAME_BYTES].rstrip(b"\0").decode(errors="replace")
-            methods.append(
-                MethodTimes(name, calls, _sane(seconds[slot]), _percentile(counts, calls))
-            )
+            methods.append(MethodTimes(name, calls, _sane(seconds[slot]), quantile(counts, 0.99)))
     methods.sort(key=lambda each: -each.seconds)
     return CallTimes(_sane(busy), min(received, MOST), min(sent, MOST), tuple(methods))
 
@@ -173,14 +174,14 @@ def _sane(seconds: float) -> float:
     return min(seconds, LONGEST_S) if seconds >= 0 else 0.0  # NaN is not
 
 
-def _percentile(counts: list[int], calls: int) -> float:
-    """Return the upper end of the bucket below which 99 % of the calls are."""
-    left = 0.99 * calls
-    for bucket, count in enumerate(counts):
-        left -= count
-        if left <= 0:
-            return LEAST_S * math.exp2((bucket + 1) / A_DOUBLING)
-    return 0.0
+def own_metrics_of(page: mmap.mmap) -> list[MetricFigures]:
+    """Return the user's own metrics.  As for `look`, the page may hold any bytes."""
+    return [] if page.closed else own_metrics.read(memoryview(page)[_OWN].toreadonly())
+
+
+def keep_own_metrics(page: mmap.mmap | None) -> None:
+    """Keep the own metrics of this process in its page from now on, or no longer."""
+    own_metrics.use(None if page is None else memoryview(page)[_OWN])
 
 
 def traffic_of(page: mmap.mmap) -> memoryview:
@@ -323,10 +324,7 @@ class _Writer:
 
     def _note_times(self, slot: int, took: float, calls: int) -> None:
         """Record that so many calls of a method have taken so long each."""
-        bucket = int(A_DOUBLING * math.log2(took / LEAST_S + 1.0))
-        if bucket >= BUCKETS:
-            bucket = BUCKETS - 1
-        self._times[BUCKETS * slot + bucket] += calls
+        self._times[BUCKETS * slot + bucket_of(took)] += calls
         self._seconds[slot] += took * calls
 
 

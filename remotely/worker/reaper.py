@@ -180,6 +180,7 @@ class Child:
                 )
                 for each in named[:SHOWN_METHODS]
             ],
+            metrics=activity.own_metrics_of(self.page),
         )
 
     def _measure(self, now: float) -> None:

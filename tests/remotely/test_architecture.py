@@ -41,6 +41,7 @@ PURE = (
     "ops.launchers",
     "dashboard.access",
     "dashboard.rows",
+    "dashboard.own_sums",
 )
 IMPURE = {"zmq", "time", "os", "socket", "threading", "asyncio", "select", "subprocess", "signal"}
 

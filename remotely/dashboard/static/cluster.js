@@ -226,6 +226,15 @@ function showActor(params) {
     { name: "Mean", text: (row) => seconds(row.mean_s), number: true },
     { name: "99 %", text: (row) => seconds(row.p99_s), number: true },
   ], (row) => row.method, "Methods that took the most time");
+  const own = table([
+    { name: "Metric", text: (row) => row.name, name_: true },
+    { name: "Labels", text: (row) => Object.entries(row.labels).map(([name, value]) => `${name}=${value}`).join(" "), name_: true },
+    { name: "Value", text: (row) => row.kind !== "histogram" ? (row.value == null ? "NaN" : figure(row.value, 6)) : row.count ? `mean ${figure(row.value / row.count)}` : "", number: true },
+    { name: "Values", text: (row) => row.kind === "histogram" ? count(row.count) : "", number: true },
+    { name: "50 %", text: (row) => row.kind === "histogram" ? figure(row.p50) : "", number: true },
+    { name: "99 %", text: (row) => row.kind === "histogram" ? figure(row.p99) : "", number: true },
+  ], (row) => row.name + JSON.stringify(row.labels), "Its own metrics");
+  const owns = h("section", { hidden: true }, h("h2", {}, "Its own metrics"), own.element);
   const flame = h("section", { "aria-label": "Flame graph" });
   const take = h("button", { type: "button", onclick: takeFlame }, "Sample for 3 s");
   const why = h("span", { class: "soft" });
@@ -247,6 +256,8 @@ function showActor(params) {
         number("Runs", row.method || "nothing", row.method ? duration(row.method_s) : ""),
         number("Queue", count(row.queue)));
       methods.show(row.methods, "", "No call has ended yet.");
+      owns.hidden = !row.metrics.length;
+      own.show(row.metrics, "", "");
       const shown = [["Id", row.actor], ["Owner", ownerOf(row)],
         ["GPUs", row.gpu_ids.join(", ")], ["Age", duration(Date.now() / 1000 - row.since)],
         ["Resources", Object.entries(row.resources).map(([name, amount]) => `${amount} ${name}`).join(", ")]];
@@ -278,7 +289,7 @@ function showActor(params) {
   const log = followLog(`${path}/log`);
   const stop = follow(look);
   if (!newest) look();
-  const element = h("div", {}, head, under, figures, facts, h("h2", {}, "Methods"), methods.element, h("h2", {}, "Output"), log.element,
+  const element = h("div", {}, head, under, figures, facts, h("h2", {}, "Methods"), methods.element, owns, h("h2", {}, "Output"), log.element,
     h("h2", {}, "Where its time goes"), h("div", { class: "tools" }, take, why), flame);
   return { title: "Actor", element, close: () => (stop(), log.close()) };
 }

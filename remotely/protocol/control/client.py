@@ -6,6 +6,7 @@ from remotely.protocol.control.records import (
     EndStatus,
     EventStatus,
     Location,
+    MetricFigures,
     Obituary,
     Request,
     WaitStatus,
@@ -213,9 +214,10 @@ class AskKey(ControlMessage, frozen=True):
 
 @sent("client > master")
 class Unanswered(ControlMessage, frozen=True):
-    """The number of unanswered calls of this client, by actor."""
+    """The number of unanswered calls of this client, by actor; and the user's own metrics."""
 
     calls: dict[str, Amount]
+    metrics: list[MetricFigures] = []
 
 
 @sent("client > master", "viewer > master", "master > worker")

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from remotely.protocol.measures import MetricFigures as MetricFigures
 from remotely.protocol.numbers import (
     Amount,
     Balance,
@@ -135,6 +136,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     received: Amount = 0  # bytes of arguments
     sent: Amount = 0  # bytes of results
     methods: list[MethodFigures] = []  # those that took the most time
+    metrics: list[MetricFigures] = []  # the user's own
 
 
 class GpuFigures(msgspec.Struct, frozen=True, array_like=True):
@@ -181,6 +183,7 @@ class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
     pid: Pid
     actor: str = ""
     script: str = ""  # its name
+    metrics: list[MetricFigures] = []  # the user's own, unless an actor has them
 
 
 class WaitStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -166,3 +166,71 @@ def test_the_overview_stays_small_with_many_actors() -> None:
     assert (summary["total_cpus"], summary["total_free_cpus"]) == (8.0, 6.0)
     assert len(summary["classes"]) == 12
     assert len(str(summary)) < 5000
+
+
+# --- users' own metrics ---------------------------------------------------------------------------
+
+
+def metric(kind: str, name: str, value: float | None, **more: Any) -> dict[str, Any]:
+    return {"kind": kind, "name": name, "value": value, **more}
+
+
+def scraped(*looks: list[dict[str, Any]]) -> list[str]:
+    """Return the lines about users' metrics after these looks."""
+    seen = None
+    for actors in looks:
+        seen = snapshot(status(actors), 0.0, seen)
+    assert seen is not None
+    lines = text(seen).decode().splitlines()
+    return [each for each in lines if not each.startswith(("remotely", "#"))]
+
+
+def test_a_counter_is_summed_over_actors_and_never_goes_down() -> None:
+    two = [metric("counter", "episodes", 2.0, labels={"env": "Pong"})]
+    five = [metric("counter", "episodes", 5.0, labels={"env": "Pong"})]
+    one = [metric("counter", "episodes", 1.0, labels={"env": "Pong"})]
+    lines = scraped(
+        [actor("a", metrics=two), actor("b", metrics=two)],
+        [actor("a", metrics=five)],  # b has ended
+        [actor("a", metrics=one, since=9.0)],  # restarted
+    )
+    assert lines == ['episodes_total{class="Player",env="Pong"} 8.0']
+
+
+def test_a_gauge_is_the_mean_of_those_with_the_same_labels() -> None:
+    lines = scraped(
+        [
+            actor("a", metrics=[metric("gauge", "loss", 1.0), metric("gauge", "nan", None)]),
+            actor("b", metrics=[metric("gauge", "loss", 2.0)]),
+        ]
+    )
+    assert lines == ['loss{class="Player"} 1.5', 'nan{class="Player"} NaN']
+
+
+def test_a_histogram_has_the_same_bounds_always() -> None:
+    first = [metric("histogram", "length", 3.0, count=3, buckets=[(1.0, 2), (None, 1)])]
+    later = [metric("histogram", "length", 7.0, count=4, buckets=[(1.0, 2), (4.0, 1), (None, 1)])]
+    lines = scraped([actor("a", metrics=first)], [actor("a", metrics=later)])
+    assert len(lines) == 26 + 1 + 2
+    assert 'length_bucket{class="Player",le="0.25"} 0.0' in lines
+    assert 'length_bucket{class="Player",le="1"} 2.0' in lines
+    assert 'length_bucket{class="Player",le="4"} 3.0' in lines
+    assert 'length_bucket{class="Player",le="+Inf"} 4.0' in lines
+    assert 'length_sum{class="Player"} 7.0' in lines
+
+
+def test_two_metrics_with_one_name_do_not_spoil_the_page() -> None:
+    actors = [
+        actor("a", metrics=[metric("gauge", "length", 1.0)]),
+        actor("b", metrics=[metric("histogram", "length", 1.0, count=1, buckets=[(1.0, 1)])]),
+    ]
+    assert scraped(actors) == ['length{class="Player"} 1.0']
+    page = text(snapshot(status(actors), 0.0, None)).decode()
+    assert "\nremotely_own_metrics_left_out 1.0\n" in page
+
+
+def test_the_browser_gets_no_buckets() -> None:
+    metrics = [metric("histogram", "length", 1.0, count=1, buckets=[(1.0, 1)])]
+    (shown,) = snapshot(status([actor("a", metrics=metrics)]), 0.0, None).actors
+    assert [each["name"] for each in shown["metrics"]] == ["length"]
+    assert "buckets" not in shown["metrics"][0]

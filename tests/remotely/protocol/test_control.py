@@ -3,7 +3,7 @@
 import typing
 from collections.abc import Callable
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
@@ -72,6 +72,8 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         if kind is bytes:
             return st.binary(min_size=bounds.min_length or 0, max_size=min(bounds.max_length, 100))
         return NUMBERS[kind](bounds.ge, bounds.le)
+    if origin is Literal:
+        return st.sampled_from(arguments)
     if origin is tuple and arguments[-1] is ...:
         return st.lists(values(arguments[0]), max_size=2).map(tuple)
     if origin is tuple:
