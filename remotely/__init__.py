@@ -37,6 +37,7 @@ from remotely.api.verbs import (
     ref,
     status,
     submit,
+    timeline,
 )
 from remotely.arguments import did_you_mean
 from remotely.errors import (
@@ -130,6 +131,7 @@ __all__ = [
     "shutdown",
     "status",
     "submit",
+    "timeline",
     "timeout",
 ]
 

@@ -219,5 +219,8 @@ class Engine(Protocol):
         With `fresh`, actors are queried for current activity and usage, which takes a while.
         """
 
+    def timeline(self, seconds: float) -> dict[str, Any]:
+        """Return what all processes do in the next seconds, in the format of Chrome's traces."""
+
     def shutdown(self) -> None:
         """End what this process owns, and leave the cluster."""

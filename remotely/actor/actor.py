@@ -24,6 +24,7 @@ that sends then waits, except for the background thread, which must keep checkin
 
 import asyncio
 import functools
+import mmap
 import select
 import sys
 import threading
@@ -43,7 +44,7 @@ from remotely.actor.preparation import Preparation
 from remotely.actor.servant import Servant, raised
 from remotely.api import connection
 from remotely.errors import MasterLost, NotAllowed, WireError
-from remotely.machine import threads
+from remotely.machine import memory_file, threads
 from remotely.machine.owned_fd import OwnedFd
 from remotely.protocol import control, wire
 from remotely.protocol.lease import ACTOR_TIDY_S, CONNECT_S
@@ -56,7 +57,8 @@ from remotely.transport.activity import OneByOne, traffic_of
 from remotely.transport.fence import Fence
 from remotely.transport.keys import KeyPair, MemberKey, fresh_pair
 from remotely.transport.line import OnMessage
-from remotely.transport.loop import Loop
+from remotely.transport.loop import Loop, Timer
+from remotely.transport.recording import CallRecorder
 from remotely.values import payload, published
 from remotely.values.following import publishing
 
@@ -135,11 +137,14 @@ class Background:
         delegation: Delegation,
         servant: Servant,
         store: MachineStore,
+        page: mmap.mmap,
     ) -> None:
         self._line = line
         self._delegation = delegation
         self._servant = servant
         self._store = store
+        self._page = page
+        self._recording_ends: Timer | None = None
         self._reported = 0
         self._tidy_after_s = ACTOR_TIDY_S
         self.is_idle = False  # no calls arrive, so the interval has grown
@@ -211,10 +216,23 @@ class Background:
                 self._delegation.confirm()
             case control.Cancel():
                 self._on_cancel(message)
+            case control.Record(seconds=seconds) if fds:
+                self._record(fds[0], seconds)
             case control.Meet():
                 self._store.introduced(fds[0] if fds else None)
             case control.Leave():
                 self._on_leave()  # -> 3
+
+    def _record(self, memory: OwnedFd, seconds: float) -> None:
+        """Record calls in this memory, for so long."""
+        from remotely.actor import recorded  # noqa: PLC0415 - rarely needed
+
+        recorded.record(self._servant, CallRecorder(memory_file.map_all(memory), self._page))
+        if self._recording_ends is not None:
+            self._recording_ends.cancel()
+        self._recording_ends = self.loop.after(
+            seconds, functools.partial(recorded.end, self._servant)
+        )
 
     def _ask_about(self, key: bytes) -> None:
         self._line.send(control.MayCall(key=key))
@@ -281,7 +299,7 @@ class Actor:
         if served is not None:
             self._servant.adopt(served, concurrency)
         self._is_borrowed = served is not None
-        self._background = Background(birth, line, delegation, self._servant, store)
+        self._background = Background(birth, line, delegation, self._servant, store, activity.page)
         self._access = self._background.access
         self._wait_for_lease = self._background.wait_for_lease
         self._socket = CallSocket(self._background.context, birth, self._background.loop)

@@ -275,7 +275,7 @@ class Servant:
         KeyboardInterrupt: an actor has no keyboard, so the method itself raised it.
         """
         activity, kind = self._activity, message.kind  # INIT may replace the activity
-        begun = activity.begin(message.name if kind is Kind.CALL else _SHOWN_AS[kind])
+        begun = activity.begin(message.name if kind is Kind.CALL else SHOWN_AS[kind])
         try:
             if self.is_made and kind in _SETUP_KINDS:
                 raise RemotelyError("this actor has already been created")
@@ -326,7 +326,7 @@ class Servant:
         What is not caught here becomes the reply too, by way of the task.
         """
         kind = message.kind
-        begun = self._activity.begin(message.name if kind is Kind.CALL else _SHOWN_AS[kind])
+        begun = self._activity.begin(message.name if kind is Kind.CALL else SHOWN_AS[kind])
         try:
             if kind is Kind.CALL:
                 if unfinished is not None:
@@ -529,7 +529,7 @@ class Servant:
 _KEPT_HERE = (GeneratorType, AsyncGeneratorType, CoroutineType)
 _ITERATOR_METHODS = frozenset(("__iter__", "__reversed__"))
 # The running method in `remotely status`, for messages that name none.
-_SHOWN_AS = {
+SHOWN_AS = {
     Kind.PREPARE: "(its code arrives)",
     Kind.FILE: "(files arrive)",
     Kind.SOURCES: "(its code arrives)",

@@ -14,6 +14,7 @@ from remotely.engine import Engine, Options
 from remotely.futures.future import CallFuture, completed, failed
 from remotely.futures.reference import Reference
 from remotely.protocol.lease import DRAIN_S
+from remotely.protocol.recording import LONGEST_RECORDING_S
 from remotely.reporting.cluster_status import ActorStatus, ClusterStatus
 
 T = TypeVar("T")
@@ -55,6 +56,21 @@ def kill(target: Any) -> None:
 def status() -> ClusterStatus:
     """Return the machines, clients and actors of the cluster, and the number of queued requests."""
     return connection.current().report()
+
+
+def timeline(seconds: float = 10.0) -> dict[str, Any]:
+    """Record what all processes of the cluster do in the next seconds; return Chrome's trace of it.
+
+    Written as JSON, `json.dump(remotely.timeline(2), file)`, it opens in https://ui.perfetto.dev.
+    `remotely timeline` does so from a terminal.  Other threads go on meanwhile.
+
+    Raises RemotelyError while another one is recorded, and where there is no cluster: with
+    REMOTELY_LOCAL=1, and on Ray.
+    """
+    arguments.number("seconds", seconds)
+    if not 0 <= seconds <= LONGEST_RECORDING_S:
+        raise ValueError(f"seconds={seconds} must be from 0 to {LONGEST_RECORDING_S:g}")
+    return connection.current().timeline(seconds)
 
 
 def actors() -> list[ActorStatus]:

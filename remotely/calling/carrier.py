@@ -20,7 +20,7 @@ from remotely.engine import Arguments, Arrival, Engine, Options, Promises, Remot
 from remotely.errors import RemotelyError
 from remotely.futures.future import CallFuture
 from remotely.futures.reference import Put
-from remotely.protocol.control import MakerState
+from remotely.protocol.control import MakerState, Recorded
 from remotely.protocol.wire import Kind
 from remotely.reporting.cluster_status import ClusterStatus
 from remotely.values import codec, maker_state
@@ -160,6 +160,12 @@ def _value_of_put(ref: Any) -> Any:
 PICKLED = Encoder(codec.encode_arguments, _pickled_constructors, codec.encode, _value_of_put)
 
 A = TypeVar("A", bound=CalledActor)
+
+
+NO_TIMELINE = (
+    "a timeline needs a cluster: one of 'remotely start', or a script's own. With REMOTELY_LOCAL=1 "
+    "there is one process, and on Ray there is 'ray timeline'"
+)
 
 
 class Carrier(Protocol[A]):
@@ -306,6 +312,9 @@ class Carrier(Protocol[A]):
         """Handle the loss of the last handle here.  Never blocks, and may run in any code."""
 
     def report(self, fresh: bool) -> ClusterStatus: ...
+
+    def timeline(self, seconds: float) -> list[Recorded]:
+        """Return what all processes record in the next seconds.  Raises RemotelyError."""
 
     def note_unretrieved(self, what: str, error: BaseException) -> None:
         """Report the error of a submitted call that nobody has looked at."""

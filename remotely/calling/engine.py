@@ -37,6 +37,7 @@ from remotely.futures.future import CallFuture, futures_among
 from remotely.machine import threads
 from remotely.machine.interrupts import is_for_main
 from remotely.protocol.wire import Kind
+from remotely.reporting.chrome_trace import trace
 from remotely.reporting.cluster_status import ClusterStatus
 from remotely.values.arena import SHARE_FROM_BYTES
 from remotely.values.codec import Encoded, NamedReference
@@ -223,6 +224,9 @@ class CallEngine(Engine):
 
     def report(self, fresh: bool = True) -> ClusterStatus:
         return self.carrier.report(fresh)
+
+    def timeline(self, seconds: float) -> dict[str, Any]:
+        return trace(self.carrier.timeline(seconds))
 
     def forget(self) -> None:
         """In a forked child: leave everything, also the end of the cluster, to the parent."""

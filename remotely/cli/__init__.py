@@ -12,7 +12,7 @@ import remotely
 from remotely.cli.daemons import join, key_commands, start, stop
 from remotely.cli.dashboard import dashboard
 from remotely.cli.environments import environments
-from remotely.cli.inspect import kill, logs, status
+from remotely.cli.inspect import kill, logs, status, timeline
 from remotely.cli.launch import down, run, up
 from remotely.cli.operate import drain, events
 from remotely.errors import RemotelyError
@@ -47,6 +47,7 @@ def main() -> None:
     srun remotely run -- python train.py            all machines of a job, for one command
     remotely status                                 machines, actors, free resources
     remotely dashboard                              the same in the browser
+    remotely timeline -o trace.json                 what all processes do, for Perfetto
     remotely logs Counter-1 --follow                what an actor prints
     remotely events --follow                        what happens to machines and actors
     remotely kill Counter-1                         end an actor at once
@@ -62,6 +63,6 @@ def main() -> None:
 
 for command in (
     *(start, join, run, up, down, key_commands),
-    *(status, dashboard, logs, events, kill, drain, environments, stop),
+    *(status, dashboard, timeline, logs, events, kill, drain, environments, stop),
 ):
     main.add_command(command)

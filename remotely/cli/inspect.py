@@ -1,5 +1,6 @@
 """The commands that inspect a cluster and its actors: `remotely status`, `logs` and `kill`."""
 
+import gzip
 import json
 import time
 from collections.abc import Iterable, Sequence
@@ -21,6 +22,8 @@ from remotely.cli.options import (
 )
 from remotely.errors import RemotelyError
 from remotely.protocol import control
+from remotely.protocol.recording import LONGEST_RECORDING_S
+from remotely.reporting.chrome_trace import summary, trace
 from remotely.reporting.cluster_status import as_json as status_json
 from remotely.reporting.cluster_status import cluster_status, field_help, tables
 from remotely.reporting.terminal import shown
@@ -166,6 +169,50 @@ def _show_ended(client: "ClusterCarrier") -> None:
 
 def living_actors(client: "ClusterCarrier") -> Iterable[control.ActorStatus]:
     return [actor for worker in client.status(fresh=False).workers for actor in worker.actors]
+
+
+@click.command(short_help="Record what all processes do, for Perfetto.")
+@click.argument("address", required=False, metavar=HERE)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0, LONGEST_RECORDING_S),
+    default=10.0,
+    show_default=True,
+    help="How long to record.",
+)
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("trace.json"),
+    show_default=True,
+    help="The file to write; compressed if its name ends with .gz.",
+)
+@local_port_option
+@key_option
+def timeline(
+    address: str | None, seconds: float, output: Path, port: int | None, key: Path | None
+) -> None:
+    """Record the calls of all processes for some seconds, and write them to a file.
+
+    \b
+    remotely timeline --seconds 10 -o trace.json
+    remotely timeline 4711            the cluster that the script with this pid runs for itself
+
+    The file is in the format of Chrome's traces: open it in https://ui.perfetto.dev, or in
+    chrome://tracing. It shows the calls that each actor serves, how long each has waited, arrows
+    from the process that has made it, bytes, and actors that begin and end. A process keeps 50,000
+    calls of a recording, and says how many more there were.
+    """
+    where = chosen_cluster(address, port)
+    with client_at(where, key) as client:
+        found = client.timeline(seconds)
+    text = json.dumps(trace(found), separators=(",", ":"))
+    if output.suffix == ".gz":
+        output.write_bytes(gzip.compress(text.encode()))
+    else:
+        output.write_text(text)
+    click.echo(f"{output}: {summary(found)}")
 
 
 @click.command(short_help="End an actor at once, whatever it is doing.")

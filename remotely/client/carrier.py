@@ -51,6 +51,7 @@ from remotely.protocol.address import OWN_CLUSTER, parse_address
 from remotely.protocol.control import MakerState, Obituary, StoreAddress
 from remotely.protocol.lease import DRAIN_S, PLACE_S, TERM_S
 from remotely.protocol.listening import Listening
+from remotely.protocol.recording import MADE, MOST_CALLS
 from remotely.protocol.wire import Kind
 from remotely.reporting.cluster_status import ClusterStatus, cluster_status
 from remotely.transport import key_files, own_metrics
@@ -375,6 +376,11 @@ class ClusterCarrier:
         found: control.Events = self._session.ask(control.AskEvents, after=after).result()
         return found
 
+    def timeline(self, seconds: float) -> list[control.Recorded]:
+        """Return what all processes have recorded in the next seconds.  Raises RemotelyError if
+        another timeline is being recorded."""
+        return self._session.ask_timeline(seconds).result()  # type: ignore[no-any-return]
+
     def drain(self, machine: str, within_s: float, undo: bool = False) -> control.DrainHeard:
         """Have a machine drained.  Raises RemotelyError if there is none of this name."""
         ask = self._session.ask(control.Drain, machine=machine, within_s=within_s, undo=undo)
@@ -441,6 +447,7 @@ class ClusterCarrier:
             control.ToReplace: lambda told: spare.replace(told.actors),
             control.OutputBatch: self._on_output,
             control.AskFigures: lambda _: self._report_unanswered(),
+            control.Record: self._record,
             control.Notice: lambda notice: self._display.warn(
                 notice.text, f"remotely: {notice.text}"
             ),
@@ -531,6 +538,40 @@ class ClusterCarrier:
         self._session.link.send(
             control.Unanswered(calls=self._channels.unanswered(), metrics=own_metrics.of_client())
         )
+
+    def _record(self, asked: control.Record) -> None:
+        """Record the calls that this process makes for so long, then send them to the master."""
+        self._channels.record()
+        self._session.link.send(control.Recording(number=asked.number, clock=time.monotonic()))
+        self._loop.after(asked.seconds, partial(self._send_record, asked.number))
+
+    def _send_record(self, number: int) -> None:
+        made: dict[bytes, bytes] = {}
+        actors: dict[bytes, str] = {}
+        room, missing = MOST_CALLS, 0
+        for channel, calls in self._channels.take_record():
+            packed = calls.packed()
+            kept = packed[: MADE.size * room]
+            room -= len(kept) // MADE.size
+            missing += calls.missing + (len(packed) - len(kept)) // MADE.size
+            if kept:
+                made[channel.route], actors[channel.route] = kept, channel.location.actor
+        if made:
+            self._session.link.send(
+                control.Recorded(
+                    number=number,
+                    host=self._session.host,
+                    machine=this_machine.machine_name(),
+                    pid=os.getpid(),
+                    clock=time.monotonic(),
+                    name=this_machine.script_name() or "a script",
+                    actor=self.inside,
+                    made=made,
+                    actors=actors,
+                    missing=missing,
+                )
+            )
+        self._session.link.send(control.AllRecorded(number=number))
 
     def _run(self) -> None:
         self._loop.run()

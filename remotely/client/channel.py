@@ -83,7 +83,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -114,6 +114,7 @@ from remotely.transport import sockets
 from remotely.transport.connection_monitor import ConnectionMonitor
 from remotely.transport.keys import KeyPair
 from remotely.transport.listening import nearest
+from remotely.transport.recording import MadeCalls
 from remotely.transport.sockets import EVENTS, NOBLOCK, POLLIN, Reconnect, readable
 from remotely.values import arena
 from remotely.values.arena import Loan
@@ -300,7 +301,8 @@ class Channel:
         self._stores = stores
         self._wait_reporter = wait_reporter
         self._lock = RLock()
-        self._ids = itertools.count(1)
+        self._ids: Iterator[int] = itertools.count(1)
+        self._made: MadeCalls | None = None  # while calls are recorded
         self.pending: dict[int, CallFuture[Any]] = {}
         self._held: dict[int, bytes | memoryview] = {}
         self._unsent: set[int] = set()
@@ -337,6 +339,29 @@ class Channel:
     def life(self) -> int:
         """The number of the actor's life to which it leads."""
         return self.location.life
+
+    def record(self) -> MadeCalls:
+        """Record the calls from now on in what this returns.  Any thread may call this."""
+        with self._lock:
+            self._end_record()
+            self._made = MadeCalls(self._ids)
+            self._ids = self._made.timed_ids
+            return self._made
+
+    def end_record(self) -> None:
+        """Record no further calls."""
+        with self._lock:
+            self._end_record()
+
+    def _end_record(self) -> None:
+        if self._made is not None:
+            self._ids, made, self._made = self._made.ids, self._made, None
+            made.end()
+
+    @property
+    def route(self) -> bytes:
+        """The name of this connection."""
+        return self._route
 
     def unfinished(self) -> list[str]:
         """Return the names of the submitted calls among the pending ones.  Thread-safe."""
@@ -729,6 +754,10 @@ class Channel:
                     else:
                         self._decline(reply)
             more = bool(self.pending and self._socket.get(EVENTS) & POLLIN)
+        if self._made is not None:
+            self._made.note_answers([future.call_id for _, future, _ in taken])
+            if self._made.is_full:
+                self._ids = self._made.ids
         if faults.ON and taken and faults.at("client.reply"):
             self.pending.update((future.call_id, future) for _, future, _ in taken)
             self._cut()

@@ -186,6 +186,7 @@ class MasterSession:
         self.questions = Questions(self.send)
         self.arrivals: set[str] = set()  # actors that dialled in and were given to this client
         self.is_leaving = False
+        self._recorded: dict[int, list[control.Recorded]] = {}  # parts of answers, by ticket
         self.gate = Gate(lambda: NotConnected(f"{SHUT_DOWN}; call remotely.connect() to go on"))
         self.pid = os.getpid()
         self.loop = loop = Loop()
@@ -203,6 +204,8 @@ class MasterSession:
             control.DrainHeard: self._on_answer,
             control.Events: self._on_answer,
             control.KeyState: self._on_answer,
+            control.Recorded: self._on_recorded,
+            control.AllRecorded: self._on_all_recorded,
             control.Farewell: lambda _: self._farewell.set(),
             **handlers,
         }
@@ -276,6 +279,10 @@ class MasterSession:
             )
         return self.questions.ask(kind, **fields)
 
+    def ask_timeline(self, seconds: float) -> Question:
+        """Have all processes record for so long; return the future of what they send."""
+        return self.ask(control.AskTimeline, seconds=seconds)
+
     def send(self, message: msgspec.Struct) -> None:
         """Send a message that needs no answer.  Thread-safe."""
         self.loop.call(lambda: self.link.send(message))
@@ -323,6 +330,16 @@ class MasterSession:
 
     def _on_answer(self, answer: Answer) -> None:
         self.questions.answer(answer.ticket, answer)
+
+    def _on_recorded(self, recorded: control.Recorded) -> None:
+        self._recorded.setdefault(recorded.number, []).append(recorded)
+
+    def _on_all_recorded(self, answer: control.AllRecorded) -> None:
+        found = self._recorded.pop(answer.number, [])
+        if answer.why:
+            self.questions.fail(answer.number, RemotelyError(answer.why))
+        else:
+            self.questions.answer(answer.number, found)
 
     def _on_refused_place(self, refused: control.NotPlaced) -> None:
         error = error_class(refused.error) or RemotelyError

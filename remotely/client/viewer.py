@@ -51,6 +51,10 @@ class Viewer:
         """Return the future of an actor's output from `offset` on; -1 is its last kilobytes."""
         return self._session.ask(control.ReadLog, actor=actor, offset=offset)
 
+    def ask_timeline(self, seconds: float) -> "Future[list[control.Recorded]]":
+        """Return the future of what all processes record in the next seconds."""
+        return self._session.ask_timeline(seconds)
+
     def ask_key(self, key: bytes) -> "Future[control.KeyState]":
         """Return the future of what the master knows of a key, and have it read its list again."""
         return self._session.ask(control.AskKey, key=key)

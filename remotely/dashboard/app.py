@@ -45,9 +45,12 @@ from remotely.dashboard.watch import REFRESH_S, TIMEOUT_S, ClusterWatch
 from remotely.errors import RemotelyError
 from remotely.machine import this_machine
 from remotely.protocol import control
+from remotely.reporting import chrome_trace
 from remotely.reporting.cluster_status import event_as_json
 from remotely.reporting.terminal import shown
 
+MOST_TIMELINE_S = 30
+TIMELINE_WAIT_S = 10.0  # after that, for the records of all processes
 MAX_STREAMS = 64  # open event streams, over all browsers
 HOW_TO_OPEN = "Open the link that the dashboard printed on its terminal. It works once."
 
@@ -60,6 +63,8 @@ class ClusterViewer(Protocol):
     def read_log(self, actor: str, offset: int) -> "Future[control.LogPiece]": ...
 
     def ask_events(self, after: int) -> "Future[control.Events]": ...
+
+    def ask_timeline(self, seconds: float) -> "Future[list[control.Recorded]]": ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +244,7 @@ class _ClusterPanel:
                 Route("/api/cluster", self._overview),
                 Route("/api/events", self._events),
                 Route("/api/history", self._history),
+                Route("/api/timeline", self._timeline),
                 Route("/api/machines", self._machines),
                 Route("/api/actors", self._actors),
                 Route("/api/actors/{actor}", self._actor),
@@ -294,6 +300,19 @@ class _ClusterPanel:
         found = await asyncio.wait_for(asyncio.wrap_future(future), TIMEOUT_S)
         newest = found.events[::-1][: rows.PAGE]
         return JSONResponse({"events": [event_as_json(each, time.time()) for each in newest]})
+
+    async def _timeline(self, request: Request) -> Response:
+        """Record for some seconds; return bars by actor, or all of it with `trace`."""
+        seconds = number(request, "seconds", 2)
+        if seconds > MOST_TIMELINE_S:
+            raise ValueError(f"seconds are at most {MOST_TIMELINE_S} here; see remotely timeline")
+        future = self._viewer.ask_timeline(seconds)
+        found = await asyncio.wait_for(asyncio.wrap_future(future), seconds + TIMELINE_WAIT_S)
+        if "trace" in request.query_params:
+            names = {"content-disposition": 'attachment; filename="trace.json"'}
+            return Json(chrome_trace.trace(found), headers=names)
+        bars = chrome_trace.by_actor(found)
+        return Json({**bars, "actors": bars["actors"][: rows.PAGE]})
 
     async def _machines(self, request: Request) -> Response:
         now = (await self._watch.known()).snapshot

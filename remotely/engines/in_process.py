@@ -21,9 +21,9 @@ from typing import Any, NoReturn
 import msgspec
 
 from remotely.calling.actor import CalledActor
-from remotely.calling.carrier import Encoder
+from remotely.calling.carrier import NO_TIMELINE, Encoder
 from remotely.engine import Arguments, Arrival, Engine, Options, Promises, RemoteActor
-from remotely.errors import ActorDied, NameTaken, NotConnected, name_taken
+from remotely.errors import ActorDied, NameTaken, NotConnected, RemotelyError, name_taken
 from remotely.futures import wakeup
 from remotely.futures.future import CallFuture
 from remotely.futures.reference import Reference
@@ -311,6 +311,9 @@ class InProcess:
     def release(self, actor: CalledActor) -> None:
         if actor.owned:
             self._end_released(actor.actor)
+
+    def timeline(self, seconds: float) -> NoReturn:
+        raise RemotelyError(NO_TIMELINE)
 
     def report(self, fresh: bool) -> ClusterStatus:
         from remotely.transport import own_metrics  # noqa: PLC0415 - nothing else of it is needed

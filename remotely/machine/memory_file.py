@@ -6,6 +6,7 @@ The kernel frees it with its last holder, so a killed process leaves nothing beh
 
 import contextlib
 import errno
+import mmap
 import os
 
 from remotely.machine.owned_fd import OwnedFd
@@ -27,6 +28,15 @@ def create(name: str, nbytes: int, *, grows: bool = False) -> int:
     seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL | (0 if grows else fcntl.F_SEAL_GROW)
     fcntl.fcntl(made.fd, fcntl.F_ADD_SEALS, seals)
     return made.take()
+
+
+def map_all(memory: OwnedFd) -> mmap.mmap:
+    """Map all of the memory of a descriptor, which is closed."""
+    fd = memory.take()
+    try:
+        return mmap.mmap(fd, 0)
+    finally:
+        os.close(fd)
 
 
 def is_memory_file(fd: int) -> bool:

@@ -83,6 +83,7 @@ class Core:
         actors.ask_to_replace(state)
         actors.review_waiting(state)
         actors.send_due_statuses(state)
+        state.recordings.expire(now)
         self._give_up_on_absent_workers()
         return self._finish()
 
@@ -201,6 +202,18 @@ class Core:
                 callers = (s.hello.session for s in state.sessions if not s.is_viewer)
                 peers = [*state.workers.records, *callers]
                 state.status_queries.query(peer, ticket, peers, now)
+            case control.AskTimeline(ticket=ticket, seconds=seconds):
+                hosts = {
+                    name: worker.register.host
+                    for name, worker in state.workers.records.items()
+                    if worker.register.python  # else it is a guest
+                }
+                for each in state.sessions:
+                    if not each.is_viewer:
+                        hosts[each.hello.session] = each.hello.host
+                state.recordings.begin(peer, ticket, seconds, hosts, now)
+            case control.Recording() | control.Recorded() | control.AllRecorded():
+                self._handle_recording(peer, message, now)
             case control.AskEvents(ticket=ticket, after=after):
                 events = state.history.after(after, now)
                 last = state.history.last
@@ -238,6 +251,21 @@ class Core:
         self.state.now = now
         actors.end_session(self.state, peer)
         return self._finish()
+
+    def _handle_recording(
+        self,
+        peer: str,
+        message: control.Recording | control.Recorded | control.AllRecorded,
+        now: float,
+    ) -> None:
+        recordings = self.state.recordings
+        match message:
+            case control.Recording():
+                recordings.hear_clock(peer, message, now)
+            case control.Recorded():
+                recordings.pass_on(peer, message)
+            case control.AllRecorded(number=number):
+                recordings.end(peer, number)
 
     def _handle_blocked(self, peer: str, blocked: control.Blocked) -> None:
         """Record that an actor waits for another; notify their scripts once if they deadlock."""
@@ -371,6 +399,8 @@ class Core:
                 record = state.workers.records[peer]
                 record.reports, record.use = {each.actor: each for each in figures}, use
                 actors.handle_figures(state, peer)
+            case control.Recording() | control.Recorded() | control.AllRecorded():
+                self._handle_recording(peer, message, now)
             case control.OutputBatch(items=items):
                 self._pass_on_output(peer, items)
             case control.LogPiece():
@@ -456,5 +486,6 @@ class Core:
         for record in state.actors.on_worker(name):
             actors.end_life(state, record.lost(why, moved=is_drained))
         state.log_queries.remove_worker(name)
+        state.recordings.remove_peer(name)
         state.delegates.remove_worker(name)
         actors.handle_figures(state, name)

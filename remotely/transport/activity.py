@@ -60,7 +60,7 @@ _GIVEN = slice(80, 88)
 _BUSY = slice(88, 96)
 _LAST = slice(96, 96 + 8 * SLOTS)
 _ROUTES = slice(_LAST.stop, _LAST.stop + ROUTE_BYTES * SLOTS)
-_TRAFFIC = slice(4096, 4112)
+TRAFFIC = slice(4096, 4112)
 _KNOWN = slice(4112, 4120)
 _METHODS = slice(4160, 4160 + NAME_BYTES * METHODS)
 _SECONDS = slice(_METHODS.stop, _METHODS.stop + 8 * METHODS)
@@ -156,7 +156,7 @@ def measured(page: mmap.mmap) -> CallTimes:
     began, running, _ = _HEAD.unpack_from(page)
     if running:
         busy += max(0.0, time.monotonic() - began)
-    received, sent = view[_TRAFFIC].cast("Q")
+    received, sent = view[TRAFFIC].cast("Q")
     seconds, times = view[_SECONDS].cast("d"), view[_TIMES].cast("Q")
     methods = []
     for slot in range(min(known, METHODS)):
@@ -186,7 +186,7 @@ def keep_own_metrics(page: mmap.mmap | None) -> None:
 
 def traffic_of(page: mmap.mmap) -> memoryview:
     """Return the counters of received and of sent bytes, to add to."""
-    return memoryview(page)[_TRAFFIC].cast("Q")
+    return memoryview(page)[TRAFFIC].cast("Q")
 
 
 def begun(page: mmap.mmap) -> tuple[dict[bytes, int], bool]:

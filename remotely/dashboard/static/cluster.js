@@ -1,7 +1,7 @@
 // The screens of the cluster: overview, machines, actors, one actor.
 
 import { paged } from "/static/paged.js";
-import { address, bytes, count, cut, duration, figure, get, h, number, plural, repeat, share, spark, table } from "/static/ui.js";
+import { address, bytes, count, cut, drawing, duration, figure, get, h, number, plural, repeat, share, spark, table } from "/static/ui.js";
 
 const RETRY_S = 5;
 const HISTORY = 120; // past values of the overview, kept in the browser only
@@ -294,6 +294,45 @@ function showActor(params) {
   return { title: "Actor", element, close: () => (stop(), log.close()) };
 }
 
+// --- timeline ----------------------------------------------------------------------------------
+
+function showTimeline() {
+  const take = h("button", { type: "button", onclick: record }, "Record for 2 s");
+  const why = h("span", { class: "soft" }), found = h("div", {});
+  const file = h("a", { href: "/api/timeline?seconds=2&trace", download: "trace.json" }, "record a file for Perfetto");
+  async function record() {
+    take.disabled = true;
+    why.textContent = "Recording…";
+    try {
+      const timeline = await get("/api/timeline", { seconds: 2 });
+      why.textContent = timeline.text;
+      found.replaceChildren(timeline.actors.length
+        ? h("dl", { class: "bars" }, timeline.actors.flatMap(lane))
+        : h("p", { class: "note" }, "No call has ended meanwhile."));
+    } catch (error) {
+      why.textContent = error.message;
+    }
+    take.disabled = false;
+  }
+  const element = h("div", {}, h("h1", {}, "Timeline"), h("p", { class: "note" }, "What each actor ran, call by call; calls that are close are drawn as one."),
+    h("div", { class: "tools" }, take, file, why), found);
+  return { title: "Timeline", element, close: () => {} };
+}
+
+// A lane of bars for one actor; a bar names the method that took most of it.
+function lane(row) {
+  const waited = row.waited_s == null ? "" : `, waited ${seconds(row.waited_s)} on average`;
+  const svg = drawing("svg", { viewBox: "0 0 1000 10", preserveAspectRatio: "none", role: "img", "aria-label": `What ${row.name} ran` });
+  for (const [begin, width, method] of row.bars) {
+    const bar = drawing("rect", { x: 1000 * begin, width: Math.max(1, 1000 * width), y: 0, height: 10 });
+    const title = drawing("title", {});
+    title.textContent = method;
+    bar.append(title);
+    svg.append(bar);
+  }
+  return [h("dt", {}, h("a", { href: actorAddress(row.actor) }, row.name), h("small", {}, ` ${plural(row.calls, "call")}${waited}`)), h("dd", {}, svg)];
+}
+
 function frames(calls, all, depth) {
   return h("ul", {}, calls.map((frame) => {
     const percent = Math.round(100 * frame.samples / all);
@@ -338,4 +377,5 @@ export const screens = [
   { path: "machines", nav: "Machines", group: "machines", show: showMachines },
   { path: "actors", nav: "Actors", group: "actors", show: showActors },
   { path: "actors/:id", group: "actors", show: showActor },
+  { path: "timeline", nav: "Timeline", group: "timeline", show: showTimeline },
 ];

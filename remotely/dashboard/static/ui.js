@@ -75,6 +75,12 @@ export function plural(number, noun) {
 
 const SVG = "http://www.w3.org/2000/svg";
 
+export function drawing(name, attributes) {
+  const element = document.createElementNS(SVG, name);
+  for (const [attribute, value] of Object.entries(attributes)) element.setAttribute(attribute, value);
+  return element;
+}
+
 // A sparkline of the last values of a figure, which are at most `most` if that is given.
 export function spark(values, most) {
   const svg = document.createElementNS(SVG, "svg");

@@ -8,12 +8,12 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NoReturn
 
 import ray
 from ray.exceptions import RayError
 
-from remotely.calling.carrier import PICKLED
+from remotely.calling.carrier import NO_TIMELINE, PICKLED
 from remotely.calling.engine import CallEngine
 from remotely.engine import Arrival, Engine, Options
 from remotely.engines.ray import PROMISES, placing
@@ -31,7 +31,7 @@ from remotely.engines.ray.host import HostState
 from remotely.engines.ray.placing import NAME_LOOK_S, HostPlacing
 from remotely.engines.ray.report import report
 from remotely.engines.ray.stored import HostMessage, HostOutgoing, PlasmaRef
-from remotely.errors import NotConnected
+from remotely.errors import NotConnected, RemotelyError
 from remotely.futures import callbacks, unfinished, wakeup
 from remotely.futures.future import CallFuture
 from remotely.futures.unretrieved import report_key, report_text
@@ -324,6 +324,9 @@ class RayCarrier:
             self._ending.add(actor.actor)
             on_end = functools.partial(self._ending.discard, actor.actor)
             self._replies.run(lambda: _end_released(host, on_end))
+
+    def timeline(self, seconds: float) -> NoReturn:
+        raise RemotelyError(NO_TIMELINE)
 
     def report(self, fresh: bool) -> ClusterStatus:
         self.check()

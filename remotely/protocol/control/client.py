@@ -13,6 +13,7 @@ from remotely.protocol.control.records import (
     WorkerStatus,
 )
 from remotely.protocol.numbers import LONGEST_S, Amount, Id, Moment, Offset, Pid, Route, Seconds
+from remotely.protocol.recording import Made, Offset_s, RecordedS, Served
 
 
 @sent("client > master", "viewer > master")
@@ -202,6 +203,69 @@ class Events(ControlMessage, frozen=True):
     ticket: Amount
     events: list[EventStatus]
     last: Amount
+
+
+@sent("client > master", "viewer > master")
+class AskTimeline(ControlMessage, frozen=True):
+    """Record the calls of all processes for so long.  One recording goes on at a time."""
+
+    ticket: Amount
+    seconds: RecordedS
+
+
+@sent("master > worker", "master > client", "worker > actor")
+class Record(ControlMessage, frozen=True):
+    """Record calls for so long.  To an actor, with the memory to which it writes them."""
+
+    number: Amount  # of the recording
+    seconds: RecordedS
+
+
+@sent("worker > master", "client > master")
+class Recording(ControlMessage, frozen=True):
+    """The immediate reply to Record; `clock` is the sender's monotonic one."""
+
+    number: Amount
+    clock: Moment
+
+
+@sent("worker > master", "client > master", "master > client", "master > viewer")
+class Recorded(ControlMessage, frozen=True):
+    """What one process has recorded: of an actor, the calls that it served; of a client, those that
+    it has made, by the route of their connection.  Times are those of its machine's clock.
+
+    To the one that has asked, `number` is its ticket; the clock of the machine is so much behind
+    the master's, within an error.
+    """
+
+    number: Amount
+    host: str
+    machine: str
+    pid: Pid
+    clock: Moment  # when this was sent
+    name: str = ""  # of the actor, or of the script
+    class_name: str = ""
+    actor: str = ""  # its id, also of an actor that is a client
+    born: Moment = 0.0  # zero: before the recording
+    ended: Moment = 0.0  # zero: it lives
+    how: str = ""  # it ended
+    served: Served = b""
+    names: list[str] = []  # of the methods
+    running: str = ""  # the method that it runs, and for how long
+    running_s: Seconds = 0.0
+    made: dict[Route, Made] = {}
+    actors: dict[Route, str] = {}  # that were called
+    missing: Amount = 0  # calls for which there was no room
+    offset_s: Offset_s = 0.0
+    error_s: Seconds = 0.0
+
+
+@sent("worker > master", "client > master", "master > client", "master > viewer")
+class AllRecorded(ControlMessage, frozen=True):
+    """A process, or the master, has sent all that was recorded; `why`: nothing was."""
+
+    number: Amount
+    why: str = ""
 
 
 @sent("viewer > master")

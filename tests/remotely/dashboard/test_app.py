@@ -10,6 +10,7 @@ import pytest
 
 from remotely.errors import MasterLost
 from remotely.protocol import control
+from remotely.protocol.recording import SERVED
 from remotely.protocol.resources import Resources
 
 pytest.importorskip("starlette", reason="the extra `dashboard` is not installed")
@@ -99,6 +100,31 @@ class FakeViewer:
             ),
         ]
         answer.set_result(control.Events(ticket=1, events=events, last=2))
+        return answer
+
+    def ask_timeline(self, seconds: float) -> "Future[list[control.Recorded]]":
+        answer: Future[list[control.Recorded]] = Future()
+        answer.set_result(
+            [
+                control.Recorded(
+                    number=1,
+                    host="h",
+                    machine="node0",
+                    pid=100,
+                    clock=9.0,
+                    name=EVIL,
+                    class_name="Player",
+                    actor="id-1",
+                    names=["step", "learn"],
+                    served=b"".join(
+                        SERVED.pack(b"r" * 12, name, call, began, began + took, 0, 0)
+                        for call, (name, began, took) in enumerate(
+                            [(0, 1.0, 0.5), (1, 1.5001, 0.1), (1, 2.0, 1.0)]
+                        )
+                    ),
+                )
+            ]
+        )
         return answer
 
     def read_log(self, actor: str, offset: int) -> "Future[control.LogPiece]":
@@ -445,3 +471,13 @@ def test_an_actor_that_has_ended_says_how() -> None:
     answer = dashboard.browser.get("/api/actors/id-9")
     assert answer.status_code == 404
     assert answer.json()["error"] == f"{EVIL} has ended (SIGKILL)"
+
+
+def test_a_timeline_is_recorded_as_bars_by_actor_or_as_a_file(dashboard: Dashboard) -> None:
+    (row,) = dashboard.browser.get("/api/timeline?seconds=1").json()["actors"]
+    assert (row["name"], row["calls"]) == (EVIL, 3)
+    assert [bar[2] for bar in row["bars"]] == ["step", "learn"]
+    file = dashboard.browser.get("/api/timeline?seconds=1&trace")
+    assert "attachment" in file.headers["content-disposition"]
+    assert len([e for e in file.json()["traceEvents"] if e["ph"] == "X"]) == 3
+    assert dashboard.browser.get("/api/timeline?seconds=3000").status_code == 400

@@ -4,6 +4,7 @@ The peers are simulated by calls; test_placing.py tests a master on real sockets
 """
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import hypothesis
 import hypothesis.strategies as st
@@ -12,6 +13,7 @@ import pytest
 
 from remotely.master import actors
 from remotely.master.admission import LIST
+from remotely.master.queries import RECORDS_WAIT_S, Recordings
 from remotely.master.state import State
 from remotely.master.waiting import Waiter, WaitingList
 from remotely.protocol import control
@@ -786,3 +788,61 @@ def test_an_actor_that_is_closed_before_it_has_room_is_reported_as_closed(
     ((_, refusal),) = cluster.sent(control.NotPlaced)
     assert (refusal.ticket, refusal.error) == (ticket, "ActorDied")
     assert refusal.why == "it was closed while it waited for room"
+
+
+# --- timelines ------------------------------------------------------------------------------------
+
+
+def recorded(number: int, host: str, **more: Any) -> control.Recorded:
+    known = {"number": number, "host": host, "machine": host, "pid": 1, "clock": 5.0}
+    return control.Recorded(**known, **more)
+
+
+def test_a_timeline_is_passed_on_with_what_is_known_of_each_clock(cluster: Cluster) -> None:
+    cluster.joins("worker")
+    host = cluster.state.workers.records["worker"].register.host
+    cluster.state.recordings = Recordings("the master's", cluster.state.send)
+    cluster.hello("viewing")
+    cluster.says("client", control.AskTimeline(ticket=7, seconds=10.0))
+    asked = cluster.sent(control.Record)
+    assert {who for who, _ in asked} == {"worker", "client", "viewing"}
+    number = asked[0][1].number
+    cluster.advance(0.2)
+    clock = cluster.now - 100.0  # theirs is behind
+    cluster.says("worker", control.Recording(number=number, clock=clock))
+    cluster.outbox.clear()
+    cluster.says("worker", recorded(number, host))
+    cluster.says("worker", recorded(number + 1, host))  # of another recording
+    ((who, passed),) = cluster.sent(control.Recorded)
+    assert (who, passed.number, passed.error_s) == ("client", 7, pytest.approx(0.1))
+    assert passed.offset_s == pytest.approx(100.0 - 0.1)
+    for peer in ("worker", "client"):
+        cluster.says(peer, control.AllRecorded(number=number))
+    assert cluster.sent(control.AllRecorded) == []
+    cluster.loses_client("viewing")
+    assert cluster.sent(control.AllRecorded) == [("client", control.AllRecorded(number=7))]
+
+
+def test_a_silent_process_does_not_hold_up_a_timeline(cluster: Cluster) -> None:
+    cluster.joins("worker")
+    cluster.says("client", control.AskTimeline(ticket=7, seconds=1.0))
+    cluster.says("client", control.AskTimeline(ticket=8, seconds=1.0))
+    ((_, refused),) = cluster.sent(control.AllRecorded)
+    assert (refused.number, refused.why[:16]) == (8, "another timeline")
+    cluster.outbox.clear()
+    cluster.advance(1.0 + RECORDS_WAIT_S)
+    cluster.expire()
+    assert cluster.sent(control.AllRecorded) == [("client", control.AllRecorded(number=7))]
+
+
+def test_a_timeline_whose_asker_has_ended_is_dropped(cluster: Cluster) -> None:
+    cluster.joins("worker")
+    cluster.hello("asker")
+    cluster.says("asker", control.AskTimeline(ticket=7, seconds=1.0))
+    number = cluster.sent(control.Record)[0][1].number
+    cluster.loses_client("asker")
+    cluster.outbox.clear()
+    cluster.says("worker", recorded(number, "host"))
+    for peer in ("worker", "client"):
+        cluster.says(peer, control.AllRecorded(number=number))
+    assert cluster.outbox == []

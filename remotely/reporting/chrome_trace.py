@@ -1,0 +1,255 @@
+"""A timeline in the format of Chrome's traces, which Perfetto and chrome://tracing open.  Pure.
+
+Each process is a group of rows: the calls that it serves, side by side if several run at a time;
+the calls that it makes, each with an arrow to where it runs; and its bytes received and sent.  A
+call that waits, from when it was sent until it begins, is a bar of its own.  Births and ends are
+marks.
+
+Times are in microseconds since the first thing that is shown, on the clock of the master.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from remotely.protocol.control import Recorded
+from remotely.protocol.recording import ServedCall, made_in, served_in
+from remotely.protocol.resources import format_bytes
+from remotely.reporting.cluster_status import count_of
+
+MADE_ROW = 1000  # below the rows of calls that are served
+LEAST_SHOWN = 1024  # bytes of a call that move the curve of all bytes
+Event = dict[str, Any]
+
+
+class Bar(NamedTuple):
+    """A call that an actor has served, on the master's clock; `sent` is 0 if that is not known."""
+
+    process: Recorded
+    method: str
+    call: ServedCall
+    sent: float
+    began: float
+    ended: float
+    received: int  # bytes of arguments, and of results
+    returned: int
+
+
+def bars(recorded: Sequence[Recorded]) -> list[Bar]:
+    """Return all calls that were served, in the order in which they began."""
+    sent = {
+        (route, each.call): each.sent + process.offset_s
+        for process in recorded
+        for route, data in process.made.items()
+        for each in made_in(data)
+    }
+    found = []
+    for process in recorded:
+        before: ServedCall | None = None
+        is_serial = True
+        for each in sorted(served_in(process.served), key=lambda call: call.ended):
+            is_serial = is_serial and (before is None or before.ended <= each.began)
+            # Bytes are counted over all calls: those of one are known if no other runs.
+            received = each.received - before.received if before and is_serial else 0
+            returned = each.sent - before.sent if before and is_serial else 0
+            before = each
+            name = process.names[each.name] if each.name < len(process.names) else "?"
+            found.append(
+                Bar(
+                    process,
+                    name,
+                    each,
+                    sent.get((each.route, each.call), 0.0),
+                    each.began + process.offset_s,
+                    each.ended + process.offset_s,
+                    max(0, received),
+                    max(0, returned),
+                )
+            )
+    found.sort(key=lambda bar: bar.began)
+    return found
+
+
+def trace(recorded: Sequence[Recorded]) -> dict[str, Any]:
+    """Return the JSON of what all processes have recorded."""
+    served = bars(recorded)
+    clock = _Clock(served, recorded)
+    numbers: dict[tuple[str, int], int] = {}
+    for each in recorded:
+        numbers.setdefault((each.host, each.pid), len(numbers) + 1)
+    number_of = {id(each): numbers[each.host, each.pid] for each in recorded}
+    events: list[Event] = []
+    for each in sorted(recorded, key=lambda each: bool(each.made)):  # an actor names its process
+        pid = number_of[id(each)]
+        events += _of_process(each, pid, clock)
+    callers = {route: number_of[id(each)] for each in recorded for route in each.made}
+    rows: dict[int, _Rows] = {}
+    for flow, bar in enumerate(served, 1):
+        pid = number_of[id(bar.process)]
+        row = rows.setdefault(pid, _Rows()).place(bar.began, bar.ended)
+        events += _of_call(bar, flow, pid, row, callers.get(bar.call.route), clock)
+    events += _pending(recorded, served, number_of, clock)
+    errors = {each.machine: round(each.error_s * 1e6) for each in recorded if each.error_s}
+    missing = sum(each.missing for each in recorded)
+    about = {"clock error in us, by machine": errors, "calls that found no room": missing}
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": about}
+
+
+def by_actor(recorded: Sequence[Recorded], most: int = 400) -> dict[str, Any]:
+    """Return bars for a page: for each actor, at most so many, each with when it begins and how
+    long it takes, in parts of the whole, and the method that took most of it.
+
+    Calls that would be narrower than a bar are drawn as one.
+    """
+    served = bars(recorded)
+    first = min((bar.began for bar in served), default=0.0)
+    whole = max((bar.ended for bar in served), default=0.0) - first or 1.0
+    actors: dict[str, list[Bar]] = {}
+    for bar in served:
+        actors.setdefault(bar.process.actor, []).append(bar)
+    rows = []
+    for actor, its in actors.items():
+        drawn: list[list[float]] = []  # beginning and end of each
+        took: list[Counter[str]] = []
+        for bar in its:
+            begin, end = (bar.began - first) / whole, (bar.ended - first) / whole
+            if drawn and begin - drawn[-1][1] < 1 / most:
+                drawn[-1][1] = max(drawn[-1][1], end)
+            else:
+                drawn.append([begin, end])
+                took.append(Counter())
+            took[-1][bar.method] += bar.ended - bar.began  # type: ignore[assignment]
+        waits = [bar.began - bar.sent for bar in its if bar.sent]
+        rows.append(
+            {
+                "actor": actor,
+                "name": its[0].process.name,
+                "calls": len(its),
+                "waited_s": max(0.0, sum(waits) / len(waits)) if waits else None,
+                "bars": [
+                    [round(begin, 5), round(end - begin, 5), methods.most_common(1)[0][0]]
+                    for (begin, end), methods in zip(drawn, took, strict=True)
+                ],
+            }
+        )
+    rows.sort(key=lambda row: str(row["name"]))
+    return {"seconds": whole, "actors": rows, "text": summary(recorded)}
+
+
+def summary(recorded: Sequence[Recorded]) -> str:
+    """Return a sentence about a timeline."""
+    calls = sum(1 for each in recorded for _ in served_in(each.served))
+    nbytes = sum(bar.received + bar.returned for bar in bars(recorded))
+    actors = sum(1 for each in recorded if not each.made and each.class_name)
+    machines = {each.host for each in recorded}
+    text = f"{count_of(calls, 'call')} of {count_of(actors, 'actor')}, {format_bytes(nbytes)}"
+    if len(machines) > 1:
+        error = max(each.error_s for each in recorded)
+        text += f"; the clocks of {len(machines)} machines, within {error * 1000:.2g} ms"
+    if missing := sum(each.missing for each in recorded):
+        text += f"; {missing} more calls found no room"
+    return text
+
+
+class _Clock:
+    def __init__(self, served: Iterable[Bar], recorded: Iterable[Recorded]) -> None:
+        times = [bar.sent or bar.began for bar in served]
+        for each in recorded:
+            now = each.clock + each.offset_s
+            times += [now, now - each.running_s]
+            times += [at + each.offset_s for at in (each.born, each.ended) if at]
+            for data in each.made.values():
+                times += [call.sent + each.offset_s for call in made_in(data)]
+        self._first = min(times, default=0.0)
+
+    def us(self, at: float) -> float:
+        return round((at - self._first) * 1e6, 3)
+
+
+class _Rows:
+    """The rows of a process: each call is in the first one that is free."""
+
+    def __init__(self) -> None:
+        self._until: list[float] = []
+
+    def place(self, began: float, ended: float) -> int:
+        for row, until in enumerate(self._until):
+            if until <= began:
+                self._until[row] = ended
+                return row
+        self._until.append(ended)
+        return len(self._until) - 1
+
+
+def _of_process(each: Recorded, pid: int, clock: _Clock) -> list[Event]:
+    name = f"{each.name} ({each.class_name})" if each.class_name else each.name
+    title = f"{name}, pid {each.pid} on {each.machine}"
+    events: list[Event] = [
+        {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": title}},
+    ]
+    if each.made:
+        row = {"name": "calls that it makes"}
+        events.append({"ph": "M", "name": "thread_name", "pid": pid, "tid": MADE_ROW, "args": row})
+        if each.actor:  # its worker tells the rest
+            return events[1:]
+    for at, what in ((each.born, "born"), (each.ended, f"ended: {each.how}")):
+        if at:
+            ts = clock.us(at + each.offset_s)
+            mark = {"ph": "i", "s": "p", "cat": "life", "name": what, "pid": pid, "tid": 0}
+            events.append({**mark, "ts": ts})
+    if each.running:
+        now = each.clock + each.offset_s
+        running = {"ph": "X", "cat": "call", "name": f"{each.running}, which goes on", "pid": pid}
+        ts, us = clock.us(now - each.running_s), round(each.running_s * 1e6, 3)
+        events.append({**running, "tid": 0, "ts": ts, "dur": us})
+    return events
+
+
+def _of_call(
+    bar: Bar, flow: int, pid: int, row: int, caller: int | None, clock: _Clock
+) -> list[Event]:
+    ts, dur = clock.us(bar.began), round((bar.ended - bar.began) * 1e6, 3)
+    args: dict[str, Any] = {"call": bar.call.call}
+    if bar.received or bar.returned:
+        args |= {"bytes received": bar.received, "bytes sent": bar.returned}
+    call = {"ph": "X", "cat": "call", "name": bar.method, "pid": pid, "tid": row}
+    events: list[Event] = [{**call, "ts": ts, "dur": dur, "args": args}]
+    if bar.received + bar.returned >= LEAST_SHOWN:
+        totals = {"received": bar.call.received, "sent": bar.call.sent}
+        at = clock.us(bar.ended)
+        events.append({"ph": "C", "name": "bytes", "pid": pid, "ts": at, "args": totals})
+    if not bar.sent or caller is None:
+        return events
+    sent_us = min(clock.us(bar.sent), ts)  # clocks of machines are known within an error
+    args["waited us"] = round(ts - sent_us, 3)
+    wait = {"cat": "wait", "name": f"{bar.method} waits", "pid": pid, "tid": row, "id": flow}
+    to = f"{bar.process.name}.{bar.method}"
+    made = {"cat": "made", "name": to, "pid": caller, "tid": MADE_ROW}
+    arrow = {"cat": "flow", "name": "call", "id": flow}
+    return [
+        *events,
+        {**wait, "ph": "b", "ts": sent_us},
+        {**wait, "ph": "e", "ts": ts},
+        {**made, "ph": "X", "ts": sent_us, "dur": 0.5},
+        {**arrow, "ph": "s", "pid": caller, "tid": MADE_ROW, "ts": sent_us},
+        {**arrow, "ph": "f", "bp": "e", "pid": pid, "tid": row, "ts": ts},
+    ]
+
+
+def _pending(
+    recorded: Sequence[Recorded], served: Iterable[Bar], number_of: dict[int, int], clock: _Clock
+) -> list[Event]:
+    """Return the calls that were sent and have neither ended nor were answered."""
+    ended = {(bar.call.route, bar.call.call) for bar in served}
+    names = {each.actor: each.name for each in recorded if each.actor and each.class_name}
+    events = []
+    for process in recorded:
+        for route, data in process.made.items():
+            name = names.get(process.actors.get(route, ""), "an actor")
+            for each in made_in(data):
+                if not each.answered and (route, each.call) not in ended:
+                    at = clock.us(each.sent + process.offset_s)
+                    made: Event = {"ph": "X", "cat": "made", "name": f"{name}: has no reply yet"}
+                    made |= {"pid": number_of[id(process)], "tid": MADE_ROW, "ts": at, "dur": 0.5}
+                    events.append(made)
+    return events

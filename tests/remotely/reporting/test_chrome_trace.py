@@ -1,0 +1,90 @@
+"""The timeline of a cluster as Chrome's trace, from made-up records."""
+
+from typing import Any
+
+from remotely.protocol.control import Recorded
+from remotely.protocol.recording import MADE, SERVED
+from remotely.reporting.chrome_trace import bars, by_actor, summary, trace
+
+ROUTE = b"r" * 12
+
+
+def record(host: str, pid: int, **more: Any) -> Recorded:
+    return Recorded(number=1, host=host, machine=host, pid=pid, clock=200.0, **more)
+
+
+def served(call: int, began: float, ended: float, received: int = 0, sent: int = 0) -> bytes:
+    return SERVED.pack(ROUTE, 0, call, began, ended, received, sent)
+
+
+CALLER = record(
+    "here", 1, name="train.py", made={ROUTE: MADE.pack(1, 100.0, 101.0) + MADE.pack(2, 100.1, 0.0)}
+)
+ACTOR = record(
+    "there",
+    2,
+    name="Player-1",
+    class_name="Player",
+    actor="a",
+    names=["step"],
+    served=served(1, 0.5, 0.75, received=10),
+    running="rest",
+    running_s=1.0,
+    offset_s=100.0,
+    error_s=0.001,
+)
+
+
+def of(phase: str, recorded: list[Recorded]) -> list[dict[str, Any]]:
+    return [each for each in trace(recorded)["traceEvents"] if each["ph"] == phase]
+
+
+def test_clocks_are_aligned_and_a_call_is_joined_with_its_caller() -> None:
+    (bar,) = bars([CALLER, ACTOR])
+    assert (bar.sent, bar.began, bar.ended, bar.method) == (100.0, 100.5, 100.75, "step")
+    (start,), (end,) = of("s", [CALLER, ACTOR]), of("f", [CALLER, ACTOR])
+    assert start["id"] == end["id"]
+    assert end["ts"] - start["ts"] == 500_000
+    assert start["pid"] != end["pid"]
+    assert trace([CALLER, ACTOR])["otherData"]["clock error in us, by machine"] == {"there": 1000}
+    assert "within 1 ms" in summary([CALLER, ACTOR])
+
+
+def test_a_call_without_a_reply_and_a_method_that_goes_on_are_shown() -> None:
+    names = [each["name"] for each in of("X", [CALLER, ACTOR])]
+    assert "rest, which goes on" in names
+    assert "an actor: has no reply yet" in names
+
+
+def test_an_actor_whose_caller_is_unknown_is_shown() -> None:
+    _, step = of("X", [ACTOR])
+    assert (step["name"], step["dur"]) == ("step", 250_000)
+    assert of("s", [ACTOR]) == []
+
+
+def test_calls_at_the_same_time_have_rows_of_their_own() -> None:
+    data = served(1, 1.0, 3.0) + served(2, 2.0, 4.0) + served(3, 3.0, 5.0)
+    several = record("here", 2, name="a", class_name="A", names=["wait"], served=data)
+    rows = [(each["args"]["call"], each["tid"]) for each in of("X", [several])]
+    assert rows == [(1, 0), (2, 1), (3, 0)]
+
+
+def test_bytes_are_those_of_a_call_if_no_other_ran() -> None:
+    data = served(1, 1.0, 2.0, 5) + served(2, 3.0, 4.0, 2005, 7) + served(3, 3.5, 5.0, 3000, 8)
+    mixed = record("here", 2, name="a", class_name="A", names=["step"], served=data)
+    assert [(bar.received, bar.returned) for bar in bars([mixed])] == [(0, 0), (2000, 7), (0, 0)]
+
+
+def test_any_records_make_a_trace() -> None:
+    odd = record("x", 3, served=b"\xff" * 200, made={ROUTE: b"\xff" * 100}, name="a")
+    assert trace([odd])["traceEvents"]
+    assert trace([])["traceEvents"] == []
+
+
+def test_bars_that_are_close_are_drawn_as_one() -> None:
+    data = b"".join(served(n, 1.0 + n / 1000, 1.0009 + n / 1000) for n in range(100))
+    data += served(200, 3.0, 11.0)
+    one = record("here", 2, name="a", class_name="A", actor="a", names=["step"], served=data)
+    (row,) = by_actor([one])["actors"]
+    assert (row["calls"], len(row["bars"]), row["bars"][0][2]) == (101, 2, "step")
+    assert row["bars"][1][:2] == [0.2, 0.8]
