@@ -26,7 +26,8 @@ from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, NamedTuple, Protocol
 
 from remotely.actor.preparation import Preparation
-from remotely.api.current_actor import heading
+from remotely.api import connection
+from remotely.api.current_actor import current_actor, heading
 from remotely.errors import RemotelyError
 from remotely.futures.future import CancelledPlaceholder, SelfPlaceholder, StreamToken
 from remotely.objects.batching import Arguments, Batching, batched_methods
@@ -334,7 +335,9 @@ class Servant:
                 else:
                     self.calls += 1
                     args, kwargs = self.arguments(route, message)
-                    value = await getattr(self.object, message.name)(*args, **kwargs)
+                    contexts = [message.context] if message.context else ()
+                    with self._tracing(message.name, contexts):
+                        value = await getattr(self.object, message.name)(*args, **kwargs)
                 outgoing = self._outgoing(route, value)
                 while type(outgoing) is Unfinished:
                     outgoing = self._outgoing(route, await outgoing.coroutine)
@@ -361,7 +364,9 @@ class Servant:
         begun = self._activity.begin(batching.function.__name__, len(calls))
         try:
             args, kwargs = batching.merge([arguments for _, arguments in calls])
-            return self._replies(batching, calls, batching.function(self.object, *args, **kwargs))
+            with self._tracing_batch(batching, calls):
+                value = batching.function(self.object, *args, **kwargs)
+            return self._replies(batching, calls, value)
         except self.ends:
             raise
         except BaseException as error:
@@ -375,7 +380,8 @@ class Servant:
         begun = self._activity.begin(batching.function.__name__, len(calls))
         try:
             args, kwargs = batching.merge([arguments for _, arguments in calls])
-            value = await batching.function(self.object, *args, **kwargs)
+            with self._tracing_batch(batching, calls):
+                value = await batching.function(self.object, *args, **kwargs)
             return self._replies(batching, calls, value)
         except self._async_ends:
             raise
@@ -462,11 +468,32 @@ class Servant:
             self._activity = Several(self._activity.page)
 
     def _call(self, route: bytes, message: Message) -> object:
+        if message.context:
+            with self._tracing(message.name, [message.context]):
+                return self._call(route, message._replace(context=""))
         args, kwargs = self._values.decode(route, message)
         value = self._attribute(message.name)(*args, **kwargs)
         if message.name in _ITERATOR_METHODS and value is not self.object:
             value = (item for item in value)  # a stream: one item for each request
         return self._outgoing(route, value)
+
+    def _tracing(
+        self, method: str, contexts: Sequence[str]
+    ) -> contextlib.AbstractContextManager[None]:
+        """Return the spans of calls whose callers trace them."""
+        if not contexts:
+            return _NONE
+        from remotely.calling import tracing  # noqa: PLC0415 - rarely needed
+
+        actor = current_actor()
+        names = {"remotely.actor": actor.name, "remotely.class": actor.class_name} if actor else {}
+        return tracing.serving(method, contexts, names, connection.made)
+
+    def _tracing_batch(
+        self, batching: Batching, calls: Sequence[Call]
+    ) -> contextlib.AbstractContextManager[None]:
+        contexts = [message.context for (_, message), _ in calls if message.context]
+        return self._tracing(batching.function.__name__, contexts)
 
     def _get(self, route: bytes, message: Message) -> object:
         if message.name == "__class__":  # sent by `get_actor` alone
@@ -526,6 +553,7 @@ class Servant:
         return [raised(route, message, error) for (route, message), _ in calls]
 
 
+_NONE: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
 _KEPT_HERE = (GeneratorType, AsyncGeneratorType, CoroutineType)
 _ITERATOR_METHODS = frozenset(("__iter__", "__reversed__"))
 # The running method in `remotely status`, for messages that name none.

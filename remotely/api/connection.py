@@ -15,6 +15,7 @@ from pathlib import Path
 
 from remotely import arguments
 from remotely.arguments import suggests
+from remotely.calling import tracing
 from remotely.calling.engine import CallEngine
 from remotely.engine import Engine
 from remotely.errors import NotConnected, RemotelyError
@@ -95,7 +96,7 @@ def connect(
                 f"at {address} were set by '{start}'"
             )
         address = address or os.environ.get("REMOTELY_ADDRESS")
-        _engine = _new_engine(address, key, offer, ship, patience_s, show_output)
+        _engine = tracing.begin(_new_engine(address, key, offer, ship, patience_s, show_output))
         _forked = False
         _bystanders.clear()
 
@@ -110,7 +111,7 @@ def current() -> Engine:
             if _engine is None:
                 _check_may_connect()
                 if _adopted is not None:
-                    _engine = _adopted()
+                    _engine = tracing.begin(_adopted())
                 else:
                     connect()
     assert _engine is not None
@@ -194,6 +195,11 @@ def shipped_root() -> Path | None:
 def set_shipped_root(root: Path) -> None:
     global _shipped_root
     _shipped_root = root
+
+
+def made() -> Engine | None:
+    """Return the engine of this process, if there is one already."""
+    return _engine
 
 
 def _new_engine(

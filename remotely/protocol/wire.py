@@ -9,7 +9,8 @@ costs an encryption and part of a system call; large buffers follow in frames of
     2       length of the name, big-endian
     4       length of the loan, big-endian
     8       call id, big-endian; a reply repeats the id of its call
-    n       the name: of a method, of an attribute, the hash of a file or of sources
+    n       the name: of a method, of an attribute, the hash of a file or of sources; that of a
+            method may be followed by SEPARATOR and the context of its caller's trace
     m       the loan, opaque here: where the value is, if it is in shared memory or in a store
     rest    the payload, opaque here (a pickle, except for PREPARE, FILE, SOURCES and READS)
 
@@ -32,6 +33,8 @@ MAX_FRAMES = 4096  # buffers of one value; a dict of 4,000 arrays is already odd
 MAX_FRAME_BYTES = 4 << 30  # libzmq disconnects a peer that sends a larger one; see sockets.py
 MAX_MESSAGE_BYTES = 16 << 30
 MAX_NAME_BYTES = 65_535
+SEPARATOR = "\0"
+LEAST_TRACED_NAME = 64  # bytes of a name with a context: it is padded
 
 _HEAD = struct.Struct(">BBHIQ")
 
@@ -94,6 +97,24 @@ class Message(NamedTuple):
     payload: bytes | memoryview
     buffers: Sequence[bytes | memoryview]
     loan: bytes = b""
+    context: str = ""  # of the caller's trace
+
+
+class TracedName(str):
+    """The name of a method, which takes the context of a trace with it to another process."""
+
+    context: str
+
+    @classmethod
+    def of(cls, name: str, context: str) -> "TracedName":
+        made = cls(name)
+        made.context = context
+        return made
+
+    def encode(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
+        """Return what `decode` takes apart again, perhaps with spaces behind the context."""
+        text = f"{self!s}{SEPARATOR}{self.context}"
+        return text.ljust(LEAST_TRACED_NAME).encode(encoding, errors)
 
 
 def encode(
@@ -159,6 +180,9 @@ def decode(frames: Sequence[bytes | memoryview], sender: str) -> Message:
     except UnicodeDecodeError:
         raise WireError(f"a {kind.name} whose name is not text") from None
     loan = bytes(first[loan_at:payload_at]) if loan_length else b""
+    if name_length >= LEAST_TRACED_NAME:
+        name, _, context = name.partition(SEPARATOR)
+        return Message(kind, call_id, name, first[payload_at:], frames[1:], loan, context)
     return Message(kind, call_id, name, first[payload_at:], frames[1:], loan)
 
 

@@ -90,6 +90,7 @@ WITH_OPTIONAL = {
     "pools.joblib_backend": {"joblib", "numpy"},
     "actor.plasma_values": {"ray", "numpy"},  # of an actor that Ray has started
     **{stem: {"ray", "numpy"} for stem in FILES if stem.startswith("engines.ray.")},
+    "calling.tracing": {"opentelemetry"},
     "dashboard.app": {"starlette"},
     "dashboard.files": {"starlette"},
     "dashboard.prometheus": {"prometheus_client"},

@@ -15,7 +15,9 @@ SENDERS = ("client", "actor")
 ROWS = list(SHAPES.items())
 
 call_ids = st.integers(0, 2**64 - 1)
-names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=50)
+names = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=50
+)
 
 
 def frames_of(
@@ -51,7 +53,7 @@ def messages(draw: st.DrawFn) -> tuple[str, Message]:
 
 
 def encoded(message: Message) -> list[bytes | memoryview]:
-    return wire.encode(*message[:3], [message.payload], *message[4:])
+    return wire.encode(*message[:3], [message.payload], *message[4:6])
 
 
 def outcome(frames: list[bytes], sender: str) -> Message | None:
