@@ -11,6 +11,7 @@ The context of a call travels behind the name of its method, as JSON, and only t
 import functools
 import importlib.metadata
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,8 @@ from remotely.calling.actor import CalledActor
 from remotely.calling.engine import CallEngine
 from remotely.engine import Engine
 from remotely.protocol.wire import TracedName
+
+log = logging.getLogger("remotely")
 
 _PROVIDER = "OTEL_PYTHON_TRACER_PROVIDER"
 _EXPORTER = "OTEL_TRACES_EXPORTER"
@@ -149,5 +152,8 @@ def _configure() -> None:
     if is_on() or not os.environ.get(_EXPORTER):
         return
     for each in importlib.metadata.entry_points(group="opentelemetry_configurator"):
-        each.load()().configure()
+        try:
+            each.load()().configure()
+        except Exception as error:  # no call may fail for its trace
+            log.warning("the spans of this actor are lost: %s: %s", type(error).__name__, error)
         break
