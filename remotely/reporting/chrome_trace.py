@@ -96,10 +96,10 @@ def trace(recorded: Sequence[Recorded]) -> dict[str, Any]:
 
 
 def by_actor(recorded: Sequence[Recorded], most: int = 400) -> dict[str, Any]:
-    """Return bars for a page: for each actor, at most so many, each with when it begins and how
-    long it takes, in parts of the whole, and the method that took most of it.
+    """Return bars for a page: for each actor, some for each of `most` parts, each with when it
+    begins and how long it takes, in parts of the whole, and the method that took most of it.
 
-    Calls that would be narrower than a bar are drawn as one.
+    Calls that are narrower than a bar, and close, are drawn as one.
     """
     served = bars(recorded)
     first = min((bar.began for bar in served), default=0.0)
@@ -111,13 +111,16 @@ def by_actor(recorded: Sequence[Recorded], most: int = 400) -> dict[str, Any]:
     for actor, its in actors.items():
         drawn: list[list[float]] = []  # beginning and end of each
         took: list[Counter[str]] = []
+        was_narrow = False
         for bar in its:
             begin, end = (bar.began - first) / whole, (bar.ended - first) / whole
-            if drawn and begin - drawn[-1][1] < 1 / most:
+            is_narrow = end - begin < 1 / most
+            if drawn and is_narrow and was_narrow and begin - drawn[-1][1] < 1 / most:
                 drawn[-1][1] = max(drawn[-1][1], end)
             else:
                 drawn.append([begin, end])
                 took.append(Counter())
+            was_narrow = is_narrow
             took[-1][bar.method] += bar.ended - bar.began  # type: ignore[assignment]
         waits = [bar.began - bar.sent for bar in its if bar.sent]
         rows.append(
@@ -129,7 +132,7 @@ def by_actor(recorded: Sequence[Recorded], most: int = 400) -> dict[str, Any]:
                 "bars": [
                     [round(begin, 5), round(end - begin, 5), methods.most_common(1)[0][0]]
                     for (begin, end), methods in zip(drawn, took, strict=True)
-                ],
+                ][: 4 * most],
             }
         )
     rows.sort(key=lambda row: str(row["name"]))

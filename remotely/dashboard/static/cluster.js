@@ -314,7 +314,7 @@ function showTimeline() {
     }
     take.disabled = false;
   }
-  const element = h("div", {}, h("h1", {}, "Timeline"), h("p", { class: "note" }, "What each actor ran, call by call; calls that are close are drawn as one."),
+  const element = h("div", {}, h("h1", {}, "Timeline"), h("p", { class: "note" }, "What each actor ran, call by call, with a shade for each method; short calls that are close are drawn as one."),
     h("div", { class: "tools" }, take, file, why), found);
   return { title: "Timeline", element, close: () => {} };
 }
@@ -323,8 +323,10 @@ function showTimeline() {
 function lane(row) {
   const waited = row.waited_s == null ? "" : `, waited ${seconds(row.waited_s)} on average`;
   const svg = drawing("svg", { viewBox: "0 0 1000 10", preserveAspectRatio: "none", role: "img", "aria-label": `What ${row.name} ran` });
+  const methods = [...new Set(row.bars.map((bar) => bar[2]))];
   for (const [begin, width, method] of row.bars) {
-    const bar = drawing("rect", { x: 1000 * begin, width: Math.max(1, 1000 * width), y: 0, height: 10 });
+    const shade = Math.max(0.3, 1 - 0.25 * methods.indexOf(method));
+    const bar = drawing("rect", { x: 1000 * begin, width: Math.max(1, 1000 * width - 1), y: 0, height: 10, opacity: shade });
     const title = drawing("title", {});
     title.textContent = method;
     bar.append(title);

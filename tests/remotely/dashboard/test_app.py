@@ -476,7 +476,7 @@ def test_an_actor_that_has_ended_says_how() -> None:
 def test_a_timeline_is_recorded_as_bars_by_actor_or_as_a_file(dashboard: Dashboard) -> None:
     (row,) = dashboard.browser.get("/api/timeline?seconds=1").json()["actors"]
     assert (row["name"], row["calls"]) == (EVIL, 3)
-    assert [bar[2] for bar in row["bars"]] == ["step", "learn"]
+    assert [bar[2] for bar in row["bars"]] == ["step", "learn", "learn"]
     file = dashboard.browser.get("/api/timeline?seconds=1&trace")
     assert "attachment" in file.headers["content-disposition"]
     assert len([e for e in file.json()["traceEvents"] if e["ph"] == "X"]) == 3
