@@ -96,7 +96,8 @@ def test_calls_are_joined_from_process_to_process(here: None) -> None:
         futures = [player.step.submit(number) for number in range(40)]
         assert [future.result() for future in futures] == list(range(40))
         team.play(7)
-        asynchronous.step()
+        called: Any = asynchronous.step
+        assert called() == 1
         player.takes(np.ones(1 << 17))
     served = [e for e in seen.of("X", "step") if e["pid"] == seen.process("Player-1")]
     assert len(served) == 41
