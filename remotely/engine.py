@@ -29,6 +29,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     env           environment variables, set before anything is imported
     python        the interpreter of the actor: a path on its machine, or a version, as "3.12"
     packages      of an environment that its machine makes for it, as ["gymnasium==0.29.1"]
+    post_mortem   whether a call that raises waits a minute for `remotely debug`, with its frames
     name          unique on the cluster, for `get_actor`
     detached      whether the actor outlives its owner, until it is closed
     machine       the machine to place it on, by name or address; empty for any
@@ -49,6 +50,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     python: str = ""
     packages: tuple[str, ...] = ()
+    post_mortem: bool = False
     name: str = ""
     detached: bool = False
     machine: str = ""
@@ -74,6 +76,7 @@ class Promises(msgspec.Struct, frozen=True, kw_only=True):
     dial_in: bool = True
     exact_doubt: bool = True
     shared_ownership: bool = True
+    debugger: bool = True
 
 
 PROMISED = {
@@ -85,6 +88,7 @@ PROMISED = {
     "detached_restarts": "a detached actor is restarted even after its maker has ended",
     "dial_in": "existing processes can dial in with objects of theirs",
     "shared_ownership": "an actor whose handle another one has returned outlives that one",
+    "debugger": "`remotely debug` attaches pdb at `breakpoint()`, and where a call fails",
     "exact_doubt": "`may_have_run` is false for every call that had not begun when its actor died",
 }
 

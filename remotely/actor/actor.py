@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from remotely.actor import exiting
 from remotely.actor.call_socket import CallSocket
+from remotely.actor.debugger import Debugger, Lookout
 from remotely.actor.dispatch import Cancellations, Dispatcher
 from remotely.actor.machine_store import MachineStore
 from remotely.actor.payloads import Payloads
@@ -52,7 +53,7 @@ from remotely.protocol.wire import Kind, Message
 from remotely.reporting.throttled_log import ThrottledLog
 from remotely.testing import faults
 from remotely.transport import sockets
-from remotely.transport.access_list import AccessList
+from remotely.transport.access_list import REVOKED, AccessList
 from remotely.transport.activity import OneByOne, traffic_of
 from remotely.transport.fence import Fence
 from remotely.transport.keys import KeyPair, MemberKey, fresh_pair
@@ -70,7 +71,7 @@ MAX_ACTOR_TIDY_S = 16.0
 FENCE_POLL_S = 0.05
 LAST_REPLY_S = 1.0
 MESSAGES_A_TURN = 100  # that an event loop receives before it runs its tasks again
-REVOKED = "the key with which this call came was revoked"
+OWN_TERMINAL = "its breakpoint() stops in the terminal of its own process"
 
 
 class WorkerLine(Protocol):
@@ -295,14 +296,23 @@ class Actor:
             given=request.env,
             kept_as=request.actor if request.max_restarts and not request.owner else "",
         )
-        self._servant = Servant(payloads, preparation, activity)
+        self._debugger = debugger = Debugger(
+            request.name, activity.page, request.post_mortem, lambda: lookout.begin()
+        )
+        handlers = {Kind.DEBUG: debugger.answer_as_call}
+        self._servant = Servant(payloads, preparation, activity, handlers)
         if served is not None:
             self._servant.adopt(served, concurrency)
+            debugger.refuses = f"{request.name} has dialled in: {OWN_TERMINAL}"
+        else:
+            debugger.install()
         self._is_borrowed = served is not None
         self._background = Background(birth, line, delegation, self._servant, store, activity.page)
         self._access = self._background.access
         self._wait_for_lease = self._background.wait_for_lease
         self._socket = CallSocket(self._background.context, birth, self._background.loop)
+        lookout = Lookout(self._background.loop, self._access)
+        lookout.watch(self._socket, debugger)
         self._cancellations = Cancellations(
             activity.page, self._socket.send_beside, self._background.loop.after
         )
@@ -313,7 +323,7 @@ class Actor:
         self._is_over = self._dispatcher.is_over
         self._gone: deque[bytes] = deque()  # routes of clients that are gone
         self._is_restart = birth.again
-        self._background.start(self._dispatcher.stop, self._cancellations.on_cancel, self._tidy)
+        self._background.start(self._stop, self._cancellations.on_cancel, self._tidy)
 
     def run(self) -> int:
         """Serve until asked to stop, then end gracefully; return the exit code."""
@@ -321,6 +331,7 @@ class Actor:
             if self._is_restart:
                 self._tell(control.Begun())
                 self._servant.recreate()
+            self._debugger.is_open = True
             self._tell(control.Bound(tcp=self._socket.tcp))
             self._serve()
             if self._servant.is_async:  # even if it is over: its `close` runs on a loop
@@ -330,6 +341,11 @@ class Actor:
             raise
         self._end()
         return 0
+
+    def _stop(self) -> None:
+        """Begin no further call.  Any thread may call this."""
+        self._dispatcher.stop()
+        self._debugger.end()
 
     # --- serving ----------------------------------------------------------------------------------
 
@@ -399,6 +415,7 @@ class Actor:
             )
             return True
         if checks_keys and not self._access.may_call(key):
+            self._debugger.forget(route)
             for message in messages:
                 self._socket.send(raised(route, message, NotAllowed(REVOKED)))
             return True

@@ -5,10 +5,14 @@ next of these calls runs.  Small results of tasks that end in the same turn of a
 held too.  Since the next call may be a long one, the background thread checks every HELD_LOOK_S
 while results are held, and sends those that were there at its last check.  It also answers
 cancellations, and calls that run on threads send their own replies: hence the lock.
+
+While a debugger has stopped the main thread, the background thread receives (debugger.py).  What is
+not for the debugger waits in `_ahead`, where the main thread finds it first.
 """
 
 import os
 import threading
+from collections import deque
 
 import zmq
 
@@ -26,6 +30,7 @@ from remotely.values import arena
 
 HELD_LOOK_S = 0.002
 IDLE_LOOKS = 10  # with nothing held, after which the background thread stops checking
+Received = tuple[bytes, bytes, list[bytes | memoryview]]  # route, key, frames
 _PROBE = wire.encode(Kind.RESULT, 0)  # there is no call 0, so the client drops it
 
 
@@ -51,6 +56,10 @@ class CallSocket:
         if birth.listening.host:
             self.tcp = listen(self._socket, birth.listening)
         self.fd: int = self._socket.FD
+        self._ahead: deque[Received] = deque()
+        # Returns the route, key and frames of the next message; None if there is none.  The key is
+        # empty unless `with_key`, because looking it up takes time.
+        self.receive = self._receive
 
     def wake(self) -> None:
         """Make `wake_fd` readable.  Any thread may call this."""
@@ -59,11 +68,30 @@ class CallSocket:
     def clear_wake(self) -> None:
         os.eventfd_read(self.wake_fd)
 
-    def receive(self, with_key: bool) -> tuple[bytes, bytes, list[bytes | memoryview]] | None:
-        """Return the route, key and frames of the next message; None if there is none.
+    def receive_debug(self) -> Received | None:
+        """Return the next DEBUG; keep what is before it for the main thread.  With its key."""
+        found, keeps = None, False
+        with self._lock:
+            while found is None and sockets.readable(self._socket):
+                received = sockets.receive_identified(self._socket)
+                if wire.is_debug(received[2]):
+                    found = received
+                else:
+                    keeps = True
+                    self._ahead.append(received)
+                    self.receive = self._receive_ahead
+        if keeps:
+            self.wake()
+        return found
 
-        The key is empty unless `with_key`, because looking it up takes time.
-        """
+    def _receive_ahead(self, with_key: bool) -> Received | None:
+        with self._lock:
+            if self._ahead:
+                return self._ahead.popleft()
+            self.receive = self._receive
+        return self._receive(with_key)
+
+    def _receive(self, with_key: bool) -> Received | None:
         with self._lock:
             if not sockets.readable(self._socket):
                 return None

@@ -190,7 +190,7 @@ NEED_OBJECT = frozenset((Kind.CALL, Kind.GET, Kind.SET, Kind.END))
 OF_STREAMS = frozenset((Kind.NEXT, Kind.CLOSE))
 ON_THREADS = frozenset((Kind.CALL, Kind.GET, Kind.SET)) | OF_STREAMS
 # They do not touch the object, so a batch goes on gathering.  A client sends READS as it connects.
-BESIDE_CALLS = frozenset((Kind.SOURCES, Kind.READS, Kind.WHOLE))
+BESIDE_CALLS = frozenset((Kind.SOURCES, Kind.READS, Kind.WHOLE, Kind.DEBUG))
 RECORDED = ON_THREADS | frozenset((Kind.INIT,))  # in `Cancellations.begun`
 
 Send = Callable[[RoutedReply], object]

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import mmap
 import os
+import sys
 import threading
 import time
 import traceback
@@ -43,8 +44,19 @@ def start(birth: HostBirth, place: HostPlace, host: RayHost) -> "Hosted":
     if not set(birth.options.env) & set(THREAD_VARIABLES):  # else the user has set them
         startup.warm()
         startup.set_threads(max(1, int(birth.options.cores)))
+    if not os.environ.get("PYTHONBREAKPOINT"):  # Ray names its own debugger there
+        sys.breakpointhook = _no_debugger
     current_actor.become(birth.actor, birth.name, birth.class_name, birth.life, place.machine)
     return (SerialHosted if birth.is_serial else LoopHosted)(birth, place, host)
+
+
+def _no_debugger(*args: Any, **kwargs: Any) -> None:
+    print(
+        "remotely: breakpoint() was ignored, because 'remotely debug' does not reach actors of "
+        "Ray: use its own debugger ('ray debug' with RAY_DEBUG=legacy, or its extension for VS "
+        "Code), or run the script with REMOTELY_LOCAL=1",
+        file=sys.stderr,
+    )
 
 
 class Hosted(ABC):

@@ -20,9 +20,9 @@ import inspect
 import itertools
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from types import AsyncGeneratorType, CoroutineType, GeneratorType, MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from remotely.actor.preparation import Preparation
@@ -58,9 +58,19 @@ class Unfinished(NamedTuple):
 
 def raised(route: bytes, message: Message, error: BaseException) -> RoutedReply:
     """Return the reply that reports an error, with its traceback as text."""
+    return raised_for_all([(route, message)], error)[0]
+
+
+def raised_for_all(
+    calls: Iterable[tuple[bytes, Message]], error: BaseException
+) -> list[RoutedReply]:
+    """Return such replies to several calls that have run as one."""
     payload, text = raised_error.pack(error, heading(), _OURS)
     pieces = [payload] if payload else ()
-    return RoutedReply(route, wire.encode(Kind.RAISED, message.call_id, "", pieces, [text]))
+    return [
+        RoutedReply(route, wire.encode(Kind.RAISED, message.call_id, "", pieces, [text]))
+        for route, message in calls
+    ]
 
 
 # Modules whose frames are removed from the top of tracebacks.
@@ -235,7 +245,13 @@ class Values(Protocol):
 class Servant:
     """Holds the object and runs messages on it.  A route identifies a client."""
 
-    def __init__(self, values: Values, preparation: Preparation, activity: OneByOne) -> None:
+    def __init__(
+        self,
+        values: Values,
+        preparation: Preparation,
+        activity: OneByOne,
+        others: Mapping[Kind, Handler] = MappingProxyType({}),
+    ) -> None:
         self.object: Any = None
         self.calls = 0
         self.failed = False  # the constructor raised
@@ -264,6 +280,7 @@ class Servant:
             Kind.NEXT: self._next,
             Kind.CLOSE: self._close_stream,
             **values.handlers,
+            **others,
         }
 
     def answer(self, route: bytes, message: Message) -> RoutedReply | Unfinished:
@@ -370,7 +387,7 @@ class Servant:
         except self.ends:
             raise
         except BaseException as error:
-            return self._raised_for_all(calls, error)
+            return raised_for_all([call for call, _ in calls], error)
         finally:
             self._activity.end(begun)
 
@@ -386,7 +403,7 @@ class Servant:
         except self._async_ends:
             raise
         except BaseException as error:
-            return self._raised_for_all(calls, error)
+            return raised_for_all([call for call, _ in calls], error)
         finally:
             self._activity.end(begun)
 
@@ -549,9 +566,6 @@ class Servant:
                 replies.append(raised(route, message, error))
         return replies
 
-    def _raised_for_all(self, calls: Sequence[Call], error: BaseException) -> list[RoutedReply]:
-        return [raised(route, message, error) for (route, message), _ in calls]
-
 
 _NONE: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
 _KEPT_HERE = (GeneratorType, AsyncGeneratorType, CoroutineType)
@@ -569,5 +583,6 @@ SHOWN_AS = {
     Kind.CLOSE: "(an item of a stream)",
     Kind.READS: "(a client connects)",
     Kind.WHOLE: "(a result is sent)",
+    Kind.DEBUG: "(a debugger)",
 }
 _SETUP_KINDS = (Kind.PREPARE, Kind.FILE, Kind.INIT)

@@ -8,7 +8,6 @@ environment, and with it the mark that says to which cluster a process belongs.
 import contextlib
 import ctypes
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,8 +63,6 @@ def become(actor: str, name: str, class_name: str, life: int, machine: str) -> N
     """Make this process the actor with the id `actor`."""
     global _current
     _current = CurrentActor(name, class_name, life, os.getpid(), machine, actor)
-    if not os.environ.get("PYTHONBREAKPOINT"):  # which may name a debugger without a terminal
-        sys.breakpointhook = _no_terminal
 
 
 def show_as(name: str, class_name: str) -> None:
@@ -99,11 +96,3 @@ def heading() -> str:
     if (me := current_actor()) is None:
         return ""
     return f"In {me.name} (pid {me.pid} on {me.machine}):\n"
-
-
-def _no_terminal(*args: Any, **kwargs: Any) -> None:
-    print(
-        "remotely: breakpoint() was ignored, because an actor has no terminal; to stop there, run "
-        "the script with REMOTELY_LOCAL=1",
-        file=sys.stderr,
-    )

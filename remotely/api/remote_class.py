@@ -57,6 +57,7 @@ def remote_class(
     env: dict[str, str] | None = None,
     python: str = "",
     packages: Iterable[str] = (),
+    post_mortem: bool = False,
 ) -> Callable[[C], C]: ...
 def remote_class(cls: Any = None, /, **options: Any) -> Any:
     """Make a class remote: calling it places the object on the cluster and returns a handle.
@@ -192,6 +193,7 @@ def check_options(base: Options, changes: dict[str, Any]) -> Options:
     for name, what in {
         "wait": bool,
         "pack": bool,
+        "post_mortem": bool,
         "detached": bool,
         "get_if_exists": bool,
         "name": str,

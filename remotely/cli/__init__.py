@@ -11,6 +11,7 @@ import click
 import remotely
 from remotely.cli.daemons import join, key_commands, start, stop
 from remotely.cli.dashboard import dashboard
+from remotely.cli.debug import debug
 from remotely.cli.environments import environments
 from remotely.cli.inspect import kill, logs, status, timeline
 from remotely.cli.launch import down, run, up
@@ -49,6 +50,7 @@ def main() -> None:
     remotely dashboard                              the same in the browser
     remotely timeline -o trace.json                 what all processes do, for Perfetto
     remotely logs Counter-1 --follow                what an actor prints
+    remotely debug Counter-1                        pdb in an actor that has stopped
     remotely events --follow                        what happens to machines and actors
     remotely kill Counter-1                         end an actor at once
     remotely drain node3 --within 10m               take out a machine, let its calls finish
@@ -63,6 +65,6 @@ def main() -> None:
 
 for command in (
     *(start, join, run, up, down, key_commands),
-    *(status, dashboard, timeline, logs, events, kill, drain, environments, stop),
+    *(status, dashboard, timeline, logs, debug, events, kill, drain, environments, stop),
 ):
     main.add_command(command)

@@ -167,8 +167,8 @@ def _show_ended(client: "ClusterCarrier") -> None:
         click.echo("No actor lives, and none that has ended here has printed anything.", err=True)
 
 
-def living_actors(client: "ClusterCarrier") -> Iterable[control.ActorStatus]:
-    return [actor for worker in client.status(fresh=False).workers for actor in worker.actors]
+def living_actors(client: "ClusterCarrier", fresh: bool = False) -> Iterable[control.ActorStatus]:
+    return [actor for worker in client.status(fresh).workers for actor in worker.actors]
 
 
 @click.command(short_help="Record what all processes do, for Perfetto.")

@@ -194,7 +194,7 @@ address_option = click.option(
 
 _OF_RAY = (
     "{!r} is a Ray cluster, but this command is for clusters of 'remotely start' (HOST:PORT or "
-    "--port). Use 'ray status' and 'ray logs', or remotely.status() in a script"
+    "--port). Use 'ray status', 'ray logs' and 'ray debug', or remotely.status() in a script"
 )
 
 

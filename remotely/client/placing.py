@@ -78,6 +78,7 @@ def requests(
         env=options.env,
         interpreter=options.python,
         packages=list(options.packages),
+        post_mortem=options.post_mortem,
         modules=heavy_modules(),
         is_spare=is_spare(cls),
     )

@@ -180,6 +180,7 @@ class InProcess:
         keys=False,
         detached_restarts=False,
         dial_in=False,
+        debugger=False,
     )
 
     def __init__(self) -> None:

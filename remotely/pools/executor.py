@@ -104,7 +104,7 @@ class Executor(futures.Executor):
     max_workers   the most processes at a time.  By default, as many as there is room for
     initializer   called with `initargs` in each process before its first function
     options       of each process, as in `remotely.options`: `cpus`, `gpus`, `memory`, `env`,
-                  `packages`
+                  `packages`, `post_mortem`
 
     A process starts when there is work for it, and ends after ten seconds without work.  Leaving
     the `with` block, and the end of the script, wait for all calls, unless Ctrl-C interrupts that:
@@ -216,7 +216,7 @@ class Executor(futures.Executor):
 # Of `remotely.options`; the others make no sense for processes that come and go.
 _PROCESS_OPTIONS = (
     *("cpus", "gpus", "memory", "resources", "labels"),
-    *("env", "python", "packages", "machine", "near", "patience_s"),
+    *("env", "python", "packages", "post_mortem", "machine", "near", "patience_s"),
 )
 _OPTIONS = ("max_workers", "initializer", "initargs", *_PROCESS_OPTIONS)
 

@@ -12,7 +12,7 @@ costs an encryption and part of a system call; large buffers follow in frames of
     n       the name: of a method, of an attribute, the hash of a file or of sources; that of a
             method may be followed by SEPARATOR and the context of its caller's trace
     m       the loan, opaque here: where the value is, if it is in shared memory or in a store
-    rest    the payload, opaque here (a pickle, except for PREPARE, FILE, SOURCES and READS)
+    rest    the payload, opaque here (a pickle, except for PREPARE, FILE, SOURCES, READS and DEBUG)
 
 Two rules hold for this file.
 
@@ -52,6 +52,7 @@ class Kind(IntEnum):
     READS = 10
     CALLS = 12
     SOURCES = 13
+    DEBUG = 14
     WHOLE = 15
     RESULT = 16
     RAISED = 17
@@ -83,6 +84,7 @@ SHAPES = {
     Kind.READS: Shape("client", False, 0, 0, "what I can read: your store, or from your arena"),
     Kind.CALLS: Shape("client", False, 0, 0, "several CALLs without buffers"),
     Kind.SOURCES: Shape("client", True, 1, 1, "modules that the script has loaded, by their hash"),
+    Kind.DEBUG: Shape("client", True, 0, 0, "a request of a debugger's terminal, by its name"),
     Kind.WHOLE: Shape("client", True, 0, 0, "send a result from the store, by its name"),
     Kind.RESULT: Shape("actor", False, 0, MAX_FRAMES, "the value of a call"),
     Kind.RAISED: Shape("actor", False, 1, 1, "the error, if it pickles; and its traceback as text"),
@@ -184,6 +186,11 @@ def decode(frames: Sequence[bytes | memoryview], sender: str) -> Message:
         name, _, context = name.partition(SEPARATOR)
         return Message(kind, call_id, name, first[payload_at:], frames[1:], loan, context)
     return Message(kind, call_id, name, first[payload_at:], frames[1:], loan)
+
+
+def is_debug(frames: Sequence[bytes | memoryview]) -> bool:
+    """Return whether a message may be a DEBUG, without decoding it."""
+    return len(frames) == 1 and len(frames[0]) >= _HEAD.size and frames[0][1] == Kind.DEBUG
 
 
 def call_id_of(frame: bytes | memoryview) -> int:

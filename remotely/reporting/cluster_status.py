@@ -178,6 +178,11 @@ class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
     methods: Annotated[list[MethodStatus], says("those that took the most time first")] = []
     metrics: list[MetricStatus] = []
     lends: Annotated[bool, says("it waits, and its CPUs are free for others meanwhile")] = False
+    stopped_at: Annotated[
+        str, says("where a call has stopped for `remotely debug`; empty if none has")
+    ] = ""
+    stopped_s: Annotated[float, says("for how long")] = 0.0
+    is_debugged: Annotated[bool, says("a debugger is attached")] = False
     since: Annotated[float, says("seconds since 1970")]
     owner: Annotated[
         ClientStatus | None, says("the actor ends with it; None if detached or dialled in")
@@ -395,6 +400,9 @@ def _actor(
         methods=[MethodStatus(**msgspec.structs.asdict(each)) for each in figures.methods],
         metrics=[metric_status(each) for each in figures.metrics],
         lends=actor.lends,
+        stopped_at=figures.stopped_at,
+        stopped_s=figures.stopped_s,
+        is_debugged=figures.is_debugged,
         since=actor.since,
         owner=owner,
         dialled_in=bool(actor.request.classes),
@@ -468,6 +476,9 @@ def tables(status: ClusterStatus, now: float) -> str:
         head += f"\n{count_of(status.waiting, 'request')} waiting for room"
         for wait in status.waits:
             head += f"\n  {wait.count} of {wait.class_name}: {wait.why}"
+    for a in actors:
+        if a.stopped_at:
+            head += f"\n{stopped(a)}"
     rows: list[tuple[str, ...]] = [
         (
             m.machine,
@@ -539,6 +550,14 @@ def tables(status: ClusterStatus, now: float) -> str:
         ]
         parts.append(_table(_END_COLUMNS, rows))
     return "\n\n".join(parts)
+
+
+def stopped(actor: ActorStatus) -> str:
+    """Return a sentence about an actor that has stopped for a debugger."""
+    text = f"{cut(actor.name)}: STOPPED for {duration(actor.stopped_s)} at {actor.stopped_at}"
+    if actor.is_debugged:
+        return f"{text}, a debugger is attached"
+    return f"{text}, waits for: remotely debug {actor.name}"
 
 
 def _state(machine: MachineStatus) -> str:

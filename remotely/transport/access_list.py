@@ -27,6 +27,8 @@ from remotely.protocol import control
 from remotely.protocol.index import Index
 from remotely.transport.sockets import UnknownKey
 
+REVOKED = "the key with which this call came was revoked"
+
 
 class AccessList:
     """The list of one actor or store.  Used on its background thread, except for `may_call`."""

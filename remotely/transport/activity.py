@@ -18,7 +18,10 @@ when it is asked, and when the actor has died.
     4160-6719    the names of 40 methods
     6720-7039    the seconds that the calls of each have taken
     7040-71679   how many calls of each have taken how long: a histogram (protocol/measures.py)
-    71680-       the user's own metrics (own_metrics.py)
+    71680-71687  since when a call has stopped for a debugger, on the same clock; 0 if none has
+    71688        whether a debugger is attached
+    71696-71951  where that call has stopped, in UTF-8
+    71952-       the user's own metrics (own_metrics.py)
 
 The worker may read between two writes.  Then the method that it sees may have just ended.  Of the
 calls that have begun it never misses one; see the order of the writes in `BegunCalls`.
@@ -65,7 +68,10 @@ _KNOWN = slice(4112, 4120)
 _METHODS = slice(4160, 4160 + NAME_BYTES * METHODS)
 _SECONDS = slice(_METHODS.stop, _METHODS.stop + 8 * METHODS)
 _TIMES = slice(_SECONDS.stop, _SECONDS.stop + 8 * BUCKETS * METHODS)
-_OWN = slice(_TIMES.stop, _TIMES.stop + own_metrics.SIZE)
+_STOPPED_SINCE = slice(_TIMES.stop, _TIMES.stop + 8)
+_IS_DEBUGGED = _STOPPED_SINCE.stop
+_STOPPED_AT = slice(_STOPPED_SINCE.stop + 8, _STOPPED_SINCE.stop + 8 + 256)
+_OWN = slice(_STOPPED_AT.stop, _STOPPED_AT.stop + own_metrics.SIZE)
 _NO_ROUTE = bytes(ROUTE_BYTES)
 SIZE = -(-_OWN.stop // mmap.PAGESIZE) * mmap.PAGESIZE
 
@@ -77,6 +83,14 @@ class Seen(NamedTuple):
     method: str = ""
     method_s: float = 0.0
     streams: int = 0  # that have not ended; perhaps none of them runs
+
+
+class Stopped(NamedTuple):
+    """A call that has stopped for a debugger; `where` is empty if none has."""
+
+    where: str = ""
+    seconds: float = 0.0
+    is_debugged: bool = False  # a debugger is attached
 
 
 class MethodTimes(NamedTuple):
@@ -144,6 +158,28 @@ def look(page: mmap.mmap) -> Seen:
         return Seen(running, streams=streams)
     method = page[_NAME].rstrip(b"\0").decode(errors="replace")
     return Seen(running, method, now - began, streams)
+
+
+def note_stopped(page: mmap.mmap, where: str, since: float, is_debugged: bool) -> None:
+    """Record the call that has stopped for a debugger; that there is none if `where` is empty."""
+    room = _STOPPED_AT.stop - _STOPPED_AT.start
+    page[_STOPPED_SINCE] = bytes(8)
+    page[_STOPPED_AT] = where.encode(errors="replace")[:room].ljust(room, b"\0")
+    page[_IS_DEBUGGED] = is_debugged
+    if where:
+        page[_STOPPED_SINCE] = struct.pack("@d", since)
+
+
+def stopped(page: mmap.mmap) -> Stopped:
+    """Return the call that has stopped for a debugger.  As for `look`, there may be any bytes."""
+    if page.closed:
+        return Stopped()
+    (since,) = struct.unpack("@d", page[_STOPPED_SINCE])
+    now = time.monotonic()
+    if not 0 < since <= now:
+        return Stopped()
+    where = page[_STOPPED_AT].rstrip(b"\0").decode(errors="replace")
+    return Stopped(where, now - since, bool(page[_IS_DEBUGGED]))
 
 
 def measured(page: mmap.mmap) -> CallTimes:

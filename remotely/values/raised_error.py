@@ -13,7 +13,7 @@ import re
 import stat
 import time
 import traceback
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -21,6 +21,9 @@ from remotely.errors import ActorRaised, RemotelyError, RemoteTraceback
 from remotely.machine.interrupts import errors_ignored
 from remotely.reporting.tracebacks import folded
 from remotely.values import codec, sources
+
+# What looks at each error of the user's code before it becomes a reply: a debugger (post-mortem).
+examine: Callable[[BaseException], object] = lambda error: None
 
 
 class RaisedError(NamedTuple):
@@ -30,6 +33,7 @@ class RaisedError(NamedTuple):
 
 def pack(error: BaseException, heading: str, ours: Collection[str]) -> RaisedError:
     """Pack an error, without the frames of `ours`, our modules at the top of the traceback."""
+    examine(error)
     note = sources.missing_here(error)
     if note:
         error.add_note(note)

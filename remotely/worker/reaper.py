@@ -158,7 +158,7 @@ class Child:
         if self.process is not None:
             with contextlib.suppress(psutil.Error):
                 rss = self.process.memory_info().rss
-        seen = activity.look(self.page)
+        seen, stopped = activity.look(self.page), activity.stopped(self.page)
         # Without what is no method: "(an attribute)", "(its code arrives)".
         named = [each for each in self.measured.methods if not each.method.startswith("(")]
         return control.Figures(
@@ -181,6 +181,9 @@ class Child:
                 for each in named[:SHOWN_METHODS]
             ],
             metrics=activity.own_metrics_of(self.page),
+            stopped_at=stopped.where,
+            stopped_s=stopped.seconds,
+            is_debugged=stopped.is_debugged,
         )
 
     def _measure(self, now: float) -> None:

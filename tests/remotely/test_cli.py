@@ -262,7 +262,7 @@ def test_the_commands_refuse_a_ray_cluster(machine: Machine) -> None:
         for command in (["status"], ["logs", "a"], ["kill", "a"], ["stop"]):
             why = machine.refuses(*command, REMOTELY_ADDRESS=address)
             assert f"{address!r} is a Ray cluster" in why
-            assert "'ray status' and 'ray logs', or remotely.status() in a script" in why
+            assert "'ray status', 'ray logs' and 'ray debug', or remotely.status() in" in why
     assert "'ray:auto' is a Ray cluster" in machine.refuses("join", "ray:auto")
     assert "machine name 'ray'" in machine.refuses("status", "ray:8010")  # a host of that name
 

@@ -1,4 +1,4 @@
-"""`remotely.current_actor()`, the name of an actor in `top`, and `breakpoint()` in an actor."""
+"""`remotely.current_actor()`, and the name of an actor in `top`."""
 
 import multiprocessing
 import os
@@ -29,10 +29,6 @@ class Selfaware:
 
     def ask_friends(self) -> list[object]:
         return [friend.who() for friend in self.friends]
-
-    def stop(self) -> int:
-        breakpoint()  # noqa: T100 - what is tested
-        return 1
 
 
 @pytest.mark.promise("output")
@@ -73,14 +69,3 @@ def test_outside_an_actor_there_is_no_current_actor(
 def test_a_long_name_is_shortened_in_the_middle() -> None:
     assert title("Learner-1") == b"Learner-1"
     assert title("TransitionBuffer-12") == b"Transit~ffer-12"
-
-
-def test_breakpoint_in_an_actor_says_what_to_do_and_goes_on(
-    here: None, capfd: pytest.CaptureFixture[str]
-) -> None:
-    actor = Selfaware()
-
-    assert actor.stop() == 1
-
-    remotely.shutdown()
-    assert "REMOTELY_LOCAL=1" in capfd.readouterr().err

@@ -183,6 +183,7 @@ const showMachines = paged("Machines", { path: "machines", renew, columns: [
 ], key: (row) => row.worker, nothing: "No machine has joined the cluster." });
 
 function doing(row) {
+  if (row.stopped_at) return `stopped ${duration(row.stopped_s)}${row.is_debugged ? ", debugged" : ""}`;
   if (!row.method) return "";
   return `${cut(row.method, 18)} ${duration(row.method_s)}${row.running > 1 ? ` and ${row.running - 1} more` : ""}`;
 }
@@ -258,7 +259,9 @@ function showActor(params) {
       methods.show(row.methods, "", "No call has ended yet.");
       owns.hidden = !row.metrics.length;
       own.show(row.metrics, "", "");
-      const shown = [["Id", row.actor], ["Owner", ownerOf(row)],
+      const stopped = row.stopped_at && `at ${row.stopped_at} for ${duration(row.stopped_s)}; `
+        + (row.is_debugged ? "a debugger is attached" : `remotely debug ${row.name}`);
+      const shown = [["Stopped", stopped], ["Id", row.actor], ["Owner", ownerOf(row)],
         ["GPUs", row.gpu_ids.join(", ")], ["Age", duration(Date.now() / 1000 - row.since)],
         ["Resources", Object.entries(row.resources).map(([name, amount]) => `${amount} ${name}`).join(", ")]];
       facts.replaceChildren(...shown.filter(([, value]) => value)

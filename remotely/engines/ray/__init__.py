@@ -30,4 +30,5 @@ PROMISES = Promises(
     dial_in=False,
     exact_doubt=False,
     shared_ownership=False,
+    debugger=False,
 )

@@ -18,6 +18,11 @@ NO_LABELS = (
     "machines a custom resource, and ask for a little of it: resources={'ssd': 0.001}"
 )
 
+NO_POST_MORTEM = (
+    "post_mortem=True is for actors of 'remotely start' or a script's own cluster, which 'remotely "
+    "debug' reaches. On Ray, set RAY_DEBUG_POST_MORTEM=1 and use Ray's own debugger"
+)
+
 PREFIX = "ray:"
 GCS_PORT = 6379  # the port at which `ray start --head` listens
 

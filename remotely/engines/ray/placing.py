@@ -41,7 +41,7 @@ from remotely.engines.ray.actor import (
     host_of,
     ray_name,
 )
-from remotely.engines.ray.address import NO_LABELS
+from remotely.engines.ray.address import NO_LABELS, NO_POST_MORTEM
 from remotely.engines.ray.channel import HostChannel, Replies
 from remotely.engines.ray.host import CALLS_AT_ONCE, Async, HostBirth, Serial
 from remotely.engines.ray.stored import HostOutgoing
@@ -318,6 +318,8 @@ def check(options: Options, what: str, count: int) -> None:
         raise RemotelyError(_NOT_DETACHED)
     if options.labels:
         raise RemotelyError(NO_LABELS)
+    if options.post_mortem:
+        raise RemotelyError(NO_POST_MORTEM)
     wanted = _wanted(options)
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     room = sum(_fits(wanted, node, count) for node in nodes)

@@ -73,6 +73,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     interpreter: str = ""  # a path, a name or a version; empty for that of the worker
     packages: list[str] = []  # of an environment that is made for it
+    post_mortem: bool = False  # a call that fails waits for a debugger
     modules: list[str] = []  # to import before the fork, if the worker has them
     is_spare: bool = False  # when others wait for room, its owner ends it if it is idle
     key: bytes = b""  # set by the master: the listed key of the client at the root
@@ -137,6 +138,9 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     sent: Amount = 0  # bytes of results
     methods: list[MethodFigures] = []  # those that took the most time
     metrics: list[MetricFigures] = []  # the user's own
+    stopped_at: str = ""  # where a call has stopped for a debugger
+    stopped_s: Seconds = 0.0
+    is_debugged: bool = False
 
 
 class GpuFigures(msgspec.Struct, frozen=True, array_like=True):

@@ -22,6 +22,7 @@ import remotely
 from remotely.api import connection
 from remotely.api.handle import remote_of
 from remotely.calling.engine import CallEngine
+from remotely.cli.debug import DebugSession
 from remotely.engines.in_process import InProcess
 from remotely.errors import (
     ActorDied,
@@ -30,11 +31,13 @@ from remotely.errors import (
     NameTaken,
     NotAllowed,
     NotConnected,
+    RemotelyError,
     RemoteTraceback,
     WorkerLost,
 )
 from remotely.machine import guest_folder
 from remotely.protocol.address import parse_address
+from remotely.protocol.debugging import Ask
 from remotely.transport.bulk import Connection
 from remotely.transport.listening import nearest
 from tests.clusters import Here, Started, freeze, processes, run, wait_until
@@ -143,6 +146,16 @@ def test_a_guest_is_an_actor_like_any_other(here: None, started_here: Here, gues
     (seen,) = [actor for actor in remotely.status().actors if actor.name == "sim"]
     assert (seen.class_name, seen.pid, seen.owner, seen.cpus) == ("Simulator", guest.pid, None, 0)
     assert seen.dialled_in
+
+
+def test_a_guest_is_debugged_in_its_own_terminal(
+    here: None, started_here: Here, near: Guests
+) -> None:
+    near.start(started_here, name="sim")
+    actor: Any = remote_of(one())
+    session = DebugSession(actor.engine, actor)
+    with pytest.raises(RemotelyError, match="sim has dialled in: its breakpoint"):
+        session.ask(Ask.ATTACH, "a test")
 
 
 def test_the_caller_fetches_results_of_other_machines_for_a_guest(
