@@ -15,6 +15,7 @@ the actor through the relay of a worker (transport/relay.py).
 """
 
 import logging
+import mmap
 import os
 import secrets
 import threading
@@ -45,6 +46,7 @@ from remotely.transport.listening import nearest, reach
 from remotely.transport.loop import Loop
 from remotely.transport.master_link import MasterLink
 from remotely.transport.relay import Home
+from remotely.worker.gauge import CPU_AT_LEAST_S, Gauge
 
 log = logging.getLogger("remotely")
 
@@ -71,6 +73,7 @@ class Guest:
         self._has_left = False  # the actor
         self._obituary = control.Obituary(actor=self.id, life=0)
         self._calls = 0
+        self._gauge: Gauge | None = None  # once there is an actor
         self._relay: control.Relay | None = None
         self._tell_actor: Callable[[object], None] = lambda message: None
         self._master, port = parse_address(address)
@@ -120,7 +123,7 @@ class Guest:
         except ValueError as error:  # the worker has reported a malformed address
             raise WorkerLost(f"{relay.address!r} is not the address of a worker: {error}") from None
 
-    def start(self, request: control.Request, ipc: str, public_key: bytes) -> None:
+    def start(self, request: control.Request, ipc: str, public_key: bytes, page: mmap.mmap) -> None:
         """Register the actor, which takes calls at these addresses.
 
         If the master refuses it, the actor ends.
@@ -138,6 +141,7 @@ class Guest:
             public_key=public_key,
         )
         self._status = control.ActorStatus(location=location, request=request, since=time.time())
+        self._gauge = Gauge(page)
         self._link.send(self._introduce())
         self._thread = threads.start("guest", self._loop.run)
 
@@ -189,14 +193,24 @@ class Guest:
             case control.End(actor=self.id):
                 self._on_end(message)
             case control.AskFigures():
-                own = own_metrics.of_process()
-                figures = control.Figures(actor=self.id, calls=self._calls, metrics=own)
-                self._link.send(control.Report(actors=[figures]))
+                if self._gauge is not None and self._gauge.start_measuring(
+                    os.getpid(), time.monotonic()
+                ):
+                    self._loop.after(CPU_AT_LEAST_S, self._report)
+                else:
+                    self._report()
             case control.ReadLog(ticket=ticket):  # the output is on the terminal of this process
                 piece = control.LogPiece(ticket=ticket, text="", offset=0, known=False, ended=False)
                 self._link.send(piece)
             case control.Leave():
                 self._end(NotConnected("the cluster was stopped"))
+
+    def _report(self) -> None:
+        if self._gauge is not None:
+            figures = self._gauge.figures(self.id, os.getpid(), self._calls, 0)
+            # Its own metrics are those of the whole process, which counts before it serves, too.
+            figures = msgspec.structs.replace(figures, metrics=own_metrics.of_process())
+            self._link.send(control.Report(actors=[figures]))
 
     def _on_registered(self, seal: bytes) -> None:
         if self._status is not None:

@@ -124,7 +124,7 @@ def _serve_at(address: str, key: MemberKey, served: object, options: Options, be
                 admitted=[],
             )
             actor = Actor(birth, guest, OneByOne(page), served, options.concurrency)
-            guest.start(request, birth.ipc, pair.public)
+            guest.start(request, birth.ipc, pair.public, page)
             actor.run()
         except BaseException as error:  # an exit too: callers are told why
             why = f"the process that served it has left `serve`: {type(error).__name__}"

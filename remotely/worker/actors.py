@@ -109,7 +109,8 @@ class WorkerActors:
     def start_measuring(self) -> bool:
         """Start to measure the usage of actors; return whether that takes CPU_AT_LEAST_S."""
         now = time.monotonic()
-        return bool([child for child in self._children.values() if child.start_measuring(now)])
+        children = self._children.values()
+        return bool([c for c in children if c.gauge.start_measuring(c.pid, now)])
 
     def figures(self) -> list[control.Figures]:
         living = [child for child in self._children.values() if child.announced]

@@ -19,7 +19,7 @@ from remotely.machine import this_machine
 from remotely.machine.nvml import GpuMeter
 from remotely.protocol.control import GpuFigures, MachineUse
 from remotely.protocol.numbers import HISTORY_MINUTES
-from remotely.worker.reaper import CPU_AT_MOST_S
+from remotely.worker.gauge import CPU_AT_MOST_S
 
 MINUTE_S = 60.0
 

@@ -25,8 +25,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, auto
 
-import psutil
-
 from remotely.machine import memory_file, processes, signal_pipe, this_machine
 from remotely.machine.owned_fd import OwnedFd
 from remotely.machine.watched_process import WatchedProcess
@@ -37,11 +35,9 @@ from remotely.testing import faults
 from remotely.transport import activity
 from remotely.transport.line import Line
 from remotely.transport.loop import Loop, Timer
+from remotely.worker.gauge import Gauge
 from remotely.worker.output import LogRelay, Output
 
-CPU_AT_LEAST_S = 0.2  # CPU time is counted in hundredths of a second
-CPU_AT_MOST_S = 8.0  # a longer average would not show the current usage
-SHOWN_METHODS = 4  # of an actor: those that took the most time
 # How long to wait for the exit status of a dead process before reporting its death without it.
 # The zygote may be stopped or busy; if it has ended, the worker has inherited its children.
 # Clients wait for the obituary a little longer (OBITUARY_WAIT_S).
@@ -89,12 +85,6 @@ class Child:
     tries: int = 0  # how often it was to be
     delegate: bytes = b""
     why: str = ""
-    process: psutil.Process | None = None
-    cpu_percent: float = 0.0  # average over an interval that ended at `cpu_at`
-    cpu_at: float = 0.0
-    calls_per_s: float = 0.0  # over the same interval, as is the next
-    busy_percent: float = 0.0
-    measured: activity.CallTimes = field(default_factory=activity.CallTimes)  # at `cpu_at`
     timers: list[Timer] = field(default_factory=list)
     term_at: float | None = None  # when SIGTERM is due
     stage: Stage = Stage.LIVES
@@ -102,6 +92,9 @@ class Child:
     again: bool = False  # recreated from the file of its last life (restart_file.py)
     status: int | None = None  # as waitpid returns it; None until it is known
     recorder: OwnedFd | None = None  # its flight recorder
+
+    def __post_init__(self) -> None:
+        self.gauge = Gauge(self.page)
 
     def keep_recorder(self, fds: Sequence[OwnedFd]) -> None:
         """Keep the first memory file that it sends, to be read when it has died."""
@@ -142,61 +135,9 @@ class Child:
             request=self.request, gpu_ids=self.gpu_ids, again=self.again, seal=self.seal
         )
 
-    def start_measuring(self, now: float) -> bool:
-        """If the last CPU measurement is too old, start a new one; return whether it was."""
-        is_due = now - self.cpu_at > CPU_AT_MOST_S
-        if is_due:
-            self._measure(now)
-            self.cpu_percent = self.calls_per_s = self.busy_percent = 0.0
-        return is_due
-
     def figures(self, memory: int) -> control.Figures:
         """Return its CPU usage, its calls and what they took, and this memory."""
-        rss, now = 0, time.monotonic()
-        if now - self.cpu_at >= CPU_AT_LEAST_S:
-            self._measure(now)
-        if self.process is not None:
-            with contextlib.suppress(psutil.Error):
-                rss = self.process.memory_info().rss
-        seen, stopped = activity.look(self.page), activity.stopped(self.page)
-        # Without what is no method: "(an attribute)", "(its code arrives)".
-        named = [each for each in self.measured.methods if not each.method.startswith("(")]
-        return control.Figures(
-            actor=self.request.actor,
-            calls=self.calls,
-            cpu_percent=self.cpu_percent,
-            rss=rss,
-            memory=memory,
-            running=seen.running,
-            method=seen.method,
-            method_s=seen.method_s,
-            calls_per_s=self.calls_per_s,
-            busy_percent=self.busy_percent,
-            received=self.measured.received,
-            sent=self.measured.sent,
-            methods=[
-                control.MethodFigures(
-                    each.method, each.calls, each.seconds / each.calls, each.p99_s
-                )
-                for each in named[:SHOWN_METHODS]
-            ],
-            metrics=activity.own_metrics_of(self.page),
-            stopped_at=stopped.where,
-            stopped_s=stopped.seconds,
-            is_debugged=stopped.is_debugged,
-        )
-
-    def _measure(self, now: float) -> None:
-        """Measure its CPU usage, and what its calls took, since the last measurement."""
-        before, self.measured = self.measured, activity.measured(self.page)
-        if (seconds := now - self.cpu_at) > 0:
-            self.calls_per_s = max(0, self.measured.calls - before.calls) / seconds
-            busy = (self.measured.busy_s - before.busy_s) / seconds
-            self.busy_percent = 100 * min(1.0, max(0.0, busy))
-        with contextlib.suppress(psutil.Error):
-            self.process = self.process or psutil.Process(self.pid)
-            self.cpu_percent = self.process.cpu_percent()
-        self.cpu_at = now
+        return self.gauge.figures(self.request.actor, self.pid, self.calls, memory)
 
     def as_status(self) -> control.ActorStatus:
         """Return everything that a master needs to know about it."""

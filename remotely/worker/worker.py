@@ -48,8 +48,8 @@ from remotely.transport.master_link import MasterLink
 from remotely.transport.relay import RelayServer
 from remotely.values import arena
 from remotely.worker.actors import WorkerActors
+from remotely.worker.gauge import CPU_AT_LEAST_S
 from remotely.worker.machine_use import MINUTE_S, MachineMeter
-from remotely.worker.reaper import CPU_AT_LEAST_S
 from remotely.worker.spawner import WorkerInfo
 from remotely.worker.store_line import StoreLine
 

@@ -146,6 +146,9 @@ def test_a_guest_is_an_actor_like_any_other(here: None, started_here: Here, gues
     (seen,) = [actor for actor in remotely.status().actors if actor.name == "sim"]
     assert (seen.class_name, seen.pid, seen.owner, seen.cpus) == ("Simulator", guest.pid, None, 0)
     assert seen.dialled_in
+    (step,) = [each for each in seen.methods if each.method == "step"]
+    assert step.calls == 7
+    assert seen.received > 0
 
 
 def test_a_guest_is_debugged_in_its_own_terminal(
