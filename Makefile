@@ -12,7 +12,7 @@ CODE   := $(wildcard remotely remotely_rl examples tools tests)
 INSTALLED := $(VENV)/.installed
 
 # What `make bench` compares with: environments of their own, never the project's.
-PEERS := .peers/.installed .peers-parl/.installed
+PEERS := .peers/.installed .peers-parl/.installed .peers-dask/.installed
 NEEDS := tools/bench/peers
 
 # And `make bench-rl`.
@@ -106,7 +106,7 @@ mutate: install ## put faults into the pure files, one by one; each must fail a 
 bench: install ## measure speed against bars and peers, 20 minutes; ARGS=--quick takes one
 	@exec $(BIN)/python -m tools.bench $(ARGS)
 
-bench-peers: $(PEERS) ## install what `make bench` compares with: Ray, xoscar, Pyro5, RPyC, PARL
+bench-peers: $(PEERS) ## install what `make bench` compares with: Ray, xoscar, Pyro5, RPyC, PARL, Dask
 	@:
 
 bench-network: install ## measure values between machines, in network namespaces; needs root
@@ -115,6 +115,12 @@ bench-network: install ## measure values between machines, in network namespaces
 .peers/.installed: $(NEEDS)/requirements.txt
 	@$(PYTHON) -m venv .peers
 	@.peers/bin/python -m pip install --disable-pip-version-check -r $<
+	@touch $@
+
+# Dask's actors, for `python -m tools.bench savina`.
+.peers-dask/.installed: $(NEEDS)/requirements-dask.txt
+	@$(PYTHON) -m venv .peers-dask
+	@.peers-dask/bin/python -m pip install --disable-pip-version-check -r $<
 	@touch $@
 
 # PARL's build wants the setuptools that is installed here, not one that pip would fetch for it.

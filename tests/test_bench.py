@@ -22,10 +22,14 @@ from tools.bench_replay import systems as systems_replay
 from tools.bench_rl import gpu, pace
 from tools.bench_rl import systems as systems_rl
 from tools.bench_rl.window import Window
+from tools.bench_savina import systems as systems_savina
 from tools.bench_vector import systems as systems_vector
 
-SECTIONS = [one.SECTION for one in (systems, systems_rl, systems_replay, systems_vector, gpu)]
-BENCHES = (systems.BENCH, systems_rl.BENCH, systems_replay.BENCH, gpu.BENCH)
+SECTIONS = [
+    one.SECTION
+    for one in (systems, systems_rl, systems_replay, systems_vector, systems_savina, gpu)
+]
+BENCHES = (systems.BENCH, systems_rl.BENCH, systems_replay.BENCH, systems_savina.BENCH, gpu.BENCH)
 TITLES = {"ours": "remotely", "bare": "bare pyzmq", "ray": "Ray"}
 BARE = Term("bare", "bare pyzmq")
 
