@@ -18,6 +18,7 @@ from tools.bench.benchmark import Benchmark, Limits
 from tools.bench.figures import Figures, Spread, spread
 from tools.bench.rows import Row, Term, at_least, at_most, judge
 from tools.bench.stopwatch import Meter
+from tools.bench_ray import systems as systems_ray
 from tools.bench_replay import systems as systems_replay
 from tools.bench_rl import gpu, pace
 from tools.bench_rl import systems as systems_rl
@@ -27,9 +28,24 @@ from tools.bench_vector import systems as systems_vector
 
 SECTIONS = [
     one.SECTION
-    for one in (systems, systems_rl, systems_replay, systems_vector, systems_savina, gpu)
+    for one in (
+        systems,
+        systems_rl,
+        systems_replay,
+        systems_vector,
+        systems_savina,
+        systems_ray,
+        gpu,
+    )
 ]
-BENCHES = (systems.BENCH, systems_rl.BENCH, systems_replay.BENCH, systems_savina.BENCH, gpu.BENCH)
+BENCHES = (
+    systems.BENCH,
+    systems_rl.BENCH,
+    systems_replay.BENCH,
+    systems_savina.BENCH,
+    systems_ray.BENCH,
+    gpu.BENCH,
+)
 TITLES = {"ours": "remotely", "bare": "bare pyzmq", "ray": "Ray"}
 BARE = Term("bare", "bare pyzmq")
 
@@ -391,3 +407,11 @@ def test_an_unpacked_tree_needs_neither_git_nor_an_installation(
     run = page.described(gpu.BENCH, "a command", 1)
     assert run["versions"] == f"remotely-actors {remotely.__version__}"
     assert run["commit"] == "not known: this tree is no checkout"
+
+
+def test_every_name_of_rays_microbenchmarks_is_measured_on_both() -> None:
+    """Each script reports the figure of each row, by its name."""
+    for script in systems_ray.BOTH.values():
+        text = (systems_ray.BENCH.folder / script).read_text()
+        assert [name for name in systems_ray.NAMES if f'"{name}"' not in text] == []
+    assert not {*systems_ray.NAMES} & {*systems_ray.WITHOUT}

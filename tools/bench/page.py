@@ -26,6 +26,7 @@ def described(bench: Benchmark, command: str, rounds: int) -> dict[str, str]:
         "machine": f"{os.cpu_count()} cores of {_processor()}, {memory_bytes / 2**30:.0f} GiB, "
         f"{''.join(f'{gpu}, ' for gpu in gpus())}"
         f"Linux {platform.release().partition('-')[0]}, Python {platform.python_version()}",
+        "load": f"{os.getloadavg()[0]:.1f} before the first turn",
         "versions": ", ".join(named),
         "commit": commit(bench.code),
         "date": datetime.now(UTC).date().isoformat(),

@@ -1,0 +1,1 @@
+"""Ray's microbenchmarks, in the names of its releases, on remotely and on Ray."""
