@@ -67,7 +67,7 @@ class Client:
             ray.put(np.zeros(PIECE_BYTES // 8, np.int64))
 
 
-@ray.remote
+@ray.remote  # type: ignore[untyped-decorator]
 def small_value() -> bytes:
     return b"ok"
 
