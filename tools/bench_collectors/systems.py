@@ -16,9 +16,9 @@ from tools.bench.page import Section
 from tools.bench.rows import Row, Term, at_least
 
 KINDS = {
-    "single": "SyncDataCollector",
-    "sync": "MultiSyncDataCollector",
-    "async": "MultiaSyncDataCollector",
+    "single": "Collector",
+    "sync": "MultiSyncCollector",
+    "async": "MultiAsyncCollector",
 }
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from torchrl.collectors import MultiaSyncDataCollector, MultiSyncDataCollector, SyncDataCollector
+from torchrl.collectors import Collector, MultiAsyncCollector, MultiSyncCollector
 from torchrl.envs import EnvCreator, GymEnv, ParallelEnv
 from torchrl.modules import RandomPolicy
 
@@ -16,19 +16,19 @@ def main() -> None:
     turn = asked()
     make = EnvCreator(lambda: GymEnv(ENVIRONMENTS[turn.what]))
     each = turn.size // COLLECTORS
-    collectors: dict[str, Callable[[], Any]] = {
-        "single_": lambda: collector(SyncDataCollector, ParallelEnv(turn.size, make)),
-        "sync_": lambda: collector(MultiSyncDataCollector, [ParallelEnv(each, make)] * COLLECTORS),
-        "async_": lambda: collector(
-            MultiaSyncDataCollector, [ParallelEnv(each, make)] * COLLECTORS
-        ),
+    kinds: dict[str, Callable[[], Any]] = {
+        "single_": lambda: begun(Collector, turn.size),
+        "sync_": lambda: begun(MultiSyncCollector, each, COLLECTORS),
+        "async_": lambda: begun(MultiAsyncCollector, each, COLLECTORS),
     }
 
-    def collector(kind: Any, envs: Any) -> Any:
-        policy = RandomPolicy(make().action_spec)
-        return kind(envs, policy, frames_per_batch=FRAMES_PER_BATCH, total_frames=-1)
+    def begun(kind: Any, size: int, count: int = 0) -> Any:
+        envs = ParallelEnv(size, make)
+        policy = RandomPolicy(envs.action_spec)
+        places = [envs] * count if count else envs
+        return kind(places, policy, frames_per_batch=FRAMES_PER_BATCH, total_frames=-1)
 
-    for prefix, begin in collectors.items():
+    for prefix, begin in kinds.items():
         meter = (QUICK if turn.is_quick else FULL).meter()
         made = begin()
         for batch in made:
