@@ -1,1 +1,0 @@
-"""TorchRL's benchmark of collectors, beside VectorEnv."""
