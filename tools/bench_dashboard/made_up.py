@@ -67,6 +67,11 @@ class MadeUp:
         answer.set_result(control.Events(ticket=1, events=[], last=after))
         return answer
 
+    def ask_timeline(self, seconds: float) -> "Future[list[control.Recorded]]":
+        answer: Future[list[control.Recorded]] = Future()
+        answer.set_result([])
+        return answer
+
     def read_log(self, actor: str, offset: int) -> "Future[control.LogPiece]":
         answer: Future[control.LogPiece] = Future()
         text = "" if offset > 0 else f"update 1 of {actor}: loss 0.25\n"
