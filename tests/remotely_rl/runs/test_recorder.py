@@ -155,7 +155,10 @@ def test_the_folder_keeps_the_config(tmp_path: Path) -> None:
     folder = finished_run(tmp_path)
     kept = json.loads((folder.path / "config.json").read_text())
     del kept["started"], kept["ended"]  # of status.py
-    assert kept == {"algorithm": "toy", "config": dataclasses.asdict(CONFIG) | {"wrappers": []}}
+    assert kept == {
+        "algorithm": "toy",
+        "config": dataclasses.asdict(CONFIG) | {"wrappers": [], "env_packages": []},
+    }
 
 
 def test_an_existing_run_folder_is_rejected(tmp_path: Path) -> None:
