@@ -31,7 +31,7 @@ from remotely.cli.options import (
     key_option,
     local_port_option,
 )
-from remotely.errors import RemotelyError
+from remotely.errors import ActorDied, RemotelyError, WorkerLost, doubt
 from remotely.machine import threads
 from remotely.protocol import control
 from remotely.protocol.debugging import Ask, Heard
@@ -126,6 +126,14 @@ def _chosen(living: Sequence[control.ActorStatus], where: ChosenCluster) -> cont
     return found[number - 1]
 
 
+class _ActorEnded(RemotelyError):
+    """The end of the actor, as by `close` or of its script if it was asked for."""
+
+    def __init__(self, why: str, was_asked: bool) -> None:
+        super().__init__(why)
+        self.was_asked = was_asked
+
+
 class DebugSession:
     """The requests of this terminal to one actor.  Any thread may ask."""
 
@@ -134,12 +142,18 @@ class DebugSession:
         self._actor = actor
 
     def ask(self, request: Ask, text: str = "", timeout_s: float | None = None) -> Heard:
-        """Raises the error of a call whose actor has ended, and RemotelyError if refused."""
+        """Raises _ActorEnded if the actor has, and RemotelyError if the request is refused."""
         from remotely.values.codec import Encoded
 
         value = Encoded((text.encode(errors="replace"),), ())
         (future,) = self._engine.send([self._actor], Kind.DEBUG, request, value, background=False)
-        heard: Heard = future.result(timeout_s)
+        try:
+            heard: Heard = future.result(timeout_s)
+        except (ActorDied, WorkerLost) as error:
+            # The request of this terminal is no call of the user's: not "the call did not run".
+            why = str(error).replace(doubt(error.may_have_run), "")
+            was_asked = isinstance(error, ActorDied) and error.exit == 0
+            raise _ActorEnded(why, was_asked) from None
         if heard.refused:
             raise RemotelyError(heard.refused)
         return heard
@@ -172,6 +186,10 @@ class _Terminal:
             )
         try:
             self._go_on(heard, has_said=post_mortem)
+        except _ActorEnded as end:
+            if not end.was_asked:
+                raise
+            click.echo(f"({end}.)", err=True)
         finally:
             with contextlib.suppress(RemotelyError):  # the actor has ended, or the user has left
                 self._session.ask(Ask.LEAVE, timeout_s=KEEP_ALIVE_S)

@@ -179,6 +179,22 @@ def test_the_death_of_the_actor_is_told_at_the_prompt(debug: Callable[..., Termi
     assert isinstance(call.exception(), ActorDied)
 
 
+def test_an_actor_that_is_closed_ends_its_terminal_without_an_error(
+    debug: Callable[..., Terminal],
+) -> None:
+    worker = Worker()
+    call = worker.double.submit(1)
+    terminal = debug(name_of(worker))
+    terminal.until(PROMPT)
+    terminal.types("c\n")
+    assert call.result() == 2
+
+    remotely.close(worker)
+
+    assert "has ended: closed.)" in terminal.until("\n") + terminal.until(".)")
+    assert terminal.ends() == 0
+
+
 def test_a_killed_terminal_lets_the_call_go_on(debug: Callable[..., Terminal]) -> None:
     worker = Worker()
     call = worker.double.submit(1)
