@@ -204,8 +204,11 @@ def timeline(
     from the process that has made it, bytes, and actors that begin and end. A process keeps 50,000
     calls of a recording, and says how many more there were.
     """
+    if not output.parent.is_dir():  # before a long recording, not after it
+        raise RemotelyError(f"there is no folder {output.parent} to write {output.name} to")
     where = chosen_cluster(address, port)
     with client_at(where, key) as client:
+        click.echo(f"Recording for {seconds:g} s. Ctrl-C drops it.", err=True)
         found = client.timeline(seconds)
     text = json.dumps(trace(found), separators=(",", ":"))
     if output.suffix == ".gz":

@@ -145,7 +145,8 @@ def summary(recorded: Sequence[Recorded]) -> str:
     nbytes = sum(bar.received + bar.returned for bar in bars(recorded))
     actors = sum(1 for each in recorded if not each.made and each.class_name)
     machines = {each.host for each in recorded}
-    text = f"{count_of(calls, 'call')} of {count_of(actors, 'actor')}, {format_bytes(nbytes)}"
+    text = f"{count_of(calls, 'call')} of {count_of(actors, 'actor')}"
+    text += f", {format_bytes(nbytes)} received and sent"
     if len(machines) > 1:
         error = max(each.error_s for each in recorded)
         text += f"; the clocks of {len(machines)} machines, within {error * 1000:.2g} ms"

@@ -138,8 +138,15 @@ def test_the_command_writes_a_file(here: None, started_here: Any, tmp_path: Path
     command = ["timeline", started_here.address, "--key", str(started_here.key)]
     done = CliRunner().invoke(cli.main, [*command, "--seconds", "0.2", "-o", str(file)])
     assert "calls of 1 actor" in done.output
+    assert "received and sent" in done.output
     assert "traceEvents" in json.loads(file.read_text())
     assert player.step(1) == 1
+
+
+def test_a_folder_that_is_missing_is_told_before_the_recording(tmp_path: Path) -> None:
+    file = tmp_path / "missing" / "trace.json"
+    done = CliRunner().invoke(cli.main, ["timeline", "--seconds", "300", "-o", str(file)])
+    assert "there is no folder" in done.output
 
 
 def test_it_needs_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
