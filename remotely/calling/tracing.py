@@ -149,7 +149,7 @@ def serving(
 @functools.cache
 def _configure() -> None:
     """Set up the SDK by its environment, as `opentelemetry-instrument` does for a script."""
-    if is_on() or not os.environ.get(_EXPORTER):
+    if is_on() or os.environ.get(_EXPORTER, "") in ("", "none"):
         return
     for each in importlib.metadata.entry_points(group="opentelemetry_configurator"):
         try:
@@ -157,3 +157,9 @@ def _configure() -> None:
         except Exception as error:  # no call may fail for its trace
             log.warning("the spans of this actor are lost: %s: %s", type(error).__name__, error)
         break
+    else:
+        log.warning(
+            "the spans of this actor are lost: %s is set, but no package here sets up the SDK by "
+            "its environment, as opentelemetry-distro does",
+            _EXPORTER,
+        )

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from remotely.calling import tracing
 from remotely.protocol import wire
 from remotely.protocol.wire import Kind, TracedName
 
@@ -143,6 +144,17 @@ def test_without_a_provider_in_the_script_nothing_is_traced(tmp_path: Path) -> N
     assert spans["outer"][0]["kind"] == "CLIENT"  # it has a provider, and has called another
     assert [each["name"] for each in spans["inner"]] == ["Plain-1.step"]
     assert spans["async"] == []
+
+
+@pytest.mark.parametrize(("exporter", "says"), [("otlp", True), ("none", False)])
+def test_an_actor_whose_spans_nothing_sets_up_says_so(
+    exporter: str, says: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", exporter)
+    monkeypatch.setattr(tracing, "is_on", lambda: False)
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: ())
+    tracing._configure.__wrapped__()
+    assert ("opentelemetry-distro" in caplog.text) == says
 
 
 @pytest.mark.parametrize("context", ["{}", '{"traceparent":"00-1-2-01"}', "x" * 1000])
