@@ -6,6 +6,8 @@ from remotely.protocol.control import Location, Obituary
 from remotely.protocol.numbers import MOST
 from remotely.reporting.endings import how_it_ended
 
+CLOSED = "closed"
+
 
 def end_error(name: str, location: Location | None, obituary: Obituary) -> EndError:
     """Return what makes the error of each call after an actor has ended."""
@@ -46,7 +48,12 @@ def _gist(stderr: str) -> str:
 
 
 def _advice(obituary: Obituary) -> str:
-    """Return what to do about an unexpected end; "" if the end was requested."""
+    """Return what to do about an unexpected end; "" if whoever asked for it said why."""
+    if obituary.asked and obituary.why == CLOSED:
+        return (
+            "It was closed, or its owner has dropped its last handle, as in Outer(Inner()): a "
+            "handle that was an argument keeps no actor alive."
+        )
     if obituary.asked or not obituary.exit:
         return ""
     advice = "`remotely logs` shows what it printed, as long as its cluster runs."

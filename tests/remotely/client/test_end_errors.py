@@ -28,6 +28,12 @@ def test_the_message_of_a_death_has_the_facts_and_its_note_what_to_do() -> None:
     assert "max_restarts=" in note
 
 
+def test_the_note_of_a_closed_actor_names_the_handle_that_nobody_kept() -> None:
+    closed = Obituary(actor="a", life=0, exit=0, why="closed", asked=True)
+    (note,) = end_error("W-1", None, closed)(False).__notes__
+    assert "dropped its last handle" in note
+
+
 def test_the_stack_of_a_crash_is_in_the_message_of_the_first_error_alone() -> None:
     stack = "Fatal Python error: Aborted\n\nCurrent thread (most recent call first):\n"
     make_error = end_error("W-1", None, Obituary(actor="a", life=0, exit="SIGABRT", stderr=stack))
@@ -51,6 +57,6 @@ def test_the_note_of_a_restarted_actor_does_not_suggest_restarts() -> None:
     assert "max_restarts" not in error.__notes__[0]
 
 
-def test_a_requested_end_has_no_note() -> None:
+def test_an_end_that_says_who_asked_for_it_has_no_note() -> None:
     killed = Obituary(actor="a", life=0, exit="SIGKILL", asked=True, why="killed by pid 7")
     assert not hasattr(end_error("W-1", None, killed)(True), "__notes__")
