@@ -529,6 +529,13 @@ class Channel:
         return Encoded((control.encode(self._reads),), ())
 
     @property
+    def unanswered(self) -> int:
+        """The number of the calls that are pending: an introduction is no call of the user's."""
+        introduction = self._introduction
+        is_pending = introduction is not None and introduction.call_id in self.pending
+        return len(self.pending) - is_pending
+
+    @property
     def lends(self) -> bool:
         """Whether large values are lent to the actor."""
         return self._peer is not None

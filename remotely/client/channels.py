@@ -258,7 +258,7 @@ class Channels:
 
     def unanswered(self) -> dict[str, int]:
         """Return the number of pending calls of each actor that has any."""
-        channels = [(channel.location.actor, len(channel.pending)) for channel in list(self._open)]
+        channels = [(channel.location.actor, channel.unanswered) for channel in list(self._open)]
         return {actor: calls for actor, calls in channels if calls}
 
     def unfinished(self) -> list[str]:

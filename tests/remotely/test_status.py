@@ -39,6 +39,12 @@ class Waiter:
         ctypes.PyDLL(None).usleep(microseconds)  # a PyDLL keeps the lock, as C code of a user may
 
 
+@remotely.remote_class(cpus=0.1)
+class Asker:
+    def asks(self, waiter: Waiter) -> None:
+        waiter.waits_for(0.0)
+
+
 @remotely.remote_class(cpus=0.1, concurrency=3)
 class Threaded(Waiter):
     pass
@@ -89,6 +95,18 @@ def test_the_number_of_queued_calls_is_shown(here: None) -> None:
     wait_until(lambda: doing(name).queue == 4, "four of five wait")
     remotely.kill(waiter)
     assert all(future.exception() for future in futures)
+
+
+def test_what_a_new_caller_says_of_itself_is_no_queued_call(here: None) -> None:
+    waiter, asker = Waiter(), Asker()
+    runs = waiter.waits_for.submit(60.0)
+    wait_until(lambda: does("Waiter-1", 1, 0, "waits_for"), "it runs")
+    asked = asker.asks.submit(waiter)
+    wait_until(lambda: doing("Waiter-1").queue > 0, "the call of the other actor waits")
+    assert doing("Waiter-1").queue == 1
+    remotely.kill(waiter)
+    assert runs.exception()
+    assert asked.exception()
 
 
 def test_a_method_that_holds_the_interpreter_is_shown(here: None) -> None:
