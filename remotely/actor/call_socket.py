@@ -57,9 +57,6 @@ class CallSocket:
             self.tcp = listen(self._socket, birth.listening)
         self.fd: int = self._socket.FD
         self._ahead: deque[Received] = deque()
-        # Returns the route, key and frames of the next message; None if there is none.  The key is
-        # empty unless `with_key`, because looking it up takes time.
-        self.receive = self._receive
 
     def wake(self) -> None:
         """Make `wake_fd` readable.  Any thread may call this."""
@@ -79,20 +76,18 @@ class CallSocket:
                 else:
                     keeps = True
                     self._ahead.append(received)
-                    self.receive = self._receive_ahead
         if keeps:
             self.wake()
         return found
 
-    def _receive_ahead(self, with_key: bool) -> Received | None:
-        with self._lock:
-            if self._ahead:
-                return self._ahead.popleft()
-            self.receive = self._receive
-        return self._receive(with_key)
+    def receive(self, with_key: bool) -> Received | None:
+        """Return the route, key and frames of the next message; None if there is none.
 
-    def _receive(self, with_key: bool) -> Received | None:
+        The key is empty unless `with_key`, because looking it up takes time.
+        """
         with self._lock:
+            if self._ahead:  # with the lock: else a message that arrives now could overtake them
+                return self._ahead.popleft()
             if not sockets.readable(self._socket):
                 return None
             if with_key:

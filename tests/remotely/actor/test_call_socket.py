@@ -1,0 +1,87 @@
+"""The socket of an actor's calls, while its background thread receives beside the main thread."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from remotely.actor.call_socket import CallSocket
+from remotely.protocol import wire
+from remotely.protocol.debugging import Ask
+from remotely.protocol.wire import Kind
+from remotely.reporting.throttled_log import ThrottledLog
+from remotely.transport import sockets
+from remotely.transport.keys import fresh_pair
+from remotely.transport.loop import Loop
+from remotely.transport.sockets import Reconnect, ZapHandler
+from tests.clusters import wait_until
+
+
+class Ends:
+    """An actor's socket, and that of a client whose key it knows."""
+
+    def __init__(self, folder: Path) -> None:
+        self.loop, self.context = Loop(), sockets.new_context()
+        self.said: list[str] = []
+        self.log = ThrottledLog(self.said.append)
+        self._zap = ZapHandler(self.context, lambda key: "client", self.log)
+        self.loop.watch_socket(self._zap.socket, self._zap.answer)
+        pair = fresh_pair()
+        birth: Any = SimpleNamespace(
+            public_key=pair.public,
+            secret_key=pair.secret,
+            ipc=f"ipc://{folder}/calls",
+            listening=SimpleNamespace(host=""),
+        )
+        self.actor = CallSocket(self.context, birth, self.loop)
+        self.client = sockets.client(self.context, fresh_pair(), pair.public, Reconnect.NEVER)
+        sockets.connect(self.client, birth.ipc)
+
+    def say(self, *messages: list[bytes]) -> None:
+        for frames in messages:
+            self.client.send_multipart(frames)
+
+    def until(self, fact: Callable[[], bool]) -> None:
+        def turned() -> bool:
+            self.loop.turn(0.01)
+            return fact()
+
+        wait_until(turned, "a fact")
+
+    def close(self) -> None:
+        self.loop.close()
+        self.actor.close(0.0)
+        self.client.close(linger=0)
+        self._zap.socket.close(linger=0)
+        self.context.term()
+
+
+@pytest.fixture
+def ends(tmp_path: Path) -> Iterator[Ends]:
+    made = Ends(tmp_path)
+    yield made
+    made.close()
+
+
+def call(number: int) -> list[bytes]:
+    return [bytes(each) for each in wire.encode(Kind.CALL, number, "step", [b""])]
+
+
+def debug(number: int) -> list[bytes]:
+    return [bytes(each) for each in wire.encode(Kind.DEBUG, number, Ask.READ, [b""])]
+
+
+def number_of(received: Any) -> int:
+    return wire.call_id_of(received[2][0])
+
+
+def test_a_call_does_not_overtake_those_that_the_debugger_has_put_aside(ends: Ends) -> None:
+    receive = ends.actor.receive  # as the main thread does, before it waits for the lock
+    ends.say(call(1), debug(2))
+    ends.until(lambda: ends.actor.receive_debug() is not None)
+    ends.say(call(3))
+    received = [receive(False)]
+    ends.until(lambda: received.append(receive(False)) is None and received[-1] is not None)
+    assert [number_of(each) for each in received if each is not None] == [1, 3]
