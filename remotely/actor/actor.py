@@ -311,7 +311,7 @@ class Actor:
         self._access = self._background.access
         self._wait_for_lease = self._background.wait_for_lease
         self._socket = CallSocket(self._background.context, birth, self._background.loop)
-        lookout = Lookout(self._background.loop, self._access)
+        lookout = Lookout(self._background.loop, self._access, self._background.throttled)
         lookout.watch(self._socket, debugger)
         self._cancellations = Cancellations(
             activity.page, self._socket.send_beside, self._background.loop.after

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from remotely.actor import exiting
 from remotely.actor.servant import RoutedReply, raised
-from remotely.errors import NotAllowed
+from remotely.errors import NotAllowed, WireError
 from remotely.protocol import wire
 from remotely.protocol.debugging import Ask, Heard
 from remotely.protocol.wire import Kind, Message
@@ -45,6 +45,7 @@ from remotely.values import codec, raised_error
 if TYPE_CHECKING:
     from remotely.actor.call_socket import CallSocket
     from remotely.actor.remote_pdb import RemotePdb
+    from remotely.reporting.throttled_log import ThrottledLog
     from remotely.transport.access_list import AccessList
     from remotely.transport.loop import Loop
 
@@ -301,6 +302,8 @@ class Debugger:
         """Attach a terminal; return why not."""
         if self.refuses:
             return self.refuses
+        if self._is_over:  # else what stops from now on would keep it from its end
+            return f"{self._name} is asked to end"
         self._handle_interrupts()
         with self._news:
             if self._session and route != self._route:
@@ -465,9 +468,10 @@ class Lookout:
     thread, in order (call_socket.py).
     """
 
-    def __init__(self, loop: "Loop", access: "AccessList") -> None:
+    def __init__(self, loop: "Loop", access: "AccessList", throttled: "ThrottledLog") -> None:
         self._loop = loop
         self._access = access
+        self._throttled = throttled
         self._is_looking = False
         self._probe_at = 0.0
 
@@ -497,7 +501,11 @@ class Lookout:
     def _look(self) -> None:
         while (received := self._socket.receive_debug()) is not None:
             route, key, frames = received
-            message = wire.decode(frames, "client")
+            try:
+                message = wire.decode(frames, "client")
+            except WireError as error:  # as on the main thread; it must not end the lookout
+                self._throttled.add("a message", f"dropped a message: {error}", time.monotonic())
+                continue
             if self._access.may_call(key):
                 self._socket.send_beside(self._debugger.answer(route, message))
             else:

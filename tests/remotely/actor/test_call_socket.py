@@ -6,13 +6,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import zmq
 
 from remotely.actor.call_socket import CallSocket
+from remotely.actor.debugger import Debugger, Lookout
 from remotely.protocol import wire
 from remotely.protocol.debugging import Ask
 from remotely.protocol.wire import Kind
 from remotely.reporting.throttled_log import ThrottledLog
-from remotely.transport import sockets
+from remotely.transport import activity, sockets
 from remotely.transport.keys import fresh_pair
 from remotely.transport.loop import Loop
 from remotely.transport.sockets import Reconnect, ZapHandler
@@ -85,3 +87,36 @@ def test_a_call_does_not_overtake_those_that_the_debugger_has_put_aside(ends: En
     received = [receive(False)]
     ends.until(lambda: received.append(receive(False)) is None and received[-1] is not None)
     assert [number_of(each) for each in received if each is not None] == [1, 3]
+
+
+def test_a_malformed_message_does_not_end_the_lookout_of_the_debugger(ends: Ends) -> None:
+    with activity.new() as (_, page):
+        debugger = Debugger("Actor-1", page, False, lambda: None)
+        access: Any = SimpleNamespace(may_call=lambda key: True)
+        lookout = Lookout(ends.loop, access, ends.log)
+        lookout.watch(ends.actor, debugger)
+        malformed = bytearray(debug(1)[0])
+        malformed[2:4] = b"\xff\xff"  # the length of the name: more than there is
+        attach = [bytes(each) for each in wire.encode(Kind.DEBUG, 2, Ask.ATTACH, [b"a test"])]
+        ends.say(attach, [bytes(malformed)], debug(3))
+        lookout.begin()
+        answers: list[int] = []
+
+        def has_both() -> bool:
+            while ends.client.poll(0, zmq.POLLIN):
+                answers.append(wire.call_id_of(ends.client.recv_multipart()[0]))
+            return len(answers) >= 2
+
+        ends.until(has_both)
+        assert answers == [2, 3]
+        assert any("dropped a message" in each for each in ends.said)
+        debugger.end()
+
+
+def test_an_actor_that_is_asked_to_end_takes_no_debugger() -> None:
+    with activity.new() as (_, page):
+        debugger = Debugger("Actor-1", page, False, lambda: None)
+        debugger.end()
+        frames = wire.encode(Kind.DEBUG, 1, Ask.ATTACH, [b"a test"])
+        debugger.answer(b"route", wire.decode(frames, "client"))
+        assert not debugger.is_active
