@@ -127,6 +127,19 @@ class Debugger:
         if not os.environ.get("PYTHONBREAKPOINT"):
             sys.breakpointhook = self.at_breakpoint
         raised_error.examine = self.examine
+        os.register_at_fork(after_in_child=self._forget_all)
+
+    def _forget_all(self) -> None:
+        """In a forked child: no terminal reaches it.
+
+        It has inherited the breakpoints and the trace function of a call that forks while it is
+        stepped through; and the lock, which a thread that it lacks may have held.
+        """
+        self._news = threading.Condition()
+        self._session = 0
+        self._turn = self._at = None
+        self._stops = []
+        self._catches = self._wants_errors = False
 
     def at_breakpoint(self, *args: Any, header: str = "", **kwargs: Any) -> None:
         if os.environ.get("PYTHONBREAKPOINT"):  # the maker of the actor has set it meanwhile

@@ -66,6 +66,14 @@ class Worker:
         child.join()
         return child.exitcode
 
+    def fork(self) -> int:
+        breakpoint()  # noqa: T100
+        child = os.fork()
+        status = 7
+        if not child:
+            os._exit(status)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
     @remotely.batched(max_size=2, wait_ms=10_000)
     def divide_all(self, numbers: list[int]) -> list[float]:
         raise ZeroDivisionError(f"of {len(numbers)}")
@@ -314,6 +322,16 @@ def test_a_child_process_of_an_actor_does_not_stop(
 ) -> None:
     assert worker.stop_in_a_child() == 0
     wait_until(lambda: "has no debugger of its own" in printed(), "it says so")
+
+
+def test_a_child_of_a_call_that_is_stepped_through_does_not_stop(worker: Any) -> None:
+    call = worker.fork.submit()
+    prompt = at_prompt(worker)
+    prompt.wait()
+    prompt.does("n")
+    prompt.does("n")  # the line after the fork, where the child has the same breakpoints
+    prompt.leaves("c\n")
+    assert call.result(30) == 7
 
 
 # --- the calls of others --------------------------------------------------------------------------
