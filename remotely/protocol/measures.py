@@ -21,8 +21,14 @@ _OFFSET = A_DOUBLING * 20
 MetricKind = Literal["counter", "gauge", "histogram"]
 # As Prometheus has them; a name with a colon is for its recording rules.
 NAME = r"[a-zA-Z_][a-zA-Z0-9_]*"
-MetricName = Annotated[str, msgspec.Meta(pattern=rf"^{NAME}\Z")]
-LabelName = Annotated[str, msgspec.Meta(pattern=rf"^(?!__){NAME}\Z")]
+OURS = "remotely_"  # at the beginning of the names of our own metrics
+RESERVED = ("class", "le", "quantile")  # labels of ours, and of Prometheus
+# What a process reports is held to the same as what its code may name: else one that is compromised
+# could report a metric of ours, or a label twice.
+METRIC = rf"^(?!{OURS}){NAME}\Z"
+LABEL = rf"^(?!__|(?:{'|'.join(RESERVED)})\Z){NAME}\Z"
+MetricName = Annotated[str, msgspec.Meta(pattern=METRIC)]
+LabelName = Annotated[str, msgspec.Meta(pattern=LABEL)]
 MOST_MEASURE = 1e300
 Measure = Annotated[float, msgspec.Meta(ge=-MOST_MEASURE, le=MOST_MEASURE)]
 BucketNumber = Annotated[int, msgspec.Meta(ge=0, le=BUCKETS - 1)]

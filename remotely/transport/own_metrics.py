@@ -27,8 +27,11 @@ import msgspec
 
 from remotely.protocol.measures import (
     BUCKETS,
+    LABEL,
+    METRIC,
     MOST_MEASURE,
-    NAME,
+    OURS,
+    RESERVED,
     LabelName,
     MetricFigures,
     MetricKind,
@@ -41,14 +44,12 @@ log = logging.getLogger("remotely")
 
 MOST_SERIES = 256  # of one process, as is the next
 MOST_HISTOGRAMS = 40  # among them
-RESERVED = ("class", "le", "quantile")  # labels of ours, and of Prometheus
-OURS = "remotely_"  # at the beginning of the names of our own metrics
 _HEAP = slice(8, 8 + (1 << 15))
 _NUMBERS = slice(_HEAP.stop, _HEAP.stop + 8 * MOST_SERIES)
 _BUCKETS = slice(_NUMBERS.stop, _NUMBERS.stop + 8 * BUCKETS * MOST_HISTOGRAMS)
 SIZE = _BUCKETS.stop
 _LENGTH = struct.Struct("@H")
-_NAME, _LABEL = re.compile(NAME), re.compile(rf"(?!__){NAME}")
+_NAME, _LABEL = re.compile(METRIC), re.compile(LABEL)
 _text = msgspec.msgpack.Decoder(tuple[MetricKind, MetricName, dict[LabelName, str]])
 
 
@@ -205,13 +206,13 @@ def read(memory: memoryview) -> list[MetricFigures]:
 
 def _slot(kind: MetricKind, name: str, labels: dict[str, object], key: Key) -> int:
     """Return the index of the numbers of a series, which is new here; -1 if there is no room."""
-    if not _NAME.fullmatch(name) or name.startswith(OURS):
+    if not _NAME.match(name):
         raise ValueError(
             f"{name!r} is not the name of a metric: it has letters, digits and underscores, does "
             f"not begin with a digit, nor with {OURS!r}"
         )
     for label in labels:
-        if label in RESERVED or not _LABEL.fullmatch(label):
+        if not _LABEL.match(label):
             raise ValueError(
                 f"{label!r} is not the name of a label: it has letters, digits and underscores, "
                 f"does not begin with a digit or two underscores, and is none of "

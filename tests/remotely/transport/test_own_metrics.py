@@ -5,6 +5,7 @@ import math
 import os
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 import remotely
@@ -163,3 +164,20 @@ def test_a_fork_counts_from_zero() -> None:
     assert [each.value for each in of_process()] == [1.0]
     os.close(reading)
     os.close(writing)
+
+
+def test_a_page_cannot_have_a_metric_of_ours() -> None:
+    remotely.count("episodes_calls")
+    with activity.new() as (_, page):
+        activity.keep_own_metrics(page)
+        at = page.find(b"episodes_calls")
+        page[at : at + 9] = b"remotely_"
+        assert activity.own_metrics_of(page) == []
+        activity.keep_own_metrics(None)
+
+
+@pytest.mark.parametrize("label", ["class", "le", "quantile", "__name__"])
+def test_no_report_has_a_label_of_ours(label: str) -> None:
+    report = msgspec.msgpack.encode(MetricFigures("counter", "steps", {label: "x"}, 1.0))
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.msgpack.decode(report, type=MetricFigures)
