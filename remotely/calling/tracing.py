@@ -123,9 +123,13 @@ def serving(
 
     What the method calls in turn belongs to the last of these.
     """
-    from opentelemetry import propagate  # noqa: PLC0415 - an extra
-    from opentelemetry.trace import SpanKind, get_tracer  # noqa: PLC0415 - an extra
-
+    try:
+        from opentelemetry import propagate  # noqa: PLC0415 - an extra
+        from opentelemetry.trace import SpanKind, get_tracer  # noqa: PLC0415 - an extra
+    except ImportError:  # an actor's Python may lack it, and no call may fail for its trace
+        _say_that_it_is_missing()
+        yield
+        return
     _configure()
     if (own := engine()) is not None:
         trace_calls(own)
@@ -133,7 +137,9 @@ def serving(
         for context in contexts:
             try:
                 carrier = json.loads(context)
-            except ValueError:  # of another version
+            except ValueError:  # of another version, as is the next
+                continue
+            if not isinstance(carrier, dict):
                 continue
             spans.enter_context(
                 get_tracer("remotely").start_as_current_span(
@@ -144,6 +150,14 @@ def serving(
                 )
             )
         yield
+
+
+@functools.cache
+def _say_that_it_is_missing() -> None:
+    log.warning(
+        "calls of this actor are traced by their callers, but it has no spans of them: its Python "
+        "has no OpenTelemetry. Install remotely[otel] there"
+    )
 
 
 @functools.cache

@@ -172,3 +172,30 @@ def test_a_call_without_a_context_has_no_byte_for_it() -> None:
         assert len(frames[0]) == 16 + len(name)
         message = wire.decode(frames, "client")
         assert (message.name, message.context) == (name, "")
+
+
+def test_a_traced_call_runs_where_opentelemetry_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("opentelemetry", "opentelemetry.trace"):
+        monkeypatch.setitem(sys.modules, name, None)
+    ran = []
+    for call in (1, 2):
+        with tracing.serving("step", ["{}"], {}, lambda: None):
+            ran.append(call)
+    assert ran == [1, 2]
+    assert ["has no OpenTelemetry" in each for each in caplog.messages] == [True]
+
+
+def test_a_context_that_cannot_be_read_fails_no_call() -> None:
+    pytest.importorskip("opentelemetry.sdk", reason="OpenTelemetry's SDK is not installed")
+    script = """
+from remotely.calling import tracing
+for context in ("[]", "3", "null", "{", ""):
+    with tracing.serving("step", [context], {}, lambda: None):
+        print(context)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.stdout.split("\n") == ["[]", "3", "null", "{", "", ""], done.stderr
