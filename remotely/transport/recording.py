@@ -153,8 +153,10 @@ class MadeCalls:
         return len(self._sent) >= MOST_CALLS
 
     def note_answers(self, calls: list[int]) -> None:
-        """Note that the replies to these calls have arrived."""
-        self._answers.append((time.monotonic(), calls))
+        """Note that the replies to these calls have arrived, if they are recorded."""
+        end = self._first + len(self._sent)
+        if any(call < end for call in calls):  # else it is full: they would pile up unread
+            self._answers.append((time.monotonic(), calls))
 
     def end(self) -> None:
         """Note how many calls were made since it was full."""

@@ -3,6 +3,7 @@
 import itertools
 import mmap
 import threading
+import tracemalloc
 from types import SimpleNamespace
 
 import pytest
@@ -132,3 +133,21 @@ def test_calls_that_are_made_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     made.end()
     assert made.missing == 1
     assert MOST_CALLS >= LEAST_CALLS
+
+
+def test_answers_to_calls_that_found_no_room_are_not_kept() -> None:
+    ids = itertools.count(1)
+    made = MadeCalls(ids)
+    recorded = next(made.timed_ids)
+    others = [[next(ids)] for _ in range(10_000)]  # full: the channel numbers its calls without it
+    made.note_answers([recorded])
+    tracemalloc.start()
+    try:
+        for each in others:
+            made.note_answers(each)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 10_000
+    made.end()
+    assert [call.answered > 0 for call in made_in(made.packed())] == [True]
