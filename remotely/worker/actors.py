@@ -125,6 +125,8 @@ class WorkerActors:
         self._loop.after(asked.seconds, partial(self._end_recording, recording))
 
     def _end_recording(self, recording: WorkerRecording) -> None:
+        if self._recordings.get(recording.number) is not recording:
+            return  # a restarted master has asked for another with its number
         del self._recordings[recording.number]
         for each in recording.results():
             self._send(each)

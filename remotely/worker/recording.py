@@ -16,6 +16,8 @@ from remotely.transport import activity, recording
 from remotely.transport.recording import ServedCalls
 from remotely.worker.reaper import Child
 
+_NOTHING = ServedCalls(b"", [], 0)
+
 
 @dataclass
 class _Track:
@@ -24,6 +26,14 @@ class _Track:
     born: float = 0.0  # zero: before the recording
     ended: float = 0.0  # zero: it lives
     how: str = ""
+    found: ServedCalls = _NOTHING
+
+    def close(self) -> None:
+        """Read its memory, and close that: it has a descriptor."""
+        if self.memory is not None:
+            self.found = recording.read(self.memory)
+            self.memory.close()
+            self.memory = None
 
 
 class WorkerRecording:
@@ -47,6 +57,7 @@ class WorkerRecording:
         """An actor has ended."""
         if track := self._tracks.get(id(child)):
             track.ended = time.monotonic()
+            track.close()
             track.how = obituary.why or how_it_ended(obituary.exit, obituary.lost)
 
     def results(self) -> list[control.Recorded]:
@@ -67,9 +78,8 @@ class WorkerRecording:
 
     def _result(self, track: _Track) -> control.Recorded:
         child, location = track.child, track.child.location
-        found = ServedCalls(b"", [], 0)
-        if track.memory is not None:
-            found = recording.read(track.memory)
+        track.close()
+        found = track.found
         seen = activity.Seen() if track.ended else activity.look(child.page)
         return control.Recorded(
             number=self.number,

@@ -278,3 +278,38 @@ def test_an_actor_that_was_to_move_stays_unless_it_ends_already(played: Played) 
     played.actors.stay_all()
     played.actors.stay("none")
     assert len(played.sent_of(control.Stay)) == 2
+
+
+def _timelines() -> list[str]:
+    """The descriptors of memory for timelines that this process has."""
+    paths = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+    return [each for each in paths if "remotely-timeline" in _target(each)]
+
+
+def _target(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:  # that of the listing
+        return ""
+
+
+def test_a_timeline_holds_no_memory_of_actors_that_have_ended(played: Played) -> None:
+    played.actors.record(control.Record(number=1, seconds=100))
+    for actor in ("a", "b", "c"):
+        played.spawn(actor)
+    assert len(_timelines()) == 3
+    for child in list(played.actors.children):
+        played.actors.spawn_failed(child.request, "it has ended")
+    assert _timelines() == []
+
+
+def test_a_timeline_for_a_restarted_master_is_not_ended_by_that_for_the_one_before(
+    played: Played,
+) -> None:
+    played.spawn("a")
+    played.actors.record(control.Record(number=1, seconds=0))
+    played.actors.record(control.Record(number=1, seconds=0))
+    played.loop.turn(0)
+    assert len(played.sent_of(control.Recorded)) == 1
+    assert len(played.sent_of(control.AllRecorded)) == 1
+    assert _timelines() == []
