@@ -8,6 +8,7 @@ marks.
 Times are in microseconds since the first thing that is shown, on the clock of the master.
 """
 
+import heapq
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -171,18 +172,22 @@ class _Clock:
 
 
 class _Rows:
-    """The rows of a process: each call is in the first one that is free."""
+    """The rows of a process: each call is in the first one that is free.
+
+    Calls are placed in the order in which they began.  Two heaps, since an async actor may run
+    thousands at a time.
+    """
 
     def __init__(self) -> None:
-        self._until: list[float] = []
+        self._taken: list[tuple[float, int]] = []  # until when, and the row
+        self._free: list[int] = []
 
     def place(self, began: float, ended: float) -> int:
-        for row, until in enumerate(self._until):
-            if until <= began:
-                self._until[row] = ended
-                return row
-        self._until.append(ended)
-        return len(self._until) - 1
+        while self._taken and self._taken[0][0] <= began:
+            heapq.heappush(self._free, heapq.heappop(self._taken)[1])
+        row = heapq.heappop(self._free) if self._free else len(self._taken)
+        heapq.heappush(self._taken, (ended, row))
+        return row
 
 
 def _of_process(each: Recorded, pid: int, clock: _Clock) -> list[Event]:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from remotely.protocol.control import Recorded
-from remotely.protocol.recording import MADE, SERVED
+from remotely.protocol.recording import MADE, MOST_CALLS, SERVED
 from remotely.reporting.chrome_trace import bars, by_actor, summary, trace
 
 ROUTE = b"r" * 12
@@ -88,3 +88,16 @@ def test_bars_that_are_close_are_drawn_as_one() -> None:
     (row,) = by_actor([one])["actors"]
     assert (row["calls"], len(row["bars"]), row["bars"][0][2]) == (101, 2, "step")
     assert row["bars"][1][:2] == [0.2, 0.8]
+
+
+def test_calls_that_overlap_have_a_row_each_and_the_first_that_is_free_is_used_again() -> None:
+    times = [(1.0, 4.0), (2.0, 3.0), (2.5, 5.0), (3.0, 9.0), (4.0, 6.0)]
+    data = b"".join(served(call, began, ended) for call, (began, ended) in enumerate(times))
+    actor = record("here", 2, name="Player-1", class_name="Player", names=["step"], served=data)
+    assert [each["tid"] for each in of("X", [actor])] == [0, 1, 2, 1, 0]
+
+
+def test_a_great_many_calls_at_a_time_are_drawn() -> None:
+    data = b"".join(served(call, 1.0, 2.0) for call in range(MOST_CALLS))  # not 1e9 comparisons
+    actor = record("here", 2, name="Player-1", class_name="Player", names=["step"], served=data)
+    assert {each["tid"] for each in of("X", [actor])} == set(range(MOST_CALLS))
