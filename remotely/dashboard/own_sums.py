@@ -2,7 +2,7 @@
 
 Processes come and go, and a sum over those that live would go down, which Prometheus takes for a
 restart.  So what each has counted since the last look is added to sums that only grow.  What a
-process counts between the last look and its end is missing.
+process counts between the last look and its end is missing, and so are series beyond MOST_SUMS.
 """
 
 from collections import Counter
@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from remotely.reporting.cluster_status import ClusterStatus, MetricStatus
 
+MOST_SUMS = 10_000  # series: a process that is compromised could report new ones at each look
 Labels = tuple[tuple[str, str], ...]
 Series = tuple[str, str, Labels]  # kind, name, labels
 
@@ -51,6 +52,8 @@ def add(before: OwnSums | None, status: ClusterStatus) -> OwnSums:
     seen = {}
     for process, series, now in series_of(status):
         if now.kind == "gauge":
+            continue
+        if series not in sums and len(sums) >= MOST_SUMS:
             continue
         seen[process, series] = now
         last = before.seen.get((process, series))

@@ -229,6 +229,16 @@ def test_two_metrics_with_one_name_do_not_spoil_the_page() -> None:
     assert "\nremotely_own_metrics_left_out 1.0\n" in page
 
 
+def test_sums_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("remotely.dashboard.own_sums.MOST_SUMS", 2)
+
+    def look(*names: str) -> list[dict[str, Any]]:
+        return [actor("a", metrics=[metric("counter", name, 1.0) for name in names])]
+
+    lines = scraped(look("a", "b"), look("c", "d"), look("b", "e"))
+    assert sorted(lines) == ['a_total{class="Player"} 1.0', 'b_total{class="Player"} 2.0']
+
+
 def test_the_browser_gets_no_buckets() -> None:
     metrics = [metric("histogram", "length", 1.0, count=1, buckets=[(1.0, 1)])]
     (shown,) = snapshot(status([actor("a", metrics=metrics)]), 0.0, None).actors
