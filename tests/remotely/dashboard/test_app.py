@@ -481,3 +481,19 @@ def test_a_timeline_is_recorded_as_bars_by_actor_or_as_a_file(dashboard: Dashboa
     assert "attachment" in file.headers["content-disposition"]
     assert len([e for e in file.json()["traceEvents"] if e["ph"] == "X"]) == 3
     assert dashboard.browser.get("/api/timeline?seconds=3000").status_code == 400
+
+
+@pytest.mark.parametrize(("drawing", "query"), [("by_actor", ""), ("trace", "&trace")])
+def test_no_browser_waits_while_a_timeline_is_drawn(
+    dashboard: Dashboard, drawing: str, query: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def draw(found: object) -> dict[str, list[str]]:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:  # another thread than that of the loop
+            return {"actors": []}
+        raise AssertionError("the loop that serves all browsers draws")
+
+    monkeypatch.setattr(f"remotely.reporting.chrome_trace.{drawing}", draw)
+    answer = dashboard.browser.get(f"/api/timeline?seconds=1{query}")
+    assert answer.json() == {"actors": []}
