@@ -487,6 +487,7 @@ class Lookout:
         self._throttled = throttled
         self._is_looking = False
         self._probe_at = 0.0
+        self._known = b"", b""  # the attached terminal, and its key
 
     def watch(self, socket: "CallSocket", debugger: Debugger) -> None:
         self._socket = socket
@@ -521,6 +522,8 @@ class Lookout:
                 continue
             if self._access.may_call(key):
                 self._socket.send_beside(self._debugger.answer(route, message))
+                if route == self._debugger.silent_terminal(0.0)[0]:
+                    self._known = route, key
             else:
                 self._debugger.forget(route)
                 self._socket.send_beside(raised(route, message, NotAllowed(REVOKED)))
@@ -528,6 +531,10 @@ class Lookout:
     def _probe(self) -> None:
         now = time.monotonic()
         route, silent_s = self._debugger.silent_terminal(now)
+        known, key = self._known
+        if route and route == known and not self._access.may_call(key):
+            self._debugger.forget(route)  # it may say nothing more, and keep what it has stopped
+            return
         if not route or silent_s < TERMINAL_SILENT_S or now < self._probe_at:
             return
         self._probe_at = now + min(silent_s, MOST_PROBE_S)  # a suspended one reads nothing

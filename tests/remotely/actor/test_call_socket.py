@@ -1,5 +1,6 @@
 """The socket of an actor's calls, while its background thread receives beside the main thread."""
 
+import mmap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -71,8 +72,20 @@ def call(number: int) -> list[bytes]:
     return [bytes(each) for each in wire.encode(Kind.CALL, number, "step", [b""])]
 
 
-def debug(number: int) -> list[bytes]:
-    return [bytes(each) for each in wire.encode(Kind.DEBUG, number, Ask.READ, [b""])]
+def debug(number: int, ask: Ask = Ask.READ) -> list[bytes]:
+    return [bytes(each) for each in wire.encode(Kind.DEBUG, number, ask, [b"a test"])]
+
+
+def attached(ends: Ends, page: mmap.mmap, may_call: Callable[[bytes], bool]) -> Debugger:
+    """A debugger to which the client is attached, by call 1."""
+    debugger = Debugger("Actor-1", page, False, lambda: None)
+    access: Any = SimpleNamespace(may_call=may_call)
+    lookout = Lookout(ends.loop, access, ends.log)
+    lookout.watch(ends.actor, debugger)
+    ends.say(debug(1, Ask.ATTACH))
+    # It ends at once as long as nothing is attached.
+    ends.until(lambda: lookout.begin() is None and debugger.is_active)
+    return debugger
 
 
 def number_of(received: Any) -> int:
@@ -91,15 +104,10 @@ def test_a_call_does_not_overtake_those_that_the_debugger_has_put_aside(ends: En
 
 def test_a_malformed_message_does_not_end_the_lookout_of_the_debugger(ends: Ends) -> None:
     with activity.new() as (_, page):
-        debugger = Debugger("Actor-1", page, False, lambda: None)
-        access: Any = SimpleNamespace(may_call=lambda key: True)
-        lookout = Lookout(ends.loop, access, ends.log)
-        lookout.watch(ends.actor, debugger)
-        malformed = bytearray(debug(1)[0])
+        debugger = attached(ends, page, lambda key: True)
+        malformed = bytearray(debug(2)[0])
         malformed[2:4] = b"\xff\xff"  # the length of the name: more than there is
-        attach = [bytes(each) for each in wire.encode(Kind.DEBUG, 2, Ask.ATTACH, [b"a test"])]
-        ends.say(attach, [bytes(malformed)], debug(3))
-        lookout.begin()
+        ends.say([bytes(malformed)], debug(3))
         answers: list[int] = []
 
         def has_both() -> bool:
@@ -108,9 +116,17 @@ def test_a_malformed_message_does_not_end_the_lookout_of_the_debugger(ends: Ends
             return len(answers) >= 2
 
         ends.until(has_both)
-        assert answers == [2, 3]
+        assert answers == [1, 3]
         assert any("dropped a message" in each for each in ends.said)
         debugger.end()
+
+
+def test_a_revoked_key_is_cut_off_even_if_its_terminal_says_nothing_more(ends: Ends) -> None:
+    revoked = False
+    with activity.new() as (_, page):
+        debugger = attached(ends, page, lambda key: not revoked)
+        revoked = True
+        ends.until(lambda: not debugger.is_active)
 
 
 def test_an_actor_that_is_asked_to_end_takes_no_debugger() -> None:
