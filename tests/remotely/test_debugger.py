@@ -518,7 +518,7 @@ def test_the_death_of_an_actor_ends_its_debugger(worker: Any) -> None:
     prompt = at_prompt(worker)
     prompt.wait()
     remotely.kill(worker)
-    with pytest.raises(ActorDied):
+    with pytest.raises(RemotelyError, match="ended with SIGKILL"):
         prompt.ask(Ask.READ)
     with pytest.raises(ActorDied):
         call.result()
