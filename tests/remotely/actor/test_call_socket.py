@@ -83,8 +83,12 @@ def attached(ends: Ends, page: mmap.mmap, may_call: Callable[[bytes], bool]) -> 
     lookout = Lookout(ends.loop, access, ends.log)
     lookout.watch(ends.actor, debugger)
     ends.say(debug(1, Ask.ATTACH))
-    # It ends at once as long as nothing is attached.
-    ends.until(lambda: lookout.begin() is None and debugger.is_active)
+
+    def is_attached() -> bool:
+        lookout.begin()  # it ends at once as long as nothing is attached
+        return debugger.is_active
+
+    ends.until(is_attached)
     return debugger
 
 
@@ -97,9 +101,15 @@ def test_a_call_does_not_overtake_those_that_the_debugger_has_put_aside(ends: En
     ends.say(call(1), debug(2))
     ends.until(lambda: ends.actor.receive_debug() is not None)
     ends.say(call(3))
-    received = [receive(False)]
-    ends.until(lambda: received.append(receive(False)) is None and received[-1] is not None)
-    assert [number_of(each) for each in received if each is not None] == [1, 3]
+    numbers: list[int] = []
+
+    def has_both() -> bool:
+        if (received := receive(False)) is not None:
+            numbers.append(number_of(received))
+        return len(numbers) == 2
+
+    ends.until(has_both)
+    assert numbers == [1, 3]
 
 
 def test_a_malformed_message_does_not_end_the_lookout_of_the_debugger(ends: Ends) -> None:
