@@ -79,6 +79,14 @@ def test_an_id_may_be_known_there_alone(theirs: Interpreter) -> None:
     assert np.asarray([row[3] for row in rows[1:]]).any()
 
 
+def test_those_of_a_run_and_of_its_evaluations_are_there(theirs: Interpreter) -> None:
+    config = a2c.Config(env="only_there:There-v0", env_python=theirs.python, evaluate_every=100)
+    config.check_run()  # this Python does not know the id
+    for each in (config, config.of_evaluations()):
+        with closing(each.make_environments(1)) as envs:
+            assert envs.reset(1).shape == (1, 4)
+
+
 def test_crashes_there_are_reported_in_the_actor(theirs: Interpreter) -> None:
     with closing(environments.make("only_there:Fails-v0", 2, interpreter=theirs)) as envs:
         envs.reset(1)
