@@ -15,7 +15,7 @@ import gymnasium
 from remotely_rl.environments.additions import Wrapper
 from remotely_rl.environments.names import name_of
 from remotely_rl.errors import TrainingError
-from remotely_rl.supervision import CrashReport, env_ranks
+from remotely_rl.supervision import CrashReport, env_ranks, statistics
 from remotely_rl.supervision.vector import is_registered, maker_of
 from remotely_rl.supervision.watchdog import DEFAULT_S, Watch
 from remotely_rl.vector.vector_env import VectorEnv
@@ -63,7 +63,7 @@ class Elsewhere(VectorEnv):
             cpus_per_actor=0.0,  # one of the two waits while the other computes
             python=interpreter.python,
             packages=interpreter.packages,
-            wrappers=wrappers,
+            wrappers=[*wrappers, statistics.checked],  # there, as the wrappers are
             copy=False,
             step_timeout_s=DEFAULT_S if watch is None else watch.step_timeout_s,
             max_crash_rate=1.0,  # the run counts them

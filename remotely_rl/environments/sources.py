@@ -26,9 +26,9 @@ from remotely_rl.environments.games import takes_turns
 from remotely_rl.environments.images import Images, preprocessed
 from remotely_rl.environments.multi_agent import MultiAgent
 from remotely_rl.environments.names import name_of
-from remotely_rl.environments.statistics import check_keeps_no_statistics
 from remotely_rl.errors import TrainingError, nearest
 from remotely_rl.supervision import env_ranks
+from remotely_rl.supervision.statistics import check_keeps_no_statistics
 from remotely_rl.supervision.vector import SupervisedVectorEnv, is_registered, spec_of
 from remotely_rl.supervision.watchdog import Watch
 from remotely_rl.supervision.whole import WatchedVectorEnv

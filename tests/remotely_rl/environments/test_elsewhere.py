@@ -110,6 +110,12 @@ def test_wrappers_and_arguments_are_applied_there(theirs: Interpreter) -> None:
     assert rows[3][3].all()
 
 
+def test_wrappers_there_keep_no_statistics_either(theirs: Interpreter) -> None:
+    wrapper: Any = gymnasium.wrappers.NormalizeObservation
+    with pytest.raises(TrainingError, match="NormalizeObservation keeps running statistics"):
+        environments.make("CartPole-v1", 1, wrappers=[wrapper], interpreter=theirs)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

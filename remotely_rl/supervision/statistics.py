@@ -36,6 +36,12 @@ def check_keeps_no_statistics(env: Any) -> None:
                 )
 
 
+def checked(env: Any) -> Any:
+    """Return the environment.  Raises as `check_keeps_no_statistics`; a wrapper for any Python."""
+    check_keeps_no_statistics(env)
+    return env
+
+
 def layers_of(env: Any) -> Iterator[Any]:
     """Yield the wrappers of an environment, outermost first, and the environment itself.
 
