@@ -162,8 +162,11 @@ class CallEngine(Engine):
             carrier.await_end(actors, deadline)
         finally:
             carrier.finish_end(actors)
-        if failures:
-            raise failures[0]
+        try:
+            if failures:
+                raise failures[0]
+        finally:
+            del failures  # errors refer to this frame
 
     def release(self, remote: RemoteActor) -> None:
         assert isinstance(remote, CalledActor)
@@ -493,7 +496,9 @@ def _restart(
     try:
         carrier.place([actor], [encoded], options, state, patience_s)
     except Exception as error:
-        reason = error if isinstance(error, RemotelyError) else repr(error)
+        # As text: the error refers to this frame, and so to the actor, which must be released with
+        # its last handle and not when the collector comes.
+        reason = str(error) if isinstance(error, RemotelyError) else repr(error)
         why = f"{actor.name} died, and could not be restarted: {reason}"
         with actor.lock:
             # Otherwise a later life is being made, or the actor was closed: a better reason.

@@ -10,7 +10,6 @@ actors.  With RELAY, all its connections go through a relay, whose weather (rela
 FOLDER/weather.
 """
 
-import gc
 import os
 import random
 import sys
@@ -125,8 +124,7 @@ class Client:
             else:
                 alive = self._one(actors[place], size)
             if not alive:
-                actors[place] = None
-                gc.collect()  # errors of a crowd's futures form reference cycles with their frames
+                actors[place] = None  # it ends without the help of the garbage collector
             time.sleep(PAUSE_S)
 
     def _make(self) -> Any:
@@ -178,14 +176,19 @@ class Client:
         alive, outcome, why = True, Outcome.VALUE, ""
         try:
             check(wait(), number_of(call))
-        except CallTimeout as error:
-            outcome, why = Outcome.HUNG, str(error)
-        except (ActorDied, WorkerLost, MasterLost) as error:
-            outcome = Outcome.MAY_HAVE_RUN if error.may_have_run else Outcome.DID_NOT_RUN
-            # A MasterLost: the new place of its actor could not be requested.
-            alive, why = error.may_have_run and not isinstance(error, MasterLost), str(error)
         except Exception as error:
-            outcome, why = Outcome.ODD, repr(error)
+            # Its frames have the handle and the future, and that has the error: a reference cycle.
+            error.__traceback__ = None
+            match error:
+                case CallTimeout():
+                    outcome, why = Outcome.HUNG, str(error)
+                case ActorDied() | WorkerLost() | MasterLost():
+                    outcome = Outcome.MAY_HAVE_RUN if error.may_have_run else Outcome.DID_NOT_RUN
+                    # A MasterLost: the new place of its actor could not be requested.
+                    alive = error.may_have_run and not isinstance(error, MasterLost)
+                    why = str(error)
+                case _:
+                    outcome, why = Outcome.ODD, repr(error)
         if time.monotonic() - begun > HANG_S:
             outcome, why = Outcome.HUNG, f"{time.monotonic() - begun:.0f} s: {why}"
         self._journal.write(call, outcome.value, why)

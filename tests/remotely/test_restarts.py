@@ -1,5 +1,6 @@
 """Restarts: a restarted actor is reached through every handle of it."""
 
+import gc
 import os
 import signal
 import tempfile
@@ -122,6 +123,32 @@ def test_a_constructor_that_raises_on_restart_ends_the_actor(
 
     with pytest.raises(remotely.ActorDied, match="FileExistsError"):
         survived(once.pid)
+
+
+def test_an_actor_that_died_while_it_was_restarted_ends_with_its_last_handle(
+    here: None, tmp_path: Path
+) -> None:
+    @remotely.remote_class(max_restarts=5)
+    class DiesTwice:
+        def __init__(self, folder: Path) -> None:
+            (folder / str(os.getpid())).touch()
+            if len(list(folder.iterdir())) == 2:
+                os._exit(1)
+
+        def pid(self) -> int:
+            return os.getpid()
+
+    gc.disable()  # a handle must not wait for it
+    try:
+        twice = DiesTwice(tmp_path)
+        os.kill(twice.pid(), signal.SIGKILL)
+        survived(twice.pid)
+        assert len(list(tmp_path.iterdir())) == 3
+
+        del twice
+        wait_until(lambda: not remotely.status().actors, "its end")
+    finally:
+        gc.enable()
 
 
 def test_calls_to_an_actor_killed_while_its_restart_waits_for_resources_fail(
