@@ -59,7 +59,7 @@ from remotely.transport.fence import Fence
 from remotely.transport.keys import KeyPair, MemberKey, fresh_pair
 from remotely.transport.line import OnMessage
 from remotely.transport.loop import Loop, Timer
-from remotely.transport.recording import CallRecorder
+from remotely.transport.spans import ServerSpanWriter
 from remotely.values import payload, published
 from remotely.values.following import publishing
 
@@ -145,7 +145,7 @@ class Background:
         self._servant = servant
         self._store = store
         self._page = page
-        self._recording_ends: Timer | None = None
+        self._timeline_ends: Timer | None = None
         self._reported = 0
         self._tidy_after_s = ACTOR_TIDY_S
         self.is_idle = False  # no calls arrive, so the interval has grown
@@ -217,22 +217,26 @@ class Background:
                 self._delegation.confirm()
             case control.Cancel():
                 self._on_cancel(message)
-            case control.Record(seconds=seconds) if fds:
-                self._record(fds[0], seconds)
+            case control.RecordTimeline(seconds=seconds):
+                self._record_timeline(fds[0] if fds else None, seconds)
             case control.Meet():
                 self._store.introduced(fds[0] if fds else None)
             case control.Leave():
                 self._on_leave()  # -> 3
 
-    def _record(self, memory: OwnedFd, seconds: float) -> None:
-        """Record calls in this memory, for so long."""
-        from remotely.actor import recorded  # noqa: PLC0415 - rarely needed
+    def _record_timeline(self, memory: OwnedFd | None, seconds: float) -> None:
+        """Record calls in this memory, for so long; without memory, no further ones."""
+        from remotely.actor import server_spans  # noqa: PLC0415 - rarely needed
 
-        recorded.record(self._servant, CallRecorder(memory_file.map_all(memory), self._page))
-        if self._recording_ends is not None:
-            self._recording_ends.cancel()
-        self._recording_ends = self.loop.after(
-            seconds, functools.partial(recorded.end, self._servant)
+        if self._timeline_ends is not None:
+            self._timeline_ends.cancel()
+        if memory is None:
+            server_spans.end(self._servant)
+            return
+        writer = ServerSpanWriter(memory_file.map_all(memory), self._page)
+        server_spans.begin(self._servant, writer)
+        self._timeline_ends = self.loop.after(
+            seconds, functools.partial(server_spans.end, self._servant)
         )
 
     def _ask_about(self, key: bytes) -> None:

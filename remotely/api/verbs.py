@@ -14,7 +14,7 @@ from remotely.engine import Engine, Options
 from remotely.futures.future import CallFuture, completed, failed
 from remotely.futures.reference import Reference
 from remotely.protocol.lease import DRAIN_S
-from remotely.protocol.recording import LONGEST_RECORDING_S
+from remotely.protocol.spans import LONGEST_TIMELINE_S
 from remotely.reporting.cluster_status import ActorStatus, ClusterStatus
 
 T = TypeVar("T")
@@ -68,8 +68,8 @@ def timeline(seconds: float = 10.0) -> dict[str, Any]:
     REMOTELY_LOCAL=1, and on Ray.
     """
     arguments.number("seconds", seconds)
-    if not 0 <= seconds <= LONGEST_RECORDING_S:
-        raise ValueError(f"seconds={seconds} must be from 0 to {LONGEST_RECORDING_S:g}")
+    if not 0 <= seconds <= LONGEST_TIMELINE_S:
+        raise ValueError(f"seconds={seconds} must be from 0 to {LONGEST_TIMELINE_S:g}")
     return connection.current().timeline(seconds)
 
 

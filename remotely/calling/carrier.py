@@ -20,7 +20,7 @@ from remotely.engine import Arguments, Arrival, Engine, Options, Promises, Remot
 from remotely.errors import RemotelyError
 from remotely.futures.future import CallFuture
 from remotely.futures.reference import Put
-from remotely.protocol.control import MakerState, Recorded
+from remotely.protocol.control import MakerState, ProcessTimeline
 from remotely.protocol.wire import Kind
 from remotely.reporting.cluster_status import ClusterStatus
 from remotely.values import codec, maker_state
@@ -313,7 +313,7 @@ class Carrier(Protocol[A]):
 
     def report(self, fresh: bool) -> ClusterStatus: ...
 
-    def timeline(self, seconds: float) -> list[Recorded]:
+    def timeline(self, seconds: float) -> list[ProcessTimeline]:
         """Return what all processes record in the next seconds.  Raises RemotelyError."""
 
     def note_unretrieved(self, what: str, error: BaseException) -> None:

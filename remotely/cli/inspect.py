@@ -22,7 +22,7 @@ from remotely.cli.options import (
 )
 from remotely.errors import RemotelyError
 from remotely.protocol import control
-from remotely.protocol.recording import LONGEST_RECORDING_S
+from remotely.protocol.spans import LONGEST_TIMELINE_S
 from remotely.reporting.chrome_trace import summary, trace
 from remotely.reporting.cluster_status import as_json as status_json
 from remotely.reporting.cluster_status import cluster_status, field_help, tables
@@ -175,7 +175,7 @@ def living_actors(client: "ClusterCarrier", fresh: bool = False) -> Iterable[con
 @click.argument("address", required=False, metavar=HERE)
 @click.option(
     "--seconds",
-    type=click.FloatRange(0, LONGEST_RECORDING_S),
+    type=click.FloatRange(0, LONGEST_TIMELINE_S),
     default=10.0,
     show_default=True,
     help="How long to record.",

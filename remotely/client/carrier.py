@@ -51,12 +51,13 @@ from remotely.protocol.address import OWN_CLUSTER, parse_address
 from remotely.protocol.control import MakerState, Obituary, StoreAddress
 from remotely.protocol.lease import DRAIN_S, PLACE_S, TERM_S
 from remotely.protocol.listening import Listening
-from remotely.protocol.recording import MADE, MOST_CALLS
+from remotely.protocol.spans import CLIENT_SPAN, MOST_SPANS
 from remotely.protocol.wire import Kind
 from remotely.reporting.cluster_status import ClusterStatus, cluster_status
 from remotely.transport import key_files, own_metrics
 from remotely.transport.keys import MemberKey
 from remotely.transport.listening import reach
+from remotely.transport.loop import Timer
 from remotely.values import arena, codec, forks, in_transit, published
 from remotely.values.arena import SHARE_FROM_BYTES
 from remotely.values.codec import Encoded, NamedReference
@@ -120,6 +121,7 @@ class ClusterCarrier:
             self._table(),
         )
         self.session_id, self._loop = session.id, session.loop
+        self._timeline_ends: Timer | None = None
         self.patience_s = session.patience_s
         self._stores = Stores(session.context, self._loop, key.pair, this_machine.machine_name())
         wait_reporter = WaitReporter(inside, session.send) if inside else None
@@ -376,7 +378,7 @@ class ClusterCarrier:
         found: control.Events = self._session.ask(control.AskEvents, after=after).result()
         return found
 
-    def timeline(self, seconds: float) -> list[control.Recorded]:
+    def timeline(self, seconds: float) -> list[control.ProcessTimeline]:
         """Return what all processes have recorded in the next seconds.  Raises RemotelyError if
         another timeline is being recorded."""
         return self._session.ask_timeline(seconds).result()  # type: ignore[no-any-return]
@@ -447,7 +449,7 @@ class ClusterCarrier:
             control.ToReplace: lambda told: spare.replace(told.actors),
             control.OutputBatch: self._on_output,
             control.AskFigures: lambda _: self._report_unanswered(),
-            control.Record: self._record,
+            control.RecordTimeline: self._record_timeline,
             control.Notice: lambda notice: self._display.warn(
                 notice.text, f"remotely: {notice.text}"
             ),
@@ -539,27 +541,33 @@ class ClusterCarrier:
             control.Unanswered(calls=self._channels.unanswered(), metrics=own_metrics.of_client())
         )
 
-    def _record(self, asked: control.Record) -> None:
+    def _record_timeline(self, asked: control.RecordTimeline) -> None:
         """Record the calls that this process makes for so long, then send them to the master."""
-        self._channels.record()
-        self._session.link.send(control.Recording(number=asked.number, clock=time.monotonic()))
-        self._loop.after(asked.seconds, partial(self._send_record, asked.number))
+        self._channels.begin_spans()
+        self._session.link.send(
+            control.TimelineClock(timeline=asked.timeline, clock=time.monotonic())
+        )
+        if self._timeline_ends is not None:
+            self._timeline_ends.cancel()
+        self._timeline_ends = self._loop.after(
+            asked.seconds, partial(self._send_timeline, asked.timeline)
+        )
 
-    def _send_record(self, number: int) -> None:
+    def _send_timeline(self, timeline: str) -> None:
         made: dict[bytes, bytes] = {}
         actors: dict[bytes, str] = {}
-        room, missing = MOST_CALLS, 0
-        for channel, calls in self._channels.take_record():
+        room, missing = MOST_SPANS, 0
+        for channel, calls in self._channels.take_spans():
             packed = calls.packed()
-            kept = packed[: MADE.size * room]
-            room -= len(kept) // MADE.size
-            missing += calls.missing + (len(packed) - len(kept)) // MADE.size
+            kept = packed[: CLIENT_SPAN.size * room]
+            room -= len(kept) // CLIENT_SPAN.size
+            missing += calls.missing + (len(packed) - len(kept)) // CLIENT_SPAN.size
             if kept:
                 made[channel.route], actors[channel.route] = kept, channel.location.actor
         if made:
             self._session.link.send(
-                control.Recorded(
-                    number=number,
+                control.ProcessTimeline(
+                    timeline=timeline,
                     host=self._session.host,
                     machine=this_machine.machine_name(),
                     pid=os.getpid(),
@@ -571,7 +579,7 @@ class ClusterCarrier:
                     missing=missing,
                 )
             )
-        self._session.link.send(control.AllRecorded(number=number))
+        self._session.link.send(control.TimelineEnd(timeline=timeline))
 
     def _run(self) -> None:
         self._loop.run()

@@ -114,8 +114,8 @@ from remotely.transport import sockets
 from remotely.transport.connection_monitor import ConnectionMonitor
 from remotely.transport.keys import KeyPair
 from remotely.transport.listening import nearest
-from remotely.transport.recording import MadeCalls
 from remotely.transport.sockets import EVENTS, NOBLOCK, POLLIN, Reconnect, readable
+from remotely.transport.spans import ClientSpans
 from remotely.values import arena
 from remotely.values.arena import Loan
 from remotely.values.codec import Encoded
@@ -302,7 +302,7 @@ class Channel:
         self._wait_reporter = wait_reporter
         self._lock = RLock()
         self._ids: Iterator[int] = itertools.count(1)
-        self._made: MadeCalls | None = None  # while calls are recorded
+        self._spans: ClientSpans | None = None  # while a timeline is recorded
         self.pending: dict[int, CallFuture[Any]] = {}
         self._held: dict[int, bytes | memoryview] = {}
         self._unsent: set[int] = set()
@@ -340,23 +340,23 @@ class Channel:
         """The number of the actor's life to which it leads."""
         return self.location.life
 
-    def record(self) -> MadeCalls:
+    def begin_spans(self) -> ClientSpans:
         """Record the calls from now on in what this returns.  Any thread may call this."""
         with self._lock:
-            self._end_record()
-            self._made = MadeCalls(self._ids)
-            self._ids = self._made.timed_ids
-            return self._made
+            self._end_spans()
+            self._spans = ClientSpans(self._ids)
+            self._ids = self._spans.timed_ids
+            return self._spans
 
-    def end_record(self) -> None:
+    def end_spans(self) -> None:
         """Record no further calls."""
         with self._lock:
-            self._end_record()
+            self._end_spans()
 
-    def _end_record(self) -> None:
-        if self._made is not None:
-            self._ids, made, self._made = self._made.ids, self._made, None
-            made.end()
+    def _end_spans(self) -> None:
+        if self._spans is not None:
+            self._ids, spans, self._spans = self._spans.ids, self._spans, None
+            spans.end()
 
     @property
     def route(self) -> bytes:
@@ -761,10 +761,10 @@ class Channel:
                     else:
                         self._decline(reply)
             more = bool(self.pending and self._socket.get(EVENTS) & POLLIN)
-        if self._made is not None:
-            self._made.note_answers([future.call_id for _, future, _ in taken])
-            if self._made.is_full:
-                self._ids = self._made.ids
+        if self._spans is not None:
+            self._spans.note_answers([future.call_id for _, future, _ in taken])
+            if self._spans.is_full:
+                self._ids = self._spans.ids
         if faults.ON and taken and faults.at("client.reply"):
             self.pending.update((future.call_id, future) for _, future, _ in taken)
             self._cut()

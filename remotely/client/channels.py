@@ -27,7 +27,7 @@ from remotely.protocol.control import Location, Obituary, StoreAddress
 from remotely.transport import sockets
 from remotely.transport.listening import here
 from remotely.transport.port_probe import PortProbe
-from remotely.transport.recording import MadeCalls
+from remotely.transport.spans import ClientSpans
 from remotely.values import in_transit
 
 OBITUARY_WAIT_S = 1.5  # after a connection has broken
@@ -148,7 +148,7 @@ class Channels:
         self._stores = shared.stores
         self._stores.on_choice = self._choose_path
         self._open: set[Channel] = set()
-        self._recorded: list[tuple[Channel, MadeCalls]] | None = None  # while calls are recorded
+        self._spans: list[tuple[Channel, ClientSpans]] | None = None  # while a timeline is recorded
         self._gate = Gate(lambda: NotConnected(SHUT_DOWN))  # no channel opens after the end
         unfinished.watch(self)
 
@@ -303,7 +303,7 @@ class Channels:
                     f"{actor.name} needs a few: raise the limit (ulimit -n), or drop some handles"
                 ) from None
             self._open.add(channel)
-            self._begin_record(channel)
+            self._begin_spans(channel)
         store = None if channel.is_near else location.store
         channel.introduce(store is not None and self._stores.is_usable(store))
         return channel
@@ -314,24 +314,24 @@ class Channels:
             if channel.location.store == store and not channel.is_near and not channel.ended:
                 channel.introduce(is_usable)
 
-    def record(self) -> None:
-        """Record the calls on all channels, until `take_record`."""
+    def begin_spans(self) -> None:
+        """Record the calls on all channels, until `take_spans`."""
         with self._gate:
-            self._recorded = []
+            self._spans = []
             for channel in list(self._open):
-                self._begin_record(channel)
+                self._begin_spans(channel)
 
-    def _begin_record(self, channel: Channel) -> None:
+    def _begin_spans(self, channel: Channel) -> None:
         """With the gate: record the calls on a channel, if they are to be recorded."""
-        if self._recorded is not None and not channel.ended:
-            self._recorded.append((channel, channel.record()))
+        if self._spans is not None and not channel.ended:
+            self._spans.append((channel, channel.begin_spans()))
 
-    def take_record(self) -> list[tuple[Channel, MadeCalls]]:
+    def take_spans(self) -> list[tuple[Channel, ClientSpans]]:
         """Return what was recorded, and record no further calls."""
         with self._gate:
-            taken, self._recorded = self._recorded or [], None
+            taken, self._spans = self._spans or [], None
         for channel, _ in taken:
-            channel.end_record()
+            channel.end_spans()
         return taken
 
     def end_all(self) -> None:

@@ -186,7 +186,7 @@ class MasterSession:
         self.questions = Questions(self.send)
         self.arrivals: set[str] = set()  # actors that dialled in and were given to this client
         self.is_leaving = False
-        self._recorded: dict[int, list[control.Recorded]] = {}  # parts of answers, by ticket
+        self._timelines: dict[str, list[control.ProcessTimeline]] = {}  # that arrive
         self.gate = Gate(lambda: NotConnected(f"{SHUT_DOWN}; call remotely.connect() to go on"))
         self.pid = os.getpid()
         self.loop = loop = Loop()
@@ -204,8 +204,8 @@ class MasterSession:
             control.DrainHeard: self._on_answer,
             control.Events: self._on_answer,
             control.KeyState: self._on_answer,
-            control.Recorded: self._on_recorded,
-            control.AllRecorded: self._on_all_recorded,
+            control.ProcessTimeline: self._on_process_timeline,
+            control.TimelineEnd: self._on_timeline_end,
             control.Farewell: lambda _: self._farewell.set(),
             **handlers,
         }
@@ -331,15 +331,15 @@ class MasterSession:
     def _on_answer(self, answer: Answer) -> None:
         self.questions.answer(answer.ticket, answer)
 
-    def _on_recorded(self, recorded: control.Recorded) -> None:
-        self._recorded.setdefault(recorded.number, []).append(recorded)
+    def _on_process_timeline(self, found: control.ProcessTimeline) -> None:
+        self._timelines.setdefault(found.timeline, []).append(found)
 
-    def _on_all_recorded(self, answer: control.AllRecorded) -> None:
-        found = self._recorded.pop(answer.number, [])
-        if answer.why:
-            self.questions.fail(answer.number, RemotelyError(answer.why))
+    def _on_timeline_end(self, end: control.TimelineEnd) -> None:
+        found = self._timelines.pop(end.timeline, [])
+        if end.why:
+            self.questions.fail(end.ticket, RemotelyError(end.why))
         else:
-            self.questions.answer(answer.number, found)
+            self.questions.answer(end.ticket, found)
 
     def _on_refused_place(self, refused: control.NotPlaced) -> None:
         error = error_class(refused.error) or RemotelyError

@@ -51,7 +51,7 @@ class Viewer:
         """Return the future of an actor's output from `offset` on; -1 is its last kilobytes."""
         return self._session.ask(control.ReadLog, actor=actor, offset=offset)
 
-    def ask_timeline(self, seconds: float) -> "Future[list[control.Recorded]]":
+    def ask_timeline(self, seconds: float) -> "Future[list[control.ProcessTimeline]]":
         """Return the future of what all processes record in the next seconds."""
         return self._session.ask_timeline(seconds)
 

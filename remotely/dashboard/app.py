@@ -64,7 +64,7 @@ class ClusterViewer(Protocol):
 
     def ask_events(self, after: int) -> "Future[control.Events]": ...
 
-    def ask_timeline(self, seconds: float) -> "Future[list[control.Recorded]]": ...
+    def ask_timeline(self, seconds: float) -> "Future[list[control.ProcessTimeline]]": ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,7 +391,7 @@ def _finite(content: Any) -> Any:
     return [_finite(value) for value in content] if isinstance(content, list | tuple) else content
 
 
-def _drawn(found: Sequence[control.Recorded], is_file: bool) -> Response:
+def _drawn(found: Sequence[control.ProcessTimeline], is_file: bool) -> Response:
     """Return a timeline as a file, or as bars by actor."""
     if is_file:
         names = {"content-disposition": 'attachment; filename="trace.json"'}

@@ -37,7 +37,7 @@ def series_of(status: ClusterStatus) -> Iterator[tuple[object, Series, MetricSta
             yield (actor.actor, actor.since), _series(each, actor.class_name), each
     for client in status.clients:
         for each in client.metrics:
-            yield (client.machine, client.pid), _series(each, ""), each
+            yield client.session, _series(each, ""), each
 
 
 def _series(metric: MetricStatus, class_name: str) -> Series:

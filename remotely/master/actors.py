@@ -762,7 +762,7 @@ def end_session(state: State, client: str) -> None:
     """Remove a client that has ended, and close the actors that it owns."""
     if (session := state.sessions.remove(client)) is None:
         return
-    state.recordings.remove_peer(client)
+    state.timelines.remove_peer(client)
     state.leases.end(client)
     state.instructions.append(Forget(client))
     if state.wait_graph.is_of(client, session.hello.actor):

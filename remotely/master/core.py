@@ -83,7 +83,7 @@ class Core:
         actors.ask_to_replace(state)
         actors.review_waiting(state)
         actors.send_due_statuses(state)
-        state.recordings.expire(now)
+        state.timelines.expire(now)
         self._give_up_on_absent_workers()
         return self._finish()
 
@@ -211,9 +211,9 @@ class Core:
                 for each in state.sessions:
                     if not each.is_viewer:
                         hosts[each.hello.session] = each.hello.host
-                state.recordings.begin(peer, ticket, seconds, hosts, now)
-            case control.Recording() | control.Recorded() | control.AllRecorded():
-                self._handle_recording(peer, message, now)
+                state.timelines.begin(peer, ticket, seconds, hosts, now)
+            case control.TimelineClock() | control.ProcessTimeline() | control.TimelineEnd():
+                self._handle_timeline(peer, message, now)
             case control.AskEvents(ticket=ticket, after=after):
                 events = state.history.after(after, now)
                 last = state.history.last
@@ -252,20 +252,20 @@ class Core:
         actors.end_session(self.state, peer)
         return self._finish()
 
-    def _handle_recording(
+    def _handle_timeline(
         self,
         peer: str,
-        message: control.Recording | control.Recorded | control.AllRecorded,
+        message: control.TimelineClock | control.ProcessTimeline | control.TimelineEnd,
         now: float,
     ) -> None:
-        recordings = self.state.recordings
+        timelines = self.state.timelines
         match message:
-            case control.Recording():
-                recordings.hear_clock(peer, message, now)
-            case control.Recorded():
-                recordings.pass_on(peer, message)
-            case control.AllRecorded(number=number):
-                recordings.end(peer, number)
+            case control.TimelineClock():
+                timelines.hear_clock(peer, message, now)
+            case control.ProcessTimeline():
+                timelines.pass_on(peer, message)
+            case control.TimelineEnd(timeline=timeline):
+                timelines.end(peer, timeline)
 
     def _handle_blocked(self, peer: str, blocked: control.Blocked) -> None:
         """Record that an actor waits for another; notify their scripts once if they deadlock."""
@@ -399,8 +399,8 @@ class Core:
                 record = state.workers.records[peer]
                 record.reports, record.use = {each.actor: each for each in figures}, use
                 actors.handle_figures(state, peer)
-            case control.Recording() | control.Recorded() | control.AllRecorded():
-                self._handle_recording(peer, message, now)
+            case control.TimelineClock() | control.ProcessTimeline() | control.TimelineEnd():
+                self._handle_timeline(peer, message, now)
             case control.OutputBatch(items=items):
                 self._pass_on_output(peer, items)
             case control.LogPiece():
@@ -486,6 +486,6 @@ class Core:
         for record in state.actors.on_worker(name):
             actors.end_life(state, record.lost(why, moved=is_drained))
         state.log_queries.remove_worker(name)
-        state.recordings.remove_peer(name)
+        state.timelines.remove_peer(name)
         state.delegates.remove_worker(name)
         actors.handle_figures(state, name)

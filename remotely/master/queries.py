@@ -20,7 +20,7 @@ from remotely.protocol import control
 from remotely.protocol.index import Index
 
 STATUS_WAIT_S = 1.0
-RECORDS_WAIT_S = 5.0  # after the end of a recording, for what a process sends
+TIMELINE_WAIT_S = 5.0  # after the end of a timeline, for what a process sends
 _UNKNOWN = control.LogPiece(ticket=0, text="", offset=0, known=False, ended=True)
 
 
@@ -91,51 +91,52 @@ class _Peer:
     error_s: float = control.LONGEST_S  # no reply yet
 
 
-class Recordings:
-    """Has all peers record their calls, and passes on what they send.  One recording at a time.
+class Timelines:
+    """Has all peers record a timeline, and passes on what they send.  One is recorded at a time.
 
     The clocks of machines differ.  A peer replies at once with its own, so the master's is known to
     be between two times, and the offset within half of what lies between them.  Of the peers of a
     machine, the one that replied fastest counts.
+
+    A timeline ends with its asker: its peers are told to record none instead.  Its id has the time
+    at which it began, so a restarted master takes nothing for its own that is of one before.
     """
 
     def __init__(self, host: str, send: Callable[[str, msgspec.Struct], None]) -> None:
         self._host = host
         self._send = send
-        self._number = 0
+        self._id = ""  # of the one that is recorded; "" if none is
         self._asker = "", 0  # session and ticket
         self._peers: dict[str, _Peer] = {}  # all of them
         self._pending: set[str] = set()  # those that have not sent all
         self._deadline = 0.0
-        self.goes_on = False
 
     def begin(
         self, session: str, ticket: int, seconds: float, hosts: Mapping[str, str], now: float
     ) -> None:
         """Begin one, of these peers, which are on these hosts; refuse it while one goes on."""
-        if self.goes_on:
-            left_s = max(0.0, self._deadline - RECORDS_WAIT_S - now)
+        if self._id:
+            left_s = max(0.0, self._deadline - TIMELINE_WAIT_S - now)
             why = f"another timeline is being recorded, for {left_s:.0f} s more"
-            self._send(session, control.AllRecorded(number=ticket, why=why))
+            self._send(session, control.TimelineEnd(timeline="", ticket=ticket, why=why))
             return
-        self.goes_on = True
-        self._number += 1
+        self._id = f"{session} {ticket} {now:.6f}"
         self._asker = session, ticket
-        self._deadline = now + seconds + RECORDS_WAIT_S
+        self._deadline = now + seconds + TIMELINE_WAIT_S
         self._peers = {peer: _Peer(host, now) for peer, host in hosts.items()}
         self._pending = set(hosts)
         for peer in hosts:
-            self._send(peer, control.Record(number=self._number, seconds=seconds))
+            self._send(peer, control.RecordTimeline(timeline=self._id, seconds=seconds))
 
-    def hear_clock(self, peer: str, heard: control.Recording, now: float) -> None:
+    def hear_clock(self, peer: str, heard: control.TimelineClock, now: float) -> None:
         """Note the clock of a peer's machine."""
-        if heard.number == self._number and (known := self._peers.get(peer)) is not None:
+        if heard.timeline == self._id and (known := self._peers.get(peer)) is not None:
             known.offset_s = (known.asked + now) / 2 - heard.clock
             known.error_s = (now - known.asked) / 2
 
-    def pass_on(self, peer: str, recorded: control.Recorded) -> None:
+    def pass_on(self, peer: str, found: control.ProcessTimeline) -> None:
         """Pass on what a peer has recorded, with what is known of its clock."""
-        if recorded.number != self._number or peer not in self._pending:
+        if found.timeline != self._id or peer not in self._pending:
             return
         host = self._peers[peer].host
         best = min(
@@ -144,42 +145,42 @@ class Recordings:
         )
         is_here = host == self._host  # its clock is the master's
         session, ticket = self._asker
-        if not session:
-            return
         passed = msgspec.structs.replace(
-            recorded,
-            number=ticket,
+            found,
+            ticket=ticket,
             offset_s=0.0 if is_here else best.offset_s,
             error_s=0.0 if is_here else best.error_s,
         )
         self._send(session, passed)
 
-    def end(self, peer: str, number: int) -> None:
+    def end(self, peer: str, timeline: str) -> None:
         """A peer has sent all."""
-        if number == self._number:
+        if timeline == self._id:
             self._stop_waiting(peer)
 
     def remove_peer(self, peer: str) -> None:
         """A peer has ended."""
-        if peer == self._asker[0]:
-            self._asker = "", 0
+        if self._id and peer == self._asker[0]:
+            self._id = ""
+            self._pending.discard(peer)
+            for each in self._pending:
+                self._send(each, control.RecordTimeline(timeline="", seconds=0))
         self._stop_waiting(peer)
 
     def _stop_waiting(self, peer: str) -> None:
         self._pending.discard(peer)
-        if self.goes_on and not self._pending:
+        if self._id and not self._pending:
             self._finish()
 
     def expire(self, now: float) -> None:
-        if self.goes_on and now >= self._deadline:
+        if self._id and now >= self._deadline:
             self._finish()
 
     def _finish(self) -> None:
-        self.goes_on = False
-        self._pending.clear()
         session, ticket = self._asker
-        if session:  # else it has ended
-            self._send(session, control.AllRecorded(number=ticket))
+        self._send(session, control.TimelineEnd(timeline=self._id, ticket=ticket))
+        self._id = ""
+        self._pending.clear()
 
 
 class StatusQueries:

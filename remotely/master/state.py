@@ -23,7 +23,7 @@ from remotely.master.admission import Admission, Delegates
 from remotely.master.arrivals import Arrivals
 from remotely.master.history import History, Kind
 from remotely.master.ledger import Ledger, WhyClosed
-from remotely.master.queries import LogQueries, Recordings, StatusQueries
+from remotely.master.queries import LogQueries, StatusQueries, Timelines
 from remotely.master.wait_graph import WaitGraph
 from remotely.master.waiting import WaitingList, gang_of
 from remotely.protocol import control
@@ -683,7 +683,7 @@ class State:
         self.arrivals = Arrivals(is_open=not self.recovers_until)
         self.log_queries = LogQueries(self.send)
         self.status_queries = StatusQueries(self.send)
-        self.recordings = Recordings(self.host, self.send)
+        self.timelines = Timelines(self.host, self.send)
 
     def send(self, peer: str, message: msgspec.Struct) -> None:
         self.instructions.append(Send(peer, message))

@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from remotely.protocol.control import Recorded
-from remotely.protocol.recording import ServedCall, made_in, served_in
+from remotely.protocol.control import ProcessTimeline
 from remotely.protocol.resources import format_bytes
+from remotely.protocol.spans import ServerSpan, client_spans, server_spans
 from remotely.reporting.cluster_status import count_of
 
 MADE_ROW = 1000  # below the rows of calls that are served
@@ -26,9 +26,9 @@ Event = dict[str, Any]
 class Bar(NamedTuple):
     """A call that an actor has served, on the master's clock; `sent` is 0 if that is not known."""
 
-    process: Recorded
+    process: ProcessTimeline
     method: str
-    call: ServedCall
+    call: ServerSpan
     sent: float
     began: float
     ended: float
@@ -36,19 +36,19 @@ class Bar(NamedTuple):
     returned: int
 
 
-def bars(recorded: Sequence[Recorded]) -> list[Bar]:
+def bars(recorded: Sequence[ProcessTimeline]) -> list[Bar]:
     """Return all calls that were served, in the order in which they began."""
     sent = {
         (route, each.call): each.sent + process.offset_s
         for process in recorded
         for route, data in process.made.items()
-        for each in made_in(data)
+        for each in client_spans(data)
     }
     found = []
     for process in recorded:
-        before: ServedCall | None = None
+        before: ServerSpan | None = None
         is_serial = True
-        for each in sorted(served_in(process.served), key=lambda call: call.ended):
+        for each in sorted(server_spans(process.served), key=lambda call: call.ended):
             is_serial = is_serial and (before is None or before.ended <= each.began)
             # Bytes are counted over all calls: those of one are known if no other runs.
             received = each.received - before.received if before and is_serial else 0
@@ -71,7 +71,7 @@ def bars(recorded: Sequence[Recorded]) -> list[Bar]:
     return found
 
 
-def trace(recorded: Sequence[Recorded]) -> dict[str, Any]:
+def trace(recorded: Sequence[ProcessTimeline]) -> dict[str, Any]:
     """Return the JSON of what all processes have recorded."""
     served = bars(recorded)
     clock = _Clock(served, recorded)
@@ -96,7 +96,7 @@ def trace(recorded: Sequence[Recorded]) -> dict[str, Any]:
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": about}
 
 
-def by_actor(recorded: Sequence[Recorded], most: int = 400) -> dict[str, Any]:
+def by_actor(recorded: Sequence[ProcessTimeline], most: int = 400) -> dict[str, Any]:
     """Return bars for a page: for each actor, some for each of `most` parts, each with when it
     begins and how long it takes, in parts of the whole, and the method that took most of it.
 
@@ -140,9 +140,9 @@ def by_actor(recorded: Sequence[Recorded], most: int = 400) -> dict[str, Any]:
     return {"seconds": whole, "actors": rows, "text": summary(recorded)}
 
 
-def summary(recorded: Sequence[Recorded]) -> str:
+def summary(recorded: Sequence[ProcessTimeline]) -> str:
     """Return a sentence about a timeline."""
-    calls = sum(1 for each in recorded for _ in served_in(each.served))
+    calls = sum(1 for each in recorded for _ in server_spans(each.served))
     nbytes = sum(bar.received + bar.returned for bar in bars(recorded))
     actors = sum(1 for each in recorded if not each.made and each.class_name)
     machines = {each.host for each in recorded}
@@ -157,14 +157,14 @@ def summary(recorded: Sequence[Recorded]) -> str:
 
 
 class _Clock:
-    def __init__(self, served: Iterable[Bar], recorded: Iterable[Recorded]) -> None:
+    def __init__(self, served: Iterable[Bar], recorded: Iterable[ProcessTimeline]) -> None:
         times = [bar.sent or bar.began for bar in served]
         for each in recorded:
             now = each.clock + each.offset_s
             times += [now, now - each.running_s]
             times += [at + each.offset_s for at in (each.born, each.ended) if at]
             for data in each.made.values():
-                times += [call.sent + each.offset_s for call in made_in(data)]
+                times += [call.sent + each.offset_s for call in client_spans(data)]
         self._first = min(times, default=0.0)
 
     def us(self, at: float) -> float:
@@ -190,7 +190,7 @@ class _Rows:
         return row
 
 
-def _of_process(each: Recorded, pid: int, clock: _Clock) -> list[Event]:
+def _of_process(each: ProcessTimeline, pid: int, clock: _Clock) -> list[Event]:
     name = f"{each.name} ({each.class_name})" if each.class_name else each.name
     title = f"{name}, pid {each.pid} on {each.machine}"
     events: list[Event] = [
@@ -246,7 +246,10 @@ def _of_call(
 
 
 def _pending(
-    recorded: Sequence[Recorded], served: Iterable[Bar], number_of: dict[int, int], clock: _Clock
+    recorded: Sequence[ProcessTimeline],
+    served: Iterable[Bar],
+    number_of: dict[int, int],
+    clock: _Clock,
 ) -> list[Event]:
     """Return the calls that were sent and have neither ended nor were answered."""
     ended = {(bar.call.route, bar.call.call) for bar in served}
@@ -255,7 +258,7 @@ def _pending(
     for process in recorded:
         for route, data in process.made.items():
             name = names.get(process.actors.get(route, ""), "an actor")
-            for each in made_in(data):
+            for each in client_spans(data):
                 if not each.answered and (route, each.call) not in ended:
                     at = clock.us(each.sent + process.offset_s)
                     made: Event = {"ph": "X", "cat": "made", "name": f"{name}: has no reply yet"}

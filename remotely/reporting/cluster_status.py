@@ -132,6 +132,7 @@ class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     machine: str
     actor: Annotated[str, says("its name if the client is an actor")]
+    session: Annotated[str, says("its id")] = ""
     actors: Annotated[int, says("how many it owns")] = 0
     script: Annotated[str, says("the name of the script")] = ""
     metrics: Annotated[list[MetricStatus], says("only in `clients`, and not of an actor")] = []
@@ -285,6 +286,7 @@ def cluster_status(found: control.Status, address: str, without: str = "") -> Cl
             pid=client.pid,
             machine=client.machine,
             actor=names.get(client.actor, client.actor),
+            session=client.session,
             actors=owned[client.session],
             script=client.script,
         )

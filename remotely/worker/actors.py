@@ -27,9 +27,9 @@ from remotely.worker.memory_limit import MemoryLimit, OwnMemory
 from remotely.worker.output import LogFiles, read_piece
 from remotely.worker.output_relay import OutputRelay
 from remotely.worker.reaper import Child, Reaper, Stage
-from remotely.worker.recording import WorkerRecording
 from remotely.worker.spawner import Spawner, WorkerInfo
 from remotely.worker.store_line import StoreLine
+from remotely.worker.timeline import WorkerTimeline
 
 log = logging.getLogger("remotely.worker")
 
@@ -63,7 +63,7 @@ class WorkerActors:
         self._access = AccessRelay(send, self._answer_asker)
         self._store = store
         self._host = info.host
-        self._recordings: dict[int, WorkerRecording] = {}
+        self._timeline: WorkerTimeline | None = None  # while it is recorded
         self._memory = OwnMemory()
         self._memory_limit = MemoryLimit(loop, self.children, self._memory)
         self._is_for_good = False  # the whole cluster ends
@@ -117,20 +117,24 @@ class WorkerActors:
         self._memory.walk_oldest([child.pid for child in living], WALK_AT_MOST_S)
         return [child.figures(self._memory.of(child.pid)) for child in living]
 
-    def record(self, asked: control.Record) -> None:
-        """Record the calls of all actors for so long, then send them to the master."""
-        recording = WorkerRecording(asked, self._host, self._children.values())
-        self._recordings[asked.number] = recording
-        self._send(control.Recording(number=asked.number, clock=time.monotonic()))
-        self._loop.after(asked.seconds, partial(self._end_recording, recording))
+    def record_timeline(self, asked: control.RecordTimeline) -> None:
+        """Record the calls of all actors for so long, then send them to the master.
 
-    def _end_recording(self, recording: WorkerRecording) -> None:
-        if self._recordings.get(recording.number) is not recording:
-            return  # a restarted master has asked for another with its number
-        del self._recordings[recording.number]
-        for each in recording.results():
+        A timeline that goes on is dropped: its asker has ended, or the master was restarted.
+        """
+        if self._timeline is not None:
+            self._timeline.drop()
+        self._timeline = timeline = WorkerTimeline(asked, self._host, self._children.values())
+        self._send(control.TimelineClock(timeline=timeline.id, clock=time.monotonic()))
+        self._loop.after(asked.seconds, partial(self._end_timeline, timeline))
+
+    def _end_timeline(self, timeline: WorkerTimeline) -> None:
+        if self._timeline is not timeline:
+            return  # it was dropped
+        self._timeline = None
+        for each in timeline.results():
             self._send(each)
-        self._send(control.AllRecorded(number=recording.number))
+        self._send(control.TimelineEnd(timeline=timeline.id))
 
     def read_log(self, asked: control.ReadLog) -> control.LogPiece:
         """Return a piece of the log of an actor, which may have ended."""
@@ -282,8 +286,8 @@ class WorkerActors:
 
     def prepared(self, child: Child) -> None:
         self._children[child.request.actor] = child
-        for recording in self._recordings.values():
-            recording.begin(child)
+        if self._timeline is not None:
+            self._timeline.begin(child)
         self._memory_limit.begin()
         # Its end is seen by the reaper.
         child.line.watch(self._loop, partial(self._on_message, child), lambda: None)
@@ -390,8 +394,8 @@ class WorkerActors:
     def _reaped(self, child: Child, obituary: control.Obituary) -> None:
         # A restarted master that does not know the actor needs its status to start its next life.
         self.output.flush(child.request.actor, child.request.job)
-        for recording in self._recordings.values():
-            recording.end(child, obituary)
+        if self._timeline is not None:
+            self._timeline.end(child, obituary)
         may_restart = child.announced and child.request.max_restarts and not obituary.asked
         if may_restart and not child.request.owner:
             self._undecided.add(child.request.actor)

@@ -201,8 +201,8 @@ class Worker:
                 self._actors.output.handle_reply(message)
             case control.AskFigures():
                 self._begin_report()
-            case control.Record():
-                self._actors.record(message)
+            case control.RecordTimeline():
+                self._actors.record_timeline(message)
             case control.ReadLog():
                 self._link.send(self._actors.read_log(message))
             case control.Drain(within_s=within_s, undo=undo):

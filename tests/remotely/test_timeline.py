@@ -53,7 +53,7 @@ def another_is_recorded() -> bool:
     return False
 
 
-class Recording:
+class Timeline:
     """A timeline that is recorded while the block runs."""
 
     def __init__(self, seconds: float = 1.5) -> None:
@@ -65,7 +65,7 @@ class Recording:
             with contextlib.suppress(remotely.RemotelyError):  # the main thread was faster
                 self.events = remotely.timeline(seconds)["traceEvents"]
 
-    def __enter__(self) -> "Recording":
+    def __enter__(self) -> "Timeline":
         """Return when the master has told all processes, and before it has placed an actor."""
         self._thread.start()
         wait_until(another_is_recorded, "it has begun")
@@ -92,7 +92,7 @@ def test_calls_are_joined_from_process_to_process(here: None) -> None:
     player = Player()
     team, asynchronous = Team(player), Asynchronous()
     team.play(0)  # connects
-    with Recording() as seen:
+    with Timeline() as seen:
         futures = [player.step.submit(number) for number in range(40)]
         assert [future.result() for future in futures] == list(range(40))
         team.play(7)
@@ -114,7 +114,7 @@ def test_calls_are_joined_from_process_to_process(here: None) -> None:
 
 
 def test_births_and_ends_are_marked(here: None) -> None:
-    with Recording() as seen:
+    with Timeline() as seen:
         player = Player()
         with pytest.raises(remotely.ActorDied):
             player.die()
@@ -125,7 +125,7 @@ def test_births_and_ends_are_marked(here: None) -> None:
 
 def test_one_is_recorded_at_a_time_and_then_nothing_is(here: None) -> None:
     player = Player()
-    with Recording():
+    with Timeline():
         with pytest.raises(remotely.RemotelyError, match="another timeline is being recorded"):
             remotely.timeline(0.1)
         player.step(1)
@@ -143,7 +143,7 @@ def test_the_command_writes_a_file(here: None, started_here: Any, tmp_path: Path
     assert player.step(1) == 1
 
 
-def test_a_folder_that_is_missing_is_told_before_the_recording(tmp_path: Path) -> None:
+def test_a_folder_that_is_missing_is_told_before_it_is_recorded(tmp_path: Path) -> None:
     file = tmp_path / "missing" / "trace.json"
     done = CliRunner().invoke(cli.main, ["timeline", "--seconds", "300", "-o", str(file)])
     assert "there is no folder" in done.output

@@ -67,8 +67,8 @@ class MadeUp:
         answer.set_result(control.Events(ticket=1, events=[], last=after))
         return answer
 
-    def ask_timeline(self, seconds: float) -> "Future[list[control.Recorded]]":
-        answer: Future[list[control.Recorded]] = Future()
+    def ask_timeline(self, seconds: float) -> "Future[list[control.ProcessTimeline]]":
+        answer: Future[list[control.ProcessTimeline]] = Future()
         answer.set_result([])
         return answer
 

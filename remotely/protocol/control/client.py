@@ -13,7 +13,7 @@ from remotely.protocol.control.records import (
     WorkerStatus,
 )
 from remotely.protocol.numbers import LONGEST_S, Amount, Id, Moment, Offset, Pid, Route, Seconds
-from remotely.protocol.recording import Made, Offset_s, RecordedS, Served
+from remotely.protocol.spans import Offset_s, PackedClientSpans, PackedServerSpans, TimelineSeconds
 
 
 @sent("client > master", "viewer > master")
@@ -207,38 +207,40 @@ class Events(ControlMessage, frozen=True):
 
 @sent("client > master", "viewer > master")
 class AskTimeline(ControlMessage, frozen=True):
-    """Record the calls of all processes for so long.  One recording goes on at a time."""
+    """Record a timeline of all processes for so long.  One is recorded at a time; it ends with the
+    one that has asked."""
 
     ticket: Amount
-    seconds: RecordedS
+    seconds: TimelineSeconds
 
 
 @sent("master > worker", "master > client", "worker > actor")
-class Record(ControlMessage, frozen=True):
-    """Record calls for so long.  To an actor, with the memory to which it writes them."""
+class RecordTimeline(ControlMessage, frozen=True):
+    """Record calls for so long, in place of a timeline that goes on.  To an actor, with the memory
+    to which it writes them; without memory, it records no further calls."""
 
-    number: Amount  # of the recording
-    seconds: RecordedS
+    timeline: str  # its id
+    seconds: TimelineSeconds
 
 
 @sent("worker > master", "client > master")
-class Recording(ControlMessage, frozen=True):
-    """The immediate reply to Record; `clock` is the sender's monotonic one."""
+class TimelineClock(ControlMessage, frozen=True):
+    """The immediate reply to RecordTimeline; `clock` is the sender's monotonic one."""
 
-    number: Amount
+    timeline: str
     clock: Moment
 
 
 @sent("worker > master", "client > master", "master > client", "master > viewer")
-class Recorded(ControlMessage, frozen=True):
+class ProcessTimeline(ControlMessage, frozen=True):
     """What one process has recorded: of an actor, the calls that it served; of a client, those that
     it has made, by the route of their connection.  Times are those of its machine's clock.
 
-    To the one that has asked, `number` is its ticket; the clock of the machine is so much behind
-    the master's, within an error.
+    The one that has asked learns its ticket too, and that the clock of the machine is so much
+    behind the master's, within an error.
     """
 
-    number: Amount
+    timeline: str
     host: str
     machine: str
     pid: Pid
@@ -246,25 +248,27 @@ class Recorded(ControlMessage, frozen=True):
     name: str = ""  # of the actor, or of the script
     class_name: str = ""
     actor: str = ""  # its id, also of an actor that is a client
-    born: Moment = 0.0  # zero: before the recording
+    born: Moment = 0.0  # zero: before this timeline
     ended: Moment = 0.0  # zero: it lives
     how: str = ""  # it ended
-    served: Served = b""
+    served: PackedServerSpans = b""
     names: list[str] = []  # of the methods
     running: str = ""  # the method that it runs, and for how long
     running_s: Seconds = 0.0
-    made: dict[Route, Made] = {}
+    made: dict[Route, PackedClientSpans] = {}
     actors: dict[Route, str] = {}  # that were called
     missing: Amount = 0  # calls for which there was no room
+    ticket: Amount = 0
     offset_s: Offset_s = 0.0
     error_s: Seconds = 0.0
 
 
 @sent("worker > master", "client > master", "master > client", "master > viewer")
-class AllRecorded(ControlMessage, frozen=True):
+class TimelineEnd(ControlMessage, frozen=True):
     """A process, or the master, has sent all that was recorded; `why`: nothing was."""
 
-    number: Amount
+    timeline: str
+    ticket: Amount = 0  # to the one that has asked
     why: str = ""
 
 

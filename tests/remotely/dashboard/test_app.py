@@ -10,8 +10,8 @@ import pytest
 
 from remotely.errors import MasterLost
 from remotely.protocol import control
-from remotely.protocol.recording import SERVED
 from remotely.protocol.resources import Resources
+from remotely.protocol.spans import SERVER_SPAN
 
 pytest.importorskip("starlette", reason="the extra `dashboard` is not installed")
 pytest.importorskip("httpx2", reason="starlette's test client needs httpx2")
@@ -102,12 +102,12 @@ class FakeViewer:
         answer.set_result(control.Events(ticket=1, events=events, last=2))
         return answer
 
-    def ask_timeline(self, seconds: float) -> "Future[list[control.Recorded]]":
-        answer: Future[list[control.Recorded]] = Future()
+    def ask_timeline(self, seconds: float) -> "Future[list[control.ProcessTimeline]]":
+        answer: Future[list[control.ProcessTimeline]] = Future()
         answer.set_result(
             [
-                control.Recorded(
-                    number=1,
+                control.ProcessTimeline(
+                    timeline="t",
                     host="h",
                     machine="node0",
                     pid=100,
@@ -117,7 +117,7 @@ class FakeViewer:
                     actor="id-1",
                     names=["step", "learn"],
                     served=b"".join(
-                        SERVED.pack(b"r" * 12, name, call, began, began + took, 0, 0)
+                        SERVER_SPAN.pack(b"r" * 12, name, call, began, began + took, 0, 0)
                         for call, (name, began, took) in enumerate(
                             [(0, 1.0, 0.5), (1, 1.5001, 0.1), (1, 2.0, 1.0)]
                         )

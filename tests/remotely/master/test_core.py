@@ -12,7 +12,7 @@ import pytest
 
 from remotely.master import actors
 from remotely.master.admission import LIST
-from remotely.master.queries import RECORDS_WAIT_S, Recordings
+from remotely.master.queries import TIMELINE_WAIT_S, Timelines
 from remotely.master.state import State
 from remotely.master.waiting import Waiter, WaitingList
 from remotely.protocol import control
@@ -792,56 +792,78 @@ def test_an_actor_that_is_closed_before_it_has_room_is_reported_as_closed(
 # --- timelines ------------------------------------------------------------------------------------
 
 
-def recorded(number: int, host: str) -> control.Recorded:
-    return control.Recorded(number=number, host=host, machine=host, pid=1, clock=5.0)
+def recorded(timeline: str, host: str) -> control.ProcessTimeline:
+    return control.ProcessTimeline(timeline=timeline, host=host, machine=host, pid=1, clock=5.0)
+
+
+def begun(cluster: Cluster, asker: str = "client", ticket: int = 7) -> str:
+    """Return the id of a timeline of ten seconds."""
+    cluster.says(asker, control.AskTimeline(ticket=ticket, seconds=10.0))
+    _, asked = cluster.sent(control.RecordTimeline)[-1]
+    cluster.outbox.clear()
+    return asked.timeline
 
 
 def test_a_timeline_is_passed_on_with_what_is_known_of_each_clock(cluster: Cluster) -> None:
     cluster.joins("worker")
     host = cluster.state.workers.records["worker"].register.host
-    cluster.state.recordings = Recordings("the master's", cluster.state.send)
+    cluster.state.timelines = Timelines("the master's", cluster.state.send)
     cluster.hello("viewing")
     cluster.says("client", control.AskTimeline(ticket=7, seconds=10.0))
-    asked = cluster.sent(control.Record)
+    asked = cluster.sent(control.RecordTimeline)
     assert {who for who, _ in asked} == {"worker", "client", "viewing"}
-    number = asked[0][1].number
+    timeline = asked[0][1].timeline
     cluster.advance(0.2)
     clock = cluster.now - 100.0  # theirs is behind
-    cluster.says("worker", control.Recording(number=number, clock=clock))
+    cluster.says("worker", control.TimelineClock(timeline=timeline, clock=clock))
     cluster.outbox.clear()
-    cluster.says("worker", recorded(number, host))
-    cluster.says("worker", recorded(number + 1, host))  # of another recording
-    ((who, passed),) = cluster.sent(control.Recorded)
-    assert (who, passed.number) == ("client", 7)
+    cluster.says("worker", recorded(timeline, host))
+    cluster.says("worker", recorded("another", host))
+    ((who, passed),) = cluster.sent(control.ProcessTimeline)
+    assert (who, passed.ticket) == ("client", 7)
     assert passed.error_s == pytest.approx(0.1)
     assert passed.offset_s == pytest.approx(100.0 - 0.1)
     for peer in ("worker", "client"):
-        cluster.says(peer, control.AllRecorded(number=number))
-    assert cluster.sent(control.AllRecorded) == []
+        cluster.says(peer, control.TimelineEnd(timeline=timeline))
+    assert cluster.sent(control.TimelineEnd) == []
     cluster.loses_client("viewing")
-    assert cluster.sent(control.AllRecorded) == [("client", control.AllRecorded(number=7))]
+    end = control.TimelineEnd(timeline=timeline, ticket=7)
+    assert cluster.sent(control.TimelineEnd) == [("client", end)]
 
 
 def test_a_silent_process_does_not_hold_up_a_timeline(cluster: Cluster) -> None:
     cluster.joins("worker")
-    cluster.says("client", control.AskTimeline(ticket=7, seconds=1.0))
+    timeline = begun(cluster)
     cluster.says("client", control.AskTimeline(ticket=8, seconds=1.0))
-    ((_, refused),) = cluster.sent(control.AllRecorded)
-    assert (refused.number, refused.why[:16]) == (8, "another timeline")
+    ((_, refused),) = cluster.sent(control.TimelineEnd)
+    assert (refused.ticket, refused.why[:16]) == (8, "another timeline")
     cluster.outbox.clear()
-    cluster.advance(1.0 + RECORDS_WAIT_S)
+    cluster.advance(10.0 + TIMELINE_WAIT_S)
     cluster.expire()
-    assert cluster.sent(control.AllRecorded) == [("client", control.AllRecorded(number=7))]
+    end = control.TimelineEnd(timeline=timeline, ticket=7)
+    assert cluster.sent(control.TimelineEnd) == [("client", end)]
 
 
-def test_a_timeline_whose_asker_has_ended_is_dropped(cluster: Cluster) -> None:
+def test_a_timeline_ends_with_its_asker_and_the_next_one_begins_at_once(cluster: Cluster) -> None:
     cluster.joins("worker")
     cluster.hello("asker")
-    cluster.says("asker", control.AskTimeline(ticket=7, seconds=1.0))
-    number = cluster.sent(control.Record)[0][1].number
+    timeline = begun(cluster, "asker")
     cluster.loses_client("asker")
+    told = cluster.sent(control.RecordTimeline)
+    nothing = control.RecordTimeline(timeline="", seconds=0)
+    assert sorted(told) == [("client", nothing), ("worker", nothing)]
     cluster.outbox.clear()
-    cluster.says("worker", recorded(number, "host"))
-    for peer in ("worker", "client"):
-        cluster.says(peer, control.AllRecorded(number=number))
+    after = begun(cluster)
+    cluster.says("worker", recorded(timeline, "host"))
+    cluster.says("worker", control.TimelineEnd(timeline=timeline))
     assert cluster.outbox == []
+    assert after != timeline
+
+
+def test_a_question_that_is_asked_again_after_a_restart_is_for_another_timeline(
+    cluster: Cluster,
+) -> None:
+    before = begun(cluster)
+    cluster.state.timelines = Timelines("", cluster.state.send)  # of the restarted master
+    cluster.advance(1.0)
+    assert begun(cluster) != before

@@ -127,7 +127,12 @@ def test_a_message_of_another_sender_is_refused(
 
 
 def test_clients_and_workers_have_different_messages() -> None:
-    both = {control.Beat, control.Recording, control.Recorded, control.AllRecorded}  # timelines
+    both = {
+        control.Beat,
+        control.TimelineClock,
+        control.ProcessTimeline,
+        control.TimelineEnd,
+    }  # timelines
     assert members("client > master") & members("worker > master") == both
 
 

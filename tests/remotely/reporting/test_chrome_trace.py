@@ -2,23 +2,26 @@
 
 from typing import Any
 
-from remotely.protocol.control import Recorded
-from remotely.protocol.recording import MADE, MOST_CALLS, SERVED
+from remotely.protocol.control import ProcessTimeline
+from remotely.protocol.spans import CLIENT_SPAN, MOST_SPANS, SERVER_SPAN
 from remotely.reporting.chrome_trace import bars, by_actor, summary, trace
 
 ROUTE = b"r" * 12
 
 
-def record(host: str, pid: int, **more: Any) -> Recorded:
-    return Recorded(number=1, host=host, machine=host, pid=pid, clock=200.0, **more)
+def record(host: str, pid: int, **more: Any) -> ProcessTimeline:
+    return ProcessTimeline(timeline="t", host=host, machine=host, pid=pid, clock=200.0, **more)
 
 
 def served(call: int, began: float, ended: float, received: int = 0, sent: int = 0) -> bytes:
-    return SERVED.pack(ROUTE, 0, call, began, ended, received, sent)
+    return SERVER_SPAN.pack(ROUTE, 0, call, began, ended, received, sent)
 
 
 CALLER = record(
-    "here", 1, name="train.py", made={ROUTE: MADE.pack(1, 100.0, 101.0) + MADE.pack(2, 100.1, 0.0)}
+    "here",
+    1,
+    name="train.py",
+    made={ROUTE: CLIENT_SPAN.pack(1, 100.0, 101.0) + CLIENT_SPAN.pack(2, 100.1, 0.0)},
 )
 ACTOR = record(
     "there",
@@ -35,7 +38,7 @@ ACTOR = record(
 )
 
 
-def of(phase: str, recorded: list[Recorded]) -> list[dict[str, Any]]:
+def of(phase: str, recorded: list[ProcessTimeline]) -> list[dict[str, Any]]:
     return [each for each in trace(recorded)["traceEvents"] if each["ph"] == phase]
 
 
@@ -98,6 +101,6 @@ def test_calls_that_overlap_have_a_row_each_and_the_first_that_is_free_is_used_a
 
 
 def test_a_great_many_calls_at_a_time_are_drawn() -> None:
-    data = b"".join(served(call, 1.0, 2.0) for call in range(MOST_CALLS))  # not 1e9 comparisons
+    data = b"".join(served(call, 1.0, 2.0) for call in range(MOST_SPANS))  # not 1e9 comparisons
     actor = record("here", 2, name="Player-1", class_name="Player", names=["step"], served=data)
-    assert {each["tid"] for each in of("X", [actor])} == set(range(MOST_CALLS))
+    assert {each["tid"] for each in of("X", [actor])} == set(range(MOST_SPANS))

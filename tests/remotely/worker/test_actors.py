@@ -294,7 +294,7 @@ def _target(path: str) -> str:
 
 
 def test_a_timeline_holds_no_memory_of_actors_that_have_ended(played: Played) -> None:
-    played.actors.record(control.Record(number=1, seconds=100))
+    played.actors.record_timeline(control.RecordTimeline(timeline="t", seconds=100))
     for actor in ("a", "b", "c"):
         played.spawn(actor)
     assert len(_timelines()) == 3
@@ -303,13 +303,12 @@ def test_a_timeline_holds_no_memory_of_actors_that_have_ended(played: Played) ->
     assert _timelines() == []
 
 
-def test_a_timeline_for_a_restarted_master_is_not_ended_by_that_for_the_one_before(
-    played: Played,
-) -> None:
+def test_a_timeline_replaces_the_one_before(played: Played) -> None:
     played.spawn("a")
-    played.actors.record(control.Record(number=1, seconds=0))
-    played.actors.record(control.Record(number=1, seconds=0))
+    for each in ("before", "now"):
+        played.actors.record_timeline(control.RecordTimeline(timeline=each, seconds=0))
+    assert len(_timelines()) <= 1
     played.loop.turn(0)
-    assert len(played.sent_of(control.Recorded)) == 1
-    assert len(played.sent_of(control.AllRecorded)) == 1
+    assert [each.timeline for each in played.sent_of(control.ProcessTimeline)] == ["now"]
+    assert [each.timeline for each in played.sent_of(control.TimelineEnd)] == ["now"]
     assert _timelines() == []

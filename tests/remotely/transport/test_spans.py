@@ -8,9 +8,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from remotely.protocol.recording import LEAST_CALLS, MOST_CALLS, NAMES, SERVED, made_in, served_in
-from remotely.transport import activity, recording
-from remotely.transport.recording import CallRecorder, MadeCalls, read, size_of
+from remotely.protocol.spans import (
+    LEAST_SPANS,
+    MOST_SPANS,
+    NAMES,
+    SERVER_SPAN,
+    client_spans,
+    server_spans,
+)
+from remotely.transport import activity, spans
+from remotely.transport.spans import ClientSpans, ServerSpanWriter, read, size_of
 
 ROUTE = b"r" * 12
 
@@ -26,11 +33,11 @@ def memory_for(calls: int) -> mmap.mmap:
 
 def test_a_call_is_recorded_with_its_times_and_bytes(page: mmap.mmap) -> None:
     memory = memory_for(1)
-    recorder = CallRecorder(memory, page)
+    writer = ServerSpanWriter(memory, page)
     traffic = activity.traffic_of(page)
     traffic[0], traffic[1] = 3, 1 << 40
-    recorder.note(ROUTE, 7, "step", 1.5)
-    (call,) = served_in(read(memory).calls)
+    writer.note(ROUTE, 7, "step", 1.5)
+    (call,) = server_spans(read(memory).spans)
     assert (call.route, call.call, call.began, call.received, call.sent) == (
         ROUTE,
         7,
@@ -50,14 +57,14 @@ def test_what_answers_is_recorded_even_if_it_raises(page: mmap.mmap) -> None:
             raise ZeroDivisionError
         return "answer"
 
-    recorded = CallRecorder(memory, page).around(answer, {"get": "(an attribute)"})
+    recorded = ServerSpanWriter(memory, page).around(answer, {"get": "(an attribute)"})
     wrong = SimpleNamespace(kind="call", call_id=1, name="divide")
     with pytest.raises(ZeroDivisionError):
         recorded(ROUTE, wrong)
     get = SimpleNamespace(kind="get", call_id=2, name="x")
     assert recorded(ROUTE, get) == "answer"
     found = read(memory)
-    assert [(call.call, found.names[call.name]) for call in served_in(found.calls)] == [
+    assert [(call.call, found.names[call.name]) for call in server_spans(found.spans)] == [
         (1, "divide"),
         (2, "(an attribute)"),
     ]
@@ -65,55 +72,55 @@ def test_what_answers_is_recorded_even_if_it_raises(page: mmap.mmap) -> None:
 
 def test_calls_without_room_are_counted(page: mmap.mmap) -> None:
     memory = memory_for(1)
-    recorder = CallRecorder(memory, page)
-    for call_id in range(LEAST_CALLS + 5):
-        recorder.note(ROUTE, call_id, "step", 1.0)
+    writer = ServerSpanWriter(memory, page)
+    for call_id in range(LEAST_SPANS + 5):
+        writer.note(ROUTE, call_id, "step", 1.0)
     found = read(memory)
-    assert (len(list(served_in(found.calls))), found.missing) == (LEAST_CALLS, 5)
+    assert (len(list(server_spans(found.spans))), found.missing) == (LEAST_SPANS, 5)
 
 
 def test_methods_without_a_place_share_the_last_name(page: mmap.mmap) -> None:
     memory = memory_for(1)
-    recorder = CallRecorder(memory, page)
+    writer = ServerSpanWriter(memory, page)
     for number in range(2 * NAMES):
-        recorder.note(ROUTE, number, f"m{number}", 1.0)
+        writer.note(ROUTE, number, f"m{number}", 1.0)
     names = read(memory).names
     assert (len(names), names[-1]) == (NAMES, activity.OTHERS)
 
 
 def test_threads_record_side_by_side(page: mmap.mmap) -> None:
     memory = memory_for(1)
-    recorder = CallRecorder(memory, page)
+    writer = ServerSpanWriter(memory, page)
 
     def note(first: int) -> None:
         for call_id in range(first, first + 200):
-            recorder.note(ROUTE, call_id, "step", 1.0)
+            writer.note(ROUTE, call_id, "step", 1.0)
 
     threads = [threading.Thread(target=note, args=(200 * n,)) for n in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(call.call for call in served_in(read(memory).calls)) == list(range(800))
+    assert sorted(call.call for call in server_spans(read(memory).spans)) == list(range(800))
 
 
 def test_any_memory_can_be_read() -> None:
     memory = memory_for(1)
     memory[:] = b"\xff" * len(memory)
     found = read(memory)
-    assert list(served_in(found.calls)) == []
-    assert list(served_in(b"x" * (SERVED.size + 1))) == []
-    assert list(made_in(b"\xff" * 50)) == []
+    assert list(server_spans(found.spans)) == []
+    assert list(server_spans(b"x" * (SERVER_SPAN.size + 1))) == []
+    assert list(client_spans(b"\xff" * 50)) == []
 
 
 def test_the_calls_of_a_channel_are_numbered_on_and_timed() -> None:
     ids = itertools.count(5)
-    made = MadeCalls(ids)
+    made = ClientSpans(ids)
     taken = [next(made.timed_ids) for _ in range(3)]
     made.note_answers([taken[1], 4])
     made.end()
     assert next(ids) > taken[-1]
-    calls = list(made_in(made.packed()))
+    calls = list(client_spans(made.packed()))
     assert [(call.call, call.answered > 0) for call in calls] == [
         (taken[0], False),
         (taken[1], True),
@@ -123,21 +130,21 @@ def test_the_calls_of_a_channel_are_numbered_on_and_timed() -> None:
 
 
 def test_calls_that_are_made_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "MOST_CALLS", 10)
+    monkeypatch.setattr(spans, "MOST_SPANS", 10)
     ids = itertools.count(1)
-    made = MadeCalls(ids)
+    made = ClientSpans(ids)
     for _ in range(10):
         next(made.timed_ids)
     assert made.is_full
     next(ids)
     made.end()
     assert made.missing == 1
-    assert MOST_CALLS >= LEAST_CALLS
+    assert MOST_SPANS >= LEAST_SPANS
 
 
 def test_answers_to_calls_that_found_no_room_are_not_kept() -> None:
     ids = itertools.count(1)
-    made = MadeCalls(ids)
+    made = ClientSpans(ids)
     recorded = next(made.timed_ids)
     others = [[next(ids)] for _ in range(10_000)]  # full: the channel numbers its calls without it
     made.note_answers([recorded])
@@ -150,4 +157,4 @@ def test_answers_to_calls_that_found_no_room_are_not_kept() -> None:
         tracemalloc.stop()
     assert kept < 10_000
     made.end()
-    assert [call.answered > 0 for call in made_in(made.packed())] == [True]
+    assert [call.answered > 0 for call in client_spans(made.packed())] == [True]

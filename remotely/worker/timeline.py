@@ -1,6 +1,6 @@
 """A timeline of the actors of a worker: what they served, when they began, when and how they ended.
 
-It holds the memory to which each of them writes (transport/recording.py).
+It holds the memory to which each of them writes (transport/spans.py).
 """
 
 import os
@@ -10,42 +10,42 @@ from dataclasses import dataclass
 from mmap import mmap
 
 from remotely.protocol import control
-from remotely.protocol.recording import MOST_CALLS, MOST_OF_WORKER
+from remotely.protocol.spans import MOST_OF_WORKER, MOST_SPANS
 from remotely.reporting.endings import how_it_ended
-from remotely.transport import activity, recording
-from remotely.transport.recording import ServedCalls
+from remotely.transport import activity, spans
+from remotely.transport.spans import ServerSpans
 from remotely.worker.reaper import Child
 
-_NOTHING = ServedCalls(b"", [], 0)
+_NOTHING = ServerSpans(b"", [], 0)
 
 
 @dataclass
 class _Track:
     child: Child
     memory: mmap | None
-    born: float = 0.0  # zero: before the recording
+    born: float = 0.0  # zero: before this timeline
     ended: float = 0.0  # zero: it lives
     how: str = ""
-    found: ServedCalls = _NOTHING
+    found: ServerSpans = _NOTHING
 
     def close(self) -> None:
         """Read its memory, and close that: it has a descriptor."""
         if self.memory is not None:
-            self.found = recording.read(self.memory)
+            self.found = spans.read(self.memory)
             self.memory.close()
             self.memory = None
 
 
-class WorkerRecording:
-    """One recording."""
+class WorkerTimeline:
+    """One timeline, until `results` or `drop`."""
 
-    def __init__(self, asked: control.Record, host: str, children: Iterable[Child]) -> None:
-        self.number = asked.number
+    def __init__(self, asked: control.RecordTimeline, host: str, children: Iterable[Child]) -> None:
+        self.id = asked.timeline
         self._until = time.monotonic() + asked.seconds
         self._host = host
         self._tracks: dict[int, _Track] = {}  # by the identity of the child, whose life it is
         living = list(children)
-        self._room = min(MOST_CALLS, MOST_OF_WORKER // max(1, len(living)))
+        self._room = min(MOST_SPANS, MOST_OF_WORKER // max(1, len(living)))
         for child in living:
             self._follow(child, 0.0)
 
@@ -60,7 +60,14 @@ class WorkerRecording:
             track.close()
             track.how = obituary.why or how_it_ended(obituary.exit, obituary.lost)
 
-    def results(self) -> list[control.Recorded]:
+    def drop(self) -> None:
+        """Release the memory, and have the living actors record no further calls."""
+        for track in self._tracks.values():
+            if track.memory is not None:
+                track.close()
+                track.child.line.send(control.RecordTimeline(timeline=self.id, seconds=0))
+
+    def results(self) -> list[control.ProcessTimeline]:
         """Return what was recorded of each actor."""
         return [self._result(track) for track in self._tracks.values()]
 
@@ -68,21 +75,21 @@ class WorkerRecording:
         memory = None
         if (left_s := self._until - time.monotonic()) > 0:
             try:
-                fd, memory = recording.new(self._room)
+                fd, memory = spans.new(self._room)
             except OSError:  # no memory or descriptor is left: its birth and end are shown
                 pass
             else:
-                child.line.send(control.Record(number=self.number, seconds=left_s), [fd])
+                child.line.send(control.RecordTimeline(timeline=self.id, seconds=left_s), [fd])
                 os.close(fd)
         self._tracks[id(child)] = _Track(child, memory, born)
 
-    def _result(self, track: _Track) -> control.Recorded:
+    def _result(self, track: _Track) -> control.ProcessTimeline:
         child, location = track.child, track.child.location
         track.close()
         found = track.found
         seen = activity.Seen() if track.ended else activity.look(child.page)
-        return control.Recorded(
-            number=self.number,
+        return control.ProcessTimeline(
+            timeline=self.id,
             host=self._host,
             machine=location.machine,
             pid=child.pid,
@@ -92,7 +99,7 @@ class WorkerRecording:
             born=track.born,
             ended=track.ended,
             how=track.how,
-            served=found.calls,
+            served=found.spans,
             names=found.names,
             missing=found.missing,
             running=seen.method,

@@ -1,4 +1,4 @@
-"""The calls that one process serves or makes while a timeline is recorded.
+"""The spans that one process records for a timeline: of calls that it serves, and that it makes.
 
 An actor writes the calls that it serves to memory that its worker has made for that and reads when
 the time is over: so what it has done is there if it was killed, or holds the GIL.
@@ -7,10 +7,11 @@ the time is over: so what it has done is there if it was killed, or holds the GI
     0-7        the number of calls that found no room
     8-15       the number of names
     16-4111    64 names of methods
-    4112-      the calls (protocol/recording.py)
+    4112-      the spans (protocol/spans.py)
 
 While nothing is recorded, nothing of this is on the path of a call: an actor's four ways to answer
-are replaced by others (actor/recorded.py), and the numbers of a channel's calls by `MadeCalls`.
+are replaced by others (actor/server_spans.py), and the numbers of a channel's calls by those of
+`ClientSpans`.
 """
 
 import itertools
@@ -23,21 +24,21 @@ from typing import Any, NamedTuple
 
 from remotely.machine import memory_file
 from remotely.protocol.numbers import MOST
-from remotely.protocol.recording import LEAST_CALLS, MADE, MOST_CALLS, NAMES, SERVED
+from remotely.protocol.spans import CLIENT_SPAN, LEAST_SPANS, MOST_SPANS, NAMES, SERVER_SPAN
 from remotely.transport.activity import NAME_BYTES, OTHERS, TRAFFIC
 
 _FIRST = 16 + NAME_BYTES * NAMES
-_BLOCK = 64 * SERVED.size
+_BLOCK = 64 * SERVER_SPAN.size
 _COUNTS = struct.Struct("@QQ")
 _WRITTEN = struct.Struct(
-    "=" + SERVED.format[1:].removesuffix("QQ") + "16s"
+    "=" + SERVER_SPAN.format[1:].removesuffix("QQ") + "16s"
 )  # both counters at once
 Answer = Callable[[bytes, Any], Any]
 
 
 def size_of(calls: int) -> int:
     """Return the bytes of memory for this many calls."""
-    return _FIRST + SERVED.size * max(LEAST_CALLS, min(MOST_CALLS, calls))
+    return _FIRST + SERVER_SPAN.size * max(LEAST_SPANS, min(MOST_SPANS, calls))
 
 
 def new(calls: int) -> tuple[int, mmap.mmap]:
@@ -47,30 +48,30 @@ def new(calls: int) -> tuple[int, mmap.mmap]:
     return fd, mmap.mmap(fd, size)
 
 
-class ServedCalls(NamedTuple):
+class ServerSpans(NamedTuple):
     """What an actor has written; `missing` calls found no room."""
 
-    calls: bytes
+    spans: bytes
     names: list[str]
     missing: int
 
 
-def read(memory: mmap.mmap) -> ServedCalls:
+def read(memory: mmap.mmap) -> ServerSpans:
     """Return what was written.  The memory may hold any bytes: its writer may be compromised."""
     missing, named = _COUNTS.unpack_from(memory)
     end = _FIRST
     while (block := memory[end : end + _BLOCK]) and any(block):  # else it touches all pages
         end += len(block)
     used = len(memory[_FIRST:end].rstrip(b"\0"))
-    end = _FIRST + SERVED.size * min(-(-used // SERVED.size), MOST_CALLS)
+    end = _FIRST + SERVER_SPAN.size * min(-(-used // SERVER_SPAN.size), MOST_SPANS)
     names = []
     for number in range(min(named, NAMES)):
         at = 16 + NAME_BYTES * number
         names.append(memory[at : at + NAME_BYTES].rstrip(b"\0").decode(errors="replace"))
-    return ServedCalls(memory[_FIRST:end], names, min(missing, MOST))
+    return ServerSpans(memory[_FIRST:end], names, min(missing, MOST))
 
 
-class CallRecorder:
+class ServerSpanWriter:
     """Writes the calls that an actor serves.  Any thread may call `note`.
 
     `page` is its activity page.  To be quick, its two functions share what they use as variables.
@@ -82,8 +83,10 @@ class CallRecorder:
         self._names: dict[str, int] = {}
         names, name_of = self._names, self._name
         pack, now = _WRITTEN.pack_into, time.monotonic
-        next_place = itertools.count(_FIRST, SERVED.size).__next__  # safe for threads, unlike +=
-        last_place = len(memory) - SERVED.size
+        next_place = itertools.count(
+            _FIRST, SERVER_SPAN.size
+        ).__next__  # safe for threads, unlike +=
+        last_place = len(memory) - SERVER_SPAN.size
         begin, end = TRAFFIC.start, TRAFFIC.stop
 
         def note(route: bytes, call_id: int, method: str, began: float) -> None:
@@ -132,7 +135,7 @@ class CallRecorder:
         return number
 
 
-class MadeCalls:
+class ClientSpans:
     """When the calls of a channel were sent, and when their replies arrived.
 
     The channel takes the numbers of its calls from `timed_ids` instead of its own `ids`, which
@@ -150,7 +153,7 @@ class MadeCalls:
 
     @property
     def is_full(self) -> bool:
-        return len(self._sent) >= MOST_CALLS
+        return len(self._sent) >= MOST_SPANS
 
     def note_answers(self, calls: list[int]) -> None:
         """Note that the replies to these calls have arrived, if they are recorded."""
@@ -166,6 +169,6 @@ class MadeCalls:
         """Return the calls."""
         answered = {call: at for at, calls in self._answers for call in calls}
         return b"".join(
-            MADE.pack(call, sent, answered.get(call, 0.0))
+            CLIENT_SPAN.pack(call, sent, answered.get(call, 0.0))
             for call, sent in enumerate(self._sent, self._first)
         )
