@@ -114,9 +114,9 @@ class _Figures:
             value=sum(sum(m.gpu_memory_used) for m in machines),
         )
         count, memory = Counter[str](), Counter[str]()
-        for actor in now.actors:
-            count[actor["class"]] += 1
-            memory[actor["class"]] += actor["memory"]
+        for actor in now.status.actors:
+            count[actor.class_name] += 1
+            memory[actor.class_name] += actor.memory
         for name, help_, by_class in (
             ("remotely_actors", "living actors", count),
             ("remotely_memory_bytes", "memory of actors, of their own", memory),

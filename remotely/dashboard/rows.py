@@ -6,11 +6,15 @@ The browser never holds more than one page, so 10,000 actors cost it no more tha
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
+
+import msgspec
 
 from remotely.dashboard import own_sums
 from remotely.dashboard.own_sums import OwnSums
-from remotely.reporting.cluster_status import ClusterStatus, as_json, totals
+from remotely.reporting.cluster_status import ActorStatus, ClusterStatus, totals
 
 PAGE = 200  # rows at most
 Row = Mapping[str, Any]
@@ -107,53 +111,54 @@ def _order(cell: Any) -> Any:
     return 1, [int(part) if index % 2 else part for index, part in enumerate(parts)]
 
 
-class Snapshot(NamedTuple):
-    """The state of a cluster at one time."""
+@dataclass(frozen=True)
+class Snapshot:
+    """The state of a cluster at one time.
+
+    The rows of its tables are made when one is first looked at: most pages show the overview.
+    """
 
     at: float  # seconds of a monotonic clock
     status: ClusterStatus
-    facts: dict[str, Any]  # the same as plain data, with the figures of each actor's main method
     calls: dict[str, int]  # by actor
     calls_by_class: dict[str, int]  # seen since the dashboard started
     own: OwnSums
 
-    @property
+    @cached_property
     def actors(self) -> list[dict[str, Any]]:
-        actors: list[dict[str, Any]] = self.facts["actors"]
-        return actors
+        """The actors as plain data, with the figures of the main method of each: the one whose
+        calls took the most time."""
+        rows: list[dict[str, Any]] = msgspec.to_builtins(self.status.actors)
+        for actor in rows:
+            of_calls = (each for each in actor["methods"] if each["method"] not in BESIDE_CALLS)
+            main: dict[str, Any] = next(of_calls, {})
+            actor |= {name: main.get(name) for name in ("mean_s", "p99_s")}
+            actor["main_method"] = main.get("method", "")
+            for metric in actor["metrics"]:
+                del metric["buckets"]  # the browser shows quantiles
+        return rows
 
     def actor(self, actor: str) -> dict[str, Any] | None:
         return next((each for each in self.actors if each["actor"] == actor), None)
 
     def machines(self) -> list[dict[str, Any]]:
         """Return the machines, each with its number of actors."""
-        counts = Counter(actor["worker"] for actor in self.actors)
-        return [
-            {**machine, "actors": counts[machine["worker"]]} for machine in self.facts["machines"]
-        ]
+        counts = Counter(actor.worker for actor in self.status.actors)
+        machines = msgspec.to_builtins(self.status.machines)
+        return [{**machine, "actors": counts[machine["worker"]]} for machine in machines]
 
 
 def snapshot(status: ClusterStatus, at: float, before: Snapshot | None) -> Snapshot:
-    """Return the snapshot of a status, with the calls counted since before `before`.
-
-    The main method of an actor is the one whose calls took the most time.
-    """
-    facts = as_json(status)
-    calls = {actor["actor"]: actor["calls"] for actor in facts["actors"]}
+    """Return the snapshot of a status, with the calls counted since before `before`."""
     by_class = Counter(before.calls_by_class if before else ())
-    for actor in facts["actors"]:
+    for actor in status.actors:
         new = 0
-        if before and (known := before.calls.get(actor["actor"])) is not None:
-            new = max(0, actor["calls"] - known)  # a restarted actor counts from zero
-        of_calls = (each for each in actor["methods"] if each["method"] not in BESIDE_CALLS)
-        main: dict[str, Any] = next(of_calls, {})
-        actor |= {name: main.get(name) for name in ("mean_s", "p99_s")}
-        actor["main_method"] = main.get("method", "")
-        by_class[actor["class"]] += new
-        for metric in actor["metrics"]:
-            del metric["buckets"]  # the browser shows quantiles
+        if before and (known := before.calls.get(actor.actor)) is not None:
+            new = max(0, actor.calls - known)  # a restarted actor counts from zero
+        by_class[actor.class_name] += new
+    calls = {actor.actor: actor.calls for actor in status.actors}
     own = own_sums.add(before.own if before else None, status)
-    return Snapshot(at, status, facts, calls, dict(by_class), own)
+    return Snapshot(at, status, calls, dict(by_class), own)
 
 
 def overview(now: Snapshot, age_s: float = 0.0, why: str = "") -> dict[str, Any]:
@@ -161,53 +166,48 @@ def overview(now: Snapshot, age_s: float = 0.0, why: str = "") -> dict[str, Any]
 
     `why` it is so old: the master did not answer.
     """
-    facts, actors = now.facts, now.actors
+    status = now.status
+    machines, actors = status.machines, status.actors
     return {
-        "address": facts["address"],
+        "address": status.address,
         "age_s": round(age_s, 1),
         "stale": why,
-        "machines": len(facts["machines"]),
-        "away": [m["machine"] for m in facts["machines"] if m["away_s"]],
+        "machines": len(machines),
+        "away": [m.machine for m in machines if m.away_s],
         "sick": [
-            {name: m[name] for name in ("machine", "sick", "sick_s")}
-            for m in facts["machines"]
-            if m["sick"]
+            {"machine": m.machine, "sick": m.sick, "sick_s": m.sick_s} for m in machines if m.sick
         ],
         "draining": [
-            {name: m[name] for name in ("machine", "drains_s")}
-            for m in facts["machines"]
-            if m["drains_s"]
+            {"machine": m.machine, "drains_s": m.drains_s} for m in machines if m.drains_s
         ],
         "actors": len(actors),
-        "clients": len(facts["clients"]),
-        "running": sum(actor["running"] for actor in actors),
-        "queued": sum(actor["queue"] for actor in actors),
-        "calls_per_s": sum(actor["calls_per_s"] for actor in actors),
-        "cpu_percent": sum(actor["cpu_percent"] for actor in actors),
-        "memory": sum(actor["memory"] for actor in actors),
-        **{f"total_{name}": number for name, number in totals(now.status.machines).items()},
-        "waiting": facts["waiting"],
-        "waits": facts["waits"],
-        "ends": facts["ends"],
+        "clients": len(status.clients),
+        "running": sum(actor.running for actor in actors),
+        "queued": sum(actor.queue for actor in actors),
+        "calls_per_s": sum(actor.calls_per_s for actor in actors),
+        "cpu_percent": sum(actor.cpu_percent for actor in actors),
+        "memory": sum(actor.memory for actor in actors),
+        **{f"total_{name}": number for name, number in totals(machines).items()},
+        "waiting": status.waiting,
+        "waits": msgspec.to_builtins(status.waits),
+        "ends": msgspec.to_builtins(status.ends),
         "classes": classes(actors),
     }
 
 
-def classes(actors: Iterable[Row], shown: int = 12) -> list[dict[str, Any]]:
+def classes(actors: Iterable[ActorStatus], shown: int = 12) -> list[dict[str, Any]]:
     """Return the classes with the most actors, and the sums over their actors."""
-    sums: dict[str, dict[str, Any]] = {}
+    by_class: dict[str, list[ActorStatus]] = {}
     for actor in actors:
-        row = sums.setdefault(
-            actor["class"],
-            {
-                "class": actor["class"],
-                "actors": 0,
-                "calls_per_s": 0.0,
-                "cpu_percent": 0,
-                "memory": 0,
-            },
-        )
-        row["actors"] += 1
-        for name in ("calls_per_s", "cpu_percent", "memory"):
-            row[name] += actor[name]
-    return sorted(sums.values(), key=lambda row: -row["actors"])[:shown]
+        by_class.setdefault(actor.class_name, []).append(actor)
+    most = sorted(by_class.items(), key=lambda each: -len(each[1]))[:shown]
+    return [
+        {
+            "class": name,
+            "actors": len(its),
+            "calls_per_s": sum(actor.calls_per_s for actor in its),
+            "cpu_percent": sum(actor.cpu_percent for actor in its),
+            "memory": sum(actor.memory for actor in its),
+        }
+        for name, its in most
+    ]

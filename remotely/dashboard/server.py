@@ -1,6 +1,7 @@
 """The dashboard's server process: its listener, TLS, first link, and shutdown."""
 
 import asyncio
+import gc
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -19,6 +20,9 @@ from remotely.machine.interfaces import EVERYWHERE, ip_of, is_loopback
 from remotely.protocol.address import join_address, split_address
 
 DEFAULT_PORT = 8020
+# A status is a tree of many objects, which reference counting frees: the cycle collector would
+# take as long as its decoding.
+GC_THRESHOLD = 100_000
 GRACE_S = 1.0  # for responses in progress when the dashboard ends
 MIN_TOKEN = 16  # characters
 
@@ -140,6 +144,8 @@ def _run(
         config.load()
     except OSError as error:  # also ssl.SSLError
         raise RemotelyError(f"{where.certificate} cannot be used for TLS: {error}") from None
+    gc.freeze()
+    gc.set_threshold(GC_THRESHOLD)
     try:
         _Server(config, stopping).run(sockets=[listener])
     except KeyboardInterrupt:  # uvicorn raises the signal again after its graceful shutdown

@@ -20,7 +20,7 @@ from remotely.protocol import control
 from remotely.protocol.index import Index
 
 STATUS_WAIT_S = 1.0
-TIMELINE_WAIT_S = 5.0  # after the end of a timeline, for what a process sends
+SPANS_WAIT_S = 5.0  # after the end of a timeline, for what a process sends
 _UNKNOWN = control.LogPiece(ticket=0, text="", offset=0, known=False, ended=True)
 
 
@@ -116,13 +116,13 @@ class Timelines:
     ) -> None:
         """Begin one, of these peers, which are on these hosts; refuse it while one goes on."""
         if self._id:
-            left_s = max(0.0, self._deadline - TIMELINE_WAIT_S - now)
+            left_s = max(0.0, self._deadline - SPANS_WAIT_S - now)
             why = f"another timeline is being recorded, for {left_s:.0f} s more"
             self._send(session, control.TimelineEnd(timeline="", ticket=ticket, why=why))
             return
         self._id = f"{session} {ticket} {now:.6f}"
         self._asker = session, ticket
-        self._deadline = now + seconds + TIMELINE_WAIT_S
+        self._deadline = now + seconds + SPANS_WAIT_S
         self._peers = {peer: _Peer(host, now) for peer, host in hosts.items()}
         self._pending = set(hosts)
         for peer in hosts:

@@ -399,7 +399,10 @@ def _actor(
         busy_percent=figures.busy_percent,
         received=figures.received,
         sent=figures.sent,
-        methods=[MethodStatus(**msgspec.structs.asdict(each)) for each in figures.methods],
+        methods=[
+            MethodStatus(method=each.method, calls=each.calls, mean_s=each.mean_s, p99_s=each.p99_s)
+            for each in figures.methods
+        ],
         metrics=[metric_status(each) for each in figures.metrics],
         lends=actor.lends,
         stopped_at=figures.stopped_at,

@@ -55,6 +55,10 @@ class Served:
         cookies = urllib.request.HTTPCookieProcessor(CookieJar())
         self._opener = urllib.request.build_opener(cookies)
 
+    def wait_until_it_serves(self) -> None:
+        """Its link is printed before it has loaded all that it needs; connections wait."""
+        self.get("/healthz")
+
     def open(self) -> None:
         self.get(self.link.removeprefix(self.base))
 
@@ -106,6 +110,7 @@ def started(*words: str) -> Iterator[Served]:
     try:
         dashboard = Served(process, _link(process.stdout.readline()))
         process.stdout.readline()  # the note that the link works once
+        dashboard.wait_until_it_serves()
         yield dashboard
     finally:
         process.send_signal(signal.SIGINT)

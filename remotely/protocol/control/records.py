@@ -34,7 +34,7 @@ class BulkAddress(msgspec.Struct, frozen=True, array_like=True):
     fingerprint: bytes
 
 
-class Location(msgspec.Struct, frozen=True, kw_only=True):
+class Location(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The address of one life of an actor.  `life` counts its restarts."""
 
     actor: str
@@ -50,7 +50,7 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
     store: StoreAddress | None = None  # of its machine; none on an embedded cluster
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A request to place an actor."""
 
     actor: Id
@@ -93,7 +93,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, env={}, packages=[])
 
 
-class Obituary(msgspec.Struct, frozen=True, kw_only=True):
+class Obituary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How an actor ended.  `lost`: its machine went silent, and nobody saw the end."""
 
     actor: str
@@ -121,7 +121,7 @@ class MethodFigures(msgspec.Struct, frozen=True, array_like=True):
     p99_s: Seconds
 
 
-class Figures(msgspec.Struct, frozen=True, kw_only=True):
+class Figures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The changing figures of an actor.  `method` is the running method that began first."""
 
     actor: str
@@ -164,7 +164,7 @@ class MachineUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_hour: History = b""
 
 
-class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
+class ActorStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A living actor, as its worker reports it; the master adds some fields for clients."""
 
     location: Location
@@ -179,7 +179,7 @@ class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
     lends: bool = False  # it waits, and its CPUs are free for others meanwhile
 
 
-class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
+class ClientStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A session, the owner of actors.  `actor`: the actor in which it runs, if any."""
 
     session: str
@@ -199,7 +199,7 @@ class WaitStatus(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-class EndStatus(msgspec.Struct, frozen=True, kw_only=True):
+class EndStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The unexpected end of a life of an actor.
 
     As of now, it is `restarting` if its next life does not run yet, and `restarted` if it does.

@@ -12,7 +12,7 @@ import pytest
 
 from remotely.master import actors
 from remotely.master.admission import LIST
-from remotely.master.queries import TIMELINE_WAIT_S, Timelines
+from remotely.master.queries import SPANS_WAIT_S, Timelines
 from remotely.master.state import State
 from remotely.master.waiting import Waiter, WaitingList
 from remotely.protocol import control
@@ -838,7 +838,7 @@ def test_a_silent_process_does_not_hold_up_a_timeline(cluster: Cluster) -> None:
     ((_, refused),) = cluster.sent(control.TimelineEnd)
     assert (refused.ticket, refused.why[:16]) == (8, "another timeline")
     cluster.outbox.clear()
-    cluster.advance(10.0 + TIMELINE_WAIT_S)
+    cluster.advance(10.0 + SPANS_WAIT_S)
     cluster.expire()
     end = control.TimelineEnd(timeline=timeline, ticket=7)
     assert cluster.sent(control.TimelineEnd) == [("client", end)]
