@@ -101,6 +101,13 @@ def test_an_unknown_column_is_refused_by_name() -> None:
         page([actor("a")], ACTOR_COLUMNS, sort="-env")
 
 
+def test_an_overview_makes_no_rows() -> None:
+    now = snapshot(status([actor("a", running=2), actor("b")]), 10.0, None)
+    assert overview(now)["running"] == 2
+    assert "actors" not in vars(now)  # they take longer than all of the overview
+    assert now.actors is now.actors
+
+
 def test_the_overview_lists_sick_machines_with_their_last_error() -> None:
     found = status([])
     sick = msgspec.structs.replace(found.machines[0], sick="no space left", sick_s=7.0)

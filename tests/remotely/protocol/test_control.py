@@ -136,6 +136,14 @@ def test_clients_and_workers_have_different_messages() -> None:
     assert members("client > master") & members("worker > master") == both
 
 
+def test_what_is_as_by_default_is_not_sent() -> None:
+    known = {"actor": "a" * 32, "class_name": "Player"}
+    figures = control.Figures(actor="a" * 32)
+    assert len(control.encode(figures)) < 50
+    request = control.Request(**known, name="Player-1", owner="o" * 32, job="j" * 32, python="3.11")
+    assert len(control.encode(request)) < 200
+
+
 def test_only_the_master_can_tell_a_worker_to_start_or_end_something() -> None:
     for way in DECODERS:
         if way not in ("master > worker", "worker > actor"):
