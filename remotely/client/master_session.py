@@ -161,8 +161,8 @@ class MasterSession:
 
     `warn(key, sentence)` prints a sentence for the user, those with one key only once in a while.
     `on_return` is called when a master, which may be a new one, welcomes the client again, before
-    the questions are repeated.  `handlers` has the messages that are not about the session.  All
-    run on the loop's thread.
+    the questions are repeated.  `handlers` has the messages that are not about the session.
+    `on_connection` is as in `MasterLink`.  All run on the loop's thread.
     """
 
     def __init__(
@@ -175,6 +175,7 @@ class MasterSession:
         warn: Callable[[str, str], None],
         on_return: Callable[[], object],
         handlers: Handlers,
+        on_connection: Callable[[bool], object] | None = None,
     ) -> None:
         self._nonce = secrets.token_hex(16)
         self.address = address
@@ -215,7 +216,14 @@ class MasterSession:
         self._farewell = threading.Event()
         self._thread: threading.Thread | None = None
         self.link = MasterLink(
-            loop, self.context, address, key, self._hello, self._hear, self._refused
+            loop,
+            self.context,
+            address,
+            key,
+            self._hello,
+            self._hear,
+            self._refused,
+            on_connection=on_connection,
         )
         loop.every(TICK_EVERY_S, self._check_master)
 

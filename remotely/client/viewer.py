@@ -19,10 +19,17 @@ from remotely.transport.listening import reach
 
 
 class Viewer:
-    """A connection to a master.  Like a client's, it outlives the master."""
+    """A connection to a master.  Like a client's, it outlives the master.
+
+    `on_lost` is called on a thread of its own: at once when the master cannot be reached any more,
+    with the reason, and with "" when it can be reached again.
+    """
 
     def __init__(self, address: str, key: MemberKey) -> None:
         self.address = address
+        self.on_lost: Callable[[str], object] = lambda why: None
+        self._ended = ""  # the script whose cluster it is
+        lost = f"the connection to the master at {address.removeprefix('tcp://')} broke"
         self._session = session = MasterSession(
             address,
             key,
@@ -32,6 +39,7 @@ class Viewer:
             warn=lambda source, sentence: None,
             on_return=lambda: None,
             handlers={},
+            on_connection=lambda is_there: self.on_lost(self._ended or ("" if is_there else lost)),
         )
         try:
             session.start(session.loop.run, "viewer")
@@ -61,7 +69,13 @@ class Viewer:
 
     def end_with(self, pid: int, why: str, on_end: Callable[[], object]) -> None:
         """As of the session."""
-        self._session.end_with(pid, why, on_end)
+
+        def end() -> None:
+            self._ended = why
+            self.on_lost(why)
+            on_end()
+
+        self._session.end_with(pid, why, end)
 
     def close(self) -> None:
         if self._session.gate.is_open:

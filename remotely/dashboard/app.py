@@ -56,7 +56,9 @@ HOW_TO_OPEN = "Open the link that the dashboard printed on its terminal. It work
 
 
 class ClusterViewer(Protocol):
-    """The read-only connection to a cluster that the dashboard needs."""
+    """The read-only connection to a cluster that the dashboard needs; as `Viewer` has it."""
+
+    on_lost: Callable[[str], object]
 
     def ask_status(self) -> "Future[control.Status]": ...
 
@@ -231,6 +233,7 @@ class _ClusterPanel:
     def __init__(self, cluster: Cluster, stopping: asyncio.Event) -> None:
         self._viewer = cluster.viewer
         self._watch = ClusterWatch(cluster.address, cluster.viewer.ask_status)
+        cluster.viewer.on_lost = self._watch.note_lost
         self._stopping = stopping
         self._streams = 0
         self._flame_lock = asyncio.Lock()
@@ -282,15 +285,13 @@ class _ClusterPanel:
         self._streams += 1
         try:
             while not self._stopping.is_set():
+                news = self._watch.news
                 try:
                     data: dict[str, Any] = rows.overview(*await self._watch.known())
                 except RemotelyError as error:
                     data = {"error": str(error)}
                 yield f"data: {json.dumps(data, separators=(',', ':'))}\n\n"
-                try:
-                    await asyncio.wait_for(self._stopping.wait(), REFRESH_S)
-                except TimeoutError:
-                    continue
+                await _any_of(self._stopping, news, within_s=REFRESH_S)
         finally:
             self._streams -= 1
 
@@ -360,6 +361,16 @@ class _ClusterPanel:
 
         now = await self._watch.look()
         return Response(prometheus.text(now), media_type=prometheus.CONTENT_TYPE)
+
+
+async def _any_of(*events: asyncio.Event, within_s: float) -> None:
+    """Return when one of the events is set, or the time is over."""
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
 
 
 def _known(now: rows.Snapshot, actor: str) -> dict[str, Any]:

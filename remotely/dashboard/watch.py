@@ -5,10 +5,12 @@ only when a browser asks and the last snapshot is REFRESH_S old.  All browsers s
 the request for the next one.
 
 A browser does not wait long for a master that does not answer: it gets what is known, with its age
-and the reason (`KnownState`).
+and the reason (`KnownState`).  A master whose connection has broken is not waited for at all, and
+those that follow are told (`news`).
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -21,7 +23,7 @@ from remotely.reporting.cluster_status import cluster_status
 
 REFRESH_S = 5.0
 PATIENCE_S = 2.5  # for a reply, before what is known is shown; a status takes 1.3 s at most
-TIMEOUT_S = 10.0  # for a reply; a killed master is noticed by then
+TIMEOUT_S = 10.0  # for a reply; a stopped master is noticed by then
 
 
 class KnownState(NamedTuple):
@@ -46,9 +48,26 @@ class ClusterWatch:
         self._clock = clock
         self._newest: Snapshot | None = None
         self._asking: asyncio.Task[Snapshot] | None = None
+        self._lost = ""  # why the master cannot be reached
+        self._loop: asyncio.AbstractEventLoop | None = None  # once somebody looks
+        self.news = asyncio.Event()  # set when the master is lost or back; then it is another one
+
+    def note_lost(self, why: str) -> None:
+        """The master cannot be reached; "": it can be.  Any thread may call this."""
+        was, self._lost = self._lost, why
+        if why != was and self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._tell)
+
+    def _tell(self) -> None:
+        told, self.news = self.news, asyncio.Event()
+        told.set()
 
     async def look(self) -> Snapshot:
         """Return a snapshot that is at most REFRESH_S old.  Raises MasterLost."""
+        self._loop = asyncio.get_running_loop()
+        if self._lost:
+            raise MasterLost(self._lost)
         newest = self._newest
         if newest is not None and self._clock() - newest.at < REFRESH_S:
             return newest

@@ -48,7 +48,11 @@ HANDLED_BY_LINK = (control.Tick, control.WhoAreYou, control.Refused)
 
 
 class MasterLink:
-    """A DEALER to the master.  Everything runs on the thread of `loop`."""
+    """A DEALER to the master.  Everything runs on the thread of `loop`.
+
+    `on_connection` is called with false when the connection has broken, at once if the master was
+    killed, and with true when it is there again.
+    """
 
     def __init__(
         self,
@@ -60,9 +64,13 @@ class MasterLink:
         on_message: Callable[[object], None],
         on_refused: Callable[[RemotelyError], None],
         on_renewed: Callable[[float], None] | None = None,
+        on_connection: Callable[[bool], object] | None = None,
     ) -> None:
         self.heard = time.monotonic()
         self._on_renewed = on_renewed
+        self._on_connection = on_connection
+        self._was_shaken = False  # any socket; and the present one
+        self._is_shaken = False
         self._context = context
         self._address = address
         self._key = key
@@ -85,6 +93,7 @@ class MasterLink:
     def _connect(self, monitored: int) -> None:
         """Connect with a new socket, and handle these events of its handshake."""
         key = self._key
+        self._is_shaken = False
         self.socket = client(self._context, key.pair, key.master_public, Reconnect.BACKING_OFF)
         self._monitor = self.socket.get_monitor_socket(monitored)
         self._loop.watch_socket(self._monitor, self._handle_handshake)
@@ -97,7 +106,8 @@ class MasterLink:
         self._end_monitor()
         self._loop.unwatch_socket(self.socket)
         self.socket.close(linger=0)
-        self._connect(_SHAKEN | _UNLISTED if self._key.file else _SHAKEN)
+        monitored = _SHAKEN | _UNLISTED if self._key.file else _SHAKEN
+        self._connect(monitored | _LEFT if self._was_shaken and self._on_connection else monitored)
         self.send(self._introduce())
 
     def _send_beat(self) -> None:
@@ -150,6 +160,15 @@ class MasterLink:
 
     def _handle_handshake(self, frames: list[zmq.Frame]) -> None:
         event = event_of(frames[0].buffer)
+        if self._on_connection is not None:
+            if event == _SHAKEN:
+                self._is_shaken = self._was_shaken = True
+                self._on_connection(True)
+                return
+            if self._is_shaken and event == _LEFT:
+                self._on_connection(False)
+            if self._is_shaken or (self._was_shaken and event == _LEFT):
+                return  # as if it were no longer monitored
         self._may_return &= event != _UNLISTED
         if event == _CUT:
             before, self._cut_at = self._cut_at, time.monotonic()

@@ -9,6 +9,7 @@ cluster.  The page, the server and the files are real; there is no master.
 import json
 import math
 import sys
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -33,6 +34,7 @@ class MadeUp:
 
     def __init__(self, actors: int) -> None:
         self.asked = 0
+        self.on_lost: Callable[[str], object] = lambda why: None
         self._actors = actors
 
     def ask_status(self) -> "Future[control.Status]":

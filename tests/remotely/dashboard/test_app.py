@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -29,6 +30,7 @@ class FakeViewer:
 
     def __init__(self, count: int = 3) -> None:
         self.requests = 0
+        self.on_lost: Callable[[str], object] = lambda why: None
         self.error: Exception | None = None
         self.logs = {"id-0": "one\r\ntwo\x1b[31m red\x1b[0m \x07\x9b \u202e\n"}
         self.workers = [
@@ -464,6 +466,22 @@ def test_what_is_known_is_shown_with_the_reason_why_the_master_is_gone() -> None
         dashboard.viewer.error = MasterLost("train.py (pid 7) has ended, and its cluster with it")
         known = dashboard.get("/api/cluster")
     assert (known["stale"], known["actors"]) == (str(dashboard.viewer.error), 3)
+
+
+def test_a_master_that_is_lost_is_told_at_once_and_so_is_its_return() -> None:
+    viewer = FakeViewer()
+
+    async def looks() -> None:
+        watched = watch.ClusterWatch("here", viewer.ask_status)
+        await watched.known()
+        for why in ("the connection to the master broke", ""):
+            news = watched.news
+            await asyncio.to_thread(watched.note_lost, why)
+            await asyncio.wait_for(news.wait(), 5)
+            assert (await watched.known()).why == why
+        assert viewer.requests == 1  # what is known is as new as it was
+
+    asyncio.run(looks())
 
 
 def test_an_actor_that_has_ended_says_how() -> None:

@@ -28,6 +28,7 @@ class Place:
         self.loop, self.context = Loop(), sockets.new_context()
         self.refused: list[RemotelyError] = []
         self.arrived: list[bytes] = []
+        self.connections: list[bool] = []  # made, and broken
         self.links: list[MasterLink] = []
 
     def connect(self, key: MemberKey) -> None:
@@ -40,6 +41,7 @@ class Place:
                 control.Beat,
                 lambda message: None,
                 self.refused.append,
+                on_connection=self.connections.append,
             )
         )
 
@@ -108,6 +110,16 @@ def place() -> Iterator[Place]:
     made = Place()
     yield made
     made.close()
+
+
+def test_a_connection_that_breaks_and_one_that_is_back_are_told_at_once(place: Place) -> None:
+    master, client, _, _ = fresh_keys()
+    place.has_master(master)
+    place.connect(client)
+    place.until(lambda: place.connections == [True])
+    place.loses_connections(master)
+    place.until(lambda: place.connections == [True, False, True])
+    assert place.refused == []
 
 
 def test_a_cut_handshake_is_retried(place: Place) -> None:
