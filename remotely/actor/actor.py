@@ -148,6 +148,7 @@ class Background:
         self._timeline_ends: Timer | None = None
         self._reported = 0
         self._tidy_after_s = ACTOR_TIDY_S
+        self.on_attend: Callable[[], None] = lambda: None
         self.is_idle = False  # no calls arrive, so the interval has grown
         self._on_leave: Callable[[], None] = lambda: None
         self._on_cancel: Callable[[control.Cancel], None] = lambda cancel: None
@@ -184,6 +185,10 @@ class Background:
         self.is_idle = False
         self.loop.call(self._leave_idle)
 
+    def may_answer(self) -> bool:
+        """Return whether the lease holds."""
+        return not self._fence.has_passed
+
     def wait_for_lease(self) -> None:
         """Return at once unless the lease has expired; then wait until it is renewed.
 
@@ -217,6 +222,8 @@ class Background:
                 self._delegation.confirm()
             case control.Cancel():
                 self._on_cancel(message)
+            case control.Attend():
+                self.on_attend()
             case control.RecordTimeline(seconds=seconds):
                 self._record_timeline(fds[0] if fds else None, seconds)
             case control.Meet():
@@ -315,8 +322,14 @@ class Actor:
         self._access = self._background.access
         self._wait_for_lease = self._background.wait_for_lease
         self._socket = CallSocket(self._background.context, birth, self._background.loop)
-        lookout = Lookout(self._background.loop, self._access, self._background.throttled)
+        lookout = Lookout(
+            self._background.loop,
+            self._access,
+            self._background.throttled,
+            self._background.may_answer,
+        )
         lookout.watch(self._socket, debugger)
+        self._background.on_attend = lookout.attend
         self._cancellations = Cancellations(
             activity.page, self._socket.send_beside, self._background.loop.after
         )

@@ -34,6 +34,10 @@ Received = tuple[bytes, bytes, list[bytes | memoryview]]  # route, key, frames
 _PROBE = wire.encode(Kind.RESULT, 0)  # there is no call 0, so the client drops it
 
 
+def _size_of(received: Received) -> int:
+    return sum(len(frame) for frame in received[2])
+
+
 class CallSocket:
     """A bound ROUTER.  `background` is the loop of the thread that checks held results."""
 
@@ -57,6 +61,7 @@ class CallSocket:
             self.tcp = listen(self._socket, birth.listening)
         self.fd: int = self._socket.FD
         self._ahead: deque[Received] = deque()
+        self.ahead_bytes = 0  # that these messages hold
 
     def wake(self) -> None:
         """Make `wake_fd` readable.  Any thread may call this."""
@@ -76,6 +81,7 @@ class CallSocket:
                 else:
                     keeps = True
                     self._ahead.append(received)
+                    self.ahead_bytes += _size_of(received)
         if keeps:
             self.wake()
         return found
@@ -87,7 +93,9 @@ class CallSocket:
         """
         with self._lock:
             if self._ahead:  # with the lock: else a message that arrives now could overtake them
-                return self._ahead.popleft()
+                received = self._ahead.popleft()
+                self.ahead_bytes -= _size_of(received)
+                return received
             if not sockets.readable(self._socket):
                 return None
             if with_key:

@@ -14,8 +14,12 @@ receives them, ahead of the calls that wait (`Lookout`).
     4  left       the terminal has left, is gone, or was cut off: what has stopped goes on at once,
                   and what stops later is at 1
 
+A terminal may also attach while the main thread runs a call that has not stopped: it is announced
+by way of the master and the worker (`Attend`), as a cancellation is.  Its Ctrl-C is then SIGURG to
+the main thread, whose handler has the prompt where it finds the call: also in a wait.
+
 Nothing here runs, and pdb is not imported, before the first call stops.  So it costs a call
-nothing, and an actor two objects.
+nothing, and an actor two objects and the handler of a signal.
 """
 
 import contextlib
@@ -54,7 +58,10 @@ ERROR_S = 60.0  # with an error, until a terminal attaches
 SETTING = "REMOTELY_DEBUG_WAIT"  # replaces both
 MOST_SAID = 1 << 20  # characters that nobody has read
 DEBUG_LOOK_S = 0.05
+MOST_AHEAD = 256 << 20  # bytes of calls that wait behind one that has stopped
+ATTEND_S = 10.0  # how long the lookout waits for a terminal that is about to attach
 MOST_WORDS = 1000  # among which a completion is found
+CROWDED = f"{MOST_AHEAD >> 20} MiB of calls wait for it"
 TERMINAL_SILENT_S = 2.0  # after which a terminal is probed: it asks every second
 MOST_PROBE_S = 30.0
 OURS = "remotely."  # modules whose frames are not shown, and where nothing stops
@@ -104,6 +111,7 @@ class Debugger:
         self._catches = catches  # each error, not only while a terminal asks for that
         self._news = threading.Condition()
         self._is_over = False
+        self._is_crowded = False  # more calls wait than there is room for
         self._stops: list[_Stop] = []  # calls that wait for their turn
         # The terminal that is attached, or was last; and its number, 0 if none is.
         self._route = b""
@@ -127,6 +135,9 @@ class Debugger:
         if not os.environ.get("PYTHONBREAKPOINT"):
             sys.breakpointhook = self.at_breakpoint
         raised_error.examine = self.examine
+        # Not SIGINT, which actors ignore and their users may handle.  By default, as in processes
+        # that a call starts, SIGURG is ignored.
+        signal.signal(signal.SIGURG, self._on_interrupt)
         os.register_at_fork(after_in_child=self._forget_all)
 
     def _forget_all(self) -> None:
@@ -173,7 +184,6 @@ class Debugger:
         if why := self._why_not():
             print(f"remotely: {self._name} does not stop at {where}: {why}", file=sys.stderr)
             return False
-        self._handle_interrupts()
         me, stop, wait_s = threading.get_ident(), _Stop(where, time.monotonic()), _wait_s(default_s)
         with self._news:
             self._stops.append(stop)
@@ -187,7 +197,7 @@ class Debugger:
             try:
                 while not (has_turn := bool(self._session) and self._turn in (None, me)):
                     left_s = stop.since + wait_s - time.monotonic()
-                    if self._is_over or (not self._session and left_s <= 0):
+                    if self._is_over or self._is_crowded or (not self._session and left_s <= 0):
                         break
                     self._news.wait(None if self._session else min(left_s, 3600.0))
             finally:
@@ -204,6 +214,8 @@ class Debugger:
             return "a process that an actor has started has no debugger of its own"
         if self._is_over:
             return "it is asked to end"
+        if self._is_crowded:
+            return CROWDED
         return "" if self.is_open else "its constructor runs again, and nobody can attach yet"
 
     def _announce(self, where: str, wait_s: float) -> None:
@@ -317,7 +329,6 @@ class Debugger:
             return self.refuses
         if self._is_over:  # else what stops from now on would keep it from its end
             return f"{self._name} is asked to end"
-        self._handle_interrupts()
         with self._news:
             if self._session and route != self._route:
                 return f"another debugger is attached to {self._name}"
@@ -375,9 +386,19 @@ class Debugger:
                 self._said.append("\nThe actor is asked to end.\n")
             self._detach()
 
+    def note_crowd(self, is_crowded: bool) -> None:
+        """More calls wait than there is room for: what has stopped goes on, until they have run."""
+        was, self._is_crowded = self._is_crowded, is_crowded
+        if is_crowded and not was:
+            exiting.try_print(f"remotely: {self._name} goes on: {CROWDED}\n")
+            with self._news:
+                if self._session:
+                    self._said.append(f"\n{self._name} goes on: {CROWDED}.\n")
+                self._detach()
+
     @property
     def is_active(self) -> bool:
-        return bool(self._session or self._stops)
+        return bool(self._session or self._stops or self._is_crowded)
 
     def silent_terminal(self, now: float) -> tuple[bytes, float]:
         """Return the attached terminal, and for how long it has said nothing."""
@@ -391,20 +412,13 @@ class Debugger:
 
     # --- Ctrl-C -----------------------------------------------------------------------------------
 
-    def _handle_interrupts(self) -> None:
-        """On the main thread: handle SIGINT, which actors ignore, unless the user's code does."""
-        if threading.current_thread() is not threading.main_thread() or self.refuses:
-            return
-        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-            signal.signal(signal.SIGINT, self._on_interrupt)
-
     def _interrupt(self) -> None:
         """With the lock: interrupt the thread that has the turn, or else the main thread."""
         self._lines.clear()  # one that is not read yet is what the user interrupts
         main = threading.main_thread().ident or 0
         if self._turn in (None, main):
-            if signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, signal.SIG_DFL):
-                signal.pthread_kill(main, signal.SIGINT)  # also ends a wait in the kernel
+            if signal.getsignal(signal.SIGURG) == self._on_interrupt:  # else the user's code has it
+                signal.pthread_kill(main, signal.SIGURG)  # also interrupts a wait in the kernel
         elif (debugger := self._pdbs.get(self._turn or 0)) is not None:
             # No signal reaches this thread: a command is interrupted, a step at what it calls.
             if debugger.is_at_prompt:
@@ -419,10 +433,14 @@ class Debugger:
         debugger = self._pdb()
         if debugger.is_at_prompt:
             raise KeyboardInterrupt  # of the command that runs at the prompt
-        if frame is None or not any(not _is_ours(each) for each in users_frames(frame)):
+        ours = [_is_ours(each) for each in users_frames(frame)]
+        if frame is None or all(ours):
             return
         if debugger.is_stopping:
             raise KeyboardInterrupt
+        if ours == sorted(ours):  # no code of ours, with its locks, was called by the user's
+            debugger.stop_at(frame)
+            return
         debugger.is_stopping = True
         self._say("\nIt stops at its next line. Ctrl-C again raises KeyboardInterrupt there.\n")
         debugger.set_trace(frame)
@@ -481,10 +499,18 @@ class Lookout:
     thread, in order (call_socket.py).
     """
 
-    def __init__(self, loop: "Loop", access: "AccessList", throttled: "ThrottledLog") -> None:
+    def __init__(
+        self,
+        loop: "Loop",
+        access: "AccessList",
+        throttled: "ThrottledLog",
+        may_answer: Callable[[], bool],
+    ) -> None:
         self._loop = loop
         self._access = access
         self._throttled = throttled
+        self._may_answer = may_answer  # the lease holds
+        self._attends_until = 0.0
         self._is_looking = False
         self._probe_at = 0.0
         self._known = b"", b""  # the attached terminal, and its key
@@ -496,6 +522,11 @@ class Lookout:
     def begin(self) -> None:
         self._loop.call(self._begin)
 
+    def attend(self) -> None:
+        """A terminal is about to attach."""
+        self._attends_until = time.monotonic() + ATTEND_S
+        self._begin()
+
     def _begin(self) -> None:
         if not self._is_looking:
             self._is_looking = True
@@ -505,15 +536,16 @@ class Lookout:
     def _tick(self) -> None:
         """Look again and again: the main thread may have consumed the descriptor's edge."""
         self._look()
+        self._debugger.note_crowd(self._socket.ahead_bytes > MOST_AHEAD)
         self._probe()
-        if self._debugger.is_active:
+        if self._debugger.is_active or time.monotonic() < self._attends_until:
             self._loop.after(DEBUG_LOOK_S, self._tick)
         else:
             self._is_looking = False
             self._loop.unwatch(self._socket.fd)
 
     def _look(self) -> None:
-        while (received := self._socket.receive_debug()) is not None:
+        while self._may_answer() and (received := self._socket.receive_debug()) is not None:
             route, key, frames = received
             try:
                 message = wire.decode(frames, "client")

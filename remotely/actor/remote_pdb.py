@@ -4,12 +4,15 @@ It is the pdb of the running Python, with its commands and its `.pdbrc`.  What d
 
     quit       ends the call with bdb.BdbQuit, as in pdb, and leaves the debugger; the actor lives
     EOF        leaves the debugger, and the call goes on
-    Ctrl-C     stops at the next line; a second one raises KeyboardInterrupt
+    Ctrl-C     stops where the call is; at the next line of the user's while our code runs, and then
+               a second one raises KeyboardInterrupt
     a stack    begins with the method: frames of remotely are not shown, and nothing stops in them
     a step     beyond the end of the call is its end
 """
 
+import bdb
 import contextlib
+import ctypes
 import dis
 import pdb  # noqa: T100 - what this is for
 import sys
@@ -41,6 +44,24 @@ class RemotePdb(pdb.Pdb):
     def is_at_prompt(self) -> bool:
         """Whether it reads or runs commands."""
         return self.allow_kbdint
+
+    def stop_at(self, frame: FrameType) -> None:
+        """Prompt where a signal has found this thread: it may be in a wait without a next line."""
+        self.reset()
+        each: FrameType | None = frame
+        while each is not None:  # as `set_trace` does; its tracing begins with the next line
+            each.f_trace = self.trace_dispatch
+            self.botframe = each
+            each = each.f_back
+        self.interaction(frame, None)
+        # What was assigned at the prompt: a trace function's is written back by Python, and from
+        # 3.13 on this does nothing.
+        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
+        if self.quitting:
+            raise bdb.BdbQuit
+        has_continued = self.stopframe is self.botframe and self.stoplineno == -1
+        if self.breaks or not has_continued:
+            sys.settrace(self.trace_dispatch)
 
     def look_at(self, error: BaseException) -> None:
         """Show the frames of an error."""

@@ -5,13 +5,15 @@ and reads lines with the terminal's own editing, history and completion.  Ctrl-C
 something runs there:
 
     at the prompt           drops the line
-    while a call runs       stops it at its next line
+    while a call runs       stops it where it is
     while nothing runs      leaves, like Ctrl-D at the prompt
 """
 
 import contextlib
 import os
+import select
 import signal
+import stat
 import sys
 import threading
 import time
@@ -75,7 +77,8 @@ def debug(
 
     The prompt is pdb's. Ctrl-C stops what runs, Ctrl-D leaves and the call goes on, q ends the call
     with bdb.BdbQuit. Several terminals can debug several actors, but one actor has one at a time.
-    An actor that has not stopped is waited for.
+    An actor that has not stopped is attached to as well: Ctrl-C stops the call that it runs, also
+    one that hangs.
 
     Who may call an actor may debug it.
     """
@@ -85,8 +88,32 @@ def debug(
         chosen = _chosen(living, where) if actor is None else _named(living, actor)
         engine = CallEngine(client)
         location = chosen.location
+        if not _has_input():
+            raise RemotelyError(
+                "there is no terminal to debug in, and no input: give commands by `< FILE`, or run "
+                "this in a terminal"
+            )
+        client.attend(location.actor)
         session = DebugSession(engine, engine.borrow(location.actor, location.name))
         _Terminal(session, location.name).run(post_mortem)
+
+
+def _has_input() -> bool:
+    """Return whether a terminal or commands may follow: an open pipe may bring some."""
+    try:
+        number = sys.stdin.fileno()
+        file = os.fstat(number)
+    except (AttributeError, OSError, ValueError):  # it is closed
+        return False
+    if stat.S_ISREG(file.st_mode):
+        return file.st_size > os.lseek(number, 0, os.SEEK_CUR)
+    if stat.S_ISCHR(file.st_mode):
+        return not os.path.samestat(file, os.stat(os.devnull))
+    poll = select.poll()
+    poll.register(number, select.POLLIN)
+    return not any(
+        event & select.POLLHUP and not event & select.POLLIN for _, event in poll.poll(0)
+    )
 
 
 def _named(living: Sequence[control.ActorStatus], name: str) -> control.ActorStatus:
@@ -195,7 +222,7 @@ class _Terminal:
                 self._session.ask(Ask.LEAVE, timeout_s=KEEP_ALIVE_S)
 
     def _attach(self) -> Heard:
-        """Attach, when the actor's main thread receives it: it may run code that has not stopped.
+        """Attach, also to an actor whose main thread runs a call, as it looks out for this.
 
         Returns the reply; one that is not attached if the user has given up.
         """
@@ -205,8 +232,8 @@ class _Terminal:
         def say() -> None:
             if not has_answered.wait(SAY_S):
                 text = (
-                    f"{self._name} runs a call, and is attached to as soon as that has ended or "
-                    "stopped. Ctrl-C gives up."
+                    f"{self._name} has not answered yet: it may be in C code that holds the GIL. "
+                    "Ctrl-C gives up."
                 )
                 click.echo(text, err=True)
 
@@ -247,7 +274,7 @@ class _Terminal:
 
     def _say_that_it_runs(self, runs: bool) -> None:
         self._end_line()
-        what = "stops it at its next line" if runs else "leaves"
+        what = "stops it" if runs else "leaves"
         how = "runs" if runs else "runs no call, and stops here when one does"
         click.echo(f"({self._name} {how}. Ctrl-C {what}.)", err=True)
 

@@ -391,6 +391,10 @@ class ClusterCarrier:
             raise RemotelyError(heard.why)
         return heard
 
+    def attend(self, actor: str) -> None:
+        """Have an actor look out for a debugger, also while it runs a call."""
+        self._session.send(control.Attend(actor=actor))
+
     def note_unretrieved(self, what: str, error: BaseException) -> None:
         self._error_reporter.note(what, error)
 

@@ -183,7 +183,7 @@ class Core:
                 actors.hold(state, peer, actor, giver)
             case control.LetGo(actor=actor):
                 actors.let_go(state, peer, actor)
-            case control.Cancel(actor=actor):
+            case control.Cancel(actor=actor) | control.Attend(actor=actor):
                 if record := state.actors.records.get(actor):
                     state.send(record.worker, message)
             case control.Locate(actor=actor, unreached=True) if actor in state.actors.records:

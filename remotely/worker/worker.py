@@ -189,7 +189,11 @@ class Worker:
             case control.Spawn():
                 if not self._leaving:
                     self._actors.spawn(message)
-            case control.Delegated(actor=actor) | control.Cancel(actor=actor):
+            case (
+                control.Delegated(actor=actor)
+                | control.Cancel(actor=actor)
+                | control.Attend(actor=actor)
+            ):
                 self._actors.tell(actor, message)
             case control.Caller():
                 self._actors.update_caller(message)

@@ -143,6 +143,21 @@ def test_ctrl_c_stops_a_call_that_runs_and_ctrl_d_leaves_it(
     assert call.result() > 0
 
 
+def test_a_call_that_hangs_is_attached_to_and_stopped(debug: Callable[..., Terminal]) -> None:
+    worker = Worker()
+    call = worker.sleep.submit(1000)
+    wait_until(lambda: status_of(worker).running, "it runs")
+    terminal = debug(name_of(worker))
+    terminal.until("Ctrl-C stops it.)")
+
+    terminal.types("\x03")
+
+    assert "time.sleep(seconds)" in terminal.until(PROMPT)
+    terminal.types("q\n")
+    assert terminal.ends() == 0
+    assert type(call.exception()).__name__ == "BdbQuit"
+
+
 def test_of_several_that_have_stopped_one_is_chosen(debug: Callable[..., Terminal]) -> None:
     workers = [Worker(), Worker()]
     calls = []
@@ -240,3 +255,4 @@ def test_commands_come_from_a_pipe_too(started_here: Here, here: None) -> None:
     assert refused.returncode == 1
     assert "waits for a debugger: one does at breakpoint()" in refused.stderr
     assert "no actor of this cluster is named 'nobody'" in debug("", "nobody").stderr
+    assert "there is no terminal to debug in, and no input" in debug("", name_of(worker)).stderr

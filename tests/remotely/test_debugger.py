@@ -60,6 +60,9 @@ class Worker:
         time.sleep(seconds)
         return "slept"
 
+    def wait_for(self, other: Any) -> str:
+        return str(other.sleep(1000))
+
     def stop_in_a_child(self) -> int | None:
         child = multiprocessing.get_context("fork").Process(target=breakpoint)
         child.start()
@@ -96,9 +99,13 @@ class Prompt:
 
     def __init__(self, actor: Any, engine: Any = None) -> None:
         remote: Any = remote_of(actor)
-        asks = engine or remote.engine
-        self.session = DebugSession(asks, asks.borrow(remote.actor, remote.name))
+        self.remote, self.engine = remote, engine or remote.engine
+        borrowed = self.engine.borrow(remote.actor, remote.name)
+        self.session = DebugSession(self.engine, borrowed)
         self.text = ""
+
+    def attend(self) -> None:
+        self.engine.carrier.attend(self.remote.actor)
 
     def attach(self) -> Heard:
         return self._hear(self.session.ask(Ask.ATTACH, "a test"))
@@ -386,7 +393,7 @@ def test_an_async_method_stops_its_loop(here: None) -> None:
 # --- Ctrl-C ---------------------------------------------------------------------------------------
 
 
-def test_an_interrupt_stops_a_running_call_at_its_next_line(worker: Any) -> None:
+def test_an_interrupt_stops_a_running_call(worker: Any) -> None:
     prompt = at_prompt(worker)
     call = worker.count_for.submit(60)
     wait_until(lambda: prompt.ask(Ask.READ).runs, "it runs")
@@ -412,12 +419,48 @@ def test_an_interrupt_ends_a_command_and_not_the_session(worker: Any) -> None:
     assert call.result() == 2
 
 
-def test_a_second_interrupt_ends_a_wait_in_the_kernel(worker: Any) -> None:
-    prompt = at_prompt(worker)
-    call = worker.sleep.submit(100)
-    wait_until(lambda: prompt.ask(Ask.READ).runs, "it runs")
-
+def attached_to_a_call_that_runs(worker: Any, call: Any) -> Prompt:
+    wait_until(lambda: status_of(worker).running, "it runs")
+    prompt = Prompt(worker)
+    prompt.attend()
+    assert prompt.attach().is_attached
     prompt.ask(Ask.INTERRUPT)
+    assert not call.done()
+    return prompt
+
+
+def test_a_call_that_hangs_in_the_kernel_is_stopped_where_it_is(worker: Any) -> None:
+    call = worker.sleep.submit(1000)
+    prompt = attached_to_a_call_that_runs(worker, call)
+
+    assert "time.sleep(seconds)" in prompt.wait()
+    assert prompt.does("p seconds") == "1000\n(Pdb) "
+    prompt.leaves("q\n")
+
+    with pytest.raises(bdb.BdbQuit):
+        call.result()
+    assert worker.see(1) == [1]
+
+
+def test_a_call_that_loops_for_ever_is_stopped_stepped_and_goes_on(worker: Any) -> None:
+    call = worker.count_for.submit(1000)
+    prompt = attached_to_a_call_that_runs(worker, call)
+
+    assert "count_for()" in prompt.wait()
+    assert "count_for()" in prompt.does("n")
+    assert "count_for()" in prompt.does("n")
+    prompt.does("end = 0")
+    prompt.leaves("c\n")
+
+    assert call.result() > 0
+    assert worker.see(1) == [1]
+
+
+def test_a_wait_for_another_actor_is_stopped_at_the_next_line(worker: Any) -> None:
+    other = Worker()
+    call = worker.wait_for.submit(other)
+    prompt = attached_to_a_call_that_runs(worker, call)
+
     assert "Ctrl-C again" in prompt.wait(lambda heard: heard.text)
     prompt.ask(Ask.INTERRUPT)
 
@@ -425,6 +468,7 @@ def test_a_second_interrupt_ends_a_wait_in_the_kernel(worker: Any) -> None:
     prompt.leaves("c\n")
     with pytest.raises(KeyboardInterrupt):
         call.result()
+    remotely.kill(other)
 
 
 def test_an_interrupt_of_an_idle_actor_does_nothing(worker: Any) -> None:

@@ -151,6 +151,13 @@ class Cancel(ControlMessage, frozen=True):
     answer: Amount
 
 
+@sent("client > master", "master > worker", "worker > actor")
+class Attend(ControlMessage, frozen=True):
+    """A debugger is about to attach to an actor, which may run a call and receive no other."""
+
+    actor: Id
+
+
 @sent("client > master")
 class Locate(ControlMessage, frozen=True):
     """Look up an actor by id or name, and notify the client when it ends.

@@ -76,11 +76,16 @@ def debug(number: int, ask: Ask = Ask.READ) -> list[bytes]:
     return [bytes(each) for each in wire.encode(Kind.DEBUG, number, ask, [b"a test"])]
 
 
-def attached(ends: Ends, page: mmap.mmap, may_call: Callable[[bytes], bool]) -> Debugger:
+def attached(
+    ends: Ends,
+    page: mmap.mmap,
+    may_call: Callable[[bytes], bool] = lambda key: True,
+    may_answer: Callable[[], bool] = lambda: True,
+) -> Debugger:
     """A debugger to which the client is attached, by call 1."""
     debugger = Debugger("Actor-1", page, False, lambda: None)
     access: Any = SimpleNamespace(may_call=may_call)
-    lookout = Lookout(ends.loop, access, ends.log)
+    lookout = Lookout(ends.loop, access, ends.log, may_answer)
     lookout.watch(ends.actor, debugger)
     ends.say(debug(1, Ask.ATTACH))
 
@@ -114,7 +119,7 @@ def test_a_call_does_not_overtake_those_that_the_debugger_has_put_aside(ends: En
 
 def test_a_malformed_message_does_not_end_the_lookout_of_the_debugger(ends: Ends) -> None:
     with activity.new() as (_, page):
-        debugger = attached(ends, page, lambda key: True)
+        debugger = attached(ends, page)
         malformed = bytearray(debug(2)[0])
         malformed[2:4] = b"\xff\xff"  # the length of the name: more than there is
         ends.say([bytes(malformed)], debug(3))
@@ -146,3 +151,34 @@ def test_an_actor_that_is_asked_to_end_takes_no_debugger() -> None:
         frames = wire.encode(Kind.DEBUG, 1, Ask.ATTACH, [b"a test"])
         debugger.answer(b"route", wire.decode(frames, "client"))
         assert not debugger.is_active
+
+
+def test_no_debugger_is_answered_while_the_lease_has_expired(ends: Ends) -> None:
+    holds = True
+    with activity.new() as (_, page):
+        debugger = attached(ends, page, may_answer=lambda: holds)
+        ends.until(lambda: bool(ends.client.poll(0, zmq.POLLIN)))
+        ends.client.recv_multipart()
+        holds = False
+        ends.say(debug(2))
+        for _ in range(20):
+            ends.loop.turn(0.01)
+        assert not ends.client.poll(0, zmq.POLLIN)
+        holds = True
+        ends.until(lambda: bool(ends.client.poll(0, zmq.POLLIN)))
+        debugger.end()
+
+
+def test_what_has_stopped_goes_on_if_too_many_calls_wait_behind_it(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("remotely.actor.debugger.MOST_AHEAD", 100)
+    with activity.new() as (_, page):
+        debugger = attached(ends, page)
+        ends.say(*[call(number) for number in range(10)])
+        ends.until(lambda: ends.actor.ahead_bytes > 100)
+        ends.until(lambda: not debugger.silent_terminal(0.0)[0])
+        while ends.actor.receive(False) is not None:
+            pass
+        assert ends.actor.ahead_bytes == 0
+        ends.until(lambda: not debugger.is_active)
