@@ -5,7 +5,10 @@ the calls that it makes, each with an arrow to where it runs; and its bytes rece
 call that waits, from when it was sent until it begins, is a bar of its own.  Births and ends are
 marks.
 
-Times are in microseconds since the first thing that is shown, on the clock of the master.
+Times are in microseconds since the first thing that is shown, on the clock of the master.  Events
+are in the order of their times, and the slices of a row do not overlap, unless one is within
+another: Perfetto's trace processor would drop them.  No row has the number 0, which it takes for
+the idle thread.
 """
 
 import heapq
@@ -18,17 +21,20 @@ from remotely.protocol.resources import format_bytes
 from remotely.protocol.spans import ServerSpan, client_spans, server_spans
 from remotely.reporting.cluster_status import count_of
 
-MADE_ROW = 1000  # below the rows of calls that are served
+MADE_ROW = 1_000_000  # below the rows of calls that are served
 LEAST_SHOWN = 1024  # bytes of a call that move the curve of all bytes
 Event = dict[str, Any]
 
 
 class Bar(NamedTuple):
-    """A call that an actor has served, on the master's clock; `sent` is 0 if that is not known."""
+    """A call that an actor has served, on the master's clock; `sent` is 0 if that is not known.
+
+    One that goes on has no `call`.
+    """
 
     process: ProcessTimeline
     method: str
-    call: ServerSpan
+    call: ServerSpan | None
     sent: float
     began: float
     ended: float
@@ -85,11 +91,14 @@ def trace(recorded: Sequence[ProcessTimeline]) -> dict[str, Any]:
         events += _of_process(each, pid, clock)
     callers = {route: number_of[id(each)] for each in recorded for route in each.made}
     rows: dict[int, _Rows] = {}
-    for flow, bar in enumerate(served, 1):
+    for flow, bar in enumerate(heapq.merge(served, _running(recorded), key=_began), 1):
         pid = number_of[id(bar.process)]
         row = rows.setdefault(pid, _Rows()).place(bar.began, bar.ended)
-        events += _of_call(bar, flow, pid, row, callers.get(bar.call.route), clock)
+        caller = callers.get(bar.call.route) if bar.call else None
+        events += _of_call(bar, flow, pid, row, caller, clock)
     events += _pending(recorded, served, number_of, clock)
+    events.sort(key=lambda event: (event.get("ts", -1.0), -event.get("dur", 0.0)))
+    _end_marks_with_the_next(events)
     errors = {each.machine: round(each.error_s * 1e6) for each in recorded if each.error_s}
     missing = sum(each.missing for each in recorded)
     about = {"clock error in us, by machine": errors, "calls that found no room": missing}
@@ -185,7 +194,7 @@ class _Rows:
     def place(self, began: float, ended: float) -> int:
         while self._taken and self._taken[0][0] <= began:
             heapq.heappush(self._free, heapq.heappop(self._taken)[1])
-        row = heapq.heappop(self._free) if self._free else len(self._taken)
+        row = heapq.heappop(self._free) if self._free else len(self._taken) + 1
         heapq.heappush(self._taken, (ended, row))
         return row
 
@@ -204,26 +213,50 @@ def _of_process(each: ProcessTimeline, pid: int, clock: _Clock) -> list[Event]:
     for at, what in ((each.born, "born"), (each.ended, f"ended: {each.how}")):
         if at:
             ts = clock.us(at + each.offset_s)
-            mark = {"ph": "i", "s": "p", "cat": "life", "name": what, "pid": pid, "tid": 0}
+            mark = {"ph": "i", "s": "p", "cat": "life", "name": what, "pid": pid, "tid": 1}
             events.append({**mark, "ts": ts})
-    if each.running:
-        now = each.clock + each.offset_s
-        running = {"ph": "X", "cat": "call", "name": f"{each.running}, which goes on", "pid": pid}
-        ts, us = clock.us(now - each.running_s), round(each.running_s * 1e6, 3)
-        events.append({**running, "tid": 0, "ts": ts, "dur": us})
     return events
+
+
+def _began(bar: Bar) -> float:
+    return bar.began
+
+
+def _running(recorded: Iterable[ProcessTimeline]) -> list[Bar]:
+    """Return the calls that go on at the end, in the order in which they began."""
+    found = []
+    for each in recorded:
+        if each.running:
+            now = each.clock + each.offset_s
+            name = f"{each.running}, which goes on"
+            found.append(Bar(each, name, None, 0.0, now - each.running_s, now, 0, 0))
+    return sorted(found, key=_began)
+
+
+def _end_marks_with_the_next(events: Iterable[Event]) -> None:
+    """End each mark of a call that is made before the next one begins."""
+    last: dict[int, Event] = {}  # by process
+    for event in events:
+        if event["ph"] == "X" and event["tid"] == MADE_ROW:
+            before = last.get(event["pid"])
+            if before is not None and before["ts"] + before["dur"] > event["ts"]:
+                before["dur"] = round(event["ts"] - before["ts"], 3)
+            last[event["pid"]] = event
 
 
 def _of_call(
     bar: Bar, flow: int, pid: int, row: int, caller: int | None, clock: _Clock
 ) -> list[Event]:
-    ts, dur = clock.us(bar.began), round((bar.ended - bar.began) * 1e6, 3)
-    args: dict[str, Any] = {"call": bar.call.call}
+    ts = clock.us(bar.began)
+    dur = round(clock.us(bar.ended) - ts, 3)
+    args: dict[str, Any] = {}
+    if bar.call is not None:
+        args["call"] = bar.call.call
     if bar.received or bar.returned:
         args |= {"bytes received": bar.received, "bytes sent": bar.returned}
     call = {"ph": "X", "cat": "call", "name": bar.method, "pid": pid, "tid": row}
     events: list[Event] = [{**call, "ts": ts, "dur": dur, "args": args}]
-    if bar.received + bar.returned >= LEAST_SHOWN:
+    if bar.call is not None and bar.received + bar.returned >= LEAST_SHOWN:
         totals = {"received": bar.call.received, "sent": bar.call.sent}
         at = clock.us(bar.ended)
         events.append({"ph": "C", "name": "bytes", "pid": pid, "ts": at, "args": totals})
@@ -252,7 +285,7 @@ def _pending(
     clock: _Clock,
 ) -> list[Event]:
     """Return the calls that were sent and have neither ended nor were answered."""
-    ended = {(bar.call.route, bar.call.call) for bar in served}
+    ended = {(bar.call.route, bar.call.call) for bar in served if bar.call}
     names = {each.actor: each.name for each in recorded if each.actor and each.class_name}
     events = []
     for process in recorded:

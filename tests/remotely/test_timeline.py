@@ -15,6 +15,7 @@ from click.testing import CliRunner
 import remotely
 from remotely import cli
 from tests.clusters import wait_until
+from tests.remotely.reporting.trace_format import check
 
 pytestmark = pytest.mark.zeromq
 
@@ -108,6 +109,7 @@ def test_calls_are_joined_from_process_to_process(here: None) -> None:
     (inner,) = [e for e in within if arrows[ends[e["pid"], e["ts"]]]["pid"] == play["pid"]]
     assert inner["args"]["waited us"] > 0
     assert len([e for e in seen.events if e["ph"] == "b" and e["cat"] == "wait"]) >= 43
+    check(seen.events)
     (takes,) = seen.of("X", "takes")
     assert takes["args"]["bytes received"] > 1 << 20
     assert len([e for e in seen.of("X", "step") if e["pid"] != served[0]["pid"]]) == 1  # async

@@ -2,9 +2,14 @@
 
 from typing import Any
 
+import msgspec
+import pytest
+
 from remotely.protocol.control import ProcessTimeline
 from remotely.protocol.spans import CLIENT_SPAN, MOST_SPANS, SERVER_SPAN
+from remotely.reporting import chrome_trace
 from remotely.reporting.chrome_trace import bars, by_actor, summary, trace
+from tests.remotely.reporting.trace_format import check
 
 ROUTE = b"r" * 12
 
@@ -38,6 +43,18 @@ ACTOR = record(
 )
 
 
+@pytest.fixture(autouse=True)
+def every_trace_is_well_formed(monkeypatch: pytest.MonkeyPatch) -> None:
+    make = chrome_trace.trace
+
+    def made(recorded: Any) -> dict[str, Any]:
+        found = make(recorded)
+        check(found["traceEvents"])
+        return found
+
+    monkeypatch.setitem(globals(), "trace", made)
+
+
 def of(phase: str, recorded: list[ProcessTimeline]) -> list[dict[str, Any]]:
     return [each for each in trace(recorded)["traceEvents"] if each["ph"] == phase]
 
@@ -60,7 +77,7 @@ def test_a_call_without_a_reply_and_a_method_that_goes_on_are_shown() -> None:
 
 
 def test_an_actor_whose_caller_is_unknown_is_shown() -> None:
-    _, step = of("X", [ACTOR])
+    step, _ = of("X", [ACTOR])
     assert (step["name"], step["dur"]) == ("step", 250_000)
     assert of("s", [ACTOR]) == []
 
@@ -69,7 +86,7 @@ def test_calls_at_the_same_time_have_rows_of_their_own() -> None:
     data = served(1, 1.0, 3.0) + served(2, 2.0, 4.0) + served(3, 3.0, 5.0)
     several = record("here", 2, name="a", class_name="A", names=["wait"], served=data)
     rows = [(each["args"]["call"], each["tid"]) for each in of("X", [several])]
-    assert rows == [(1, 0), (2, 1), (3, 0)]
+    assert rows == [(1, 1), (2, 2), (3, 1)]
 
 
 def test_bytes_are_those_of_a_call_if_no_other_ran() -> None:
@@ -97,10 +114,27 @@ def test_calls_that_overlap_have_a_row_each_and_the_first_that_is_free_is_used_a
     times = [(1.0, 4.0), (2.0, 3.0), (2.5, 5.0), (3.0, 9.0), (4.0, 6.0)]
     data = b"".join(served(call, began, ended) for call, (began, ended) in enumerate(times))
     actor = record("here", 2, name="Player-1", class_name="Player", names=["step"], served=data)
-    assert [each["tid"] for each in of("X", [actor])] == [0, 1, 2, 1, 0]
+    assert [each["tid"] for each in of("X", [actor])] == [1, 2, 3, 2, 1]
 
 
 def test_a_great_many_calls_at_a_time_are_drawn() -> None:
     data = b"".join(served(call, 1.0, 2.0) for call in range(MOST_SPANS))  # not 1e9 comparisons
     actor = record("here", 2, name="Player-1", class_name="Player", names=["step"], served=data)
-    assert {each["tid"] for each in of("X", [actor])} == set(range(MOST_SPANS))
+    assert {each["tid"] for each in of("X", [actor])} == set(range(1, MOST_SPANS + 1))
+
+
+def test_a_call_that_goes_on_beside_others_has_a_row_of_its_own() -> None:
+    data = served(1, 198.0, 198.5) + served(2, 199.5, 199.8)
+    several = record("here", 2, name="a", class_name="A", names=["wait"], served=data)
+    rest = msgspec.structs.replace(several, running="rest", running_s=1.6)
+    rows = [(each["name"], each["tid"]) for each in of("X", [rest])]
+    assert rows == [("wait", 1), ("rest, which goes on", 2), ("wait", 1)]
+
+
+def test_calls_that_are_made_at_almost_the_same_time_do_not_overlap() -> None:
+    sent = [100.0, 100.0 + 1e-7, 100.0 + 2e-7, 100.0 + 2e-7]
+    made = b"".join(CLIENT_SPAN.pack(call, at, 101.0) for call, at in enumerate(sent))
+    data = b"".join(served(call, 100.5 + call, 101.0 + call) for call in range(4))
+    actor = record("here", 2, name="a", class_name="A", names=["step"], served=data)
+    caller = record("here", 1, name="train.py", made={ROUTE: made})
+    assert len(of("s", [caller, actor])) == 4
