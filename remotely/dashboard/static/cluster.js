@@ -213,7 +213,8 @@ function ownerOf(row) {
   if (row.dialled_in) return "its own process, which serves it";
   if (!row.owner) return "none: it is detached";
   if (row.owner.actor) return `the actor ${row.owner.actor}`;
-  return row.owner.pid ? `pid ${row.owner.pid} on ${row.owner.machine}` : "a disconnected client";
+  if (!row.owner.pid) return "a disconnected client";
+  return `${row.owner.script ? `${row.owner.script}, ` : ""}pid ${row.owner.pid} on ${row.owner.machine}`;
 }
 
 function showActor(params) {
