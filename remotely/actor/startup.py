@@ -28,6 +28,7 @@ from remotely.testing import faults
 from remotely.transport import activity
 from remotely.transport.activity import OneByOne
 from remotely.transport.line import Line
+from remotely.values import sources
 from remotely.values.maker_state import THREAD_VARIABLES
 
 _FROM_WORKER = control.Decoder("worker > actor")
@@ -111,6 +112,7 @@ def warm() -> None:
         torch.set_num_threads(1)
         with torch.no_grad():  # the first operation initialises kernels and tables
             torch.nn.Linear(8, 8)(torch.ones(1, 8)).sum().item()
+    sources.library.look()
 
 
 _pools: Any = None  # the ThreadpoolController of the zygote

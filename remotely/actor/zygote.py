@@ -57,10 +57,15 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # An OpenBLAS that starts threads at import would make this process unfit to fork.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    import remotely.actor.startup  # noqa: F401, PLC0415 - every actor needs it
-    from remotely.values import arena  # noqa: PLC0415 - likewise
+    import remotely.actor.startup  # noqa: PLC0415 - every actor needs it
+    import remotely.client.carrier  # noqa: F401, PLC0415 - those that call others need it
+    from remotely.transport import master_link  # noqa: PLC0415 - likewise
+    from remotely.values import arena, sources  # noqa: PLC0415 - every actor needs it
 
-    arena.default_bytes()  # actors inherit it
+    # What actors inherit: the first call of one to another would take ten times as long.
+    arena.default_bytes()
+    master_link.from_master("client")
+    sources.library.look()
     fd, folder, worker = sys.argv[1:]
     Zygote(socket.socket(fileno=int(fd)), folder, worker).serve()
 

@@ -9,7 +9,6 @@ The context of a call travels behind the name of its method, as JSON, and only t
 """
 
 import functools
-import importlib.metadata
 import json
 import logging
 import os
@@ -165,7 +164,9 @@ def _configure() -> None:
     """Set up the SDK by its environment, as `opentelemetry-instrument` does for a script."""
     if is_on() or os.environ.get(_EXPORTER, "") in ("", "none"):
         return
-    for each in importlib.metadata.entry_points(group="opentelemetry_configurator"):
+    from importlib.metadata import entry_points  # noqa: PLC0415 - slow to import
+
+    for each in entry_points(group="opentelemetry_configurator"):
         try:
             each.load()().configure()
         except Exception as error:  # no call may fail for its trace

@@ -20,6 +20,7 @@ between are lost, as with any connection that breaks: a worker's introduction re
 has, and a client repeats all its requests.
 """
 
+import functools
 import math
 import time
 from collections.abc import Callable
@@ -45,6 +46,12 @@ CUTS = 3  # consecutive ones: not by chance
 CUT_AGAIN_S = 3.0  # the longest time between consecutive cuts; libzmq retries within 2 s
 
 HANDLED_BY_LINK = (control.Tick, control.WhoAreYou, control.Refused)
+
+
+@functools.cache
+def from_master(role: str) -> control.Decoder:
+    """Return the decoder of what the master sends to a role; it takes milliseconds to make."""
+    return control.Decoder(f"master > {role}")
 
 
 class MasterLink:
@@ -75,7 +82,7 @@ class MasterLink:
         self._address = address
         self._key = key
         self._loop = loop
-        self._decoder = control.Decoder(f"master > {key.role}")
+        self._decoder = from_master(key.role)
         self._introduce = introduce
         self._on_message = on_message
         self._on_refused = on_refused

@@ -97,6 +97,7 @@ class Way(Enum):
 _SCRIPTS = frozenset({"__main__", "__mp_main__"})  # the latter in a child of multiprocessing
 _OURS = frozenset({"remotely", "remotely_rl"})  # every actor has them
 _FOLDERS = frozenset({"site-packages", "dist-packages"})
+_INSIDE = tuple(f"/{folder}/" for folder in sorted(_FOLDERS))
 
 _known: dict[str, Way] = {}
 
@@ -109,6 +110,14 @@ def way_of(module_name: str) -> Way:
         if way is Way.INSTALLED or module_name in sys.modules:  # else it may be loaded later
             _known[module_name] = way
     return way
+
+
+def received_as_source(module_name: str) -> None:
+    """Note that this process is about to load a module from its sender's source.
+
+    So it goes on as it came, and what is installed here need not be looked through.
+    """
+    _known[module_name] = Way.SOURCE
 
 
 def is_of_standard_library(module_name: str) -> bool:
@@ -134,9 +143,7 @@ def _decide(module_name: str) -> Way:
     file = _file_of(module)
     if file is None and getattr(spec, "origin", None) in ("built-in", "frozen"):
         return Way.INSTALLED
-    if file and (
-        _is_library(file) or any(e.provides(module_name, file) for e in _editable_installs())
-    ):
+    if file and (_is_library(file) or _is_editable(module_name, file)):
         return Way.INSTALLED
     if file and _loads_plain_source(loader, module_name):
         return Way.SOURCE
@@ -145,13 +152,20 @@ def _decide(module_name: str) -> Way:
     return Way.INSTALLED if package and way_of(package) is Way.INSTALLED else Way.VALUE
 
 
-def _is_library(file: Path) -> bool:
-    if not _FOLDERS.isdisjoint(file.parts) or str(file).startswith(_library_prefixes()):
+def _is_library(file: str) -> bool:
+    # By the text first: a process has hundreds of modules, nearly all of them here.
+    if file.startswith(_library_prefixes()) or any(folder in file for folder in _INSIDE):
         return True
-    file = file.resolve()
-    if not _FOLDERS.isdisjoint(file.parts):
+    path = Path(file)
+    resolved = path.resolve()
+    if not _FOLDERS.isdisjoint((*path.parts, *resolved.parts)):
         return True
-    return any(file.is_relative_to(folder) for folder in _library_folders())
+    return any(resolved.is_relative_to(folder) for folder in _library_folders())
+
+
+def _is_editable(module_name: str, file: str) -> bool:
+    path = Path(file).resolve()
+    return any(install.provides(module_name, path) for install in _editable_installs())
 
 
 def _loads_plain_source(loader: object, module_name: str) -> bool:
@@ -168,13 +182,13 @@ def _loads_plain_source(loader: object, module_name: str) -> bool:
     return kind is zipimporter
 
 
-def _file_of(module: ModuleType) -> Path | None:
+def _file_of(module: ModuleType) -> str | None:
     """Return the file of a module, or the folder of a package without an __init__."""
     with suppress(Exception):  # a module may be any object, with any attributes
         if file := getattr(module, "__file__", None):
-            return Path(file)
+            return file if isinstance(file, str) else str(Path(file))
         for folder in getattr(module, "__path__", ()):
-            return Path(folder)
+            return str(Path(folder))
     return None
 
 
@@ -203,7 +217,6 @@ class _Editable(NamedTuple):
     sources: tuple[Path, ...]  # folders of the project that its .pth file adds to sys.path
 
     def provides(self, module_name: str, file: Path) -> bool:
-        file = file.resolve()
         if module_name.partition(".")[0] in self.names and file.is_relative_to(self.root):
             return True
         return any(file.is_relative_to(source) for source in self.sources)

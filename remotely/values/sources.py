@@ -27,7 +27,6 @@ import sys
 import threading
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -40,7 +39,13 @@ from remotely.machine.interrupts import errors_ignored
 from remotely.machine.shield import RLock
 from remotely.protocol.resources import format_bytes
 from remotely.values import codec
-from remotely.values.picklers import Way, goes_by_name, is_of_standard_library, way_of
+from remotely.values.picklers import (
+    Way,
+    goes_by_name,
+    is_of_standard_library,
+    received_as_source,
+    way_of,
+)
 
 log = logging.getLogger("remotely")
 
@@ -296,13 +301,17 @@ class Library:
                 continue
             if self._read.get(name) is spec or skip.get(name) is spec:
                 continue
+            held = self._held.get(name)
+            if held is not None and getattr(spec, "loader_state", None) is held:
+                read[name] = spec  # received: it goes on as it came
+                continue
             way = way_of(name)
             if way is Way.INSTALLED:
                 self._installed.add(name)
                 continue
             with errors_ignored:  # for example, its file is gone
                 source = source_of(name, module, spec, way)
-                if source is not None and not source.is_same_module(self._held.get(name)):
+                if source is not None and not source.is_same_module(held):
                     found[name] = source
             read[name] = spec
         return found, read
@@ -359,8 +368,11 @@ library = Library()
 # --- importing sources ----------------------------------------------------------------------------
 
 
-class Finder(MetaPathFinder):
-    """Finds the modules that this process was sent."""
+class Finder:
+    """Finds the modules that this process was sent.  An entry of `sys.meta_path`.
+
+    It does not inherit from importlib.abc, whose import takes as long as a tenth of `remotely`.
+    """
 
     def __init__(self) -> None:
         self.shipped_root: Path | None = None  # shipped files have precedence
@@ -403,13 +415,16 @@ class Finder(MetaPathFinder):
             )
         if source.text is None:
             return self._folder(source, path)
-        return importlib.util.spec_from_file_location(
+        spec = importlib.util.spec_from_file_location(
             name, source.file, loader=_Loader(source), submodule_search_locations=source.path
         )
+        assert spec is not None
+        spec.loader_state = source
+        return spec
 
     def _folder(self, source: ModuleSource, path: Sequence[str] | None) -> ModuleSpec:
         """Return a package without an `__init__`, which may have parts installed here."""
-        spec = ModuleSpec(source.name, None, is_package=True)
+        spec = ModuleSpec(source.name, None, is_package=True, loader_state=source)
         here = PathFinder.find_spec(source.name, path)
         installed = (here and here.submodule_search_locations) or ()
         spec.submodule_search_locations = [*(source.path or ()), *installed]
@@ -452,6 +467,7 @@ class _Loader(SourceFileLoader):
     def exec_module(self, module: ModuleType) -> None:
         outer = importing()
         _here.importing = outer or self.name
+        received_as_source(self.name)
         try:
             super().exec_module(module)
         finally:

@@ -129,12 +129,30 @@ class Boss:
         return group.add(number)
 
 
+@remotely.remote_class
+class Debut:
+    """Makes its first call to another actor, with a function of a module that is sent as source."""
+
+    def __init__(self, other: Any) -> None:
+        self.other = other
+        self.function = wait_until
+
+    def newly_imported(self) -> set[str]:
+        before = set(sys.modules)
+        assert self.other.echo(self.function) is self.function
+        return set(sys.modules) - before
+
+
 def test_calls_run_in_another_process_on_one_object(cluster: str) -> None:
     echo = Echo(5)
 
     assert echo.add(2) == 7
     assert echo.add(1, times=3) == 10
     assert echo.pid() != os.getpid()
+
+
+def test_the_first_call_of_an_actor_to_another_imports_nothing(here: None) -> None:
+    assert not Debut(Echo()).newly_imported()
 
 
 def test_values_arrive_equal_and_of_the_same_class(here: None) -> None:
