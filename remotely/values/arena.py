@@ -43,6 +43,7 @@ from remotely.protocol.resources import format_bytes, parse_memory
 from remotely.values import forks
 from remotely.values.blocks import GRANULE, Blocks
 from remotely.values.codec import Encoded
+from remotely.values.layout import laid_out
 
 log = logging.getLogger("remotely")
 
@@ -50,7 +51,6 @@ SUPPORTED = memory_file.SUPPORTED and hasattr(os, "pidfd_open")
 SHARE_FROM_BYTES = 1 << 14  # a smaller value is as fast through the socket
 SLOTS = 1 << 16  # loans at a time
 TABLE_BYTES = -(-SLOTS // GRANULE) * GRANULE
-ALIGNMENT = 64  # of each buffer within its block, as numpy and torch prefer
 TIDY_EVERY_S = 1.0
 IDLE_S = 10.0  # without a new value, after which unused memory returns to the operating system
 VARIABLE = "REMOTELY_ARENA"  # bytes, or "2GiB"; 0 sends all values by socket
@@ -128,25 +128,24 @@ class Arena:
         has_payload = pickled >= SHARE_FROM_BYTES
         found = [self._pinned.get(id(buffer.obj)) for buffer in encoded.buffers]
         fresh = [b for b, pin in zip(encoded.buffers, found, strict=True) if pin is None]
-        total = sum(aligned(buffer.nbytes) for buffer in fresh)
-        total += aligned(pickled) if has_payload else 0
+        own = [pickled] if has_payload else []
+        places, total = laid_out((*own, *(buffer.nbytes for buffer in fresh)))
         others: dict[Block, int] = {}  # of refs, and the index of each
         pieces = []
-        at = 0
+        left = iter(places)
         if has_payload:
-            pieces.append((0, 0, pickled))
-            at = aligned(pickled)
+            pieces.append((0, *next(left)))
         for buffer, pin in zip(encoded.buffers, found, strict=True):
             if pin is None:
-                pieces.append((0, at, buffer.nbytes))
-                at += aligned(buffer.nbytes)
+                pieces.append((0, *next(left)))
             else:
                 block, start = pin
                 which = others.setdefault(block, len(others) + (total > 0))
                 pieces.append((which, start, buffer.nbytes))
         value = self._new_value(total, [*others], pieces, has_payload)
         if value is not None and total:
-            self._write(value.blocks[0], encoded.pieces if has_payload else (), fresh)
+            written = encoded.pieces if has_payload else ()
+            self._write(value.blocks[0], written, places[len(own) :], fresh)
         return value
 
     def reserve(self, nbytes: int) -> "Lendable | None":
@@ -283,16 +282,18 @@ class Arena:
         return Block(offset, nbytes)
 
     def _write(
-        self, block: Block, pieces: Sequence[bytes | memoryview], buffers: list[memoryview]
+        self,
+        block: Block,
+        pieces: Sequence[bytes | memoryview],
+        places: list[tuple[int, int]],
+        buffers: list[memoryview],
     ) -> None:
         begin = at = TABLE_BYTES + block.offset
         for piece in pieces:
             self._memory[at : at + len(piece)] = piece
             at += len(piece)
-        at = begin + aligned(at - begin)
-        for buffer in buffers:
-            self._memory[at : at + buffer.nbytes] = buffer
-            at += aligned(buffer.nbytes)
+        for (start, nbytes), buffer in zip(places, buffers, strict=True):
+            self._memory[begin + start : begin + start + nbytes] = buffer
 
     def _reclaim(self) -> None:
         """Reclaim the loans that borrowers have released, and values that are gone."""
@@ -473,8 +474,3 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-def aligned(nbytes: int) -> int:
-    """Round a size up to ALIGNMENT."""
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT

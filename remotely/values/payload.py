@@ -38,9 +38,10 @@ from remotely.values import arena, codec, references
 from remotely.values.arena import SHARE_FROM_BYTES, ArenaAddress, Lendable, Loan
 from remotely.values.borrowing import Lender
 from remotely.values.codec import Encoded
+from remotely.values.layout import PAGE, laid_out
 
 SEND_FROM_BYTES = 1 << 19  # a smaller value is as fast through the actor's own socket
-_PADDING = memoryview(bytes(arena.ALIGNMENT))
+_PADDING = memoryview(bytes(PAGE))
 
 Unpacked = tuple[bytes | memoryview, Sequence[bytes | memoryview]]
 
@@ -120,34 +121,29 @@ def parcel_of(encoded: Encoded, store: BulkAddress | None = None, of: str = "") 
 
 def pieces_of(encoded: Encoded) -> tuple[list[tuple[int, int]], int]:
     """Return where `lay_out` puts the pickle and each of its buffers, and the bytes of it all."""
-    pieces = []
-    at = 0
-    for nbytes in (sum(map(len, encoded.pieces)), *(b.nbytes for b in encoded.buffers)):
-        pieces.append((at, nbytes))
-        at += arena.aligned(nbytes)
-    return pieces, at
+    return laid_out((sum(map(len, encoded.pieces)), *(b.nbytes for b in encoded.buffers)))
 
 
 def segments(encoded: Encoded) -> Iterator[memoryview]:
     """Yield the parts of a parcel's memory, in order."""
-    for part in (
-        (memoryview(piece) for piece in encoded.pieces),
-        *([buffer] for buffer in encoded.buffers),
-    ):
-        nbytes = 0
-        for view in part:
-            nbytes += view.nbytes
-            yield view
-        if padding := arena.aligned(nbytes) - nbytes:
+    pieces, total = pieces_of(encoded)
+    parts = [[memoryview(piece) for piece in encoded.pieces], *([b] for b in encoded.buffers)]
+    ends = [*(start for start, _ in pieces[1:]), total]
+    for part, (start, nbytes), end in zip(parts, pieces, ends, strict=True):
+        yield from part
+        if padding := end - start - nbytes:
             yield _PADDING[:padding]
 
 
 def lay_out(encoded: Encoded, into: memoryview) -> None:
     """Write a value into one block of memory."""
+    (_, *places), _ = pieces_of(encoded)
     at = 0
-    for view in segments(encoded):
-        into[at : at + view.nbytes] = view
-        at += view.nbytes
+    for piece in encoded.pieces:
+        into[at : at + len(piece)] = piece
+        at += len(piece)
+    for (start, nbytes), buffer in zip(places, encoded.buffers, strict=True):
+        into[start : start + nbytes] = buffer
 
 
 def stripe_of(segments: Sequence[memoryview], start: int, nbytes: int) -> list[memoryview]:

@@ -490,20 +490,23 @@ _writers: Living[_Writer] = Living()
 
 
 def _written_pieces(pieces: list[tuple[int, int]]) -> bytes:
-    """Return the beginning of a region, padded: how many pieces, and where each is."""
+    """Return the beginning of a region, whole pages: how many pieces, and where each is."""
     words = struct.pack(
         f"@{1 + 2 * len(pieces)}Q", len(pieces), *(n for pair in pieces for n in pair)
     )
-    return words.ljust(arena.aligned(len(words)), b"\0")
+    return words.ljust(_begin_of(len(pieces)), b"\0")
 
 
 def _read_pieces(memory: memoryview) -> tuple[list[tuple[int, int]], int]:
     """Return the pieces of a region, and where the first begins."""
     (count,) = _WORD.unpack_from(memory)
     words = struct.unpack_from(f"@{2 * count}Q", memory, _WORD.size)
-    return list(zip(words[::2], words[1::2], strict=True)), arena.aligned(
-        _WORD.size * (1 + 2 * count)
-    )
+    return list(zip(words[::2], words[1::2], strict=True)), _begin_of(count)
+
+
+def _begin_of(count: int) -> int:
+    """Return where so many pieces begin: with a page, as any block (layout.py)."""
+    return -(-_WORD.size * (1 + 2 * count) // GRANULE) * GRANULE
 
 
 # --- without shared memory ------------------------------------------------------------------------

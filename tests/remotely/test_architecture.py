@@ -31,6 +31,7 @@ PURE = (
     "values.unpicklable",
     "values.script_globals",
     "values.blocks",
+    "values.layout",
     "values.in_transit",
     "values.made_class",
     "arguments",

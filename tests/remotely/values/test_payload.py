@@ -4,7 +4,7 @@ import hypothesis.strategies as st
 from hypothesis import given
 
 from remotely.protocol.numbers import NAME_BYTES
-from remotely.values import arena, payload
+from remotely.values import layout, payload
 from remotely.values.codec import Encoded
 
 ENCODED = st.builds(
@@ -46,7 +46,15 @@ def test_stripes_together_are_the_whole_memory(encoded: Encoded, count: int) -> 
 
 def test_each_buffer_is_aligned() -> None:
     parcel = payload.parcel_of(Encoded([b"abc"], [memoryview(b"d"), memoryview(b"e" * 65)]))
-    assert [start % arena.ALIGNMENT for start, _ in parcel.pieces] == [0, 0, 0]
+    assert [start % layout.ALIGNMENT for start, _ in parcel.pieces] == [0, 0, 0]
+
+
+def test_a_huge_buffer_begins_far_from_the_page_offset_that_allocators_choose() -> None:
+    pieces, total = layout.laid_out((100, layout.HUGE_FROM, 7, layout.HUGE_FROM + 1))
+    assert [start % layout.PAGE for start, _ in pieces] == [0, 2048, 2048, 2048]
+    ends = [start + nbytes for start, nbytes in pieces]
+    assert all(end <= start for end, (start, _) in zip(ends, pieces[1:], strict=False))
+    assert ends[-1] <= total < ends[-1] + layout.ALIGNMENT
 
 
 def test_no_two_parcels_have_the_same_name() -> None:
