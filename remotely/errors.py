@@ -213,6 +213,15 @@ class ActorDied(RemotelyError):
         return type(self), (self.args[0], *fields), vars(self)
 
 
+class NotStartable(ActorDied):
+    """The actor cannot be started, on this machine or another.
+
+    Whose fault: that of its options: `python` names no interpreter, `packages` cannot be installed,
+    `env` is no environment.
+    What to do: the message has the reason, and the command to run if there is one.
+    """
+
+
 class WorkerLost(RemotelyError):
     """The actor's machine is gone or unreachable.
 

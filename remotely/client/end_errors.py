@@ -1,7 +1,7 @@
 """The errors of calls to an actor that has ended or whose connection is broken."""
 
 from remotely.calling.actor import EndError
-from remotely.errors import ActorDied, WorkerLost, doubt
+from remotely.errors import ActorDied, NotStartable, WorkerLost, doubt
 from remotely.protocol.control import Location, Obituary
 from remotely.protocol.numbers import MOST
 from remotely.reporting.endings import how_it_ended
@@ -33,7 +33,8 @@ def end_error(name: str, location: Location | None, obituary: Obituary) -> EndEr
         has_told = True
         message = f"{name} {end}{why}{doubt(may_have_run)}{words}"
         record = obituary.flight_record
-        error = ActorDied(message, obituary.exit, may_have_run, obituary.stderr, record)
+        kind = NotStartable if obituary.refused else ActorDied
+        error = kind(message, obituary.exit, may_have_run, obituary.stderr, record)
         if advice:
             error.add_note(advice)  # a traceback shows it; the message states only facts
         return error

@@ -376,8 +376,12 @@ def refuse_requester(state: State, record: ActorRecord, data: object) -> None:
     if record.requester is None:
         return
     (client, place), record.requester = record.requester, None
-    error = "WorkerLost" if data.lost else "ActorDied"
-    why = data.why if data.lost else _why_unstarted(data)
+    if data.lost:
+        error, why = "WorkerLost", data.why
+    elif data.refused:
+        error, why = "NotStartable", f"the actor cannot be started: {data.why}"
+    else:
+        error, why = "ActorDied", _why_unstarted(data)
     state.send(client, control.NotPlaced(ticket=place.ticket, error=error, why=why))
     cancel_next_life(state, record, data)
 

@@ -307,7 +307,7 @@ class WorkerActors:
             child.why, child.is_refused = why, is_refused
             self._reaper.reap(child)
         else:
-            self._died(_never_started(request, why, unstarted=not is_refused))
+            self._died(_never_started(request, why, unstarted=not is_refused, refused=is_refused))
 
     def exited(self, pid: int, status: int) -> None:
         self._reaper.exited(pid, status)
@@ -418,8 +418,17 @@ class WorkerActors:
 
 
 def _never_started(
-    request: control.Request, why: str, asked: bool = False, unstarted: bool = False
+    request: control.Request,
+    why: str,
+    asked: bool = False,
+    unstarted: bool = False,
+    refused: bool = False,
 ) -> control.Obituary:
     return control.Obituary(
-        actor=request.actor, life=request.life, why=why, asked=asked, unstarted=unstarted
+        actor=request.actor,
+        life=request.life,
+        why=why,
+        asked=asked,
+        unstarted=unstarted,
+        refused=refused,
     )

@@ -306,6 +306,7 @@ class Reaper:
                 moved=child.is_moved and not child.asked and child.stage is Stage.EXITS,
                 exited=child.stage is Stage.EXITS,
                 unstarted=child.is_unstarted,
+                refused=child.is_refused,
                 exit=ended,
                 why=child.why,
                 stderr=child.output.last_words(by_signal=isinstance(ended, str)),

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 
 import gymnasium
 
+from remotely.errors import NotStartable
 from remotely_rl.environments.additions import Wrapper
 from remotely_rl.environments.names import name_of
 from remotely_rl.errors import TrainingError
-from remotely_rl.supervision import CrashReport, env_ranks, statistics
+from remotely_rl.supervision import CrashReport, env_ranks, made, statistics
 from remotely_rl.supervision.vector import is_registered, maker_of
 from remotely_rl.supervision.watchdog import DEFAULT_S, Watch
 from remotely_rl.vector.vector_env import VectorEnv
@@ -50,27 +51,33 @@ class Elsewhere(VectorEnv):
     ):
         """Make the environments, numbered from `first` on; an id may be known there alone.
 
-        Raises what making one raises, and ActorDied if the interpreter cannot be had.
+        Raises what making one raises, and TrainingError if the interpreter cannot be had.
         """
         make = _maker_of(source)
         self._crashes: list[CrashReport] = []
-        super().__init__(
-            [
-                functools.partial(make, **env_ranks.arguments(make, kwargs, rank))
-                for rank in range(first, first + count)
-            ],
-            envs_per_actor=count,
-            cpus_per_actor=0.0,  # one of the two waits while the other computes
-            python=interpreter.python,
-            packages=interpreter.packages,
-            wrappers=[*wrappers, statistics.checked],  # there, as the wrappers are
-            copy=False,
-            step_timeout_s=DEFAULT_S if watch is None else watch.step_timeout_s,
-            max_crash_rate=1.0,  # the run counts them
-            episode_seeds=True,
-            say=_nothing,
-            on_crash=self._crashes.append,
-        )
+        # They run there.
+        is_made = functools.partial(made.checked, name_of(source))
+        wrappers = [is_made, *wrappers, statistics.checked]
+        try:
+            super().__init__(
+                [
+                    functools.partial(make, **env_ranks.arguments(make, kwargs, rank))
+                    for rank in range(first, first + count)
+                ],
+                envs_per_actor=count,
+                cpus_per_actor=0.0,  # one of the two waits while the other computes
+                python=interpreter.python,
+                packages=interpreter.packages,
+                wrappers=wrappers,
+                copy=False,
+                step_timeout_s=DEFAULT_S if watch is None else watch.step_timeout_s,
+                max_crash_rate=1.0,  # the run counts them
+                episode_seeds=True,
+                say=_nothing,
+                on_crash=self._crashes.append,
+            )
+        except NotStartable as error:
+            raise TrainingError(f"env_python or env_packages: {error}") from None
 
     def pop_crashes(self) -> list[CrashReport]:
         """Return the crashes since the last call."""

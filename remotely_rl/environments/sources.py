@@ -22,12 +22,11 @@ from remotely_rl.environments.atari import (
 )
 from remotely_rl.environments.contract import Environments
 from remotely_rl.environments.elsewhere import ACTORS_OWN, Elsewhere, Interpreter
-from remotely_rl.environments.games import takes_turns
 from remotely_rl.environments.images import Images, preprocessed
 from remotely_rl.environments.multi_agent import MultiAgent
 from remotely_rl.environments.names import name_of
 from remotely_rl.errors import TrainingError, nearest
-from remotely_rl.supervision import env_ranks
+from remotely_rl.supervision import env_ranks, made
 from remotely_rl.supervision.statistics import check_keeps_no_statistics
 from remotely_rl.supervision.vector import SupervisedVectorEnv, is_registered, spec_of
 from remotely_rl.supervision.watchdog import Watch
@@ -235,8 +234,7 @@ def _whole(
     first: int,
 ) -> VectorEnv[Any, Any, Any]:
     vector = source(num_envs=count, **env_ranks.arguments(source, kwargs, first))
-    if not isinstance(vector, VectorEnv):
-        raise TrainingError(_wrong_type(source, vector, "gymnasium.vector.VectorEnv"))
+    made.checked(name_of(source), vector, VectorEnv, "gymnasium.vector.VectorEnv")
     check_keeps_no_statistics(vector)
     if vector.num_envs != count:
         raise TrainingError(
@@ -290,8 +288,7 @@ def _side_by_side(
 ) -> VectorEnv[Any, Any, Any]:
     def make_checked(rank: int) -> gymnasium.Env[Any, Any]:
         env = make_one(**env_ranks.arguments(make_one, kwargs, rank))
-        if not isinstance(env, gymnasium.Env):
-            raise TrainingError(_wrong_type(make_one, env, "gymnasium.Env"))
+        made.checked(name_of(make_one), env)
         env = additions.wrapped(env, wrappers)
         check_keeps_no_statistics(env)
         return preprocessed(env, images)
@@ -317,16 +314,6 @@ def _takes_num_envs(source: Callable[..., Any]) -> bool:
         return "num_envs" in signature_of(source).parameters
     except ValueError:  # some built-ins have no signature
         return False
-
-
-def _wrong_type(source: Callable[..., Any], made: object, expected: str) -> str:
-    if hasattr(made, "possible_agents"):
-        how = "SelfPlay" if takes_turns(made) else "MultiAgent"
-        return (
-            f"{name_of(source)} returned {made}, which has several agents: pass its maker as"
-            f" env=remotely_rl.{how}(...)"
-        )
-    return f"{name_of(source)} returned a {type(made).__name__}; expected a {expected}"
 
 
 def _is_no_id(word: str) -> str:

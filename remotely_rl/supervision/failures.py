@@ -16,7 +16,7 @@ from pathlib import Path
 import gymnasium
 
 import remotely
-from remotely.errors import RemoteTraceback
+from remotely.errors import NotStartable, RemoteTraceback
 from remotely_rl.errors import TrainingError
 from remotely_rl.supervision.flight import FlightRecord
 from remotely_rl.supervision.report import Cause, CrashReport
@@ -44,7 +44,8 @@ class Failure(StrEnum):
 def failure_of(error: BaseException) -> Failure:
     """Return the kind of failure that the error of a call means."""
     if isinstance(error, LOST):
-        return Failure.ENDED
+        is_wrong = isinstance(error, NotStartable)
+        return Failure.WRONG if is_wrong else Failure.ENDED
     if isinstance(error, remotely.ActorRaised):
         return Failure.RAISED
     is_wrong = isinstance(error, (remotely.RemotelyError, TrainingError))

@@ -102,6 +102,7 @@ class Obituary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     asked: bool = False  # it was closed, or its owner ended
     exited: bool = False  # gracefully: its last replies may still be on their way
     unstarted: bool = False  # its machine could not start it, before its constructor could run
+    refused: bool = False  # no machine could: its options are wrong
     exit: Balance | str | None = None
     why: str = ""
     stderr: str = ""

@@ -15,6 +15,7 @@ import remotely
 from remotely_rl import a2c, environments
 from remotely_rl.environments.elsewhere import Interpreter
 from remotely_rl.errors import TrainingError
+from remotely_rl.runs import training
 from tests.remotely_rl import toys
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -114,6 +115,28 @@ def test_wrappers_there_keep_no_statistics_either(theirs: Interpreter) -> None:
     wrapper: Any = gymnasium.wrappers.NormalizeObservation
     with pytest.raises(TrainingError, match="NormalizeObservation keeps running statistics"):
         environments.make("CartPole-v1", 1, wrappers=[wrapper], interpreter=theirs)
+
+
+def of_no_kind() -> Any:
+    return object()
+
+
+def test_a_maker_of_something_else_is_told_the_same_there(theirs: Interpreter) -> None:
+    told = set()
+    for interpreter in (Interpreter(), theirs):
+        with pytest.raises(TrainingError, match="of_no_kind returned a object") as refused:
+            environments.make(of_no_kind, 1, interpreter=interpreter)
+        told.add(str(refused.value))
+    assert len(told) == 1
+
+
+def test_an_interpreter_that_does_not_exist_is_told_once_and_not_tried_again(
+    theirs: Interpreter,
+) -> None:
+    config = a2c.Config(env="CartPole-v1", env_python="/no/such/python")
+    with pytest.raises(TrainingError) as refused:
+        training.probe(config)
+    assert str(refused.value).startswith("env_python or env_packages: the actor cannot be started:")
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ def died(exit: int | str, stderr: str, record: FlightRecord | None) -> remotely.
         (CRASH, True),
         (remotely.WorkerLost("box is gone"), True),
         (remotely.ActorRaised("Traceback"), True),
+        (remotely.NotStartable("there is no such interpreter"), False),
         (remotely.NotPicklable("a lock"), False),
         (remotely.MasterLost("gone"), False),
         (TrainingError("actions that no policy fits"), False),
