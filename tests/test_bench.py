@@ -18,6 +18,7 @@ from tools.bench.benchmark import Benchmark, Limits
 from tools.bench.figures import Figures, Spread, spread
 from tools.bench.rows import Row, Term, at_least, at_most, judge
 from tools.bench.stopwatch import Meter
+from tools.bench_collectors import systems as systems_collectors
 from tools.bench_ray import systems as systems_ray
 from tools.bench_replay import systems as systems_replay
 from tools.bench_rl import gpu, pace
@@ -35,6 +36,7 @@ SECTIONS = [
         systems_vector,
         systems_savina,
         systems_ray,
+        systems_collectors,
         gpu,
     )
 ]
@@ -44,6 +46,7 @@ BENCHES = (
     systems_replay.BENCH,
     systems_savina.BENCH,
     systems_ray.BENCH,
+    systems_collectors.BENCH,
     gpu.BENCH,
 )
 TITLES = {"ours": "remotely", "bare": "bare pyzmq", "ray": "Ray"}

@@ -5,7 +5,7 @@
     python -m tools.bench --only arrays bare ours
     python -m tools.bench --write --png docs/img/benchmarks.png --json run.json
     python -m tools.bench rl --help            training; also `replay` and `vector`
-    python -m tools.bench ray --help           in the names of others: also `savina`
+    python -m tools.bench ray --help           in the names of others: also `savina`, `collectors`
     python -m tools.bench_rl.gpu --help        training on a machine with a GPU
 
 Each `systems.py` has the measurements, their targets and the systems; turns.py has their order.
@@ -18,7 +18,7 @@ import sys
 
 from tools.bench import program, systems
 
-OTHERS = ("rl", "replay", "vector", "savina", "ray")
+OTHERS = ("rl", "replay", "vector", "savina", "ray", "collectors")
 
 
 def main() -> int:

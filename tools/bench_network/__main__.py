@@ -179,6 +179,25 @@ def machines(run: Run) -> list[Line]:
     ]
 
 
+def published(run: Run) -> list[Line]:
+    run.place.shape("1gbit")
+    try:
+        report = run.client("published", run.size.nbytes, min(3, run.size.times))
+    finally:
+        run.place.shape("")
+    one, every = statistics.median(report["one_s"]), statistics.median(report["all_s"])
+    return [
+        Line(
+            f"a new version of {_mb(run.size.nbytes)} on {report['machines']} machines, on lines of"
+            " 1 Gbit/s",
+            "<= 1.3 x one machine",
+            f"{1000 * every:.0f} ms",
+            f"one {1000 * one:.0f} ms: {every / one:.2f} x",
+            every / one <= 1.3,
+        )
+    ]
+
+
 def future(run: Run) -> list[Line]:
     process = run.start_client("future", run.size.nbytes, run.size.times)
     assert process.stdout is not None
@@ -274,12 +293,21 @@ ROWS: dict[str, Callable[[Run], list[Line]]] = {
     "array": array,
     "group": group,
     "machines": machines,
+    "published": published,
     "future": future,
     "many": many,
     "loss": loss,
 }
-MACHINES = {"array": 1, "group": 1, "machines": 8, "future": 2, "many": 10, "loss": 1}
-CPUS = {"machines": 1}  # of each machine, so each has one member of the group
+MACHINES = {
+    "array": 1,
+    "group": 1,
+    "machines": 8,
+    "published": 8,
+    "future": 2,
+    "many": 10,
+    "loss": 1,
+}
+CPUS = {"machines": 1, "published": 1}  # of each machine, so each has one member of the group
 
 
 def main() -> int:

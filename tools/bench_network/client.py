@@ -27,6 +27,12 @@ class Peer:
     def make(self, nbytes: int) -> Any:
         return np.ones(nbytes, np.uint8)
 
+    def follow(self, params: Any) -> None:
+        self.params = params
+
+    def has_newer(self, version: int) -> bool:
+        return bool(self.params.wait(newer_than=version))
+
     def add(self, a: int, b: int) -> int:
         return a + b
 
@@ -77,6 +83,31 @@ def machines(nbytes: int, times: int) -> dict[str, Any]:
     }
 
 
+def published(nbytes: int, times: int) -> dict[str, Any]:
+    """Measure the arrival of new versions on one machine, and on all."""
+    members = remotely.group(Peer, 8)
+    found = dict(zip(members.where(), members, strict=True))
+    value = np.ones(nbytes, np.uint8)
+
+    def arrival(readers: Any) -> list[float]:
+        params = remotely.Published(value, eager=True)
+        readers.follow(params)
+
+        def new_version() -> None:
+            waiting = readers.has_newer.submit(params.version)
+            params.set(value)
+            wait(waiting)
+
+        return timed(new_version, times)
+
+    one = arrival(remotely.Group([*found.values()][:1]))
+    return {
+        "machines": len(found),
+        "one_s": one,
+        "all_s": arrival(remotely.Group(found.values())),
+    }
+
+
 def future(nbytes: int, times: int) -> dict[str, Any]:
     members = remotely.group(Peer, 4)
     by_address = dict(zip(members.where(), members, strict=True))
@@ -120,6 +151,7 @@ ROWS: dict[str, Callable[[int, int], dict[str, Any]]] = {
     "array": array,
     "group": group,
     "machines": machines,
+    "published": published,
     "future": future,
     "many": many,
     "calls": calls,

@@ -1,0 +1,1 @@
+"""TorchRL's benchmark of collectors, beside VectorEnv."""
