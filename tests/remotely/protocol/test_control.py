@@ -137,10 +137,16 @@ def test_clients_and_workers_have_different_messages() -> None:
 
 
 def test_what_is_as_by_default_is_not_sent() -> None:
-    known = {"actor": "a" * 32, "class_name": "Player"}
     figures = control.Figures(actor="a" * 32)
     assert len(control.encode(figures)) < 50
-    request = control.Request(**known, name="Player-1", owner="o" * 32, job="j" * 32, python="3.11")
+    request = control.Request(
+        actor="a" * 32,
+        class_name="Player",
+        name="Player-1",
+        owner="o" * 32,
+        job="j" * 32,
+        python="3.11",
+    )
     assert len(control.encode(request)) < 200
 
 
