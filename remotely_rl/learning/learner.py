@@ -325,6 +325,8 @@ class Learner(Generic[C]):
         self.actions = actions
         self.device = device_of(config)
         self.model = model.to(self.device).train()
+        # Collected once: for small networks that takes longer than an operation on them.
+        self._weights = list(self.model.parameters())
         self.dtype = precision.of(config.precision, model, self.device)
         self.version = 0
         self.others: AllReduce | None = None  # the group, if several learners learn together
@@ -348,7 +350,7 @@ class Learner(Generic[C]):
         A process's first optimizer takes a second of imports, which a process that only computes
         gradients avoids.
         """
-        return self.make_optimizer(list(self.model.parameters()))
+        return self.make_optimizer(self._weights)
 
     def make_optimizer(self, parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
         return torch.optim.Adam(
@@ -404,14 +406,15 @@ class Learner(Generic[C]):
 
         The losses are means over `rows` rows, their weight in the average over several learners.
         """
-        self.optimizer.zero_grad()
+        for weight in self._weights:
+            weight.grad = None
         losses.total.backward()  # type: ignore[no-untyped-call]
         return self._step(losses, rows)
 
     def step_with(self, gradients: Sequence[Tensor | None], losses: Losses) -> LearnerStep:
         """Take one optimizer step with gradients computed on a copy of the model."""
-        for parameter, gradient in zip(self.model.parameters(), gradients, strict=True):
-            parameter.grad = gradient
+        for weight, gradient in zip(self._weights, gradients, strict=True):
+            weight.grad = gradient
         return self._step(losses)
 
     def _step(self, losses: Losses, rows: int = 1) -> LearnerStep:
@@ -432,11 +435,13 @@ class Learner(Generic[C]):
         """
         if self.norms is not None:
             self.norms.measure_gradient()
-        return nn.utils.clip_grad_norm_(self.model.parameters(), self._max_grad_norm)
+        if self._max_grad_norm == math.inf:
+            return nn.utils.get_total_norm([w.grad for w in self._weights if w.grad is not None])
+        return nn.utils.clip_grad_norm_(self._weights, self._max_grad_norm)
 
     def _average(self, losses: Losses, rows: int, others: AllReduce) -> Losses:
         """Average the gradients over the rows of all learners; return the average losses."""
-        gradients = [part.grad for part in self.model.parameters() if part.grad is not None]
+        gradients = [weight.grad for weight in self._weights if weight.grad is not None]
         parts = [part for part in losses if part is not None]
         scalars = torch.stack([part.detach() for part in parts]).to(gradients[0].dtype)
         _, (*averaged, means) = others.means(rows, [*gradients, scalars])
@@ -481,12 +486,14 @@ class Learner(Generic[C]):
         These are means over all steps, except `approx_kl`, which is over the last epoch.  Raises
         LearnerLost if a loss became NaN or infinite.
         """
-        parts = dict(zip(METRICS, zip(*(step.losses for step in steps), strict=True), strict=True))
-        had = {name: torch.stack(part) for name, part in parts.items() if part[0] is not None}
-        means = torch.stack([part.mean() for part in had.values()]).tolist()
-        metrics: dict[str, float] = dict(zip(had, means, strict=True))
+        names = [*METRICS, "train/grad_norm"]
+        parts = [(*step.losses, step.grad_norm) for step in steps]
+        had = [name for name, part in zip(names, parts[0], strict=True) if part is not None]
+        # One copy from the device for all of them.
+        numbers = torch.stack([part for of in parts for part in of if part is not None]).tolist()
+        by_step = np.array(numbers).reshape(len(steps), len(had))
+        metrics: dict[str, float] = dict(zip(had, by_step.mean(0).tolist(), strict=True))
         del metrics["total"]
-        metrics["train/grad_norm"] = float(torch.stack([step.grad_norm for step in steps]).mean())
         kl = metrics.pop("train/approx_kl", None)
         self.version += 1
         if not all(map(math.isfinite, metrics.values())):
@@ -497,7 +504,8 @@ class Learner(Generic[C]):
             )
         if kl is not None:
             last_epoch = len(steps) // epochs
-            metrics["train/approx_kl"] = float(had["train/approx_kl"][-last_epoch:].mean())
+            of_kl = by_step[:, had.index("train/approx_kl")]
+            metrics["train/approx_kl"] = float(of_kl[-last_epoch:].mean())
         if self.others is not None and self.version % COMPARE_EVERY == 0:
             self._compare(self.others)
         metrics["train/learning_rate"] = self.learning_rate.value
@@ -581,9 +589,9 @@ class TargetLearner(Learner[C]):
         super().__init__(config, model, actions)
         self.target = copy.deepcopy(self.followed).requires_grad_(False)
         # Collected once: for small networks that takes longer than averaging them.
-        pairs = (self.target.parameters(), self.followed.parameters())
-        self._parameters = list(zip(*pairs, strict=True))
-        self._statistics = list(zip(self.target.buffers(), self.followed.buffers(), strict=True))
+        both = self.target, self.followed
+        self._parameters: list[list[Tensor]] = [list(network.parameters()) for network in both]
+        self._statistics: list[list[Tensor]] = [list(network.buffers()) for network in both]
         self.renewals = 0  # completed intervals
 
     @property
@@ -601,10 +609,11 @@ class TargetLearner(Learner[C]):
     @torch.no_grad()
     def average_target(self, tau: float) -> None:
         """Move the target's parameters by `tau` towards the network's (Polyak averaging)."""
-        for old, new in self._parameters:
-            old.lerp_(new, tau)
-        for statistic, newest in self._statistics:
-            statistic.copy_(newest)
+        target, followed = self._parameters
+        torch._foreach_lerp_(target, followed, tau)
+        target_statistics, statistics = self._statistics
+        if statistics:
+            torch._foreach_copy_(target_statistics, statistics)
 
     def state(self) -> dict[str, Any]:
         return {**super().state(), "target": self.target.state_dict(), "renewals": self.renewals}

@@ -1,8 +1,9 @@
 """Parts of the networks: layers, initialization, and heads that compute in float32."""
 
 import itertools
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,12 +24,18 @@ def in_float32(head: nn.Module, features: Tensor) -> Tensor:
 
     Two actions may differ by less than bfloat16 resolves.
     """
-    with torch.autocast(features.device.type, enabled=False):
+    with without_autocast(features):
         return cast(Tensor, head(features.float()))
 
 
+def without_autocast(features: Tensor) -> AbstractContextManager[Any]:
+    """Return a context without autocast: an empty one if there is none, which costs less."""
+    kind = features.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
+
+
 def connected_layers(
-    inputs: int, hidden: Sequence[int], activation: type[nn.Module]
+    inputs: int, hidden: Sequence[int], activation: Callable[[], nn.Module]
 ) -> list[nn.Module]:
     """Make fully connected layers with these numbers of units, each followed by an activation."""
     pairs = itertools.pairwise((inputs, *hidden))

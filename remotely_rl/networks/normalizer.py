@@ -79,8 +79,11 @@ class Normalizer(nn.Module):
     def forward(self, obs: Tensor) -> Tensor:
         scale, shift = self._affine(obs)
         # In place: at these sizes, page faults of new tensors cost more than the arithmetic.
-        normal = obs.to(torch.float32, copy=True, memory_format=_layout(obs))
-        return normal.mul_(scale).sub_(shift).clamp_(-10, 10)
+        if obs.dtype == torch.float32 and obs.dim() != 4:
+            normal = obs * scale
+        else:
+            normal = obs.to(torch.float32, copy=True, memory_format=_layout(obs)).mul_(scale)
+        return normal.sub_(shift).clamp_(-10, 10)
 
     def _affine(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return the factor for observations, and the shift to subtract afterwards.

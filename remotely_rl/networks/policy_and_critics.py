@@ -9,11 +9,12 @@ Layers may be normalized: layer normalization before each activation, or batch r
 the input and after each activation, as CrossQ has it (`renorm.py`).
 """
 
+import functools
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -70,7 +71,7 @@ class PolicyNetwork(nn.Module):
 
     def forward(self, obs: Tree) -> tuple[Tensor, Tensor]:
         policy = in_float32(self.policy, self.body(self.encoder(obs)))
-        return policy, torch.zeros_like(policy[:, 0])
+        return policy, policy.new_zeros(len(policy))
 
 
 class Critics(nn.Module):
@@ -133,9 +134,11 @@ def _run(layers: nn.Sequential, features: Tensor) -> Tensor:
     return in_float32(head, features)
 
 
-def _layers_of(architecture: Architecture) -> tuple[tuple[int, ...], type[nn.Module]]:
+def _layers_of(architecture: Architecture) -> tuple[tuple[int, ...], Callable[[], nn.Module]]:
     hidden = HIDDEN if architecture.hidden is None else architecture.hidden
-    return hidden, architecture.activation_or(nn.ReLU)
+    activation = architecture.activation_or(nn.ReLU)
+    # In place: a new tensor costs more than the arithmetic, and no layer before reads its own.
+    return hidden, functools.partial(nn.ReLU, True) if activation is nn.ReLU else activation
 
 
 class StackedLinear(nn.Module):
@@ -148,7 +151,30 @@ class StackedLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(members, 1, outputs).uniform_(-bound, bound))
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.weight.shape[-1] == 1:
+            return _OneOutput.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call,no-any-return]
         return torch.baddbmm(self.bias, x, self.weight)
+
+
+class _OneOutput(torch.autograd.Function):
+    """A StackedLinear with one output: products of matrices and vectors.
+
+    As products of matrices, which baddbmm and its gradient are, they take five times as long.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        pairs = zip(x.unbind(), weight.squeeze(-1).unbind(), strict=True)
+        return torch.stack([rows.mv(vector) for rows, vector in pairs]).unsqueeze(-1).add_(bias)
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        (slope,), (x, weight) = slopes, ctx.saved_tensors
+        of_x = slope * weight.mT if ctx.needs_input_grad[0] else None
+        if not ctx.needs_input_grad[1]:
+            return of_x, None, None
+        return of_x, torch.bmm(slope.mT, x).mT, slope.sum(1, keepdim=True)
 
 
 @contextmanager

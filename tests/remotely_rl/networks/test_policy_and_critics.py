@@ -2,6 +2,7 @@
 
 import gymnasium
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
@@ -19,14 +20,29 @@ CASE = gymnasium.spaces.Dict(
 )
 
 
-def test_a_stacked_layer_computes_each_member() -> None:
-    stack, x = StackedLinear(2, 3, 4), torch.randn(2, 5, 3)
+@pytest.mark.parametrize("outputs", [1, 4])
+def test_a_stacked_layer_computes_each_member(outputs: int) -> None:
+    stack, x = StackedLinear(2, 3, outputs), torch.randn(2, 5, 3)
     for member in range(2):
-        single = nn.Linear(3, 4)
+        single = nn.Linear(3, outputs)
         with torch.no_grad():
             single.weight.copy_(stack.weight[member].T)
             single.bias.copy_(stack.bias[member, 0])
         torch.testing.assert_close(stack(x)[member], single(x[member]))
+
+
+@pytest.mark.parametrize("outputs", [1, 4])
+def test_a_stacked_layer_has_the_gradients_of_a_product(outputs: int) -> None:
+    stack, x = StackedLinear(2, 3, outputs).double(), torch.randn(2, 5, 3, dtype=torch.float64)
+    inputs = x.requires_grad_(), stack.weight, stack.bias
+    slope = torch.randn(2, 5, outputs, dtype=torch.float64)
+    found = torch.autograd.grad(stack(x), inputs, slope)
+    for gradient, expected in zip(
+        found, torch.autograd.grad(x @ stack.weight + stack.bias, inputs, slope), strict=True
+    ):
+        torch.testing.assert_close(gradient, expected)
+    with frozen([stack.weight, stack.bias]):
+        assert torch.autograd.grad(stack(x), x, slope)[0].equal(found[0])
 
 
 def test_a_stacked_layer_is_initialized_like_single_ones() -> None:

@@ -101,6 +101,23 @@ def test_gradients_flow_through_the_statistics_of_the_batch() -> None:
     assert gradient.abs().max() > 1e-3
 
 
+@pytest.mark.parametrize("batches", [0, WARM_UP])
+def test_gradients_are_those_of_the_formula(batches: int) -> None:
+    layer, x = made(batches), rows().requires_grad_()
+    mean, running = x.mean(0), (layer.variance + EPSILON).sqrt()
+    std = (x.var(0, correction=0) + EPSILON).sqrt()
+    with torch.no_grad():  # the correction has no gradient
+        r = (std / running).clamp(1 / R_MAX, R_MAX) if batches else torch.tensor(1.0)
+        d = ((mean - layer.mean) / running).clamp(-D_MAX, D_MAX) if batches else torch.tensor(0.0)
+    inputs, slope = (x, layer.weight, layer.bias), rows(1)
+    formula = layer.weight * ((x - mean) / std * r + d) + layer.bias
+    expected = torch.autograd.grad(formula, inputs, slope)
+    with batch_statistics([layer]):
+        found = torch.autograd.grad(layer(x), inputs, slope)
+    for gradient, of_formula in zip(found, expected, strict=True):
+        torch.testing.assert_close(gradient, of_formula, rtol=1e-4, atol=1e-4)
+
+
 def test_members_of_a_stack_have_statistics_of_their_own() -> None:
     stacked, x = BatchRenorm(2, 1, FEATURES), torch.stack([rows(0), 5 * rows(1)])
     alone = [BatchRenorm(1, FEATURES) for _ in range(2)]
