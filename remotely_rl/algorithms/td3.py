@@ -173,7 +173,7 @@ class DelayedLearner(TargetLearner[Config]):
         self.critic_parameters = list(self.model.critics.parameters())
         compiled = torch.compile if config.compile else lambda network: network
         self.policy: Callable[[Tree], tuple[Tensor, Tensor]] = compiled(self.model.policy)
-        self.critics: Callable[[Tree, Tensor], Tensor] = compiled(self.model.critics)
+        self.critics: Callable[..., Tensor] = compiled(self.model.critics)
 
     @property
     def policy_is_due(self) -> bool:
@@ -208,7 +208,8 @@ def compute_losses(learner: DelayedLearner, steps: Steps) -> tuple[Losses, Tenso
         return Losses(critic_loss, ABSENT, critic_loss, ABSENT, ABSENT), q.detach(), priority
     action = learner.config.best(learner.actions, learner.policy(steps.obs)[0])
     with frozen(learner.critic_parameters):
-        policy_loss = losses.deterministic_policy_gradient(learner.critics(steps.obs, action)[0])
+        (q_of_first,) = learner.critics(steps.obs, action, 1)
+    policy_loss = losses.deterministic_policy_gradient(q_of_first)
     parts = Losses(critic_loss + policy_loss, policy_loss, critic_loss, ABSENT, ABSENT)
     return parts, q.detach(), priority
 

@@ -23,7 +23,7 @@ from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION
 from remotely_rl.networks.architecture import BATCH, HIDDEN, LAYER, Architecture
 from remotely_rl.networks.encoders import encoder_of
 from remotely_rl.networks.layers import connected_layers, in_float32, orthogonal_init
-from remotely_rl.networks.renorm import BatchRenorm, StackedLayerNorm
+from remotely_rl.networks.renorm import BatchRenorm, StackedLayerNorm, first
 from remotely_rl.trees import Tree
 
 CRITICS = 2  # targets take the lower value, because the policy seeks overestimates
@@ -82,8 +82,10 @@ class Critics(nn.Module):
         self.encoder = encoder_of(spec, architecture)
         self.layers = _stack(self.encoder.width + width, 1, architecture)
 
-    def forward(self, obs: Tree, action: Tensor) -> Tensor:
-        return _run(self.layers, torch.cat([self.encoder(obs), action], -1)).squeeze(-1)
+    def forward(self, obs: Tree, action: Tensor, members: int = CRITICS) -> Tensor:
+        """Return the values of the first `members` critics, [members, N]."""
+        features = torch.cat([self.encoder(obs), action], -1)
+        return _run(self.layers, features, members).squeeze(-1)
 
 
 class CriticsOfAll(nn.Module):
@@ -125,9 +127,9 @@ def _stack(inputs: int, outputs: int, architecture: Architecture) -> nn.Sequenti
     return nn.Sequential(*layers, StackedLinear(CRITICS, widths[-1], outputs))
 
 
-def _run(layers: nn.Sequential, features: Tensor) -> Tensor:
-    """Run all critics on the same features [N, width]; return [CRITICS, N, outputs]."""
-    features = features.expand(CRITICS, -1, -1)
+def _run(layers: nn.Sequential, features: Tensor, members: int = CRITICS) -> Tensor:
+    """Run the first critics on the same features [N, width]; return [members, N, outputs]."""
+    features = features.expand(members, -1, -1)
     *body, head = layers
     for layer in body:
         features = layer(features)
@@ -142,7 +144,10 @@ def _layers_of(architecture: Architecture) -> tuple[tuple[int, ...], Callable[[]
 
 
 class StackedLinear(nn.Module):
-    """A linear layer for each member of a stack: [members, N, inputs] -> [members, N, outputs]."""
+    """A linear layer for each member of a stack: [members, N, inputs] -> [members, N, outputs].
+
+    Fewer members than it has are its first ones.
+    """
 
     def __init__(self, members: int, inputs: int, outputs: int):
         super().__init__()
@@ -151,9 +156,10 @@ class StackedLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(members, 1, outputs).uniform_(-bound, bound))
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.weight.shape[-1] == 1:
-            return _OneOutput.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call,no-any-return]
-        return torch.baddbmm(self.bias, x, self.weight)
+        weight, bias = first(self.weight, len(x)), first(self.bias, len(x))
+        if weight.shape[-1] == 1:
+            return _OneOutput.apply(x, weight, bias)  # type: ignore[no-untyped-call,no-any-return]
+        return torch.baddbmm(bias, x, weight)
 
 
 class _OneOutput(torch.autograd.Function):

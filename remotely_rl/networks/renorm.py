@@ -140,4 +140,9 @@ class StackedLayerNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         with without_autocast(x):
             normal = F.layer_norm(x.float(), x.shape[-1:])
-            return torch.addcmul(self.bias, normal, self.weight)
+            return torch.addcmul(first(self.bias, len(x)), normal, first(self.weight, len(x)))
+
+
+def first(parameter: Tensor, count: int) -> Tensor:
+    """Return the parameters of the first members of a stack: itself, if these are all."""
+    return parameter if len(parameter) == count else parameter[:count]

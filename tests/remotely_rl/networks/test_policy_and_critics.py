@@ -53,6 +53,15 @@ def test_a_stacked_layer_is_initialized_like_single_ones() -> None:
     assert not torch.equal(stack.weight[0], stack.weight[1])
 
 
+@pytest.mark.parametrize("norm", ["none", "layer"])
+def test_the_first_critic_alone_has_the_values_that_it_has_beside_the_other(norm: str) -> None:
+    critics = Critics(VECTOR, 2, Architecture((8, 8), norm=norm))
+    obs, action = torch.randn(6, 3), torch.randn(6, 2)
+    alone = critics(obs, action, 1)
+    assert alone.shape == (1, 6)
+    torch.testing.assert_close(alone[0], critics(obs, action)[0])
+
+
 def test_the_critics_are_independent_functions_of_observation_and_action() -> None:
     critics = Critics(VECTOR, 2, Architecture((8, 8)))
     obs, action = torch.randn(6, 3), torch.randn(6, 2)
