@@ -31,10 +31,12 @@ class MaskedRows:
     valid    the mask [T, B]
     """
 
-    __slots__ = ("valid",)
+    __slots__ = ("_places", "valid")
 
-    def __init__(self, valid: Any):
+    def __init__(self, valid: Any, places: Any = None):
+        """`places` are the sorted places of the rows among all T * B, if they are known."""
         self.valid = valid
+        self._places = places
 
     @property
     def count(self) -> int:
@@ -49,15 +51,21 @@ class MaskedRows:
 
     def select(self, fields: Tree) -> Any:
         """Return the rows of experience, [N, ...], of arrays [T, B, ...] or [T + 1, B, ...]."""
-        return trees.map_tree(lambda x: x[: len(self.valid)][self.valid], fields)
+        valid, places = self.valid, self._places
+        if places is None:
+            return trees.map_tree(lambda x: x[: len(valid)][valid], fields)
+        return trees.map_tree(lambda x: x[: len(valid)].flatten(0, 1)[places], fields)
 
     def of(self, which: Any) -> "MaskedRows":
         """Return the rows of some environments."""
         return MaskedRows(self.valid[:, which])
 
     def to(self, device: Callable[[Any], Any]) -> "MaskedRows":
-        """Return the rows with the mask as `device` returns it."""
-        return MaskedRows(device(self.valid))
+        """Return the rows with the mask as `device` returns it.
+
+        Their places are looked up here: there, each `select` would wait for the device to do it.
+        """
+        return MaskedRows(device(self.valid), device(np.flatnonzero(self.valid)))
 
     def minibatches_in(self, is_recurrent: bool) -> int:
         """Return into how many minibatches at most the rows can be split, none without experience.

@@ -248,7 +248,8 @@ def moments(numbers: Tensor, others: AllReduce | None = None) -> Moments:
     if not numbers.numel():
         return Moments(0, 0.0, 0.0)
     numbers = numbers.double()  # the squares of small ones underflow in float32
-    return Moments(numbers.numel(), float(numbers.mean()), float(numbers.var(correction=0)))
+    mean, variance = torch.stack([numbers.mean(), numbers.var(correction=0)]).tolist()
+    return Moments(numbers.numel(), mean, variance)
 
 
 class ScaledConfig(Protocol):
@@ -490,9 +491,12 @@ class Learner(Generic[C]):
         names = [*METRICS, "train/grad_norm"]
         parts = [(*step.losses, step.grad_norm) for step in steps]
         had = [name for name, part in zip(names, parts[0], strict=True) if part is not None]
+        explained, self.explained_variance = self.explained_variance, None
+        once = [] if explained is None else [explained]
         # One copy from the device for all of them.
-        numbers = torch.stack([part for of in parts for part in of if part is not None]).tolist()
-        by_step = np.array(numbers).reshape(len(steps), len(had))
+        numbers = torch.stack([part for of in (*parts, once) for part in of if part is not None])
+        of_steps, of_batch = np.split(np.array(numbers.tolist()), [len(steps) * len(had)])
+        by_step = of_steps.reshape(len(steps), len(had))
         metrics: dict[str, float] = dict(zip(had, by_step.mean(0).tolist(), strict=True))
         del metrics["total"]
         kl = metrics.pop("train/approx_kl", None)
@@ -510,9 +514,8 @@ class Learner(Generic[C]):
         if self.others is not None and self.version % COMPARE_EVERY == 0:
             self._compare(self.others)
         metrics["train/learning_rate"] = self.learning_rate.value
-        explained, self.explained_variance = self.explained_variance, None
-        if explained is not None and math.isfinite(share := float(explained)):
-            metrics["train/explained_variance"] = share
+        if explained is not None and math.isfinite(of_batch[0]):
+            metrics["train/explained_variance"] = float(of_batch[0])
         if self.norms is not None:
             metrics |= self.norms.pop()
         return metrics | self.reward_clipper.pop_metrics()
