@@ -724,12 +724,15 @@ def report(runs: tuple[str, ...], out: str) -> None:
     """Write a report about one or more RUNs to share: curves, figures, settings.
 
     It is a single HTML file without scripts, which fetches nothing.  A folder of --seeds stands
-    for all runs in it.
+    for all runs in it.  A file that is there already is replaced, which it says.
     """
     from remotely_rl.dashboard import report as reports  # noqa: PLC0415 - as in train_one
 
+    existed = Path(out).exists()
     with messages_for_errors():
         reports.write([Path(run) for run in runs], Path(out))
+    if existed:
+        click.echo("replaced the report that was there; --out names another file", err=True)
     click.echo(out)
 
 

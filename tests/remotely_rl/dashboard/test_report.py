@@ -4,7 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from remotely_rl import cli
 from remotely_rl.dashboard import report
 from remotely_rl.errors import TrainingError
 from tests.remotely_rl.dashboard.folders import make_run
@@ -21,6 +23,14 @@ def test_a_report_has_every_run_and_fetches_nothing(tmp_path: Path) -> None:
     assert page.count("<svg") > 5
     assert "default-src 'none'" in page
     assert not re.search(r"<script|src=|href=|url\(|@import", page)
+
+
+def test_the_command_says_that_it_has_replaced_a_report(tmp_path: Path) -> None:
+    words = ["report", str(make_run(tmp_path / "run")), "--out", str(tmp_path / "report.html")]
+    first, second = (CliRunner().invoke(cli.main, words) for _ in range(2))
+    assert (first.exit_code, second.exit_code) == (0, 0)
+    assert first.stderr == ""
+    assert second.stderr.startswith("replaced the report that was there")
 
 
 def test_a_folder_of_runs_stands_for_all_of_them_in_the_order_of_their_numbers(
