@@ -1,9 +1,9 @@
 """The layout of a value in one block of memory: where its pickle and each of its buffers begin.
 
-A block begins with a page, and each part is aligned to ALIGNMENT within it, as numpy and torch
-prefer.  One of HUGE_FROM or more begins in the middle of a page (HUGE_AT), because an allocator
-places an array of that size just behind the beginning of one: from and to places at nearly the same
-distance to a page, glibc 2.36 copies 300 MB and more at a third of the speed (docs/lab).
+Each part is aligned to ALIGNMENT, as numpy and torch prefer.  One of HUGE_FROM or more begins in
+the middle of a page (HUGE_AT), because an allocator places an array of that size just behind the
+beginning of one: from and to places at nearly the same distance to a page, glibc 2.36 copies 300 MB
+and more at a third of the speed (docs/lab).  So a block with such parts begins with a page.
 """
 
 from collections.abc import Iterable
@@ -28,3 +28,9 @@ def laid_out(sizes: Iterable[int]) -> tuple[list[tuple[int, int]], int]:
         pieces.append((at, nbytes))
         at += aligned(nbytes)
     return pieces, at
+
+
+def behind(nbytes: int, pieces: Iterable[tuple[int, int]]) -> int:
+    """Return where the block of these pieces begins behind so many bytes."""
+    is_huge = any(length >= HUGE_FROM for _, length in pieces)
+    return -(-nbytes // PAGE) * PAGE if is_huge else aligned(nbytes)

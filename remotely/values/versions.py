@@ -82,6 +82,7 @@ from remotely.values import arena, payload, shared_memory
 from remotely.values.blocks import GRANULE, Blocks
 from remotely.values.codec import Encoded
 from remotely.values.forks import MAP_NORESERVE
+from remotely.values.layout import behind
 from remotely.values.payload import Unpacked
 from remotely.values.shared_memory import MemoryAddress, SharedMemory
 
@@ -490,23 +491,19 @@ _writers: Living[_Writer] = Living()
 
 
 def _written_pieces(pieces: list[tuple[int, int]]) -> bytes:
-    """Return the beginning of a region, whole pages: how many pieces, and where each is."""
+    """Return the beginning of a region, padded: how many pieces, and where each is."""
     words = struct.pack(
         f"@{1 + 2 * len(pieces)}Q", len(pieces), *(n for pair in pieces for n in pair)
     )
-    return words.ljust(_begin_of(len(pieces)), b"\0")
+    return words.ljust(behind(len(words), pieces), b"\0")
 
 
 def _read_pieces(memory: memoryview) -> tuple[list[tuple[int, int]], int]:
     """Return the pieces of a region, and where the first begins."""
     (count,) = _WORD.unpack_from(memory)
     words = struct.unpack_from(f"@{2 * count}Q", memory, _WORD.size)
-    return list(zip(words[::2], words[1::2], strict=True)), _begin_of(count)
-
-
-def _begin_of(count: int) -> int:
-    """Return where so many pieces begin: with a page, as any block (layout.py)."""
-    return -(-_WORD.size * (1 + 2 * count) // GRANULE) * GRANULE
+    pieces = list(zip(words[::2], words[1::2], strict=True))
+    return pieces, behind(_WORD.size * (1 + 2 * count), pieces)
 
 
 # --- without shared memory ------------------------------------------------------------------------

@@ -63,9 +63,8 @@ def test_a_next_life_has_the_same_interpreter(here: None, interpreter: str) -> N
 def test_an_environment_that_cannot_be_had_fails_its_actor_with_the_reason_and_no_other(
     here: None,
 ) -> None:
-    with pytest.raises(
-        remotely.NotStartable, match="there is no interpreter '/nowhere/python' on "
-    ):
+    why = "there is no interpreter '/nowhere/python' on "
+    with pytest.raises(remotely.NotStartable, match=why):
         remotely.options(Look, python="/nowhere/python")()
     assert Look().variable("THEIRS") is None
     assert not [machine for machine in remotely.status().machines if machine.sick]
