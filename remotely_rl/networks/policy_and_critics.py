@@ -71,7 +71,7 @@ class PolicyNetwork(nn.Module):
 
     def forward(self, obs: Tree) -> tuple[Tensor, Tensor]:
         policy = in_float32(self.policy, self.body(self.encoder(obs)))
-        return policy, policy.new_zeros(len(policy))
+        return policy, torch.zeros_like(policy[:, 0])
 
 
 class Critics(nn.Module):

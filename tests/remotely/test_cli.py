@@ -51,7 +51,7 @@ def test_a_cluster_is_started_used_inspected_and_stopped(machine: Machine, port:
         assert (actor["name"], actor["class"], actor["cpus"]) == ("Counter-1", "Counter", 1)
         assert actor["worker"] == worker["worker"]
         owner = {"pid": script.pid, "machine": worker["machine"], "actor": "", "actors": 1}
-        owner |= {"script": "python -c", "metrics": []}
+        owner |= {"script": "python -c", "metrics": [], "session": found["clients"][0]["session"]}
         assert actor["owner"] == owner
         assert actor["rss"] > 1 << 20
         assert found["clients"] == [owner]
