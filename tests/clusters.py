@@ -18,6 +18,8 @@ from pathlib import Path
 
 import psutil
 
+from remotely.machine.processes import all_processes
+
 DEADLINE_S = 40.0
 SCRIPTS = Path(sys.executable).parent
 
@@ -63,7 +65,7 @@ def processes(tag: str, word: str = "") -> list[psutil.Process]:
     With a `word`, only those with that argument, such as "remotely.worker".
     """
     found = []
-    for process in psutil.process_iter():
+    for process in all_processes():
         with contextlib.suppress(psutil.Error):
             words = process.cmdline()
             if process.status() == psutil.STATUS_ZOMBIE or (word and word not in words):

@@ -11,6 +11,7 @@ import ctypes
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -74,6 +75,17 @@ def kill_tree(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
+def all_processes() -> Iterator[psutil.Process]:
+    """Yield the processes of this machine.
+
+    `psutil.process_iter` keeps its objects from one use to the next, also that of a process that
+    has ended since and whose pid another one has now: it refuses to kill that.
+    """
+    for pid in psutil.pids():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            yield psutil.Process(pid)
+
+
 def kill_tagged(prefix: str) -> bool:
     """Kill all processes whose tag has this prefix; return whether there were any.
 
@@ -82,7 +94,7 @@ def kill_tagged(prefix: str) -> bool:
     if not prefix:  # every tag has it
         raise ValueError("an empty prefix")
     found = False
-    for process in psutil.process_iter():
+    for process in all_processes():
         with contextlib.suppress(psutil.Error):
             if process.environ().get(TAG, "").startswith(prefix):
                 process.kill()

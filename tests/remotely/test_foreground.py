@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from remotely import cli
+from remotely.machine.processes import all_processes
 from remotely.transport import key_files
 from tests.clusters import DEADLINE_S, SCRIPTS, ignores, wait_until
 from tests.command import Machine, Running, add, copied_key
@@ -180,7 +181,7 @@ def test_a_key_from_standard_input_is_in_no_argument(machines: Any, running: Run
     assert (done.returncode, done.stderr) == (0, "")
     assert len(first.status(port)["machines"]) == 2
     secret = key.split('"secret": "')[1].split('"')[0]
-    for process in psutil.process_iter():
+    for process in all_processes():
         with contextlib.suppress(psutil.Error):
             assert not any(secret in word for word in process.cmdline())
             assert not any(secret in value for value in process.environ().values())

@@ -8,6 +8,7 @@ import sys
 import psutil
 import pytest
 
+from remotely.machine.processes import all_processes
 from tests.clusters import DEADLINE_S, free_port, wait_until
 from tests.command import SCRIPT, Machine, add
 
@@ -29,7 +30,7 @@ def low() -> int:
 def listens_at(machine: Machine) -> set[int]:
     """Return the ports at which processes of a machine listen."""
     found = set()
-    for process in psutil.process_iter():
+    for process in all_processes():
         with contextlib.suppress(psutil.Error):
             if process.environ().get("REMOTELY_HOME") == str(machine.home):
                 connections = process.net_connections("tcp")

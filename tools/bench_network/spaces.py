@@ -16,6 +16,8 @@ from pathlib import Path
 
 import psutil
 
+from remotely.machine.processes import all_processes
+
 NAME = "rbn"
 NETWORK = "10.232.0"
 PORT = "8010"
@@ -181,7 +183,7 @@ class Spaces:
     def _processes(self, *names: str) -> list[psutil.Process]:
         """Return the processes with one of our home folders; only those of `names`, if given."""
         found = []
-        for process in psutil.process_iter():
+        for process in all_processes():
             with contextlib.suppress(psutil.Error):
                 if names and process.name() not in names:
                     continue

@@ -84,11 +84,11 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         pids.append(pid)
         return []
 
-    def all_processes(*_: object) -> Iterator[psutil.Process]:
+    def all_processes() -> Iterator[psutil.Process]:
         raise AssertionError("it checks every process of the machine")
 
     monkeypatch.setattr(processes, "children_of", children_of)
-    monkeypatch.setattr(psutil, "process_iter", all_processes)
+    monkeypatch.setattr(processes, "all_processes", all_processes)
     return pids
 
 
