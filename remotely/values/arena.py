@@ -40,10 +40,9 @@ import msgspec
 from remotely.machine import memory_file, this_machine
 from remotely.machine.shield import RLock, shield
 from remotely.protocol.resources import format_bytes, parse_memory
-from remotely.values import forks
+from remotely.values import forks, layout
 from remotely.values.blocks import GRANULE, Blocks
 from remotely.values.codec import Encoded
-from remotely.values.layout import laid_out
 
 log = logging.getLogger("remotely")
 
@@ -128,8 +127,8 @@ class Arena:
         has_payload = pickled >= SHARE_FROM_BYTES
         found = [self._pinned.get(id(buffer.obj)) for buffer in encoded.buffers]
         fresh = [b for b, pin in zip(encoded.buffers, found, strict=True) if pin is None]
-        own = [pickled] if has_payload else []
-        places, total = laid_out((*own, *(buffer.nbytes for buffer in fresh)))
+        sizes = [buffer.nbytes for buffer in fresh]
+        places, total = layout.laid_out([pickled, *sizes] if has_payload else sizes)
         others: dict[Block, int] = {}  # of refs, and the index of each
         pieces = []
         left = iter(places)
@@ -144,8 +143,10 @@ class Arena:
                 pieces.append((which, start, buffer.nbytes))
         value = self._new_value(total, [*others], pieces, has_payload)
         if value is not None and total:
-            written = encoded.pieces if has_payload else ()
-            self._write(value.blocks[0], written, places[len(own) :], fresh)
+            parts: list[Sequence[bytes | memoryview]] = [[buffer] for buffer in fresh]
+            begin = TABLE_BYTES + value.blocks[0].offset
+            into = self._memory[begin : begin + total]
+            layout.write(into, places, [encoded.pieces, *parts] if has_payload else parts)
         return value
 
     def reserve(self, nbytes: int) -> "Lendable | None":
@@ -280,20 +281,6 @@ class Arena:
             self._warn()
             return None
         return Block(offset, nbytes)
-
-    def _write(
-        self,
-        block: Block,
-        pieces: Sequence[bytes | memoryview],
-        places: list[tuple[int, int]],
-        buffers: list[memoryview],
-    ) -> None:
-        begin = at = TABLE_BYTES + block.offset
-        for piece in pieces:
-            self._memory[at : at + len(piece)] = piece
-            at += len(piece)
-        for (start, nbytes), buffer in zip(places, buffers, strict=True):
-            self._memory[begin + start : begin + start + nbytes] = buffer
 
     def _reclaim(self) -> None:
         """Reclaim the loans that borrowers have released, and values that are gone."""

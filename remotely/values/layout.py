@@ -6,7 +6,7 @@ beginning of one: from and to places at nearly the same distance to a page, glib
 and more at a third of the speed (docs/lab).  So a block with such parts begins with a page.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 ALIGNMENT = 64
 HUGE_FROM = 1 << 24
@@ -28,6 +28,19 @@ def laid_out(sizes: Iterable[int]) -> tuple[list[tuple[int, int]], int]:
         pieces.append((at, nbytes))
         at += aligned(nbytes)
     return pieces, at
+
+
+def write(
+    into: memoryview,
+    pieces: Iterable[tuple[int, int]],
+    parts: Iterable[Sequence[bytes | memoryview]],
+) -> None:
+    """Write parts, each given as flat pieces, to where they begin."""
+    for (at, _), part in zip(pieces, parts, strict=True):
+        for view in part:
+            end = at + len(view)
+            into[at:end] = view
+            at = end
 
 
 def behind(nbytes: int, pieces: Iterable[tuple[int, int]]) -> int:

@@ -34,14 +34,13 @@ from remotely.protocol import wire
 from remotely.protocol.control import BulkAddress, StoreAddress
 from remotely.protocol.numbers import NAME_BYTES
 from remotely.protocol.wire import Kind
-from remotely.values import arena, codec, references
+from remotely.values import arena, codec, layout, references
 from remotely.values.arena import SHARE_FROM_BYTES, ArenaAddress, Lendable, Loan
 from remotely.values.borrowing import Lender
 from remotely.values.codec import Encoded
-from remotely.values.layout import PAGE, laid_out
 
 SEND_FROM_BYTES = 1 << 19  # a smaller value is as fast through the actor's own socket
-_PADDING = memoryview(bytes(PAGE))
+_PADDING = memoryview(bytes(layout.PAGE))
 
 Unpacked = tuple[bytes | memoryview, Sequence[bytes | memoryview]]
 
@@ -121,29 +120,31 @@ def parcel_of(encoded: Encoded, store: BulkAddress | None = None, of: str = "") 
 
 def pieces_of(encoded: Encoded) -> tuple[list[tuple[int, int]], int]:
     """Return where `lay_out` puts the pickle and each of its buffers, and the bytes of it all."""
-    return laid_out((sum(map(len, encoded.pieces)), *(b.nbytes for b in encoded.buffers)))
+    return layout.laid_out((sum(map(len, encoded.pieces)), *(b.nbytes for b in encoded.buffers)))
 
 
 def segments(encoded: Encoded) -> Iterator[memoryview]:
     """Yield the parts of a parcel's memory, in order."""
     pieces, total = pieces_of(encoded)
-    parts = [[memoryview(piece) for piece in encoded.pieces], *([b] for b in encoded.buffers)]
-    ends = [*(start for start, _ in pieces[1:]), total]
-    for part, (start, nbytes), end in zip(parts, pieces, ends, strict=True):
-        yield from part
-        if padding := end - start - nbytes:
-            yield _PADDING[:padding]
+    at = 0
+    for part, (start, nbytes) in zip(_parts_of(encoded), pieces, strict=True):
+        if start > at:
+            yield _PADDING[: start - at]
+        for view in part:
+            yield memoryview(view)
+        at = start + nbytes
+    if total > at:
+        yield _PADDING[: total - at]
 
 
 def lay_out(encoded: Encoded, into: memoryview) -> None:
     """Write a value into one block of memory."""
-    (_, *places), _ = pieces_of(encoded)
-    at = 0
-    for piece in encoded.pieces:
-        into[at : at + len(piece)] = piece
-        at += len(piece)
-    for (start, nbytes), buffer in zip(places, encoded.buffers, strict=True):
-        into[start : start + nbytes] = buffer
+    layout.write(into, pieces_of(encoded)[0], _parts_of(encoded))
+
+
+def _parts_of(encoded: Encoded) -> list[Sequence[bytes | memoryview]]:
+    """Return the pickle, in its pieces, and each of its buffers."""
+    return [encoded.pieces, *([buffer] for buffer in encoded.buffers)]
 
 
 def stripe_of(segments: Sequence[memoryview], start: int, nbytes: int) -> list[memoryview]:

@@ -16,7 +16,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from remotely.values import codec, forks
+from remotely.values import codec, forks, layout
 from remotely.values.arena import SHARE_FROM_BYTES, Arena, ArenaAddress, Loan
 from remotely.values.blocks import GRANULE
 from remotely.values.borrowing import Lender
@@ -136,6 +136,13 @@ def test_changes_after_lending_do_not_reach_the_reader(arena: Arena) -> None:
     loan = lend(arena, sent)
     sent += 1
     assert (read(Lender(arena.address), loan, codec.encode(sent)) == 0).all()
+
+
+def test_a_huge_pickle_crosses_with_the_buffers_behind_it(arena: Arena) -> None:
+    value = "a" * (layout.HUGE_FROM - 1) + "z", np.arange(9000.0)
+    word, array = crossed(arena, value)
+    assert word == value[0]
+    assert np.array_equal(array, value[1])
 
 
 # --- reclaiming -----------------------------------------------------------------------------------

@@ -1,5 +1,8 @@
 """The layout of a value in one block of memory."""
 
+from typing import Any
+from unittest import mock
+
 import hypothesis.strategies as st
 from hypothesis import given
 
@@ -13,27 +16,32 @@ ENCODED = st.builds(
     st.lists(st.binary(max_size=300).map(memoryview), max_size=4),
     travelling=st.just(()),
 )
+# With the first, pickles are huge too.
+HUGE_FROM = st.sampled_from([10, layout.HUGE_FROM]).map(
+    lambda nbytes: mock.patch.object(layout, "HUGE_FROM", nbytes)
+)
 
 
-@given(ENCODED)
-def test_cutting_undoes_the_layout(encoded: Encoded) -> None:
-    parcel = payload.parcel_of(encoded)
-    memory = memoryview(bytearray(parcel.nbytes))
-
-    payload.lay_out(encoded, memory)
+@given(ENCODED, HUGE_FROM)
+def test_cutting_undoes_the_layout(encoded: Encoded, huge: Any) -> None:
+    with huge:
+        parcel = payload.parcel_of(encoded)
+        memory = memoryview(bytearray(parcel.nbytes))
+        payload.lay_out(encoded, memory)
 
     pickled, buffers = parcel.cut(memory)
     assert bytes(pickled) == encoded.payload
     assert [bytes(buffer) for buffer in buffers] == [bytes(b) for b in encoded.buffers]
 
 
-@given(ENCODED, st.integers(1, 4))
-def test_stripes_together_are_the_whole_memory(encoded: Encoded, count: int) -> None:
-    parcel = payload.parcel_of(encoded)
-    memory = memoryview(bytearray(parcel.nbytes))
-    payload.lay_out(encoded, memory)
+@given(ENCODED, st.integers(1, 4), HUGE_FROM)
+def test_stripes_together_are_the_whole_memory(encoded: Encoded, count: int, huge: Any) -> None:
+    with huge:
+        parcel = payload.parcel_of(encoded)
+        memory = memoryview(bytearray(parcel.nbytes))
+        payload.lay_out(encoded, memory)
+        segments = list(payload.segments(encoded))
     size = max(1, -(-parcel.nbytes // count))
-    segments = list(payload.segments(encoded))
 
     joined = b"".join(
         bytes(view)
