@@ -29,13 +29,15 @@ from remotely.transport.loop import Loop
 from remotely.values import arena
 
 HELD_LOOK_S = 0.002
+MOST_AHEAD = 256 << 20  # bytes of calls that wait for the main thread beside the socket
+MESSAGE_BYTES = 1 << 10  # that the objects of a message take, about
 IDLE_LOOKS = 10  # with nothing held, after which the background thread stops checking
 Received = tuple[bytes, bytes, list[bytes | memoryview]]  # route, key, frames
 _PROBE = wire.encode(Kind.RESULT, 0)  # there is no call 0, so the client drops it
 
 
 def _size_of(received: Received) -> int:
-    return sum(len(frame) for frame in received[2])
+    return MESSAGE_BYTES + sum(len(frame) for frame in received[2])
 
 
 class CallSocket:
@@ -70,11 +72,20 @@ class CallSocket:
     def clear_wake(self) -> None:
         os.eventfd_read(self.wake_fd)
 
+    @property
+    def is_crowded(self) -> bool:
+        """Whether more calls wait for the main thread than there is room for."""
+        return self.ahead_bytes > MOST_AHEAD
+
     def receive_debug(self) -> Received | None:
-        """Return the next DEBUG; keep what is before it for the main thread.  With its key."""
+        """Return the next DEBUG; keep what is before it for the main thread.  With its key.
+
+        Once too much is kept, the rest waits in the socket and at the senders, as it always does
+        while a call runs.
+        """
         found, keeps = None, False
         with self._lock:
-            while found is None and sockets.readable(self._socket):
+            while found is None and not self.is_crowded and sockets.readable(self._socket):
                 received = sockets.receive_identified(self._socket)
                 if wire.is_debug(received[2]):
                     found = received

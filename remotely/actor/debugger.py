@@ -37,6 +37,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from remotely.actor import exiting
+from remotely.actor.call_socket import MOST_AHEAD, CallSocket
 from remotely.actor.servant import RoutedReply, raised
 from remotely.errors import NotAllowed, WireError
 from remotely.protocol import wire
@@ -47,7 +48,6 @@ from remotely.transport.access_list import REVOKED
 from remotely.values import codec, raised_error
 
 if TYPE_CHECKING:
-    from remotely.actor.call_socket import CallSocket
     from remotely.actor.remote_pdb import RemotePdb
     from remotely.reporting.throttled_log import ThrottledLog
     from remotely.transport.access_list import AccessList
@@ -58,7 +58,6 @@ ERROR_S = 60.0  # with an error, until a terminal attaches
 SETTING = "REMOTELY_DEBUG_WAIT"  # replaces both
 MOST_SAID = 1 << 20  # characters that nobody has read
 DEBUG_LOOK_S = 0.05
-MOST_AHEAD = 256 << 20  # bytes of calls that wait behind one that has stopped
 ATTEND_S = 10.0  # how long the lookout waits for a terminal that is about to attach
 MOST_WORDS = 1000  # among which a completion is found
 CROWDED = f"{MOST_AHEAD >> 20} MiB of calls wait for it"
@@ -515,7 +514,7 @@ class Lookout:
         self._probe_at = 0.0
         self._known = b"", b""  # the attached terminal, and its key
 
-    def watch(self, socket: "CallSocket", debugger: Debugger) -> None:
+    def watch(self, socket: CallSocket, debugger: Debugger) -> None:
         self._socket = socket
         self._debugger = debugger
 
@@ -536,7 +535,7 @@ class Lookout:
     def _tick(self) -> None:
         """Look again and again: the main thread may have consumed the descriptor's edge."""
         self._look()
-        self._debugger.note_crowd(self._socket.ahead_bytes > MOST_AHEAD)
+        self._debugger.note_crowd(self._socket.is_crowded)
         self._probe()
         if self._debugger.is_active or time.monotonic() < self._attends_until:
             self._loop.after(DEBUG_LOOK_S, self._tick)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import zmq
 
-from remotely.actor.call_socket import CallSocket
+from remotely.actor.call_socket import MESSAGE_BYTES, CallSocket
 from remotely.actor.debugger import Debugger, Lookout
 from remotely.protocol import wire
 from remotely.protocol.debugging import Ask
@@ -172,13 +172,21 @@ def test_no_debugger_is_answered_while_the_lease_has_expired(ends: Ends) -> None
 def test_what_has_stopped_goes_on_if_too_many_calls_wait_behind_it(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("remotely.actor.debugger.MOST_AHEAD", 100)
+    room = 3 * MESSAGE_BYTES
+    monkeypatch.setattr("remotely.actor.call_socket.MOST_AHEAD", room)
     with activity.new() as (_, page):
         debugger = attached(ends, page)
-        ends.say(*[call(number) for number in range(10)])
-        ends.until(lambda: ends.actor.ahead_bytes > 100)
+        ends.say(*[call(number) for number in range(100)])
         ends.until(lambda: not debugger.silent_terminal(0.0)[0])
-        while ends.actor.receive(False) is not None:
-            pass
+        assert room < ends.actor.ahead_bytes < room + 2 * MESSAGE_BYTES  # the others wait outside
+        received: list[int] = []
+
+        def has_all() -> bool:
+            while (each := ends.actor.receive(False)) is not None:
+                received.append(number_of(each))
+            return len(received) == 100
+
+        ends.until(has_all)
+        assert received == [*range(100)]
         assert ends.actor.ahead_bytes == 0
         ends.until(lambda: not debugger.is_active)
