@@ -188,7 +188,7 @@ class Guest:
                 self._access.list_keys(keys)
             case control.Caller():
                 self._access.handle_reply(message)
-            case control.Cancel():
+            case control.Cancel() | control.Attend():
                 self._tell_actor(message)
             case control.End(actor=self.id):
                 self._on_end(message)

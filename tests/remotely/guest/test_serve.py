@@ -151,14 +151,24 @@ def test_a_guest_is_an_actor_like_any_other(here: None, started_here: Here, gues
     assert seen.received > 0
 
 
-def test_a_guest_is_debugged_in_its_own_terminal(
-    here: None, started_here: Here, near: Guests
+def test_a_guest_is_debugged_in_its_own_terminal_which_it_says_while_a_call_runs_too(
+    here: None, started_here: Here, near: Guests, tmp_path: Path
 ) -> None:
     near.start(started_here, name="sim")
-    actor: Any = remote_of(one())
+    simulator = one()
+    actor: Any = remote_of(simulator)
     session = DebugSession(actor.engine, actor)
-    with pytest.raises(RemotelyError, match="sim has dialled in: its breakpoint"):
+    refusal = "sim has dialled in: its breakpoint"
+    with pytest.raises(RemotelyError, match=refusal):
         session.ask(Ask.ATTACH, "a test")
+    call = simulator.echo_once_there_is.submit(str(tmp_path / "end"), 1)
+    wait_until((tmp_path / "runs").exists, "a call that runs")
+    actor.engine.carrier.attend(actor.actor)
+    with pytest.raises(RemotelyError, match=refusal):
+        session.ask(Ask.ATTACH, "a test", timeout_s=20)
+    assert not call.done()
+    (tmp_path / "end").touch()
+    assert call.result(timeout=20) == 1
 
 
 def test_the_caller_fetches_results_of_other_machines_for_a_guest(
