@@ -546,13 +546,19 @@ class ClusterCarrier:
         )
 
     def _record_timeline(self, asked: control.RecordTimeline) -> None:
-        """Record the calls that this process makes for so long, then send them to the master."""
+        """Record the calls that this process makes for so long, then send them to the master.
+
+        Without an id, none of them is recorded any more.
+        """
+        if self._timeline_ends is not None:
+            self._timeline_ends.cancel()
+        if not asked.timeline:
+            self._channels.take_spans()
+            return
         self._channels.begin_spans()
         self._session.link.send(
             control.TimelineClock(timeline=asked.timeline, clock=time.monotonic())
         )
-        if self._timeline_ends is not None:
-            self._timeline_ends.cancel()
         self._timeline_ends = self._loop.after(
             asked.seconds, partial(self._send_timeline, asked.timeline)
         )

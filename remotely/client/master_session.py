@@ -343,11 +343,12 @@ class MasterSession:
         self._timelines.setdefault(found.timeline, []).append(found)
 
     def _on_timeline_end(self, end: control.TimelineEnd) -> None:
-        found = self._timelines.pop(end.timeline, [])
         if end.why:
             self.questions.fail(end.ticket, RemotelyError(end.why))
-        else:
-            self.questions.answer(end.ticket, found)
+            return
+        found = self._timelines.pop(end.timeline, [])
+        self._timelines.clear()  # of a master that was restarted: only one is recorded at a time
+        self.questions.answer(end.ticket, found)
 
     def _on_refused_place(self, refused: control.NotPlaced) -> None:
         error = error_class(refused.error) or RemotelyError

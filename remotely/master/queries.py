@@ -115,6 +115,8 @@ class Timelines:
         self, session: str, ticket: int, seconds: float, hosts: Mapping[str, str], now: float
     ) -> None:
         """Begin one, of these peers, which are on these hosts; refuse it while one goes on."""
+        if self._id and self._asker == (session, ticket):
+            return  # asked again, as its connection broke meanwhile
         if self._id:
             left_s = max(0.0, self._deadline - SPANS_WAIT_S - now)
             why = f"another timeline is being recorded, for {left_s:.0f} s more"
@@ -162,9 +164,9 @@ class Timelines:
         """A peer has ended."""
         if self._id and peer == self._asker[0]:
             self._id = ""
-            self._pending.discard(peer)
-            for each in self._pending:
+            for each in self._pending - {peer}:
                 self._send(each, control.RecordTimeline(timeline="", seconds=0))
+            self._pending.clear()
         self._stop_waiting(peer)
 
     def _stop_waiting(self, peer: str) -> None:

@@ -121,9 +121,13 @@ class WorkerActors:
         """Record the calls of all actors for so long, then send them to the master.
 
         A timeline that goes on is dropped: its asker has ended, or the master was restarted.
+        Without an id, none is recorded in its place.
         """
         if self._timeline is not None:
             self._timeline.drop()
+            self._timeline = None
+        if not asked.timeline:
+            return
         self._timeline = timeline = WorkerTimeline(asked, self._host, self._children.values())
         self._send(control.TimelineClock(timeline=timeline.id, clock=time.monotonic()))
         self._loop.after(asked.seconds, partial(self._end_timeline, timeline))

@@ -226,7 +226,7 @@ class RecordTimeline(ControlMessage, frozen=True):
     """Record calls for so long, in place of a timeline that goes on.  To an actor, with the memory
     to which it writes them; without memory, it records no further calls."""
 
-    timeline: str  # its id
+    timeline: str  # its id; "" to record none
     seconds: TimelineSeconds
 
 

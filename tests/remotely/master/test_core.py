@@ -852,12 +852,25 @@ def test_a_timeline_ends_with_its_asker_and_the_next_one_begins_at_once(cluster:
     told = cluster.sent(control.RecordTimeline)
     nothing = control.RecordTimeline(timeline="", seconds=0)
     assert sorted(told) == [("client", nothing), ("worker", nothing)]
-    cluster.outbox.clear()
+    for each in (timeline, ""):
+        cluster.says("worker", recorded(each, "host"))
+    assert cluster.outbox == []
     after = begun(cluster)
     cluster.says("worker", recorded(timeline, "host"))
     cluster.says("worker", control.TimelineEnd(timeline=timeline))
     assert cluster.outbox == []
     assert after != timeline
+
+
+def test_a_timeline_that_is_asked_for_again_after_its_connection_broke_goes_on(
+    cluster: Cluster,
+) -> None:
+    timeline = begun(cluster)
+    cluster.says("client", control.AskTimeline(ticket=7, seconds=10.0))
+    assert cluster.outbox == []
+    cluster.says("client", control.TimelineEnd(timeline=timeline))
+    end = control.TimelineEnd(timeline=timeline, ticket=7)
+    assert cluster.sent(control.TimelineEnd) == [("client", end)]
 
 
 def test_a_question_that_is_asked_again_after_a_restart_is_for_another_timeline(

@@ -312,3 +312,15 @@ def test_a_timeline_replaces_the_one_before(played: Played) -> None:
     assert [each.timeline for each in played.sent_of(control.ProcessTimeline)] == ["now"]
     assert [each.timeline for each in played.sent_of(control.TimelineEnd)] == ["now"]
     assert _timelines() == []
+
+
+def test_a_timeline_whose_asker_has_ended_is_dropped_and_nothing_of_it_is_sent(
+    played: Played,
+) -> None:
+    played.spawn("a")
+    played.actors.record_timeline(control.RecordTimeline(timeline="t", seconds=0))
+    played.actors.record_timeline(control.RecordTimeline(timeline="", seconds=0))
+    played.loop.turn(0)
+    assert played.sent_of(control.ProcessTimeline) == []
+    assert played.sent_of(control.TimelineEnd) == []
+    assert _timelines() == []
