@@ -41,7 +41,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from remotely.dashboard import files, flame, rows
 from remotely.dashboard.access import HEADERS, HEALTH, METHODS, OPEN_TO_ALL, Access
-from remotely.dashboard.watch import REFRESH_S, TIMEOUT_S, ClusterWatch
+from remotely.dashboard.watch import REFRESH_S, ClusterWatch
 from remotely.errors import RemotelyError
 from remotely.machine import this_machine
 from remotely.protocol import control
@@ -50,7 +50,6 @@ from remotely.reporting.cluster_status import event_as_json
 from remotely.reporting.terminal import shown
 
 MOST_TIMELINE_S = 30
-TIMELINE_WAIT_S = 10.0  # after that, for the records of all processes
 MAX_STREAMS = 64  # open event streams, over all browsers
 HOW_TO_OPEN = "Open the link that the dashboard printed on its terminal. It works once."
 
@@ -297,8 +296,7 @@ class _ClusterPanel:
 
     async def _history(self, request: Request) -> Response:
         """Return the last events, newest first."""
-        future = self._viewer.ask_events(0)
-        found = await asyncio.wait_for(asyncio.wrap_future(future), TIMEOUT_S)
+        found = await self._watch.answer(lambda: self._viewer.ask_events(0))
         newest = found.events[::-1][: rows.PAGE]
         return JSONResponse({"events": [event_as_json(each, time.time()) for each in newest]})
 
@@ -307,8 +305,7 @@ class _ClusterPanel:
         seconds = number(request, "seconds", 2)
         if seconds > MOST_TIMELINE_S:
             raise ValueError(f"seconds are at most {MOST_TIMELINE_S} here; see remotely timeline")
-        future = self._viewer.ask_timeline(seconds)
-        found = await asyncio.wait_for(asyncio.wrap_future(future), seconds + TIMELINE_WAIT_S)
+        found = await self._watch.answer(lambda: self._viewer.ask_timeline(seconds), seconds)
         # In a thread: a million calls take seconds, and every browser would wait for them.
         return await asyncio.to_thread(_drawn, found, "trace" in request.query_params)
 
@@ -334,8 +331,8 @@ class _ClusterPanel:
 
     async def _log(self, request: Request) -> Response:
         offset = number(request, "offset", -1, at_least=-1)
-        future = self._viewer.read_log(request.path_params["actor"], offset)
-        piece = await asyncio.wait_for(asyncio.wrap_future(future), TIMEOUT_S)
+        actor = request.path_params["actor"]
+        piece = await self._watch.answer(lambda: self._viewer.read_log(actor, offset))
         if not piece.known:
             raise HTTPException(404, "no log: no actor of this cluster has or had this id")
         text = piece.text.replace("\r\n", "\n").replace("\r", "\n")

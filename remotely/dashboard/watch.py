@@ -14,12 +14,14 @@ import contextlib
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from remotely.dashboard.rows import Snapshot, snapshot
 from remotely.errors import MasterLost, RemotelyError
 from remotely.protocol import control
 from remotely.reporting.cluster_status import cluster_status
+
+A = TypeVar("A")
 
 REFRESH_S = 5.0
 PATIENCE_S = 2.5  # for a reply, before what is known is shown; a status takes 1.3 s at most
@@ -65,13 +67,24 @@ class ClusterWatch:
 
     async def look(self) -> Snapshot:
         """Return a snapshot that is at most REFRESH_S old.  Raises MasterLost."""
-        self._loop = asyncio.get_running_loop()
-        if self._lost:
-            raise MasterLost(self._lost)
+        self._check()
         newest = self._newest
         if newest is not None and self._clock() - newest.at < REFRESH_S:
             return newest
         return await asyncio.shield(self._request())
+
+    async def answer(self, ask: "Callable[[], Future[A]]", more_s: float = 0.0) -> A:
+        """Return the master's answer.  Raises MasterLost, at once if it cannot be reached."""
+        self._check()
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(ask()), TIMEOUT_S + more_s)
+        except TimeoutError:
+            raise MasterLost(f"the master at {self.address} does not answer") from None
+
+    def _check(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        if self._lost:
+            raise MasterLost(self._lost)
 
     async def known(self) -> KnownState:
         """Return what is known, soon.  Raises MasterLost if nothing is."""
@@ -95,10 +108,7 @@ class ClusterWatch:
         return self._asking
 
     async def _take(self) -> Snapshot:
-        try:
-            status = await asyncio.wait_for(asyncio.wrap_future(self._ask()), TIMEOUT_S)
-        except TimeoutError:
-            raise MasterLost(f"the master at {self.address} does not answer") from None
+        status = await self.answer(self._ask)
         now = cluster_status(status, self.address)
         self._newest = snapshot(now, self._clock(), self._newest)
         return self._newest

@@ -484,6 +484,15 @@ def test_a_master_that_is_lost_is_told_at_once_and_so_is_its_return() -> None:
     asyncio.run(looks())
 
 
+def test_nothing_is_asked_of_a_master_that_is_lost(dashboard: Dashboard) -> None:
+    viewer, why = dashboard.viewer, "the connection to the master broke"
+    viewer.on_lost(why)
+    viewer.ask_events = viewer.ask_timeline = viewer.read_log = None  # type: ignore[assignment]
+    for path in ("history", "timeline?seconds=1", "actors/id-0/log"):
+        answer = dashboard.browser.get(f"/api/{path}")
+        assert (answer.status_code, answer.json()["error"]) == (503, why)
+
+
 def test_an_actor_that_has_ended_says_how() -> None:
     dashboard = Dashboard(FakeViewer())
     answer = dashboard.browser.get("/api/actors/id-9")
