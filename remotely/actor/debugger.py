@@ -65,6 +65,7 @@ TERMINAL_SILENT_S = 2.0  # after which a terminal is probed: it asks every secon
 MOST_PROBE_S = 30.0
 OURS = "remotely."  # modules whose frames are not shown, and where nothing stops
 _HERE = "remotely.actor."  # below which a stack is ours alone
+_DEBUGGERS = frozenset({"bdb", "pdb", __name__, f"{_HERE}remote_pdb"})
 _NO_ERRORS = (StopIteration, StopAsyncIteration, GeneratorExit)
 
 
@@ -432,8 +433,12 @@ class Debugger:
         debugger = self._pdb()
         if debugger.is_at_prompt:
             raise KeyboardInterrupt  # of the command that runs at the prompt
-        ours = [_is_ours(each) for each in users_frames(frame)]
+        looked_at = _below_debugger(frame)
+        ours = [_is_ours(each) for each in users_frames(looked_at)]
         if frame is None or all(ours):
+            return
+        if looked_at is not frame:  # as with a breakpoint in a file: it stops when pdb has looked
+            debugger.set_trace(looked_at)
             return
         if debugger.is_stopping:
             raise KeyboardInterrupt
@@ -467,6 +472,16 @@ def place_of(frame: FrameType) -> str:
 
 def _is_ours(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__", "")).startswith(OURS)
+
+
+def _below_debugger(frame: FrameType | None) -> FrameType | None:
+    """Return the innermost frame from which pdb, or a wait for it, was not called."""
+    found = frame
+    while frame is not None:
+        if frame.f_globals.get("__name__") in _DEBUGGERS:
+            found = frame.f_back
+        frame = frame.f_back
+    return found
 
 
 def is_servant(frame: FrameType | None) -> bool:

@@ -54,9 +54,11 @@ class RemotePdb(pdb.Pdb):
             self.botframe = each
             each = each.f_back
         self.interaction(frame, None)
-        # What was assigned at the prompt: a trace function's is written back by Python, and from
-        # 3.13 on this does nothing.
-        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
+        if self._session:
+            # What was assigned at the prompt: a trace function's is written back by Python, and
+            # from 3.13 on this does nothing.  Without a prompt, it would restore old values: those
+            # of the last `locals()`.
+            ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
         if self.quitting:
             raise bdb.BdbQuit
         has_continued = self.stopframe is self.botframe and self.stoplineno == -1

@@ -60,6 +60,14 @@ class Worker:
         time.sleep(seconds)
         return "slept"
 
+    def be_interrupted_in_pdb(self) -> int:
+        """Ctrl-C arrives while pdb looks at a line, as it does in a file with a breakpoint."""
+        pdb: dict[str, Any] = {"__name__": "bdb"}
+        exec("def look(act): act()", pdb)
+        pdb["look"](lambda: signal.raise_signal(signal.SIGURG))
+        pdb["look"](int)
+        return 1
+
     def wait_for(self, other: Any) -> str:
         return str(other.sleep(1000))
 
@@ -454,6 +462,14 @@ def test_a_call_that_loops_for_ever_is_stopped_stepped_and_goes_on(worker: Any) 
 
     assert call.result() > 0
     assert worker.see(1) == [1]
+
+
+def test_an_interrupt_does_not_stop_in_pdb_itself(worker: Any) -> None:
+    prompt = at_prompt(worker)
+    call = worker.be_interrupted_in_pdb.submit()
+    assert 'pdb["look"](int)' in prompt.wait()
+    prompt.leaves("c\n")
+    assert call.result() == 1
 
 
 def test_a_wait_for_another_actor_is_stopped_at_the_next_line(worker: Any) -> None:
