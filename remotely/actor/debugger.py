@@ -61,11 +61,18 @@ DEBUG_LOOK_S = 0.05
 ATTEND_S = 10.0  # how long the lookout waits for a terminal that is about to attach
 MOST_WORDS = 1000  # among which a completion is found
 CROWDED = f"{MOST_AHEAD >> 20} MiB of calls wait for it"
+NONE_RUNS = (
+    "\nNo code of a call runs on the main thread now, where Ctrl-C would stop it: calls await "
+    "something, or run on threads of their own.\n"
+)
 TERMINAL_SILENT_S = 2.0  # after which a terminal is probed: it asks every second
 MOST_PROBE_S = 30.0
 OURS = "remotely."  # modules whose frames are not shown, and where nothing stops
 _HERE = "remotely.actor."  # below which a stack is ours alone
 _DEBUGGERS = frozenset({"bdb", "pdb", __name__, f"{_HERE}remote_pdb"})
+_LOOP = frozenset(
+    f"asyncio.{name}" for name in ("runners", "base_events", "events", "selector_events")
+) | {"selectors"}
 _NO_ERRORS = (StopIteration, StopAsyncIteration, GeneratorExit)
 
 
@@ -314,13 +321,13 @@ class Debugger:
         with self._news:
             if route != self._route:
                 return Heard()
+            runs = activity.look(self._page).running > others
             if self._session:
                 self._heard_at = time.monotonic()
-                self._obey(message.name, text)
+                self._obey(message.name, text, runs)
             said, words = "".join(self._said), self._words
             self._said.clear()
             self._words, self._unread = None, 0
-            runs = activity.look(self._page).running > others
             return Heard("", said, bool(self._session), self._asks, runs, words)
 
     def _attach(self, route: bytes, who: str) -> str:
@@ -344,7 +351,7 @@ class Debugger:
                 self._news.notify_all()
             return ""
 
-    def _obey(self, request: str, text: str) -> None:
+    def _obey(self, request: str, text: str, runs: bool) -> None:
         match request:
             case Ask.CATCH:
                 self._wants_errors = True
@@ -358,7 +365,7 @@ class Debugger:
                     self._to_complete = int(begin), line
                     self._news.notify_all()
             case Ask.INTERRUPT:
-                self._interrupt()
+                self._interrupt(runs)
             case Ask.LEAVE:
                 self._detach()
 
@@ -412,12 +419,17 @@ class Debugger:
 
     # --- Ctrl-C -----------------------------------------------------------------------------------
 
-    def _interrupt(self) -> None:
+    def _interrupt(self, runs: bool) -> None:
         """With the lock: interrupt the thread that has the turn, or else the main thread."""
         self._lines.clear()  # one that is not read yet is what the user interrupts
         main = threading.main_thread().ident or 0
         if self._turn in (None, main):
-            if signal.getsignal(signal.SIGURG) == self._on_interrupt:  # else the user's code has it
+            if threading.get_ident() == main:  # it received this, so it runs no call
+                if runs:
+                    self._say(NONE_RUNS)
+            elif (
+                signal.getsignal(signal.SIGURG) == self._on_interrupt
+            ):  # else the user's code has it
                 signal.pthread_kill(main, signal.SIGURG)  # also interrupts a wait in the kernel
         elif (debugger := self._pdbs.get(self._turn or 0)) is not None:
             # No signal reaches this thread: a command is interrupted, a step at what it calls.
@@ -436,6 +448,8 @@ class Debugger:
         looked_at = _below_debugger(frame)
         ours = [_is_ours(each) for each in users_frames(looked_at)]
         if frame is None or all(ours):
+            if activity.look(self._page).running:
+                self._say(NONE_RUNS)
             return
         if looked_at is not frame:  # as with a breakpoint in a file: it stops when pdb has looked
             debugger.set_trace(looked_at)
@@ -490,11 +504,16 @@ def is_servant(frame: FrameType | None) -> bool:
 
 
 def users_frames(frame: FrameType | None) -> list[FrameType]:
-    """Return the frames of the call that a stack runs, innermost first; none if it runs none."""
+    """Return the frames of the call that a stack runs, innermost first; none if it runs none.
+
+    An actor's event loop runs none while it waits; BdbQuit there would end the actor.
+    """
     frames: list[FrameType] = []
     while frame is not None and not is_servant(frame):
         frames.append(frame)
         frame = frame.f_back
+    while frames and frames[-1].f_globals.get("__name__") in _LOOP:
+        frames.pop()
     return frames if frame is not None else []
 
 

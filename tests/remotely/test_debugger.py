@@ -63,7 +63,7 @@ class Worker:
     def be_interrupted_in_pdb(self) -> int:
         """Ctrl-C arrives while pdb looks at a line, as it does in a file with a breakpoint."""
         pdb: dict[str, Any] = {"__name__": "bdb"}
-        exec("def look(act): act()", pdb)
+        exec("def look(act): act()", pdb)  # noqa: S102
         pdb["look"](lambda: signal.raise_signal(signal.SIGURG))
         pdb["look"](int)
         return 1
@@ -100,6 +100,14 @@ class Several:
 
     async def ping(self) -> str:
         return "pong"
+
+    async def rest(self) -> str:
+        self.awake = asyncio.Event()
+        await self.awake.wait()
+        return "rested"
+
+    async def wake(self) -> None:
+        self.awake.set()
 
 
 class Prompt:
@@ -462,6 +470,20 @@ def test_a_call_that_loops_for_ever_is_stopped_stepped_and_goes_on(worker: Any) 
 
     assert call.result() > 0
     assert worker.see(1) == [1]
+
+
+def test_an_interrupt_of_a_loop_that_waits_says_that_no_code_runs(here: None) -> None:
+    several: Any = Several()
+    call = several.rest.submit()
+    prompt = attached_to_a_call_that_runs(several, call)
+
+    for _ in range(10):  # its main thread receives some of them, and the lookout others
+        assert "No code of a call runs" in prompt.wait(lambda heard: prompt.text)
+        prompt.ask(Ask.INTERRUPT)
+
+    prompt.ask(Ask.LEAVE)
+    several.wake()
+    assert call.result() == "rested"
 
 
 def test_an_interrupt_does_not_stop_in_pdb_itself(worker: Any) -> None:
