@@ -86,9 +86,11 @@ def trace(recorded: Sequence[ProcessTimeline]) -> dict[str, Any]:
         numbers.setdefault((each.host, each.pid), len(numbers) + 1)
     number_of = {id(each): numbers[each.host, each.pid] for each in recorded}
     events: list[Event] = []
+    named: set[int] = set()
     for each in sorted(recorded, key=lambda each: bool(each.made)):  # an actor names its process
         pid = number_of[id(each)]
-        events += _of_process(each, pid, clock)
+        events += _of_process(each, pid, clock, pid in named)
+        named.add(pid)
     callers = {route: number_of[id(each)] for each in recorded for route in each.made}
     rows: dict[int, _Rows] = {}
     for flow, bar in enumerate(heapq.merge(served, _running(recorded), key=_began), 1):
@@ -167,7 +169,7 @@ def summary(recorded: Sequence[ProcessTimeline]) -> str:
 
 class _Clock:
     def __init__(self, served: Iterable[Bar], recorded: Iterable[ProcessTimeline]) -> None:
-        times = [bar.sent or bar.began for bar in served]
+        times = [bar.began for bar in served]
         for each in recorded:
             now = each.clock + each.offset_s
             times += [now, now - each.running_s]
@@ -199,17 +201,15 @@ class _Rows:
         return row
 
 
-def _of_process(each: ProcessTimeline, pid: int, clock: _Clock) -> list[Event]:
+def _of_process(each: ProcessTimeline, pid: int, clock: _Clock, is_named: bool) -> list[Event]:
     name = f"{each.name} ({each.class_name})" if each.class_name else each.name
     title = f"{name}, pid {each.pid} on {each.machine}"
-    events: list[Event] = [
-        {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": title}},
-    ]
+    events: list[Event] = []
+    if not is_named:
+        events.append({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": title}})
     if each.made:
         row = {"name": "calls that it makes"}
         events.append({"ph": "M", "name": "thread_name", "pid": pid, "tid": MADE_ROW, "args": row})
-        if each.actor:  # its worker tells the rest
-            return events[1:]
     for at, what in ((each.born, "born"), (each.ended, f"ended: {each.how}")):
         if at:
             ts = clock.us(at + each.offset_s)

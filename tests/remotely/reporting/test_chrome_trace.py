@@ -76,6 +76,19 @@ def test_a_call_without_a_reply_and_a_method_that_goes_on_are_shown() -> None:
     assert "an actor: has no reply yet" in names
 
 
+def test_a_call_that_seems_to_begin_before_it_was_sent_is_shown_from_its_beginning() -> None:
+    early = msgspec.structs.replace(ACTOR, offset_s=99.0, running="")
+    (call,) = (each for each in of("X", [CALLER, early]) if each["cat"] == "call")
+    assert call["ts"] == 0  # and no other event is before that
+
+
+def test_each_process_is_named_once_whoever_tells_of_it() -> None:
+    inside = msgspec.structs.replace(CALLER, actor="b", name="Boss-1")  # its worker is silent
+    again = msgspec.structs.replace(CALLER, made={b"s" * 12: CLIENT_SPAN.pack(1, 100.0, 101.0)})
+    for processes in ([inside], [inside, again]):
+        assert [each["pid"] for each in of("M", processes) if "tid" not in each] == [1]
+
+
 def test_an_actor_whose_caller_is_unknown_is_shown() -> None:
     step, _ = of("X", [ACTOR])
     assert (step["name"], step["dur"]) == ("step", 250_000)
