@@ -78,11 +78,6 @@ def check_makes(by: str, make: object) -> None:
         )
 
 
-def takes_turns(game: object) -> bool:
-    """Whether a game is one of PettingZoo's AEC environments, whose agents act one by one."""
-    return hasattr(game, "last")
-
-
 def spaces_of(
     game: Game, agents: tuple[Any, ...]
 ) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:

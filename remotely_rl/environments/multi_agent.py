@@ -38,11 +38,11 @@ from remotely_rl.environments.games import (
     Step,
     check_makes,
     spaces_of,
-    takes_turns,
 )
 from remotely_rl.environments.names import name_of_games
 from remotely_rl.environments.observations import ACTION_MASK, AGENT, OBSERVATION
 from remotely_rl.errors import TrainingError
+from remotely_rl.supervision.made import takes_turns
 from remotely_rl.supervision.rows import WrongShape
 from remotely_rl.supervision.seeds import Seeds, of_each
 

@@ -23,10 +23,10 @@ from remotely_rl.environments.games import (
     SideBySide,
     Step,
     spaces_of,
-    takes_turns,
 )
 from remotely_rl.environments.observations import ACTION_MASK
 from remotely_rl.errors import TrainingError
+from remotely_rl.supervision.made import takes_turns
 from remotely_rl.supervision.rows import WrongShape
 from remotely_rl.supervision.seeds import Seeds, of_each
 

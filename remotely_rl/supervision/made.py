@@ -15,9 +15,14 @@ def checked(name: str, made: Any, kind: type = gymnasium.Env, shown: str = "gymn
     if isinstance(made, kind):
         return made
     if hasattr(made, "possible_agents"):
-        how = "SelfPlay" if hasattr(made, "last") else "MultiAgent"  # games.takes_turns
+        how = "SelfPlay" if takes_turns(made) else "MultiAgent"
         raise TrainingError(
             f"{name} returned {made}, which has several agents: pass its maker as"
             f" env=remotely_rl.{how}(...)"
         )
     raise TrainingError(f"{name} returned a {type(made).__name__}; expected a {shown}")
+
+
+def takes_turns(game: object) -> bool:
+    """Whether a game is one of PettingZoo's AEC environments, whose agents act one by one."""
+    return hasattr(game, "last")
