@@ -55,6 +55,34 @@ def test_squashed_log_prob_matches_torch_in_float64() -> None:
     torch.testing.assert_close(squashed_log_prob(policy, u), torchs.log_prob(torch.tanh(u)))
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [0, 1, 30])
+def test_the_gradient_of_a_squashed_sample_is_that_of_autograd(
+    rows: int, dtype: torch.dtype
+) -> None:
+    policy = (3 * numbers(rows, 6)).to(dtype)
+    policy[:1, 3:] = torch.tensor([-4.0, 3.0, 3.5])  # at the bounds of log_std, and beyond one
+    policy.requires_grad_()
+    exact = policy.detach().double().requires_grad_()
+    wide = torch.promote_types(dtype, torch.float32)
+    noise = standard_normal(torch.empty(rows, 3, dtype=wide), torch.Generator().manual_seed(1))
+    mean, raw = exact.chunk(2, -1)
+    unsquashed = mean + (raw - 1).clamp(-5, 2).exp() * noise
+    of_action, of_log_prob = numbers(rows, 3, seed=2), numbers(rows, seed=3)
+
+    action, log_prob = squashed_sample(policy, torch.Generator().manual_seed(1))
+    ((action * of_action).sum() + (log_prob * of_log_prob).sum()).backward()  # type: ignore[no-untyped-call]
+
+    expected = torch.tanh(unsquashed), squashed_log_prob(exact, unsquashed)
+    ((expected[0] * of_action).sum() + (expected[1] * of_log_prob).sum()).backward()  # type: ignore[no-untyped-call]
+    for found, autograds in zip((action, log_prob), expected, strict=True):
+        torch.testing.assert_close(found, autograds.to(wide), rtol=1e-4, atol=1e-4)
+    tolerance = 2e-2 if dtype == torch.bfloat16 else 1e-4
+    assert exact.grad is not None
+    slopes = exact.grad.to(dtype)
+    torch.testing.assert_close(policy.grad, slopes, rtol=tolerance, atol=tolerance)
+
+
 def test_the_squashed_density_integrates_to_one() -> None:
     actions = torch.linspace(-1, 1, 200_001, dtype=torch.float64)[1:-1]
     policy = torch.tensor([0.7, 0.4], dtype=torch.float64).expand(len(actions), 2)
