@@ -2,7 +2,8 @@
 
 If a value is also for further machines, a separate thread passes it on in pieces as it arrives.  So
 a slow or dead machine after this one does not hold up this one.  A value that several actors need
-from another machine is fetched once.
+from another machine is fetched once.  Versions of published values that the store follows are
+passed on to other machines that ask for them (values/following.py).
 """
 
 import contextlib
@@ -25,6 +26,7 @@ from remotely.transport import bulk
 from remotely.transport.bulk import (
     CHUNK_BYTES,
     BulkRequest,
+    ByteProgress,
     ByteServer,
     Connection,
     ValueGone,
@@ -33,6 +35,7 @@ from remotely.transport.certificate import Certificate
 from remotely.transport.listening import nearest
 from remotely.values import arena
 from remotely.values.arena import Borrower, Loan
+from remotely.values.following import followings
 from remotely.values.shelf import Room, Shelf, Value
 
 log = logging.getLogger("remotely.store")
@@ -65,18 +68,23 @@ class BulkServer:
         shelf: Shelf[LentRoom],
         tell_owner: Callable[[Value[LentRoom], msgspec.Struct], None],
     ) -> None:
-        self._server = ByteServer(listener, certificate, shelf.__contains__, self._answer)
+        self._server = ByteServer(listener, certificate, self._knows, self._answer)
         self._shelf = shelf
         self._tell_owner = tell_owner
 
     def start(self) -> None:
         self._server.start()
 
+    def _knows(self, name: bytes) -> bool:
+        return name in self._shelf or name in followings
+
     def _answer(self, connection: Connection, request: BulkRequest) -> None:
         if request.op == bulk.PUSH:
             self._take_in(connection, request)
         elif request.op == bulk.PULL:
             self._give_out(connection, request)
+        elif request.op == bulk.FOLLOW and request.value in followings:
+            followings.pass_on(connection, request)
         else:
             raise ConnectionAbortedError("not a request")
 
@@ -85,7 +93,7 @@ class BulkServer:
         if value is None:
             raise ConnectionAbortedError("the value is not expected here")
         stripe = _stripe(value, request)
-        progress = StripeProgress()
+        progress = ByteProgress()
         # 1. Another thread passes on the stripe as it arrives, and never holds up this one.
         if request.onward:
             threads.start("bulk", self._pass_on, request, progress)
@@ -112,7 +120,7 @@ class BulkServer:
             self._tell_owner(value, control.Stored(value=value.name))
         connection.send(bulk.DONE)
 
-    def _pass_on(self, request: BulkRequest, progress: "StripeProgress") -> None:
+    def _pass_on(self, request: BulkRequest, progress: ByteProgress) -> None:
         """Bring a stripe to the next machine while it arrives here."""
         to, *rest = _read_onward(request.onward)
         value = self._shelf.get(request.value, is_here=None)
@@ -128,13 +136,9 @@ class BulkServer:
         with connection, contextlib.suppress(OSError):  # the next store reports what it lacks
             header = _write_onward(rest) if rest else b""
             connection.request(bulk.PUSH, request.value, request.start, request.nbytes, header)
-            at = 0
-            while at < request.nbytes:
-                if (end := progress.wait_beyond(at)) == at:
-                    return  # the transfer failed here: close, so that the next machine sees it
-                connection.send(stripe[at:end])
-                at = end
-            connection.expect_done()
+            if connection.send_as_it_arrives(stripe, progress):
+                connection.expect_done()
+            # Else the transfer failed here: close, so that the next machine sees it.
 
     def _give_out(self, connection: Connection, request: BulkRequest) -> None:
         value = self._shelf.get(request.value)
@@ -142,32 +146,6 @@ class BulkServer:
             connection.say_gone(GONE)
         else:
             connection.send(bulk.HERE, _stripe(value, request))
-
-
-class StripeProgress:
-    """How much of a stripe has arrived, for the thread that passes it on."""
-
-    def __init__(self) -> None:
-        self.received = 0
-        self._is_over = False
-        self._changed = threading.Condition()
-
-    def move(self, received: int) -> None:
-        with self._changed:
-            self.received = received
-            self._changed.notify()
-
-    def end(self) -> None:
-        """Signal that no more will arrive."""
-        with self._changed:
-            self._is_over = True
-            self._changed.notify()
-
-    def wait_beyond(self, at: int) -> int:
-        """Wait until more than `at` bytes have arrived; return how many, or `at` if none will."""
-        with self._changed:
-            self._changed.wait_for(lambda: self.received > at or self._is_over)
-            return self.received
 
 
 class Fetching:

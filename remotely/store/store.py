@@ -78,6 +78,7 @@ class Store:
         own = certificate.make()
         listener, endpoints = listen_for_bytes(birth.listening)
         self._bulk = BulkAddress(endpoints, own.fingerprint)
+        followings.relay = self._bulk
         self._fetching = Fetching(self._shelf, self._bulk)
         self._server = BulkServer(listener, own, self._shelf, self._tell_owner)
         self._decode_client = control.Decoder("client > store").decode

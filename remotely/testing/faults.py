@@ -40,6 +40,7 @@ POINTS = (
     Point("worker.spawned", "an actor is ready, and the worker is about to report it"),
     Point("worker.died", "an actor has ended, and the worker is about to report it"),
     Point("store.receive", "a store is about to receive a part of a value"),
+    Point("published.receive", "a follower is about to receive a part of a version"),
     *(
         Point(f"published.{step}", "a step of values/versions.py is over")
         for step in "12345678abcd"

@@ -4,7 +4,8 @@
               then that route
     PUSH      the stripe follows; the reply is DONE once all of it has arrived
     PULL      the reply is HERE and the stripe, or GONE and the reason
-    FOLLOW    the name is that of a published value; the reply is in values/following.py
+    FOLLOW    the name is that of a published value, and what follows is no route; it and the reply
+              are in values/following.py
 
 The name of a value alone authorizes a transfer: it is a secret of 32 bytes, which was sent over
 CURVE to the processes that may push or pull the value.  Each side gives up if nothing moves for
@@ -37,7 +38,7 @@ from remotely.transport.listening import nearest
 log = logging.getLogger("remotely.bulk")
 
 SERVED_IDLE_S = 60.0  # after which a store closes a connection; its client does so earlier
-CHUNK_BYTES = 1 << 18  # that a store forwards at a time
+CHUNK_BYTES = 1 << 18  # that a machine passes on at a time
 PUSH, PULL, FOLLOW = 1, 2, 3
 MOST_STRANGERS = 256  # connections that have not named a value yet; beyond, the oldest is cut
 TRANSIENT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED)
@@ -82,13 +83,29 @@ class Connection:
 
     def receive_into(self, memory: memoryview) -> None:
         """Fill the memory.  Raises OSError."""
-        receive = self._socket.recv_into
         at, size = 0, memory.nbytes
         while at < size:
-            count = receive(memory[at:])
-            if not count:
-                raise ConnectionResetError("the connection ended")
-            at += count
+            at += self.receive_some(memory[at:])
+
+    def receive_some(self, memory: memoryview) -> int:
+        """Fill the beginning of the memory with what has come; return how much.  Raises OSError."""
+        if not (count := self._socket.recv_into(memory)):
+            raise ConnectionResetError("the connection ended")
+        return count
+
+    def send_as_it_arrives(self, memory: memoryview, progress: "ByteProgress") -> bool:
+        """Send memory that is being filled; return False if that failed.  Raises OSError."""
+        at = 0
+        while at < memory.nbytes:
+            if (end := progress.wait_beyond(at)) == at:
+                return False
+            self.send(memory[at:end])
+            at = end
+        return True
+
+    def stalls_after(self, seconds: float) -> None:
+        """Set for how long nothing may move, in place of STALL_S."""
+        self._socket.settimeout(seconds)
 
     def receive(self, nbytes: int) -> bytes:
         memory = bytearray(nbytes)
@@ -101,7 +118,7 @@ class Connection:
         """Return the next request; None at the end of the connection.
 
         All of it but the onward route must arrive within `within_s`.  The route is read only if
-        `knows` confirms that a value of that name is expected.  Raises OSError.
+        `knows` confirms that a value of that name is expected, or published.  Raises OSError.
         """
         head = self._receive_within(within_s, REQUEST.size)
         if not head:
@@ -110,7 +127,9 @@ class Connection:
         if onward > MAX_ONWARD_BYTES:
             raise ConnectionAbortedError("not a request")
         if onward and not knows(value):
-            raise ConnectionAbortedError("an unexpected value")
+            if op != FOLLOW:
+                raise ConnectionAbortedError("an unexpected value")
+            onward = 0  # what it follows may have ended, which it is told
         return BulkRequest(op, value, start, nbytes, self.receive(onward) if onward else b"")
 
     def _receive_within(self, seconds: float, nbytes: int) -> bytes:
@@ -169,6 +188,32 @@ class Connection:
         self._socket.close()
 
 
+class ByteProgress:
+    """How much of some memory has arrived, for the threads that pass it on meanwhile."""
+
+    def __init__(self) -> None:
+        self.received = 0
+        self.is_over = False
+        self._changed = threading.Condition()
+
+    def move(self, received: int) -> None:
+        with self._changed:
+            self.received = received
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        """Signal that no more will arrive."""
+        with self._changed:
+            self.is_over = True
+            self._changed.notify_all()
+
+    def wait_beyond(self, at: int) -> int:
+        """Wait until more than `at` bytes have arrived; return how many, or `at` if none will."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.received > at or self.is_over)
+            return self.received
+
+
 def stripes(nbytes: int) -> list[tuple[int, int]]:
     """Return the start and length of each stripe of a value."""
     lanes = LANES if nbytes >= STRIPE_FROM_BYTES else 1
@@ -206,15 +251,15 @@ def fetch(address: BulkAddress, value: bytes, memory: memoryview) -> None:
     in_stripes(memory.nbytes, pull)
 
 
-def connect(address: BulkAddress) -> Connection:
+def connect(address: BulkAddress, within_s: float = CONNECT_S) -> Connection:
     """Connect to a store.  Raises OSError, also if its certificate is another's.
 
     A TimeoutError means that the store is there, and silent.
     """
     try:
-        raw = socket.create_connection(parse_address(nearest(address.tcp)), CONNECT_S)
+        raw = socket.create_connection(parse_address(nearest(address.tcp)), within_s)
     except TimeoutError:
-        raise ConnectionError(f"nothing answers there within {CONNECT_S:g} s") from None
+        raise ConnectionError(f"nothing answers there within {within_s:g} s") from None
     with raw:  # its descriptor is that of `wrapped`, once there is one
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         wrapped = _context().wrap_socket(raw)

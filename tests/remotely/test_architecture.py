@@ -27,6 +27,7 @@ PURE = (
         if file.startswith("master.") and file not in ("master.master", "master.__main__")
     ),
     "client.relay_plan",
+    "values.version_chain",
     "values.codec",
     "values.unpicklable",
     "values.script_globals",

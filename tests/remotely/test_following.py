@@ -15,14 +15,15 @@ import pytest
 import remotely
 from remotely import NotShared, Published, PublisherGone
 from remotely.transport.bulk import ByteServer, Connection
-from remotely.values.following import publishing
-from tests.clusters import Started, wait_until
+from remotely.values.following import NEWER, publishing
+from tests.clusters import Started, freeze, processes, wait_until
 
 SIZE = 100_000
+LARGE = 1_000_000  # such versions pass from machine to machine
 
 
-def value(number: int) -> Any:
-    return np.full(SIZE, float(number))
+def value(number: int, size: int = SIZE) -> Any:
+    return np.full(size, float(number))
 
 
 @remotely.remote_class
@@ -86,7 +87,7 @@ def followed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     answer = Connection.send
 
     def counted(self: Connection, *parts: Any) -> None:
-        if len(parts) == 2 and len(parts[0]) == 25:
+        if len(parts) == 2 and len(parts[0]) == 25 and parts[0][0] == NEWER:
             sent.append(memoryview(parts[1]).nbytes)
         answer(self, *parts)
 
@@ -106,6 +107,54 @@ def test_actors_of_other_machines_read_what_the_script_publishes(
     assert readers.read_at_least(2) == [(2, 2, False)] * 4
     assert len(followed) == 4
     assert all(SIZE * 8 <= nbytes < SIZE * 8 + 4096 for nbytes in followed)
+
+
+def test_a_large_version_crosses_the_line_of_the_writer_once(
+    joined: Started, followed: list[int]
+) -> None:
+    params = Published(value(1, LARGE), eager=True)
+    readers = remotely.group(Reader, 4, params)
+    assert len(set(readers.host())) == 2
+    assert readers.read() == [(1, 1, False)] * 4
+    for number in (2, 3):
+        params.set(value(number, LARGE))
+        assert readers.read_at_least(number) == [(number, number, False)] * 4
+    assert len(followed) == 3
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_machine_that_is_stopped_holds_up_no_other(joined: Started, number: int) -> None:
+    params = Published(value(1, LARGE), eager=True)
+    group = remotely.group(Reader, 4, params)
+    stopped = joined.homes[number]
+    by_host = dict(zip(group.host(), group, strict=True))
+    there, other = by_host.pop(stopped.name), *by_host.values()
+    assert there.read() == other.read() == (1, 1, False)
+    (store,) = processes(str(stopped), "remotely.store")
+    freeze(store.pid)
+    try:
+        for version in (2, 3):
+            params.set(value(version, LARGE))
+            assert other.read_at_least(version) == (version, version, False)
+    finally:
+        store.resume()
+    assert there.read_at_least(3) == (3, 3, False)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_machine_whose_store_is_killed_holds_up_no_other(joined: Started, number: int) -> None:
+    params = Published(value(1, LARGE), eager=True)
+    group = remotely.group(Reader, 4, params)
+    killed = joined.homes[number]
+    by_host = dict(zip(group.host(), group, strict=True))
+    there, other = by_host.pop(killed.name), *by_host.values()
+    assert there.read() == other.read() == (1, 1, False)
+    (store,) = processes(str(killed), "remotely.store")
+    store.kill()
+    for version in (2, 3):
+        params.set(value(version, LARGE))
+        assert other.read_at_least(version) == (version, version, False)
+    assert there.read() == (1, 1, True)
 
 
 def test_versions_that_nobody_wants_do_not_cross(joined: Started, followed: list[int]) -> None:
