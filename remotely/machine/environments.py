@@ -123,7 +123,11 @@ def found(python: str, busy: Callable[[str], object]) -> str:
     if not python:
         return sys.executable
     if not re.fullmatch(r"\d+(\.\d+){0,2}", python):
-        if (path := shutil.which(os.path.expanduser(python))) is None:
+        named = os.path.expanduser(python)
+        if (path := shutil.which(named)) is None:
+            if os.sep in named and os.path.exists(named):
+                what = "a folder" if os.path.isdir(named) else "a file that may not be executed"
+                raise NoEnvironment(f"{python!r} on {platform.node()} is {what}, no interpreter")
             raise NoEnvironment(f"there is no interpreter {python!r} on {platform.node()}")
         return os.path.abspath(path)
     why = "install it, or uv, which fetches it"
@@ -171,8 +175,11 @@ def probed(interpreter: str, needs: Iterable[str]) -> tuple[tuple[int, ...], lis
         said = _last_lines(asked.stderr)
         # A wrapper may print something of its own first.
         version, missing, _ = json.loads(asked.stdout.strip().rpartition("\n")[2])
-    except (OSError, ValueError, TypeError) as error:
-        raise NoEnvironment(f"{interpreter} is no Python that runs here: {said or error}") from None
+    except OSError as error:
+        raise NoEnvironment(f"{interpreter} is no Python that runs here: {error}") from None
+    except (ValueError, TypeError):
+        said = said or f"it does not tell its version, but {_last_lines(asked.stdout) or 'nothing'}"
+        raise NoEnvironment(f"{interpreter} is no Python that runs here: {said}") from None
     if tuple(version) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise NoEnvironment(

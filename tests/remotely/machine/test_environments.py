@@ -148,6 +148,18 @@ def test_an_interpreter_that_cannot_start_says_why_and_one_may_print_a_banner(
     with pytest.raises(NoEnvironment, match=r"runs here: libpython\.so: cannot open"):
         command(python=str(broken))
     assert command(python=fake(tmp_path, "welcome\n" + json.dumps([[3, 12, 1], [], "p"])))
+    with pytest.raises(NoEnvironment, match="runs here: it does not tell its version, but nothing"):
+        command(python="/bin/true")
+
+
+def test_what_is_there_and_no_interpreter_is_not_said_to_be_missing(
+    cache: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "text").touch(mode=0o644)
+    with pytest.raises(NoEnvironment, match="is a folder, no interpreter"):
+        command(python=str(tmp_path))
+    with pytest.raises(NoEnvironment, match="may not be executed, no interpreter"):
+        command(python=str(tmp_path / "text"))
 
 
 def test_a_relative_path_is_that_from_here(
