@@ -165,10 +165,10 @@ def _train_command(name: str) -> click.Command:
             )
         if result.new_steps == 0:
             again = "next" if resume else "first"
-            raise click.ClickException(
-                f"the run ended before its {again} step: {result.ended}. If its actors waited for "
-                "room, take fewer --actors or give it more time"
-            )
+            why = f"the run ended before its {again} step: {result.ended}"
+            if not result.is_interrupted:  # by whoever watched it
+                why += ". If its actors waited for room, take fewer --actors or give it more time"
+            raise click.ClickException(why)
 
     return train_one
 

@@ -384,7 +384,12 @@ def test_a_run_without_a_step_has_failed(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setattr(Train, "__call__", lambda *_, **__: ended)
     done = invoke("train", "ppo", "--resume", str(tmp_path / "run"))
     assert done.exit_code == 1
-    assert "Error: the run ended before its next step: 1 minute is over." in done.output
+    assert "Error: the run ended before its next step: 1 minute is over. If its" in done.output
+
+    ended = session.Result(tmp_path, "stopped by SIGINT", 1.0, 100, 1, 1, 0.0, 0.0, new_steps=0)
+    done = invoke("train", "ppo", "--resume", str(tmp_path / "run"))
+    assert done.exit_code == 1
+    assert done.output.endswith("before its next step: stopped by SIGINT\n")
 
 
 @pytest.mark.usefixtures("local")
