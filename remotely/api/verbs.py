@@ -68,8 +68,8 @@ def timeline(seconds: float = 10.0) -> dict[str, Any]:
     REMOTELY_LOCAL=1, and on Ray.
     """
     arguments.number("seconds", seconds)
-    if not 0 <= seconds <= LONGEST_TIMELINE_S:
-        raise ValueError(f"seconds={seconds} must be from 0 to {LONGEST_TIMELINE_S:g}")
+    if not 0 < seconds <= LONGEST_TIMELINE_S:
+        raise ValueError(f"seconds={seconds} must be above 0, and at most {LONGEST_TIMELINE_S:g}")
     return connection.current().timeline(seconds)
 
 

@@ -175,7 +175,7 @@ def living_actors(client: "ClusterCarrier", fresh: bool = False) -> Iterable[con
 @click.argument("address", required=False, metavar=HERE)
 @click.option(
     "--seconds",
-    type=click.FloatRange(0, LONGEST_TIMELINE_S),
+    type=click.FloatRange(0, LONGEST_TIMELINE_S, min_open=True),
     default=10.0,
     show_default=True,
     help="How long to record.",
