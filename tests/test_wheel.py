@@ -17,7 +17,7 @@ from tests.clusters import free_port
 from tools import release
 
 ROOT = Path(__file__).resolve().parent.parent
-LARGEST = 1_300_000  # bytes of the wheel; docs/compatibility.md says what takes them
+LARGEST = 1_350_000  # bytes of the wheel; docs/compatibility.md says what takes them
 RUNS = {".py", ".typed", ".html", ".css", ".js", ".svg", ".LICENSE"}  # all that is not metadata
 PYTHONS = ("python3.11", "python3.12", "python3.13", "python3.14")
 SCRIPT = """
