@@ -21,9 +21,8 @@ NAMES = 64  # methods that are told apart; the last stands for all others
 # The route, the number of the method's name, the call, when it began and ended, and the bytes that
 # the actor has received and sent until then.
 SERVER_SPAN = struct.Struct(f"<{ROUTE_BYTES}sHxxQddQQ")
-CLIENT_SPAN = struct.Struct(
-    "<Qdd"
-)  # the call, when it was sent, and when its reply arrived; 0: not yet
+# The call, when it was sent, and when its reply arrived; 0: not yet.
+CLIENT_SPAN = struct.Struct("<Qdd")
 
 TimelineSeconds = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_TIMELINE_S)]
 PackedServerSpans = Annotated[bytes, msgspec.Meta(max_length=SERVER_SPAN.size * MOST_SPANS)]

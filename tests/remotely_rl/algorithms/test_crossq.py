@@ -137,10 +137,12 @@ def test_wrong_settings_say_what_is_wrong(given: dict[str, Any], match: str) -> 
 
 @pytest.mark.usefixtures("local")
 def test_it_learns_to_aim_and_its_agent_does(tmp_path: Path) -> None:
-    result = crossq.train(CONFIG, run=tmp_path / "run")
+    # One update a step, as published: with fewer, the seed decides whether it is above 0.8.
+    config = dataclasses.replace(CONFIG, replay_ratio=64.0, target=0.9)
+    result = crossq.train(config, run=tmp_path / "run")
     assert result.return_mean > 0.5
     played = evaluation.evaluate(tmp_path / "run", 20, True, env=toys.Aim)
-    assert played.mean > 0.7  # training ends when the mean of the last games is 0.8
+    assert played.mean > 0.8
 
 
 def test_discrete_actions_are_refused_in_favour_of_what_takes_them() -> None:
