@@ -70,7 +70,8 @@ if TYPE_CHECKING:
     )
     from remotely_rl.runs import replaying, sampling
     from remotely_rl.runs.hooks import Hook
-    from remotely_rl.runs.session import Result, Session
+    from remotely_rl.runs.result import Result
+    from remotely_rl.runs.session import Session
     from remotely_rl.runs.training import Train
     from remotely_rl.supervision import CrashReport
     from remotely_rl.vector import VectorEnv
@@ -126,7 +127,7 @@ _HOMES = {
     "CrashReport": "supervision",
     "Hook": "runs.hooks",
     "MultiAgent": "environments",
-    "Result": "runs.session",
+    "Result": "runs.result",
     "SelfPlay": "agents.self_play",
     "VectorEnv": "vector",
     "check": "environments",

@@ -43,7 +43,8 @@ from remotely_rl.runs.hooks import Hook
 from remotely_rl.trees import Tree
 
 if TYPE_CHECKING:
-    from remotely_rl.runs.session import Result, Session
+    from remotely_rl.runs.result import Result
+    from remotely_rl.runs.session import Session
 
 FOLDER = "opponents"  # in the folder of a run
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from remotely_rl.config import Common
+from remotely_rl.runs import status
 from remotely_rl.runs.metrics import Tally
 from remotely_rl.runs.process import Process
 from remotely_rl.runs.status import How
@@ -100,6 +101,16 @@ class RunEnding:
         """End the run as a limit does, for a hook."""
         self.reason = self.reason or Reason(why, How.HOOK)
         self.is_by_hook = True
+
+    def of(self, error: BaseException | None) -> tuple[How, str]:
+        """Return how the run has ended, and why, if this ended it or nothing was raised."""
+        if isinstance(error, KeyboardInterrupt):
+            return How.STOPPED, "interrupted by a second Ctrl-C"
+        if error is not None:
+            return How.FAILED, status.last_line(error)
+        if not self.reason:
+            return How.LIMIT, "its loop has ended"
+        return self.reason.how, self.reason.why
 
     def _look(self) -> Reason:
         if signalled := self._process.asked_to_stop:

@@ -34,7 +34,8 @@ from remotely_rl.runs.metrics import Row
 from remotely_rl.user_code import located
 
 if TYPE_CHECKING:
-    from remotely_rl.runs.session import Result, Session
+    from remotely_rl.runs.result import Result
+    from remotely_rl.runs.session import Session
 
 # Fields that `Session.change` may change, because each update reads them.
 COEFFICIENTS = frozenset(

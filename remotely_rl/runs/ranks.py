@@ -58,9 +58,10 @@ from remotely_rl.learning import all_reduce
 from remotely_rl.learning.all_reduce import AllReduce, RankGone
 from remotely_rl.learning.learner import Learner
 from remotely_rl.learning.store import SharedAddress, Sharing
+from remotely_rl.runs.derived_seeds import seed_of_learner
 from remotely_rl.runs.peers import Apart, Round
 from remotely_rl.runs.run_folder import RunFolder
-from remotely_rl.runs.session import Session, seed_of_learner
+from remotely_rl.runs.session import Session
 from remotely_rl.supervision import failures
 from remotely_rl.supervision.supervisor import Consequence, ProcessRole, consequence_of
 

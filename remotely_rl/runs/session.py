@@ -27,8 +27,7 @@ Its parts:
     peers.py        the other learners, if there are several: each has a session, with the same
                     loop.  That of rank 0 is the run's; the others write nothing, and end when it
                     ends
-    evaluating.py   evaluations beside training
-    recorder.py     rows, checkpoints, the live table
+    records.py      what those who watch the run see of it: rows, checkpoints, evaluations, hooks
 """
 
 import copy
@@ -39,7 +38,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -60,19 +59,19 @@ from remotely_rl.learning.learner import Learner, gpu_lost
 from remotely_rl.learning.parameter_server import ParameterServer
 from remotely_rl.learning.threads import LearnerThreads, waited_s
 from remotely_rl.learning.trained import TrainedLearner
-from remotely_rl.runs import notebook, progress, run_folder, status
+from remotely_rl.runs import run_folder, status
+from remotely_rl.runs.derived_seeds import seed_of_actor
 from remotely_rl.runs.ending import Clock, RunEnding
-from remotely_rl.runs.evaluating import Evaluating, Evaluations, MeasuredPolicy, Policy
+from remotely_rl.runs.evaluating import Policy
 from remotely_rl.runs.hooks import COEFFICIENTS, Hook, Hooks
-from remotely_rl.runs.metrics import Row, Tally
+from remotely_rl.runs.metrics import Tally
 from remotely_rl.runs.peers import Apart, Peers, minibatches_in
-from remotely_rl.runs.phases import Phases
-from remotely_rl.runs.process import STOPPED_BY, Process
+from remotely_rl.runs.process import Process
 from remotely_rl.runs.progress import RunProgress
-from remotely_rl.runs.recorder import Recorder
+from remotely_rl.runs.records import Records, RunRecords
+from remotely_rl.runs.result import Result
 from remotely_rl.runs.run_folder import RunFolder
 from remotely_rl.supervision import Crashes
-from remotely_rl.supervision.logbook import Logbook
 
 C = TypeVar("C", bound=Common)
 A = TypeVar("A", bound=Rounds | Stream[Any] | ParameterServer)
@@ -89,81 +88,6 @@ class Kept(Protocol):
     def save(self) -> dict[str, Any]:
         """Save it; return its entry in the checkpoint."""
         ...
-
-
-class Result(NamedTuple):
-    """The result of a run.  All counts are since its beginning, before any resume.
-
-    `return_mean` is over the last 100 episodes; `best_return` is the best mean over 30 episodes
-    at the time of a row.
-    """
-
-    run: Path
-    ended: str
-    seconds: float
-    env_steps: int
-    updates: int
-    episodes: int
-    return_mean: float
-    best_return: float
-    # Steps since the run was started or resumed; None if it had already reached its limit.
-    new_steps: int | None = None
-
-    @property
-    def is_interrupted(self) -> bool:
-        """Whether Ctrl-C or SIGTERM has stopped it: a script that trains once more stops too."""
-        return self.ended.startswith(STOPPED_BY)
-
-    @classmethod
-    def of(cls, run: Path, ended: str, tally: Tally, new_steps: int | None = None) -> "Result":
-        """Return the result of a run with this tally."""
-        counters = tally.counters
-        return cls(
-            run=run,
-            ended=ended,
-            seconds=counters.seconds,
-            env_steps=counters.env_steps,
-            updates=counters.updates,
-            episodes=counters.episodes,
-            return_mean=tally.return_mean(),
-            best_return=counters.best_return,
-            new_steps=new_steps,
-        )
-
-    def _repr_html_(self) -> str:
-        """Return a table and the learning curve, for notebooks."""
-        facts = {
-            "run": self.run,
-            "ended": self.ended,
-            "time": progress.clock(self.seconds),
-            "steps": f"{self.env_steps:,}",
-            "episodes": f"{self.episodes:,}",
-            "mean return of the last 100": progress.number(self.return_mean),
-        }
-        return notebook.as_html(facts, RunFolder(self.run).curve)
-
-
-def seed_from(*words: int) -> int:
-    """Return a seed derived from all of these numbers; missing ones count as zeros."""
-    return int(np.random.SeedSequence(words).generate_state(1)[0]) >> 1
-
-
-# Of seed_from's words, each of these has its own that is not zero, so that no two are equal.
-
-
-def seed_of_actor(seed: int, times_resumed: int, number: int) -> int:
-    """Return the seed of an actor."""
-    return seed_from(seed, times_resumed, number)
-
-
-def seed_of_evaluation(seed: int, env_steps: int) -> int:
-    """Return the seed of an evaluation."""
-    return seed_from(seed, 0, 0, env_steps)
-
-
-def seed_of_learner(seed: int, rank: int) -> int:
-    """Return the seed of a learner other than rank 0, which has the run's."""
-    return seed_from(seed, 0, 0, 0, rank)
 
 
 class Session(Generic[C]):
@@ -210,46 +134,34 @@ class Session(Generic[C]):
         self._learner: Any = learner
         self._is_saved = False  # whether there is a learner to save: between `restore` and a loss
         self._is_ending = False
-        self._opening = opening
         self.tally = Tally.of(saved) if saved else Tally()
         self._steps_before = self.tally.counters.env_steps
-        self._updates_before = self.tally.counters.updates
         self.times_resumed = saved["times_resumed"] + 1 if saved else 0
         self._process = process or Process()
         self._clock = Clock(self.tally.counters.seconds, clock)
         self._ending = RunEnding(config, self.tally, self._clock, self._process, follows)
         self._is_first = follows is None
         self.peers = Peers(self.tally, self._minibatches_in, self._may_learn, self._clock.seconds)
-        self._title = f"{algorithm} on {name_of(config.env)}"
-        self._hooks = Hooks(self, hooks)
-        self._phases: Phases | None = None  # of rank 0, until the first row
-        self._claim = claim  # of rank 0
-        if follows is None and claim is None:
-            self._claim = status.TrainingLock(folder)
-        # Rank 0 records for all learners; None in the others.
-        self._recorder: Recorder | None = None
-        if follows is None:
-            self._recorder = Recorder(
+        title = f"{algorithm} on {name_of(config.env)}"
+        watch = f"to watch it in the browser: remotely-rl dashboard {folder.path.parent}"
+        self._opening = f"{title}: {folder.path}", watch, *opening
+        self._records: Records
+        if self._is_first:
+            self._records = RunRecords(
                 folder,
-                self._title,
+                title,
                 config,
                 self.tally,
-                self._checkpoint_content,
-                progress,
-                on_row=self._on_row,
+                Hooks(self, hooks),
+                saved=saved,
+                spaces=spaces,
+                content=self._checkpoint_content,
+                policy=self._policy,
+                progress=progress,
+                claim=claim,
             )
-            self.crashes = Crashes(self.say, config.max_crash_rate, keep=Logbook(folder.crashes))
-        else:  # this is an actor's process, whose output appears on the run's terminal
-            self.crashes = Crashes(print, config.max_crash_rate)
-        self._evaluating: Evaluating | None = None
-        if self._recorder is not None and config.evaluate_every:
-            known = saved.get("evaluations", {}) if saved else {}
-            self._evaluating = Evaluating(
-                Evaluations(config, self.say, self._evaluation_seed, known, spaces),
-                self._policy,
-                self._measured,
-                self.say,
-            )
+        else:
+            self._records = Records(config)
         self._replay: Kept | None = None
         self._threads: LearnerThreads | None = (
             None  # torch's, if their number follows the machine's load
@@ -261,27 +173,16 @@ class Session(Generic[C]):
         self._warned: set[str] = set()
         self._at_end = ExitStack()
         self._at_end.callback(self._process.restore)
-        if self._claim is not None:
-            self._at_end.callback(self._claim.release)
-        if self._evaluating is not None:
-            self._at_end.callback(self._evaluating.close)
+        self._at_end.callback(self._records.close)
 
     def __enter__(self) -> "Session[C]":
         if self._is_first:  # not in an actor's process
             self._process.listen()
-        watch = f"to watch it in the browser: remotely-rl dashboard {self.folder.path.parent}"
-        for text in (f"{self._title}: {self.folder.path}", watch, *self._opening):
-            self.say(text)
         try:
-            if self._claim is not None:
-                self._claim.begin(self._gpu())
-            self._hooks.start()
+            self._records.begin(self._opening, self._gpu())
         except BaseException:
             self.__exit__(*sys.exc_info())
             raise
-        if self._is_first:
-            self._phases = Phases(self.say)
-            self._phases.enter("the actors start, make their environments, and play")
         return self
 
     def __exit__(
@@ -291,63 +192,33 @@ class Session(Generic[C]):
         traceback: TracebackType | None,
     ) -> None:
         raised = error
-        self._end_phases()
+        self._records.end_phases()
         if isinstance(error, torch.AcceleratorError):
             error = gpu_lost(error)
         try:
             if isinstance(error, LearnerLost):
                 self._is_saved = False
-                if self.folder.checkpoint.exists():
-                    self.say(f"the last good checkpoint is kept: --resume {self.folder.path}")
-                else:
-                    self.say("there is no checkpoint yet to resume from")
+                self._records.lost()
             self._finish(error)
         except BaseException as later:  # a hook's, or of a last evaluation
-            self._write_end(later)
+            self._records.write_end(*self._ending.of(later))
             raise
         else:
-            self._write_end(error)
+            self._records.write_end(*self._ending.of(error))
         finally:
             self._at_end.close()
         if error is not raised and error is not None:
             raise error from raised
 
-    def _on_row(self, row: Row) -> None:
-        self._end_phases()
-        self._hooks.row(row)
-
-    def _on_rollouts(self, rollouts: Sequence[Rollout]) -> None:
-        if rollouts and self._phases is not None and not self._has_learnt:
-            self._phases.enter("experience comes in; the first update is made")
-        self._hooks.rollout(rollouts)
-
     @property
-    def _has_learnt(self) -> bool:
-        """Whether there was an update since the start, or the resume."""
-        return self.tally.counters.updates > self._updates_before
-
-    def _end_phases(self) -> None:
-        if self._phases is not None:
-            self._phases.end()
-            self._phases = None
+    def crashes(self) -> Crashes:
+        """What is known of environments and actors that have crashed."""
+        return self._records.crashes
 
     def _gpu(self) -> str | None:
         """Return the name of the GPU that the run learns on."""
         device = device_of(self._config)
         return torch.cuda.get_device_name(device) if device.type == "cuda" else None
-
-    def _write_end(self, error: BaseException | None) -> None:
-        """Write how the run has ended, for those who look at its folder."""
-        if self._claim is None:
-            return
-        how, why = self._ending.reason.how, self._ending.why
-        if isinstance(error, KeyboardInterrupt):
-            how, why = status.How.STOPPED, "interrupted by a second Ctrl-C"
-        elif error is not None:
-            how, why = status.How.FAILED, status.last_line(error)
-        elif not why:  # the loop has returned by itself
-            how, why = status.How.LIMIT, "its loop has ended"
-        self._claim.end(how, why)
 
     # --- learner and actors -----------------------------------------------------------------------
 
@@ -366,8 +237,7 @@ class Session(Generic[C]):
             counters = self.tally.counters
             counters.best_return = max(best.best_return, counters.best_return)
             counters.best_metric = max(best.best_metric, counters.best_metric)
-            if self._evaluating is not None:
-                self._evaluating.know_best(best.evaluated)
+            self._records.know_best(best.evaluated)
         self._learner, self._is_saved = learner, True
 
     @property
@@ -419,7 +289,7 @@ class Session(Generic[C]):
         """Count rollouts; return their trajectories, stacked."""
         for rollout in rollouts:
             self.tally.sampled(rollout.steps, rollout.episodes, rollout.seconds)
-        self._on_rollouts(rollouts)
+        self._records.sampled(rollouts)
         return stack([rollout.trajectory for rollout in rollouts])
 
     def take(self, actors: Rounds) -> list[Rollout]:
@@ -429,11 +299,11 @@ class Session(Generic[C]):
         """
         with self.spending("waiting"):
             rollouts = self.peers.exchange(actors.take(timeout_s=POLL_S), self.over)
-        self._on_rollouts(rollouts)
-        if not rollouts and self._recorder is not None:
-            self._look_at_evaluation()
+        self._records.sampled(rollouts)
+        if not rollouts:
+            self._records.look()
             # Not a checkpoint: actors cannot be saved during a round.
-            self._recorder.write_due_row(self.seconds())
+            self._records.write_due_row(self.seconds())
         return rollouts
 
     def collect(self, actors: Rounds) -> Trajectory | None:
@@ -486,7 +356,7 @@ class Session(Generic[C]):
             if not rollouts:
                 self.tick()
                 return None
-            self._on_rollouts(rollouts)
+            self._records.sampled(rollouts)
             trajectory = rollouts[0].trajectory
             if trajectory.rows.count:
                 self._gathered.append(trajectory)
@@ -535,23 +405,17 @@ class Session(Generic[C]):
 
     def learnt(self, metrics: dict[str, float], staleness: Sequence[int]) -> None:
         """Count an update; write what is due."""
-        if self._recorder is not None:
-            if self._phases is not None and not self._has_learnt:
-                every_s = f"{self._config.log_interval_s:g} s"
-                self._phases.enter(f"it learns; the first row comes with a game's end or {every_s}")
-            self._recorder.count_update(metrics, staleness)
-            self._hooks.update(metrics)
+        self._records.updated(metrics, staleness)
         if self._threads is not None and self._threads.updated(*self._learning):
             torch.set_num_threads(self._threads.count)
         self.tick()
 
     def tick(self) -> None:
         """Write what is due and start due evaluations.  Call it in each iteration of the loop."""
-        if self._recorder is not None:
-            self._look_at_evaluation()
-            if self._evaluating is not None and not self._ending.is_by_hook:
-                self._evaluating.begin_if_due(self.env_steps)
-            self._recorder.write_due(self.seconds())
+        self._records.look()  # a hook may stop the run
+        if not self._ending.is_by_hook:
+            self._records.begin_due_evaluation(self.env_steps)
+        self._records.write_due(self.seconds())
 
     def over(self) -> bool:
         """Whether to stop: at a limit or on request.  The first reason is kept."""
@@ -607,8 +471,7 @@ class Session(Generic[C]):
         It is [height, width] or [height, width, channels], of bytes or of floats from 0 to 1; a
         tensor is one too.  metrics.csv has no part in it.  Raises TrainingError for other shapes.
         """
-        if self._recorder is not None:
-            self._recorder.log_image(name, _array_of(image))
+        self._records.log_image(name, _array_of(image))
 
     def log_histogram(self, name: str, numbers: Any) -> None:
         """Write a histogram of numbers, an array or a tensor, for TensorBoard and the dashboard.
@@ -616,13 +479,11 @@ class Session(Generic[C]):
         metrics.csv has no part in it.  What is not finite is left out; raises TrainingError if
         nothing is left.
         """
-        if self._recorder is not None:
-            self._recorder.log_histogram(name, _array_of(numbers))
+        self._records.log_histogram(name, _array_of(numbers))
 
     def say(self, text: str) -> None:
         """Print a line for the user, in rank 0 only."""
-        if self._recorder is not None:
-            self._recorder.say(text)
+        self._records.say(text)
 
     def warn(self, topic: str, text: str) -> None:
         """Print a line for the user, unless it is empty or its topic has had one."""
@@ -641,11 +502,9 @@ class Session(Generic[C]):
         kept: dict[str, Any] = {}
         if self._replay is not None and is_checkpoint:
             kept["replay"] = self._replay.save()
-        if self._evaluating is not None:
-            kept["evaluations"] = self._evaluating.state()
-        elif self.saved and "evaluations" in self.saved:
-            kept["evaluations"] = self.saved["evaluations"]
-        return kept | {
+        return {
+            **kept,
+            **self._records.state(),
             "algorithm": self.algorithm,
             "env": name_of(self._config.env),
             "learner": self.learner.state(),
@@ -657,11 +516,6 @@ class Session(Generic[C]):
             "times_resumed": self.times_resumed,
         }
 
-    # --- evaluations ------------------------------------------------------------------------------
-
-    def _evaluation_seed(self, env_steps: int) -> int:
-        return seed_of_evaluation(self._config.seed, env_steps)
-
     def _policy(self) -> Policy | None:
         """Return the current policy, for an evaluation and for best.pt."""
         if not self._is_saved:
@@ -670,37 +524,25 @@ class Session(Generic[C]):
         content = self._checkpoint_content(self.folder.best)
         return None if content is None else Policy(content, self.model)
 
-    def _measured(self, measured: MeasuredPolicy) -> None:
-        if self._recorder is not None:
-            self._recorder.evaluated(measured)
-            self._hooks.evaluation(measured.evaluation)
-
-    def _look_at_evaluation(self) -> None:
-        if self._evaluating is not None:
-            self._evaluating.look()
-
     def _finish(self, error: BaseException | None) -> None:
         self.crashes.flush()
         self._is_ending = True
         now = self.seconds()
         try:
-            if error is None and self._evaluating is not None:
-                self._evaluating.end(
+            if error is None:
+                self._records.end_evaluations(
                     None if self._ending.is_by_hook else self.env_steps,
                     lambda: bool(self._process.asked_to_stop),
                 )
         finally:
-            if self._recorder is not None:
-                self._recorder.finish(now, has_learner=self._is_saved)
+            self._records.finish(now, has_learner=self._is_saved)
         new_steps = self.env_steps - self._steps_before
         ended = summary = self._ending.why
         if error is not None:  # the caller prints its text
             kind = type(error).__name__
             ended, summary = f"{kind}: {error}", f"ended by {kind}"
         self.result = Result.of(self.folder.path, ended, self.tally, new_steps)
-        if self._recorder is not None:
-            self._recorder.say_summary(summary)
-            self._hooks.end(self.result)
+        self._records.conclude(summary, self.result)
 
 
 def _array_of(numbers: Any) -> Any:

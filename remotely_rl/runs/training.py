@@ -48,8 +48,9 @@ from remotely_rl.runs.hooks import Hook
 from remotely_rl.runs.metrics import Tally
 from remotely_rl.runs.phases import Phases
 from remotely_rl.runs.process import Process
+from remotely_rl.runs.result import Result
 from remotely_rl.runs.run_folder import RunFolder
-from remotely_rl.runs.session import Result, Session
+from remotely_rl.runs.session import Session
 from remotely_rl.supervision import env_ranks, failures
 from remotely_rl.supervision.supervisor import Consequence, ProcessRole, consequence_of
 from remotely_rl.supervision.vector import is_registered

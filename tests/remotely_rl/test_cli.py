@@ -19,7 +19,7 @@ import remotely
 from remotely_rl import algorithms, cluster, impala
 from remotely_rl.cli import REPEATED, main
 from remotely_rl.config import GROUPS, presets
-from remotely_rl.runs import metrics, session
+from remotely_rl.runs import metrics, result
 from remotely_rl.runs.training import Train
 from tests.remotely_rl import toys
 
@@ -47,9 +47,9 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[impala.Config, Any]]:
         resume: str | None,
         initial: str | None,
         hooks: Any,
-    ) -> session.Result:
+    ) -> result.Result:
         asked.append((config, model))
-        return session.Result(Path(), "all is done", 1.0, 100, 1, 1, 0.0, 0.0)
+        return result.Result(Path(), "all is done", 1.0, 100, 1, 1, 0.0, 0.0)
 
     monkeypatch.setattr(Train, "__call__", keep)
     return asked
@@ -380,13 +380,13 @@ def test_a_run_without_a_step_has_failed(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert done.exit_code == 1
     assert "Error: the run ended before its first step: 1e-06 minutes are over." in done.output
 
-    ended = session.Result(tmp_path, "1 minute is over", 1.0, 100, 1, 1, 0.0, 0.0, new_steps=0)
+    ended = result.Result(tmp_path, "1 minute is over", 1.0, 100, 1, 1, 0.0, 0.0, new_steps=0)
     monkeypatch.setattr(Train, "__call__", lambda *_, **__: ended)
     done = invoke("train", "ppo", "--resume", str(tmp_path / "run"))
     assert done.exit_code == 1
     assert "Error: the run ended before its next step: 1 minute is over. If its" in done.output
 
-    ended = session.Result(tmp_path, "stopped by SIGINT", 1.0, 100, 1, 1, 0.0, 0.0, new_steps=0)
+    ended = result.Result(tmp_path, "stopped by SIGINT", 1.0, 100, 1, 1, 0.0, 0.0, new_steps=0)
     done = invoke("train", "ppo", "--resume", str(tmp_path / "run"))
     assert done.exit_code == 1
     assert done.output.endswith("before its next step: stopped by SIGINT\n")

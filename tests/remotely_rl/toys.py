@@ -20,7 +20,7 @@ from remotely_rl.algorithms import ALGORITHMS, named
 from remotely_rl.config import Common
 from remotely_rl.environments import Environments, Step
 from remotely_rl.runs import metrics, run_folder
-from remotely_rl.runs.session import Result
+from remotely_rl.runs.result import Result
 
 
 class Counting(gymnasium.Env[np.ndarray, Any]):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from remotely_rl.runs.session import Result
+from remotely_rl.runs.result import Result
 
 CONFIG = 'ppo.Config(env="CartPole-v1", actors=1, log_interval_s=0.5, {limit})'
 CELLS = [

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from remotely_rl.environments import Episode
-from remotely_rl.runs import session as sessions
+from remotely_rl.runs import records
 from remotely_rl.runs.phases import AFTER_S, Phases
 from tests.remotely_rl.runs.sessions import Clock, Learner, session
 
@@ -69,7 +69,7 @@ def test_a_run_tells_what_it_waits_for_until_its_first_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     timers, clock = Timers(), Clock()
-    monkeypatch.setattr(sessions, "Phases", lambda say: Phases(say, timers))
+    monkeypatch.setattr(records, "Phases", lambda say: Phases(say, timers))
     with session(tmp_path, clock=clock) as run:
         run.restore(Learner())
         timers.expire()

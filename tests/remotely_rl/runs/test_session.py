@@ -21,8 +21,8 @@ from remotely_rl.environments import Episode
 from remotely_rl.errors import LearnerLost, TrainingError
 from remotely_rl.learning.threads import LearnerThreads
 from remotely_rl.runs import training
+from remotely_rl.runs.derived_seeds import seed_of_actor, seed_of_evaluation, seed_of_learner
 from remotely_rl.runs.process import Process
-from remotely_rl.runs.session import seed_of_actor, seed_of_evaluation, seed_of_learner
 from remotely_rl.supervision import CrashReport
 from remotely_rl.supervision.report import Cause
 from tests.remotely_rl import toys
