@@ -654,9 +654,11 @@ def plot(runs: tuple[str, ...], out: str | None, over: str | None, iqm: bool) ->
 def runs(folder: str, as_json: bool) -> None:
     """List the runs of the RUNS folder, the newest last: which train, and how the others ended.
 
-    Of a run that has ended it prints why, and the command that goes on with it.
+    Of a run that has ended it prints why, and the command that goes on with it, or that starts it
+    anew if it has no checkpoint.
     """
     from remotely_rl.dashboard.runs import Runs  # noqa: PLC0415 - as in train_one
+    from remotely_rl.runs import status  # noqa: PLC0415 - as in train_one
 
     if not Path(folder).is_dir():
         raise UserError(f"there is no folder {folder}; name the folder of your runs")
@@ -668,7 +670,8 @@ def runs(folder: str, as_json: bool) -> None:
         steps = "no row yet" if row["steps"] is None else f"{row['steps']:,.0f} steps"
         score = "" if row["return_mean"] is None else f"  return {row['return_mean']:.4g}"
         click.echo(f"{row['state']:<8}{shown(row['name'])}  {steps}{score}")
-        for line in (row["why"], row["go_on"]):
+        anew = (status.NO_CHECKPOINT, row["start_anew"]) if row["start_anew"] else ()
+        for line in (row["why"], row["go_on"], *anew):
             if line:
                 click.echo(f"        {shown(line)}")
 

@@ -237,6 +237,8 @@ def _run(runs: ChosenRuns, name: str) -> str:
     config, row = runs.config(name), runs.row(name)
     ended = ": ".join(filter(None, (row["state"], row["why"])))
     go_on = f"<p>It goes on with <code>{_text(row['go_on'])}</code></p>" if row["go_on"] else ""
+    if row["start_anew"]:
+        go_on = f"<p>{status.NO_CHECKPOINT} <code>{_text(row['start_anew'])}</code></p>"
     return (
         f'<h2>{_text(name)}</h2><p class="soft">{_text(ended)}</p>{go_on}'
         f'<div class="grid-of">{"".join(figures)}</div>'

@@ -144,7 +144,8 @@ class Runs:
         folder = self.folder(name)
         found = status.of(folder, lambda: self._summary(name, folder).config)
         summary = self._summary(name, folder)
-        return {**summary.row, "state": found.how, "why": found.why, "go_on": found.go_on}
+        commands = {"go_on": found.go_on, "start_anew": found.start_anew}
+        return {**summary.row, "state": found.how, "why": found.why, **commands}
 
     def _summary(self, name: str, folder: Path) -> Summary:
         version: list[int] = []

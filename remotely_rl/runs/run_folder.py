@@ -120,9 +120,19 @@ def create(
 def check_is_free(path: Path) -> None:
     """Raise TrainingError if `path` exists and is not an empty folder."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if RunFolder(path).config.exists() and not RunFolder(path).checkpoint.exists():
+            raise without_checkpoint(path)
         raise TrainingError(
             f"{path} exists already; resume it with --resume {path}, or choose another --run"
         )
+
+
+def without_checkpoint(path: Path) -> TrainingError:
+    """Return the error of a run that is to continue, or is in the way, and has no checkpoint."""
+    return TrainingError(
+        f"{path} exists already and has no checkpoint to resume from: if its run has ended, remove"
+        " it; otherwise choose another --run"
+    )
 
 
 def write(

@@ -179,9 +179,7 @@ def check_continues(run: Path, algorithm: str, config: Common) -> None:
         return
     _, kept = run_folder.reopen(run, algorithm)
     if not RunFolder(run).checkpoint.exists():
-        raise TrainingError(
-            f"{run} has no checkpoint to resume from: remove it, or choose another --run"
-        )
+        raise run_folder.without_checkpoint(run)
     now = run_folder.upgrade(json.loads(json.dumps(run_folder.fields_of(config))))
     defaults = {field.name: field.default for field in dataclasses.fields(config)}
     for name in sorted(now.keys() - (curve.PER_RUN - {"env"})):

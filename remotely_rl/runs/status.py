@@ -57,11 +57,12 @@ class How(StrEnum):
 
 
 class RunStatus(NamedTuple):
-    """Whether a run trains, or how it has ended; why, in words; and the command that goes on."""
+    """Whether a run trains, or how it has ended; why, in words; and the command to continue."""
 
     how: How
     why: str
     go_on: str  # empty for a run that trains, and for one that cannot be resumed
+    start_anew: str = ""  # the command that starts it once more, if it has no checkpoint to resume
 
 
 # --- the run's side -------------------------------------------------------------------------------
@@ -213,7 +214,7 @@ def of(path: Path, read: Callable[[], RunConfig]) -> RunStatus:
         why_unknown = f"its lock cannot be looked at: {error.strerror}"
     ran = read()
     how, why = (How.UNKNOWN, why_unknown) if why_unknown and not ran.ended else _end_of(ran)
-    return RunStatus(how, why, go_on(path, ran, how))
+    return RunStatus(how, why, go_on(path, ran, how), start_anew(path, ran, how))
 
 
 def _end_of(ran: RunConfig) -> tuple[How, str]:
@@ -229,6 +230,8 @@ def _end_of(ran: RunConfig) -> tuple[How, str]:
         return How.UNKNOWN, "its file system has no locks, and it has not written an end"
     return How.KILLED, "it has ended without a word: SIGKILL, or its machine went down"
 
+
+NO_CHECKPOINT = "It has no checkpoint.  Remove its folder, and start it anew with"
 
 # Limits by which a run ends: the double is a next goal.
 LIMITS = ("total_steps", "minutes")
@@ -251,6 +254,17 @@ def go_on(path: Path, ran: RunConfig, how: How) -> str:
     lost = ["env"] if ran.env_is_own and ran.env_source is None else []
     again = [AGAIN[name] for name in (*lost, *ran.not_kept) if name in AGAIN]
     return " ".join([shlex.join(words), *again])
+
+
+def start_anew(path: Path, ran: RunConfig, how: How) -> str:
+    """Return the command with which an ended run was started; empty if it has a checkpoint.
+
+    It is empty too if nobody knows that the run has ended, and for one that has reached its target.
+    """
+    command, folder = ran.started.get("command"), ran.started.get("folder")
+    if how in (How.UNKNOWN, How.TARGET) or (path / CHECKPOINT).exists() or not command:
+        return ""
+    return f"cd {shlex.quote(str(folder))} && {command}"
 
 
 def facts(ran: RunConfig) -> Mapping[str, Any]:

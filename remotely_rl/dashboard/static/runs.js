@@ -172,7 +172,8 @@ function showRun(params, asked) {
       note.replaceChildren(...[run.note, run.tags && h("span", { class: "soft" }, ` ${run.tags}`)].filter(Boolean));
       state.className = tone(run) || "soft";
       state.textContent = ending(run);
-      goOn.replaceChildren(...(run.go_on ? ["It goes on with ", h("code", {}, run.go_on)] : []));
+      goOn.replaceChildren(...(run.go_on ? ["It goes on with ", h("code", {}, run.go_on)]
+        : run.start_anew ? ["It has no checkpoint.  Remove its folder, and start it anew with ", h("code", {}, run.start_anew)] : []));
       started.replaceChildren(...facts(Object.entries(run.started).map(([key, value]) => [key, key === "at" ? new Date(value * 1000).toLocaleString() : String(value)])));
       settings.replaceChildren(...facts(Object.entries(run.config).map(([key, value]) => [key, value === null ? "none" : typeof value === "object" ? JSON.stringify(value) : String(value)])));
       latest.replaceChildren(...facts(Object.entries(run.last).filter(([, value]) => value != null).map(([key, value]) => [key, figure(value, 4)])));

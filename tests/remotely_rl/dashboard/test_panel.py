@@ -22,7 +22,7 @@ import remotely
 from remotely.dashboard import app
 from remotely.dashboard.access import Access
 from remotely_rl.cli import main
-from remotely_rl.dashboard import filters
+from remotely_rl.dashboard import filters, report
 from remotely_rl.dashboard.panel import panel
 from remotely_rl.dashboard.runs import NoRun, Runs
 from remotely_rl.runs import aggregate, status, videos
@@ -95,6 +95,21 @@ def test_how_a_run_ended_is_shown_at_once_with_the_command_that_goes_on(
     assert browser.get("/api/runs/one")["started"]["remotely"] == remotely.__version__
 
 
+def test_a_run_without_a_checkpoint_is_listed_with_the_command_that_starts_it_anew(
+    browser: Browser, runs: Path
+) -> None:
+    claim = status.TrainingLock(RunFolder(runs / "one"))
+    claim.begin(None)
+    claim.release()  # and nothing is written, as after SIGKILL
+    (row,) = browser.get("/api/runs", q="one")["rows"]
+    assert (row["state"], row["go_on"]) == ("killed", "")
+    assert row["start_anew"].startswith(f"cd {Path.cwd()} && ")
+    listed = CliRunner().invoke(main, ["runs", str(runs)]).output
+    assert f"        {status.NO_CHECKPOINT}\n        {row['start_anew']}\n" in listed
+    report.write([runs / "one"], runs / "report.html")
+    assert status.NO_CHECKPOINT in (runs / "report.html").read_text()
+
+
 def test_the_command_lists_runs_with_their_ends(runs: Path) -> None:
     claim = status.TrainingLock(RunFolder(runs / "two"))
     claim.begin(None)
@@ -104,6 +119,7 @@ def test_the_command_lists_runs_with_their_ends(runs: Path) -> None:
     claim.release()
     done = CliRunner().invoke(main, ["runs", str(runs)])
     assert "target  two  400 steps  return 12\n        the mean return of 12 is" in done.output
+    assert "no checkpoint" not in done.output
     listed = json.loads(CliRunner().invoke(main, ["runs", str(runs), "--json"]).output)
     assert {row["name"]: row["state"] for row in listed}["two"] == "target"
 

@@ -167,6 +167,14 @@ def test_an_existing_run_folder_is_rejected(tmp_path: Path) -> None:
         session(tmp_path)
 
 
+def test_a_run_folder_without_a_checkpoint_is_rejected_with_no_word_of_resuming_it(
+    tmp_path: Path,
+) -> None:
+    finished_run(tmp_path).checkpoint.unlink()
+    with pytest.raises(TrainingError, match="no checkpoint to resume from: if its run has ended"):
+        session(tmp_path)
+
+
 # --- clipped rewards ------------------------------------------------------------------------------
 
 

@@ -287,7 +287,7 @@ def test_another_algorithm_is_reported_before_other_settings(tmp_path: Path) -> 
 
 def test_a_run_without_a_checkpoint_and_a_folder_that_is_a_run_are_rejected(tmp_path: Path) -> None:
     kept(tmp_path / "seed-1")
-    with pytest.raises(TrainingError, match="seed-1 has no checkpoint to resume from: remove it"):
+    with pytest.raises(TrainingError, match="seed-1 exists already and has no checkpoint"):
         seeds.check_continues(tmp_path / "seed-1", "ppo", ppo.Config(env="CartPole-v1"))
     with pytest.raises(TrainingError, match="seed-1 is a run itself: --seeds needs another"):
         seeds.check_continues(tmp_path / "seed-1" / "seed-1", "ppo", ppo.Config(env="CartPole-v1"))

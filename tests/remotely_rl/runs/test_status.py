@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -53,9 +54,11 @@ def test_a_killed_run_is_over_at_once_and_nobody_else_trains_it_before(tmp_path:
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert status_of(folder).how is How.KILLED
-    assert status_of(folder).go_on == ""  # it has saved nothing
+    words = [sys.executable, "-c", ELSEWHERE, str(folder.path)]
+    anew = f"cd {shlex.quote(os.getcwd())} && {shlex.join(words)}"
+    assert status_of(folder)[2:] == ("", anew)  # it has saved nothing
     folder.checkpoint.touch()
-    assert status_of(folder).go_on == f"remotely-rl train a2c --resume {folder.path}"
+    assert status_of(folder)[2:] == (f"remotely-rl train a2c --resume {folder.path}", "")
 
 
 def test_a_run_trains_from_the_beginning_to_the_end_of_its_session(tmp_path: Path) -> None:
@@ -113,6 +116,15 @@ def test_a_run_at_its_limit_goes_on_to_twice_that_and_one_at_its_target_does_not
     words = f"remotely-rl train ppo --resume {tmp_path} --total-steps 1000 --minutes 3.0"
     assert status.go_on(tmp_path, ran, How.LIMIT) == words
     assert status.go_on(tmp_path, ran, How.TARGET) == ""
+
+
+def test_a_run_that_may_train_elsewhere_and_one_at_its_target_are_not_started_anew(
+    tmp_path: Path,
+) -> None:
+    ran = run_folder.RunConfig("ppo", "Pong", {}, started={"command": "train", "folder": "/a b"})
+    assert status.start_anew(tmp_path, ran, How.FAILED) == "cd '/a b' && train"
+    assert status.start_anew(tmp_path, ran, How.UNKNOWN) == ""
+    assert status.start_anew(tmp_path, ran, How.TARGET) == ""
 
 
 def test_an_option_that_the_folder_could_not_keep_is_part_of_the_command(tmp_path: Path) -> None:
