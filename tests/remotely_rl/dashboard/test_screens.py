@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -111,6 +112,22 @@ def test_the_overview_leads_to_the_actors_of_a_class(page: Page) -> None:
     page.get_by_role("link", name="Evaluator").click()
     expect(head(page)).to_have_text("Actors")
     expect(page.get_by_role("status").filter(has_text="of 112")).to_be_visible()
+
+
+@pytest.mark.parametrize("width", [390, 640, 641, 960, 961, 1100, 1600])
+def test_the_figures_of_the_overview_fill_their_rows_at_any_width(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 844})
+    page.goto("/#/overview")
+    expect(page.locator(".figure").first).to_be_visible()
+    boxes = [figure.bounding_box() for figure in page.locator(".figure").all()]
+    *whole, last = Counter(box["y"] for box in boxes if box).values()
+    assert len({*whole}) == 1
+    assert last >= whole[0] / 2
+    assert all(
+        dd.evaluate("element => element.scrollWidth <= element.clientWidth")
+        for dd in page.locator(".figure dd").all()
+    )
+    page.set_viewport_size({"width": 1200, "height": 800})
 
 
 def test_machines_are_searched(page: Page) -> None:
