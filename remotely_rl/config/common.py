@@ -92,7 +92,9 @@ class Common(metaclass=Completed):
         Range(2),
     ] = checks.STEPS
     total_steps: Annotated[
-        int, "stop after this many environment steps in all; 0: no limit", NOT_NEGATIVE
+        int,
+        "stop after this many environment steps in all, at the end of their round; 0: no limit",
+        NOT_NEGATIVE,
     ] = 0
     minutes: Annotated[float, "stop after this many minutes in all; 0: no limit", NOT_NEGATIVE] = (
         0.0
