@@ -136,6 +136,7 @@ class Session(Generic[C]):
         self._is_ending = False
         self.tally = Tally.of(saved) if saved else Tally()
         self._steps_before = self.tally.counters.env_steps
+        self._episodes_before = self.tally.counters.episodes
         self.times_resumed = saved["times_resumed"] + 1 if saved else 0
         self._process = process or Process()
         self._clock = Clock(self.tally.counters.seconds, clock)
@@ -195,6 +196,8 @@ class Session(Generic[C]):
         self._records.end_phases()
         if isinstance(error, torch.AcceleratorError):
             error = gpu_lost(error)
+        if error is None and self._ending.is_unwatched:
+            error = self.crashes.futility(self.tally.counters.episodes - self._episodes_before)
         try:
             if isinstance(error, LearnerLost):
                 self._is_saved = False

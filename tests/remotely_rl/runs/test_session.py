@@ -20,7 +20,7 @@ from remotely_rl.config import Common
 from remotely_rl.environments import Episode
 from remotely_rl.errors import LearnerLost, TrainingError
 from remotely_rl.learning.threads import LearnerThreads
-from remotely_rl.runs import training
+from remotely_rl.runs import run_folder, training
 from remotely_rl.runs.derived_seeds import seed_of_actor, seed_of_evaluation, seed_of_learner
 from remotely_rl.runs.process import Process
 from remotely_rl.supervision import CrashReport
@@ -133,6 +133,31 @@ def test_a_learner_lost_before_the_first_checkpoint_says_that_there_is_none(
     said = capsys.readouterr().out
     assert "there is no checkpoint yet to resume from" in said
     assert "--resume" not in said
+
+
+def crash_in_every_episode(run: training.Session[Any]) -> None:
+    run.restore(Learner())
+    for _ in range(10):
+        run.crashes.stepped(50)
+        run.crashes.add(CrashReport(1, Cause.RAISED, "ValueError: no", lived=50))
+
+
+def test_a_run_in_which_every_episode_crashes_fails_at_its_limit_with_a_checkpoint(
+    tmp_path: Path,
+) -> None:
+    run = session(tmp_path)
+    with pytest.raises(TrainingError, match=r"no episode has ended.*ValueError: no"), run:
+        crash_in_every_episode(run)
+    assert run.folder.checkpoint.exists()
+    kept = run_folder.read(run.folder.path)
+    assert kept.ended["how"] == "failed"
+
+
+def test_a_hook_may_end_a_run_in_which_every_episode_crashes(tmp_path: Path) -> None:
+    with session(tmp_path) as run:
+        crash_in_every_episode(run)
+        run.stop("pruned")
+    assert run.result.ended == "pruned"
 
 
 def test_crashes_are_logged_before_the_summary(
