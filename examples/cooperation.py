@@ -14,7 +14,11 @@ import contextlib
 import sys
 
 import numpy as np
-from mpe2 import simple_spread_v3
+
+try:
+    from mpe2 import simple_spread_v3
+except ModuleNotFoundError as error:
+    raise SystemExit(f"{error}: pip install '.[multi]'  # in a checkout") from None
 
 from remotely_rl import MultiAgent, ppo
 

@@ -1,17 +1,20 @@
 """A scikit-learn grid search on the cores of a cluster.
 
-Run it: python examples/grid_search.py
+    pip install scikit-learn
+    python examples/grid_search.py
 
-It needs scikit-learn.  By default the cluster is this machine; for another one, first call
-remotely.connect("host:8010").
+By default the cluster is this machine; for another one, first call remotely.connect("host:8010").
 """
 
 import contextlib
 
-import joblib
-from sklearn.datasets import load_digits
-from sklearn.model_selection import GridSearchCV
-from sklearn.svm import SVC
+try:
+    import joblib
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import GridSearchCV
+    from sklearn.svm import SVC
+except ModuleNotFoundError as error:
+    raise SystemExit(f"{error}: pip install scikit-learn") from None
 
 import remotely
 

@@ -11,12 +11,12 @@ import importlib
 import math
 from typing import Any
 
-from remotely_rl import Hook
+from remotely_rl import Hook, TrainingError
 
 
 class WandB(Hook):
     def on_start(self, session: Any) -> None:
-        self.wandb = importlib.import_module("wandb")
+        self.wandb = package("wandb")
         config = dataclasses.asdict(session.learner.config)
         self.wandb.init(project="remotely_rl", name=session.folder.path.name, config=config)
 
@@ -29,7 +29,7 @@ class WandB(Hook):
 
 class MLflow(Hook):
     def on_start(self, session: Any) -> None:
-        self.mlflow = importlib.import_module("mlflow")
+        self.mlflow = package("mlflow")
         self.mlflow.start_run(run_name=session.folder.path.name)
         self.mlflow.log_params(dataclasses.asdict(session.learner.config))
 
@@ -42,7 +42,7 @@ class MLflow(Hook):
 
 class Trackio(Hook):
     def on_start(self, session: Any) -> None:
-        self.trackio = importlib.import_module("trackio")
+        self.trackio = package("trackio")
         config = dataclasses.asdict(session.learner.config)
         self.trackio.init(project="remotely_rl", name=session.folder.path.name, config=config)
 
@@ -56,3 +56,11 @@ class Trackio(Hook):
 def numbers(row: dict[str, float]) -> dict[str, float]:
     """Return a row without its NaN values."""
     return {name: number for name, number in row.items() if not math.isnan(number)}
+
+
+def package(name: str) -> Any:
+    """Import a package that is not one of remotely's own."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise TrainingError(f"{error}: pip install {name}") from error

@@ -11,8 +11,11 @@ import contextlib
 import math
 from typing import Any
 
-import optuna
-from optuna.storages.journal import JournalFileBackend
+try:
+    import optuna
+    from optuna.storages.journal import JournalFileBackend
+except ModuleNotFoundError as error:
+    raise SystemExit(f"{error}: pip install '.[sweep]'  # in a checkout") from None
 
 import remotely
 from remotely_rl import Hook, ppo

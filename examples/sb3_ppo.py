@@ -10,10 +10,14 @@ machine, or on a cluster if you connect to one first: remotely.connect("host:801
 import contextlib
 
 import torch
-from stable_baselines3 import PPO
-from stable_baselines3.common.evaluation import evaluate_policy
 
-from remotely_rl.sb3 import VecEnv
+try:
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.evaluation import evaluate_policy
+
+    from remotely_rl.sb3 import VecEnv
+except ModuleNotFoundError as error:
+    raise SystemExit(f"{error}: pip install stable-baselines3") from None
 
 
 def main(total_steps: int = 50_000) -> float:

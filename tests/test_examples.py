@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from remotely_rl.errors import OF_EXTRA
 from tests.clusters import processes, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -129,6 +130,36 @@ SCRIPTS = sorted(
 def test_every_example_ends_quietly_at_ctrl_c(example: str) -> None:
     text = (ROOT / "examples" / f"{example}.py").read_text(encoding="utf-8")
     assert re.search(r'__main__":\n    with contextlib\.suppress\(KeyboardInterrupt\):', text)
+
+
+# Of the base and the extra `rl`: the README has them installed.
+INSTALLED = {"remotely", "remotely_rl", "numpy", *OF_EXTRA, *sys.stdlib_module_names}
+
+
+def packages_of(example: str) -> set[str]:
+    """Return the packages that an example imports, but for those that are INSTALLED."""
+    tree = ast.parse((ROOT / "examples" / f"{example}.py").read_text(encoding="utf-8"))
+    names = [alias.name for n in ast.walk(tree) if isinstance(n, ast.Import) for alias in n.names]
+    names += [n.module or "" for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
+    return {name.partition(".")[0] for name in names} - INSTALLED
+
+
+@pytest.mark.parametrize(
+    ("example", "package"),
+    [(example, package) for example in SCRIPTS for package in sorted(packages_of(example))],
+)
+def test_an_example_without_its_package_says_in_a_line_what_to_install(
+    example: str, package: str
+) -> None:
+    path = str(ROOT / "examples" / f"{example}.py")
+    code = f"import runpy, sys; sys.modules[{package!r}] = None; runpy.run_path({path!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert package in line
+    assert "pip install" in line
 
 
 @pytest.mark.parametrize("example", SCRIPTS)
