@@ -182,6 +182,14 @@ def test_the_command_line_takes_a_class_or_an_instance() -> None:
         make(Raises, "x.py:R")
 
 
+def test_an_example_logger_without_its_package_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "trackio", None)
+    with pytest.raises(TrainingError, match="pip install trackio"):
+        loggers.Trackio().on_start(None)
+
+
 @pytest.mark.parametrize(
     ("logger", "module", "logs", "ends"),
     [
