@@ -7,8 +7,10 @@ queued call may have newer ones than when it was made, and the version of the pa
 trajectory shows how stale it is.  Messages have numbers of their own: while a replay is filled the
 parameters stay the same, but epsilon falls, and attributes may be set.
 
-An actor that cannot read them, such as one behind a firewall that has dialled in, is sent the
-newest message before its next call.
+An actor that cannot read them is sent the newest message before its next call: one behind a
+firewall that has dialled in, or one of a user that has `set_param` alone.  All would be served by
+that, but late: the message stands in the actor's queue, behind calls that wait, and is an old one
+when its turn comes.
 """
 
 import contextlib
