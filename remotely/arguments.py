@@ -35,6 +35,22 @@ def of_type(name: str, value: object, wanted: type | tuple[type, ...], what: str
         raise TypeError(f"{name}={value!r} must be {what}")
 
 
+def not_empty(name: str, value: object) -> None:
+    """Raise ValueError for an empty text: it names nothing, and what is not given is None."""
+    if value == "":
+        raise ValueError(f"{name}='' names nothing: leave it out, or give None, for the default")
+
+
+def packages(name: str, value: object) -> tuple[str, ...]:
+    """Return packages in order.  Raises TypeError unless they are a list, ValueError for a wrong
+    one: an option of the installer is none."""
+    of_type(name, value, (list, tuple, set), 'a list: ["gym"]')
+    for each in value:  # type: ignore[attr-defined]
+        if not isinstance(each, str) or not each.strip() or each.lstrip().startswith("-"):
+            raise ValueError(f"{name} has {each!r}, which is no package, as 'gymnasium==0.29.1'")
+    return tuple(sorted(value))  # type: ignore[call-overload]
+
+
 def _is_one_of(value: object, types: tuple[type, ...]) -> bool:
     return isinstance(value, types) and not isinstance(value, bool)  # True is an int too
 

@@ -32,7 +32,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     post_mortem   whether a call that raises waits a minute for `remotely debug`, with its frames
     name          unique on the cluster, for `get_actor`
     detached      whether the actor outlives its owner, until it is closed
-    machine       the machine to place it on, by name or address; empty for any
+    machine       the machine to place it on, by name or address; by default any
     near          the handle of an actor; place it on the same machine
     patience_s    seconds to wait for room, by default those of `connect`; 0 does not wait
     get_if_exists whether to return a handle of the actor with this name, if there is one
@@ -48,12 +48,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int = 1
     wait: bool = True
     env: dict[str, str] = {}
-    python: str = ""
+    python: str | None = None
     packages: tuple[str, ...] = ()
     post_mortem: bool = False
-    name: str = ""
+    name: str | None = None
     detached: bool = False
-    machine: str = ""
+    machine: str | None = None
     near: Any = None
     patience_s: float | None = None
     get_if_exists: bool = False

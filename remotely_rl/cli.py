@@ -27,6 +27,7 @@ from typing import Any
 import click
 
 import remotely
+from remotely.cli.options import refuse_empty_texts
 from remotely.dashboard.options import check_is_installed, listening_options
 from remotely.reporting.terminal import shown
 from remotely_rl import algorithms, other_names, settings
@@ -78,9 +79,11 @@ class TrainCommand(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         try:
-            return _train_command(cmd_name)
+            command = _train_command(cmd_name)
         except TrainingError as error:
             raise UserError(str(error)) from None
+        refuse_empty_texts(command)
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Algorithms"):
@@ -678,7 +681,7 @@ def runs(folder: str, as_json: bool) -> None:
 
 @main.command()
 @click.argument("run")
-@click.argument("text", required=False)
+@click.argument("text", required=False, type=click.UNPROCESSED)  # an empty one removes the note
 @click.option("--tag", "tags", metavar="WORD", multiple=True, help="Add a tag; may be repeated.")
 @click.option("--untag", metavar="WORD", multiple=True, help="Remove a tag; may be repeated.")
 def note(run: str, text: str | None, tags: Sequence[str], untag: Sequence[str]) -> None:
@@ -809,6 +812,9 @@ def rules() -> None:
     )
     for setting in settings.settings(sync.Gates):
         click.echo(f"    gate_{setting.name:<11} {setting.prose}  [{setting.default}]")
+
+
+refuse_empty_texts(main)
 
 
 if __name__ == "__main__":

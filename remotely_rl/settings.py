@@ -141,6 +141,8 @@ def check(made: Any) -> None:
         for plain_kind, what in PLAIN.items():
             if kind is plain_kind and not isinstance(value, plain_kind):
                 raise TrainingError(f"{name} must be {what}, not {value!r}")
+        if isinstance(value, str) and not value:
+            raise TrainingError(f"{name} is an empty text, which names nothing: leave it out")
         number = next((one for one in (int, float) if kind in (one, one | None)), None)
         if number is None or (value is None and kind is not number):
             continue

@@ -74,6 +74,8 @@ def connect(
     global _engine, _forked
     arguments.of_type("address", address, (str, type(None)), 'a string: "host:8010"')
     arguments.of_type("key", key, (str, Path, type(None)), "a path")
+    arguments.not_empty("address", address)
+    arguments.not_empty("key", key)
     arguments.of_type("show_output", show_output, bool, "True or False")
     if patience_s is not None:
         arguments.number("patience_s", patience_s)
@@ -89,7 +91,7 @@ def connect(
     with _lock:
         if _engine is not None and not _forked:
             raise RemotelyError("this process is connected already; call remotely.shutdown() first")
-        if address not in (None, "", RAY_HERE) and offer != OfferedResources():
+        if address not in (None, RAY_HERE) and offer != OfferedResources():
             start = "ray start" if address.startswith(RAY) else "remotely start"
             raise RemotelyError(
                 "cpus, gpus, resources and labels are for a cluster of your own; those of the one "

@@ -55,7 +55,7 @@ def remote_class(
     concurrency: int = 1,
     wait: bool = True,
     env: dict[str, str] | None = None,
-    python: str = "",
+    python: str | None = None,
     packages: Iterable[str] = (),
     post_mortem: bool = False,
 ) -> Callable[[C], C]: ...
@@ -181,8 +181,7 @@ def check_options(base: Options, changes: dict[str, Any]) -> Options:
         arguments.of_type("labels", changes["labels"], (list, tuple, set), 'a list: ["ssd"]')
         changes["labels"] = parse_labels(changes["labels"])
     if "packages" in changes:
-        arguments.of_type("packages", changes["packages"], (list, tuple, set), 'a list: ["gym"]')
-        changes["packages"] = _packages(changes["packages"])
+        changes["packages"] = arguments.packages("packages", changes["packages"])
     if "near" in changes:
         changes["near"] = _actor_of(changes["near"])
     for name, (least, check) in _LEAST.items():
@@ -200,9 +199,12 @@ def check_options(base: Options, changes: dict[str, Any]) -> Options:
         "machine": str,
         "python": str,
     }.items():
-        if not isinstance(changes.get(name, what()), what):
+        if name not in changes:
+            continue
+        if not isinstance(changes[name], what):
             kind = "a string" if what is str else "True or False"
             raise ValueError(f"{name}={changes[name]!r} must be {kind}")
+        arguments.not_empty(name, changes[name])
     if not re.fullmatch(r"[\w.:@+-]{0,100}", changes.get("name", "")):
         wanted = "at most 100 letters, digits and . : @ + - _"
         raise ValueError(f"name={changes['name']!r} must have {wanted}")
@@ -214,14 +216,6 @@ def check_options(base: Options, changes: dict[str, Any]) -> Options:
         raise ValueError(f"env={env!r} must map names to strings")
     _check_environment(env)
     return msgspec.structs.replace(base, **changes)
-
-
-def _packages(packages: Iterable[object]) -> tuple[str, ...]:
-    """Return requirements, in order.  An option of the installer is none."""
-    for each in packages:
-        if not isinstance(each, str) or not each.strip() or each.lstrip().startswith("-"):
-            raise ValueError(f"packages has {each!r}, which is no package, as 'gymnasium==0.29.1'")
-    return tuple(sorted(map(str, packages)))
 
 
 def _actor_of(near: object) -> str:

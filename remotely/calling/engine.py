@@ -82,7 +82,7 @@ class CallEngine(Engine):
         deadline = time.monotonic() + patience_s
         again = False
         while True:
-            if options.get_if_exists and (found := self._find(options.name)) is not None:
+            if options.get_if_exists and (found := self._find(options.name or "")) is not None:
                 return [found]
             try:
                 return self._make(cls, arguments, options)

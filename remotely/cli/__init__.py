@@ -16,6 +16,7 @@ from remotely.cli.environments import environments
 from remotely.cli.inspect import kill, logs, status, timeline
 from remotely.cli.launch import down, run, up
 from remotely.cli.operate import drain, events
+from remotely.cli.options import refuse_empty_texts
 from remotely.errors import RemotelyError
 
 
@@ -68,3 +69,4 @@ for command in (
     *(status, dashboard, timeline, logs, debug, events, kill, drain, environments, stop),
 ):
     main.add_command(command)
+refuse_empty_texts(main)

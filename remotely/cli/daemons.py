@@ -285,7 +285,6 @@ def stop(port: int | None, joined: str | None) -> None:
 _master_option = click.option(
     "--master",
     metavar="HOST:PORT",
-    default="",
     help="The master to ask whether the change is in force; by default those that were started "
     "with these keys.",
 )
@@ -320,7 +319,7 @@ def list_keys() -> None:
 @click.argument("role", type=click.Choice(["client", "worker", "viewer"]))
 @click.argument("file", type=click.Path(path_type=Path))
 @_master_option
-def add_key(role: Literal["client", "worker", "viewer"], file: Path, master: str) -> None:
+def add_key(role: Literal["client", "worker", "viewer"], file: Path, master: str | None) -> None:
     """Make a new key, which the master admits from now on, and write it to FILE."""
     from remotely.ops import key_list
 
@@ -335,7 +334,7 @@ def add_key(role: Literal["client", "worker", "viewer"], file: Path, master: str
 )
 @click.argument("key", metavar="FILE-OR-KEY")
 @_master_option
-def revoke_key(key: str, master: str) -> None:
+def revoke_key(key: str, master: str | None) -> None:
     """Cut off the holder of a key: no new connections, no more calls on existing ones.
 
     Name the key by its file, or by its public half as `remotely keys list` shows it.

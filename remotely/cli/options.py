@@ -30,6 +30,26 @@ cpus_option = click.option(
 )
 
 
+class TextType(click.ParamType):  # type: ignore[type-arg]
+    """A text that names something: an empty one does not, and is not the same as none."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        if value == "":
+            self.fail("an empty text names nothing: leave it out", param, ctx)
+        return str(value)
+
+
+def refuse_empty_texts(command: click.Command) -> None:
+    """Have no option or argument of a command, and of those in a group, take an empty text."""
+    for param in command.params:
+        if param.type is click.STRING:
+            param.type = TextType()
+    for inner in getattr(command, "commands", {}).values():
+        refuse_empty_texts(inner)
+
+
 class DurationType(click.ParamType):  # type: ignore[type-arg]
     name = "TIME"
 

@@ -58,7 +58,7 @@ def requests(
         named=bool(options.name),
         gang=secrets.token_hex(16) if count > 1 else "",  # all of them are placed, or none
         together=count,
-        machine=options.machine,
+        machine=options.machine or "",
         near=options.near or "",
         packs=options.pack,
         class_name=cls.__name__,
@@ -76,7 +76,7 @@ def requests(
         maker=session.id,
         python=this_machine.PYTHON,
         env=options.env,
-        interpreter=options.python,
+        interpreter=options.python or "",
         packages=list(options.packages),
         post_mortem=options.post_mortem,
         modules=heavy_modules(),

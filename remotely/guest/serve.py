@@ -8,7 +8,7 @@ from remotely.protocol.lease import PLACE_S
 def serve(
     served: object,
     *,
-    name: str = "",
+    name: str | None = None,
     address: str | None = None,
     key: str | Path | None = None,
     concurrency: int = 1,

@@ -49,7 +49,7 @@ _RETRIED = (MasterLost, WorkerLost, NoResources, NameTaken)
 
 def serve_object(
     served: object,
-    name: str,
+    name: str | None,
     address: str | None,
     key: str | Path | None,
     concurrency: int,
@@ -57,6 +57,8 @@ def serve_object(
 ) -> str:
     """Implement `remotely.serve`, documented in serve.py."""
     options = _checked(served, name, concurrency, patience_s)
+    arguments.not_empty("address", address)
+    arguments.not_empty("key", key)
     address = address or os.environ.get("REMOTELY_ADDRESS")
     if os.environ.get("REMOTELY_LOCAL") == "1" or not address:
         raise NotConnected(NO_CLUSTER)
@@ -135,7 +137,7 @@ def _serve_at(address: str, key: MemberKey, served: object, options: Options, be
     return guest
 
 
-def _checked(served: object, name: str, concurrency: int, patience_s: float) -> Options:
+def _checked(served: object, name: str | None, concurrency: int, patience_s: float) -> Options:
     if isinstance(served, type):
         raise TypeError(
             f"serve takes an object, and {served.__name__} is a class: serve({served.__name__}()), "

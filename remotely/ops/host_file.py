@@ -24,32 +24,32 @@ _HOST = re.compile(r"[^\s-][^\s]*")
 
 
 class JoiningHost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A machine that joins.  An empty `ports` or `command` takes the value of the whole file."""
+    """A machine that joins.  Without `ports` or `command`, those of the whole file apply."""
 
     ssh: str  # the destination for ssh: a name of ~/.ssh/config, or user@name
     cpus: int | None = None
     gpus: int | str | None = None  # how many, or which
-    address: str = ""  # where its actors listen
+    address: str | None = None  # where its actors listen
     announce: list[str] = []
-    ports: str = ""
-    command: str = ""  # how the shell there runs remotely: "conda run -n rl remotely"
+    ports: str | None = None
+    command: str | None = None  # how the shell there runs remotely: "conda run -n rl remotely"
 
     def __post_init__(self) -> None:
         if not _HOST.fullmatch(self.ssh):
             raise ValueError(f"ssh: {self.ssh!r} is not a valid host for ssh")
-        _check(self.cpus, self.gpus, self.ports)
+        _check(self)
 
 
 class HostFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole file."""
 
     address: str  # of this machine, as the hosts reach it: "HOST" or "HOST:PORT"
-    listen: str = ""  # the address to bind, if different
+    listen: str | None = None  # the address to bind, if different
     hosts: list[str] = []
     host: list[JoiningHost] = []
     cpus: int | None = None  # of this machine
     gpus: int | str | None = None
-    ports: str = ""
+    ports: str | None = None
     command: str = "remotely"
 
     def __post_init__(self) -> None:
@@ -65,7 +65,7 @@ class HostFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise ValueError("hosts: none is given; name at least one")
         if duplicates := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"hosts: {min(duplicates)} is given twice")
-        _check(self.cpus, self.gpus, self.ports)
+        _check(self)
 
     @property
     def all_hosts(self) -> list[JoiningHost]:
@@ -88,13 +88,19 @@ class HostFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def port_range(self) -> Ports:
-        return parse_ports(self.ports) if self.ports else ANY_PORT
+        return ANY_PORT if self.ports is None else parse_ports(self.ports)
 
 
-def _check(cpus: int | None, gpus: int | str | None, ports: str) -> None:
-    if cpus is not None and cpus < 0:
-        raise ValueError(f"cpus: {cpus} is negative")
-    for field, value, parse in (("gpus", gpus, parse_gpus), ("ports", ports or None, parse_ports)):
+def _check(part: JoiningHost | HostFile) -> None:
+    for field in part.__struct_fields__:
+        if getattr(part, field) == "":
+            raise ValueError(f"{field}: is empty, and names nothing: leave it out")
+    if part.cpus is not None and part.cpus < 0:
+        raise ValueError(f"cpus: {part.cpus} is negative")
+    for field, value, parse in (
+        ("gpus", part.gpus, parse_gpus),
+        ("ports", part.ports, parse_ports),
+    ):
         try:
             if value is not None:
                 parse(str(value))

@@ -45,7 +45,7 @@ class Unconfirmed(RemotelyError):
     """The list was changed, but not everybody has said that the change is in force."""
 
 
-def add(role: Role, file: Path, address: str = "") -> tuple[bytes, list[str]]:
+def add(role: Role, file: Path, address: str | None = None) -> tuple[bytes, list[str]]:
     """Create a key and write it to `file`; return its public half, and the addresses of the masters
     that admit it.  Raises Unconfirmed if one does not say so; the key is listed even then."""
     folder = folders.key_folder()
@@ -56,7 +56,7 @@ def add(role: Role, file: Path, address: str = "") -> tuple[bytes, list[str]]:
         raise Unconfirmed(f"{file} is the key of a {role}, but {error}") from None
 
 
-def revoke(key: str, address: str = "") -> tuple[bytes, list[str]]:
+def revoke(key: str, address: str | None = None) -> tuple[bytes, list[str]]:
     """Remove a key, a file or a public half, from the list; return its public half, and the
     addresses of the masters by which the key is refused everywhere.
 
@@ -77,7 +77,7 @@ def revoke(key: str, address: str = "") -> tuple[bytes, list[str]]:
         raise Unconfirmed(f"{public.decode()} is not on the list any more, but {error}") from None
 
 
-def _confirm(folder: Path, public: bytes, role: str, address: str) -> list[str]:
+def _confirm(folder: Path, public: bytes, role: str, address: str | None) -> list[str]:
     """Return the addresses of the masters that confirm the role of a key."""
     keys = key_files.load_master(folder / "master.key")
     masters = [MasterToAsk(address, "")] if address else _recorded(keys)

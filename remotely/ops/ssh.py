@@ -107,8 +107,8 @@ def join_line(file: HostFile, host: JoiningHost) -> str:
     for option, value in (
         ("--cpus", host.cpus),
         ("--gpus", host.gpus),
-        ("--host", host.address or None),
-        ("--ports", host.ports or file.ports or None),
+        ("--host", host.address),
+        ("--ports", host.ports or file.ports),
         *(("--announce", name) for name in host.announce),
     ):
         if value is not None:

@@ -61,7 +61,7 @@ def split_address(address: str) -> tuple[str, int | None]:
         host, colon, port, is_good = text, "", "", is_ipv6(text)
     else:
         host, colon, port = text.partition(":")
-        is_good = bool(host or not colon)
+        is_good = bool(host)
     has_number = colon == ":" and port.isdecimal()
     if is_good and has_number and not 0 < int(port) < 65536:
         raise ValueError(f"{address!r} has an invalid port: ports go from 1 to 65535")

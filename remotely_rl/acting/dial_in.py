@@ -68,7 +68,7 @@ def dial_in(
     *,
     address: str | None = None,
     key: str | Path | None = None,
-    name: str = "",
+    name: str | None = None,
     patience_s: float = 60.0,
 ) -> None:
     """Serve as an actor of a cluster's training runs, one run after the other.

@@ -483,7 +483,7 @@ class Common(metaclass=Completed):
     @property
     def interpreter(self) -> Interpreter:
         """The Python of the environments."""
-        return Interpreter(self.env_python or "", tuple(self.env_packages))
+        return Interpreter(self.env_python, tuple(self.env_packages))
 
     @property
     def _wrappers(self) -> tuple[Wrapper, ...]:

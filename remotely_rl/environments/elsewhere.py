@@ -7,11 +7,12 @@ the check before a run, and `remotely-rl play`.
 """
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium
 
+from remotely import arguments
 from remotely.errors import NotStartable
 from remotely_rl.environments.additions import Wrapper
 from remotely_rl.environments.names import name_of
@@ -25,12 +26,12 @@ from remotely_rl.vector.vector_env import VectorEnv
 class Interpreter(NamedTuple):
     """The Python of environments, as in `remotely.options`; by default, that of their actor."""
 
-    python: str = ""
+    python: str | None = None
     packages: tuple[str, ...] = ()
 
     @property
     def is_another(self) -> bool:
-        return bool(self.python or self.packages)
+        return self != ACTORS_OWN
 
 
 ACTORS_OWN = Interpreter()
@@ -87,14 +88,11 @@ class Elsewhere(VectorEnv):
 
 
 def checked_packages(given: Any) -> tuple[str, ...]:
-    """Return packages as a tuple.  Raises TrainingError unless they are a list of texts."""
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise TrainingError(f"env_packages must be a list of packages, not {given!r}")
-    packages = tuple(given)
-    for each in packages:
-        if not isinstance(each, str):
-            raise TrainingError(f"env_packages must be texts as for pip, and one is {each!r}")
-    return packages
+    """Return packages as a tuple.  Raises TrainingError for what `remotely.options` refuses."""
+    try:
+        return arguments.packages("env_packages", given)
+    except (TypeError, ValueError) as error:
+        raise TrainingError(str(error)) from None
 
 
 def check(source: object, steps_as_one: bool, waits: bool, frame_stack: int) -> None:

@@ -69,7 +69,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
         *,
         envs_per_actor: int | None = None,
         cpus_per_actor: float = 1.0,
-        python: str = "",
+        python: str | None = None,
         packages: Sequence[str] = (),
         wrappers: Sequence[Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]] = (),
         copy: bool = True,

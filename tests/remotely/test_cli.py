@@ -219,6 +219,8 @@ def test_invalid_arguments_are_refused_before_anything_starts(machine: Machine) 
         ["drain", "node", "--within", "soon"],
         ["join", "127.0.0.1:1", "--resource", "gpus=1"],
         ["join"],
+        ["start", "--host", ""],
+        ["keys", "revoke", ""],
         ["stat"],
     ):
         assert "remotely" in machine.refuses(*command, code=2)

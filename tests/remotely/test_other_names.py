@@ -126,6 +126,10 @@ def test_an_unknown_parameter_raises_an_error_with_the_closest_one() -> None:
     [
         (lambda: loose.connect(5), TypeError, "address=5 must be a string"),
         (lambda: loose.connect(key=5), TypeError, "key=5 must be a path"),
+        (lambda: loose.connect(""), ValueError, "address='' names nothing: leave it out"),
+        (lambda: loose.connect(key=""), ValueError, "key='' names nothing"),
+        (lambda: loose.serve(1, name=""), ValueError, "name='' names nothing"),
+        (lambda: loose.serve(1, address=""), ValueError, "address='' names nothing"),
         (lambda: loose.connect(cpus="2"), ValueError, "cpus='2' must be a number"),
         (lambda: loose.connect(cpus=-1), ValueError, "cpus=-1 must be a number, at least 0"),
         (lambda: loose.connect(gpus=-1), ValueError, "gpus=-1: give a count, or a list of names"),

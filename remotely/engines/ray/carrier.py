@@ -98,7 +98,7 @@ class RayCarrier:
         actors = []
         for name in names:
             actor = HostedActor(
-                engine, new_id(options.name), name, not options.detached, cls.__name__
+                engine, new_id(options.name or ""), name, not options.detached, cls.__name__
             )
             actor.is_serial = introspection.is_serial(cls, options.concurrency)
             actors.append(actor)
@@ -137,7 +137,7 @@ class RayCarrier:
 
     def await_name(self, options: Options, deadline: float, again: bool) -> bool:
         # If it was not found, another client creates it, or it is ending.
-        is_free_soon = again or options.get_if_exists or self._is_ending(options.name)
+        is_free_soon = again or options.get_if_exists or self._is_ending(options.name or "")
         if not is_free_soon or time.monotonic() >= deadline:
             return False
         time.sleep(NAME_LOOK_S)

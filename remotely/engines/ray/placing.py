@@ -183,7 +183,7 @@ class HostPlacing:
                 if time.monotonic() >= deadline:
                     break
             time.sleep(NAME_LOOK_S)
-        raise NameTaken(name_taken(options.name, "on this cluster"))
+        raise NameTaken(name_taken(actor.name, "on this cluster"))
 
     def _birth_of(self, actor: HostedActor, options: Options) -> HostBirth:
         owner = None

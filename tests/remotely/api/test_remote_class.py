@@ -721,6 +721,10 @@ def test_an_option_of_one_instance_is_not_one_of_the_class(of_an_instance: Any) 
         ("wait", "no"),
         ("name", 5),
         ("detached", 1),
+        ("name", ""),
+        ("machine", ""),
+        ("python", ""),
+        ("packages", [""]),
     ],
 )
 def test_an_invalid_option_value_raises_an_error(name: str, value: Any) -> None:

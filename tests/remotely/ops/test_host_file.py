@@ -51,6 +51,7 @@ def test_the_master_uses_the_port_of_its_address_or_the_first_of_the_range() -> 
         ("cpus = 4", "cpus = -4", "line 10: cpus: -4 is negative"),
         ("cpus = 4", 'gpus = "many"', "line 10: gpus: "),
         ("cpus = 4", 'ports = "9"', "line 10: ports: '9' is not a range of ports"),
+        ("cpus = 4", 'command = ""', "line 10: command: is empty, and names nothing"),
         ("cpus = 4", "cpus 4", "line 10: Expected"),
         ('ssh = "node3"\n', "", "line 8: ssh: is missing"),
         ('"node3"', '"-oProxyCommand=x"', "line 9: ssh: '-oProxyCommand=x' is not a valid host"),

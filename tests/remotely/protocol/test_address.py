@@ -37,6 +37,7 @@ def test_addresses_with_and_without_port_and_brackets_are_parsed(
 @pytest.mark.parametrize(
     "text",
     [
+        "",
         "node1:",
         "node1:x",
         ":8010",

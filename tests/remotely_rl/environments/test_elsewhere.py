@@ -146,8 +146,9 @@ def test_an_interpreter_that_does_not_exist_is_told_once_and_not_tried_again(
         ({"env": toys.counting_vector}, "counting_vector steps as one"),
         ({"env": toys.Counting, "resets": "in_pause"}, "cannot wait there for the pause"),
         ({"env": toys.Counting, "frame_stack": 2}, "frame_stack cannot reach"),
-        ({"env": toys.Counting, "env_packages": "six"}, "must be a list of packages, not 'six'"),
-        ({"env": toys.Counting, "env_packages": [6]}, "must be texts as for pip, and one is 6"),
+        ({"env": toys.Counting, "env_packages": "six"}, "env_packages='six' must be a list"),
+        ({"env": toys.Counting, "env_packages": [6]}, "env_packages has 6, which is no"),
+        ({"env": toys.Counting, "env_python": ""}, "env_python is an empty text"),
     ],
 )
 def test_what_cannot_be_in_another_python_is_refused(
