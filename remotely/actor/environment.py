@@ -1,8 +1,9 @@
 """The start of an actor in an environment of its own: it is made if need be, then entered by exec.
 
-    REMOTELY_PACKAGES=... python -m remotely.actor.environment CONTROL_FD PYTHON
+    REMOTELY_ENVIRONMENT=... python -m remotely.actor.environment CONTROL_FD PYTHON
 
 The process has the actor's socket, pipes and environment variables already, and becomes the actor.
+Only those variables are kept from it until then that belong to the other interpreter.
 What is worth saying is printed, as the actor prints.
 
     1  made      the environment is there; while it is made, the worker hears that this goes on
@@ -37,11 +38,11 @@ def main(control_fd: str, python: str) -> int:
             told_at = time.monotonic()
             line.send(control.Preparing())
 
-    packages = json.loads(os.environ.pop(environments.PACKAGES))
+    packages, given = json.loads(os.environ.pop(environments.ASKED))
     arguments = ["-m", "remotely.actor.startup", control_fd]
     try:
-        command, more = environments.command(python, packages, arguments, busy)
-        os.execve(command[0], command, {**os.environ, **more})  # -> 2
+        command, variables = environments.command(python, packages, given, arguments, busy)
+        os.execve(command[0], command, variables)  # -> 2
     except (RemotelyError, OSError) as error:
         line.send(control.NotBound(why=str(error), is_refused=True))  # -> 1'
         return 1

@@ -28,7 +28,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,12 +39,12 @@ DISTRIBUTION = "remotely-actors"
 OLDEST = 3, 11  # the oldest Python that remotely runs on
 MOST_KEPT = 20
 MADE = "made.json"
-PACKAGES = "REMOTELY_PACKAGES"  # the variable in which an actor's process gets them
+ASKED = "REMOTELY_ENVIRONMENT"  # the variable in which an actor's process gets what is asked for
 KEY = r"[0-9a-f]{16}"
 LOOK_S = 0.2  # how often the lock of another maker, and the installer, are looked at
 HOLD_AGAIN_S = 0.01  # a look at whether an environment is used locks it for microseconds
 LAST_LINES = 12  # of an installer that failed
-OF_INTERPRETER = ("PYTHONPATH", "PYTHONHOME")
+OF_INTERPRETER = ("PYTHONPATH", "PYTHONHOME")  # set for one interpreter, and wrong for another
 
 # Run by an interpreter of any age: its version, and which of these distributions it lacks.
 PROBE = """
@@ -95,10 +95,15 @@ def folder() -> Path:
 
 
 def command(
-    python: str, packages: Sequence[str], arguments: Sequence[str], busy: Callable[[str], object]
+    python: str,
+    packages: Sequence[str],
+    given: Mapping[str, str],
+    arguments: Sequence[str],
+    busy: Callable[[str], object],
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the command that runs Python with these arguments there, and its PYTHONPATH.
+    """Return the command that runs Python with these arguments there, and its variables.
 
+    They are those of this process, but of OF_INTERPRETER those that are `given` for that one.
     Makes the environment if there is none; this process then uses it, and so does each that it
     becomes by exec.  Meanwhile `busy` is called every LOOK_S, with a sentence if there is something
     to say.  Raises NoEnvironment.
@@ -115,7 +120,9 @@ def command(
             f" {interpreter} -m pip install {wanted}, or name packages=[...], for which an"
             " environment is made"
         )
-    return [interpreter, "-P", *arguments], {"PYTHONPATH": str(_own_code())}
+    paths = [str(_own_code()), *filter(None, [given.get("PYTHONPATH")])]
+    variables = {**_own_variables(), **given, "PYTHONPATH": os.pathsep.join(paths)}
+    return [interpreter, "-P", *arguments], variables
 
 
 def found(python: str, busy: Callable[[str], object]) -> str:

@@ -366,9 +366,13 @@ class Spawner:
         control_fd, out, error = descriptors
         request = child.request
         own = {processes.TAG: self._tag_of(request)}
+        env = request.env
         command = daemons.module_command("remotely.actor.startup", str(control_fd))
         if request.has_own_interpreter:
-            own[environments.PACKAGES] = json.dumps(request.packages)  # everybody sees arguments
+            there = {name: env[name] for name in environments.OF_INTERPRETER if name in env}
+            env = {name: value for name, value in env.items() if name not in there}
+            # Not as arguments, which everybody sees.
+            own[environments.ASKED] = json.dumps([request.packages, there])
             command = daemons.module_command(
                 "remotely.actor.environment", str(control_fd), request.interpreter
             )
@@ -378,7 +382,7 @@ class Spawner:
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=error,
-            env={**os.environ, **request.env, **own},
+            env={**os.environ, **env, **own},
             start_new_session=True,
         )
         process.returncode = 0  # the worker's Reaper waits for it, not `subprocess`

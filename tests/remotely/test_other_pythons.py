@@ -1,5 +1,6 @@
 """Actors in interpreters and environments of their own."""
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -20,8 +21,8 @@ class Look:
     def pid(self) -> int:
         return os.getpid()
 
-    def path(self) -> list[str]:
-        return sys.path
+    def finds(self, module: str) -> bool:
+        return importlib.util.find_spec(module) is not None
 
 
 @pytest.fixture
@@ -37,6 +38,13 @@ def test_an_actor_runs_in_the_interpreter_that_is_named(here: None, interpreter:
     look = remotely.options(Look, python=interpreter, env={"MINE": "too"})()
     assert (look.variable("THEIRS"), look.variable("MINE")) == ("yes", "too")
     assert Look().variable("THEIRS") is None
+
+
+def test_its_python_path_is_that_of_its_env(here: None, interpreter: str, tmp_path: Path) -> None:
+    (tmp_path / "only_there.py").touch()
+    look = remotely.options(Look, python=interpreter, env={"PYTHONPATH": str(tmp_path)})()
+    assert look.finds("only_there")
+    assert look.variable("PYTHONPATH") == str(tmp_path)
 
 
 def test_the_processes_of_an_executor_have_the_interpreter_that_is_named(

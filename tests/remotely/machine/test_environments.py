@@ -45,7 +45,7 @@ def installs(cache: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 def command(*packages: str, python: str = "", busy: Any = quiet) -> list[str]:
     """Return the command of a process that has ended."""
-    found, _ = environments.command(python, packages, ["-c", "pass"], busy)
+    found, _ = environments.command(python, packages, {}, ["-c", "pass"], busy)
     return found
 
 
@@ -76,14 +76,24 @@ def wheel(folder: Path, name: str = "toy", version: str = "1.0") -> Path:
 
 
 def test_an_interpreter_runs_this_remotely_whatever_it_has_itself(cache: Path) -> None:
-    found, more = environments.command(
-        sys.executable, (), ["-c", "import remotely; print(remotely.__file__)"], quiet
+    found, variables = environments.command(
+        sys.executable, (), {}, ["-c", "import remotely; print(remotely.__file__)"], quiet
     )
-    said = subprocess.run(
-        found, env={**os.environ, **more}, capture_output=True, text=True, cwd="/"
-    )
+    said = subprocess.run(found, env=variables, capture_output=True, text=True, cwd="/")
     ours = Path(environments.__file__).parents[1] / "__init__.py"
     assert os.path.samefile(said.stdout.strip(), ours)
+
+
+def test_variables_of_an_interpreter_are_those_given_for_it_and_not_those_of_this_one(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/ours")
+    monkeypatch.setenv("PYTHONHOME", "/ours")
+    monkeypatch.setenv("OTHER", "kept")
+    _, variables = environments.command(sys.executable, (), {"PYTHONPATH": "/theirs"}, (), quiet)
+    assert variables["PYTHONPATH"].split(os.pathsep)[1:] == ["/theirs"]
+    assert "PYTHONHOME" not in variables
+    assert variables["OTHER"] == "kept"
 
 
 def fake(folder: Path, says: object) -> str:
@@ -209,7 +219,7 @@ def test_packages_are_installed_once_and_imported_there(cache: Path, tmp_path: P
     package = str(wheel(tmp_path))
     for _ in range(2):
         found, _ = environments.command(
-            "", [package], ["-c", "import toy; print(toy.VERSION)"], said.append
+            "", [package], {}, ["-c", "import toy; print(toy.VERSION)"], said.append
         )
         done = subprocess.run(found, capture_output=True, text=True)
         assert done.stdout == "1.0\n"
