@@ -28,6 +28,7 @@ import shutil
 import subprocess
 import sys
 import time
+import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -45,6 +46,13 @@ LOOK_S = 0.2  # how often the lock of another maker, and the installer, are look
 HOLD_AGAIN_S = 0.01  # a look at whether an environment is used locks it for microseconds
 LAST_LINES = 12  # of an installer that failed
 OF_INTERPRETER = ("PYTHONPATH", "PYTHONHOME")  # set for one interpreter, and wrong for another
+
+# "NAME[EXTRAS] @ PLACE ; MARKER", of which each but the place may be missing; "PLACE[EXTRAS]".
+REQUIREMENT = re.compile(
+    r"\s*(?:[\w.-]+\s*(?:\[[^]]*\])?\s*@\s*)?(?P<place>.*?)(?:\[[^]]*\])?(?:\s+;.*)?\s*", re.DOTALL
+)
+FILE_URL = "file:"
+ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
 # Run by an interpreter of any age: its version, and which of these distributions it lacks.
 PROBE = """
@@ -276,7 +284,7 @@ def _make(
     # In a file: the address of an index may have a password, and everybody sees arguments.
     listed = str(place.with_suffix(".txt"))
     with open(os.open(listed, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.writelines(f"{' '.join(_absolute(each).split())}\n" for each in (*needs, *packages))
+        file.writelines(f"{' '.join(absolute(each).split())}\n" for each in (*needs, *packages))
     if (uv := shutil.which("uv")) is not None:
         steps = [
             [uv, "venv", "--quiet", "--python", interpreter, str(place)],
@@ -297,8 +305,31 @@ def _make(
     busy(f"the environment with {names} is made, in {time.monotonic() - start:.0f} s")
 
 
-def _absolute(package: str) -> str:
-    return os.path.abspath(package) if os.path.isfile(package) else package
+def absolute(package: str) -> str:
+    """Return a requirement with an absolute path, if it names one: uv and pip differ on others."""
+    begin, end = _where(package).span("place")
+    place = package[begin:end]
+    if (path := _path_in(package)) is None or place.startswith(FILE_URL):
+        return package
+    return f"{package[:begin]}{os.path.abspath(path)}{package[end:]}"
+
+
+def _path_in(package: str) -> Path | None:
+    """Return the path that a requirement names, in any of pip's ways.
+
+    Without a slash it is a name, as for pip, whatever folder has it too, unless it is an archive's.
+    """
+    place = _where(package)["place"]
+    if place.startswith(FILE_URL):
+        return Path(urllib.parse.unquote(urllib.parse.urlsplit(place).path))
+    is_path = "://" not in place and (os.sep in place or place.endswith(ARCHIVES))
+    return Path(place) if is_path else None
+
+
+def _where(package: str) -> re.Match[str]:
+    found = REQUIREMENT.fullmatch(package)
+    assert found is not None  # any text matches
+    return found
 
 
 def _ran(step: Sequence[str], busy: Callable[[str], object]) -> tuple[int, str]:
@@ -362,14 +393,15 @@ def _key(interpreter: str, version: tuple[int, ...], packages: Iterable[str]) ->
     parts = [platform.machine(), os.path.realpath(interpreter), *map(str, version)]
     for package in sorted(packages):
         parts.append(package)
-        # Without a slash it is a name, as for pip, whatever folder has it too.
-        if os.sep in package and Path(package).is_dir():
+        if (path := _path_in(package)) is None:
+            continue
+        if path.is_dir():
             raise NoEnvironment(
                 f"packages has the folder {package!r}, whose content may change: build a wheel of"
                 " it, and name that"
             )
-        if Path(package).is_file():
-            parts.append(hashlib.sha256(Path(package).read_bytes()).hexdigest())
+        if path.is_file():
+            parts.append(hashlib.sha256(path.read_bytes()).hexdigest())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 

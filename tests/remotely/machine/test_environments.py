@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import urllib.parse
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -243,22 +244,44 @@ def test_a_package_that_cannot_be_installed_fails_with_the_installers_last_lines
     assert environments.made() == []
 
 
-def test_other_packages_another_interpreter_and_another_content_make_another(
-    installs: list[list[str]], tmp_path: Path
-) -> None:
-    package = wheel(tmp_path)
+def test_other_packages_make_another_and_their_order_does_not(installs: list[list[str]]) -> None:
     keys = {
         Path(command(*names)[0]).parents[1].name for names in (["a"], ["b"], ["a", "b"], ["b", "a"])
     }
-    keys.add(Path(command(str(package))[0]).parents[1].name)
-    package.write_bytes(package.read_bytes() + b" ")
-    keys.add(Path(command(str(package))[0]).parents[1].name)
-    assert len(keys) == 5  # the order says nothing
+    assert len(keys) == 3
 
 
-def test_a_folder_is_no_package(installs: list[list[str]], tmp_path: Path) -> None:
+WAYS_TO_NAME = (
+    "{path}",
+    "{path}[more]",
+    "file://{path}",
+    "toy @ file://{path}",
+    "toy[more]@file://{path}#egg=toy ; python_version > '3'",
+    "toy @ {path}",
+    "./{name}",
+    "{name}",
+)
+
+
+@pytest.mark.parametrize("way", WAYS_TO_NAME)
+def test_another_content_makes_another_however_it_is_named(
+    way: str, installs: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder := tmp_path / "a folder").mkdir()
+    monkeypatch.chdir(folder)
+    path = wheel(folder)
+    at = urllib.parse.quote(str(path)) if "file:" in way else str(path)
+    package = way.format(path=at, name=path.name)
+    before = command(package)[0]
+    path.write_bytes(path.read_bytes() + b" ")
+    assert command(package)[0] != before
+    assert command(package)[0] == command(package)[0]
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS_TO_NAME if "{path}" in way])
+def test_a_folder_is_no_package(way: str, installs: list[list[str]], tmp_path: Path) -> None:
     with pytest.raises(NoEnvironment, match="whose content may change: build a wheel"):
-        command(str(tmp_path))
+        command(way.format(path=tmp_path))
 
 
 def test_one_that_was_not_finished_is_made_anew(installs: list[list[str]]) -> None:
@@ -360,13 +383,26 @@ def test_what_was_not_finished_is_removed(
     }
 
 
-def test_a_package_may_have_the_name_of_a_folder(
+def test_a_package_may_have_the_name_of_a_folder_or_file(
     installs: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "toy").mkdir()
+    (tmp_path / "six").touch()
     monkeypatch.chdir(tmp_path)
-    command("toy")
-    assert installs == [["toy"]]
+    command("toy", "six")
+    assert installs == [["toy", "six"]]
+    assert environments.absolute("six") == "six"
+
+
+def test_a_relative_path_is_installed_from_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert environments.absolute("./toy-1.0.zip[more] ; os_name") == (
+        f"{tmp_path}/toy-1.0.zip[more] ; os_name"
+    )
+    for elsewhere in ("toy @ file:///a/b.whl", "git+https://a/b@c", "six>=1 ; os_name", "a[b]"):
+        assert environments.absolute(elsewhere) == elsewhere
 
 
 def test_an_installer_ends_with_who_waits_for_it(cache: Path, tmp_path: Path) -> None:
