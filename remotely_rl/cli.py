@@ -16,6 +16,7 @@ help, in the order of `config.GROUPS`.
 
 import contextlib
 import importlib
+import itertools
 import json
 import os
 import sys
@@ -428,6 +429,13 @@ def env_of(word: str | None, option: str = "--env") -> "Source | None":
     return word
 
 
+def _values_of(option: str) -> list[str]:
+    """Return what this process's command line gives an option, before it is parsed."""
+    words = sys.argv[1:]
+    joined = [word.partition("=")[2] for word in words if word.startswith(f"{option}=")]
+    return joined + [after for word, after in itertools.pairwise(words) if word == option]
+
+
 class CommandLine(click.Group):
     """The command line.  For `train` it starts the cluster while torch is imported: each takes
     seconds."""
@@ -440,6 +448,11 @@ class CommandLine(click.Group):
         if words[:1] == ["train"] and known and not needs_no_cluster:
             from remotely_rl import cluster  # noqa: PLC0415 - `--help` does without
 
+            if (pythons := _values_of("--env-python")) and all(pythons):
+                try:  # before all that takes seconds
+                    cluster.check_interpreter(pythons[-1], _values_of("--env-package"))
+                except TrainingError as error:
+                    sys.exit(f"Error: {error}")
             cluster.begin()
             loading.enter("PyTorch and the algorithm are loaded")
         try:

@@ -5,13 +5,13 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
 from typing import Any, Generic, TypeVar
 
 import remotely
 from remotely.api import connection
-from remotely.machine import this_machine
+from remotely.machine import environments, this_machine
 from remotely_rl.errors import TrainingError
 
 A = TypeVar("A")
@@ -52,6 +52,27 @@ def connect(actors: int, address: str | None = None) -> None:
                 remotely.connect(wanted)
         except (remotely.RemotelyError, ValueError) as error:
             raise TrainingError(str(error)) from error
+
+
+def check_interpreter(python: str | None, packages: Sequence[str]) -> None:
+    """Raise TrainingError if the actors of this process will be here, and this machine lacks it.
+
+    Other clusters have other machines, which may have it: there, the first actor tells.
+    """
+    if not _is_here_alone():
+        return
+    try:
+        environments.check(python or "", packages)
+    except environments.NoEnvironment as error:
+        raise TrainingError(f"env_python or env_packages: {error}") from None
+
+
+def _is_here_alone() -> bool:
+    """Whether the cluster of this process is one of its own on this machine, or will be."""
+    if remotely.is_connected():
+        return connection.current().cluster.startswith("ipc://")
+    is_named = os.environ.get("REMOTELY_ADDRESS") or os.environ.get("REMOTELY_LOCAL") == "1"
+    return not is_named and not connection.is_idle_actor()
 
 
 def begin() -> threading.Thread:

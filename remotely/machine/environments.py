@@ -116,25 +116,40 @@ def command(
     becomes by exec.  Meanwhile `busy` is called every LOOK_S, with a sentence if there is something
     to say.  Raises NoEnvironment.
     """
-    interpreter = found(python, busy)
+    interpreter = located(python) or _fetched(python, busy)
     needs = requirements()
-    version, missing = probed(interpreter, needs)
+    version = _checked(interpreter, packages, needs)
     if packages:
         interpreter = _kept(interpreter, version, packages, needs, busy)
-    elif missing:
+    paths = [str(_own_code()), *filter(None, [given.get("PYTHONPATH")])]
+    variables = {**_own_variables(), **given, "PYTHONPATH": os.pathsep.join(paths)}
+    return [interpreter, "-P", *arguments], variables
+
+
+def check(python: str, packages: Sequence[str]) -> None:
+    """Raise NoEnvironment if this machine cannot have it.  Makes and fetches nothing."""
+    if (interpreter := located(python)) is not None:
+        _checked(interpreter, packages, requirements())
+
+
+def _checked(interpreter: str, packages: Sequence[str], needs: Sequence[str]) -> tuple[int, ...]:
+    """Return the version of an interpreter.  Raises NoEnvironment if it is of no use."""
+    version, missing = probed(interpreter, needs)
+    if missing and not packages:
         wanted = " ".join(f"'{each}'" for each in needs if _name(each) in missing)
         raise NoEnvironment(
             f"{interpreter} has no {', no '.join(missing)}, which remotely needs: run"
             f" {interpreter} -m pip install {wanted}, or name packages=[...], for which an"
             " environment is made"
         )
-    paths = [str(_own_code()), *filter(None, [given.get("PYTHONPATH")])]
-    variables = {**_own_variables(), **given, "PYTHONPATH": os.pathsep.join(paths)}
-    return [interpreter, "-P", *arguments], variables
+    return version
 
 
-def found(python: str, busy: Callable[[str], object]) -> str:
-    """Return the path of an interpreter, from a path, a name or a version; "" is this one."""
+def located(python: str) -> str | None:
+    """Return the path of an interpreter, from a path, a name or a version; "" is this one.
+
+    Returns None for a version that is not here, and that uv may fetch.
+    """
     if not python:
         return sys.executable
     if not re.fullmatch(r"\d+(\.\d+){0,2}", python):
@@ -145,20 +160,30 @@ def found(python: str, busy: Callable[[str], object]) -> str:
                 raise NoEnvironment(f"{python!r} on {platform.node()} is {what}, no interpreter")
             raise NoEnvironment(f"there is no interpreter {python!r} on {platform.node()}")
         return os.path.abspath(path)
-    why = "install it, or uv, which fetches it"
-    if (uv := shutil.which("uv")) is not None:
-        find = [uv, "python", "find", python]
-        asked = subprocess.run(find, capture_output=True, text=True)
-        if asked.returncode:
-            busy(f"uv fetches Python {python}")
-            code, said = _ran([uv, "python", "install", python], busy)
-            why = f"install it; uv cannot:\n{said}" if code else why
-            asked = subprocess.run(find, capture_output=True, text=True)
-        if not asked.returncode:
-            return asked.stdout.strip()
-    if (path := shutil.which(f"python{python}")) is None:
-        raise NoEnvironment(f"there is no Python {python} on {platform.node()}: {why}")
+    if (uv := shutil.which("uv")) is not None and (path := _known_to(uv, python)) is not None:
+        return path
+    if (path := shutil.which(f"python{python}")) is None and uv is None:
+        raise NoEnvironment(
+            f"there is no Python {python} on {platform.node()}: install it, or uv, which fetches it"
+        )
     return path
+
+
+def _fetched(python: str, busy: Callable[[str], object]) -> str:
+    """Have uv fetch a version; return its path."""
+    uv = shutil.which("uv") or "uv"
+    busy(f"uv fetches Python {python}")
+    _, said = _ran([uv, "python", "install", python], busy)
+    if (path := _known_to(uv, python)) is None:
+        raise NoEnvironment(
+            f"there is no Python {python} on {platform.node()}: install it; uv cannot:\n{said}"
+        )
+    return path
+
+
+def _known_to(uv: str, python: str) -> str | None:
+    asked = subprocess.run([uv, "python", "find", python], capture_output=True, text=True)
+    return None if asked.returncode else asked.stdout.strip()
 
 
 def requirements() -> tuple[str, ...]:

@@ -203,6 +203,8 @@ def begin(
         environments.check_is_known(  # needs no cluster
             config.env, config.env_kwargs, config.interpreter
         )
+        if config.interpreter.is_another:
+            cluster.check_interpreter(*config.interpreter)
         phase.enter("a cluster starts on this machine, or is connected to")
         config = config.fitted(hardware_of(config))
         config.check_run()

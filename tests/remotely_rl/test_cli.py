@@ -85,6 +85,19 @@ def test_only_train_starts_a_cluster_while_it_imports(
     assert len(begins) == begun
 
 
+@pytest.mark.parametrize("option", [["--env-python", "/nowhere"], ["--env-python=/nowhere"]])
+def test_an_interpreter_that_is_not_here_is_said_before_anything_starts(option: list[str]) -> None:
+    script = (
+        "import sys; from remotely_rl import cli, cluster; cluster.begin = lambda: sys.exit(3)\n"
+        "try: cli.main()\n"
+        "except SystemExit as end: sys.exit(3 if 'torch' in sys.modules else end.code)"
+    )
+    command = [sys.executable, "-c", script, "train", "ppo", "--env", "CartPole-v1", *option]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert "there is no interpreter '/nowhere'" in done.stderr
+    assert done.returncode == 1
+
+
 @pytest.mark.parametrize("name", algorithms.ALGORITHMS)
 def test_every_field_is_an_option_with_its_prose_in_the_order_of_groups(
     name: str,

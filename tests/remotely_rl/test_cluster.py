@@ -89,6 +89,17 @@ def test_begin_starts_no_cluster_if_another_is_named_and_leaves_errors_to_connec
     assert not connected
 
 
+def test_an_interpreter_is_looked_for_here_only_if_all_actors_will_be_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("REMOTELY_ADDRESS", raising=False)
+    monkeypatch.delenv("REMOTELY_LOCAL", raising=False)
+    with pytest.raises(TrainingError, match="there is no interpreter '/nowhere'"):
+        cluster.check_interpreter("/nowhere", ["six"])
+    monkeypatch.setenv("REMOTELY_ADDRESS", "node1:8010")
+    cluster.check_interpreter("/nowhere", [])
+
+
 @pytest.mark.usefixtures("local")
 def test_a_cluster_is_its_own_only_if_connect_started_it() -> None:
     cluster.connect(1)

@@ -173,6 +173,23 @@ def test_what_is_there_and_no_interpreter_is_not_said_to_be_missing(
         command(python=str(tmp_path / "text"))
 
 
+def test_a_check_tells_what_cannot_be_had_and_makes_and_fetches_nothing(
+    installs: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(NoEnvironment, match="no interpreter '/nowhere'"):
+        environments.check("/nowhere", ["six"])
+    with pytest.raises(NoEnvironment, match="is no Python that runs here"):
+        environments.check(fake(tmp_path, "hello"), ["six"])
+    uv = tmp_path / "uv"
+    uv.write_text(f"#!/bin/sh\n[ $2 = find ] || touch {tmp_path}/fetched\nexit 1\n")
+    uv.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    environments.check("3.99", ["six"])
+    environments.check("", ["six"])
+    assert not (tmp_path / "fetched").exists()
+    assert not installs
+
+
 def test_a_relative_path_is_that_from_here(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -139,6 +139,15 @@ def test_an_interpreter_that_does_not_exist_is_told_once_and_not_tried_again(
     assert str(refused.value).startswith("env_python or env_packages: the actor cannot be started:")
 
 
+def test_a_run_is_refused_before_it_starts_a_cluster_that_would_have_no_such_interpreter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(training, "hardware_of", pytest.fail)
+    config = a2c.Config(env="CartPole-v1", env_python="/no/such/python")
+    with pytest.raises(TrainingError, match="there is no interpreter '/no/such/python'"):
+        a2c.train(config)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
