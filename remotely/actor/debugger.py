@@ -328,7 +328,8 @@ class Debugger:
             said, words = "".join(self._said), self._words
             self._said.clear()
             self._words, self._unread = None, 0
-            return Heard("", said, bool(self._session), self._asks, runs, words)
+            is_stopped = self._turn is not None
+            return Heard("", said, bool(self._session), self._asks, runs, words, is_stopped)
 
     def _attach(self, route: bytes, who: str) -> str:
         """Attach a terminal; return why not."""

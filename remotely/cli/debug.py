@@ -7,6 +7,9 @@ something runs there:
     at the prompt           drops the line
     while a call runs       stops it where it is
     while nothing runs      leaves, like Ctrl-D at the prompt
+
+Where lines come from a file or a pipe, nobody is there to press it.  Then the command leaves when
+the input has ended and what it asked for is done, and also while nothing runs.
 """
 
 import contextlib
@@ -186,6 +189,38 @@ class DebugSession:
         return heard
 
 
+class _Commands:
+    """Lines from a file or a pipe, whose end is seen before a line is wanted."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number  # the descriptor
+        self._poll = select.poll()
+        self._poll.register(number, select.POLLIN)
+        self._read = b""
+        self._is_over = False
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no line is left.  Does not wait: an open pipe may bring some."""
+        while not self._read and not self._is_over and self._poll.poll(0):
+            self._read_on()
+        return self._is_over and not self._read
+
+    def next(self) -> str:
+        """Wait for a line.  Raises EOFError at the end."""
+        while b"\n" not in self._read and not self._is_over:
+            self._read_on()
+        if not self._read:
+            raise EOFError
+        line, _, self._read = self._read.partition(b"\n")
+        return line.decode(errors="replace").removesuffix("\r")
+
+    def _read_on(self) -> None:
+        piece = os.read(self._number, 1 << 16)
+        self._read += piece
+        self._is_over = not piece
+
+
 class _Over(Exception):
     """The session has ended while the user was at the prompt."""
 
@@ -199,6 +234,7 @@ class _Terminal:
         self._prompt = ""  # the last line of what was said, if it is open
         self._is_reading = False  # the main thread waits for a line
         self._why_over: RemotelyError | None = None
+        self._commands = None if sys.stdin.isatty() else _Commands(sys.stdin.fileno())
         self._words: list[str] = []
 
     def run(self, post_mortem: bool) -> None:
@@ -257,7 +293,9 @@ class _Terminal:
                     heard = self._session.ask(Ask.LINE, self._read())
                     waits, pause_s = time.monotonic(), FIRST_ASK_S
                     continue
-                if not heard.runs and not sys.stdin.isatty():  # nobody is there to stop it
+                if self._commands is not None and (
+                    not heard.runs or (self._commands.has_ended and not heard.is_stopped)
+                ):
                     return
                 if waits is not None and time.monotonic() > waits + SAY_S:
                     waits = None
@@ -298,7 +336,7 @@ class _Terminal:
                 try:
                     self._is_reading = True
                     try:
-                        return f"{input(prompt)}\n"
+                        return f"{self._next_line(prompt)}\n"
                     finally:
                         self._is_reading = False
                 except EOFError:
@@ -310,6 +348,12 @@ class _Terminal:
                     click.echo()
                     assert self._why_over is not None
                     raise self._why_over from None
+
+    def _next_line(self, prompt: str) -> str:
+        if self._commands is None:
+            return input(prompt)
+        click.echo(prompt, nl=False)
+        return self._commands.next()
 
     @contextlib.contextmanager
     def _kept_alive(self) -> Iterator[None]:

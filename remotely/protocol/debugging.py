@@ -27,6 +27,8 @@ class Heard(NamedTuple):
     asks         whether a prompt, the last line of the text, waits for a line
     runs         whether any call runs, or has stopped
     words        the completions, once there are any
+    is_stopped   whether a thread has the prompt, or runs what was asked for there; false once it
+                 has continued
     """
 
     refused: str = ""
@@ -35,3 +37,4 @@ class Heard(NamedTuple):
     asks: bool = False
     runs: bool = False
     words: tuple[str, ...] | None = None
+    is_stopped: bool = False

@@ -21,6 +21,15 @@ from tests.remotely.test_debugger import Worker, status_of, stopped
 PROMPT = "(Pdb) "
 
 
+@remotely.remote_class
+class Gated:
+    def double(self, number: int, gate: Path) -> int:
+        twice = 2 * number
+        breakpoint()  # noqa: T100
+        gate.read_text()  # waits until something is written
+        return twice
+
+
 class Terminal:
     """A command on a pseudo-terminal, and what it shows."""
 
@@ -234,11 +243,41 @@ def test_the_next_error_is_waited_for(debug: Callable[..., Terminal]) -> None:
     assert isinstance(call.exception(), ZeroDivisionError)
 
 
+def test_commands_of_a_file_end_before_a_call_that_goes_on(
+    started_here: Here, here: None, tmp_path: Path
+) -> None:
+    os.mkfifo(gate := tmp_path / "gate")
+    worker = Gated()
+    call = worker.double.submit(4, gate)
+    stopped(worker)
+    (tmp_path / "commands").write_text("import time; time.sleep(0.1)\np twice\nc\n")
+
+    with (tmp_path / "commands").open() as commands:
+        done = subprocess.run(
+            [str(SCRIPTS / "remotely"), "debug", *at(started_here), name_of(worker)],
+            stdin=commands,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("(Pdb) 8\n(Pdb) ")
+    assert not call.done()
+    gate.write_text("")
+    assert call.result() == 8
+
+
+def at(cluster: Here) -> list[str]:
+    return ["--address", cluster.address, "--key", str(cluster.key)]
+
+
 def test_commands_come_from_a_pipe_too(started_here: Here, here: None) -> None:
     worker = Worker()
     call = worker.double.submit(4)
     stopped(worker)
-    where = ["--address", started_here.address, "--key", str(started_here.key)]
+    where = at(started_here)
 
     def debug(text: str, *words: str) -> "subprocess.CompletedProcess[str]":
         command = [str(SCRIPTS / "remotely"), "debug", *words, *where]
