@@ -11,12 +11,13 @@ from ray.exceptions import (
     RayActorError,
     RayError,
     RayTaskError,
+    RuntimeEnvSetupError,
 )
 
 from remotely.calling.actor import CalledActor, EndError
 from remotely.engine import Engine
 from remotely.engines.ray.host import HostPlace, HostState
-from remotely.errors import ActorDied, RemotelyError, WorkerLost, doubt
+from remotely.errors import ActorDied, NotStartable, RemotelyError, WorkerLost, doubt
 from remotely.protocol.restart_limit import RestartLimit
 
 NAMESPACE = "remotely"
@@ -114,6 +115,8 @@ def end_error(name: str, place: HostPlace | None, error: RayError) -> EndError:
         return lambda may: WorkerLost(f"{where} cannot be reached: {why}{doubt(may)}", may)
     if isinstance(error, ObjectLostError) or (place is not None and not _is_alive(place.node)):
         return lambda may: WorkerLost(f"the machine of {where} is gone: {why}{doubt(may)}", may)
+    if isinstance(error, RuntimeEnvSetupError):
+        return lambda may: NotStartable(f"{where} cannot be started: {why}", None, may)
     if isinstance(error, RayTaskError | OutOfMemoryError):
         return lambda may: RemotelyError(f"{where}: {error}")
     return lambda may: ActorDied(

@@ -483,3 +483,15 @@ def test_leaving_fails_the_calls_of_channels_that_have_ended_and_later_ones() ->
         error = future.exception(20)
         assert isinstance(error, remotely.NotConnected)
     replies.thread.finish(within_s=20)
+
+
+def test_an_environment_that_cannot_be_made_is_said_to_be_that() -> None:
+    from ray.exceptions import RuntimeEnvSetupError
+
+    from remotely.engines.ray.actor import end_error
+
+    failed = RuntimeEnvSetupError("could not be made:\nERROR: no such wheel: toy.whl")
+    error = end_error("A-1", None, failed)(False)
+    assert isinstance(error, remotely.NotStartable)
+    assert str(error) == "A-1 cannot be started: ERROR: no such wheel: toy.whl"
+    assert not error.may_have_run
