@@ -22,6 +22,7 @@ from tests.chaos import (
     detection,
     endurance,
     environments,
+    followers,
     fuzz,
     jobs,
     liars,
@@ -46,6 +47,7 @@ TRIALS: dict[str, Trial] = {
     **jobs.TRIALS,
     **environments.TRIALS,
     **versions.TRIALS,
+    **followers.TRIALS,
 }
 SHOWN = 20
 

@@ -34,6 +34,9 @@ import pytest
                 ("environments under CleanRL's PPO", 20),
                 ("environments sampled in two halves", 20),
                 ("versions", 20_000),
+                ("kill a follower of a value", 3),
+                ("stop a follower of a value", 1),
+                ("kill the writer of a followed value", 3),
             )
         ),
     ],

@@ -28,17 +28,17 @@ LIFE = 500  # versions, after which a writer that was not killed ends
 SET_S = 5.0  # a writer that takes longer for one version has waited for somebody
 
 
-def value_of(life: int, version: int) -> dict[str, Any]:
-    """Return what is published as a version."""
-    size = 100 + (life * 7919 + version // 20 * 104729) % 5000
+def value_of(life: int, version: int, least: int = 100) -> dict[str, Any]:
+    """Return what is published as a version, with at least so many numbers."""
+    size = least + (life * 7919 + version // 20 * 104729) % 5000
     numbers = np.arange(size, dtype=np.uint64) * np.uint64(2 * version + 1) + np.uint64(life)
     return {"life": life, "version": np.uint64(version), "numbers": numbers}
 
 
-def wrong_in(latest: "remotely.Latest[Any]", life: int) -> str:
+def wrong_in(latest: "remotely.Latest[Any]", life: int, least: int = 100) -> str:
     """Return what is wrong with a version that was read; "" if it is whole."""
     value, version = latest
-    expected = value_of(life, version)
+    expected = value_of(life, version, least)
     whole: NDArray[Any] = value["numbers"]
     if value["life"] != life or value["version"] != version:
         return f"life {value['life']}, version {value['version']} is read as {life}, {version}"
