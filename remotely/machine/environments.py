@@ -47,9 +47,9 @@ HOLD_AGAIN_S = 0.01  # a look at whether an environment is used locks it for mic
 LAST_LINES = 12  # of an installer that failed
 OF_INTERPRETER = ("PYTHONPATH", "PYTHONHOME")  # set for one interpreter, and wrong for another
 
-# "NAME[EXTRAS] @ PLACE ; MARKER", of which each but the place may be missing; "PLACE[EXTRAS]".
+# "NAME[EXTRAS] @ PLACE; MARKER", of which each but the place may be missing; "PLACE[EXTRAS]".
 REQUIREMENT = re.compile(
-    r"\s*(?:[\w.-]+\s*(?:\[[^]]*\])?\s*@\s*)?(?P<place>.*?)(?:\[[^]]*\])?(?:\s+;.*)?\s*", re.DOTALL
+    r"\s*(?:[\w.-]+\s*(?:\[[^]]*\])?\s*@\s*)?(?P<place>.*?)(?:\[[^]]*\])?(?:\s*;.*)?\s*", re.DOTALL
 )
 FILE_URL = "file:"
 ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
@@ -118,7 +118,7 @@ def command(
     """
     interpreter = located(python) or _fetched(python, busy)
     needs = requirements()
-    version = _checked(interpreter, packages, needs)
+    version = _checked(interpreter, packages, needs, given)
     if packages:
         interpreter = _kept(interpreter, version, packages, needs, busy)
     paths = [str(_own_code()), *filter(None, [given.get("PYTHONPATH")])]
@@ -129,12 +129,14 @@ def command(
 def check(python: str, packages: Sequence[str]) -> None:
     """Raise NoEnvironment if this machine cannot have it.  Makes and fetches nothing."""
     if (interpreter := located(python)) is not None:
-        _checked(interpreter, packages, requirements())
+        _checked(interpreter, packages, requirements(), {})
 
 
-def _checked(interpreter: str, packages: Sequence[str], needs: Sequence[str]) -> tuple[int, ...]:
+def _checked(
+    interpreter: str, packages: Sequence[str], needs: Sequence[str], given: Mapping[str, str]
+) -> tuple[int, ...]:
     """Return the version of an interpreter.  Raises NoEnvironment if it is of no use."""
-    version, missing = probed(interpreter, needs)
+    version, missing = probed(interpreter, needs, given)
     if missing and not packages:
         wanted = " ".join(f"'{each}'" for each in needs if _name(each) in missing)
         raise NoEnvironment(
@@ -198,14 +200,19 @@ def requirements() -> tuple[str, ...]:
     return tuple(sorted(each for each in listed if "extra ==" not in each))
 
 
-def probed(interpreter: str, needs: Iterable[str]) -> tuple[tuple[int, ...], list[str]]:
-    """Return an interpreter's version, and the names of those distributions that it lacks."""
+def probed(
+    interpreter: str, needs: Iterable[str], given: Mapping[str, str]
+) -> tuple[tuple[int, ...], list[str]]:
+    """Return an interpreter's version, and the names of those distributions that it lacks.
+
+    It runs with the variables that are `given` for it, as the actor will.
+    """
     names = [_name(each) for each in needs]
     said = ""
     try:
         asked = subprocess.run(
             [interpreter, "-c", PROBE, *names],
-            env=_own_variables(),
+            env={**_own_variables(), **given},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -142,12 +142,25 @@ def test_what_remotely_needs_is_read_from_its_own_metadata() -> None:
 def test_the_packages_of_this_interpreter_are_not_those_of_another(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    info = tmp_path / "toy-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1.0")
+    installed_in(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    assert environments.probed(sys.executable, ["toy>=1"])[1] == ["toy"]
+    assert environments.probed(sys.executable, ["toy>=1"], {})[1] == ["toy"]
+
+
+def test_what_remotely_needs_may_be_where_the_actors_own_variables_say(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed_in(tmp_path)
+    monkeypatch.setattr(environments, "requirements", lambda: ("toy>=1",))
+    given = {"PYTHONPATH": str(tmp_path)}
+    assert environments.command(sys.executable, (), given, (), quiet)[0][0] == sys.executable
+
+
+def installed_in(folder: Path) -> None:
+    """Put a distribution `toy` into a folder."""
+    (info := folder / "toy-1.0.dist-info").mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1.0")
 
 
 def test_an_interpreter_that_cannot_start_says_why_and_one_may_print_a_banner(
@@ -274,7 +287,9 @@ WAYS_TO_NAME = (
     "file://{path}",
     "toy @ file://{path}",
     "toy[more]@file://{path}#egg=toy ; python_version > '3'",
+    "file://{path}; python_version > '3'",
     "toy @ {path}",
+    "{path};python_version>'3'",
     "./{name}",
     "{name}",
 )
