@@ -1,6 +1,9 @@
-"""The trials, and the results of running them n times."""
+"""The trials, the harm that they do, and the results of running them n times."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +15,21 @@ class Finding(NamedTuple):
     seconds: float
     told: str
     wrong: list[str]
+
+
+@contextmanager
+def harmed(after_s: float, harm: Callable[[], object]) -> Iterator[None]:
+    """Do harm during the block, after this time.  Raises what `harm` raises: a trial in which
+    nothing was harmed has shown nothing."""
+
+    def do() -> None:
+        time.sleep(after_s)
+        harm()
+
+    with ThreadPoolExecutor(1) as pool:
+        harming = pool.submit(do)
+        yield
+    harming.result()
 
 
 class Trial(NamedTuple):

@@ -12,7 +12,6 @@ import gc
 import os
 import random
 import signal
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import remotely
-from tests.chaos.finding import Finding, Trial
+from tests.chaos.finding import Finding, Trial, harmed
 from tests.chaos.versions import SET_S, value_of, wrong_in
 from tests.clusters import Started, Traces, freeze, processes
 
@@ -163,13 +162,11 @@ def _trial(stage: Stage, harm: Harm) -> list[str]:
     last = stage.version = stage.version + VERSIONS
     every_s = stage.draw.choice(PAUSES)
     after_s = stage.draw.uniform(0.0, VERSIONS * (every_s + SET_USUALLY_S))
-    harming = threading.Timer(after_s, harm, [stage, victim])
-    harming.start()
-    writing = stage.writer.go_on.submit(last, every_s)
-    reading = {name: reader.read_up_to.submit(last) for name, reader in stage.readers.items()}
-    found = {HERE: read_up_to(stage.params, stage.life, last)}
-    found |= {name: future.result(2 * END_S) for name, future in reading.items()}
-    harming.join()
+    with harmed(after_s, partial(harm, stage, victim)):
+        writing = stage.writer.go_on.submit(last, every_s)
+        reading = {name: reader.read_up_to.submit(last) for name, reader in stage.readers.items()}
+        found = {HERE: read_up_to(stage.params, stage.life, last)}
+        found |= {name: future.result(2 * END_S) for name, future in reading.items()}
     wrong = [f"{name}: {says}" for name, seen in found.items() for says in seen.wrong]
     for name, seen in found.items():
         may_end = harm is _kill_writer or (harm is _kill_follower and name == victim)

@@ -8,7 +8,6 @@ while.  Every call must end within END_S, with the right value or a true error.
 import os
 import random
 import signal
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -20,7 +19,7 @@ import numpy as np
 
 import remotely
 from remotely import ActorDied, RemotelyError, WorkerLost
-from tests.chaos.finding import Finding, Trial
+from tests.chaos.finding import Finding, Trial, harmed
 from tests.clusters import Started, Traces, freeze, processes, wait_until
 
 MACHINES = 3
@@ -92,16 +91,13 @@ def _trial(stage: Stage, harm: Callable[[Stage], None]) -> list[str]:
     size = stage.draw.choice(SIZES)
     after_s = stage.draw.uniform(0.0, 0.15)
     kept = remotely.ref(stage.group[0].make.submit(size))
-    harming = threading.Timer(after_s, harm, [stage])
-    harming.start()
-    futures: list[Future[float]] = [
-        *stage.group.total.submit(np.ones(size)),
-        *stage.group.total.submit(kept),
-        *stage.group.total.submit(remotely.put(np.ones(size))),
-    ]
-    wrong = [word for future in futures if (word := _wrong(future, size))]
-    harming.join()
-    return wrong
+    with harmed(after_s, partial(harm, stage)):
+        futures: list[Future[float]] = [
+            *stage.group.total.submit(np.ones(size)),
+            *stage.group.total.submit(kept),
+            *stage.group.total.submit(remotely.put(np.ones(size))),
+        ]
+        return [word for future in futures if (word := _wrong(future, size))]
 
 
 def _wrong(future: "Future[float]", size: int) -> str:
