@@ -107,15 +107,17 @@ class RunEnding:
         self.reason = self.reason or Reason(why, How.HOOK)
         self.is_by_hook = True
 
-    def of(self, error: BaseException | None) -> tuple[How, str]:
-        """Return how the run has ended, and why, if this ended it or nothing was raised."""
+    def of(self, error: BaseException | None) -> tuple[How, str, bool]:
+        """Return how the run has ended, and why, if this ended it or nothing was raised; and
+        whether it is at a limit of its config, whatever was raised then."""
+        is_at_limit = self.reason.how is How.LIMIT
         if isinstance(error, KeyboardInterrupt):
-            return How.STOPPED, "interrupted by a second Ctrl-C"
+            return How.STOPPED, "interrupted by a second Ctrl-C", is_at_limit
         if error is not None:
-            return How.FAILED, status.last_line(error)
+            return How.FAILED, status.last_line(error), is_at_limit
         if not self.reason:
-            return How.LIMIT, "its loop has ended"
-        return self.reason.how, self.reason.why
+            return How.LIMIT, "its loop has ended", False
+        return self.reason.how, self.reason.why, is_at_limit
 
     def _look(self) -> Reason:
         if signalled := self._process.asked_to_stop:

@@ -90,7 +90,7 @@ class Records:
     def conclude(self, summary: str, result: Result) -> None:
         """Tell the user, and the hooks, how the run has ended."""
 
-    def write_end(self, how: How, why: str) -> None:
+    def write_end(self, how: How, why: str, is_at_limit: bool) -> None:
         """Write how the run has ended, for those who look at its folder."""
 
     def close(self) -> None:
@@ -207,8 +207,8 @@ class RunRecords(Records):
         self._recorder.say_summary(summary)
         self._hooks.end(result)
 
-    def write_end(self, how: How, why: str) -> None:
-        self._claim.end(how, why)
+    def write_end(self, how: How, why: str, is_at_limit: bool) -> None:
+        self._claim.end(how, why, is_at_limit)
 
     def close(self) -> None:
         try:

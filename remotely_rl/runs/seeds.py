@@ -43,6 +43,7 @@ from remotely_rl.runs import curve, progress, run_folder
 from remotely_rl.runs.ending import limit_reached
 from remotely_rl.runs.metrics import Tally
 from remotely_rl.runs.run_folder import RunFolder
+from remotely_rl.runs.status import How
 from remotely_rl.runs.training import Train
 from remotely_rl.supervision.failures import Failure
 from remotely_rl.supervision.supervisor import Consequence, ProcessRole, consequence_of
@@ -71,7 +72,11 @@ def numbers(text: str) -> list[int]:
 
 
 class Outcome(NamedTuple):
-    """The outcome of a seed's run.  It `is_over` at a limit, or if a hook has stopped it."""
+    """The outcome of a seed's run.  It `is_over` at a limit, or if a hook has stopped it.
+
+    It may have failed at its limit: in its last evaluation, say, or because its environments have
+    only ever crashed.
+    """
 
     seed: int
     ended: str
@@ -300,12 +305,13 @@ def _outcome(
     ended = limit_reached(config, tally, counters.seconds).why
     if code == 0 and not is_stopped:
         ended = ended or "a hook has ended it"
+    has_failed_at_end = bool(ended) and run_folder.read(run).ended.get("how") == How.FAILED
     best = counters.best_return if math.isfinite(counters.best_return) else math.nan
     return Outcome(
         seed,
-        ended or failed or "not over",
+        f"{ended}, and it has failed" if has_failed_at_end else ended or failed or "not over",
         bool(ended),
-        bool(failed) and not ended,
+        has_failed_at_end or (bool(failed) and not ended),
         tally.return_mean(),
         best,
         counters.env_steps,

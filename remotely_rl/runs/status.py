@@ -96,9 +96,11 @@ class TrainingLock:
         """Write what the run was started with into its config.json."""
         self._change(started=started(gpu) | {"has_lock": self._close is not None}, ended=None)
 
-    def end(self, how: How, why: str) -> None:
-        """Write how the run has ended."""
-        self._change(ended={"how": how, "why": why[:MAX_TEXT], "at": round(time.time(), 3)})
+    def end(self, how: How, why: str, is_at_limit: bool = False) -> None:
+        """Write how the run has ended.  One that fails may be at its limit all the same."""
+        at = round(time.time(), 3)
+        ended = {"how": how, "why": why[:MAX_TEXT], "at": at, "is_at_limit": is_at_limit}
+        self._change(ended=ended)
 
     def release(self) -> None:
         """Drop the lock."""
@@ -240,13 +242,13 @@ LIMITS = ("total_steps", "minutes")
 def go_on(path: Path, ran: RunConfig, how: How) -> str:
     """Return the command that goes on with an ended run; empty if it has no checkpoint.
 
-    One that has reached its limit goes on to twice that.  A run that has reached its target is
-    done.
+    One that has reached its limit goes on to twice that, also if it has failed there.  A run that
+    has reached its target is done.
     """
     if how is How.TARGET or not (path / CHECKPOINT).exists():
         return ""
     words = ["remotely-rl", "train", ran.source or ran.algorithm, "--resume", str(path)]
-    if how is How.LIMIT:
+    if how is How.LIMIT or ran.ended.get("is_at_limit"):
         for name in LIMITS:
             limit = ran.config.get(name)
             if isinstance(limit, int | float) and limit:

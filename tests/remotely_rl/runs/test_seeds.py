@@ -207,6 +207,21 @@ def test_each_seed_has_its_own_run_and_finished_runs_are_kept(
     assert "(95 %) of 2 runs" in done.output
 
 
+def test_a_run_that_fails_at_its_limit_has_failed_and_is_over(
+    here: list[list[str]], tmp_path: Path
+) -> None:
+    (tmp_path / "hooks.py").write_text(
+        "from remotely_rl import Hook\n\n\n"
+        "class Fails(Hook):\n    def on_end(self, session, result):\n        raise ValueError\n"
+    )
+    words = ["train", *TINY, "--total-steps", "64", "--run", str(tmp_path / "runs"), "--seeds", "1"]
+    for number in range(2):
+        done = invoke(*words, "--hook", f"{tmp_path}/hooks.py:Fails")
+        assert done.exit_code == 1
+        assert ("seed 1 is over already" in done.output) == bool(number)
+        assert "64 steps are done, and it has failed" in done.output
+
+
 def test_the_default_folder_is_in_runs(
     here: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

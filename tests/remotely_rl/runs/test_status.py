@@ -1,6 +1,7 @@
 """The status of a run, as those see it who look at its folder."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import shlex
@@ -116,6 +117,18 @@ def test_a_run_at_its_limit_goes_on_to_twice_that_and_one_at_its_target_does_not
     words = f"remotely-rl train ppo --resume {tmp_path} --total-steps 1000 --minutes 3.0"
     assert status.go_on(tmp_path, ran, How.LIMIT) == words
     assert status.go_on(tmp_path, ran, How.TARGET) == ""
+
+
+def test_a_run_that_fails_at_its_limit_goes_on_to_twice_that_too(tmp_path: Path) -> None:
+    run = session(tmp_path, dataclasses.replace(CONFIG, total_steps=500))
+    with contextlib.suppress(ValueError), run:
+        run.restore(Learner())
+        run.tally.sampled(500, [], {})
+        assert run.over()
+        raise ValueError("in the last evaluation")
+    path, found = run.folder.path, status_of(run.folder)
+    assert found.how is How.FAILED
+    assert found.go_on == f"remotely-rl train toy --resume {path} --total-steps 1000"
 
 
 def test_a_run_that_may_train_elsewhere_and_one_at_its_target_are_not_started_anew(
