@@ -450,9 +450,11 @@ class CommandLine(click.Group):
 
             if (pythons := _values_of("--env-python")) and all(pythons):
                 try:  # before all that takes seconds
-                    cluster.check_interpreter(pythons[-1], _values_of("--env-package"))
-                except TrainingError as error:
-                    sys.exit(f"Error: {error}")
+                    with messages_for_errors():
+                        cluster.check_interpreter(pythons[-1], _values_of("--env-package"))
+                except UserError as error:
+                    error.show()
+                    sys.exit(error.exit_code)
             cluster.begin()
             loading.enter("PyTorch and the algorithm are loaded")
         try:

@@ -4,8 +4,8 @@
         loop(session)
 
 Every rank has its own learner, actors and, for some algorithms, replay, and runs the algorithm's
-loop.  `learning/all_reduce.py` has their joint computations, `session.py` what differs in their
-sessions.  Rank 0 makes the model; the others start with its parameters and their own seeds.
+loop.  `learning/all_reduce.py` has their joint computations, `runs/records.py` what differs in
+their sessions.  Rank 0 makes the model; the others start with its parameters and their own seeds.
 
 The ranks average their gradients, or share a store (`learning/store.py`).  With a store none waits
 for another: rank 0 polls the others for what they have sampled, and if one dies, the run says so
@@ -18,7 +18,7 @@ Each rank is a process, and waits only in the lines marked *:
     3  * all       meet through a file in a folder that only this user can access (AllReduce), or
                    open the store
     4  each        runs the loop: its actors sample, it updates; only rank 0 records
-    5  * all       exchange after each round what was sampled (session.py), so that all have equal
+    5  * all       exchange after each round what was sampled (peers.py), so that all have equal
                    counts, and average each gradient; with a store none waits, rank 0 polls `news`
     6  rank 0      is over: it raises the flag, which the others check wherever they wait
 

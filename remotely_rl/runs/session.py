@@ -1,6 +1,6 @@
 """The session of a training run, from its folder to its curve, whatever the algorithm.
 
-A `Session` counts steps and updates, records them (`recorder.py`), decides when to stop, and leaves
+A `Session` counts steps and updates, records them (`records.py`), decides when to stop, and leaves
 a complete run folder however the run ends.  The algorithm supplies the loop:
 
     def loop(session: Session[Config]) -> None:

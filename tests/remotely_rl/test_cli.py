@@ -95,7 +95,7 @@ def test_an_interpreter_that_is_not_here_is_said_before_anything_starts(option: 
     command = [sys.executable, "-c", script, "train", "ppo", "--env", "CartPole-v1", *option]
     done = subprocess.run(command, capture_output=True, text=True)
     assert "there is no interpreter '/nowhere'" in done.stderr
-    assert done.returncode == 1
+    assert done.returncode == 2
 
 
 @pytest.mark.parametrize("name", algorithms.ALGORITHMS)
