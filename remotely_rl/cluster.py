@@ -89,8 +89,7 @@ def begin() -> threading.Thread:
 def _begin() -> None:
     global _own, _cpus_ahead
     with _connecting, contextlib.suppress(Exception):
-        named = os.environ.keys() & {"REMOTELY_ADDRESS", "REMOTELY_LOCAL"}
-        if not named and not remotely.is_connected():
+        if not remotely.is_connected() and _is_here_alone():
             cpus = max(this_machine.cores(), EMBEDDED_CPUS)
             remotely.connect(cpus=cpus)
             _own, _cpus_ahead = weakref.ref(connection.current()), cpus

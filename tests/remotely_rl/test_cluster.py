@@ -89,6 +89,15 @@ def test_begin_starts_no_cluster_if_another_is_named_and_leaves_errors_to_connec
     assert not connected
 
 
+@pytest.mark.parametrize("name", ["REMOTELY_ADDRESS", "REMOTELY_LOCAL"])
+def test_begin_takes_an_empty_variable_for_one_that_is_not_set(
+    name: str, connected: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "")
+    cluster.begin().join()
+    assert connected == [(None, 64)]
+
+
 def test_an_interpreter_is_looked_for_here_only_if_all_actors_will_be_here(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
