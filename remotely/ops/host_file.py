@@ -93,8 +93,9 @@ class HostFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 def _check(part: JoiningHost | HostFile) -> None:
     for field in part.__struct_fields__:
-        if getattr(part, field) == "":
-            raise ValueError(f"{field}: is empty, and names nothing: leave it out")
+        value = getattr(part, field)
+        if "" in (value if isinstance(value, list) else (value,)):
+            raise ValueError(f"{field}: '' names nothing: leave it out")
     if part.cpus is not None and part.cpus < 0:
         raise ValueError(f"cpus: {part.cpus} is negative")
     for field, value, parse in (
