@@ -82,11 +82,6 @@ class RunEnding:
         """The reason in words, or an empty string."""
         return self.reason.why
 
-    @property
-    def is_unwatched(self) -> bool:
-        """Whether the run, of rank 0, ends by a limit or with its loop: nobody has chosen when."""
-        return self._follows is None and self.reason.how in (How.LIMIT, How.TRAINS)
-
     def is_urgent(self) -> bool:
         """Whether to stop before all updates that are due are made.
 

@@ -74,8 +74,7 @@ def numbers(text: str) -> list[int]:
 class Outcome(NamedTuple):
     """The outcome of a seed's run.  It `is_over` at a limit, or if a hook has stopped it.
 
-    It may have failed at its limit: in its last evaluation, say, or because its environments have
-    only ever crashed.
+    It may have failed at its limit, in its last evaluation, say.
     """
 
     seed: int

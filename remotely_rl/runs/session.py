@@ -196,8 +196,6 @@ class Session(Generic[C]):
         self._records.end_phases()
         if isinstance(error, torch.AcceleratorError):
             error = gpu_lost(error)
-        if error is None and self._ending.is_unwatched:
-            error = self.crashes.futility(self.tally.counters.episodes - self._episodes_before)
         try:
             if isinstance(error, LearnerLost):
                 self._is_saved = False
@@ -529,6 +527,8 @@ class Session(Generic[C]):
 
     def _finish(self, error: BaseException | None) -> None:
         self.crashes.flush()
+        episodes = self.tally.counters.episodes - self._episodes_before
+        self.warn("episodes", self.crashes.instead_of_episodes(episodes))
         self._is_ending = True
         now = self.seconds()
         try:

@@ -17,9 +17,9 @@ alone, 64 healthy environments would, because short-lived ones crash first.
 With the default of 0.1, an environment that cannot be reset ends the run after WINDOW crashes, and
 one that crashes in one of a hundred steps ends it with a probability of 1e-7 per window.
 
-An environment that always fails late, at its 50th step, passes both.  It shows at the end of the
-run: a window's crashes, and not one whole episode.  Not before, because where episodes are long
-many crashes may come before the first end.
+An environment that always fails late, at its 50th step, passes both.  It cannot be told from one
+whose episodes have no end and that seldom crashes, so it does not end the run, but the user is told
+at the end that no episode has ended, and why (`instead_of_episodes`).
 """
 
 import time
@@ -145,18 +145,15 @@ class Crashes:
             fix = f"Fix the environment{more if self._in_training else ''}"
             raise TrainingError("\n".join([f"{why}. {fix}", *self._details.values()]))
 
-    def futility(self, episodes: int) -> TrainingError | None:
-        """Return the error of a run that has reached its limit with so many whole episodes.
-
-        Returns None unless the environments have only ever crashed: see the module's docstring.
-        """
+    def instead_of_episodes(self, episodes: int) -> str:
+        """Return a sentence about crashes, if a run has had some and no whole episode."""
         with self._lock:
-            if episodes or self.rate.crashes < WINDOW or self.rate.max_rate >= 1:
-                return None
-            return TrainingError(
-                f"no episode has ended, and the environments crashed {self.rate.crashes:,} times in"
-                f" {self.rate.steps:,} steps; the last: {self.last}. Fix the environment, or allow"
-                " that with max_crash_rate=1 or --max-crash-rate 1"
+            if episodes or self.last is None:
+                return ""
+            times = "once" if self.rate.crashes == 1 else f"{self.rate.crashes:,} times"
+            return (
+                f"no episode has ended, and the environments crashed {times} in"
+                f" {self.rate.steps:,} steps; the last: {self.last}"
             )
 
     def flush(self) -> None:

@@ -20,7 +20,7 @@ from remotely_rl.config import Common
 from remotely_rl.environments import Episode
 from remotely_rl.errors import LearnerLost, TrainingError
 from remotely_rl.learning.threads import LearnerThreads
-from remotely_rl.runs import run_folder, training
+from remotely_rl.runs import training
 from remotely_rl.runs.derived_seeds import seed_of_actor, seed_of_evaluation, seed_of_learner
 from remotely_rl.runs.process import Process
 from remotely_rl.supervision import CrashReport
@@ -135,32 +135,7 @@ def test_a_learner_lost_before_the_first_checkpoint_says_that_there_is_none(
     assert "--resume" not in said
 
 
-def crash_in_every_episode(run: training.Session[Any]) -> None:
-    run.restore(Learner())
-    for _ in range(10):
-        run.crashes.stepped(50)
-        run.crashes.add(CrashReport(1, Cause.RAISED, "ValueError: no", lived=50))
-
-
-def test_a_run_in_which_every_episode_crashes_fails_at_its_limit_with_a_checkpoint(
-    tmp_path: Path,
-) -> None:
-    run = session(tmp_path)
-    with pytest.raises(TrainingError, match=r"no episode has ended.*ValueError: no"), run:
-        crash_in_every_episode(run)
-    assert run.folder.checkpoint.exists()
-    kept = run_folder.read(run.folder.path)
-    assert kept.ended["how"] == "failed"
-
-
-def test_a_hook_may_end_a_run_in_which_every_episode_crashes(tmp_path: Path) -> None:
-    with session(tmp_path) as run:
-        crash_in_every_episode(run)
-        run.stop("pruned")
-    assert run.result.ended == "pruned"
-
-
-def test_crashes_are_logged_before_the_summary(
+def test_crashes_and_that_no_episode_has_ended_are_said_before_the_summary(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with session(tmp_path) as run:
@@ -168,8 +143,9 @@ def test_crashes_are_logged_before_the_summary(
         for _ in range(3):  # the second and the third are logged after a minute, or at the end
             run.crashes.stepped(10_000)
             run.crashes.add(CrashReport(1, Cause.DIED, "SIGKILL"))
-    *_, crashes, end = capsys.readouterr().out.splitlines()
+    *_, crashes, none, end = capsys.readouterr().out.splitlines()
     assert crashes.startswith("2 more crashed in 0 s")
+    assert none.startswith("no episode has ended, and the environments crashed 3 times")
     assert end.endswith(f"the run is in {run.folder.path}")
 
 

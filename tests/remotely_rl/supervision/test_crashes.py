@@ -2,7 +2,6 @@
 
 import random
 import re
-from typing import Any
 
 import pytest
 
@@ -88,24 +87,15 @@ def test_crashes_of_a_lost_machine_do_not_end_the_run() -> None:
         crashes.add(CrashReport(None, Cause.LOST, "box is gone"))
 
 
-def crashed(times: int, **settings: Any) -> Crashes:
-    """Return the crashes of an environment that fails in its 50th step."""
-    crashes = Crashes(lambda text: None, clock=Clock(), **settings)
-    for _ in range(times):
+def test_a_run_without_a_whole_episode_has_a_sentence_about_its_crashes() -> None:
+    crashes = Crashes(lambda text: None, clock=Clock())
+    assert crashes.instead_of_episodes(0) == ""
+    for _ in range(10):
         crashes.stepped(50)
         crashes.add(report(lived=50))
-    return crashes
-
-
-def test_a_run_in_which_every_episode_crashes_is_futile() -> None:
     said = r"no episode has ended, .* crashed 10 times in 500 steps; the last: .*SIGSEGV"
-    assert re.match(said, str(crashed(10).futility(episodes=0)))
-
-
-def test_a_run_with_a_whole_episode_or_few_crashes_or_that_may_crash_is_not_futile() -> None:
-    assert crashed(10).futility(episodes=1) is None
-    assert crashed(9).futility(episodes=0) is None
-    assert crashed(10, max_rate=1.0).futility(episodes=0) is None
+    assert re.match(said, crashes.instead_of_episodes(0))
+    assert crashes.instead_of_episodes(1) == ""
 
 
 def run(rate: CrashRate, chance: float, envs: int, steps: int, seed: int) -> int | None:
