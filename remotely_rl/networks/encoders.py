@@ -118,7 +118,9 @@ LEAST_SIDE_OF_ONE_CHANNEL = 20  # of an image without a channel axis; smaller on
 
 
 def is_image(leaf: ObservationLeaf) -> bool:
-    """Return whether a leaf is encoded by convolutions."""
+    """Return whether a leaf is encoded by convolutions: a Box or MultiBinary of such a shape."""
+    if leaf.counts:
+        return False
     match leaf.shape:
         case (_, height, width):
             return min(height, width) >= LEAST_SIDE

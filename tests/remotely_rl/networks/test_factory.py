@@ -37,6 +37,16 @@ def test_the_default_network_fits_the_observations(
     assert value.shape == (5,)
 
 
+def test_discrete_numbers_in_the_shape_of_an_image_have_embeddings() -> None:
+    board = ObservationLeaf((2, 8, 8), np.dtype("int64"), (4,) * 128, (0,) * 128)
+
+    model = networks.default_network(board, 3)
+
+    assert not any(isinstance(part, nn.Conv2d) for part in model.modules())
+    policy, _ = model(torch.randint(0, 4, (5, 2, 8, 8)))
+    assert policy.shape == (5, 3)
+
+
 def test_a_module_instance_is_copied() -> None:
     mine = networks.MLP((4,), 2)
     assert networks.build(mine, ObservationLeaf((4,), FLOATS), 2) is not mine
