@@ -9,7 +9,6 @@ guard itself is killed.  The command stays in the process group of the terminal,
 """
 
 import contextlib
-import ctypes
 import os
 import select
 import signal
@@ -22,7 +21,7 @@ from collections.abc import Callable
 import msgspec
 import psutil
 
-from remotely.machine import processes, signal_pipe
+from remotely.machine import prctl, processes, signal_pipe
 from remotely.machine.watched_process import WatchedProcess
 from remotely.ops.foreground import is_ignored
 
@@ -30,8 +29,6 @@ from remotely.ops.foreground import is_ignored
 # for processes that the list did not show while others ended.
 ENDINGS = ((signal.SIGTERM, 5.0), (signal.SIGKILL, 1.0), (signal.SIGKILL, 1.0))
 NOT_FOUND, NOT_EXECUTABLE = 127, 126  # the exit codes of a shell
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_prctl = ctypes.CDLL(None).prctl
 _MAX_BYTES = 1 << 21  # above the kernel's limit on the arguments of a process
 
 
@@ -81,7 +78,7 @@ class _Guard:
         self._at_end = at_end
         self._command: subprocess.Popen[bytes] | None = None
         self._is_terminated = False  # by SIGTERM
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        prctl.adopt_orphans()
         # SIGINT is for the command.  The command inherits ignored signals, as nohup intends.
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
             if not is_ignored(number):
@@ -117,7 +114,9 @@ class _Guard:
         command, variables = msgspec.json.decode(request, type=tuple[list[str], dict[str, str]])
         try:
             self._command = subprocess.Popen(
-                command, env={**os.environ, **variables}, preexec_fn=_end_with_parent
+                command,
+                env={**os.environ, **variables},
+                preexec_fn=lambda: prctl.end_with_parent(signal.SIGKILL),
             )
         except OSError as error:
             print(f"remotely run: {command[0]}: {error.strerror}", file=sys.stderr, flush=True)
@@ -175,7 +174,3 @@ class _Guard:
                 ended = self._reap()
                 code = ended if code is None else code
         return code
-
-
-def _end_with_parent() -> None:
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

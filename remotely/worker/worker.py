@@ -15,7 +15,6 @@ or SIGINT, ends the worker at once.
 """
 
 import contextlib
-import ctypes
 import logging
 import os
 import shutil
@@ -33,6 +32,7 @@ from remotely.machine import (
     gpus,
     guest_folder,
     pid_file,
+    prctl,
     processes,
     this_machine,
 )
@@ -59,7 +59,6 @@ END_GRACE_S = 1.0  # for actors when the worker itself ends
 # Before a drained machine has to leave, for actors that may still end their calls.
 LAST_CALLS_S = DRAIN_S + END_GRACE_S
 LINGER_MS = 500
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 class Worker:
@@ -348,7 +347,7 @@ def main() -> None:
     config = msgspec.json.decode(line, type=WorkerConfig)
     daemons.log_to(config.log, "worker", not config.lifeline)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    prctl.adopt_orphans()
     daemons.raise_descriptor_limit()
     if _is_needed(config):
         try:

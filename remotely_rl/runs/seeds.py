@@ -50,8 +50,8 @@ from remotely_rl.supervision.supervisor import Consequence, ProcessRole, consequ
 
 # The code of a run's process, which receives SIGTERM when its parent dies.
 COMMAND = (
-    "import ctypes, signal; ctypes.CDLL(None).prctl(1, signal.SIGTERM);"
-    "from remotely_rl.cli import main; main(prog_name='remotely-rl')"
+    "import signal; from remotely.machine import prctl; prctl.end_with_parent(signal.SIGTERM);"
+    " from remotely_rl.cli import main; main(prog_name='remotely-rl')"
 )
 
 Arguments = Sequence[str]  # of the command line
