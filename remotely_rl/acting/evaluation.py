@@ -1,7 +1,8 @@
 """Evaluation of a trained agent: raw scores of whole games, and the confidence in their mean.
 
 The first N games to end in parallel environments are a biased sample, because short games end
-first.  So each environment has a quota of games, and games beyond the quota are ignored.
+first.  So each environment has a quota of games, and games beyond the quota are ignored.  One that
+only crashes would never meet its quota, and ends the evaluation (`CrashesInARow`).
 """
 
 import math
@@ -18,6 +19,7 @@ from remotely_rl.acting.policy import Trained, one_thread
 from remotely_rl.environments import Environments, Episode
 from remotely_rl.environments.episodes import means
 from remotely_rl.errors import TrainingError
+from remotely_rl.supervision.crashes import CrashesInARow
 
 T = TypeVar("T")
 
@@ -147,9 +149,13 @@ def measure_in(
     steps: int | None = None,
     shows_progress: bool = True,
 ) -> Evaluation:
-    """Play in existing environments, `wanted` games in each; show progress on stderr."""
+    """Play in existing environments, `wanted` games in each; show progress on stderr.
+
+    Raises TrainingError if an environment only crashes.
+    """
     games: list[list[Episode]] = [[] for _ in wanted]
     count = sum(wanted)
+    crashes = CrashesInARow()
 
     def progress(turn: int) -> str:
         ended = sum(map(len, games))
@@ -158,13 +164,14 @@ def measure_in(
     with one_thread():
         obs = playing.reset(seed)
         playing.pop_episodes()  # drop games from before the reset
-        turns = agent.play(playing, obs, greedy, seed)
+        turns = agent.play(playing, obs, greedy, seed, crashes.add)
         rewards: list[float] = []
         if shows_progress:
             turns = with_progress(turns, progress)
         for turn, (_, step) in enumerate(turns, 1):
             rewards.append(float(step.reward.mean()))
             for number, episode in playing.pop_episodes_by_environment():
+                crashes.ended(number)
                 if len(games[number]) < wanted[number]:
                     games[number].append(episode)
             if sum(map(len, games)) == count or turn == steps:

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from remotely_rl.environments import Environments, Step, Watch, name_of
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.environments.spaces import Spaces
 from remotely_rl.errors import TrainingError
-from remotely_rl.supervision import Crashes
+from remotely_rl.supervision import Crashes, CrashReport
 from remotely_rl.trees import Tree
 
 
@@ -55,14 +55,20 @@ class Trained(NamedTuple):
         return envs
 
     def play(
-        self, envs: Environments, obs: Tree, greedy: bool, seed: int
+        self,
+        envs: Environments,
+        obs: Tree,
+        greedy: bool,
+        seed: int,
+        crashed: Callable[[CrashReport], object] = lambda report: None,
     ) -> Iterator[tuple[NDArray[Any], Step]]:
         """Play forever from `obs`, which a reset returned; yield each action and its step.
 
         With `greedy` it takes the most likely action; otherwise it samples one, seeded by `seed`.
-        Logs crashes of environments; raises TrainingError if there are too many.
+        Logs crashes of environments, and calls `crashed` with each; raises TrainingError if there
+        are too many.
         """
-        crashes = Crashes(print, self.config.max_crash_rate, in_training=False)
+        crashes = Crashes(print, self.config.max_crash_rate, keep=crashed, in_training=False)
         policy = Policy(self.config, self.model, envs.actions, envs.num_envs, greedy, seed)
         begins = np.ones(envs.num_envs, np.bool_)
         while True:

@@ -35,6 +35,7 @@ from remotely_rl.environments.atari import observes_ram
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs import videos
 from remotely_rl.runs.training import Train
+from remotely_rl.supervision.crashes import CrashesInARow
 
 ATARI_FPS = 15.0  # 60 frames per second, four per step
 DEFAULT_FPS = 30.0  # of environments without `render_fps`
@@ -285,14 +286,17 @@ def play(
         obs = envs.reset(seed)
         if film is not None:
             film.reset(seed)
+        crashes = CrashesInARow()
         turns = with_progress(
-            agent.play(envs, obs, greedy, seed),
+            agent.play(envs, obs, greedy, seed, crashes.add),
             lambda turn: f"{len(finished):,} of {episodes:,} episodes have ended in {turn:,} steps",
         )
         for turn, (action, step) in enumerate(turns, 1):
             if film is not None:
                 film.step(action, step)
-            finished += envs.pop_episodes()
+            for number, episode in envs.pop_episodes_by_environment():
+                crashes.ended(number)
+                finished.append(episode)
             if len(finished) >= episodes or turn == steps:
                 break
     if video is not None and agent.env_steps is not None:

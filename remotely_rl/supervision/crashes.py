@@ -23,7 +23,7 @@ at the end that no episode has ended, and why (`instead_of_episodes`).
 """
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 
 from remotely.machine.shield import RLock
@@ -77,6 +77,26 @@ class CrashRate:
     @property
     def _own_steps(self) -> int:
         return sum(lived for _, lived in self._last)
+
+
+class CrashesInARow:
+    """Notices an environment that only crashes, where whole episodes are waited for."""
+
+    def __init__(self) -> None:
+        self._in_a_row: Counter[int | None] = Counter()  # by environment; None: of a process
+
+    def ended(self, env: int) -> None:
+        """An episode of this environment has ended without a crash."""
+        self._in_a_row[env] = self._in_a_row[None] = 0
+
+    def add(self, report: CrashReport) -> None:
+        """Count a crash.  Raises TrainingError for the last of WINDOW without a whole episode."""
+        self._in_a_row[report.env] += 1
+        if self._in_a_row[report.env] >= WINDOW:
+            raise TrainingError(
+                f"an environment has crashed {WINDOW} times without a whole episode; the last:"
+                f" {report}. Fix the environment"
+            )
 
 
 class Crashes:

@@ -55,6 +55,24 @@ class Counting(gymnasium.Env[np.ndarray, Any]):
         return np.array([self.now], np.float32)
 
 
+class Fragile(Counting):
+    """Crashes at the 20th step of each episode."""
+
+    def __init__(self) -> None:
+        super().__init__(100)
+        self.steps = 0
+
+    def reset(self, **given: Any) -> Any:
+        self.steps = 0
+        return super().reset(**given)
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        if self.steps == 20:
+            raise ValueError("the simulator broke")
+        return super().step(action)
+
+
 class EndsBothWays(Counting):
     """An environment that terminates and truncates in the same step."""
 

@@ -111,6 +111,13 @@ def test_games_are_separated_in_every_kind_of_environment(source: Any) -> None:
     assert measure(untrained(source), 9, greedy=True, envs=2).lengths == [1] * 9
 
 
+def test_an_environment_that_crashes_in_every_episode_ends_the_evaluation() -> None:
+    fragile = untrained(toys.Counting)._replace(config=a2c.Config(env=toys.Fragile))
+    said = r"crashed 10 times without a whole episode; .* broke"
+    with pytest.raises(TrainingError, match=said):
+        measure(fragile, episodes=2, greedy=True)
+
+
 def test_crashed_episodes_do_not_count_and_too_many_crashes_raise() -> None:
     class Breaks(toys.Guess):
         chance = 0.02

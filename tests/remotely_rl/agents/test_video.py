@@ -162,6 +162,11 @@ def test_an_environment_from_a_callable_is_filmed(counting: Path, tmp_path: Path
     assert played.pictures == 4
 
 
+def test_an_environment_that_crashes_in_every_episode_ends_the_play(counting: Path) -> None:
+    with pytest.raises(TrainingError, match="crashed 10 times without a whole episode"):
+        play(counting, env=toys.Fragile)
+
+
 def test_a_picture_is_enlarged_by_whole_pixels_to_even_sides() -> None:
     picture = np.arange(210 * 160 * 3).astype(np.uint8).reshape(210, 160, 3)
     big = enlarged(picture)
