@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import remotely
 from remotely.api import connection
 from remotely.machine import environments, this_machine
-from remotely_rl.errors import TrainingError
+from remotely_rl.errors import TrainingError, not_elsewhere
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -64,7 +64,7 @@ def check_interpreter(python: str | None, packages: Sequence[str]) -> None:
     try:
         environments.check(python or "", packages)
     except environments.NoEnvironment as error:
-        raise TrainingError(f"env_python or env_packages: {error}") from None
+        raise not_elsewhere(python, packages, error) from None
 
 
 def _is_here_alone() -> bool:

@@ -1,6 +1,6 @@
 """Errors of training, whose messages need no traceback."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from remotely.arguments import did_you_mean
 
@@ -57,3 +57,9 @@ def check_is_of_extra(error: ModuleNotFoundError) -> None:
             f"remotely_rl needs {package}, which is not installed:"
             " pip install '.[rl]' in a checkout of remotely"
         ) from error
+
+
+def not_elsewhere(python: str | None, packages: Sequence[str], why: object) -> TrainingError:
+    """Return the error of environments that cannot be in this Python; it names what was set."""
+    given = {"env_python": python, "env_packages": packages}
+    return TrainingError(f"{' and '.join(name for name in given if given[name])}: {why}")

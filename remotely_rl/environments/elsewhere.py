@@ -16,7 +16,7 @@ from remotely import arguments
 from remotely.errors import NotStartable
 from remotely_rl.environments.additions import Wrapper
 from remotely_rl.environments.names import name_of
-from remotely_rl.errors import TrainingError
+from remotely_rl.errors import TrainingError, not_elsewhere
 from remotely_rl.supervision import CrashReport, env_ranks, made, statistics
 from remotely_rl.supervision.vector import is_registered, maker_of
 from remotely_rl.supervision.watchdog import DEFAULT_S, Watch
@@ -78,7 +78,7 @@ class Elsewhere(VectorEnv):
                 on_crash=self._crashes.append,
             )
         except NotStartable as error:
-            raise TrainingError(f"env_python or env_packages: {error}") from None
+            raise not_elsewhere(*interpreter, error) from None
 
     def pop_crashes(self) -> list[CrashReport]:
         """Return the crashes since the last call."""
@@ -95,7 +95,9 @@ def checked_packages(given: Any) -> tuple[str, ...]:
         raise TrainingError(str(error)) from None
 
 
-def check(source: object, steps_as_one: bool, waits: bool, frame_stack: int) -> None:
+def check(
+    source: object, interpreter: Interpreter, steps_as_one: bool, waits: bool, frame_stack: int
+) -> None:
     """Raise TrainingError for environments that cannot be in another interpreter."""
     name = name_of(source)
     if steps_as_one:
@@ -109,7 +111,7 @@ def check(source: object, steps_as_one: bool, waits: bool, frame_stack: int) -> 
         )
     else:
         return
-    raise TrainingError(f"env_python or env_packages: {why}")
+    raise not_elsewhere(*interpreter, why)
 
 
 def _maker_of(source: str | Callable[..., Any]) -> Callable[..., Any]:

@@ -107,7 +107,7 @@ def plan(
     kwargs = dict(kwargs or {})
     check_is_known(source, kwargs, interpreter)
     if interpreter.is_another:
-        elsewhere.check(source, steps_as_one(source), waits, images.frame_stack)
+        elsewhere.check(source, interpreter, steps_as_one(source), waits, images.frame_stack)
         there = functools.partial(_elsewhere, images, source, interpreter, kwargs, wrappers)
         return Plan(there)
     if env_pool.is_id(source):

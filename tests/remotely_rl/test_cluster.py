@@ -103,7 +103,8 @@ def test_an_interpreter_is_looked_for_here_only_if_all_actors_will_be_here(
 ) -> None:
     monkeypatch.delenv("REMOTELY_ADDRESS", raising=False)
     monkeypatch.delenv("REMOTELY_LOCAL", raising=False)
-    with pytest.raises(TrainingError, match="there is no interpreter '/nowhere'"):
+    said = "^env_python and env_packages: there is no interpreter '/nowhere'"
+    with pytest.raises(TrainingError, match=said):
         cluster.check_interpreter("/nowhere", ["six"])
     monkeypatch.setenv("REMOTELY_ADDRESS", "node1:8010")
     cluster.check_interpreter("/nowhere", [])

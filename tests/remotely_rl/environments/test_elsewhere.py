@@ -136,7 +136,7 @@ def test_an_interpreter_that_does_not_exist_is_told_once_and_not_tried_again(
     config = a2c.Config(env="CartPole-v1", env_python="/no/such/python")
     with pytest.raises(TrainingError) as refused:
         training.probe(config)
-    assert str(refused.value).startswith("env_python or env_packages: the actor cannot be started:")
+    assert str(refused.value).startswith("env_python: the actor cannot be started:")
 
 
 def test_a_run_is_refused_before_it_starts_a_cluster_that_would_have_no_such_interpreter(
