@@ -258,8 +258,9 @@ def chosen_cluster(address: str | None, port: int | None) -> ChosenCluster:
             f"{len(scripts)} scripts run clusters of their own; name one by its pid, "
             f"where HOST:PORT goes or as --address{_all(scripts)}"
         )
+    no_script = "" if port is not None else ", and no script of yours runs one of its own"
     raise MasterLost(
-        f"no cluster runs at port {port or DEFAULT_PORT} on this machine"
+        f"no cluster runs at port {port or DEFAULT_PORT} on this machine{no_script}"
         f"{other_ports(port or DEFAULT_PORT)}; 'remotely start' starts one; for one elsewhere "
         "give HOST:PORT or set REMOTELY_ADDRESS"
     )
