@@ -142,7 +142,7 @@ def started(gpu: str | None) -> dict[str, Any]:
     """Return what a run is started with: versions, commit, machine and command."""
     found = {
         "at": round(time.time(), 3),
-        "command": shlex.join(sys.orig_argv),
+        "command": command(),
         "folder": os.getcwd(),
         "pid": os.getpid(),
         "machine": platform.node(),
@@ -154,6 +154,16 @@ def started(gpu: str | None) -> dict[str, Any]:
         **{name: version_of(name) for name in ("torch", "gymnasium", "numpy")},
     }
     return {name: value for name, value in found.items() if value is not None}
+
+
+def command() -> str | None:
+    """Return the command that has started this process.
+
+    Returns None at a prompt and in a notebook, where that command does not repeat the run.
+    """
+    script = getattr(sys.modules["__main__"], "__file__", "")  # "<stdin>" is none
+    has_code = os.path.isfile(script) or "-c" in sys.orig_argv
+    return shlex.join(sys.orig_argv) if has_code else None
 
 
 def version_of(package: str) -> str | None:

@@ -140,6 +140,15 @@ def test_a_run_that_may_train_elsewhere_and_one_at_its_target_are_not_started_an
     assert status.start_anew(tmp_path, ran, How.TARGET) == ""
 
 
+def test_what_is_typed_at_a_prompt_is_not_repeated_by_the_command_of_its_process() -> None:
+    asks = "from remotely_rl.runs import status; print(status.command())"
+    typed = subprocess.run([sys.executable], input=asks, capture_output=True, text=True, check=True)
+    assert typed.stdout == "None\n"
+    given = [sys.executable, "-c", asks]
+    of_code = subprocess.run(given, capture_output=True, text=True, check=True)
+    assert of_code.stdout == f"{shlex.join(given)}\n"
+
+
 def test_an_option_that_the_folder_could_not_keep_is_part_of_the_command(tmp_path: Path) -> None:
     RunFolder(tmp_path).checkpoint.touch()
     ran = run_folder.RunConfig(
