@@ -141,7 +141,7 @@ def check(made: Any) -> None:
         for plain_kind, what in PLAIN.items():
             if kind is plain_kind and not isinstance(value, plain_kind):
                 raise TrainingError(f"{name} must be {what}, not {value!r}")
-        if isinstance(value, str) and not value:
+        if value == "" and not _takes_list(kind):
             raise TrainingError(f"{name} is an empty text, which names nothing: leave it out")
         number = next((one for one in (int, float) if kind in (one, one | None)), None)
         if number is None or (value is None and kind is not number):
@@ -157,6 +157,11 @@ def check(made: Any) -> None:
         elif bounds and not bounds.low <= plain <= bounds.high:
             raise TrainingError(f"{name} must be {bounds}, not {value}")
         object.__setattr__(made, name, plain)
+
+
+def _takes_list(kind: Any) -> bool:
+    """Return whether a field may be a list too: an empty text is an empty one."""
+    return any(typing.get_origin(part) is tuple for part in (kind, *typing.get_args(kind)))
 
 
 def whole(text: str) -> int:
