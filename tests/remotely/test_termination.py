@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -22,8 +23,8 @@ class Counter: pass
 remotely.connect()
 counter = Counter()
 child = os.fork()
-if not child:
-    time.sleep(60)
+while not child:
+    time.sleep(0.01)  # a handler runs between two of these, whenever the signal comes
 os.kill(child, signal.SIGTERM)
 print("child", os.waitpid(child, 0)[1], len(remotely.status().actors), flush=True)
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
@@ -40,9 +41,18 @@ def elsewhere(running: Running) -> Machine:
     return there
 
 
+def waits_for_a_line(script: subprocess.Popen[str]) -> bool:
+    """Return whether the main thread of a script sleeps in a read of standard input, a pipe.
+
+    A handler of Python's interrupts that; a signal that comes just before it is handled after it.
+    """
+    return "pipe_read" in Path(f"/proc/{script.pid}/wchan").read_text()
+
+
 def test_a_script_that_is_terminated_says_goodbye(running: Running, elsewhere: Machine) -> None:
     with elsewhere.script(running.port, "dict(cpus=2)") as script:
         assert add(script, 2) == 2
+        wait_until(lambda: waits_for_a_line(script), "it waits for a line")
         begun = time.monotonic()
         script.send_signal(signal.SIGTERM)
         assert script.wait(DEADLINE_S) == -signal.SIGTERM
