@@ -12,7 +12,8 @@ GOODBYE_S, and then ends as it would have: by the default action, without `final
     4. SIGTERM again, to itself
 
 Python runs handlers between two bytecodes of the main thread: code in C that runs for long there
-delays the end, and so does a system call that begins just after the signal has come.
+delays the end.  So does a system call that the signal does not interrupt, because it began just
+after it, or because the kernel gave the signal to another thread.
 """
 
 import os
