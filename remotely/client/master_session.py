@@ -25,7 +25,6 @@ from remotely.futures import wakeup
 from remotely.futures.future import CallFuture
 from remotely.machine import this_machine, threads
 from remotely.machine.gate import Gate
-from remotely.machine.shield import shield
 from remotely.machine.watched_process import WatchedProcess
 from remotely.protocol import control
 from remotely.protocol.address import FORKED, no_master
@@ -233,8 +232,7 @@ class MasterSession:
         Returns when the master has accepted this client.  Raises MasterLost, NotAllowed, ...
         """
         self._thread = threads.new(name, run)
-        with shield:  # as in threads.start
-            self._thread.start()
+        self._thread.start()
         try:
             self._welcome.result(CONNECT_S)
         except (TimeoutError, FutureTimeout):

@@ -13,7 +13,7 @@ GOODBYE_S, and then ends as it would have: by the default action, without `final
 
 Python runs handlers between two bytecodes of the main thread: code in C that runs for long there
 delays the end.  So does a system call that the signal does not interrupt, because it began just
-after it, or because the kernel gave the signal to another thread.
+after it, or because another thread has taken the signal: see machine/threads.py.
 """
 
 import os
