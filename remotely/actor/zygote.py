@@ -17,9 +17,10 @@ The start of an actor:
                    sends it with Forked: so the pid cannot mean another process
     4  ended       SIGCHLD; the child is reaped: Exited.  Never before 3: there is one thread
 
-An actor with environment variables of its own is not forked, because these must be set before any
-import.  It is started as a new interpreter (`python -m remotely.actor.startup`), which has to
-import everything again.
+A worker has a zygote for each environment of its actors (worker/zygote_line.py).  An actor with
+environment variables of its own is not forked, because these must be set before any import.  It is
+started as a new interpreter (`python -m remotely.actor.startup`), which has to import everything
+again.
 """
 
 import contextlib

@@ -1,7 +1,9 @@
 """A process of this machine whose end is noticed at once, by its pidfd."""
 
+import contextlib
 import os
 import select
+import signal
 
 from remotely.machine.owned_fd import OwnedFd
 
@@ -18,6 +20,10 @@ class WatchedProcess:
     def fileno(self) -> int:
         """Return a descriptor that is readable once the process has ended."""
         return self._pidfd.fd
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            signal.pidfd_send_signal(self._pidfd.fd, signal.SIGKILL)
 
     def has_ended(self) -> bool:
         return bool(wait_for_any([self], 0))

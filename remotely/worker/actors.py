@@ -1,7 +1,8 @@
 """The actors of one worker: a `Child` for each that lives, and every event that changes it.
 
     from the master         spawn, end, end_all, tell, admit
-    from the spawner        prepared, started, spawn_lost, spawn_failed, exited   (spawner.Parent)
+    from the spawner        prepared, preparing, started, unbound, spawn_lost, spawn_failed, exited
+                            (spawner.Parent)
     from an actor process   its port, its number of calls, its log records, its end   (_on_message)
     from the reaper         the drained line, the end
 
@@ -235,6 +236,7 @@ class WorkerActors:
             self._died(_never_started(spawn.request, "closed", asked=True))
         elif child := self._children.get(end.actor):
             self._reaper.end(child, end.grace_s, end.kill, end.by)
+            self._spawner.release(child)
         elif request := self._spawner.withdraw(end.actor):
             self._died(_never_started(request, "closed", asked=True))
         else:
@@ -301,6 +303,15 @@ class WorkerActors:
     def started(self, child: Child) -> None:
         self._reaper.watch(child)
 
+    def preparing(self, child: Child, what: str) -> None:
+        if what:
+            child.output.say(what)
+        self._send(control.Preparing(actor=child.request.actor))
+
+    def unbound(self, child: Child, told: control.NotBound) -> None:
+        child.note_unbound(told)
+        self._reaper.reap(child)
+
     def spawn_lost(self, child: Child) -> None:
         self._reaper.clear(child)
 
@@ -352,8 +363,8 @@ class WorkerActors:
                 self._send(control.Begun(actor=child.request.actor))
             case control.NotBound():
                 child.note_unbound(message)
-            case control.Preparing():
-                self._send(control.Preparing(actor=child.request.actor))
+            case control.Preparing(what=what):
+                self.preparing(child, what)
             case control.Count(calls=calls):
                 child.calls = calls
             case control.Logged():

@@ -105,6 +105,10 @@ class Output:
                 self._take(data, is_error)
         self._flush(is_error)
 
+    def say(self, line: str) -> None:
+        """Print a line that is not the actor's own."""
+        self._take(f"{line}\n".encode(errors="replace"), is_error=False)
+
     def keep(self, data: bytes, is_error: bool) -> None:
         """Write output to the file, without passing it on."""
         self._write(data)

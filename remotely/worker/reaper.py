@@ -119,6 +119,8 @@ class Child:
         """Kill its process group, at once or as soon as the process has started."""
         self.is_killed = True
         kill_group(self.pid)
+        if self.watched is not None:
+            self.watched.kill()  # it may not lead its group yet
 
     @property
     def is_unstarted(self) -> bool:

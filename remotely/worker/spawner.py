@@ -1,33 +1,30 @@
-"""The start of actor processes: forks of the worker's zygote, or new interpreters.
+"""The start of actor processes: forks of a zygote, or new interpreters.
 
-An actor without environment variables of its own is forked from the zygote
-(remotely/actor/zygote.py).  An actor with some gets a new interpreter (startup.py), where they are
-set before the first import; one with `python` or `packages` enters its environment first
-(environment.py).  Either way the first message on the child's socket describes the actor
-that it becomes.
+An actor without environment variables of its own is forked from a zygote (zygote_line.py): the
+worker's, or that of its `python` and `packages`.  An actor with some gets a new interpreter
+(startup.py), where they are set before the first import, once it has entered its environment.
+Either way the first message on the child's socket describes the actor that it becomes.
 
     1  asked      the request is queued, and holds no resources (`ask`)
     2  prepared   there are a socket, pipes and a row, but no process (`_begin`)
     3  started    the zygote has sent a pidfd, or an interpreter was started (`_started`)
-    3' failed     no process could be started: the parent is told why (`spawn_failed`)
+    3' failed     no process could be started: the parent is told why (`spawn_failed`), or there can
+                  be no environment for it (`unbound`), or nobody waits for that (`release`)
     3" lost       the zygote ended first: back to 1.  The next try is a new interpreter, since the
                   modules that the zygote was to import may have ended it (`_on_zygote_lost`)
 
-A zygote may be busy for a long time, importing torch.  So at most FORKS_AT_ONCE requests are
-between 2 and 3, and the others wait at 1.  When the zygote ends, another is started, at once or as
-soon as the machine can start a process.
+A zygote may be busy for a long time, importing torch.  So of each at most FORKS_AT_ONCE requests
+are between 2 and 3, and the others wait at 1.
 """
 
 import contextlib
 import errno
 import functools
 import itertools
-import json
 import os
 import socket
 import subprocess
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -39,109 +36,17 @@ from remotely.machine.owned_fd import OwnedFd
 from remotely.machine.watched_process import WatchedProcess
 from remotely.protocol import control
 from remotely.protocol.control import StoreAddress
-from remotely.protocol.lease import START_AGAIN_S
 from remotely.protocol.listening import Listening
 from remotely.reporting.throttled_log import ThrottledLog
 from remotely.transport import activity
 from remotely.transport.keys import fresh_pair
-from remotely.transport.line import Line, OnMessage
+from remotely.transport.line import Line
 from remotely.transport.loop import Loop
 from remotely.worker.output import LogFiles, LogRelay, Output
 from remotely.worker.reaper import Child, kill_group
+from remotely.worker.zygote_line import OWN, Environment, ZygoteLine, entering, environment_of
 
 FORKS_AT_ONCE = 32  # each has descriptors in transit, of which the kernel limits the number
-
-
-class ZygoteLine:
-    """The zygote process and the line to it.
-
-    `on_message` receives messages and their descriptors; `on_lost` is called when it has ended.
-    """
-
-    def __init__(
-        self,
-        loop: Loop,
-        folder: Path,
-        worker: str,
-        on_message: OnMessage,
-        on_lost: Callable[[], None],
-        throttled: ThrottledLog,
-    ) -> None:
-        self._loop = loop
-        self._arguments = [str(folder), worker]
-        self._on_message = on_message
-        self._on_lost = on_lost
-        self._throttled = throttled
-        self._decoder = control.Decoder("zygote > worker")
-        self._preloaded: set[str] = set()
-        self.is_closing = False  # no new zygote is started when this one ends
-        self._start()
-
-    def preload(self, modules: list[str]) -> None:
-        """Have the zygote import modules before the next fork."""
-        if (new := set(modules) - self._preloaded) and self._line.is_open:
-            self._preloaded |= new
-            self._line.send(control.Preload(modules=sorted(new)))
-
-    def fork(self, actor: str, descriptors: list[int]) -> None:
-        """Request a process that gets these descriptors.  Raises OSError if there is no zygote."""
-        if not self._line.is_open:
-            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-        self._line.send(control.Fork(actor=actor), descriptors)
-
-    def stop(self) -> None:
-        """Start no new zygote when this one ends."""
-        self.is_closing = True
-
-    def kill(self) -> None:
-        """Kill the zygote; `on_lost` will be called."""
-        self._process.kill()
-
-    def close(self) -> None:
-        """Kill the zygote, which may be in an import of many seconds.
-
-        A process that it has just forked becomes a child of the worker, which kills it with the
-        others.
-        """
-        self._process.kill()
-        self._process.wait()
-        self._line.close()
-
-    def _start(self) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, contextlib.ExitStack() as undo:
-            undo.enter_context(ours)
-            # The zygote removes the folder if this process cannot.  It is a child of this process,
-            # which inherits the actors if the zygote ends.
-            self._process = subprocess.Popen(
-                daemons.module_command(
-                    "remotely.actor.zygote", str(theirs.fileno()), *self._arguments
-                ),
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,  # this process's own is read by its launcher
-                start_new_session=True,
-                env={**os.environ, processes.TAG: processes.TAG_PLACEHOLDER},
-            )
-            undo.pop_all()
-        self._line = Line(ours, self._decoder)
-        self._line.watch(self._loop, self._on_message, self._lost)
-        self._preloaded.clear()  # imported again on demand: one may have ended the last zygote
-
-    def _lost(self) -> None:
-        self._process.returncode = 0  # the worker's Reaper waits for it, not `subprocess`
-        if not self.is_closing:
-            self._throttled.add("zygote", "the zygote ended; starting another", time.monotonic())
-            self._start_again()
-        self._on_lost()
-
-    def _start_again(self) -> None:
-        try:
-            self._start()
-        except OSError as error:
-            sentence = f"no zygote could be started: {error.strerror}"
-            self._throttled.add(sentence, sentence, time.monotonic())
-            self._loop.after(START_AGAIN_S, self._start_again)
 
 
 @dataclass(frozen=True)
@@ -171,6 +76,12 @@ class Parent(Protocol):
 
     def started(self, child: Child) -> None:
         """The child has a process."""
+
+    def preparing(self, child: Child, what: str) -> None:
+        """An environment is made for the child; `what` is what is worth saying about it."""
+
+    def unbound(self, child: Child, told: control.NotBound) -> None:
+        """The child can have no process."""
 
     def spawn_lost(self, child: Child) -> None:
         """The child got no process; another child will be prepared in its place."""
@@ -206,16 +117,14 @@ class Spawner:
         self._info = info
         self._logs = logs
         self._parent = parent
+        self._throttled = throttled
         self._waiting: dict[str, control.Spawn] = {}  # in the order of arrival
-        self._expected: dict[str, Child] = {}  # requested from the zygote
         self._avoids_zygote: set[str] = set()  # waiting requests that a zygote's end set back
         self._is_due = False  # `_serve` is scheduled
         self._numbers = itertools.count()
         self._decoder = control.Decoder("actor > worker")
         (info.folder / "s").mkdir(parents=True, exist_ok=True)
-        self._zygote = ZygoteLine(
-            loop, info.folder, info.worker, self._on_zygote_message, self._on_zygote_lost, throttled
-        )
+        self._zygotes = {OWN: self._zygote_for(OWN)}
 
     def ask(self, spawn: control.Spawn) -> None:
         """Queue a request."""
@@ -241,9 +150,8 @@ class Spawner:
     def _serve(self) -> None:
         """1 -> 2 for one request: a thousand must not keep the loop from its other work."""
         self._is_due = False
-        forks = len(self._expected) < FORKS_AT_ONCE
-        may_begin = (s for s in self._waiting.values() if forks or not self._is_forked(s))
-        if (spawn := next(may_begin, None)) is None:
+        spawn = next((each for each in self._waiting.values() if self._may_begin(each)), None)
+        if spawn is None:
             return
         del self._waiting[spawn.request.actor]
         try:
@@ -272,22 +180,25 @@ class Spawner:
             for fd in descriptors:
                 os.close(fd)
 
+    def _may_begin(self, spawn: control.Spawn) -> bool:
+        zygote = self._zygotes.get(environment_of(spawn.request))
+        is_busy = zygote is not None and len(zygote.expected) >= FORKS_AT_ONCE
+        return not (is_busy and self._is_forked(spawn))
+
     def _is_forked(self, spawn: control.Spawn) -> bool:
-        request = spawn.request
-        is_alike = not request.env and not request.has_own_interpreter
-        return is_alike and request.actor not in self._avoids_zygote
+        return not spawn.request.env and spawn.request.actor not in self._avoids_zygote
 
     def preload(self, modules: list[str]) -> None:
-        self._zygote.preload(modules)
+        self._zygotes[OWN].preload(modules)
 
     def stop(self) -> None:
-        """Start no new zygote when this one ends, and do not wait for its pending forks."""
-        self._zygote.stop()
-        if self._expected:  # it may hang in an import
-            self._zygote.kill()
+        """Start no new zygotes, and do not wait for the pending forks of those that there are."""
+        for zygote in [*self._zygotes.values()]:
+            zygote.stop()
 
     def close(self) -> None:
-        self._zygote.close()
+        for zygote in self._zygotes.values():
+            zygote.close()
 
     def _prepare(self, spawn: control.Spawn) -> tuple[Child, list[int]]:
         """Return a child without a process, and the descriptors for its process."""
@@ -366,16 +277,13 @@ class Spawner:
         control_fd, out, error = descriptors
         request = child.request
         own = {processes.TAG: self._tag_of(request)}
-        env = request.env
-        command = daemons.module_command("remotely.actor.startup", str(control_fd))
+        env, module = request.env, "remotely.actor.startup"
+        command = daemons.module_command(module, str(control_fd))
         if request.has_own_interpreter:
             there = {name: env[name] for name in environments.OF_INTERPRETER if name in env}
             env = {name: value for name, value in env.items() if name not in there}
-            # Not as arguments, which everybody sees.
-            own[environments.ASKED] = json.dumps([request.packages, there])
-            command = daemons.module_command(
-                "remotely.actor.environment", str(control_fd), request.interpreter
-            )
+            command, asked = entering(environment_of(request), str(control_fd), there, module)
+            own |= asked
         process = subprocess.Popen(
             command,
             pass_fds=[control_fd],
@@ -396,37 +304,82 @@ class Spawner:
             child.kill()
         self._parent.started(child)
 
-    # --- the zygote -------------------------------------------------------------------------------
+    # --- the zygotes ------------------------------------------------------------------------------
+
+    def _zygote_for(self, environment: Environment, tag: str = "") -> ZygoteLine:
+        info = self._info
+        heard, lost = self._on_zygote_message, self._on_zygote_lost
+        return ZygoteLine(
+            self._loop, info.folder, info.worker, heard, lost, self._throttled, environment, tag
+        )
 
     def _fork(self, child: Child, descriptors: list[int]) -> None:
-        self._zygote.preload(child.request.modules)
-        self._zygote.fork(child.request.actor, descriptors)
-        self._expected[child.request.actor] = child
+        environment = environment_of(child.request)
+        if environment not in self._zygotes:
+            self._zygotes[environment] = self._zygote_for(environment, self._tag_of(child.request))
+        self._zygotes[environment].fork(child, descriptors)
 
-    def _on_zygote_message(self, message: object, fds: list[OwnedFd]) -> None:
+    def release(self, child: Child) -> None:
+        """The parent ends a child: it is not to wait until its environment has been made."""
+        zygote = self._zygotes.get(environment_of(child.request))
+        if zygote is None or zygote.is_own or zygote.expected.get(child.request.actor) is not child:
+            return
+        del zygote.expected[child.request.actor]
+        self._parent.unbound(child, control.NotBound(why="ended before it began"))  # -> 3'
+        self._end_unless_needed(zygote)
+
+    def _on_zygote_message(self, zygote: ZygoteLine, message: object, fds: list[OwnedFd]) -> None:
         match message:
             case control.Forked(actor=actor, pid=pid):
-                self._forked(self._expected.pop(actor), pid, fds)
+                zygote.living.add(pid)
+                self._forked(zygote.expected.pop(actor, None), pid, fds)
             case control.NotForked(actor=actor, why=why):
-                self._parent.spawn_failed(self._expected.pop(actor).request, why)
+                if (child := zygote.expected.pop(actor, None)) is not None:
+                    self._parent.spawn_failed(child.request, why)
             case control.Exited(pid=pid, status=status):
+                zygote.living.discard(pid)
                 self._parent.exited(pid, status)
+                self._end_unless_needed(zygote)
+            case control.Preparing(what=what):
+                for child in zygote.expected.values():
+                    self._parent.preparing(child, what)
+            case control.NotBound():
+                refused, zygote.expected = zygote.expected, {}
+                for child in refused.values():
+                    self._parent.unbound(child, message)  # -> 3'
         if self._waiting:
             self._serve_soon()
 
-    def _forked(self, child: Child, pid: int, fds: list[OwnedFd]) -> None:
+    def _forked(self, child: Child | None, pid: int, fds: list[OwnedFd]) -> None:
         try:
             # If this process has no free descriptor, none arrives; without one the end is not seen.
             watched = WatchedProcess(pid, fds[0]) if fds else _watched(pid)
         except OSError as error:
-            self._parent.spawn_failed(child.request, str(error.strerror))
+            if child is not None:
+                self._parent.spawn_failed(child.request, str(error.strerror))
         else:
-            self._started(child, pid, watched)
+            if child is not None:
+                self._started(child, pid, watched)
+            else:  # released
+                watched.kill()
 
-    def _on_zygote_lost(self) -> None:
-        expected, self._expected = self._expected, {}
+    def _end_unless_needed(self, zygote: ZygoteLine) -> None:
+        """End a zygote without actors, once this message of it has been handled."""
+
+        def end() -> None:
+            if not zygote.is_needed and self._zygotes.get(zygote.environment) is zygote:
+                del self._zygotes[zygote.environment]
+                zygote.close()
+
+        if not zygote.is_needed:
+            self._loop.call(end)
+
+    def _on_zygote_lost(self, zygote: ZygoteLine) -> None:
+        if not zygote.is_own and self._zygotes.get(zygote.environment) is zygote:
+            del self._zygotes[zygote.environment]
+        expected, zygote.expected = zygote.expected, {}
         for actor, child in expected.items():
-            if child.asked or child.is_killed or self._zygote.is_closing:
+            if child.asked or child.is_killed or zygote.is_closing:
                 self._parent.spawn_failed(child.request, "the zygote that was to fork it ended")
             else:
                 self._parent.spawn_lost(child)  # 3" -> 1

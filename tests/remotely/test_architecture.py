@@ -410,10 +410,9 @@ def test_modules_are_named_by_strings_only_where_a_process_starts() -> None:
     assert named == {
         ("engines.ray.host", "actor.hosted"),
         ("pools.registration", "pools.joblib_backend"),  # once joblib is imported
-        ("actor.environment", "actor.startup"),
-        ("worker.spawner", "actor.environment"),
         ("worker.spawner", "actor.startup"),
-        ("worker.spawner", "actor.zygote"),
+        ("worker.zygote_line", "actor.environment"),
+        ("worker.zygote_line", "actor.zygote"),
     }
 
 

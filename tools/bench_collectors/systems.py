@@ -16,25 +16,28 @@ from tools.bench.benchmark import OWN, ROOT, Benchmark, System, python_of
 from tools.bench.page import Section
 from tools.bench.rows import Row, Term, at_least
 
-KINDS = {
-    "sync": "MultiSyncCollector",
-    "async": "MultiAsyncCollector",
+ENVIRONMENTS = {
+    "cartpole_8_per_s": "CartPole-v1, 8",
+    "pong_8_per_s": "ALE/Pong-v5, frames of 210x160x3, 8",
 }
 
+KINDS = {
+    "sync_": ("processes in step", "MultiSyncCollector"),
+    "async_": ("each by itself", "MultiAsyncCollector"),
+}
 
-def row_of(title: str, figure: str) -> Row:
-    terms = [Term("torchrl", kind, f"{prefix}_{figure}") for prefix, kind in KINDS.items()]
-    return Row(title, figure, tuple(at_least(1, term) for term in terms))
-
-
-ROWS = (
-    row_of("CartPole-v1, 8", "cartpole_8_per_s"),
-    row_of("ALE/Pong-v5, frames of 210x160x3, 8", "pong_8_per_s"),
+ROWS = tuple(
+    Row(f"{title}, {way}", prefix + figure, (at_least(1, Term("torchrl", collector)),))
+    for figure, title in ENVIRONMENTS.items()
+    for prefix, (way, collector) in KINDS.items()
 )
 
 SYSTEMS = {
     "ours": System(
-        "remotely_rl.VectorEnv", OWN, "remotely-actors", note="8 environments in two processes"
+        "remotely_rl.VectorEnv",
+        OWN,
+        "remotely-actors",
+        note="a vector of 8 environments in two processes, or two vectors of 4 in one each",
     ),
     "torchrl": System(
         "TorchRL",

@@ -73,9 +73,9 @@ class Bound(ControlMessage, frozen=True):
     tcp: str
 
 
-@sent("actor > worker")
+@sent("actor > worker", "zygote > worker")
 class NotBound(ControlMessage, frozen=True):
-    """This machine has no address for this actor, such as a free port: it ends.
+    """This machine has no address for this actor, such as a free port, or no environment: it ends.
 
     `is_refused`: nor could another machine start it.
     """

@@ -65,11 +65,15 @@ class Register(ControlMessage, frozen=True):
             raise ValueError(f"{len(self.resources.labels)} labels, over {MOST_OTHERS}")
 
 
-@sent("worker > master", "actor > worker")
+@sent("worker > master", "actor > worker", "zygote > worker")
 class Preparing(ControlMessage, frozen=True):
-    """An actor is being started, and an environment is made for it.  Its worker sets `actor`."""
+    """Actors are being started, and an environment is made for them.
+
+    `what` is worth saying about it, for the actor's output.  The worker sets `actor`.
+    """
 
     actor: str = ""
+    what: str = ""
 
 
 @sent("worker > master", "actor > worker")

@@ -4,15 +4,18 @@ import errno
 import gc
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from remotely.machine import processes, this_machine
 from remotely.protocol import control
 from remotely.protocol.listening import Listening
 from remotely.reporting.throttled_log import ThrottledLog
+from remotely.transport.fence import WorkerFence
 from remotely.transport.loop import Loop
 from remotely.worker.output import LogFiles
 from remotely.worker.reaper import Child
@@ -27,11 +30,15 @@ class Family:
         self.all_prepared: list[Child] = []
         self.all_started: list[Child] = []
         self.lost: list[Child] = []
+        self.said: dict[str, str] = {}
+        self.unbound_by: dict[str, str] = {}
         self.failures: dict[str, str] = {}
         self.refused: dict[str, bool] = {}
         self.loop = Loop()
-        master = f"ipc://{folder}/master"
-        info = WorkerInfo("a worker", folder, master, b"", Listening(), [], "host", "machine", True)
+        self.master = f"ipc://{folder}/master"
+        info = WorkerInfo(
+            "a worker", folder, self.master, b"", Listening(), [], "host", "machine", True
+        )
         before = set(processes.children_of(os.getpid()))
         self.spawner = Spawner(self.loop, info, LogFiles(folder), self, ThrottledLog(print))
         (self.zygote,) = set(processes.children_of(os.getpid())) - before
@@ -44,6 +51,12 @@ class Family:
 
     def started(self, child: Child) -> None:
         self.all_started.append(child)
+
+    def preparing(self, child: Child, what: str) -> None:
+        self.said[child.request.actor] = what
+
+    def unbound(self, child: Child, told: control.NotBound) -> None:
+        self.unbound_by[child.request.actor] = told.why
 
     def spawn_lost(self, child: Child) -> None:
         self.lost.append(child)
@@ -61,7 +74,7 @@ class Family:
     def logged(self, request: control.Request, logged: control.Logged) -> None:
         pass
 
-    def asks(self, actor: str, env: dict[str, str] | None = None) -> None:
+    def asks(self, actor: str, env: dict[str, str] | None = None, interpreter: str = "") -> None:
         request = control.Request(
             actor=actor,
             name=actor,
@@ -70,6 +83,7 @@ class Family:
             job="j",
             python=this_machine.PYTHON,
             env=env or {},
+            interpreter=interpreter,
         )
         self.spawner.ask(control.Spawn(request=request, gpu_ids=[]))
 
@@ -123,6 +137,72 @@ def test_a_thousand_requests_wait_for_a_busy_zygote_without_blocking_the_worker(
     assert [child.request.actor for child in family.all_started] == [
         f"{number}" for number in range(FORKS_AT_ONCE + 10)
     ]
+
+
+@pytest.fixture
+def interpreter(tmp_path: Path) -> str:
+    """An interpreter with a name of its own."""
+    file = tmp_path / "their-python"
+    file.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    file.chmod(0o755)
+    return str(file)
+
+
+@pytest.fixture
+def fetching(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file with the pid of a `uv` that fetches an interpreter for ever."""
+    pid = tmp_path / "pid"
+    uv = tmp_path / "uv"
+    uv.write_text(f'#!/bin/sh\n[ "$2" = find ] && exit 1\necho $$ > {pid}\nexec sleep 1000\n')
+    uv.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    return pid
+
+
+def test_actors_of_an_environment_are_forks_of_one_process_which_ends_with_the_last(
+    family: Family, interpreter: str, tmp_path: Path
+) -> None:
+    fence = WorkerFence(tmp_path, family.master)
+    for actor in ("a", "b"):
+        family.asks(actor, interpreter=interpreter)
+    family.turns_until(lambda: len(family.all_started) == 2, "both have started")
+    first, last = family.all_started
+    (parent,) = {psutil.Process(child.pid).ppid() for child in family.all_started}
+    assert parent not in (family.zygote, os.getpid())
+    first.kill()
+    family.turns_until(lambda: processes.birth(first.pid) is None, "the first has ended")
+    assert processes.birth(parent) is not None
+    last.kill()
+    family.turns_until(lambda: processes.birth(parent) is None, "it has ended")
+    assert processes.birth(family.zygote) is not None
+    fence.close()
+
+
+def test_each_that_waits_for_an_environment_is_told_of_it_and_may_be_ended(
+    family: Family, fetching: Path
+) -> None:
+    for actor in ("a", "b"):
+        family.asks(actor, interpreter="99")
+    family.turns_until(lambda: len(family.said) == 2 and fetching.exists(), "it is fetched")
+    assert set(family.said.values()) == {"uv fetches Python 99"}
+    first, last = family.all_prepared
+    family.spawner.release(first)
+    assert family.unbound_by == {"a": "ended before it began"}
+    uv = int(fetching.read_text())
+    family.loop.turn(0)
+    assert processes.birth(uv) is not None
+    family.spawner.release(last)
+    family.turns_until(lambda: processes.birth(uv) is None, "nobody waits for it")
+    assert set(family.unbound_by) == {"a", "b"}
+    assert not family.all_started
+
+
+def test_an_environment_that_cannot_be_had_is_refused_to_each_that_asks(family: Family) -> None:
+    for actor in ("a", "b"):
+        family.asks(actor, interpreter="/nowhere/python")
+    family.turns_until(lambda: len(family.unbound_by) == 2, "both are refused")
+    assert all("no interpreter '/nowhere" in why for why in family.unbound_by.values())
+    assert not family.all_started
 
 
 def test_a_new_interpreter_does_not_wait_for_the_zygote(family: Family) -> None:
@@ -184,6 +264,20 @@ def test_a_process_without_a_pidfd_is_killed(
     family.turns_until(lambda: family.failures, "the failure is reported")
     assert family.failures["a"] == "Too many open files"
     assert os.waitstatus_to_exitcode(os.waitpid(begun[0], 0)[1]) == -signal.SIGKILL
+
+
+def test_requests_that_the_zygote_of_an_environment_lost_enter_it_by_themselves(
+    family: Family, interpreter: str
+) -> None:
+    before = set(processes.children_of(os.getpid()))
+    family.asks("a", interpreter=interpreter)
+    family.turns_until(lambda: family.all_prepared, "it is asked for")
+    (zygote,) = set(processes.children_of(os.getpid())) - before
+    os.kill(zygote, signal.SIGKILL)
+    os.waitpid(zygote, 0)
+    family.turns_until(lambda: family.all_started, "it has started")
+    assert [child.request.actor for child in family.lost] == ["a"]
+    assert family.all_started[0].pid in processes.children_of(os.getpid())
 
 
 @pytest.mark.parametrize("leaving", [False, True])
