@@ -20,6 +20,7 @@ from remotely.protocol.listening import Listening
 from remotely.transport.loop import Loop
 from remotely.values import restart_file
 from remotely.worker.actors import WorkerActors
+from remotely.worker.reaper import Child
 from remotely.worker.spawner import WorkerInfo
 
 NO_PID = 1 << 30  # of no process: larger than any
@@ -31,22 +32,27 @@ class NoZygote:
 
     ends: dict[str, socket.socket]
 
+    is_own = True
+
     def __init__(self, *_: Any) -> None:
+        self.expected: dict[str, Child] = {}
         self.is_closing = False
         NoZygote.ends = {}
 
     def preload(self, modules: list[str]) -> None:
         pass
 
-    def fork(self, actor: str, descriptors: list[int]) -> None:
+    def fork(self, child: Child, descriptors: list[int]) -> None:
+        actor = child.request.actor
         if before := self.ends.pop(actor, None):
             before.close()
+        self.expected[actor] = child
         self.ends[actor] = socket.socket(fileno=os.dup(descriptors[0]))
 
     def stop(self) -> None:
         self.is_closing = True
 
-    kill = close = stop
+    close = stop
 
 
 class Played:
