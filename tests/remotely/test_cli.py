@@ -11,6 +11,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 from concurrent.futures import Future
 from pathlib import Path
@@ -276,6 +277,12 @@ def test_without_a_cluster_each_command_says_so(machine: Machine, port: int) -> 
     why = machine.refuses("status", f"127.0.0.1:{port}")
     assert f"no master at 127.0.0.1:{port}" in why
     assert machine.does("--version").startswith("remotely 0.")
+
+
+def test_the_command_is_run_by_its_package_too() -> None:
+    command = [sys.executable, "-m", "remotely", "--version"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert shown.startswith("remotely 0.")
 
 
 # --- joining --------------------------------------------------------------------------------------
