@@ -178,6 +178,8 @@ def preload(modules: list[str]) -> None:
         if name in HEAVY and name not in sys.modules:
             try:
                 importlib.import_module(name)
+            except ModuleNotFoundError:
+                pass  # an environment need not have what the script has
             except Exception as error:
                 print(f"remotely: {name} cannot be imported here: {error}", file=sys.stderr)
     from remotely.actor import startup  # noqa: PLC0415 - main() has it loaded

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from remotely.actor import startup, zygote
 from remotely.actor.zygote import Zygote
 from remotely.machine import daemons
 from remotely.protocol.control import MAX_MESSAGE, Decoder, Fork, NotForked, encode
@@ -92,3 +93,16 @@ def test_a_zygote_whose_worker_is_gone_before_the_fork_leaves_nothing(tmp_path: 
 
     assert (process.returncode, errors) == (0, b"")
     assert not folder.exists()
+
+
+def test_a_module_that_is_missing_is_not_told_of_and_one_that_fails_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broken_module.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(startup, "warm", lambda: None)
+    monkeypatch.setattr(zygote, "HEAVY", ("missing_module", "broken_module"))
+    zygote.preload(["missing_module", "broken_module"])
+    assert capsys.readouterr().err == (
+        "remotely: broken_module cannot be imported here: division by zero\n"
+    )
