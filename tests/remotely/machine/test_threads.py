@@ -1,56 +1,45 @@
 """Threads of the runtime."""
 
-import os
-import signal
-import threading
-import time
-from collections.abc import Iterator
-from types import SimpleNamespace
+import subprocess
+import sys
 
-import pytest
-
-from remotely.machine import threads
 from tests.clusters import DEADLINE_S
 
+# In a process without other threads, each of which could take the signal.
+AMID_A_SIGNAL = """
+import os, signal, threading, time
+from types import SimpleNamespace
+from remotely.machine import threads
 
-@pytest.fixture
-def blocked() -> Iterator[None]:
-    """The main thread takes no SIGUSR1 before it waits for it."""
-    handler = signal.signal(signal.SIGUSR1, lambda *_: None)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
-    yield
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    signal.signal(signal.SIGUSR1, handler)
+waits = threading.Event()
+threads.time = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: waits.set())
 
-
-def test_a_signal_amid_the_making_of_a_thread_is_left_to_the_main_thread(
-    blocked: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start = threading.Thread.start
-    masks = []
-    waits = threading.Event()
-    clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: waits.set())
-    monkeypatch.setattr(threads, "time", clock)
-
-    def start_amid_a_signal(thread: threading.Thread) -> None:
+class Amid(threads._Thread):
+    def _bootstrap(self):
         os.kill(os.getpid(), signal.SIGUSR1)
-        start(thread)
+        super()._bootstrap()
 
-    def note_mask() -> None:
-        masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+def note_mask():
+    print(signal.pthread_sigmask(signal.SIG_BLOCK, []), flush=True)
 
-    def make() -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, [])  # as where the main thread blocks nothing
-        with monkeypatch.context() as patched:
-            patched.setattr(threading.Thread, "start", start_amid_a_signal)
-            made = threads.start("made", note_mask)
-        made.join(DEADLINE_S)
-        note_mask()
+def make():
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])  # as where the main thread blocks nothing
+    made = Amid(target=note_mask)
+    made.start()
+    made.join()
+    note_mask()
 
-    maker = threading.Thread(target=make)
-    maker.start()
-    assert waits.wait(DEADLINE_S)  # the main thread has not taken it yet
-    taken = signal.sigtimedwait([signal.SIGUSR1], DEADLINE_S)
-    maker.join(DEADLINE_S)
-    assert taken is not None
-    assert masks == [set(), set()]
+signal.signal(signal.SIGUSR1, lambda *_: None)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])  # the main thread takes its time
+maker = threading.Thread(target=make)
+maker.start()
+assert waits.wait(20)
+assert signal.sigtimedwait([signal.SIGUSR1], 20)
+maker.join()
+"""
+
+
+def test_a_signal_amid_the_making_of_a_thread_is_left_to_the_main_thread() -> None:
+    command = [sys.executable, "-c", AMID_A_SIGNAL]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert (done.stdout, done.stderr) == ("set()\nset()\n", "")
