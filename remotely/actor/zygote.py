@@ -4,7 +4,7 @@ Forking is safe here because this process has one thread, no ZeroMQ context and 
 only to its worker, over a line that also passes descriptors.  If one of the processes dies:
 
     worker    the zygote reads end of file, kills its actors, and removes the worker's folder
-    zygote    the worker, its subreaper, inherits the actors and starts another zygote
+    zygote    the worker, its subreaper, inherits the actors, and starts another for the next
     actor     the zygote reaps it and reports its status; the worker has seen its pidfd end
 
 The start of an actor:
@@ -54,7 +54,10 @@ FDS_PER_ACTOR = 3  # control socket, stdout, stderr
 
 
 def main() -> None:
-    """Serve a worker.  Arguments: the fd of the socket to it, its folder, its id."""
+    """Serve a worker.
+
+    Arguments: the fd of the socket to it, its folder, its id; in an environment, "elsewhere".
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # An OpenBLAS that starts threads at import would make this process unfit to fork.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -67,13 +70,18 @@ def main() -> None:
     arena.default_bytes()
     master_link.from_master("client")
     sources.library.look()
-    fd, folder, worker = sys.argv[1:]
-    Zygote(socket.socket(fileno=int(fd)), folder, worker).serve()
+    fd, folder, worker, *elsewhere = sys.argv[1:]
+    if elsewhere:
+        _turn_output_off()
+    Zygote(socket.socket(fileno=int(fd)), folder, worker, not elsewhere).serve()
 
 
 class Zygote:
-    def __init__(self, worker: socket.socket, folder: str, worker_id: str) -> None:
+    def __init__(
+        self, worker: socket.socket, folder: str, worker_id: str, is_own: bool = True
+    ) -> None:
         self._worker = Line(worker, Decoder("worker > zygote"))
+        self._is_own = is_own  # else it is that of an environment, beside the worker's own
         self._worker_id = worker_id
         self._folder = folder
         self.children: set[int] = set()
@@ -104,23 +112,25 @@ class Zygote:
         match received:
             case Preload(modules=modules), _:
                 preload(modules)
-            case Fork(actor=actor), fds:
-                self._fork(actor, fds)
+            case Fork(number=number), fds:
+                self._fork(number, fds)
         return True
 
-    def _fork(self, actor: str, fds: list[OwnedFd]) -> None:
+    def _fork(self, number: int, fds: list[OwnedFd]) -> None:
         if faults.ON:
             faults.at("zygote.fork")
+        if not self._is_own and not _may_fork():
+            sys.exit()  # actors enter the environment by themselves then
         if len(fds) < FDS_PER_ACTOR:  # this process has no descriptors left
-            self._worker.send(NotForked(actor=actor, why=os.strerror(errno.EMFILE)))  # 1'
+            self._worker.send(NotForked(number=number, why=os.strerror(errno.EMFILE)))  # 1'
             return
         gc.freeze()  # keeps these pages shared: a collection in the child would copy them
         try:
             pid, pidfd = self._child(fds)
         except OSError as error:
-            self._worker.send(NotForked(actor=actor, why=str(error.strerror)))  # 1'
+            self._worker.send(NotForked(number=number, why=str(error.strerror)))  # 1'
         else:
-            self._worker.send(Forked(actor=actor, pid=pid), [pidfd.fd])  # 3
+            self._worker.send(Forked(number=number, pid=pid), [pidfd.fd])  # 3
 
     def _child(self, fds: list[OwnedFd]) -> tuple[int, OwnedFd]:
         if (pid := os.fork()) == 0:
@@ -168,8 +178,22 @@ class Zygote:
         for pid in self.children:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
-        processes.kill_tagged(self._worker_id)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._is_own:
+            processes.kill_tagged(self._worker_id)
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _may_fork() -> bool:
+    """Return whether this interpreter is fit to: it has one thread, and can say who was forked."""
+    return len(os.listdir("/proc/self/task")) == 1 and hasattr(os, "pidfd_open")
+
+
+def _turn_output_off() -> None:
+    """Until now it was that of the first actor, for what an interpreter says when it starts."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (1, 2):
+        os.dup2(null, fd)
+    os.close(null)
 
 
 def preload(modules: list[str]) -> None:
@@ -178,9 +202,9 @@ def preload(modules: list[str]) -> None:
         if name in HEAVY and name not in sys.modules:
             try:
                 importlib.import_module(name)
-            except ModuleNotFoundError:
-                pass  # an environment need not have what the script has
             except Exception as error:
+                if isinstance(error, ModuleNotFoundError) and error.name == name:
+                    continue  # not every environment has what the script has
                 print(f"remotely: {name} cannot be imported here: {error}", file=sys.stderr)
     from remotely.actor import startup  # noqa: PLC0415 - main() has it loaded
 

@@ -154,7 +154,7 @@ def located(python: str) -> str | None:
     """
     if not python:
         return sys.executable
-    if not re.fullmatch(r"\d+(\.\d+){0,2}", python):
+    if not _is_version(python):
         named = os.path.expanduser(python)
         if (path := shutil.which(named)) is None:
             if os.sep in named and os.path.exists(named):
@@ -344,6 +344,22 @@ def absolute(package: str) -> str:
     if (path := _path_in(package)) is None or place.startswith(FILE_URL):
         return package
     return f"{package[:begin]}{os.path.abspath(path)}{package[end:]}"
+
+
+def stamps(python: str, packages: Iterable[str]) -> tuple[tuple[int, int, int], ...]:
+    """Return what changes when a file is replaced that these options name on this machine."""
+    interpreter = None if _is_version(python) else shutil.which(os.path.expanduser(python))
+    found = []
+    for path in (interpreter, *map(_path_in, packages)):
+        if path is not None:
+            with contextlib.suppress(OSError):
+                facts = os.stat(path)
+                found.append((facts.st_ino, facts.st_size, facts.st_mtime_ns))
+    return tuple(found)
+
+
+def _is_version(python: str) -> bool:
+    return re.fullmatch(r"\d+(\.\d+){0,2}", python) is not None
 
 
 def _path_in(package: str) -> Path | None:

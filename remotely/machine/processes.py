@@ -20,6 +20,16 @@ TAG = "REMOTELY_ACTOR"  # "worker:actor", in the environment of an actor and its
 TAG_PLACEHOLDER = "-" * 65  # as long as two ids and a colon
 
 
+def tag_without_actor(worker: str) -> str:
+    """Return the tag of what a worker has started for no actor.  Its forks write theirs over it."""
+    return f"{worker}:".ljust(len(TAG_PLACEHOLDER), "-")
+
+
+def is_of_actor(tag: str) -> bool:
+    """Return whether a tag names an actor, and not only a worker."""
+    return bool(tag.partition(":")[2].strip("-"))
+
+
 def birth(pid: int) -> float | None:
     """Return when a process started; None if it has ended, even if it is not reaped.
 

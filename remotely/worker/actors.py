@@ -236,7 +236,6 @@ class WorkerActors:
             self._died(_never_started(spawn.request, "closed", asked=True))
         elif child := self._children.get(end.actor):
             self._reaper.end(child, end.grace_s, end.kill, end.by)
-            self._spawner.release(child)
         elif request := self._spawner.withdraw(end.actor):
             self._died(_never_started(request, "closed", asked=True))
         else:
@@ -400,6 +399,8 @@ class WorkerActors:
                     child.keep_recorder(fds)
                 case control.NotBound():
                     child.note_unbound(message)
+                case control.Preparing(what=what) if what:
+                    child.output.say(what)
                 case control.Begun() | control.Bound():
                     child.has_begun = True
                 case control.Exiting():

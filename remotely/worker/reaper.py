@@ -92,6 +92,8 @@ class Child:
     again: bool = False  # recreated from the file of its last life (restart_file.py)
     status: int | None = None  # as waitpid returns it; None until it is known
     recorder: OwnedFd | None = None  # its flight recorder
+    # Set while it waits until its environment has been made: ends it soon, without a process.
+    abandon: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
         self.gauge = Gauge(self.page)
@@ -121,6 +123,8 @@ class Child:
         kill_group(self.pid)
         if self.watched is not None:
             self.watched.kill()  # it may not lead its group yet
+        if self.abandon is not None:
+            self.abandon()
 
     @property
     def is_unstarted(self) -> bool:
@@ -222,11 +226,11 @@ class Reaper:
         A second call may shorten the wait; it never extends it.
         """
         child.asked = True
-        if kill:
-            child.why = child.why or (f"killed by {by}" if by else "killed")
+        how = "killed" if kill else "closed"
+        child.why = child.why or (f"killed by {by}" if kill and by else how)
+        if kill or child.abandon is not None:
             child.kill()  # -> 4
             return
-        child.why = child.why or "closed"
         child.line.send(control.Leave())  # -> 1
         if child.term_at is None or time.monotonic() + grace_s < child.term_at:
             self._schedule_kill(child, grace_s)
@@ -390,6 +394,8 @@ class Reaper:
         for pid in processes.children_of(os.getpid()):
             if pid in self._living:
                 continue
-            worker, _, actor = processes.tag_of(pid).partition(":")
-            if worker == self._worker and actor not in self._children:
+            tag = processes.tag_of(pid)
+            worker, _, actor = tag.partition(":")
+            is_stray = processes.is_of_actor(tag) and actor not in self._children
+            if worker == self._worker and is_stray:
                 processes.kill_tree(pid)

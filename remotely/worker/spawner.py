@@ -9,12 +9,13 @@ Either way the first message on the child's socket describes the actor that it b
     2  prepared   there are a socket, pipes and a row, but no process (`_begin`)
     3  started    the zygote has sent a pidfd, or an interpreter was started (`_started`)
     3' failed     no process could be started: the parent is told why (`spawn_failed`), or there can
-                  be no environment for it (`unbound`), or nobody waits for that (`release`)
+                  be no environment for it, or it was killed while that was made (`unbound`)
     3" lost       the zygote ended first: back to 1.  The next try is a new interpreter, since the
                   modules that the zygote was to import may have ended it (`_on_zygote_lost`)
 
 A zygote may be busy for a long time, importing torch.  So of each at most FORKS_AT_ONCE requests
-are between 2 and 3, and the others wait at 1.
+are between 2 and 3, and the others wait at 1.  One that ends before it has forked is not tried
+again: its interpreter may be unfit for it, and its actors enter the environment by themselves.
 """
 
 import contextlib
@@ -44,7 +45,7 @@ from remotely.transport.line import Line
 from remotely.transport.loop import Loop
 from remotely.worker.output import LogFiles, LogRelay, Output
 from remotely.worker.reaper import Child, kill_group
-from remotely.worker.zygote_line import OWN, Environment, ZygoteLine, entering, environment_of
+from remotely.worker.zygote_line import OWN, Environment, ZygoteLine, entering
 
 FORKS_AT_ONCE = 32  # each has descriptors in transit, of which the kernel limits the number
 
@@ -118,29 +119,30 @@ class Spawner:
         self._logs = logs
         self._parent = parent
         self._throttled = throttled
-        self._waiting: dict[str, control.Spawn] = {}  # in the order of arrival
+        self._waiting: dict[str, tuple[control.Spawn, Environment]] = {}  # as they have arrived
         self._avoids_zygote: set[str] = set()  # waiting requests that a zygote's end set back
         self._is_due = False  # `_serve` is scheduled
-        self._numbers = itertools.count()
+        self._unfit: set[Environment] = set()  # whose zygotes have ended before they forked
+        self._numbers = itertools.count()  # of tries
         self._decoder = control.Decoder("actor > worker")
         (info.folder / "s").mkdir(parents=True, exist_ok=True)
         self._zygotes = {OWN: self._zygote_for(OWN)}
 
     def ask(self, spawn: control.Spawn) -> None:
         """Queue a request."""
-        self._waiting[spawn.request.actor] = spawn  # -> 1
+        self._waiting[spawn.request.actor] = spawn, Environment.of(spawn.request)  # -> 1
         self._serve_soon()
 
     def withdraw(self, actor: str) -> control.Request | None:
         """Remove a waiting request and return it; None if the actor does not wait."""
         self._avoids_zygote.discard(actor)
-        spawn = self._waiting.pop(actor, None)
-        return spawn.request if spawn else None
+        waiting = self._waiting.pop(actor, None)
+        return waiting[0].request if waiting else None
 
     @property
     def waiting(self) -> list[control.Spawn]:
         """The queued requests; the parent has been told of the others."""
-        return list(self._waiting.values())
+        return [spawn for spawn, _ in self._waiting.values()]
 
     def _serve_soon(self) -> None:
         if not self._is_due:
@@ -150,12 +152,13 @@ class Spawner:
     def _serve(self) -> None:
         """1 -> 2 for one request: a thousand must not keep the loop from its other work."""
         self._is_due = False
-        spawn = next((each for each in self._waiting.values() if self._may_begin(each)), None)
-        if spawn is None:
+        may_begin = (each for each in self._waiting.values() if self._may_begin(*each))
+        if (found := next(may_begin, None)) is None:
             return
+        spawn, environment = found
         del self._waiting[spawn.request.actor]
         try:
-            self._begin(spawn)
+            self._begin(spawn, environment)
         except Exception as error:  # whatever the error, the client waits for an answer
             why = error.strerror if isinstance(error, OSError) else None
             why = why or f"{type(error).__name__}: {error}"
@@ -166,27 +169,28 @@ class Spawner:
         if self._waiting:
             self._serve_soon()
 
-    def _begin(self, spawn: control.Spawn) -> None:
-        is_forked = self._is_forked(spawn)
+    def _begin(self, spawn: control.Spawn, environment: Environment) -> None:
+        is_forked = self._is_forked(spawn, environment)
         self._avoids_zygote.discard(spawn.request.actor)
         child, descriptors = self._prepare(spawn)  # -> 2
         try:
             self._parent.prepared(child)
             if is_forked:
-                self._fork(child, descriptors)
+                self._fork(child, environment, descriptors)
             else:
-                self._execute(child, descriptors)
+                self._execute(child, environment, descriptors)
         finally:
             for fd in descriptors:
                 os.close(fd)
 
-    def _may_begin(self, spawn: control.Spawn) -> bool:
-        zygote = self._zygotes.get(environment_of(spawn.request))
+    def _may_begin(self, spawn: control.Spawn, environment: Environment) -> bool:
+        zygote = self._zygotes.get(environment)
         is_busy = zygote is not None and len(zygote.expected) >= FORKS_AT_ONCE
-        return not (is_busy and self._is_forked(spawn))
+        return not (is_busy and self._is_forked(spawn, environment))
 
-    def _is_forked(self, spawn: control.Spawn) -> bool:
-        return not spawn.request.env and spawn.request.actor not in self._avoids_zygote
+    def _is_forked(self, spawn: control.Spawn, environment: Environment) -> bool:
+        avoids = spawn.request.actor in self._avoids_zygote or environment in self._unfit
+        return not spawn.request.env and not avoids
 
     def preload(self, modules: list[str]) -> None:
         self._zygotes[OWN].preload(modules)
@@ -272,17 +276,17 @@ class Spawner:
     def _tag_of(self, request: control.Request) -> str:
         return f"{self._info.worker}:{request.actor}"
 
-    def _execute(self, child: Child, descriptors: list[int]) -> None:
+    def _execute(self, child: Child, environment: Environment, descriptors: list[int]) -> None:
         """Start a new interpreter, with the actor's environment variables."""
         control_fd, out, error = descriptors
         request = child.request
         own = {processes.TAG: self._tag_of(request)}
         env, module = request.env, "remotely.actor.startup"
         command = daemons.module_command(module, str(control_fd))
-        if request.has_own_interpreter:
+        if environment != OWN:
             there = {name: env[name] for name in environments.OF_INTERPRETER if name in env}
             env = {name: value for name, value in env.items() if name not in there}
-            command, asked = entering(environment_of(request), str(control_fd), there, module)
+            command, asked = entering(environment, str(control_fd), there, module)
             own |= asked
         process = subprocess.Popen(
             command,
@@ -306,40 +310,45 @@ class Spawner:
 
     # --- the zygotes ------------------------------------------------------------------------------
 
-    def _zygote_for(self, environment: Environment, tag: str = "") -> ZygoteLine:
-        info = self._info
-        heard, lost = self._on_zygote_message, self._on_zygote_lost
+    def _zygote_for(
+        self, environment: Environment, prints: tuple[int, int] | None = None
+    ) -> ZygoteLine:
+        info, heard, lost = self._info, self._on_zygote_message, self._on_zygote_lost
         return ZygoteLine(
-            self._loop, info.folder, info.worker, heard, lost, self._throttled, environment, tag
+            self._loop, info.folder, info.worker, heard, lost, self._throttled, environment, prints
         )
 
-    def _fork(self, child: Child, descriptors: list[int]) -> None:
-        environment = environment_of(child.request)
-        if environment not in self._zygotes:
-            self._zygotes[environment] = self._zygote_for(environment, self._tag_of(child.request))
-        self._zygotes[environment].fork(child, descriptors)
+    def _fork(self, child: Child, environment: Environment, descriptors: list[int]) -> None:
+        _, out, error = descriptors
+        if (zygote := self._zygotes.get(environment)) is None:
+            zygote = self._zygotes[environment] = self._zygote_for(environment, (out, error))
+        number = next(self._numbers)
+        try:
+            zygote.fork(number, child, descriptors)
+        finally:
+            self._look_after(zygote)
+        if not zygote.is_own:  # soon, since whoever kills it may look at it still
+            abandon = functools.partial(self._abandon, zygote, number)
+            child.abandon = functools.partial(self._loop.call, abandon)
 
-    def release(self, child: Child) -> None:
-        """The parent ends a child: it is not to wait until its environment has been made."""
-        zygote = self._zygotes.get(environment_of(child.request))
-        if zygote is None or zygote.is_own or zygote.expected.get(child.request.actor) is not child:
-            return
-        del zygote.expected[child.request.actor]
-        self._parent.unbound(child, control.NotBound(why="ended before it began"))  # -> 3'
-        self._end_unless_needed(zygote)
+    def _abandon(self, zygote: ZygoteLine, number: int) -> None:
+        """A child was killed: it does not wait until its environment has been made."""
+        if (child := zygote.expected.pop(number, None)) is not None:
+            self._parent.unbound(child, control.NotBound(why="killed before it began"))  # -> 3'
+            self._look_after(zygote)
 
     def _on_zygote_message(self, zygote: ZygoteLine, message: object, fds: list[OwnedFd]) -> None:
         match message:
-            case control.Forked(actor=actor, pid=pid):
+            case control.Forked(number=number, pid=pid):
                 zygote.living.add(pid)
-                self._forked(zygote.expected.pop(actor, None), pid, fds)
-            case control.NotForked(actor=actor, why=why):
-                if (child := zygote.expected.pop(actor, None)) is not None:
+                zygote.has_forked = True
+                self._forked(zygote.expected.pop(number, None), pid, fds)
+            case control.NotForked(number=number, why=why):
+                if (child := zygote.expected.pop(number, None)) is not None:
                     self._parent.spawn_failed(child.request, why)
             case control.Exited(pid=pid, status=status):
                 zygote.living.discard(pid)
                 self._parent.exited(pid, status)
-                self._end_unless_needed(zygote)
             case control.Preparing(what=what):
                 for child in zygote.expected.values():
                     self._parent.preparing(child, what)
@@ -347,10 +356,10 @@ class Spawner:
                 refused, zygote.expected = zygote.expected, {}
                 for child in refused.values():
                     self._parent.unbound(child, message)  # -> 3'
-        if self._waiting:
-            self._serve_soon()
+        self._look_after(zygote)
 
     def _forked(self, child: Child | None, pid: int, fds: list[OwnedFd]) -> None:
+        """A process was forked; without a child, it was abandoned."""
         try:
             # If this process has no free descriptor, none arrives; without one the end is not seen.
             watched = WatchedProcess(pid, fds[0]) if fds else _watched(pid)
@@ -358,13 +367,14 @@ class Spawner:
             if child is not None:
                 self._parent.spawn_failed(child.request, str(error.strerror))
         else:
-            if child is not None:
-                self._started(child, pid, watched)
-            else:  # released
+            if child is None:
                 watched.kill()
+            else:
+                child.abandon = None
+                self._started(child, pid, watched)
 
-    def _end_unless_needed(self, zygote: ZygoteLine) -> None:
-        """End a zygote without actors, once this message of it has been handled."""
+    def _look_after(self, zygote: ZygoteLine) -> None:
+        """A zygote may have become free for others, or of no use."""
 
         def end() -> None:
             if not zygote.is_needed and self._zygotes.get(zygote.environment) is zygote:
@@ -373,18 +383,23 @@ class Spawner:
 
         if not zygote.is_needed:
             self._loop.call(end)
+        if self._waiting:
+            self._serve_soon()
 
     def _on_zygote_lost(self, zygote: ZygoteLine) -> None:
         if not zygote.is_own and self._zygotes.get(zygote.environment) is zygote:
             del self._zygotes[zygote.environment]
+            if zygote.expected and not zygote.has_forked:
+                self._unfit.add(zygote.environment)
         expected, zygote.expected = zygote.expected, {}
-        for actor, child in expected.items():
+        for child in expected.values():
             if child.asked or child.is_killed or zygote.is_closing:
                 self._parent.spawn_failed(child.request, "the zygote that was to fork it ended")
             else:
                 self._parent.spawn_lost(child)  # 3" -> 1
+                actor = child.request.actor
                 self._avoids_zygote.add(actor)
-                self._waiting[actor] = child.as_spawn()
+                self._waiting[actor] = child.as_spawn(), zygote.environment
         if self._waiting:
             self._serve_soon()
 

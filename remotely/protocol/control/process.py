@@ -110,12 +110,14 @@ class Exiting(ControlMessage, frozen=True):
 
 @sent("worker > zygote")
 class Fork(ControlMessage, frozen=True):
-    actor: str
+    """Asks for a process, which gets the attached descriptors.  `number` tells it from others."""
+
+    number: Amount
 
 
 @sent("zygote > worker")
 class Forked(ControlMessage, frozen=True):
-    actor: str
+    number: Amount
     pid: Pid
 
 
@@ -123,7 +125,7 @@ class Forked(ControlMessage, frozen=True):
 class NotForked(ControlMessage, frozen=True):
     """The machine has no room for another process."""
 
-    actor: str
+    number: Amount
     why: str
 
 

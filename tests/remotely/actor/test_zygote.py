@@ -60,14 +60,14 @@ def test_a_failed_fork_is_reported_and_leaks_nothing(
         zygote = Zygote(theirs, str(tmp_path), "a tag")
         before = descriptors_here()
         with open(os.devnull) as file:
-            socket.send_fds(worker, [encode(Fork(actor="a"))], [file.fileno()] * descriptors)
+            socket.send_fds(worker, [encode(Fork(number=0))], [file.fileno()] * descriptors)
         monkeypatch.setattr(os, "fork", fork)
         monkeypatch.setattr(os, "pidfd_open", pidfd_open)
 
         assert zygote.read()
 
         answer = Decoder("zygote > worker").decode(worker.recv(MAX_MESSAGE))
-        assert answer == NotForked(actor="a", why=why)
+        assert answer == NotForked(number=0, why=why)
         assert descriptors_here() <= before  # threads of other tests may end meanwhile
         for pid in zygote.children:
             assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
@@ -86,7 +86,7 @@ def test_a_zygote_whose_worker_is_gone_before_the_fork_leaves_nothing(tmp_path: 
             stderr=subprocess.PIPE,
         )
     with open(os.devnull) as file:
-        socket.send_fds(worker, [encode(Fork(actor="a"))], [file.fileno()] * 3)
+        socket.send_fds(worker, [encode(Fork(number=0))], [file.fileno()] * 3)
     worker.close()  # while it is still importing
 
     _, errors = process.communicate(timeout=40)

@@ -448,3 +448,14 @@ def test_an_installer_ends_with_who_waits_for_it(cache: Path, tmp_path: Path) ->
         environments._ran(["sh", "-c", f"echo $$ > {pid}; exec sleep 60"], busy)
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid.read_text()), 0)
+
+
+def test_what_is_replaced_is_another_environment(tmp_path: Path) -> None:
+    made = wheel(tmp_path)
+    stamps = lambda: environments.stamps(sys.executable, ["six", f"toy @ {made.as_uri()}"])
+    before = stamps()
+    assert before == stamps()
+    made.unlink()
+    wheel(tmp_path, version="1.0").write_bytes(b"another")
+    assert before[0] == stamps()[0]
+    assert before[1] != stamps()[1]

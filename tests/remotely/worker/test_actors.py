@@ -32,21 +32,21 @@ class NoZygote:
 
     ends: dict[str, socket.socket]
 
-    is_own = True
+    is_own = is_needed = True
 
     def __init__(self, *_: Any) -> None:
-        self.expected: dict[str, Child] = {}
+        self.expected: dict[int, Child] = {}
         self.is_closing = False
         NoZygote.ends = {}
 
     def preload(self, modules: list[str]) -> None:
         pass
 
-    def fork(self, child: Child, descriptors: list[int]) -> None:
+    def fork(self, number: int, child: Child, descriptors: list[int]) -> None:
         actor = child.request.actor
         if before := self.ends.pop(actor, None):
             before.close()
-        self.expected[actor] = child
+        self.expected[number] = child
         self.ends[actor] = socket.socket(fileno=os.dup(descriptors[0]))
 
     def stop(self) -> None:

@@ -139,13 +139,25 @@ def test_a_thousand_requests_wait_for_a_busy_zygote_without_blocking_the_worker(
     ]
 
 
-@pytest.fixture
-def interpreter(tmp_path: Path) -> str:
-    """An interpreter with a name of its own."""
-    file = tmp_path / "their-python"
-    file.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+def an_interpreter(folder: Path, first: str = "") -> str:
+    """Return an interpreter with a name of its own; its starts begin with these lines of sh."""
+    file = folder / "their-python"
+    file.write_text(f'#!/bin/sh\n{first}\nexec {sys.executable} "$@"\n')
     file.chmod(0o755)
     return str(file)
+
+
+@pytest.fixture
+def interpreter(tmp_path: Path) -> str:
+    return an_interpreter(tmp_path)
+
+
+@pytest.fixture
+def fence(family: Family, tmp_path: Path) -> Iterator[None]:
+    """Without it actors end at once."""
+    made = WorkerFence(tmp_path, family.master)
+    yield
+    made.close()
 
 
 @pytest.fixture
@@ -160,9 +172,8 @@ def fetching(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_actors_of_an_environment_are_forks_of_one_process_which_ends_with_the_last(
-    family: Family, interpreter: str, tmp_path: Path
+    family: Family, fence: None, interpreter: str
 ) -> None:
-    fence = WorkerFence(tmp_path, family.master)
     for actor in ("a", "b"):
         family.asks(actor, interpreter=interpreter)
     family.turns_until(lambda: len(family.all_started) == 2, "both have started")
@@ -175,7 +186,6 @@ def test_actors_of_an_environment_are_forks_of_one_process_which_ends_with_the_l
     last.kill()
     family.turns_until(lambda: processes.birth(parent) is None, "it has ended")
     assert processes.birth(family.zygote) is not None
-    fence.close()
 
 
 def test_each_that_waits_for_an_environment_is_told_of_it_and_may_be_ended(
@@ -186,15 +196,82 @@ def test_each_that_waits_for_an_environment_is_told_of_it_and_may_be_ended(
     family.turns_until(lambda: len(family.said) == 2 and fetching.exists(), "it is fetched")
     assert set(family.said.values()) == {"uv fetches Python 99"}
     first, last = family.all_prepared
-    family.spawner.release(first)
-    assert family.unbound_by == {"a": "ended before it began"}
+    first.kill()
+    family.turns_until(lambda: family.unbound_by, "the first is given up")
+    assert family.unbound_by == {"a": "killed before it began"}
     uv = int(fetching.read_text())
-    family.loop.turn(0)
+    tag = processes.tag_of(uv)  # no stray of the first, and yet its worker's
+    assert tag.startswith("a worker:")
+    assert not processes.is_of_actor(tag)
     assert processes.birth(uv) is not None
-    family.spawner.release(last)
+    last.kill()
     family.turns_until(lambda: processes.birth(uv) is None, "nobody waits for it")
     assert set(family.unbound_by) == {"a", "b"}
     assert not family.all_started
+
+
+def test_a_request_begins_when_those_before_it_have_given_up(
+    family: Family, fetching: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("remotely.worker.spawner.FORKS_AT_ONCE", 1)
+    for actor in ("a", "b"):
+        family.asks(actor, interpreter="99")
+    family.turns_until(fetching.exists, "it is fetched")
+    family.all_prepared[0].kill()
+    family.turns_until(lambda: len(family.all_prepared) == 2, "the other has begun")
+
+
+def test_a_fork_for_a_try_that_was_given_up_is_not_the_next_trys(
+    family: Family, fence: None, interpreter: str
+) -> None:
+    family.asks("c", interpreter=interpreter)
+    family.turns_until(lambda: family.all_started, "its zygote serves")
+    zygote = psutil.Process(family.all_started[0].pid).ppid()
+    freeze(zygote)
+    family.asks("a", interpreter=interpreter)
+    family.turns_until(lambda: len(family.all_prepared) == 2, "a fork is asked for")
+    family.all_prepared[1].kill()
+    family.turns_until(lambda: family.unbound_by, "it is given up")
+    family.asks("a", interpreter=interpreter)
+    family.turns_until(lambda: len(family.all_prepared) == 3, "another is asked for")
+    os.kill(zygote, signal.SIGCONT)
+    family.turns_until(lambda: len(family.all_started) == 2, "it has started")
+    started = family.all_started[1]
+    assert started is family.all_prepared[2]
+    alive = {family.all_started[0].pid, started.pid}
+    family.turns_until(lambda: set(processes.children_of(zygote)) == alive, "the other has ended")
+
+
+def test_the_end_of_a_zygote_is_seen_though_another_holds_its_line(
+    family: Family, fence: None, tmp_path: Path
+) -> None:
+    interpreter = an_interpreter(tmp_path, "sleep 1000 > /dev/null 2>&1 &")
+    family.asks("a", interpreter=interpreter)
+    family.turns_until(lambda: family.all_started, "it has started")
+    zygote = psutil.Process(family.all_started[0].pid).ppid()
+    os.kill(zygote, signal.SIGKILL)
+    family.asks("b", interpreter=interpreter)
+    family.turns_until(lambda: len(family.all_started) == 2, "the next has started")
+    assert psutil.Process(family.all_started[1].pid).ppid() != zygote
+
+
+def test_an_interpreter_that_starts_threads_is_not_forked(
+    family: Family, fence: None, tmp_path: Path
+) -> None:
+    thread = (
+        "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"
+    )
+    (tmp_path / "sitecustomize.py").write_text(thread)
+    interpreter = an_interpreter(tmp_path, f"export PYTHONPATH={tmp_path}:$PYTHONPATH")
+    for actor in ("a", "b"):
+        family.asks(actor, interpreter=interpreter)
+    family.turns_until(lambda: len(family.all_started) == 2, "they have started")
+    pids = {child.pid for child in family.all_started}
+    assert pids <= set(processes.children_of(os.getpid()))
+    before = set(processes.children_of(os.getpid()))
+    family.asks("c", interpreter=interpreter)
+    family.turns_until(lambda: len(family.all_started) == 3, "the next has, without a zygote")
+    assert set(processes.children_of(os.getpid())) - before == {family.all_started[2].pid}
 
 
 def test_an_environment_that_cannot_be_had_is_refused_to_each_that_asks(family: Family) -> None:
