@@ -301,6 +301,7 @@ class WorkerActors:
 
     def started(self, child: Child) -> None:
         self._reaper.watch(child)
+        self._announce(child)
 
     def preparing(self, child: Child, what: str) -> None:
         if what:
@@ -353,10 +354,8 @@ class WorkerActors:
         match message:
             case control.Bound(tcp=tcp):
                 child.location = msgspec.structs.replace(child.location, tcp=tcp)
-                child.announced = True
-                if faults.ON:
-                    faults.at("worker.spawned")
-                self._send(control.Spawned(location=child.location, since=child.since))
+                child.is_bound = True
+                self._announce(child)
             case control.Begun():
                 child.has_begun = True
                 self._send(control.Begun(actor=child.request.actor))
@@ -384,6 +383,14 @@ class WorkerActors:
             case control.Exiting(calls=calls):
                 child.calls = calls
                 self._reaper.extend_deadline(child, Stage.EXITS)
+
+    def _announce(self, child: Child) -> None:
+        """Tell the master of a child with a pid and a port; it may be quicker than its zygote."""
+        if child.is_bound and child.pid and not child.announced:
+            child.announced = True
+            if faults.ON:
+                faults.at("worker.spawned")
+            self._send(control.Spawned(location=child.location, since=child.since))
 
     # --- reports of the reaper --------------------------------------------------------------------
 

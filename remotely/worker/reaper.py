@@ -74,7 +74,8 @@ class Child:
     since: float
     pid: int = 0
     watched: WatchedProcess | None = None  # until it has ended
-    announced: bool = False
+    is_bound: bool = False  # it has said where it listens
+    announced: bool = False  # the master knows that, and its pid
     has_begun: bool = False  # a next life, which runs its constructor before it is announced
     is_refused: bool = False  # what it asks for can be started on no machine
     is_unbound: bool = False  # no port was free for it
@@ -130,7 +131,7 @@ class Child:
     def is_unstarted(self) -> bool:
         """Whether it has ended before it could be told what to construct, through no fault of its
         own: nobody ended it, and it has no environment of its own that may have ended it."""
-        if self.announced or self.has_begun or self.asked or self.is_killed or self.is_refused:
+        if self.is_bound or self.has_begun or self.asked or self.is_killed or self.is_refused:
             return False
         has_own = self.request.env or self.request.has_own_interpreter
         return self.is_unbound or not (self.pid and has_own)

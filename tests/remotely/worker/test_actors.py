@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import msgspec
 import pytest
 
 from remotely.machine import memory_file, this_machine
+from remotely.machine.watched_process import WatchedProcess
 from remotely.protocol import control
 from remotely.protocol.listening import Listening
 from remotely.transport.loop import Loop
@@ -238,6 +240,23 @@ def test_a_machine_is_not_to_blame_for_an_actor_that_was_ended_or_had_started(
     assert not obituary_of(played).unstarted
 
 
+def test_an_actor_that_is_quicker_than_its_zygote_is_announced_with_its_pid(
+    played: Played,
+) -> None:
+    played.spawn("a")
+    (child,) = played.actors.children
+    played.says("a", control.Bound(tcp="there"))
+    assert not played.sent_of(control.Spawned)
+    assert not child.is_unstarted
+    with subprocess.Popen(["sleep", "1000"], start_new_session=True) as process:
+        child.pid, child.watched = process.pid, WatchedProcess(process.pid)
+        child.location = msgspec.structs.replace(child.location, pid=process.pid)
+        played.actors.started(child)
+        (spawned,) = played.sent_of(control.Spawned)
+        assert (spawned.location.pid, spawned.location.tcp) == (process.pid, "there")
+        child.kill()
+
+
 # --- drained machines -----------------------------------------------------------------------------
 
 
@@ -256,6 +275,7 @@ def test_a_worker_has_something_to_do_until_the_master_says_what_follows_a_crash
     for follows in ("another life", "the end"):
         played.spawn("a", owner="", max_restarts=1)
         (child,) = played.actors.children
+        child.pid = NO_PID
         played.says("a", control.Bound(tcp=""))
         played.actors.spawn_failed(child.request, "it crashed")
         assert not played.actors.children
