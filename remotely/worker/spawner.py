@@ -352,6 +352,7 @@ class Spawner:
             case control.Preparing(what=what):
                 for child in zygote.expected.values():
                     self._parent.preparing(child, what)
+                    what = ""  # said once, by the first of them
             case control.NotBound():
                 refused, zygote.expected = zygote.expected, {}
                 for child in refused.values():

@@ -188,13 +188,13 @@ def test_actors_of_an_environment_are_forks_of_one_process_which_ends_with_the_l
     assert processes.birth(family.zygote) is not None
 
 
-def test_each_that_waits_for_an_environment_is_told_of_it_and_may_be_ended(
+def test_of_those_that_wait_for_an_environment_one_says_so_and_each_may_be_ended(
     family: Family, fetching: Path
 ) -> None:
     for actor in ("a", "b"):
         family.asks(actor, interpreter="99")
     family.turns_until(lambda: len(family.said) == 2 and fetching.exists(), "it is fetched")
-    assert set(family.said.values()) == {"uv fetches Python 99"}
+    assert family.said == {"a": "uv fetches Python 99", "b": ""}
     first, last = family.all_prepared
     first.kill()
     family.turns_until(lambda: family.unbound_by, "the first is given up")
