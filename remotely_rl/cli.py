@@ -646,7 +646,7 @@ def plot(runs: tuple[str, ...], out: str | None, over: str | None, iqm: bool) ->
     run that ended at its target continues with its last value.  A folder of --seeds stands for
     all runs in it.
 
-    With --iqm the line is the interquartile mean, with a bootstrap interval if there are three
+    With --iqm the line is the interquartile mean, with a bootstrap interval if there are five
     runs or more; of several environments there is a figure over all, of scaled returns.
     """
     from remotely_rl.runs import curve  # noqa: PLC0415 - as in train_one

@@ -178,7 +178,7 @@ def _band(lines: Sequence[RunLine], interval: bool) -> dict[str, Any] | None:
     """Return a mean and its band where all runs have data; None if nowhere, or for one run."""
     if len(lines) < 2:
         return None
-    interval = interval and len(lines) >= aggregate.FEWEST
+    interval = interval and aggregate.has_interval([len(lines)])
     points = INTERVAL_POINTS if interval else curve.GRID_POINTS
     if (band := curve.band([(one.x, one.y) for one in lines], iqm=interval, points=points)) is None:
         return None

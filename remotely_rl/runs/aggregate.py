@@ -8,8 +8,9 @@ drawn again from its own.
 These are the measures of the authors' library, rliable, which is no dependency: it wants one old
 version of arch, with pandas and statsmodels, and seaborn, for the few lines below.
 
-An environment with fewer than FEWEST runs gives no interval: drawn again, one run is always the
-same, and of two an interval says no more than both do.
+An environment with fewer than FEWEST runs gives no interval, and neither do fewer than
+FEWEST_IN_ALL: drawn again, three or four would reach from the lowest to the highest, which is no
+interval of 95 % of so few.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 FEWEST = 3  # runs of an environment
+FEWEST_IN_ALL = 5  # runs of all environments together
 REPETITIONS = 2_000
 TOGETHER = 100  # repetitions that are computed at once: more take more memory, and no less time
 PERCENTILES = (2.5, 97.5)
@@ -52,7 +54,9 @@ class Aggregate(NamedTuple):
     def spread(self) -> str:
         """The interval, or why there is none."""
         if self.interval is None:
-            return f"fewer than {FEWEST} runs: no interval"
+            is_one = len(self.envs) == 1
+            few = f"{FEWEST_IN_ALL} runs" if is_one else f"{FEWEST} runs of one"
+            return f"fewer than {few}: no interval"
         low, high = self.interval
         return f"95 %: {low:,.4g} to {high:,.4g}"
 
@@ -71,13 +75,18 @@ def interquartile_mean(scores: Numbers) -> Numbers:
     return middle
 
 
+def has_interval(runs: Sequence[int]) -> bool:
+    """Return whether so many runs of each environment have an interval."""
+    return min(runs) >= FEWEST and sum(runs) >= FEWEST_IN_ALL
+
+
 def interval(strata: Sequence[Numbers], repetitions: int = REPETITIONS) -> Numbers | None:
     """Return the 95 % interval [2, ...] of the interquartile mean of all strata together.
 
-    A stratum holds the scores of one environment's runs, [runs, ...].  Returns None if one has
-    fewer than FEWEST.  The same scores always have the same interval.
+    A stratum holds the scores of one environment's runs, [runs, ...].  Returns None if there are
+    too few.  The same scores always have the same interval.
     """
-    if min(map(len, strata)) < FEWEST:
+    if not has_interval([len(of) for of in strata]):
         return None
     random = np.random.default_rng(0)
     drawn = [[random.integers(len(of), size=len(of)) for of in strata] for _ in range(repetitions)]

@@ -127,7 +127,7 @@ def compare(
                     picture.draw(panel.axis, Curve(x, y, colour=color, is_thin=True))
                 if run.reached:
                     panel.axis.plot(x[-1:], y[-1:], "*", color=color, ms=9)
-            if iqm and len(curves) < aggregate.FEWEST:
+            if iqm and not aggregate.has_interval([len(curves)]):
                 label = f"{label}: too few for an interval"
             joint = band(extend_reached([run.reached for run in group.runs], curves), iqm=iqm)
             if joint is None:

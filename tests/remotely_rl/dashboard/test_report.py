@@ -71,13 +71,13 @@ def test_a_run_without_rows_is_reported_with_its_settings(tmp_path: Path) -> Non
 def test_a_report_has_the_interquartile_mean_of_runs_that_differ_in_their_seed(
     tmp_path: Path,
 ) -> None:
-    runs = [make_run(tmp_path / str(n), seed=n, scale=n) for n in (1, 2, 3)]
+    runs = [make_run(tmp_path / str(n), seed=n, scale=n) for n in (1, 2, 3, 4, 5)]
     runs += [make_run(tmp_path / "other", env="Pong")]
     report.write(runs, tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
-    assert "<td>ppo</td><td>CartPole-v1</td><td>3</td><td>8</td><td>95 %: 4 to 12</td>" in page
-    assert "<td>ppo</td><td>Pong</td><td>1</td><td>4</td><td>fewer than 3 runs: no int" in page
-    assert "<td>2 environments, scaled</td><td>4</td>" in page
+    assert "<td>ppo</td><td>CartPole-v1</td><td>5</td><td>12</td><td>95 %: 6.667 to 18.67</td>" in page
+    assert "<td>ppo</td><td>Pong</td><td>1</td><td>4</td><td>fewer than 5 runs: no int" in page
+    assert "<td>2 environments, scaled</td><td>6</td>" in page
     assert "Scaled: 0 is the lowest" in page
 
 

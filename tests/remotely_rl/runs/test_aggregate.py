@@ -42,8 +42,7 @@ def slow_interval(strata: list[list[float]]) -> list[float]:
 @pytest.mark.parametrize(
     "strata",
     [
-        [[0.0, 3.0, 6.0]],
-        [[0.0, 1.0, 1.5, 7.0]],
+        [[0.0, 1.0, 1.5, 7.0, 8.0]],
         [[0.0, 3.0, 6.0], [10.0, 10.5, 30.0]],
     ],
     ids=str,
@@ -67,13 +66,16 @@ def test_curves_have_an_interval_at_each_point_and_the_same_one_each_time() -> N
     assert (found[1] > aggregate.interquartile_mean(curves)).all()
 
 
-def test_one_run_or_two_have_no_interval() -> None:
-    enough = np.array([1.0, 2.0, 3.0])
-    assert aggregate.interval([enough]) is not None
-    assert aggregate.interval([enough[:2]]) is None
-    assert aggregate.interval([enough, enough[:1]]) is None
+def test_an_interval_that_would_reach_from_the_lowest_to_the_highest_run_is_none() -> None:
+    enough = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
+    ends = aggregate.interval([enough])
+    assert ends is not None
+    assert 1 < ends[0] < ends[1] < 5
+    assert aggregate.interval([enough[:4]]) is None
+    assert aggregate.interval([enough[:3], enough[:3]]) is not None
+    assert aggregate.interval([enough, enough[:2]]) is None
     (alone,) = aggregate.summarize([RunsOfMethod("ppo", "Pong", [3.0, 5.0])])
-    assert str(alone) == "ppo, Pong: IQM 4 of 2 runs (fewer than 3 runs: no interval)"
+    assert str(alone) == "ppo, Pong: IQM 4 of 2 runs (fewer than 5 runs: no interval)"
 
 
 def test_returns_of_several_environments_are_scaled_by_all_runs_in_each() -> None:

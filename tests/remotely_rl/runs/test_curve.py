@@ -135,16 +135,16 @@ def test_the_command_prints_interquartile_means_of_each_method_and_environment(
     runs = [
         str(run(tmp_path / f"{env}-{seed}", [(0, 0.0), (1, top + seed)], env=env, seed=seed))
         for env, top in (("Pong", 10.0), ("Breakout", 100.0))
-        for seed in (1, 2, 3)
+        for seed in (1, 2, 3, 4, 5)
     ]
     runs.append(str(run(tmp_path / "one", [(0, 0.0), (1, 5.0)], "ppo")))
     out = tmp_path / "out.png"
     done = CliRunner().invoke(main, ["plot", *runs, "--iqm", "--out", str(out)])
     assert done.output.splitlines() == [
-        "a2c, Pong: IQM 12 of 3 runs (95 %: 11 to 13)",
-        "a2c, Breakout: IQM 102 of 3 runs (95 %: 101 to 103)",
-        "a2c, 2 environments, scaled: IQM 0.7812 of 6 runs (95 %: 0.4375 to 0.9688)",
-        "ppo, Pong: IQM 5 of 1 run (fewer than 3 runs: no interval)",
+        "a2c, Pong: IQM 13 of 5 runs (95 %: 11.67 to 14.67)",
+        "a2c, Breakout: IQM 103 of 5 runs (95 %: 101.7 to 104.7)",
+        "a2c, 2 environments, scaled: IQM 0.7083 of 10 runs (95 %: 0.5 to 0.875)",
+        "ppo, Pong: IQM 5 of 1 run (fewer than 5 runs: no interval)",
         str(out),
     ]
     (figure,) = drawn
