@@ -75,7 +75,7 @@ def test_a_report_has_the_interquartile_mean_of_runs_that_differ_in_their_seed(
     runs += [make_run(tmp_path / "other", env="Pong")]
     report.write(runs, tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
-    assert "<td>ppo</td><td>CartPole-v1</td><td>5</td><td>12</td><td>95 %: 6.667 to 18.67</td>" in page
+    assert "<td>CartPole-v1</td><td>5</td><td>12</td><td>95 %: 6.667 to 18.67</td>" in page
     assert "<td>ppo</td><td>Pong</td><td>1</td><td>4</td><td>fewer than 5 runs: no int" in page
     assert "<td>2 environments, scaled</td><td>6</td>" in page
     assert "Scaled: 0 is the lowest" in page
