@@ -307,7 +307,7 @@ class _ClusterPanel:
             raise ValueError(f"seconds are at most {MOST_TIMELINE_S} here; see remotely timeline")
         found = await self._watch.answer(lambda: self._viewer.ask_timeline(seconds), seconds)
         # In a thread: a million calls take seconds, and every browser would wait for them.
-        return await asyncio.to_thread(_drawn, found, "trace" in request.query_params)
+        return await asyncio.to_thread(_drawn, found, seconds, "trace" in request.query_params)
 
     async def _machines(self, request: Request) -> Response:
         now = (await self._watch.known()).snapshot
@@ -399,12 +399,12 @@ def _finite(content: Any) -> Any:
     return [_finite(value) for value in content] if isinstance(content, list | tuple) else content
 
 
-def _drawn(found: Sequence[control.ProcessTimeline], is_file: bool) -> Response:
-    """Return a timeline as a file, or as bars by actor."""
+def _drawn(found: Sequence[control.ProcessTimeline], seconds: float, is_file: bool) -> Response:
+    """Return a timeline of so many seconds as a file, or as bars by actor."""
     if is_file:
         names = {"content-disposition": 'attachment; filename="trace.json"'}
         return Json(chrome_trace.trace(found), headers=names)
-    bars = chrome_trace.by_actor(found)
+    bars = chrome_trace.by_actor(found, seconds)
     return Json({**bars, "actors": bars["actors"][: rows.PAGE]})
 
 

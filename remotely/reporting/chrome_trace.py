@@ -12,7 +12,6 @@ the idle thread.
 """
 
 import heapq
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -29,7 +28,7 @@ Event = dict[str, Any]
 class Bar(NamedTuple):
     """A call that an actor has served, on the master's clock; `sent` is 0 if that is not known.
 
-    One that goes on has no `call`.
+    One that goes on has no `call`, and has run until its process told of it.
     """
 
     process: ProcessTimeline
@@ -43,7 +42,7 @@ class Bar(NamedTuple):
 
 
 def bars(recorded: Sequence[ProcessTimeline]) -> list[Bar]:
-    """Return all calls that were served, in the order in which they began."""
+    """Return all calls that were served, and those that go on, in the order in which they began."""
     sent = {
         (route, each.call): each.sent + process.offset_s
         for process in recorded
@@ -52,6 +51,10 @@ def bars(recorded: Sequence[ProcessTimeline]) -> list[Bar]:
     }
     found = []
     for process in recorded:
+        if process.running:
+            now = process.clock + process.offset_s
+            name = f"{process.running}, which goes on"
+            found.append(Bar(process, name, None, 0.0, now - process.running_s, now, 0, 0))
         before: ServerSpan | None = None
         is_serial = True
         for each in sorted(server_spans(process.served), key=lambda call: call.ended):
@@ -93,7 +96,7 @@ def trace(recorded: Sequence[ProcessTimeline]) -> dict[str, Any]:
         named.add(pid)
     callers = {route: number_of[id(each)] for each in recorded for route in each.made}
     rows: dict[int, _Rows] = {}
-    for flow, bar in enumerate(heapq.merge(served, _running(recorded), key=_began), 1):
+    for flow, bar in enumerate(served, 1):
         pid = number_of[id(bar.process)]
         row = rows.setdefault(pid, _Rows()).place(bar.began, bar.ended)
         caller = callers.get(bar.call.route) if bar.call else None
@@ -107,33 +110,38 @@ def trace(recorded: Sequence[ProcessTimeline]) -> dict[str, Any]:
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": about}
 
 
-def by_actor(recorded: Sequence[ProcessTimeline], most: int = 400) -> dict[str, Any]:
-    """Return bars for a page: for each actor, some for each of `most` parts, each with when it
-    begins and how long it takes, in parts of the whole, and the method that took most of it.
+def by_actor(
+    recorded: Sequence[ProcessTimeline], seconds: float = 0.0, most: int = 400
+) -> dict[str, Any]:
+    """Return bars for a page, of a timeline of so many seconds: for each actor, some for each of
+    `most` parts, each with when it begins and how wide it is, in parts of the whole; the method
+    that took most of it; how many calls it stands for; and how long they took, from the first to
+    the last, which is more than is shown if the first of them began before the timeline.
 
     Calls that are narrower than a bar, and close, are drawn as one.
     """
     served = bars(recorded)
-    first = min((bar.began for bar in served), default=0.0)
-    whole = max((bar.ended for bar in served), default=0.0) - first or 1.0
+    last = max((each.clock + each.offset_s for each in recorded), default=0.0)
+    first = min((bar.began for bar in served if bar.call), default=last)
+    first = min(first, last - seconds)
+    whole = last - first or 1.0
     actors: dict[str, list[Bar]] = {}
     for bar in served:
         actors.setdefault(bar.process.actor, []).append(bar)
     rows = []
     for actor, its in actors.items():
-        drawn: list[list[float]] = []  # beginning and end of each
-        took: list[Counter[str]] = []
+        drawn: list[list[Bar]] = []  # those that are drawn as one
+        ends: list[float] = []  # the last end of each
         was_narrow = False
         for bar in its:
-            begin, end = (bar.began - first) / whole, (bar.ended - first) / whole
-            is_narrow = end - begin < 1 / most
-            if drawn and is_narrow and was_narrow and begin - drawn[-1][1] < 1 / most:
-                drawn[-1][1] = max(drawn[-1][1], end)
+            is_narrow = bar.ended - bar.began < whole / most
+            if drawn and is_narrow and was_narrow and bar.began - ends[-1] < whole / most:
+                drawn[-1].append(bar)
+                ends[-1] = max(ends[-1], bar.ended)
             else:
-                drawn.append([begin, end])
-                took.append(Counter())
+                drawn.append([bar])
+                ends.append(bar.ended)
             was_narrow = is_narrow
-            took[-1][bar.method] += bar.ended - bar.began  # type: ignore[assignment]
         waits = [bar.began - bar.sent for bar in its if bar.sent]
         rows.append(
             {
@@ -142,8 +150,15 @@ def by_actor(recorded: Sequence[ProcessTimeline], most: int = 400) -> dict[str, 
                 "calls": len(its),
                 "waited_s": max(0.0, sum(waits) / len(waits)) if waits else None,
                 "bars": [
-                    [round(begin, 5), round(end - begin, 5), methods.most_common(1)[0][0]]
-                    for (begin, end), methods in zip(drawn, took, strict=True)
+                    [
+                        round((begin - first) / whole, 5),
+                        round((end - begin) / whole, 5),
+                        _longest(these),
+                        len(these),
+                        end - these[0].began,
+                    ]
+                    for these, end in zip(drawn, ends, strict=True)
+                    for begin in (max(first, these[0].began),)
                 ][: 4 * most],
             }
         )
@@ -151,13 +166,21 @@ def by_actor(recorded: Sequence[ProcessTimeline], most: int = 400) -> dict[str, 
     return {"seconds": whole, "actors": rows, "text": summary(recorded)}
 
 
+def _longest(these: Iterable[Bar]) -> str:
+    """Return the method that took most of the time of some calls."""
+    took: dict[str, float] = {}
+    for bar in these:
+        took[bar.method] = took.get(bar.method, 0.0) + bar.ended - bar.began
+    return max(took, key=took.__getitem__)
+
+
 def summary(recorded: Sequence[ProcessTimeline]) -> str:
     """Return a sentence about a timeline."""
-    calls = sum(1 for each in recorded for _ in server_spans(each.served))
-    nbytes = sum(bar.received + bar.returned for bar in bars(recorded))
+    ran = bars(recorded)
+    nbytes = sum(bar.received + bar.returned for bar in ran)
     actors = sum(1 for each in recorded if not each.made and each.class_name)
     machines = {each.host for each in recorded}
-    text = f"{count_of(calls, 'call')} of {count_of(actors, 'actor')}"
+    text = f"{count_of(len(ran), 'call')} of {count_of(actors, 'actor')}"
     text += f", {format_bytes(nbytes)} received and sent"
     if len(machines) > 1:
         error = max(each.error_s for each in recorded)
@@ -171,8 +194,7 @@ class _Clock:
     def __init__(self, served: Iterable[Bar], recorded: Iterable[ProcessTimeline]) -> None:
         times = [bar.began for bar in served]
         for each in recorded:
-            now = each.clock + each.offset_s
-            times += [now, now - each.running_s]
+            times.append(each.clock + each.offset_s)
             times += [at + each.offset_s for at in (each.born, each.ended) if at]
             for data in each.made.values():
                 times += [call.sent + each.offset_s for call in client_spans(data)]
@@ -216,21 +238,6 @@ def _of_process(each: ProcessTimeline, pid: int, clock: _Clock, is_named: bool) 
             mark = {"ph": "i", "s": "p", "cat": "life", "name": what, "pid": pid, "tid": 1}
             events.append({**mark, "ts": ts})
     return events
-
-
-def _began(bar: Bar) -> float:
-    return bar.began
-
-
-def _running(recorded: Iterable[ProcessTimeline]) -> list[Bar]:
-    """Return the calls that go on at the end, in the order in which they began."""
-    found = []
-    for each in recorded:
-        if each.running:
-            now = each.clock + each.offset_s
-            name = f"{each.running}, which goes on"
-            found.append(Bar(each, name, None, 0.0, now - each.running_s, now, 0, 0))
-    return sorted(found, key=_began)
 
 
 def _end_marks_with_the_next(events: Iterable[Event]) -> None:

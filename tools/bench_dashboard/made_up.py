@@ -71,7 +71,19 @@ class MadeUp:
 
     def ask_timeline(self, seconds: float) -> "Future[list[control.ProcessTimeline]]":
         answer: Future[list[control.ProcessTimeline]] = Future()
-        answer.set_result([])
+        stuck = control.ProcessTimeline(
+            timeline="made up",
+            host="host-0",
+            machine="node0",
+            pid=1000,
+            clock=100.0,
+            name="Player-0",
+            class_name="Player",
+            actor=f"{0:032x}",
+            running="step",
+            running_s=60.0,
+        )
+        answer.set_result([stuck])
         return answer
 
     def read_log(self, actor: str, offset: int) -> "Future[control.LogPiece]":

@@ -310,9 +310,9 @@ function showTimeline() {
     try {
       const timeline = await get("/api/timeline", { seconds: 2 });
       why.textContent = timeline.text;
-      found.replaceChildren(timeline.actors.length
-        ? h("dl", { class: "bars" }, timeline.actors.flatMap(lane))
-        : h("p", { class: "note" }, "No call has ended meanwhile."));
+      found.replaceChildren(...(timeline.actors.length
+        ? [axis(timeline.seconds), h("dl", { class: "bars" }, timeline.actors.flatMap(lane))]
+        : [h("p", { class: "note" }, "No actor has run a call meanwhile.")]));
     } catch (error) {
       why.textContent = error.message;
     }
@@ -323,16 +323,29 @@ function showTimeline() {
   return { title: "Timeline", element, close: () => {} };
 }
 
+// The times since a timeline began, at round ones.
+function axis(whole) {
+  const size = 10 ** Math.floor(Math.log10(whole / 5));
+  const step = size * [1, 2, 5, 10].find((each) => 5 * size * each >= whole);
+  const svg = drawing("svg", { class: "times", role: "img", "aria-label": `Times of ${seconds(whole)}` });
+  for (let i = 0; i * step <= whole; i++) {
+    const x = `${100 * i * step / whole}%`, time = drawing("text", { x, y: 12 });
+    time.textContent = i ? seconds(i * step) : "0";
+    svg.append(time, drawing("line", { x1: x, x2: x, y1: 16, y2: 20 }));
+  }
+  return svg;
+}
+
 // A lane of bars for one actor; a bar names the method that took most of it.
 function lane(row) {
   const waited = row.waited_s == null ? "" : `, waited ${seconds(row.waited_s)} on average`;
   const svg = drawing("svg", { viewBox: "0 0 1000 10", preserveAspectRatio: "none", role: "img", "aria-label": `What ${row.name} ran` });
   const methods = [...new Set(row.bars.map((bar) => bar[2]))];
-  for (const [begin, width, method] of row.bars) {
+  for (const [begin, width, method, calls, took] of row.bars) {
     const shade = Math.max(0.3, 1 - 0.25 * methods.indexOf(method));
     const bar = drawing("rect", { x: 1000 * begin, width: Math.max(1, 1000 * width - 1), y: 0, height: 10, opacity: shade });
     const title = drawing("title", {});
-    title.textContent = method;
+    title.textContent = calls > 1 ? `${method}: ${count(calls)} calls in ${seconds(took)}` : `${method}: ${seconds(took)}`;
     bar.append(title);
     svg.append(bar);
   }

@@ -514,7 +514,7 @@ def test_a_timeline_is_recorded_as_bars_by_actor_or_as_a_file(dashboard: Dashboa
 def test_no_browser_waits_while_a_timeline_is_drawn(
     dashboard: Dashboard, drawing: str, query: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def draw(found: object) -> dict[str, list[str]]:
+    def draw(*asked: object) -> dict[str, list[str]]:
         try:
             asyncio.get_running_loop()
         except RuntimeError:  # another thread than that of the loop

@@ -60,7 +60,7 @@ def of(phase: str, recorded: list[ProcessTimeline]) -> list[dict[str, Any]]:
 
 
 def test_clocks_are_aligned_and_a_call_is_joined_with_its_caller() -> None:
-    (bar,) = bars([CALLER, ACTOR])
+    bar, _ = bars([CALLER, ACTOR])
     assert (bar.sent, bar.began, bar.ended, bar.method) == (100.0, 100.5, 100.75, "step")
     (start,), (end,) = of("s", [CALLER, ACTOR]), of("f", [CALLER, ACTOR])
     assert start["id"] == end["id"]
@@ -118,9 +118,22 @@ def test_bars_that_are_close_are_drawn_as_one() -> None:
     data = b"".join(served(n, 1.0 + n / 1000, 1.0009 + n / 1000) for n in range(100))
     data += served(200, 3.0, 11.0)
     one = record("here", 2, name="a", class_name="A", actor="a", names=["step"], served=data)
+    one = msgspec.structs.replace(one, clock=11.0)
     (row,) = by_actor([one])["actors"]
-    assert (row["calls"], len(row["bars"]), row["bars"][0][2]) == (101, 2, "step")
-    assert row["bars"][1][:2] == [0.2, 0.8]
+    close, alone = row["bars"]
+    assert (row["calls"], close[2:4], alone) == (101, ["step", 100], [0.2, 0.8, "step", 1, 8.0])
+
+
+def test_a_call_that_goes_on_fills_the_bars_of_a_timeline_that_it_has_outlasted() -> None:
+    data = served(1, 198.5, 199.0)
+    quick = record("here", 2, name="a", class_name="A", actor="a", names=["step"], served=data)
+    stuck = record("here", 3, name="b", class_name="B", actor="b", running="rest", running_s=60.0)
+    drawn = by_actor([quick, stuck], seconds=2.0)
+    one, other = drawn["actors"]
+    assert (one["bars"], other["name"]) == ([[0.25, 0.25, "step", 1, 0.5]], "b")
+    assert other["bars"] == [[0.0, 1.0, "rest, which goes on", 1, 60.0]]
+    assert drawn["seconds"] == 2.0
+    assert drawn["text"].startswith("2 calls of 2 actors")
 
 
 def test_calls_that_overlap_have_a_row_each_and_the_first_that_is_free_is_used_again() -> None:

@@ -177,6 +177,16 @@ def test_a_failure_leads_to_its_log_and_advice_is_shown_on_demand(page: Page) ->
     expect(page.get_by_role("log")).to_contain_text("loss 0.25")
 
 
+def test_a_timeline_has_the_bars_of_each_actor_over_a_time_axis(page: Page) -> None:
+    page.goto("/#/timeline")
+    page.get_by_role("button", name="Record for 2 s").click()
+    expect(page.get_by_text("1 call of 1 actor")).to_be_visible()
+    bar = page.get_by_role("img", name="What Player-0 ran").locator("rect")
+    expect(bar.locator("title")).to_have_text("step, which goes on: 60 s")
+    times = page.get_by_role("img", name="Times of 2 s").locator("text")
+    expect(times).to_have_text(["0", "500 ms", "1 s", "1.5 s", "2 s"])
+
+
 def test_on_a_phone_the_columns_of_an_actor_fold(page: Page) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto("/#/actors")
