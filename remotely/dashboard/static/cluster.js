@@ -199,7 +199,7 @@ const showActors = paged("Actors", { path: "actors", renew, columns: [
   { key: "calls_per_s", name: "Calls/s", text: (row) => figure(row.calls_per_s), number: true },
   { key: "busy_percent", name: "Busy", text: (row) => `${count(row.busy_percent)} %`, number: true },
   { key: "mean_s", name: "Mean", text: (row) => seconds(row.mean_s), number: true, minor: true },
-  { key: "p99_s", name: "99 %", text: (row) => row.p99_s == null ? "" : `${seconds(row.p99_s)} in ${cut(row.main_method, 18)}`, number: true, name_: true },
+  { key: "p99_s", name: "99 %", text: (row) => row.p99_s == null ? "" : `${seconds(row.p99_s)} in ${cut(row.p99_method, 18)}${row.p99_runs ? ", and runs on" : ""}`, number: true, name_: true },
   { key: "received", name: "In", text: (row) => bytes(row.received), number: true, minor: true },
   { key: "sent", name: "Out", text: (row) => bytes(row.sent), number: true, minor: true },
   { key: "method", name: "Runs", text: doing, minor: true, name_: true },

@@ -131,9 +131,24 @@ def test_the_main_method_of_an_actor_is_the_one_that_took_the_most_time() -> Non
         {"method": "get", "calls": 90, "mean_s": 0.001, "p99_s": 0.002},
     ]
     now = snapshot(status([actor("a", methods=methods), actor("b")]), 0.0, None)
-    seen = [(a["main_method"], a["mean_s"], a["p99_s"]) for a in now.actors]
+    seen = [(a["p99_method"], a["mean_s"], a["p99_s"]) for a in now.actors]
     assert seen == [("step", 0.5, 0.8), ("", None, None)]
     assert [row["name"] for row in page(now.actors, ACTOR_COLUMNS, "-p99_s").rows] == ["a", "b"]
+
+
+def test_the_actor_that_is_stuck_in_a_call_is_the_slowest() -> None:
+    step = {"method": "step", "calls": 9, "mean_s": 0.5, "p99_s": 0.8}
+    actors = [
+        actor("slow", methods=[step], running=1, method="learn", method_s=0.7),
+        actor("stuck", running=1, method="learn", method_s=60.0),
+        actor("idle"),
+    ]
+    found = page(snapshot(status(actors), 0.0, None).actors, ACTOR_COLUMNS, "-p99_s").rows
+    assert [(row["name"], row["p99_s"], row["p99_method"], row["p99_runs"]) for row in found] == [
+        ("stuck", 60.0, "learn", True),
+        ("slow", 0.8, "step", False),
+        ("idle", None, "", False),
+    ]
 
 
 def test_prometheus_has_what_the_calls_of_each_class_took() -> None:
