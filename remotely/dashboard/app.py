@@ -295,10 +295,13 @@ class _ClusterPanel:
             self._streams -= 1
 
     async def _history(self, request: Request) -> Response:
-        """Return the last events, newest first."""
+        """Return the last events, newest first, up to the one with the number `until`: a page
+        shows them beside an overview, which knows of no later ones."""
+        until = number(request, "until", control.MOST)
         found = await self._watch.answer(lambda: self._viewer.ask_events(0))
-        newest = found.events[::-1][: rows.PAGE]
-        return JSONResponse({"events": [event_as_json(each, time.time()) for each in newest]})
+        known = [each for each in reversed(found.events) if each.number <= until]
+        shown_ = [event_as_json(each, time.time()) for each in known[: rows.PAGE]]
+        return JSONResponse({"events": shown_, "earlier": len(known) - len(shown_)})
 
     async def _timeline(self, request: Request) -> Response:
         """Record for some seconds; return bars by actor, or all of it with `trace`."""

@@ -197,6 +197,8 @@ def overview(now: Snapshot, age_s: float = 0.0, why: str = "") -> dict[str, Any]
         "waiting": status.waiting,
         "waits": msgspec.to_builtins(status.waits),
         "ends": msgspec.to_builtins(status.ends),
+        "ended": status.ended,
+        "last_event": status.last_event,
         "classes": classes(actors),
     }
 

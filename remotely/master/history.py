@@ -57,6 +57,7 @@ class History:
         self._events: deque[_Happened] = deque(maxlen=REMEMBERED)
         self._numbers = itertools.count(1)
         self.last = 0  # the number of the newest
+        self.ended = 0  # unexpected ends, whether they are remembered or not
 
     def add(self, now: float, kind: Kind, machine: str, text: str) -> None:
         """Record what happened to a machine, or to the cluster."""
@@ -79,6 +80,7 @@ class History:
 
     def _append(self, now: float, event: EventStatus, obituary: Obituary | None = None) -> None:
         self.last = next(self._numbers)
+        self.ended += obituary is not None
         event = msgspec.structs.replace(event, number=self.last)
         self._events.append(_Happened(now, event, obituary))
 

@@ -39,6 +39,8 @@ def status(ticket: int, state: State) -> control.Status:
         waiting=len(state.waiting),
         waits=_waits(state),
         ends=[_as_of_now(end, state) for end in state.history.ends(state.now)],
+        ended=state.history.ended,
+        last_event=state.history.last,
     )
 
 

@@ -228,6 +228,8 @@ class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
     clients: list[ClientStatus]
     actors: list[ActorStatus]
     ends: Annotated[list[EndStatus], says("the last ones, newest first")] = []
+    ended: Annotated[int, says("how many such ends there were since the master started")] = 0
+    last_event: Annotated[int, says("the number of the newest event")] = 0
 
 
 def field_help(struct: type = ClusterStatus, indent: int = 0) -> list[str]:
@@ -315,6 +317,8 @@ def cluster_status(found: control.Status, address: str, without: str = "") -> Cl
             EndStatus(how=end_named(end.exit, end.lost, end.why), **msgspec.structs.asdict(end))
             for end in found.ends
         ],
+        ended=found.ended,
+        last_event=found.last_event,
     )
 
 
@@ -554,6 +558,8 @@ def tables(status: ClusterStatus, now: float) -> str:
             for end in ends
         ]
         parts.append(_table(_END_COLUMNS, rows))
+        if (more := status.ended - len(ends)) > 0:
+            parts[-1] += f"\nand {more} more since the master started: remotely events"
     return "\n\n".join(parts)
 
 

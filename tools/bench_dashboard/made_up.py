@@ -60,13 +60,26 @@ class MadeUp:
         why = "Learner asks for 1 CPU; the most free is 0 CPUs. Close an actor. Or ask for less"
         waits = [control.WaitStatus(class_name="Learner", count=2, waits_s=9.0, why=why)]
         answer.set_result(
-            control.Status(ticket=1, workers=workers, clients=[], waiting=2, waits=waits, ends=ends)
+            control.Status(
+                ticket=1,
+                workers=workers,
+                clients=[],
+                waiting=2,
+                waits=waits,
+                ends=ends,
+                ended=3,
+                last_event=1,
+            )
         )
         return answer
 
     def ask_events(self, after: int) -> "Future[control.Events]":
         answer: Future[control.Events] = Future()
-        answer.set_result(control.Events(ticket=1, events=[], last=after))
+        events = [
+            control.EventStatus(kind="died", machine="node0", text=f"Player-0 {how}", number=number)
+            for number, how in enumerate(("ended with exit code 3", "was killed"), 1)
+        ]
+        answer.set_result(control.Events(ticket=1, events=events, last=2))
         return answer
 
     def ask_timeline(self, seconds: float) -> "Future[list[control.ProcessTimeline]]":

@@ -79,14 +79,15 @@ function showOverview() {
   let stop = () => {};
   events.addEventListener("toggle", () => {
     stop();
-    if (events.open) stop = repeat(showEvents, 5);
+    if (events.open) stop = follow(showEvents);
   });
 
-  async function showEvents() {
+  async function showEvents(now) {
     try {
-      const found = (await get("/api/history")).events;
-      happened.replaceChildren(...found.map((each) =>
-        h("li", { class: BAD.has(each.kind) ? "bad" : "" }, `${new Date(each.at * 1000).toLocaleString()}: ${each.text}`)));
+      const found = await get("/api/history", { until: now.last_event });
+      happened.replaceChildren(...found.events.map((each) =>
+        h("li", { class: BAD.has(each.kind) ? "bad" : "" }, `${new Date(each.at * 1000).toLocaleString()}: ${each.text}`)),
+        ...more(found.earlier));
     } catch (error) {
       happened.replaceChildren(h("li", { class: "bad" }, error.message));
     }
@@ -113,11 +114,11 @@ function showOverview() {
         now.draining.map((each) => h("li", {}, `${each.machine} is being drained, and leaves within ${duration(each.drains_s)}`)),
         now.sick.map((each) => h("li", { class: "bad" }, `${each.machine} is sick for ${duration(each.sick_s)}: ${each.sick}`)),
         now.waits.map((wait) => waiting(wait, open))));
-    const key = JSON.stringify(now.ends.map((end) => [end.actor, end.life, end.restarting, end.restarted, duration(end.ago_s)]));
+    const key = JSON.stringify([now.ended, ...now.ends.map((end) => [end.actor, end.life, end.restarting, end.restarted, duration(end.ago_s)])]);
     if (ends.dataset.key !== key) {
       ends.dataset.key = key;
       ends.replaceChildren(h("h2", {}, "Recent failures"), now.ends.length
-        ? h("ul", { class: "plain" }, now.ends.map((end) => failure(end, open)))
+        ? h("ul", { class: "plain" }, now.ends.map((end) => failure(end, open)), more(now.ended - now.ends.length))
         : h("p", { class: "note" }, "No actor has died or been lost since the master started."));
     }
     classes.show(now.classes, "", "There are no actors on this cluster.");
@@ -143,6 +144,11 @@ function waiting(wait, open) {
   const line = [h("span", { class: "wait" }, `${plural(wait.count, "request")} for ${wait.class}`), ` for ${duration(wait.waits_s)}: ${why}`];
   if (!advice.length) return h("li", {}, line);
   return h("li", {}, folded(`${wait.class} waits`, line, h("p", { class: "note" }, advice.join(". ")), open));
+}
+
+// The line below a list that was cut.
+function more(count_) {
+  return count_ > 0 ? [h("li", { class: "soft" }, `and ${count(count_)} earlier: remotely events`)] : [];
 }
 
 function failure(end, open) {

@@ -388,6 +388,8 @@ class Status(ControlMessage, frozen=True):
     waiting: Amount
     waits: list[WaitStatus] = []  # the first few of them
     ends: list[EndStatus] = []  # the last few unexpected ends, newest first
+    ended: Amount = 0  # all unexpected ends since the master started
+    last_event: Amount = 0  # the number of the newest event of all
 
 
 @sent("master > viewer")

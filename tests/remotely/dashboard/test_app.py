@@ -314,6 +314,8 @@ def test_the_history_is_newest_first_and_asks_no_process_of_the_cluster(
     newest, oldest = dashboard.get("/api/history")["events"]
     assert (newest["kind"], newest["actor"], newest["text"]) == ("died", EVIL, EVIL)
     assert (oldest["kind"], oldest["number"]) == ("joined", 1)
+    until = dashboard.get("/api/history", until=1)
+    assert ([each["kind"] for each in until["events"]], until["earlier"]) == (["joined"], 0)
     assert dashboard.viewer.requests == 0
 
 

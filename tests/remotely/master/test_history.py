@@ -116,7 +116,9 @@ def test_only_events_after_a_number_are_sent_and_all_by_a_new_master(cluster: Cl
     assert [text[0] for _, text in events(cluster, after=3)] == ["a"]
 
 
-def test_the_history_is_bounded_and_the_status_has_the_last_ends(cluster: Cluster) -> None:
+def test_the_history_is_bounded_and_the_status_has_the_last_ends_and_counts_all(
+    cluster: Cluster,
+) -> None:
     cluster.joins("w", cpus=2, machine="m")
     for number in range(REMEMBERED + 5):
         cluster.has("client", f"a{number}")
@@ -129,3 +131,4 @@ def test_the_history_is_bounded_and_the_status_has_the_last_ends(cluster: Cluste
     assert [end.name for end in status.ends] == [
         f"a{REMEMBERED + 4 - number}" for number in range(SHOWN_ENDS)
     ]
+    assert (status.ended, status.last_event) == (REMEMBERED + 5, found.last)

@@ -100,6 +100,8 @@ def test_the_last_ends_are_shown_in_words_and_as_of_now() -> None:
     assert "runs again" in code
     assert "out of memory: it used 2 GiB" in memory
     assert "lost" in lost
+    status = cluster_status(msgspec.structs.replace(found, ended=7), "here:1")
+    assert tables(status, now=0).endswith("\nand 3 more since the master started: remotely events")
 
 
 def test_what_is_kept_for_a_waiting_request_is_neither_free_nor_held() -> None:

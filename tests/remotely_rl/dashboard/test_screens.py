@@ -165,6 +165,10 @@ def test_a_failure_leads_to_its_log_and_advice_is_shown_on_demand(page: Page) ->
     page.goto("/#/overview")
     failure = page.get_by_label("Recent failures")
     expect(failure).to_contain_text("Player-0: exit code 3 on node0 1 min ago, and runs again")
+    expect(failure).to_contain_text("and 2 earlier: remotely events")
+    page.get_by_text("Events", exact=True).click()
+    expect(page.get_by_text("Player-0 ended with exit code 3")).to_be_visible()
+    expect(page.get_by_text("Player-0 was killed")).to_have_count(0)  # the failures lack it, too
     failure.get_by_text("Player-0").click()
     expect(failure.get_by_text("its last words")).to_be_visible()
     waiting = page.get_by_label("Waiting")
