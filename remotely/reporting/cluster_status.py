@@ -96,7 +96,7 @@ class MachineStatus(msgspec.Struct, frozen=True, kw_only=True):
     memory_used: Annotated[int, says("bytes, as the kernel counts them")] = 0
     memory_total: Annotated[int, says("zero if none of these is known")] = 0
     disk_used: Annotated[int, says("of the disk with the temporary folder")] = 0
-    disk_total: int = 0
+    disk_total: Annotated[int, says("in use or available, as `df` counts")] = 0
     gpu_percent: Annotated[
         list[float], says("of each GPU, in use by whatever runs there; empty without its driver")
     ] = []

@@ -56,7 +56,8 @@ class MachineMeter:
             memory_used=used,
             memory_total=there,
             disk_used=disk.used,
-            disk_total=disk.total,
+            # Not all that the disk has: what it keeps for root, or for others, is not available.
+            disk_total=disk.used + disk.free,
             gpus=[GpuFigures(*each) if each else GpuFigures() for each in self._gpus.use()],
             cpu_hour=bytes(self._cpu_minutes),
             memory_hour=bytes(self._memory_minutes),

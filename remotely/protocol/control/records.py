@@ -159,7 +159,7 @@ class MachineUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_used: Amount = 0
     memory_total: Amount = 0  # zero if none of these is known
     disk_used: Amount = 0  # of the disk with the temporary folder
-    disk_total: Amount = 0
+    disk_total: Amount = 0  # what is used, and what is available
     gpus: list[GpuFigures] = []  # in the order of their ids, if the driver is there
     cpu_hour: History = b""  # of the last hour, oldest first
     memory_hour: History = b""
