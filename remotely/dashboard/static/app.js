@@ -9,7 +9,7 @@ const state = document.getElementById("state");
 // Each panel's module exports `screens`: {path, nav, show(params, query)}; `show` returns
 // {title, element, close}.  In a path, `:name` matches any segment; as the last, all that follow.
 const modules = await Promise.all(panels.map((name) => import(`/static/${name}.js`)));
-const screens = modules.flatMap((module) => module.screens);
+const screens = modules.flatMap((module, i) => module.screens.map((screen) => ({ ...screen, panel: panels[i] })));
 let close = () => {}, first = true, current = "";
 
 function setStatus(text, isBad) {
@@ -40,6 +40,7 @@ function go() {
   const shown = found.screen.show(found.params, new URLSearchParams(query || ""));
   close = shown.close || (() => {});
   document.title = `${shown.title} – remotely`;
+  main.dataset.panel = found.screen.panel;
   main.replaceChildren(shown.element);
   for (const link of nav.children) {
     if (link.dataset.group === found.screen.group) link.setAttribute("aria-current", "page");

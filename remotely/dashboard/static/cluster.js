@@ -24,7 +24,7 @@ export function begin(setStatus) {
         if (overview.error) return setStatus(overview.error, true);
         newest = overview;
         document.body.classList.toggle("stale", Boolean(overview.stale));
-        if (overview.stale) setStatus(`${overview.stale}. This was seen ${duration(overview.age_s)} ago.`, true);
+        if (overview.stale) setStatus(`${overview.stale}. The cluster was last seen ${duration(overview.age_s)} ago.`, true);
         else {
           keep(history_.calls, overview.calls_per_s);
           keep(history_.running, overview.running);

@@ -4,6 +4,7 @@ Needs Playwright (`pip install '.[browser]'`) and a Chromium on PATH (on Debian,
 `apt install chromium`); without them these tests are skipped.
 """
 
+import json
 import os
 import re
 import signal
@@ -128,6 +129,23 @@ def test_the_figures_of_the_overview_fill_their_rows_at_any_width(page: Page, wi
         for dd in page.locator(".figure dd").all()
     )
     page.set_viewport_size({"width": 1200, "height": 800})
+
+
+def test_only_what_is_of_the_cluster_is_greyed_while_its_master_does_not_answer(page: Page) -> None:
+    silent = {"stale": "the master does not answer", "age_s": 19.0}
+    event = f"data: {json.dumps(page.request.get('/api/cluster').json() | silent)}\n\n"
+    page.route(
+        "**/api/events",
+        lambda route: route.fulfill(content_type="text/event-stream", body=event),
+    )
+    for screen, opacity in (("overview", "0.55"), ("actors", "0.55"), ("runs", "1")):
+        page.goto(f"/#/{screen}")
+        page.reload()
+        expect(page.locator("body")).to_have_class("stale")
+        expect(page.locator("main")).to_have_css("opacity", opacity)
+    page.unroute("**/api/events")
+    page.reload()
+    expect(page.locator("body")).not_to_have_class("stale")
 
 
 def test_machines_are_searched(page: Page) -> None:
