@@ -329,7 +329,12 @@ class _ClusterPanel:
             if each["owner"] and each["owner"]["actor"] == found["name"]
         ]
         return JSONResponse(
-            {**found, "owned": owned[: rows.PAGE], "flame": self._why_no_flame(now, found)}
+            {
+                **found,
+                "owned": owned[: rows.PAGE],
+                "owns_more": max(0, len(owned) - rows.PAGE),
+                "flame": self._why_no_flame(now, found),
+            }
         )
 
     async def _log(self, request: Request) -> Response:
@@ -408,7 +413,8 @@ def _drawn(found: Sequence[control.ProcessTimeline], seconds: float, is_file: bo
         names = {"content-disposition": 'attachment; filename="trace.json"'}
         return Json(chrome_trace.trace(found), headers=names)
     bars = chrome_trace.by_actor(found, seconds)
-    return Json({**bars, "actors": bars["actors"][: rows.PAGE]})
+    lanes = bars["actors"]
+    return Json({**bars, "actors": lanes[: rows.PAGE], "more": max(0, len(lanes) - rows.PAGE)})
 
 
 def table(

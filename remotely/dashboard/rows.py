@@ -196,10 +196,12 @@ def overview(now: Snapshot, age_s: float = 0.0, why: str = "") -> dict[str, Any]
         **{f"total_{name}": number for name, number in totals(machines).items()},
         "waiting": status.waiting,
         "waits": msgspec.to_builtins(status.waits),
+        "more_wait": status.waiting - sum(wait.count for wait in status.waits),
         "ends": msgspec.to_builtins(status.ends),
         "ended": status.ended,
         "last_event": status.last_event,
         "classes": classes(actors),
+        "all_classes": len({actor.class_name for actor in actors}),
     }
 
 

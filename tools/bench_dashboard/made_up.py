@@ -64,7 +64,7 @@ class MadeUp:
                 ticket=1,
                 workers=workers,
                 clients=[],
-                waiting=2,
+                waiting=5,
                 waits=waits,
                 ends=ends,
                 ended=3,

@@ -73,7 +73,7 @@ function showOverview() {
     { name: "CPU", text: (row) => `${count(row.cpu_percent)} %`, number: true },
     { name: "Memory", text: (row) => bytes(row.memory), number: true },
   ], (row) => row.class, "Classes of actors");
-  const open = new Set();
+  const open = new Set(), others = h("ul", { class: "plain" });
   const happened = h("ul", { class: "plain" });
   const events = h("details", {}, h("summary", {}, "Events"), happened);
   let stop = () => {};
@@ -87,7 +87,7 @@ function showOverview() {
       const found = await get("/api/history", { until: now.last_event });
       happened.replaceChildren(...found.events.map((each) =>
         h("li", { class: BAD.has(each.kind) ? "bad" : "" }, `${new Date(each.at * 1000).toLocaleString()}: ${each.text}`)),
-        ...more(found.earlier));
+        ...more(found.earlier, "earlier: remotely events"));
     } catch (error) {
       happened.replaceChildren(h("li", { class: "bad" }, error.message));
     }
@@ -113,18 +113,20 @@ function showOverview() {
         now.away.map((machine) => h("li", { class: "bad" }, `${machine} cannot be reached`)),
         now.draining.map((each) => h("li", {}, `${each.machine} is being drained, and leaves within ${duration(each.drains_s)}`)),
         now.sick.map((each) => h("li", { class: "bad" }, `${each.machine} is sick for ${duration(each.sick_s)}: ${each.sick}`)),
-        now.waits.map((wait) => waiting(wait, open))));
+        now.waits.map((wait) => waiting(wait, open)),
+        more(now.more_wait, "more requests")));
     const key = JSON.stringify([now.ended, ...now.ends.map((end) => [end.actor, end.life, end.restarting, end.restarted, duration(end.ago_s)])]);
     if (ends.dataset.key !== key) {
       ends.dataset.key = key;
       ends.replaceChildren(h("h2", {}, "Recent failures"), now.ends.length
-        ? h("ul", { class: "plain" }, now.ends.map((end) => failure(end, open)), more(now.ended - now.ends.length))
+        ? h("ul", { class: "plain" }, now.ends.map((end) => failure(end, open)), more(now.ended - now.ends.length, "earlier: remotely events"))
         : h("p", { class: "note" }, "No actor has died or been lost since the master started."));
     }
     classes.show(now.classes, "", "There are no actors on this cluster.");
+    others.replaceChildren(...more(now.all_classes - now.classes.length, "classes of fewer actors"));
   }
   const element = h("div", {}, h("h1", {}, "Overview"), figures, waits,
-    h("h2", {}, "Classes"), classes.element, ends, events);
+    h("h2", {}, "Classes"), classes.element, others, ends, events);
   const unfollow = follow(show);
   return { title: "Overview", element, close: () => { stop(); unfollow(); } };
 }
@@ -147,8 +149,8 @@ function waiting(wait, open) {
 }
 
 // The line below a list that was cut.
-function more(count_) {
-  return count_ > 0 ? [h("li", { class: "soft" }, `and ${count(count_)} earlier: remotely events`)] : [];
+function more(left, what) {
+  return left > 0 ? [h("li", { class: "soft" }, `and ${count(left)} ${what}`)] : [];
 }
 
 function failure(end, open) {
@@ -274,7 +276,8 @@ function showActor(params) {
       facts.replaceChildren(...shown.filter(([, value]) => value)
         .flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]),
         ...(row.owned.length ? [h("dt", {}, "Owns"), h("dd", {}, row.owned.flatMap((each, i) =>
-          [i ? ", " : "", h("a", { href: actorAddress(each.actor) }, each.name)]))] : []));
+          [i ? ", " : "", h("a", { href: actorAddress(each.actor) }, each.name)]),
+          row.owns_more ? ` and ${count(row.owns_more)} more` : null)] : []));
       take.disabled = Boolean(row.flame);
       why.textContent = row.flame ? `Not sampled: ${row.flame}.` : "";
     } catch (error) {
@@ -317,7 +320,8 @@ function showTimeline() {
       const timeline = await get("/api/timeline", { seconds: 2 });
       why.textContent = timeline.text;
       found.replaceChildren(...(timeline.actors.length
-        ? [axis(timeline.seconds), h("dl", { class: "bars" }, timeline.actors.flatMap(lane))]
+        ? [axis(timeline.seconds), h("dl", { class: "bars" }, timeline.actors.flatMap(lane)),
+          h("ul", { class: "plain" }, more(timeline.more, "more actors, which the file has"))]
         : [h("p", { class: "note" }, "No actor has run a call meanwhile.")]));
     } catch (error) {
       why.textContent = error.message;

@@ -503,13 +503,23 @@ def test_an_actor_that_has_ended_says_how() -> None:
 
 
 def test_a_timeline_is_recorded_as_bars_by_actor_or_as_a_file(dashboard: Dashboard) -> None:
-    (row,) = dashboard.browser.get("/api/timeline?seconds=1").json()["actors"]
+    found = dashboard.get("/api/timeline", seconds=1)
+    (row,) = found["actors"]
     assert (row["name"], row["calls"]) == (EVIL, 3)
     assert [bar[2] for bar in row["bars"]] == ["step", "learn", "learn"]
     file = dashboard.browser.get("/api/timeline?seconds=1&trace")
     assert "attachment" in file.headers["content-disposition"]
     assert len([e for e in file.json()["traceEvents"] if e["ph"] == "X"]) == 3
     assert dashboard.browser.get("/api/timeline?seconds=3000").status_code == 400
+
+
+def test_a_list_that_is_cut_says_how_much_of_it_is_missing(
+    dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("remotely.dashboard.rows.PAGE", 0)
+    assert dashboard.get("/api/history") == {"events": [], "earlier": 2}
+    found = dashboard.get("/api/timeline", seconds=1)
+    assert (found["actors"], found["more"]) == ([], 1)
 
 
 @pytest.mark.parametrize(("drawing", "query"), [("by_actor", ""), ("trace", "&trace")])
@@ -525,4 +535,4 @@ def test_no_browser_waits_while_a_timeline_is_drawn(
 
     monkeypatch.setattr(f"remotely.reporting.chrome_trace.{drawing}", draw)
     answer = dashboard.browser.get(f"/api/timeline?seconds=1{query}")
-    assert answer.json() == {"actors": []}
+    assert answer.json()["actors"] == []

@@ -7,7 +7,12 @@ import pytest
 
 from remotely.dashboard.prometheus import text
 from remotely.dashboard.rows import ACTOR_COLUMNS, PAGE, overview, page, snapshot
-from remotely.reporting.cluster_status import ActorStatus, ClusterStatus, MachineStatus
+from remotely.reporting.cluster_status import (
+    ActorStatus,
+    ClusterStatus,
+    MachineStatus,
+    WaitStatus,
+)
 
 
 def actor(name: str, **figures: Any) -> dict[str, Any]:
@@ -117,6 +122,12 @@ def test_the_overview_lists_sick_machines_with_their_last_error() -> None:
     assert "remotely_machines_sick 1.0" in text(snapshot(found, 10.0, None)).decode()
 
 
+def test_the_overview_counts_the_requests_that_wait_for_reasons_it_does_not_list() -> None:
+    listed = msgspec.convert({"class": "C", "count": 2, "waits_s": 1.0, "why": ""}, WaitStatus)
+    found = msgspec.structs.replace(status([]), waiting=5, waits=[listed])
+    assert overview(snapshot(found, 10.0, None))["more_wait"] == 3
+
+
 def test_the_overview_lists_machines_that_are_drained() -> None:
     found = status([])
     drained = msgspec.structs.replace(found.machines[0], drains_s=60.0)
@@ -186,7 +197,7 @@ def test_the_overview_stays_small_with_many_actors() -> None:
     summary = overview(snapshot(status(many), 0.0, None))
     assert (summary["actors"], summary["memory"], summary["running"]) == (5000, 10_000, 5000)
     assert (summary["total_cpus"], summary["total_free_cpus"]) == (8.0, 6.0)
-    assert len(summary["classes"]) == 12
+    assert (len(summary["classes"]), summary["all_classes"]) == (12, 50)
     assert len(str(summary)) < 5000
 
 

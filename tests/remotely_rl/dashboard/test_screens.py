@@ -191,6 +191,7 @@ def test_a_failure_leads_to_its_log_and_advice_is_shown_on_demand(page: Page) ->
     expect(failure.get_by_text("its last words")).to_be_visible()
     waiting = page.get_by_label("Waiting")
     expect(waiting).to_contain_text("2 requests for Learner for 9 s: Learner asks for 1 CPU")
+    expect(waiting).to_contain_text("and 3 more requests")
     expect(waiting.get_by_text("Close an actor. Or ask for less")).not_to_be_visible()
     waiting.get_by_text("2 requests").click()
     expect(waiting.get_by_text("Close an actor. Or ask for less")).to_be_visible()
