@@ -452,10 +452,10 @@ def test_an_installer_ends_with_who_waits_for_it(cache: Path, tmp_path: Path) ->
 
 def test_what_is_replaced_is_another_environment(tmp_path: Path) -> None:
     made = wheel(tmp_path)
-    stamps = lambda: environments.stamps(sys.executable, ["six", f"toy @ {made.as_uri()}"])
-    before = stamps()
-    assert before == stamps()
-    made.unlink()
-    wheel(tmp_path, version="1.0").write_bytes(b"another")
-    assert before[0] == stamps()[0]
-    assert before[1] != stamps()[1]
+    options = sys.executable, ["six", f"toy @ {made.as_uri()}"]
+    before = environments.stamps(*options)
+    assert before == environments.stamps(*options)
+    made.write_bytes(b"another")
+    interpreter, package = environments.stamps(*options)
+    assert interpreter == before[0]
+    assert package != before[1]

@@ -226,7 +226,7 @@ def test_a_line_that_nobody_refers_to_is_closed() -> None:
 
 
 def test_a_malformed_message_is_an_error_and_does_not_end_the_line(watched: Watched) -> None:
-    watched.peer.send(control.Fork(actor="a"))  # no message of an actor
+    watched.peer.send(control.Fork(number=0))  # no message of an actor
     watched.peer.send(Meet())
     watched.loop.turn(DEADLINE_S)  # the loop reports it
     watched.loop.turn(DEADLINE_S)
@@ -235,7 +235,7 @@ def test_a_malformed_message_is_an_error_and_does_not_end_the_line(watched: Watc
 
 def test_what_has_arrived_is_read_without_waiting(watched: Watched) -> None:
     watched.line.send(Count(calls=1))
-    watched.line.send(control.Fork(actor="a"))  # malformed: skipped
+    watched.line.send(control.Fork(number=0))  # malformed: skipped
     watched.line.send(Count(calls=2))
     assert [message for message, _ in watched.peer.rest(10)] == [Count(calls=1), Count(calls=2)]
     watched.line.close()
