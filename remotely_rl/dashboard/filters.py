@@ -2,7 +2,7 @@
 
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any, NamedTuple
 
 from remotely_rl.runs import curve
@@ -47,8 +47,10 @@ def split(search: str) -> tuple[list[Filter], str]:
     return conditions, " ".join(others)
 
 
-def differing(settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return the settings in which runs differ, beside seed, limits and speed; by run."""
+def differing(
+    settings: Mapping[str, Mapping[str, Any]], apart_from: Container[str] = curve.PER_RUN
+) -> list[str]:
+    """Return the names of the settings in which runs differ, apart from seed, limits and speed."""
     values: dict[str, set[str]] = {}
     for of_run in settings.values():
         for name, value in of_run.items():
@@ -56,7 +58,7 @@ def differing(settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return sorted(
         name
         for name, found in values.items()
-        if name not in curve.PER_RUN
+        if name not in apart_from
         and (len(found) > 1 or any(name not in of_run for of_run in settings.values()))
     )
 

@@ -71,7 +71,8 @@ def compared(runs: Source, names: Sequence[str], asked: Asked) -> dict[str, Any]
 
     groups     each has a line for each run, a band where all of them have data, and the aggregate
                of their last values
-    settings   the settings in which these runs differ, with each run's: the axes of a sweep
+    settings   all in which these runs differ, with or without such a number: each run's value
+    axes       those that make a sweep, which seed, limits and speed do not
     columns    all columns of these runs
     left_out   runs without such a number
     """
@@ -83,7 +84,8 @@ def compared(runs: Source, names: Sequence[str], asked: Asked) -> dict[str, Any]
     left_out = []
     for name in dict.fromkeys(names):
         try:
-            config, line = runs.config(name), _line(runs, name, asked, columns)
+            config = configs[name] = runs.config(name)
+            line = _line(runs, name, asked, columns)
         except (NoRun, TrainingError):
             line = None
         if line is None:
@@ -94,7 +96,6 @@ def compared(runs: Source, names: Sequence[str], asked: Asked) -> dict[str, Any]
             settings = {asked.by: config.as_asked.get(asked.by)}
         group = curve.RunGroup(config.algorithm, config.env, settings, [])
         kind = repr((group.name, sorted(group.settings.items(), key=lambda pair: pair[0])))
-        configs[name] = config
         groups.setdefault(kind, group)
         lines.setdefault(kind, []).append(line)
     all_of = list(groups.values())
@@ -114,6 +115,7 @@ def compared(runs: Source, names: Sequence[str], asked: Asked) -> dict[str, Any]
             for kind, group in groups.items()
         ],
         "settings": _settings(configs),
+        "axes": filters.differing({name: config.as_asked for name, config in configs.items()}),
         "columns": sorted(columns),
         "left_out": left_out,
     }
@@ -166,11 +168,14 @@ def _last(
 
 
 def _settings(configs: dict[str, RunConfig]) -> dict[str, dict[str, Any]]:
-    """Return the settings in which these runs differ: of each, the value by run."""
-    of_runs = {name: config.as_asked for name, config in configs.items()}
+    """Return all settings in which these runs differ, the algorithm too: of each, the value by
+    run."""
+    of_runs = {
+        name: {"algorithm": config.algorithm, **config.as_asked} for name, config in configs.items()
+    }
     return {
         name: {run: settings.get(name) for run, settings in of_runs.items()}
-        for name in filters.differing(of_runs)
+        for name in filters.differing(of_runs, apart_from=())
     }
 
 

@@ -1,11 +1,13 @@
-// The comparison of runs: a curve by group, the groups' last values, and the settings of a sweep.
+// The comparison of runs: a curve by group, the groups' last values, and the settings in which the
+// runs differ, in a table and, if they are a sweep, in a picture.
 
 import { STEPS, axisChoice, colourOf, curveChart, swatch, uplot } from "/static/curves.js";
-import { figure, get, h, remember, repeat } from "/static/ui.js";
+import { count, figure, get, h, plural, remember, repeat } from "/static/ui.js";
 
 const EVERY_S = 15;
 const RETURN = "rollout/return_mean";
-const MAX_AXES = 8; // of settings, in the picture of a sweep
+const MAX_AXES = 8; // of settings for which the picture of a sweep has room
+const FEWEST = 3; // runs that make a picture
 
 export const runAddress = (name) => `#/runs/${name.split("/").map(encodeURIComponent).join("/")}`;
 const last = (asked, name, otherwise) => asked.get(name) || otherwise;
@@ -14,8 +16,10 @@ export function showCompare(params, asked) {
   const query = {
     run: asked.getAll("run"), over: last(asked, "over", STEPS), column: last(asked, "column", RETURN), by: last(asked, "by", ""),
     smooth: last(asked, "smooth", "0"), band: last(asked, "band", "interval"), logx: last(asked, "logx", ""), logy: last(asked, "logy", ""),
+    axis: asked.getAll("axis"),
   };
-  const status = h("p", { class: "soft", role: "status" }), groups = h("tbody"), place = h("div"), sweep = h("div");
+  const status = h("p", { class: "soft", role: "status" }), groups = h("tbody"), place = h("div");
+  const sweep = h("div"), settings = settingsTable((axes) => change("axis", axes));
   const known = h("datalist", { id: "columns" }), by = h("select", { onchange: () => change("by", by.value) });
   const column = h("input", { type: "search", list: "columns", value: query.column, "aria-label": "Column", onchange: () => change("column", column.value.trim() || RETURN) });
   const smooth = h("input", { type: "range", min: 0, max: 0.99, step: 0.01, value: query.smooth, onchange: () => change("smooth", smooth.value) });
@@ -49,7 +53,7 @@ export function showCompare(params, asked) {
       status.textContent = "Choose runs in the list of runs, and then Compare.";
       return;
     }
-    const { logx, logy, ...wanted } = query;
+    const { logx, logy, axis, ...wanted } = query;
     try {
       const found = await get("/api/compare", wanted);
       const uPlot = await uplot(), lines = [], tables = [];
@@ -66,7 +70,9 @@ export function showCompare(params, asked) {
       });
       showGroups(found.groups);
       showChoices(found);
-      showSweep(sweep, found, query.column);
+      const axes = axesOf(found, query.axis);
+      showSweep(sweep, found, axes, query.column);
+      settings.show(found, axes);
       status.textContent = found.left_out.length ? `Nothing to draw yet: ${found.left_out.join(", ")}` : "";
       if (tables.length) await shown.draw(uPlot.join(tables), lines.map((line) => (found.groups.length > 9 ? { ...line, label: "" } : line)));
     } catch (error) {
@@ -94,7 +100,7 @@ export function showCompare(params, asked) {
 
   function showChoices(found) {
     if (known.childElementCount !== found.columns.length) known.replaceChildren(...found.columns.map((each) => h("option", { value: each })));
-    const names = [...new Set(["", ...Object.keys(found.settings), query.by])];
+    const names = [...new Set(["", ...found.axes, query.by])];
     if (by.childElementCount !== names.length) {
       by.replaceChildren(...names.map((each) => h("option", { value: each, selected: each === query.by }, each || "all settings")));
     }
@@ -107,11 +113,64 @@ export function showCompare(params, asked) {
       h("label", {}, "group by ", by), h("label", {}, "band ", band), h("label", {}, "smooth ", smooth), box("logx", "log x"), box("logy", "log y")),
     place, h("div", { class: "scroll" }, h("table", { "aria-label": "Groups" },
       h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Group"), h("th", { scope: "col", class: "number" }, "Last value"), h("th", { scope: "col", class: "number" }, "95 % interval"))), groups)),
-    sweep);
+    sweep, settings.element);
   return { title: "Runs compared", element, close: () => (stop(), shown?.close()) };
 }
 
-// --- a sweep -----------------------------------------------------------------------------------
+// --- settings ----------------------------------------------------------------------------------
+
+// A setting as its user writes it.
+export const settingText = (value) => (value == null ? "none" : typeof value === "object" ? JSON.stringify(value) : String(value));
+
+// The axes of the picture: those that are wanted, or else the first; none for too few runs.
+function axesOf(found, wanted) {
+  if (found.groups.flatMap((group) => group.lines).length < FEWEST) return [];
+  const chosen = found.axes.filter((name) => wanted.includes(name));
+  return (chosen.length ? chosen : found.axes).slice(0, MAX_AXES);
+}
+
+// The table of all settings in which the runs differ: the values of each, and the runs that have
+// them.  If there is a picture, a box for each setting that can be an axis of it: `choose(axes)`.
+function settingsTable(choose) {
+  const element = h("section");
+  let drawn = [], boxes = [], state = "";
+
+  function show(found, axes) {
+    drawn = axes;
+    const now = JSON.stringify([found.settings, found.axes, axes.length > 0]);
+    if (now !== state) {
+      state = now;
+      make(found, axes.length > 0);
+    }
+    boxes.forEach(([name, box]) => {
+      box.checked = drawn.includes(name);
+      box.disabled = !box.checked && drawn.length >= MAX_AXES;
+    });
+  }
+
+  function make({ settings, axes }, isPicture) {
+    boxes = isPicture ? axes.map((name) => [name, h("input", { type: "checkbox", "aria-label": `Draw ${name}`,
+      onchange: (event) => choose(axes.filter((each) => (each === name ? event.target.checked : drawn.includes(each)))) })]) : [];
+    const box = Object.fromEntries(boxes), names = Object.keys(settings);
+    const heads = [isPicture && "Drawn", "Setting", "Values"].filter(Boolean).map((head) => h("th", { scope: "col" }, head));
+    const rows = names.map((name) => h("tr", {}, isPicture && h("td", {}, box[name]), h("td", {}, name), h("td", { class: "wrap" }, valuesOf(settings[name]))));
+    const table = h("table", { "aria-label": "Settings that differ" }, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, rows));
+    element.replaceChildren(...(names.length ? [h("h2", {}, "Settings that differ"), h("div", { class: "scroll" }, table)] : []));
+  }
+  return { element, show };
+}
+
+// The values of a setting in order, each with its run, or the number of its runs.
+function valuesOf(byRun) {
+  const runs = new Map();
+  for (const [run, value] of Object.entries(byRun)) {
+    const shown = settingText(value);
+    runs.set(shown, [...(runs.get(shown) || []), run]);
+  }
+  const order = [...runs].sort(([a], [b]) => Number(a) - Number(b) || a.localeCompare(b));
+  return order.flatMap(([value, its], i) => [i ? ", " : "", value, h("span", { class: "soft", title: its.join(", ") }, ` (${its.length > 1 ? plural(its.length, "run") : its[0]})`)]);
+}
+
 
 const WIDTH = 1000, HEIGHT = 240, TOP = 34, BOTTOM = 18, SIDE = 70;
 
@@ -122,12 +181,12 @@ function svg(tag, attributes, text) {
   return element;
 }
 
-// Parallel coordinates: an axis for each setting in which the runs differ, the last for the value
-// that they reached; a line for each run.
-function showSweep(place, found, column) {
-  const names = Object.keys(found.settings).slice(0, MAX_AXES), runs = [];
+// Parallel coordinates: an axis for each setting of `names`, the last for the value that the runs
+// reached; a line for each run.
+function showSweep(place, found, names, column) {
+  const runs = [];
   found.groups.forEach((group, colour) => group.lines.forEach((line) => runs.push({ run: line.run, colour, value: line.y.at(-1) })));
-  if (!names.length || runs.length < 3) {
+  if (!names.length) {
     place.replaceChildren();
     return;
   }
@@ -137,7 +196,7 @@ function showSweep(place, found, column) {
   runs.forEach(({ run, colour, value }, k) => {
     const points = axes.map((axis, i) => `${x(i).toFixed(1)},${axis.places[k].toFixed(1)}`).join(" ");
     const line = svg("polyline", { points, stroke: colourOf(colour), class: "line" });
-    line.append(svg("title", {}, `${run}: ${names.map((name) => `${name}=${text(found.settings[name][run])}`).join(", ")}; ${figure(value, 4)}`));
+    line.append(svg("title", {}, `${run}: ${names.map((name) => `${name}=${settingText(found.settings[name][run])}`).join(", ")}; ${figure(value, 4)}`));
     picture.append(line);
   });
   axes.forEach((axis, i) => {
@@ -145,10 +204,11 @@ function showSweep(place, found, column) {
       svg("text", { x: x(i), y: 12, class: "head" }, axis.name),
       ...axis.ticks.map(([label, at]) => svg("text", { x: x(i) + 5, y: at + 4 }, label)));
   });
-  place.replaceChildren(h("h2", {}, "Settings of these runs, and the last value"), h("div", { class: "scroll" }, picture));
+  const others = found.axes.length - names.length;
+  place.replaceChildren(h("h2", {}, "Settings of these runs, and the last value"),
+    others ? h("p", { class: "soft" }, `${plural(names.length, "setting")} drawn, ${count(others)} more differ. The picture has room for ${MAX_AXES}: choose them in the table below.`) : "",
+    h("div", { class: "scroll" }, picture));
 }
-
-const text = (value) => (value == null ? "none" : String(value));
 
 function axisOf(name, values) {
   const low = TOP, high = HEIGHT - BOTTOM, place = (share) => high - share * (high - low);
@@ -162,7 +222,7 @@ function axisOf(name, values) {
     }
     return { name, places: values.map(at), ticks };
   }
-  const kinds = [...new Set(values.map(text))].sort();
-  const at = (value) => place(kinds.length > 1 ? kinds.indexOf(text(value)) / (kinds.length - 1) : 0.5);
+  const kinds = [...new Set(values.map(settingText))].sort();
+  const at = (value) => place(kinds.length > 1 ? kinds.indexOf(settingText(value)) / (kinds.length - 1) : 0.5);
   return { name, places: values.map(at), ticks: kinds.slice(0, 12).map((kind) => [kind.slice(0, 24), at(kind)]) };
 }

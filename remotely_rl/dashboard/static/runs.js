@@ -1,6 +1,6 @@
 // The training screens: the list of runs, and one run.  compare.js has the comparison.
 
-import { runAddress, showCompare } from "/static/compare.js";
+import { runAddress, settingText, showCompare } from "/static/compare.js";
 import { SECONDS, STEPS, axisChoice, curveChart } from "/static/curves.js";
 import { paged } from "/static/paged.js";
 import { address, count, duration, figure, get, h, remember, repeat } from "/static/ui.js";
@@ -89,7 +89,7 @@ function showRuns(params, asked) {
       { key: "env", name: "Environment", text: (row) => row.env, minor: true, name_: true },
       { key: "seed", name: "Seed", text: (row) => row.seed, number: true, minor: true },
       { key: "state", name: "State", text: (row) => row.state, tone },
-      ...settings.map((name) => ({ key: `setting:${name}`, name, text: (row) => settingText(row[`setting:${name}`]), number: true })),
+      ...settings.map((name) => ({ key: `setting:${name}`, name, text: (row) => settingCell(row[`setting:${name}`]), number: true })),
       { key: "tags", name: "Tags", text: (row) => row.tags, minor: true },
       { key: "steps", name: "Steps", text: (row) => count(row.steps), number: true },
       { key: "steps_per_s", name: "Steps/s", text: (row) => count(row.steps_per_s), number: true, minor: true },
@@ -103,7 +103,7 @@ function showRuns(params, asked) {
   return shown;
 }
 
-const settingText = (value) => (value == null ? "" : typeof value === "number" ? figure(value, 4) : typeof value === "object" ? JSON.stringify(value) : String(value));
+const settingCell = (value) => (value == null ? "" : settingText(value));
 
 // --- one run -----------------------------------------------------------------------------------
 
@@ -175,7 +175,7 @@ function showRun(params, asked) {
       goOn.replaceChildren(...(run.go_on ? ["It goes on with ", h("code", {}, run.go_on)]
         : run.start_anew ? ["It has no checkpoint.  Remove its folder, and start it anew with ", h("code", {}, run.start_anew)] : []));
       started.replaceChildren(...facts(Object.entries(run.started).map(([key, value]) => [key, key === "at" ? new Date(value * 1000).toLocaleString() : String(value)])));
-      settings.replaceChildren(...facts(Object.entries(run.config).map(([key, value]) => [key, value === null ? "none" : typeof value === "object" ? JSON.stringify(value) : String(value)])));
+      settings.replaceChildren(...facts(Object.entries(run.config).map(([key, value]) => [key, settingText(value)])));
       latest.replaceChildren(...facts(Object.entries(run.last).filter(([, value]) => value != null).map(([key, value]) => [key, figure(value, 4)])));
       showCrashes(crashes, run);
       showEvaluations(evaluations, run, path);

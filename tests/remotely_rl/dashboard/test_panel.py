@@ -278,12 +278,19 @@ def test_a_band_may_be_the_range_and_is_that_for_few_runs(
     assert (group["band"]["is_interval"], group["last"]["interval"]) == (False, None)
 
 
-def test_the_settings_in_which_runs_differ_are_the_axes_of_a_sweep(
+def test_the_settings_in_which_runs_differ_are_the_axes_of_a_sweep_but_for_the_seed(
     browser: Browser, sweep: list[str]
 ) -> None:
-    settings = browser.get("/api/compare", run=sweep)["settings"]
-    assert list(settings) == ["gamma", "learning_rate"]
-    assert settings["gamma"][sweep[0]] == 0.9
+    found = browser.get("/api/compare", run=sweep)
+    assert found["axes"] == ["gamma", "learning_rate"]
+    assert list(found["settings"]) == ["gamma", "learning_rate", "seed"]
+    assert found["settings"]["gamma"][sweep[0]] == 0.9
+
+
+def test_settings_also_differ_from_those_of_a_run_without_a_number(browser: Browser) -> None:
+    found = browser.get("/api/compare", run=["one", "sweep/a2c"])
+    assert found["left_out"] == ["sweep/a2c"]
+    assert found["settings"] == {"algorithm": {"one": "ppo", "sweep/a2c": "a2c"}}
 
 
 def test_lines_are_smoothed_without_a_bias_to_the_first_value(browser: Browser) -> None:

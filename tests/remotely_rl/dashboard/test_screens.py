@@ -46,7 +46,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     zeros = [f"{head},episode/success,train/rewards_clipped", *(f"{line},0,0" for line in lines)]
     second.write_text("\r\n".join([*zeros, ""]))
     ended = {"how": "failed", "why": "ValueError: the loss is NaN"}
-    a2c = make_run(runs / "sweep" / "a2c", rows=40, ended=ended, algorithm="a2c", gamma=0.9)
+    own = {"gamma": 0.9, **{f"mine_{n}": n for n in range(8)}}
+    a2c = make_run(runs / "sweep" / "a2c", rows=40, ended=ended, algorithm="a2c", **own)
     (a2c / "checkpoint.pt").touch()
     make_run(runs / "evil", rows=3, env=EVIL)
     served = subprocess.Popen(
@@ -242,6 +243,29 @@ def test_selected_runs_are_compared(page: Page) -> None:
     expect(page.locator("canvas")).to_have_count(1)
     page.get_by_label("over").select_option("time")
     expect(page.get_by_role("img", name=re.compile("rollout.return_mean"))).to_be_visible()
+
+
+def test_what_differs_between_two_runs_is_shown(page: Page) -> None:
+    page.goto("/#/compare?run=ppo-1&run=ppo-2")
+    rows = page.get_by_role("table", name="Settings that differ").locator("tbody tr")
+    expect(rows).to_have_text(["seed1 (ppo-1), 2 (ppo-2)"])
+    expect(page.locator("svg.sweep")).to_have_count(0)
+
+
+def test_settings_for_which_the_picture_has_no_room_are_counted_and_offered(page: Page) -> None:
+    page.goto("/#/compare?run=ppo-1&run=ppo-2&run=sweep/a2c")
+    table = page.get_by_role("table", name="Settings that differ")
+    expect(table.locator("tbody tr")).to_have_count(11)  # algorithm, gamma, mine_0 to 7, seed
+    expect(table).to_contain_text("gamma0.9 (sweep/a2c), none (2 runs)")
+    expect(page.get_by_text("8 settings drawn, 1 more differ")).to_be_visible()
+    heads = page.locator("svg.sweep .head")
+    last = page.get_by_label("Draw mine_7")
+    expect(last).to_be_disabled()
+    page.get_by_label("Draw gamma").uncheck()
+    expect(heads).to_have_text([*(f"mine_{n}" for n in range(7)), "rollout/return_mean"])
+    last.check()
+    page.reload()
+    expect(heads).to_have_text([*(f"mine_{n}" for n in range(8)), "rollout/return_mean"])
 
 
 def test_any_column_of_the_runs_is_searched_and_drawn(page: Page) -> None:
