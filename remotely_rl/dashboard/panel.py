@@ -23,13 +23,13 @@ from starlette.routing import Route
 
 from remotely.dashboard import app
 from remotely_rl.dashboard import crashes, filters, groups, series
+from remotely_rl.dashboard.filters import SETTING
 from remotely_rl.dashboard.runs import COLUMNS, NoRun, Runs
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs import media, status, videos
 
 EVALUATION = ["evaluation/env_steps", "evaluation/return_mean"]
 MAX_DESCRIPTION_BYTES = 1 << 16
-SETTING = "setting:"  # before the name of a setting in a column's
 
 
 def panel(root: Path) -> app.Panel:
@@ -67,12 +67,14 @@ def _handler(runs: Runs, respond: Callable[[Runs, Request], Response]) -> Callab
 def _list(runs: Runs, request: Request) -> Response:
     rows = runs.rows()
     settings = runs.settings(row["name"] for row in rows)
-    conditions, search = filters.split(request.query_params.get("q", ""))
+    names = {name for of_run in settings.values() for name in of_run}
+    conditions, search = filters.split(request.query_params.get("q", ""), names)
+    now = time.time()
     shown = request.query_params.getlist("setting")
     found = [
         {**row, **{SETTING + name: settings[row["name"]].get(name) for name in shown}}
         for row in rows
-        if all(condition.holds(settings[row["name"]]) for condition in conditions)
+        if not conditions or _holds(conditions, filters.cells(row, settings[row["name"]], now))
     ]
     return app.table(
         request,
@@ -84,6 +86,10 @@ def _list(runs: Runs, request: Request) -> Response:
         folder=str(runs.root),
         settings=filters.differing(settings),
     )
+
+
+def _holds(conditions: list[filters.Filter], cells: dict[str, Any]) -> bool:
+    return all(condition.holds(cells) for condition in conditions)
 
 
 def _run(runs: Runs, request: Request) -> Response:

@@ -27,21 +27,21 @@ LAST = {  # columns of the last row that the list shows
     "return_mean": "rollout/return_mean",
     "return_max": "rollout/return_max",
 }
-COLUMNS = (
-    "updated",
-    "name",
-    "algorithm",
-    "env",
-    "seed",
-    "state",
-    "tags",
-    "steps",
-    "seconds",
-    "steps_per_s",
-    "episodes",
-    "return_mean",
-    "return_max",
-)
+COLUMNS = {  # of the list, and the headers that runs.js shows
+    "updated": "Last row",
+    "name": "Run",
+    "algorithm": "Algorithm",
+    "env": "Environment",
+    "seed": "Seed",
+    "state": "State",
+    "tags": "Tags",
+    "steps": "Steps",
+    "seconds": "Time",
+    "steps_per_s": "Steps/s",
+    "episodes": "Episodes",
+    "return_mean": "Return",
+    "return_max": "Max",
+}
 
 
 class NoRun(LookupError):

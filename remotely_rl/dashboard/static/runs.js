@@ -78,7 +78,7 @@ function showRuns(params, asked) {
   }
   updateButton();
   const columns = h("details", { class: "folded", hidden: true, open: settings.length > 0 }, h("summary", {}, "Columns of settings"), choice);
-  const hint = h("p", { class: "soft" }, "A search may have settings: ", h("code", {}, "gamma=0.98 learning_rate<1e-3"));
+  const hint = h("p", { class: "soft" }, "A search may have columns and settings: ", h("code", {}, "state=killed return>200 gamma=0.98 learning_rate < 1e-3"));
   const shown = paged("Runs", {
     path: "runs", sort: "-updated", key: (row) => row.name, nothing: "No run is here yet: remotely-rl train ppo makes one.",
     renew: (look) => repeat(look, EVERY_S), head: [folder, hint, columns], tools: [compare, all], heard, extra,

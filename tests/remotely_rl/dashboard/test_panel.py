@@ -325,14 +325,35 @@ def test_the_list_is_filtered_by_settings_and_shows_them_as_columns(
         ("activation=TANH", True),
         ("activation<1", False),
         ("anneal=true", True),
-        ("unknown=1", False),
-        ("unknown!=1", True),
+        ("Gamma < 1", True),
+        ("of_others=1", False),
+        ("of_others!=1", True),
+        ("algorithm=PPO", True),
+        ("environment = CartPole-v1", True),
+        ("state=killed", False),
+        ("return>200", True),
+        ("steps>=400,000", True),
+        ("Steps/s<99", False),
+        ("time>5 min", False),
+        ("time=3min", True),
+        ("last row<1h", True),
+        ("tags=paper", True),
+        ("max>1", False),
     ],
 )
-def test_a_condition_on_a_setting(word: str, holds: bool) -> None:
-    ((condition,), rest) = filters.split(f"{word} other")
+def test_a_condition_on_a_column_or_a_setting(word: str, holds: bool) -> None:
     settings = {"gamma": 0.98, "clip_range": None, "activation": "tanh", "anneal": True}
-    assert (condition.holds(settings), rest) == (holds, "other")
+    of_run = {"algorithm": "ppo", "env": "CartPole-v1", "state": "failed", "tags": "best paper"}
+    numbers = {"return_mean": 201.5, "steps": 400_000, "steps_per_s": 99, "return_max": None}
+    row = {**of_run, **numbers, "seconds": 180.0, "updated": 1_000.0}
+    ((condition,), rest) = filters.split(f"some {word} other", [*settings, "of_others"])
+    assert condition.holds(filters.cells(row, settings, now=1_060.0)) is holds
+    assert rest.split() == ["some", "other"]
+
+
+def test_a_condition_on_an_unknown_name_suggests_the_nearest(browser: Browser) -> None:
+    said = (400, "no column and no setting is called 'Retrun', did you mean 'Return'?")
+    assert browser.refused("/api/runs", q="one Retrun > 2") == said
 
 
 def test_notes_and_tags_are_written_by_the_command_and_searched(

@@ -336,6 +336,16 @@ def test_a_run_of_which_the_list_shows_settings_is_chosen_with_all_others(page: 
     expect(head(page)).to_have_text("Runs compared")
 
 
+def test_a_run_is_searched_by_each_header_of_the_list(page: Page) -> None:
+    page.goto("/#/runs")
+    expect(page.locator("tbody tr")).to_have_count(4)
+    heads = page.locator("th button").all_inner_texts()
+    assert "Last row" in heads
+    with page.expect_response("**/api/runs?*q=*") as answer:
+        page.get_by_role("searchbox").fill(" ".join(f"{head} != 0.5" for head in heads))
+    assert answer.value.json()["found"] == 4
+
+
 def test_a_run_shows_its_curves_and_settings(page: Page) -> None:
     page.goto("/#/runs/sweep/a2c")
     expect(page.get_by_text("failed: ValueError: the loss is NaN")).to_be_visible()
