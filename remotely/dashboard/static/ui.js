@@ -39,8 +39,8 @@ export function count(number) {
 export function figure(number, digits = 3) {
   if (number == null || Number.isNaN(number)) return "";
   const size = Math.abs(number);
-  if (size >= 10000) return count(number);
-  if (size && size < 0.001) return number.toExponential(1);
+  if (size >= 10000) return number.toLocaleString("en", { maximumSignificantDigits: Math.max(digits, Math.floor(Math.log10(size)) + 1) });
+  if (size && size < 0.001) return number.toExponential(digits - 1).replace(/\.?0+e/, "e");
   return String(Number(number.toPrecision(size >= 1000 ? Math.max(4, digits) : digits)));
 }
 

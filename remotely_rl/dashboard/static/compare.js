@@ -1,8 +1,8 @@
 // The comparison of runs: a curve by group, the groups' last values, and the settings in which the
 // runs differ, in a table and, if they are a sweep, in a picture.
 
-import { STEPS, axisChoice, colourOf, curveChart, swatch, uplot } from "/static/curves.js";
-import { count, figure, get, h, plural, remember, repeat } from "/static/ui.js";
+import { STEPS, axisChoice, colourOf, curveChart, labels, swatch, uplot } from "/static/curves.js";
+import { count, cut, figure, get, h, plural, remember, repeat } from "/static/ui.js";
 
 const EVERY_S = 15;
 const RETURN = "rollout/return_mean";
@@ -210,19 +210,27 @@ function showSweep(place, found, names, column) {
     h("div", { class: "scroll" }, picture));
 }
 
+const TICK_ROOM = 13; // between the labels of an axis
+const TICK_CHARACTERS = 8; // of a name, for each digit that a number has
+
 function axisOf(name, values) {
   const low = TOP, high = HEIGHT - BOTTOM, place = (share) => high - share * (high - low);
   if (values.every((value) => typeof value === "number")) {
     const min = Math.min(...values), max = Math.max(...values), isLog = min > 0 && max > 20 * min;
     const scale = isLog ? Math.log : (value) => value, span = scale(max) - scale(min) || 1;
     const at = (value) => place((scale(value) - scale(min)) / span);
-    const few = [...new Set(values)].length <= 6, ticks = [];
-    for (const value of few ? [...new Set(values)].sort((a, b) => a - b) : [min, max]) {
-      if (!ticks.length || Math.abs(ticks.at(-1)[1] - at(value)) > 13) ticks.push([figure(value, 4), at(value)]);
-    }
-    return { name, places: values.map(at), ticks };
+    const all = [...new Set(values)].sort((a, b) => a - b);
+    return { name, places: values.map(at), ticks: ticksOf(all.length <= 6 ? all : [min, max], at, figure) };
   }
   const kinds = [...new Set(values.map(settingText))].sort();
-  const at = (value) => place(kinds.length > 1 ? kinds.indexOf(settingText(value)) / (kinds.length - 1) : 0.5);
-  return { name, places: values.map(at), ticks: kinds.slice(0, 12).map((kind) => [kind.slice(0, 24), at(kind)]) };
+  const at = (kind) => place(kinds.length > 1 ? kinds.indexOf(kind) / (kinds.length - 1) : 0.5);
+  return { name, places: values.map((value) => at(settingText(value))), ticks: ticksOf(kinds, at, (kind, digits) => cut(kind, TICK_CHARACTERS * digits)) };
+}
+
+// The ticks that have room, upwards, each with its label.
+function ticksOf(all, at, label) {
+  const shown = [];
+  for (const each of all) if (!shown.length || at(shown.at(-1)) - at(each) > TICK_ROOM) shown.push(each);
+  const texts = labels(shown, label);
+  return shown.map((each, i) => [texts[i], at(each)]);
 }

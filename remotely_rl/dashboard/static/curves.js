@@ -99,7 +99,7 @@ export function curveChart(title, over, { wide = false, stacked = false, log = {
       series, bands, legend: { show: false }, cursor: { y: false, points: { size: 5 } },
       scales: { x: { time: false, ...(log.x ? { distr: 3 } : {}) }, y: log.y ? { distr: 3 } : stacked ? { range } : {} },
       axes: [
-        { ...axis, size: 28, space: 70, values: (_, ticks) => labels(ticks, (tick, digits) => over === STEPS ? steps(tick, digits) : digits > 3 && tick >= 60 ? `${figure(tick / 60, digits)} min` : duration(tick)) },
+        { ...axis, size: 28, space: 70, values: (_, ticks) => labels(ticks, (tick, digits) => over === STEPS ? steps(tick, digits) : digits === 3 ? duration(tick) : tick >= 60 ? `${figure(tick / 60, digits)} min` : `${figure(tick, digits)} s`) },
         { ...axis, size: 60, values: (_, ticks) => labels(ticks, figure) },
       ],
       hooks: { setCursor: [(u) => say(u, lines)] },
@@ -160,10 +160,12 @@ function steps(number, digits = 3) {
   return number >= 1e3 ? `${figure(number / 1e3, digits)} k` : figure(number, digits);
 }
 
-// The labels of ticks, as short as they can be with no two alike.
+const MOST_DIGITS = 17; // which tell any two numbers apart
+
+// The labels of ticks, as short as they can be with no two alike: `label(tick, digits)`.
 export function labels(ticks, label) {
   let found = [];
-  for (let digits = 3; digits < 10; digits++) {
+  for (let digits = 3; digits <= MOST_DIGITS; digits++) {
     found = ticks.map((tick) => (tick == null ? "" : label(tick, digits)));
     const shown = found.filter(Boolean);
     if (new Set(shown).size === shown.length) break;

@@ -302,6 +302,8 @@ def test_no_two_ticks_of_an_axis_have_the_same_label(page: Page) -> None:
     assert page.evaluate(script, [1.0395, 1.04, 1.0405]) == ["1.0395", "1.04", "1.0405"]
     assert page.evaluate(script, [1234.5, 1234.6, None]) == ["1234.5", "1234.6", ""]
     assert page.evaluate(script, [0, 100, 200]) == ["0", "100", "200"]
+    assert page.evaluate(script, [2.995e-4, 3e-4, 3.005e-4]) == ["2.995e-4", "3e-4", "3.005e-4"]
+    assert page.evaluate(script, [10000, 10000.1, 10000.2]) == ["10,000", "10,000.1", "10,000.2"]
 
 
 @pytest.mark.parametrize("width", [390, 1440])
