@@ -3,7 +3,7 @@
 import { runAddress, settingText, showCompare } from "/static/compare.js";
 import { SECONDS, STEPS, axisChoice, curveChart } from "/static/curves.js";
 import { paged } from "/static/paged.js";
-import { address, count, duration, figure, get, h, remember, repeat } from "/static/ui.js";
+import { address, count, duration, figure, get, h, plural, remember, repeat } from "/static/ui.js";
 
 const EVERY_S = 5;
 const MOST_COMPARED = 50;
@@ -199,13 +199,16 @@ function showRun(params, asked) {
   return { title: name, element, close: () => (stop(), [...charts, ...mediaCharts].forEach((each) => each.close())) };
 }
 
+// A sentence on the things that a list leaves out; null if there are none.
+const leftOut = (number, noun, where) => number > 0 ? h("p", { class: "soft" }, `${plural(number, `earlier ${noun}`)} not shown here: see `, where, ".") : null;
+
 const SHOWN_EVALUATIONS = 10;
 
 // The last evaluations, each with the videos of the policy that it has measured.
 function showEvaluations(place, run, path) {
   const videosOf = (steps) => run.videos.filter((video) => video.env_steps === steps);
   const shown = run.evaluations.filter((each, i) => i < SHOWN_EVALUATIONS || videosOf(each.env_steps).length);
-  const state = JSON.stringify([shown, run.videos]);
+  const state = JSON.stringify([run.evaluations, run.videos]);
   if (!shown.length || place.dataset.state === state) return;
   place.dataset.state = state;
   const best = Math.max(...run.evaluations.map((each) => each.return_mean ?? -Infinity));
@@ -213,7 +216,8 @@ function showEvaluations(place, run, path) {
     `after ${count(each.env_steps)} steps: ${figure(each.return_mean, 4)}${each.return_mean === best ? ", the best" : ""} `,
     videosOf(each.env_steps).map(({ file }) => h("a", { href: `${path}/videos/${encodeURIComponent(file)}`, target: "_blank" }, file)),
     each.return_mean === best && !videosOf(each.env_steps).length
-      ? h("span", { class: "soft" }, "film it: ", h("code", {}, `remotely-rl play ${run.path} --checkpoint best --video ${run.path}/best.mp4`)) : null))));
+      ? h("span", { class: "soft" }, "film it: ", h("code", {}, `remotely-rl play ${run.path} --checkpoint best --video ${run.path}/best.mp4`)) : null))),
+    leftOut(run.evaluations.length - shown.length, "evaluation", "the curve of the return") ?? "");
 }
 
 // What hooks have logged: the images of a name in the order of their steps, and the quantiles of
@@ -272,7 +276,8 @@ function showCrashes(place, run) {
       h("pre", {}, report.details || "It has left no traceback."),
       h("p", { class: "soft" }, report.can_replay
         ? ["It can be replayed, from seed ", h("code", {}, String(report.seed)), ": ", h("code", {}, `remotely_rl.supervision.logbook.load("${run.path}/crashes.jsonl")[${report.number}].replay(make)`)]
-        : "It cannot be replayed: not all of its episode's actions are known."))))));
+        : "It cannot be replayed: not all of its episode's actions are known."))))),
+    leftOut(found.count - found.last.length, "report", h("code", {}, `${run.path}/crashes.jsonl`)) ?? "");
 }
 
 function folded(title, content) {

@@ -43,8 +43,12 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
         media.histogram("mine/weights", np.arange(9.0) * step, step)
     second = make_run(runs / "ppo-2", rows=60, seed=2, scale=2.0) / "metrics.csv"
     head, *lines = second.read_text().splitlines()
-    zeros = [f"{head},episode/success,train/rewards_clipped", *(f"{line},0,0" for line in lines)]
-    second.write_text("\r\n".join([*zeros, ""]))
+    columns = "episode/success,train/rewards_clipped,evaluation/env_steps,evaluation/return_mean"
+    ends = [f"0,0,{n * 100},{n}" if n < 12 else "0,0,," for n in range(len(lines))]
+    more = [f"{line},{end}" for line, end in zip(lines, ends, strict=True)]
+    second.write_text("\r\n".join([f"{head},{columns}", *more, ""]))
+    crashed = "".join(f'{{"what": "crash {n}"}}\n' for n in range(32))
+    second.with_name("crashes.jsonl").write_text(crashed)
     ended = {"how": "failed", "why": "ValueError: the loss is NaN"}
     own = {"gamma": 0.9, **{f"mine_{n}": n for n in range(8)}}
     a2c = make_run(runs / "sweep" / "a2c", rows=40, ended=ended, algorithm="a2c", **own)
@@ -361,6 +365,14 @@ def test_a_column_that_an_algorithm_leaves_at_zero_takes_no_room(page: Page) -> 
     page.goto("/#/runs/ppo-2")
     expect(page.get_by_role("img", name=re.compile("episode.success: 0"))).to_be_visible()
     expect(page.get_by_role("img", name=re.compile("train.rewards_clipped"))).to_have_count(0)
+
+
+def test_a_list_of_a_run_that_is_cut_counts_what_it_leaves_out(page: Page) -> None:
+    page.goto("/#/runs/ppo-2")
+    expect(page.get_by_text("32 in all")).to_be_visible()
+    expect(page.get_by_text("crash 31")).to_be_visible()
+    expect(page.get_by_text("22 earlier reports not shown here: see ")).to_be_visible()
+    expect(page.get_by_text("2 earlier evaluations not shown here: see ")).to_be_visible()
 
 
 def test_a_run_shows_the_images_and_histograms_of_its_hooks(page: Page) -> None:
