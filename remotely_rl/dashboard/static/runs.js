@@ -39,24 +39,28 @@ function showRuns(params, asked) {
   const settings = asked.getAll("setting"), extra = { setting: settings };
   const folder = h("p", { class: "soft" });
   const compare = h("button", { type: "button", onclick: () => { location.hash = address("compare", { run: [...chosen] }); } });
-  const all = h("button", { type: "button", onclick: () => chooseAll() }, "Choose all shown");
+  const all = h("button", { type: "button", onclick: () => chooseAll() });
   const choice = h("div", { class: "choice" });
   let rows = [], differing = null;
 
   function box(row) {
     return h("input", { type: "checkbox", checked: chosen.has(row.name), "aria-label": `Compare ${row.name}`,
-      onchange: (event) => { event.target.checked ? chosen.add(row.name) : chosen.delete(row.name); updateButton(); } });
+      onchange: (event) => { event.target.checked ? chosen.add(row.name) : chosen.delete(row.name); updateButtons(); } });
   }
-  function updateButton() {
+  function updateButtons() {
     compare.disabled = chosen.size < 1;
     compare.textContent = chosen.size ? `Compare ${chosen.size}` : "Compare";
+    all.disabled = !choosable().length && !chosen.size;
+    all.textContent = isChosen() ? "Choose none" : rows.length > MOST_COMPARED ? `Choose the first ${MOST_COMPARED}` : "Choose all shown";
   }
+  // The names that the button chooses, and whether they are: then it chooses none.
+  const choosable = () => rows.slice(0, MOST_COMPARED).map((row) => row.name);
+  const isChosen = () => chosen.size > 0 && choosable().every((name) => chosen.has(name));
   function chooseAll() {
-    const shown = rows.map((row) => row.name), wanted = shown.some((name) => !chosen.has(name));
-    chosen.clear();
-    if (wanted) shown.slice(0, MOST_COMPARED).forEach((name) => chosen.add(name));
+    if (isChosen()) chosen.clear();
+    else choosable().forEach((name) => chosen.add(name));
     for (const input of element.querySelectorAll("tbody input")) input.checked = chosen.has(input.getAttribute("aria-label").replace("Compare ", ""));
-    updateButton();
+    updateButtons();
   }
   // A box for each setting in which the runs differ, or that is shown already: its column.
   function showChoice(names) {
@@ -75,8 +79,9 @@ function showRuns(params, asked) {
     rows = page.rows;
     folder.textContent = page.folder;
     showChoice(page.settings);
+    updateButtons();
   }
-  updateButton();
+  updateButtons();
   const columns = h("details", { class: "folded", hidden: true, open: settings.length > 0 }, h("summary", {}, "Columns of settings"), choice);
   const hint = h("p", { class: "soft" }, "A search may have columns and settings: ", h("code", {}, "state=killed return>200 gamma=0.98 learning_rate < 1e-3"));
   const shown = paged("Runs", {

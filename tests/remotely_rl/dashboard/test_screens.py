@@ -332,6 +332,7 @@ def test_a_report_is_as_wide_as_its_window(
 
 def test_a_run_of_which_the_list_shows_settings_is_chosen_with_all_others(page: Page) -> None:
     page.goto("/#/runs")
+    page.reload()  # nothing is chosen yet
     page.get_by_text("Columns of settings").click()
     page.get_by_role("checkbox", name="gamma").check()
     expect(page.get_by_role("button", name="gamma")).to_be_visible()
@@ -340,6 +341,18 @@ def test_a_run_of_which_the_list_shows_settings_is_chosen_with_all_others(page: 
     page.get_by_role("button", name="Choose all shown").click()
     page.get_by_role("button", name="Compare 2").click()
     expect(head(page)).to_have_text("Runs compared")
+
+
+def test_the_button_that_chooses_runs_says_what_it_will_do(page: Page) -> None:
+    page.goto("/#/runs?q=ppo-")
+    page.reload()  # nothing is chosen yet
+    page.get_by_role("button", name="Choose all shown").click()
+    page.get_by_role("searchbox").fill("a2c")
+    page.get_by_role("button", name="Choose all shown").click()
+    expect(page.get_by_role("button", name="Compare 3")).to_be_visible()
+    page.get_by_role("button", name="Choose none").click()
+    expect(page.get_by_label("Compare sweep/a2c")).not_to_be_checked()
+    expect(page.get_by_role("button", name="Choose all shown")).to_be_visible()
 
 
 def test_a_run_is_searched_by_each_header_of_the_list(page: Page) -> None:
