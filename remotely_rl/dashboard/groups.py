@@ -12,6 +12,7 @@ from remotely_rl.dashboard.runs import NoRun
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs import aggregate, curve
 from remotely_rl.runs.run_folder import RunConfig
+from remotely_rl.runs.status import How
 
 MAX_RUNS = 50  # in one comparison
 RETURN = "rollout/return_mean"
@@ -60,17 +61,14 @@ class RunLine(NamedTuple):
     run: str
     x: curve.Line
     y: curve.Line
-
-    @property
-    def last(self) -> float:
-        return float(self.y[-1])
+    reached: bool = False  # its target: it counts with its last value where others go on
 
 
 def compared(runs: Source, names: Sequence[str], asked: Asked) -> dict[str, Any]:
     """Return a line of a column over another for each group of runs, in the order given.
 
     groups     each has a line for each run, a band where all of them have data, and the aggregate
-               of their last values
+               of their values at the end of that
     settings   all in which these runs differ, with or without such a number: each run's value
     axes       those that make a sweep, which seed, limits and speed do not
     columns    all columns of these runs
@@ -97,7 +95,8 @@ def compared(runs: Source, names: Sequence[str], asked: Asked) -> dict[str, Any]
         group = curve.RunGroup(config.algorithm, config.env, settings, [])
         kind = repr((group.name, sorted(group.settings.items(), key=lambda pair: pair[0])))
         groups.setdefault(kind, group)
-        lines.setdefault(kind, []).append(line)
+        reached = config.ended.get("how") == How.TARGET
+        lines.setdefault(kind, []).append(line._replace(reached=reached))
     all_of = list(groups.values())
     last = _last(groups, lines, all_of)
     return {
@@ -157,14 +156,32 @@ def _last(
     lines: dict[str, list[RunLine]],
     all_of: Sequence[curve.RunGroup],
 ) -> dict[str, Any]:
-    """Return the aggregate of the last values of each group."""
+    """Return the aggregate of each group where its shortest run ends; `at` is where, if not all do.
+
+    Later, those that go on would count for all.
+    """
+    import numpy as np  # noqa: PLC0415 - as above
+
     found = {}
     for kind, group in groups.items():
-        ends = [one.last for one in lines[kind]]
+        curves = _curves(lines[kind])
+        at = min(float(x[-1]) for x, _ in curves)
+        ends = [float(np.interp(at, x, y)) for x, y in curves]
+        is_cut = any(x[-1] > at for x, _ in curves)
         method = curve.method_of(group, all_of)
         one = aggregate.summarize([aggregate.RunsOfMethod(method, group.env, ends)])[0]
-        found[kind] = {"mean": one.mean, "runs": one.runs, "interval": one.interval}
+        found[kind] = {
+            "mean": one.mean,
+            "runs": one.runs,
+            "interval": one.interval,
+            "spread": one.spread,
+            "at": at if is_cut else None,
+        }
     return found
+
+
+def _curves(lines: Sequence[RunLine]) -> list[tuple[curve.Line, curve.Line]]:
+    return curve.extend_reached([one.reached for one in lines], [(one.x, one.y) for one in lines])
 
 
 def _settings(configs: dict[str, RunConfig]) -> dict[str, dict[str, Any]]:
@@ -185,7 +202,7 @@ def _band(lines: Sequence[RunLine], interval: bool) -> dict[str, Any] | None:
         return None
     interval = interval and aggregate.has_interval([len(lines)])
     points = INTERVAL_POINTS if interval else curve.GRID_POINTS
-    if (band := curve.band([(one.x, one.y) for one in lines], iqm=interval, points=points)) is None:
+    if (band := curve.band(_curves(lines), iqm=interval, points=points)) is None:
         return None
     parts = {part: _short(numbers) for part, numbers in band._asdict().items()}
     return {**parts, "is_interval": interval}

@@ -85,8 +85,8 @@ export function showCompare(params, asked) {
     const order = found.map((group, i) => [group, i]).sort(([a], [b]) => b.last.mean - a.last.mean);
     groups.replaceChildren(...order.map(([group, i]) => h("tr", {},
       h("td", { class: "name wrap" }, swatch(i), group.label, runsOf(group)),
-      h("td", { class: "number" }, figure(group.last.mean, 4)),
-      h("td", { class: "number" }, group.last.interval ? group.last.interval.map((end) => figure(end, 4)).join(" to ") : `${group.last.runs < 3 ? "fewer than 3 runs" : ""}`))));
+      h("td", { class: "number" }, figure(group.last.mean, 4), group.last.at == null ? "" : h("div", { class: "soft" }, `at ${figure(group.last.at, 4)}, where the shortest ends`)),
+      h("td", { class: "number" }, group.last.interval ? group.last.interval.map((end) => figure(end, 4)).join(" to ") : group.last.spread))));
   }
 
   // The links to a group's runs, folded if there are several.

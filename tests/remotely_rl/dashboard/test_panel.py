@@ -269,6 +269,20 @@ def test_a_sweep_is_grouped_by_one_setting_with_the_interval_of_its_runs(
     assert len(browser.get("/api/compare", run=sweep)["groups"]) == 4
 
 
+def test_runs_of_unequal_length_are_compared_where_the_shortest_ends(
+    browser: Browser, runs: Path
+) -> None:
+    make_run(runs / "long", rows=9, seed=1)
+    make_run(runs / "short", rows=3, seed=2, scale=3.0)
+    (group,) = browser.get("/api/compare", run=["long", "short"])["groups"]
+    assert (group["last"]["mean"], group["last"]["at"]) == ((2.0 + 6.0) / 2, 200.0)
+    assert group["band"]["x"][-1] == 200.0
+    make_run(runs / "done", rows=3, seed=2, scale=3.0, ended={"how": "target"})
+    (group,) = browser.get("/api/compare", run=["long", "done"])["groups"]
+    assert (group["last"]["mean"], group["last"]["at"]) == ((8.0 + 6.0) / 2, None)
+    assert group["band"]["x"][-1] == 800.0
+
+
 def test_a_band_may_be_the_range_and_is_that_for_few_runs(
     browser: Browser, sweep: list[str]
 ) -> None:
