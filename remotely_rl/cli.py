@@ -714,7 +714,11 @@ def note(run: str, text: str | None, tags: Sequence[str], untag: Sequence[str]) 
 
 @main.command()
 @click.argument("runs", default="runs", metavar="[RUNS]")
-@click.option("--address", metavar="HOST:PORT", help="Also show this cluster.")
+@click.option(
+    "--address",
+    metavar="HOST:PORT|PID",
+    help="Also show this cluster, or that of the script with this pid.",
+)
 @click.option(
     "--key",
     type=click.Path(path_type=Path),
