@@ -410,6 +410,11 @@ class Simulators(VectorEnv):
         """The shared memory of the rows; None if hosts send them as messages."""
         return self._hosts.memory
 
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close the actors: a step is aborted whose rows nobody wants, since sampling has ended."""
+        self._pending = None
+        super().close_extras(**kwargs)
+
     def abandon(self) -> None:
         """Abort a step or reset in another thread, by killing the hosts.
 

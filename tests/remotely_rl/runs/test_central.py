@@ -87,6 +87,14 @@ def rounds(made: CentralCrew, count: int) -> list[Rollout]:
     return [made.request(made.actors[0]).result(60) for _ in range(count)]
 
 
+def test_an_end_amid_a_step_is_no_warning() -> None:
+    """Gymnasium warns a user who closes a vector then; sampling ends so."""
+    with central(1) as made:
+        rounds(made, 1)
+        (vector,) = made._vectors
+        made._do(lambda: vector.step_async(np.zeros(8, int))).result(60)
+
+
 def test_resets_in_the_pause_equal_those_of_local_sampling() -> None:
     for halves in FORMS.values():
         with central(halves, resets="in_pause") as made:
