@@ -350,12 +350,19 @@ def stamps(python: str, packages: Iterable[str]) -> tuple[tuple[int, int, int], 
     """Return what changes when a file is replaced that these options name on this machine."""
     interpreter = None if _is_version(python) else shutil.which(os.path.expanduser(python))
     found = []
-    for path in (interpreter, *map(_path_in, packages)):
-        if path is not None:
-            with contextlib.suppress(OSError):
-                facts = os.stat(path)
-                found.append((facts.st_ino, facts.st_size, facts.st_mtime_ns))
+    with contextlib.suppress(OSError):
+        if interpreter is not None:
+            found.append(_stamp(interpreter))
+    for package in packages:
+        with contextlib.suppress(OSError, ValueError):  # it is not there, or no path or URL at all
+            if (path := _path_in(package)) is not None:
+                found.append(_stamp(path))
     return tuple(found)
+
+
+def _stamp(path: str | Path) -> tuple[int, int, int]:
+    facts = os.stat(path)
+    return facts.st_ino, facts.st_size, facts.st_mtime_ns
 
 
 def _is_version(python: str) -> bool:

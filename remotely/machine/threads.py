@@ -31,7 +31,7 @@ class _Thread(threading.Thread):
     _mask: Any = None  # the signals that are blocked in the thread that makes this one
 
     def start(self) -> None:
-        if not is_main_thread():
+        if not is_main_thread() and hasattr(signal, "pthread_sigmask"):  # Windows has none
             self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # 1
         try:
             with shield:  # an interrupted `start` holds a lock for which the new thread would wait

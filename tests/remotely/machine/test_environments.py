@@ -459,3 +459,9 @@ def test_what_is_replaced_is_another_environment(tmp_path: Path) -> None:
     interpreter, package = environments.stamps(*options)
     assert interpreter == before[0]
     assert package != before[1]
+
+
+def test_what_names_no_path_has_no_stamp() -> None:
+    assert (
+        environments.stamps("3.12", ["toy @ file://[x", "/a\0.whl", "/nowhere/a.whl", "six"]) == ()
+    )
