@@ -354,7 +354,7 @@ def stamps(python: str, packages: Iterable[str]) -> tuple[tuple[int, int, int], 
         if interpreter is not None:
             found.append(_stamp(interpreter))
     for package in packages:
-        with contextlib.suppress(OSError, ValueError):  # it is not there, or no path or URL at all
+        with contextlib.suppress(OSError, ValueError):  # it is not there, or cannot be
             if (path := _path_in(package)) is not None:
                 found.append(_stamp(path))
     return tuple(found)
@@ -376,7 +376,10 @@ def _path_in(package: str) -> Path | None:
     """
     place = _where(package)["place"]
     if place.startswith(FILE_URL):
-        return Path(urllib.parse.unquote(urllib.parse.urlsplit(place).path))
+        try:
+            return Path(urllib.parse.unquote(urllib.parse.urlsplit(place).path))
+        except ValueError:  # no URL: the installer says so
+            return None
     is_path = "://" not in place and (os.sep in place or place.endswith(ARCHIVES))
     return Path(place) if is_path else None
 
