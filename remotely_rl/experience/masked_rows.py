@@ -5,7 +5,8 @@ the cases): the environment was being reset, has crashed or waits, or the agent 
 Its fields may hold anything, NaN too.  So no one else looks at the mask: statistics, means, losses,
 minibatches and replays get the rows that `select` returns, and models that run over whole sequences
 get zeros for what `fill` and `fill_read` leave out.  The only other use of a mask is that of the
-recursions in time, `functions/returns.py`.
+recursions in time, `functions/returns.py`.  Steps that are drawn one by one have no rows without
+experience, but next observations that they do not bootstrap from: `repeat_unread`.
 
 It does not import torch, as Trajectory does not.
 """
@@ -97,12 +98,15 @@ class MaskedRows:
         return filled
 
 
-def without_unread(next_obs: Tree, discount: NDArray[np.float32]) -> Tree:
-    """Return the observations [N, ...] that steps bootstrap from, zeros for those that do not."""
-    unread = discount == 0
-    if not unread.any():
-        return next_obs
-    return trees.map_tree(lambda x: _zeroed(x, unread) if _is_floating(x) else x, next_obs)
+def repeat_unread(next_obs: Tree, obs: Tree, discount: NDArray[np.float32]) -> None:
+    """Put a step's own observation in place of the next one, where it does not bootstrap from it.
+
+    Observations are [N, ...], those of `next_obs` are changed.  No value depends on what is put
+    there, but normalization over a batch does (CrossQ): zeros would be far from all that it sees.
+    """
+    unread = (discount == 0).nonzero()[0]
+    for after, before in zip(trees.leaves(next_obs), trees.leaves(obs), strict=True):
+        after[unread] = before[unread]
 
 
 def _is_floating(field: Any) -> bool:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from remotely_rl import trees
 from remotely_rl.errors import ReplayError
-from remotely_rl.experience.masked_rows import MaskedRows, without_unread
+from remotely_rl.experience.masked_rows import MaskedRows, repeat_unread
 from remotely_rl.experience.replay import windows
 from remotely_rl.experience.replay.archive import Archive
 from remotely_rl.experience.replay.choices import Chosen, Prioritised, Uniform
@@ -37,7 +37,7 @@ class Draw(NamedTuple):
     action: NDArray[Any]
     reward: NDArray[np.float32]  # the discounted sum of the window, each reward clipped
     discount: NDArray[np.float32]  # of the value of `next_obs`: 0 if the window terminated
-    next_obs: Tree  # after the window; undefined where `discount` is 0
+    next_obs: Tree  # after the window; where `discount` is 0, `obs` again
     weight: NDArray[np.float32]  # importance of each row, the largest is 1
     version: NDArray[np.uint32]  # of the parameters that chose the action
     sequences: SequenceInput | None = None
@@ -189,13 +189,14 @@ class Replay:
         next_obs = rows.observations(rows.at(columns, numbers + returns.length))
         if goals is not None:
             obs, next_obs = goals.put_in(obs), goals.put_in(next_obs)
+        repeat_unread(next_obs, obs, returns.discount)
         return Draw(
             rows=numbers * self.width + columns,
             obs=obs,
             action=rows.action[first],
             reward=returns.reward,
             discount=returns.discount,
-            next_obs=without_unread(next_obs, returns.discount),
+            next_obs=next_obs,
             weight=weight,
             version=rows.version[first],
         )

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import remotely_rl
-from remotely_rl.experience.masked_rows import MaskedRows, without_unread
+from remotely_rl.experience.masked_rows import MaskedRows, repeat_unread
 
 VALID = np.array([[True, False, True], [False, False, True]])
 
@@ -44,12 +44,12 @@ def test_an_observation_is_kept_if_a_row_acts_on_it_or_bootstraps_from_it() -> N
     assert rows.fill_read(numbers, terminated) is numbers
 
 
-def test_steps_that_do_not_bootstrap_have_zeros_for_the_next_observation() -> None:
-    next_obs = {"a": np.array([[1.0], [np.nan]]), "b": np.array([[3], [4]])}
-    filled = without_unread(next_obs, np.array([0.9, 0.0], np.float32))
-    assert filled["a"].tolist() == [[1.0], [0.0]]
-    assert filled["b"] is next_obs["b"]
-    assert without_unread(next_obs, np.array([0.9, 0.9], np.float32)) is next_obs
+def test_steps_that_do_not_bootstrap_have_their_own_observation_for_the_next() -> None:
+    obs = {"a": np.array([[1.0], [2.0]]), "b": np.array([[3], [4]])}
+    next_obs = {"a": np.array([[5.0], [np.nan]]), "b": np.array([[6], [1_000_000]])}
+    repeat_unread(next_obs, obs, np.array([0.9, 0.0], np.float32))
+    assert next_obs["a"].tolist() == [[5.0], [2.0]]
+    assert next_obs["b"].tolist() == [[6], [4]]
 
 
 PACKAGE = Path(remotely_rl.__file__).parent
