@@ -22,14 +22,20 @@ class Reason(NamedTuple):
 
 
 def limit_reached(config: Common, tally: Tally, seconds: float) -> Reason:
-    """Return the limit of a config that is reached, or an empty reason."""
+    """Return the limit of a config that is reached, or an empty reason.
+
+    The target comes first, so that a run with one ends short of it at any other limit.
+    """
+    short = ""
+    if config.target is not None:
+        if tally.short_return_mean() >= config.target:
+            return Reason(f"the mean return of {config.target:g} is reached", How.TARGET)
+        short = f", short of the mean return of {config.target:g}"
     if config.total_steps and tally.counters.env_steps >= config.total_steps:
-        return Reason(f"{config.total_steps:,} steps are done", How.LIMIT)
+        return Reason(f"{config.total_steps:,} steps are done{short}", How.LIMIT)
     if config.minutes and seconds >= config.minutes * 60:
         are = " is" if config.minutes == 1 else "s are"
-        return Reason(f"{config.minutes:g} minute{are} over", How.LIMIT)
-    if config.target is not None and tally.short_return_mean() >= config.target:
-        return Reason(f"the mean return of {config.target:g} is reached", How.TARGET)
+        return Reason(f"{config.minutes:g} minute{are} over{short}", How.LIMIT)
     return Reason()
 
 

@@ -268,14 +268,20 @@ def hardware_of(config: Common) -> Hardware:
 def already_over(algorithm: str, config: Common, resume: str | Path) -> Result | None:
     """Return the result of a run that has already reached a limit of the config, and say so.
 
-    Its folder is not changed.  Returns None if the run can continue.
+    It also says if the run has failed there, and how to go on.  Its folder is not changed.  Returns
+    None if the run can continue.
     """
     folder, saved = _reopened(algorithm, config, None, resume)
     tally = Tally.of(saved)
     ended = limit_reached(config, tally, tally.counters.seconds)
     if not ended:
         return None
-    print(f"nothing to do: {ended.why}; the run is in {folder.path}")
+    ran = run_folder.read(folder.path)
+    found = status.of(folder.path, lambda: ran)
+    failed = f", and it has failed: {found.why}" if found.how is status.How.FAILED else ""
+    print(f"the run is over: {ended.why}{failed}; it is in {folder.path}")
+    if go_on := status.go_on(folder.path, ran, ended.how):
+        print(f"it goes on with: {go_on}")
     return Result.of(folder.path, ended.why, tally)
 
 

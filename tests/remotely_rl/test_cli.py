@@ -415,7 +415,7 @@ def test_a_run_writes_all_of_its_files_and_can_be_resumed(tmp_path: Path) -> Non
     assert left >= {"config.json", "metrics.csv", "checkpoint.pt", "curve.png", "tensorboard"}
 
     again = invoke("train", "ppo", "--resume", str(run))
-    assert (again.exit_code, again.output[:14]) == (0, "nothing to do:"), again.output
+    assert (again.exit_code, again.output[:16]) == (0, "the run is over:"), again.output
     first = metrics.read(run / "metrics.csv")[-1]
     done = invoke("train", "ppo", "--resume", str(run), "--total-steps", "180")
     assert done.exit_code == 0, done.output

@@ -1,5 +1,6 @@
 """Starting and resuming runs."""
 
+import contextlib
 import copy
 import dataclasses
 import inspect
@@ -101,8 +102,56 @@ def test_a_finished_run_is_left_as_it_is(
     capsys.readouterr()
     result = a2c.train(dataclasses.replace(TRAINED, gamma=0.5), resume=run)
     assert result == first._replace(new_steps=None)
-    assert capsys.readouterr().out == f"nothing to do: 100 steps are done; the run is in {run}\n"
+    assert capsys.readouterr().out == (
+        f"the run is over: 100 steps are done; it is in {run}\n"
+        f"it goes on with: remotely-rl train a2c --resume {run} --total-steps 200\n"
+    )
     assert contents(run) == before
+
+
+class FailsAtTheEnd(Hook):
+    def on_end(self, session: Any, result: Any) -> None:
+        raise ValueError
+
+
+@pytest.mark.parametrize(
+    ("target", "hooks", "said"),
+    [
+        (1e9, [], "100 steps are done, short of the mean return of 1e+09;"),
+        (
+            None,
+            [FailsAtTheEnd()],
+            "100 steps are done, and it has failed: TrainingError: the hook FailsAtTheEnd raised",
+        ),
+    ],
+    ids=["short of its target", "failed"],
+)
+def test_a_run_that_is_over_says_what_it_has_not_done(
+    target: float | None,
+    hooks: list[Hook],
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run, config = tmp_path / "run", dataclasses.replace(TRAINED, target=target)
+    with contextlib.suppress(TrainingError):
+        a2c.train(config, run=run, hooks=hooks)
+    capsys.readouterr()
+    a2c.train(config, resume=run)
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"the run is over: {said}")
+    assert second.endswith(" --total-steps 200")
+
+
+def test_a_run_whose_target_is_reached_is_over_for_good(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, config = tmp_path / "run", dataclasses.replace(TRAINED, target=-1e9)
+    a2c.train(config, run=run)
+    capsys.readouterr()
+    a2c.train(config, resume=run)
+    said = f"the run is over: the mean return of -1e+09 is reached; it is in {run}\n"
+    assert capsys.readouterr().out == said
 
 
 def test_settings_given_on_resume_are_kept_at_the_next_resume(tmp_path: Path) -> None:
