@@ -48,10 +48,12 @@ from remotely_rl.runs.training import Train
 from remotely_rl.supervision.failures import Failure
 from remotely_rl.supervision.supervisor import Consequence, ProcessRole, consequence_of
 
-# The code of a run's process, which receives SIGTERM when its parent dies.
+# The code of a run's process, which receives SIGTERM when its parent dies, also after the exec.  So
+# its command, which the run's folder keeps, is one that people can type.
 COMMAND = (
-    "import signal; from remotely.machine import prctl; prctl.end_with_parent(signal.SIGTERM);"
-    " from remotely_rl.cli import main; main(prog_name='remotely-rl')"
+    "import os, signal, sys; from remotely.machine import prctl;"
+    " prctl.end_with_parent(signal.SIGTERM);"
+    " os.execv(sys.executable, [sys.executable, '-P', '-m', 'remotely_rl', *sys.argv[1:]])"
 )
 
 Arguments = Sequence[str]  # of the command line

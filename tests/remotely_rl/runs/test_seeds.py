@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -162,6 +163,24 @@ def test_a_signal_is_forwarded_to_all_and_no_other_process_starts(number: signal
     assert set(ended.values()) <= {-number, 1}  # KeyboardInterrupt
     assert several.is_stopped
     assert signal.getsignal(number) == before
+
+
+OWN = """
+import ctypes
+from remotely_rl.runs import status
+number = ctypes.c_int()
+ctypes.CDLL(None).prctl(2, ctypes.byref(number))  # PR_GET_PDEATHSIG
+print(number.value, status.command())
+"""
+
+
+def test_a_run_ends_with_its_parent_and_its_command_can_be_typed(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    words = ["train", f"{tmp_path}/own.py:algorithm", "--help", "--seed=4"]
+    said: list[str] = []
+    Processes(2, said.append).run({4: words})
+    typed = shlex.join([sys.executable, "-P", "-m", "remotely_rl", *words])
+    assert said[0] == f"seed 4: {int(signal.SIGTERM)} {typed}"
 
 
 # --- runs -----------------------------------------------------------------------------------------
