@@ -51,6 +51,7 @@ OF_INTERPRETER = ("PYTHONPATH", "PYTHONHOME")  # set for one interpreter, and wr
 REQUIREMENT = re.compile(
     r"\s*(?:[\w.-]+\s*(?:\[[^]]*\])?\s*@\s*)?(?P<place>.*?)(?:\[[^]]*\])?(?:\s*;.*)?\s*", re.DOTALL
 )
+VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")  # as for pip and uv
 FILE_URL = "file:"
 ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
@@ -316,7 +317,7 @@ def _make(
     # In a file: the address of an index may have a password, and everybody sees arguments.
     listed = str(place.with_suffix(".txt"))
     with open(os.open(listed, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.writelines(f"{' '.join(absolute(each).split())}\n" for each in (*needs, *packages))
+        file.writelines(f"{' '.join(resolved(each).split())}\n" for each in (*needs, *packages))
     if (uv := shutil.which("uv")) is not None:
         steps = [
             [uv, "venv", "--quiet", "--python", interpreter, str(place)],
@@ -337,13 +338,23 @@ def _make(
     busy(f"the environment with {names} is made, in {time.monotonic() - start:.0f} s")
 
 
-def absolute(package: str) -> str:
-    """Return a requirement with an absolute path, if it names one: uv and pip differ on others."""
+def resolved(package: str) -> str:
+    """Return a requirement as the installer gets it, and as it is looked at here.
+
+    Each ${VARIABLE} is replaced by that of this process, and a path is made absolute, with ~ as the
+    home folder: uv and pip differ on others.  Raises NoEnvironment for a variable that is not set.
+    """
+    if missing := [name for name in VARIABLE.findall(package) if not os.environ.get(name)]:
+        raise NoEnvironment(
+            f"packages has {package!r}, but {missing[0]} is set neither in env= nor for the worker"
+            f" on {platform.node()}"
+        )
+    package = VARIABLE.sub(lambda found: os.environ[found[1]], package)
     begin, end = _where(package).span("place")
     place = package[begin:end]
-    if (path := _path_in(package)) is None or place.startswith(FILE_URL):
+    if _path_in(package) is None or place.startswith(FILE_URL):
         return package
-    return f"{package[:begin]}{os.path.abspath(path)}{package[end:]}"
+    return f"{package[:begin]}{os.path.abspath(os.path.expanduser(place))}{package[end:]}"
 
 
 def stamps(python: str, packages: Iterable[str]) -> tuple[tuple[int, int, int], ...]:
@@ -354,8 +365,9 @@ def stamps(python: str, packages: Iterable[str]) -> tuple[tuple[int, int, int], 
         if interpreter is not None:
             found.append(_stamp(interpreter))
     for package in packages:
-        with contextlib.suppress(OSError, ValueError):  # it is not there, or cannot be
-            if (path := _path_in(package)) is not None:
+        # It is not there, or cannot be.
+        with contextlib.suppress(OSError, ValueError, NoEnvironment):
+            if (path := _path_in(resolved(package))) is not None:
                 found.append(_stamp(path))
     return tuple(found)
 
@@ -370,7 +382,7 @@ def _is_version(python: str) -> bool:
 
 
 def _path_in(package: str) -> Path | None:
-    """Return the path that a requirement names, in any of pip's ways.
+    """Return the path that a resolved requirement names, in any of pip's ways.
 
     Without a slash it is a name, as for pip, whatever folder has it too, unless it is an archive's.
     """
@@ -450,8 +462,8 @@ def _key(interpreter: str, version: tuple[int, ...], packages: Iterable[str]) ->
     """Return a digest of what an environment is made of; of files, such as wheels, the content."""
     parts = [platform.machine(), os.path.realpath(interpreter), *map(str, version)]
     for package in sorted(packages):
-        parts.append(package)
-        if (path := _path_in(package)) is None:
+        parts.append(needed := resolved(package))
+        if (path := _path_in(needed)) is None:
             continue
         if path.is_dir():
             raise NoEnvironment(

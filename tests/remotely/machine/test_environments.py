@@ -292,6 +292,9 @@ WAYS_TO_NAME = (
     "{path};python_version>'3'",
     "./{name}",
     "{name}",
+    "${{FOLDER}}/{name}",
+    "file:${{FOLDER}}/{name}",
+    "toy @ ~/{name}",
 )
 
 
@@ -301,6 +304,8 @@ def test_another_content_makes_another_however_it_is_named(
 ) -> None:
     (folder := tmp_path / "a folder").mkdir()
     monkeypatch.chdir(folder)
+    monkeypatch.setenv("FOLDER", str(folder))
+    monkeypatch.setenv("HOME", str(folder))
     path = wheel(folder)
     at = urllib.parse.quote(str(path)) if "file:" in way else str(path)
     package = way.format(path=at, name=path.name)
@@ -423,18 +428,38 @@ def test_a_package_may_have_the_name_of_a_folder_or_file(
     monkeypatch.chdir(tmp_path)
     command("toy", "six")
     assert installs == [["toy", "six"]]
-    assert environments.absolute("six") == "six"
+    assert environments.resolved("six") == "six"
 
 
 def test_a_relative_path_is_installed_from_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert environments.absolute("./toy-1.0.zip[more] ; os_name") == (
+    assert environments.resolved("./toy-1.0.zip[more] ; os_name") == (
         f"{tmp_path}/toy-1.0.zip[more] ; os_name"
     )
     for elsewhere in ("toy @ file:///a/b.whl", "git+https://a/b@c", "six>=1 ; os_name", "a[b]"):
-        assert environments.absolute(elsewhere) == elsewhere
+        assert environments.resolved(elsewhere) == elsewhere
+
+
+def test_variables_and_a_home_folder_are_replaced_before_the_installer_sees_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOME", "/of/me")
+    monkeypatch.setenv("TOKEN", "secret")
+    assert environments.resolved("${HOME}/toy.whl") == "/of/me/toy.whl"
+    assert environments.resolved("toy @ ~/toy.whl") == "toy @ /of/me/toy.whl"
+    assert environments.resolved("https://${TOKEN}@a/~b.whl") == "https://secret@a/~b.whl"
+    assert environments.resolved("toy~=1.0") == "toy~=1.0"
+
+
+def test_a_variable_that_is_not_set_is_named(
+    installs: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NOWHERE", raising=False)
+    with pytest.raises(NoEnvironment, match="NOWHERE is set neither in env= nor for the worker"):
+        command("${NOWHERE}/toy.whl")
+    assert installs == []
 
 
 def test_an_installer_ends_with_who_waits_for_it(cache: Path, tmp_path: Path) -> None:
@@ -462,6 +487,5 @@ def test_what_is_replaced_is_another_environment(tmp_path: Path) -> None:
 
 
 def test_what_names_no_path_has_no_stamp() -> None:
-    assert (
-        environments.stamps("3.12", ["toy @ file://[x", "/a\0.whl", "/nowhere/a.whl", "six"]) == ()
-    )
+    packages = ["toy @ file://[x", "/a\0.whl", "/nowhere/a.whl", "${NOWHERE}/a.whl", "six"]
+    assert environments.stamps("3.12", packages) == ()
