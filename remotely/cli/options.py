@@ -20,6 +20,8 @@ from remotely.protocol.lease import LEAVE_GRACE_S
 from remotely.protocol.listening import ANY_PORT, Ports, parse_ports
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from remotely.client.carrier import ClusterCarrier
     from remotely.client.viewer import Viewer
     from remotely.ops.script_cluster import ScriptCluster
@@ -30,22 +32,32 @@ cpus_option = click.option(
 )
 
 
-class TextType(click.ParamType):  # type: ignore[type-arg]
-    """A text that names something: an empty one does not, and is not the same as none."""
+class NotEmptyType(click.ParamType):  # type: ignore[type-arg]
+    """A text or path that names something: an empty one does not, and is not the same as none."""
 
-    name = "text"
+    def __init__(self, given: "click.ParamType[Any]") -> None:
+        self.name = given.name
+        self._given = given
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         if value == "":
             self.fail("an empty text names nothing: leave it out", param, ctx)
-        return str(value)
+        return self._given.convert(value, param, ctx)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> "list[CompletionItem]":
+        return self._given.shell_complete(ctx, param, incomplete)
 
 
 def refuse_empty_texts(command: click.Command) -> None:
-    """Have no option or argument of a command, and of those in a group, take an empty text."""
+    """Have no option or argument of a command, and of those in a group, take an empty text.
+
+    Of a path, it would be the working folder.
+    """
     for param in command.params:
-        if param.type is click.STRING:
-            param.type = TextType()
+        if param.type is click.STRING or isinstance(param.type, click.Path):
+            param.type = NotEmptyType(param.type)
     for inner in getattr(command, "commands", {}).values():
         refuse_empty_texts(inner)
 

@@ -13,18 +13,22 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import psutil
 import pytest
 from click.testing import CliRunner
 
+from remotely import cli
 from remotely.cli import inspect
 from remotely.protocol import control
 from remotely.transport import key_files
+from remotely_rl import cli as rl_cli
 from tests.clusters import DEADLINE_S, SCRIPTS, freeze, wait_until
 from tests.command import Machine, Running, add, copied_key
 
@@ -220,14 +224,33 @@ def test_invalid_arguments_are_refused_before_anything_starts(machine: Machine) 
         ["drain", "node", "--within", "soon"],
         ["join", "127.0.0.1:1", "--resource", "gpus=1"],
         ["join"],
-        ["start", "--host", ""],
         ["keys", "revoke", ""],
+        ["keys", "add", "client", ""],
         ["stat"],
     ):
         assert "remotely" in machine.refuses(*command, code=2)
     for address in ("nowhere:", "nowhere:x", ":8010"):
         assert "is not an address" in machine.refuses("status", address)
     assert "from 1 to 65535" in machine.refuses("status", "nowhere:99999")
+
+
+def options_of(command: click.Command, *before: str) -> Iterator[list[str]]:
+    """Return the words of each option with a value, of a command and of those in it."""
+    for param in command.params:
+        if isinstance(param, click.Option) and not param.is_flag:
+            yield [*before, param.opts[0]]
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from options_of(inner, *before, name)
+
+
+@pytest.mark.parametrize("main", [cli.main, rl_cli.main], ids=["remotely", "remotely-rl"])
+def test_no_option_takes_an_empty_text(main: click.Command) -> None:
+    given = list(options_of(main))
+    assert given
+    for words in given:
+        done = CliRunner().invoke(main, [*words, ""])
+        assert done.exit_code == 2, words
+        assert f"Invalid value for '{words[-1]}'" in done.output
 
 
 def test_a_cluster_on_all_addresses_announces_a_real_one(machine: Machine, port: int) -> None:
