@@ -200,6 +200,7 @@ def overview(now: Snapshot, age_s: float = 0.0, why: str = "") -> dict[str, Any]
         "ends": msgspec.to_builtins(status.ends),
         "ended": status.ended,
         "last_event": status.last_event,
+        "counts_cpus": status.counts_cpus,
         "classes": classes(actors),
         "all_classes": len({actor.class_name for actor in actors}),
     }

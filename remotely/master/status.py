@@ -41,6 +41,7 @@ def status(ticket: int, state: State) -> control.Status:
         ends=[_as_of_now(end, state) for end in state.history.ends(state.now)],
         ended=state.history.ended,
         last_event=state.history.last,
+        counts_cpus=state.counts_cpus,
     )
 
 

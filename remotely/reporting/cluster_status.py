@@ -230,6 +230,13 @@ class ClusterStatus(msgspec.Struct, frozen=True, kw_only=True):
     ends: Annotated[list[EndStatus], says("the last ones, newest first")] = []
     ended: Annotated[int, says("how many such ends there were since the master started")] = 0
     last_event: Annotated[int, says("the number of the newest event")] = 0
+    counts_cpus: Annotated[
+        bool,
+        says(
+            "an actor that names no `cpus` takes one; if false, as on a script's own cluster, it "
+            "takes none, and `free_cpus` is for those that name some"
+        ),
+    ] = True
 
 
 def field_help(struct: type = ClusterStatus, indent: int = 0) -> list[str]:
@@ -319,6 +326,7 @@ def cluster_status(found: control.Status, address: str, without: str = "") -> Cl
         ],
         ended=found.ended,
         last_event=found.last_event,
+        counts_cpus=found.counts_cpus,
     )
 
 
@@ -473,6 +481,8 @@ def tables(status: ClusterStatus, now: float) -> str:
     if total["memory_total"]:
         head += f"{_part(total['memory_used'], total['memory_total'])} in use, "
     head += f"{_part(total['memory'] - total['free_memory'], total['memory'])} reserved"
+    if not status.counts_cpus:
+        head += "\nOnly actors that name cpus take CPUs here; there may be any number of others"
     for m in machines:
         if m.free_cpus < 0:
             held = f"{m.cpus - m.free_cpus:g} CPUs of {m.cpus:g}"

@@ -98,7 +98,7 @@ function showOverview() {
     const gpus = now.total_gpus - now.total_free_gpus;
     const memory = now.total_memory - now.total_free_memory;
     figures.replaceChildren(
-      number("CPUs reserved", figure(busy), `of ${figure(now.total_cpus)}`, share(busy, now.total_cpus, "CPUs reserved")),
+      number("CPUs reserved", figure(busy), `of ${figure(now.total_cpus)}${now.counts_cpus ? "" : ", by actors that name cpus"}`, share(busy, now.total_cpus, "CPUs reserved")),
       ...(now.total_gpus ? [number("GPUs reserved", figure(gpus), `of ${figure(now.total_gpus)}`, share(gpus, now.total_gpus, "GPUs reserved"))] : []),
       number("Memory in use", bytes(now.total_memory_used), `of ${bytes(now.total_memory_total)}`, share(now.total_memory_used, now.total_memory_total, "memory in use")),
       number("Memory of actors", bytes(now.memory), memory ? `${bytes(memory)} reserved` : "", share(now.memory, now.total_memory, "memory of actors")),

@@ -390,6 +390,7 @@ class Status(ControlMessage, frozen=True):
     ends: list[EndStatus] = []  # the last few unexpected ends, newest first
     ended: Amount = 0  # all unexpected ends since the master started
     last_event: Amount = 0  # the number of the newest event of all
+    counts_cpus: bool = True  # of actors that name none
 
 
 @sent("master > viewer")

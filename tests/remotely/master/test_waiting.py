@@ -41,6 +41,9 @@ def test_uncounted_actors_do_not_wait_and_oversubscription_is_reported_once(
     cluster.starts_master(counts_cpus=False)
     cluster.hello("client")
     cluster.joins("worker", cpus=2)
+    cluster.says("client", control.AskStatus(ticket=1, fresh=False))
+    ((_, status),) = cluster.sent(control.Status)
+    assert not status.counts_cpus
     cluster.has("client", "a", cpus=2)  # named CPUs are allocated
     cluster.has("client", "b", names_cpus=False)
     cluster.has("client", "c", names_cpus=False)

@@ -45,6 +45,21 @@ def test_workers_that_offer_parts_of_the_memory_of_a_machine_add_up() -> None:
     assert head.endswith("6 GiB of 16 GiB reserved")
 
 
+def test_where_only_named_cpus_are_counted_it_says_so() -> None:
+    told = "Only actors that name cpus take CPUs here; there may be any number of others"
+    for counts in (True, False):
+        found = control.Status(
+            ticket=1,
+            workers=[worker("a", "h1", 8 * GIB)],
+            clients=[],
+            waiting=0,
+            counts_cpus=counts,
+        )
+        status = cluster_status(found, "here")
+        assert (told in tables(status, now=0).splitlines()) == (not counts)
+        assert as_json(status)["counts_cpus"] == counts
+
+
 def test_a_sick_machine_is_shown_with_its_last_error() -> None:
     well = worker("a", "h1", 8 * GIB)
     sick = msgspec.structs.replace(worker("b", "h2", 0), sick="no space left", sick_s=70.0)
