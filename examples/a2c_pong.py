@@ -7,7 +7,6 @@ gradient step on these rollouts, and the next round starts with the new paramete
 `remotely-rl train a2c` runs the same algorithm, with metrics, checkpoints and a plot.
 """
 
-import contextlib
 import time
 
 import numpy as np
@@ -46,5 +45,7 @@ def main(minutes: float = MINUTES) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
+    try:
         main()
+    except KeyboardInterrupt:  # Ctrl-C ends the script and its actors
+        raise SystemExit(130) from None

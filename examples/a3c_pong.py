@@ -9,7 +9,6 @@ them to the shared parameters; the rule says how they are applied, and what a wo
 `remotely-rl rules` lists the rules.
 """
 
-import contextlib
 import dataclasses
 import functools
 import sys
@@ -59,5 +58,7 @@ def main(minutes: float = MINUTES, rule: str = "asynchronous") -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
+    try:
         main(rule=sys.argv[1] if len(sys.argv) > 1 else "asynchronous")
+    except KeyboardInterrupt:  # Ctrl-C ends the script and its actors
+        raise SystemExit(130) from None

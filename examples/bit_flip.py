@@ -9,7 +9,6 @@ states chance reaches the goal in hardly any.  The environment is written agains
 Gymnasium-Robotics: three parts of an observation, and rewards that are computed from goals.
 """
 
-import contextlib
 from typing import Any
 
 import gymnasium
@@ -92,5 +91,7 @@ def main(steps: int = 40_000) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
+    try:
         main()
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

@@ -10,7 +10,6 @@ the agents.
 Seed 1 improved from -27.6, the return of random play, to -18.1 in 430,000 agent steps.
 """
 
-import contextlib
 import sys
 
 import numpy as np
@@ -48,5 +47,7 @@ def main(minutes: float = 5.0) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
+    try:
         main(float(sys.argv[1]) if len(sys.argv) > 1 else 5.0)
+    except KeyboardInterrupt:  # Ctrl-C ends the script and its actors
+        raise SystemExit(130) from None

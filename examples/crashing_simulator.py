@@ -8,7 +8,6 @@ A crash report holds everything needed to reproduce the crash: this script repla
 up to the failing step, as you would in a debugger.
 """
 
-import contextlib
 import ctypes
 import time
 from typing import Any
@@ -80,5 +79,7 @@ def main(minutes: float = 0.5, total_steps: int = 0, steps: int = 3_000) -> None
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
+    try:
         main()
+    except KeyboardInterrupt:  # Ctrl-C ends the script and its actors
+        raise SystemExit(130) from None

@@ -14,7 +14,6 @@ Without arguments, this file runs a cluster, two simulators and a learner on thi
     python examples/dial_in.py
 """
 
-import contextlib
 import os
 import random
 import socket
@@ -91,5 +90,7 @@ def main(role: str = "", address: str = "") -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its processes
+    try:
         main(*sys.argv[1:])
+    except KeyboardInterrupt:  # Ctrl-C ends the script and its processes
+        raise SystemExit(130) from None

@@ -8,7 +8,6 @@ directions are open.  The default network is built to fit, with convolutions for
 model receives the dict, `obs["room"]` and `obs["battery"]`.
 """
 
-import contextlib
 from typing import Any
 
 import gymnasium
@@ -78,5 +77,7 @@ def main(minutes: float = 2.0) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
+    try:
         main()
+    except KeyboardInterrupt:  # Ctrl-C ends the script and its actors
+        raise SystemExit(130) from None

@@ -8,7 +8,6 @@ buffer; the learner draws batches until it has used each new step eight times on
 `train c51` and `train rainbow` are the same loop with other settings.
 """
 
-import contextlib
 import time
 
 import numpy as np
@@ -65,5 +64,7 @@ def main(minutes: float = MINUTES) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
+    try:
         main()
+    except KeyboardInterrupt:  # Ctrl-C ends the script and its actors
+        raise SystemExit(130) from None

@@ -8,7 +8,6 @@ while training continues.  Training starts on a short corridor, which grows as t
         --hook examples/evaluation_hook.py:Curriculum --hook examples/evaluation_hook.py:Solved
 """
 
-import contextlib
 from typing import Any
 
 import gymnasium
@@ -83,5 +82,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
+    try:
         main()
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

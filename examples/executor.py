@@ -5,7 +5,6 @@ Run it: python examples/executor.py
 By default the cluster is this machine; for another one, first call remotely.connect("host:8010").
 """
 
-import contextlib
 import math
 from concurrent.futures import as_completed
 
@@ -38,5 +37,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
+    try:
         main()
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

@@ -6,8 +6,6 @@
 By default the cluster is this machine; for another one, first call remotely.connect("host:8010").
 """
 
-import contextlib
-
 try:
     import joblib
     from sklearn.datasets import load_digits
@@ -33,5 +31,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
+    try:
         main()
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

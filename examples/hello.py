@@ -1,6 +1,5 @@
 """An object in its own process.  Run it: python examples/hello.py"""
 
-import contextlib
 import os
 
 import remotely
@@ -29,5 +28,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
+    try:
         main()
+    except KeyboardInterrupt:  # Ctrl-C ends the script and its actors
+        raise SystemExit(130) from None

@@ -8,7 +8,6 @@ sends new parameters.
 `remotely-rl train impala` runs the same algorithm, with metrics, checkpoints and a plot.
 """
 
-import contextlib
 import time
 from concurrent.futures import FIRST_COMPLETED, wait
 
@@ -52,5 +51,7 @@ def main(minutes: float = MINUTES) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
+    try:
         main()
+    except KeyboardInterrupt:  # Ctrl-C ends the script and its actors
+        raise SystemExit(130) from None

@@ -6,8 +6,6 @@ On a cluster (`remotely.connect("host:8010")`) each batch is sent once, from the
 to the learner's.  This script sends and receives about two kilobytes per batch, whatever its size.
 """
 
-import contextlib
-
 import numpy as np
 
 import remotely
@@ -58,5 +56,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
+    try:
         main()
+    except KeyboardInterrupt:  # Ctrl-C ends the script and its actors
+        raise SystemExit(130) from None

@@ -8,7 +8,6 @@ with metrics, checkpoints and a plot; `--gae-lambda 0` makes it one-step Q-learn
 `--gae-lambda 0 --on-policy` SARSA.
 """
 
-import contextlib
 import functools
 import time
 
@@ -60,5 +59,7 @@ def main(minutes: float = MINUTES) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
+    try:
         main()
+    except KeyboardInterrupt:  # Ctrl-C ends the script and its actors
+        raise SystemExit(130) from None

@@ -7,7 +7,6 @@ Trials run in processes of the cluster and share the study through a file.  Run 
 add trials to the study.  On several machines, use a shared disk, or a database as storage.
 """
 
-import contextlib
 import math
 from typing import Any
 
@@ -80,5 +79,7 @@ def main(trials: int = 20, steps: int = 60_000) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
+    try:
         main()
+    except KeyboardInterrupt:  # Ctrl-C ends the script and its actors
+        raise SystemExit(130) from None

@@ -7,7 +7,6 @@ fork the robot no longer sees it.  A model without memory gets half of the rewar
 LSTM (`lstm=32`) gets all of them.  The class needs no registration: it is sent to the actors.
 """
 
-import contextlib
 from typing import Any
 
 import gymnasium
@@ -49,5 +48,7 @@ def main(minutes: float = 0.5) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
+    try:
         main()
+    except KeyboardInterrupt:  # Ctrl-C ends the script and its actors
+        raise SystemExit(130) from None

@@ -7,7 +7,6 @@ remotely_rl constructs it with the shape of an observation and the number of pol
 script trains it on CartPole for a minute, then evaluates it.
 """
 
-import contextlib
 import math
 
 import torch
@@ -43,5 +42,7 @@ def main(minutes: float = 1.0) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
+    try:
         main()
+    except KeyboardInterrupt:  # Ctrl-C ends the script and its actors
+        raise SystemExit(130) from None

@@ -7,7 +7,6 @@ with one method, which maps a contribution to the direction of the step.  The sa
 simulation of 32 clients in this process, and then with four real workers.
 """
 
-import contextlib
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -79,5 +78,7 @@ def main(pushes: int = 4000) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
+    try:
         main()
+    except KeyboardInterrupt:  # Ctrl-C ends the script and its actors
+        raise SystemExit(130) from None

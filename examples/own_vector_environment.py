@@ -7,7 +7,6 @@ numpy: motors push points along a line.  The action is a force, so the policy is
 actor steps 256 points at the cost of a few.
 """
 
-import contextlib
 from typing import Any
 
 import gymnasium
@@ -68,5 +67,7 @@ def main(minutes: float = 1.0) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
+    try:
         main()
+    except KeyboardInterrupt:  # Ctrl-C ends the script and its actors
+        raise SystemExit(130) from None

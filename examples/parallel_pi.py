@@ -3,7 +3,6 @@
 To run it on a cluster, pass the cluster's address instead: remotely.connect("host:8010").
 """
 
-import contextlib
 import random
 
 import remotely
@@ -43,5 +42,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
+    try:
         main()
+    except KeyboardInterrupt:  # Ctrl-C ends the script and its actors
+        raise SystemExit(130) from None

@@ -7,7 +7,6 @@ epochs over these rollouts, and the next round starts with the new parameters.
 `remotely-rl train ppo` runs the same algorithm, with metrics, checkpoints and a plot.
 """
 
-import contextlib
 import time
 
 import numpy as np
@@ -45,5 +44,7 @@ def main(minutes: float = MINUTES) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
+    try:
         main()
+    except KeyboardInterrupt:  # Ctrl-C ends the script and its actors
+        raise SystemExit(130) from None

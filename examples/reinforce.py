@@ -8,7 +8,6 @@ minus the value's prediction of that return.  At the end of a rollout, the value
 rewards to come.
 """
 
-import contextlib
 import dataclasses
 
 import remotely_rl as rl
@@ -55,5 +54,7 @@ def loop(session: rl.Session[Config]) -> None:  # sampling and learning alternat
 train = rl.Train("reinforce", Config, loop)
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
+    try:
         train(Config(minutes=2, target=475))
+    except KeyboardInterrupt:  # Ctrl-C ends the script and its actors
+        raise SystemExit(130) from None

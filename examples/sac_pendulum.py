@@ -7,7 +7,6 @@ replay buffer, and the learner takes one gradient step for each step played.
 `remotely-rl train sac` runs the same algorithm, with metrics, resumable checkpoints and a plot.
 """
 
-import contextlib
 import time
 
 import numpy as np
@@ -57,5 +56,7 @@ def main(minutes: float = MINUTES) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
+    try:
         main()
+    except KeyboardInterrupt:  # Ctrl-C ends the script and its actors
+        raise SystemExit(130) from None

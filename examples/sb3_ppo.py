@@ -7,8 +7,6 @@ Only the line that makes `envs` differs from a usual script.  Environments run i
 machine, or on a cluster if you connect to one first: remotely.connect("host:8010").
 """
 
-import contextlib
-
 import torch
 
 try:
@@ -32,5 +30,7 @@ def main(total_steps: int = 50_000) -> float:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
+    try:
         main()
+    except KeyboardInterrupt:  # Ctrl-C ends the script and its actors
+        raise SystemExit(130) from None

@@ -7,7 +7,6 @@ against a minimax player that looks two moves ahead; the sides alternate.  The g
 observations of PettingZoo's Connect Four, and is faster; SelfPlay accepts either.
 """
 
-import contextlib
 import functools
 import sys
 from typing import Any
@@ -233,5 +232,7 @@ def main(minutes: float = 10.0) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
+    try:
         main(float(sys.argv[1]) if len(sys.argv) > 1 else 10.0)
+    except KeyboardInterrupt:  # Ctrl-C ends the script and its actors
+        raise SystemExit(130) from None

@@ -6,7 +6,6 @@ Without a run, it first trains PPO on CartPole for a few seconds.  Each game is 
 requests its actions from the server, which answers all waiting calls with one forward pass.
 """
 
-import contextlib
 import sys
 import tempfile
 from typing import Any
@@ -66,5 +65,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
+    try:
         main()
+    except KeyboardInterrupt:  # Ctrl-C ends the script and its actors
+        raise SystemExit(130) from None

@@ -8,7 +8,6 @@ Gymnasium's next-step mode.  The update skips the rows of resets, and those of c
 transition is unknown.
 """
 
-import contextlib
 import time
 from typing import Any
 
@@ -110,5 +109,7 @@ def train(envs: gymnasium.vector.VectorEnv[Any, Any, Any], total_steps: int) -> 
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends the script and its actors
+    try:
         main()
+    except KeyboardInterrupt:  # Ctrl-C ends the script and its actors
+        raise SystemExit(130) from None

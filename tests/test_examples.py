@@ -127,9 +127,11 @@ SCRIPTS = sorted(
 
 
 @pytest.mark.parametrize("example", SCRIPTS)
-def test_every_example_ends_quietly_at_ctrl_c(example: str) -> None:
+def test_every_example_ends_quietly_with_status_130_at_ctrl_c(example: str) -> None:
     text = (ROOT / "examples" / f"{example}.py").read_text(encoding="utf-8")
-    assert re.search(r'__main__":\n    with contextlib\.suppress\(KeyboardInterrupt\):', text)
+    _, _, block = text.partition('__main__":\n')
+    interrupted = r"    except KeyboardInterrupt:.*\n        raise SystemExit\(130\) from None\n"
+    assert re.fullmatch(r"    try:\n(        .*\n)+" + interrupted, block)
 
 
 # Of the base and the extra `rl`: the README has them installed.
@@ -188,6 +190,7 @@ def test_an_interrupted_example_prints_at_most_a_count_of_its_calls_and_leaves_n
     assert "darts" in running.stdout.readline()
     os.killpg(running.pid, signal.SIGINT)  # as a terminal does
     _, said = running.communicate(timeout=40)
+    assert running.returncode == 128 + signal.SIGINT
     lines = said.splitlines()  # none, if the signal came between two rounds
     assert all("the script ends, and" in line and "(Thrower-" in line for line in lines)
     assert len(lines) <= 1

@@ -6,7 +6,6 @@ Up to some size a larger batch needs fewer updates for the same steps: it learns
 are cheap.  Beyond it updates become no fewer, and steps are wasted.
 """
 
-import contextlib
 from typing import Any
 
 import numpy as np
@@ -54,5 +53,7 @@ def main(total_steps: int = 150_000, seeds: int = 2) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
+    try:
         main()
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

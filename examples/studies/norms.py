@@ -8,7 +8,6 @@ gradients of successive updates agree more.  But with a fixed number of draws fo
 are fewer updates, and the parameters move less in all.
 """
 
-import contextlib
 from typing import Any
 
 from remotely_rl import Hook, dqn
@@ -82,5 +81,7 @@ def main(total_steps: int = 20_000, seed: int = 1) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
+    try:
         main()
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

@@ -7,7 +7,6 @@ it, and a policy that gives an action all of the probability no longer explores.
 early, and large steps bring them on.
 """
 
-import contextlib
 from typing import Any
 
 import torch
@@ -73,5 +72,7 @@ def main(total_steps: int = 40_000, seed: int = 1) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
+    try:
         main()
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

@@ -8,7 +8,6 @@ https://arxiv.org/abs/1803.02811): it begins with the same weights, learns as of
 with batches of another size, and what it learns changes nothing that is played.
 """
 
-import contextlib
 import copy
 import dataclasses
 from typing import Any
@@ -97,5 +96,7 @@ def main(total_steps: int = 30_000, seeds: int = 1) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
+    try:
         main()
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
