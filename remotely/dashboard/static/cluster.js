@@ -204,6 +204,7 @@ const showActors = paged("Actors", { path: "actors", renew, columns: [
   { key: "cpu_percent", name: "CPU", text: (row) => `${count(row.cpu_percent)} %`, number: true },
   { key: "memory", name: "Memory", text: (row) => bytes(row.memory), number: true },
   { key: "calls", name: "Calls", text: (row) => count(row.calls), number: true, minor: true },
+  { key: "errors", name: "Errors", text: (row) => row.errors ? count(row.errors) : "", number: true, tone: (row) => row.errors ? "bad" : "" },
   { key: "calls_per_s", name: "Calls/s", text: (row) => figure(row.calls_per_s), number: true },
   { key: "busy_percent", name: "Busy", text: (row) => `${count(row.busy_percent)} %`, number: true },
   { key: "mean_s", name: "Mean", text: (row) => seconds(row.mean_s), number: true, minor: true },
@@ -233,9 +234,10 @@ function showActor(params) {
   const methods = table([
     { name: "Method", text: (row) => row.method, name_: true },
     { name: "Calls", text: (row) => count(row.calls), number: true },
+    { name: "Errors", text: (row) => row.errors ? count(row.errors) : "", number: true, tone: (row) => row.errors ? "bad" : "" },
     { name: "Mean", text: (row) => seconds(row.mean_s), number: true },
     { name: "99 %", text: (row) => seconds(row.p99_s), number: true },
-  ], (row) => row.method, "Methods that took the most time");
+  ], (row) => row.method, "Methods that took the most time, or failed most often");
   const own = table([
     { name: "Metric", text: (row) => row.name, name_: true },
     { name: "Labels", text: (row) => Object.entries(row.labels).map(([name, value]) => `${name}=${value}`).join(" "), name_: true },
@@ -264,7 +266,8 @@ function showActor(params) {
         number("Bytes in", bytes(row.received)),
         number("Bytes out", bytes(row.sent)),
         number("Runs", row.method || "nothing", row.method ? duration(row.method_s) : ""),
-        number("Queue", count(row.queue)));
+        number("Queue", count(row.queue)),
+        number("Errors", count(row.errors), row.errors ? "of calls and items of streams" : ""));
       methods.show(row.methods, "", "No call has ended yet.");
       owns.hidden = !row.metrics.length;
       own.show(row.metrics, "", "");
