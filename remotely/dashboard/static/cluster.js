@@ -131,7 +131,7 @@ function showOverview() {
   return { title: "Overview", element, close: () => { stop(); unfollow(); } };
 }
 
-const BAD = new Set(["died", "lost", "sick", "revoked"]); // events
+const BAD = new Set(["died", "lost", "sick", "revoked", "refused"]); // events
 
 // A line, and the rest on demand; `open` has the ids of those that were opened.
 function folded(id, line, rest, open) {
