@@ -224,6 +224,9 @@ def test_on_a_phone_the_columns_of_an_actor_fold(page: Page) -> None:
         shown = row.locator(f'td[data-name="{cell}"]').bounding_box()
         assert shown is not None
         assert 0 <= shown["x"] <= shown["x"] + shown["width"] <= 390
+    search = page.get_by_role("searchbox").bounding_box()
+    assert search is not None
+    assert search["width"] > 0.9 * 390
     page.set_viewport_size({"width": 1200, "height": 800})
 
 
