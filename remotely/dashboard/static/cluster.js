@@ -352,6 +352,7 @@ function axis(whole) {
 // A lane of bars for one actor; a bar names the method that took most of it.
 function lane(row) {
   const waited = row.waited_s == null ? "" : `, waited ${seconds(row.waited_s)} on average`;
+  const late = row.more ? `; the last ${count(row.more)} are not drawn, but in the file` : "";
   const svg = drawing("svg", { viewBox: "0 0 1000 10", preserveAspectRatio: "none", role: "img", "aria-label": `What ${row.name} ran` });
   const methods = [...new Set(row.bars.map((bar) => bar[2]))];
   for (const [begin, width, method, calls, took] of row.bars) {
@@ -362,7 +363,7 @@ function lane(row) {
     bar.append(title);
     svg.append(bar);
   }
-  return [h("dt", {}, h("a", { href: actorAddress(row.actor) }, row.name), h("small", {}, ` ${plural(row.calls, "call")}${waited}`)), h("dd", {}, svg)];
+  return [h("dt", {}, h("a", { href: actorAddress(row.actor) }, row.name), h("small", {}, ` ${plural(row.calls, "call")}${waited}${late}`)), h("dd", {}, svg)];
 }
 
 function frames(calls, all, depth) {
