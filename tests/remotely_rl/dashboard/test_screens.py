@@ -252,6 +252,11 @@ def test_selected_runs_are_compared(page: Page) -> None:
     expect(page.get_by_role("img", name=re.compile("rollout.return_mean"))).to_be_visible()
 
 
+def test_a_chart_of_a_column_that_no_run_has_says_so(page: Page) -> None:
+    page.goto("/#/compare?run=ppo-1&run=ppo-2&column=rollout/retrun_mean")
+    expect(page.get_by_text("did you mean 'rollout/return_mean'?")).to_be_visible()
+
+
 def test_what_differs_between_two_runs_is_shown(page: Page) -> None:
     page.goto("/#/compare?run=ppo-1&run=ppo-2")
     rows = page.get_by_role("table", name="Settings that differ").locator("tbody tr")
