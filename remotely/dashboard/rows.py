@@ -90,13 +90,18 @@ def page(
     key = sort.removeprefix("-") or columns[0]
     if key not in columns:
         raise ValueError(f"no column {key!r} to sort by; there are: {', '.join(columns)}")
-    words = search.lower().split()
-    found = [row for row in rows if _has(row, words)] if words else list(rows)
+    found = matching(rows, search) if search.split() else list(rows)
     known = [row for row in found if row[key] is not None]
     known.sort(key=lambda row: _order(row[key]), reverse=sort.startswith("-"))
     found = known + [row for row in found if row[key] is None]  # last, in either order
     after = max(0, after)
     return Page(len(rows), len(found), after, found[after : after + min(max(1, limit), PAGE)])
+
+
+def matching(rows: Iterable[Row], search: str) -> list[Row]:
+    """Return the rows that match each word of a search; none without a word."""
+    words = search.lower().split()
+    return [row for row in rows if words and _has(row, words)]
 
 
 def _has(row: Row, words: Sequence[str]) -> bool:

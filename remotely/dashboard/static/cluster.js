@@ -196,7 +196,15 @@ function doing(row) {
   return `${cut(row.method, 18)} ${duration(row.method_s)}${row.running > 1 ? ` and ${row.running - 1} more` : ""}`;
 }
 
-const showActors = paged("Actors", { path: "actors", renew, columns: [
+// Those that a search for an actor finds among the last that died.
+const dead = h("section", { "aria-label": "Ended actors" }), openDead = new Set();
+function showDead(page) {
+  dead.replaceChildren(...(page.ends.length
+    ? [h("h2", {}, "Ended"), h("ul", { class: "plain" }, page.ends.map((end) => failure(end, openDead)))]
+    : []));
+}
+
+const showActors = paged("Actors", { path: "actors", renew, foot: dead, heard: showDead, columns: [
   { key: "name", name: "Actor", text: (row) => cut(row.name, 30), link: (row) => actorAddress(row.actor), name_: true },
   { key: "class", name: "Class", text: (row) => cut(row.class, 22), minor: true, name_: true },
   { key: "machine", name: "Machine", text: (row) => row.machine, minor: true },

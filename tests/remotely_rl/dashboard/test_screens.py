@@ -184,6 +184,15 @@ def test_the_slowest_actor_and_its_method_are_found_by_one_click(page: Page) -> 
     expect(methods).to_contain_text("469 ms")
 
 
+def test_a_search_for_an_actor_shows_how_it_died(page: Page) -> None:
+    page.goto("/#/actors")
+    ended = page.get_by_label("Ended actors")
+    expect(page.locator("tbody tr")).to_have_count(200)
+    expect(ended).to_be_empty()
+    page.get_by_role("searchbox").fill("player-0")
+    expect(ended).to_contain_text("Player-0: exit code 3 on node0")
+
+
 def test_a_failure_leads_to_its_log_and_advice_is_shown_on_demand(page: Page) -> None:
     page.goto("/#/overview")
     failure = page.get_by_label("Recent failures")
