@@ -49,12 +49,12 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 from remotely.actor import eager_task, exiting
-from remotely.actor.servant import RoutedReply, Servant, Unfinished, raised
+from remotely.actor.servant import RoutedReply, Servant, Unfinished
 from remotely.machine import threads
 from remotely.objects.batching import PendingBatch
 from remotely.protocol import control, wire
@@ -253,11 +253,11 @@ class Dispatcher:
             self._answer_error([(route, message)], error, self._send)
 
     def _answer_error(
-        self, calls: Iterable[tuple[bytes, Message]], error: BaseException, send: Send
+        self, calls: Sequence[tuple[bytes, Message]], error: BaseException, send: Send
     ) -> None:
         """Reply with an error that was raised beside the object's own code."""
-        for route, message in calls:
-            send(raised(route, message, error))
+        for reply in self._servant.answer_error(calls, error):
+            send(reply)
 
     def _handle(self, route: bytes, message: Message, is_here: bool) -> None:
         if faults.ON and message.kind is Kind.CALL and not is_here:

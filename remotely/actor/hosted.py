@@ -107,12 +107,13 @@ class Hosted(ABC):
         return self._servant.is_made
 
     def state(self) -> dict[str, Any]:
-        """Return the running method, the number of calls and the user's own metrics, as fields of
+        """Return the running method, the calls, the errors and the user's own metrics, as fields of
         ActorStatus."""
         seen = activity.look(self._page)
         running = {"running": seen.running, "method": seen.method, "method_s": seen.method_s}
         metrics = [metric_status(each) for each in own_metrics.of_process()]
-        return {**running, "calls": self._servant.calls, "metrics": metrics}
+        counts = {"calls": self._servant.calls, "errors": activity.measured(self._page).errors}
+        return {**running, **counts, "metrics": metrics}
 
     @abstractmethod
     def _handle(self, route: bytes, message: wire.Message) -> None:

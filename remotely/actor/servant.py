@@ -294,6 +294,7 @@ class Servant:
         """
         activity, kind = self._activity, message.kind  # INIT may replace the activity
         begun = activity.begin(message.name if kind is Kind.CALL else SHOWN_AS[kind])
+        errors = 0
         try:
             if self.is_made and kind in _SETUP_KINDS:
                 raise RemotelyError("this actor has already been created")
@@ -304,10 +305,22 @@ class Servant:
         except self.ends:
             raise
         except BaseException as error:
+            errors = _is_counted(message, error)
             return raised(route, message, error)
         finally:
-            activity.end(begun)
+            activity.end(begun, errors)
             self.calls += kind is Kind.CALL
+
+    def answer_error(
+        self, calls: Sequence[tuple[bytes, Message]], error: BaseException
+    ) -> list[RoutedReply]:
+        """Return the replies to messages that have failed beside the object's own code."""
+        for _, message in calls:
+            kind = message.kind
+            begun = self._activity.begin(message.name if kind is Kind.CALL else SHOWN_AS[kind])
+            self._activity.end(begun, _is_counted(message, error))
+            self.calls += kind is Kind.CALL
+        return raised_for_all(calls, error)
 
     def cancelled(self, route: bytes, message: Message, is_decoded: bool = False) -> RoutedReply:
         """Return the reply to a call that its caller has cancelled."""
@@ -345,6 +358,7 @@ class Servant:
         """
         kind = message.kind
         begun = self._activity.begin(message.name if kind is Kind.CALL else SHOWN_AS[kind])
+        errors = 0
         try:
             if kind is Kind.CALL:
                 if unfinished is not None:
@@ -372,40 +386,47 @@ class Servant:
         except self._async_ends:
             raise
         except BaseException as error:
+            errors = _is_counted(message, error)
             return raised(route, message, error)
         finally:
-            self._activity.end(begun)
+            self._activity.end(begun, errors)
 
     def answer_batch(self, batching: Batching, calls: Sequence[Call]) -> list[RoutedReply]:
         """Run several calls of a batched method as one."""
-        begun = self._activity.begin(batching.function.__name__, len(calls))
+        begun, errors = self._activity.begin(batching.function.__name__, len(calls)), 0
         try:
             args, kwargs = batching.merge([arguments for _, arguments in calls])
             with self._tracing_batch(batching, calls):
                 value = batching.function(self.object, *args, **kwargs)
-            return self._replies(batching, calls, value)
+            replies, errors = self._replies(batching, calls, value)
+            return replies
         except self.ends:
             raise
         except BaseException as error:
+            errors = len(calls)
             return raised_for_all([call for call, _ in calls], error)
         finally:
-            self._activity.end(begun)
+            self._activity.end(begun, errors)
+            self.calls += len(calls)
 
     async def answer_batch_async(
         self, batching: Batching, calls: Sequence[Call]
     ) -> list[RoutedReply]:
-        begun = self._activity.begin(batching.function.__name__, len(calls))
+        begun, errors = self._activity.begin(batching.function.__name__, len(calls)), 0
         try:
             args, kwargs = batching.merge([arguments for _, arguments in calls])
             with self._tracing_batch(batching, calls):
                 value = await batching.function(self.object, *args, **kwargs)
-            return self._replies(batching, calls, value)
+            replies, errors = self._replies(batching, calls, value)
+            return replies
         except self._async_ends:
             raise
         except BaseException as error:
+            errors = len(calls)
             return raised_for_all([call for call, _ in calls], error)
         finally:
-            self._activity.end(begun)
+            self._activity.end(begun, errors)
+            self.calls += len(calls)
 
     def arguments(self, route: bytes, message: Message) -> Arguments:
         args, kwargs = self._values.decode(route, message)
@@ -554,9 +575,11 @@ class Servant:
 
     # --- replies of batches -----------------------------------------------------------------------
 
-    def _replies(self, batching: Batching, calls: Sequence[Call], value: Any) -> list[RoutedReply]:
-        self.calls += len(calls)
-        replies = []
+    def _replies(
+        self, batching: Batching, calls: Sequence[Call], value: Any
+    ) -> tuple[list[RoutedReply], int]:
+        """Return the replies, and how many of them are errors."""
+        replies, errors = [], 0
         for answer, ((route, message), _) in zip(
             batching.split(value, len(calls)), calls, strict=True
         ):
@@ -564,7 +587,8 @@ class Servant:
                 replies.append(self._values.returned(route, message, answer))
             except RemotelyError as error:
                 replies.append(raised(route, message, error))
-        return replies
+                errors += 1
+        return replies, errors
 
 
 _NONE: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
@@ -586,3 +610,9 @@ SHOWN_AS = {
     Kind.DEBUG: "(a debugger)",
 }
 _SETUP_KINDS = (Kind.PREPARE, Kind.FILE, Kind.INIT)
+_COUNTED_KINDS = (Kind.CALL, Kind.NEXT)  # whose errors are those of methods
+
+
+def _is_counted(message: Message, error: BaseException) -> bool:
+    """Return whether the status counts an error: not the end of a stream or of an iterator."""
+    return message.kind in _COUNTED_KINDS and not isinstance(error, StopIteration)

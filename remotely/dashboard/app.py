@@ -23,6 +23,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -318,7 +319,10 @@ class _ClusterPanel:
 
     async def _actors(self, request: Request) -> Response:
         now = (await self._watch.known()).snapshot
-        return table(request, now.actors, rows.ACTOR_COLUMNS, without="metrics")
+        ends = rows.matching(
+            msgspec.to_builtins(now.status.ends), request.query_params.get("q", "")
+        )
+        return table(request, now.actors, rows.ACTOR_COLUMNS, without="metrics", ends=ends)
 
     async def _actor(self, request: Request) -> Response:
         now = (await self._watch.known()).snapshot

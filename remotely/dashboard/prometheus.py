@@ -9,6 +9,7 @@ remotely_gpus_busy                    the GPUs in use, in sum (0.5: one, half of
 remotely_gpus_memory_bytes            of the GPUs, in use
 remotely_actors{class}
 remotely_calls_total{class}           counted since the dashboard started, while it is scraped
+remotely_errors_total{class}          calls, and items of streams, that ended with one; so, too
 remotely_memory_bytes{class}          of the actors' own, as limits count it
 remotely_machines_memory_bytes{state} free, used, as the kernels count it
 remotely_machines_cpu_percent         of all cores, the mean of the machines
@@ -125,10 +126,14 @@ class _Figures:
             for class_name, number in by_class.items():
                 family.add_metric([class_name], number)
             yield family
-        calls = CounterMetricFamily("remotely_calls", "calls seen", labels=["class"])
-        for class_name, number in now.calls_by_class.items():
-            calls.add_metric([class_name], number)
-        yield calls
+        for name, help_, sums_ in (
+            ("remotely_calls", "calls seen", now.calls),
+            ("remotely_errors", "calls and items of streams that ended with an error", now.errors),
+        ):
+            counter = CounterMetricFamily(name, help_, labels=["class"])
+            for class_name, number in sums_.by_class.items():
+                counter.add_metric([class_name], number)
+            yield counter
         yield from self._times()
         yield GaugeMetricFamily(
             "remotely_waiting", "requests that wait for resources", value=now.status.waiting

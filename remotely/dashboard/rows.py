@@ -5,7 +5,7 @@ The browser never holds more than one page, so 10,000 actors cost it no more tha
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -27,6 +27,7 @@ ACTOR_COLUMNS = (
     "cpu_percent",
     "memory",
     "calls",
+    "errors",
     "calls_per_s",
     "busy_percent",
     "mean_s",
@@ -48,7 +49,7 @@ MACHINE_COLUMNS = (
     "disk_used",
     "actors",
 )
-BESIDE_CALLS = ("__init__", "close")
+BESIDE_CALLS = ("__init__", "close", "(")  # the beginnings of names
 _NUMBERS = re.compile(r"(\d{1,15})")
 _SEARCHED = (
     "name",
@@ -89,13 +90,18 @@ def page(
     key = sort.removeprefix("-") or columns[0]
     if key not in columns:
         raise ValueError(f"no column {key!r} to sort by; there are: {', '.join(columns)}")
-    words = search.lower().split()
-    found = [row for row in rows if _has(row, words)] if words else list(rows)
+    found = matching(rows, search) if search.split() else list(rows)
     known = [row for row in found if row[key] is not None]
     known.sort(key=lambda row: _order(row[key]), reverse=sort.startswith("-"))
     found = known + [row for row in found if row[key] is None]  # last, in either order
     after = max(0, after)
     return Page(len(rows), len(found), after, found[after : after + min(max(1, limit), PAGE)])
+
+
+def matching(rows: Iterable[Row], search: str) -> list[Row]:
+    """Return the rows that match each word of a search; none without a word."""
+    words = search.lower().split()
+    return [row for row in rows if words and _has(row, words)]
 
 
 def _has(row: Row, words: Sequence[str]) -> bool:
@@ -111,6 +117,29 @@ def _order(cell: Any) -> Any:
     return 1, [int(part) if index % 2 else part for index, part in enumerate(parts)]
 
 
+class Counted(NamedTuple):
+    """A number that actors count, and its sums by class since the dashboard started.
+
+    Actors come and go, and a restarted one counts from zero, but a sum never falls.
+    """
+
+    by_actor: dict[str, int]
+    by_class: dict[str, int]
+
+
+def counted(
+    before: Counted | None, actors: Sequence[ActorStatus], number: Callable[[ActorStatus], int]
+) -> Counted:
+    """Return the sums with what was counted since `before`."""
+    by_class = Counter(before.by_class if before else ())
+    for actor in actors:
+        new = 0
+        if before and (known := before.by_actor.get(actor.actor)) is not None:
+            new = max(0, number(actor) - known)
+        by_class[actor.class_name] += new
+    return Counted({actor.actor: number(actor) for actor in actors}, dict(by_class))
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """The state of a cluster at one time.
@@ -120,8 +149,8 @@ class Snapshot:
 
     at: float  # seconds of a monotonic clock
     status: ClusterStatus
-    calls: dict[str, int]  # by actor
-    calls_by_class: dict[str, int]  # seen since the dashboard started
+    calls: Counted
+    errors: Counted
     own: OwnSums
 
     @cached_property
@@ -133,7 +162,7 @@ class Snapshot:
         """
         rows: list[dict[str, Any]] = msgspec.to_builtins(self.status.actors)
         for actor in rows:
-            of_calls = (each for each in actor["methods"] if each["method"] not in BESIDE_CALLS)
+            of_calls = (m for m in actor["methods"] if not m["method"].startswith(BESIDE_CALLS))
             main: dict[str, Any] = next(of_calls, {})
             actor |= {name: main.get(name) for name in ("mean_s", "p99_s")}
             actor["p99_method"] = main.get("method", "")
@@ -155,16 +184,11 @@ class Snapshot:
 
 
 def snapshot(status: ClusterStatus, at: float, before: Snapshot | None) -> Snapshot:
-    """Return the snapshot of a status, with the calls counted since before `before`."""
-    by_class = Counter(before.calls_by_class if before else ())
-    for actor in status.actors:
-        new = 0
-        if before and (known := before.calls.get(actor.actor)) is not None:
-            new = max(0, actor.calls - known)  # a restarted actor counts from zero
-        by_class[actor.class_name] += new
-    calls = {actor.actor: actor.calls for actor in status.actors}
+    """Return the snapshot of a status, with what was counted since before `before`."""
+    calls = counted(before.calls if before else None, status.actors, lambda actor: actor.calls)
+    errors = counted(before.errors if before else None, status.actors, lambda actor: actor.errors)
     own = own_sums.add(before.own if before else None, status)
-    return Snapshot(at, status, calls, dict(by_class), own)
+    return Snapshot(at, status, calls, errors, own)
 
 
 def overview(now: Snapshot, age_s: float = 0.0, why: str = "") -> dict[str, Any]:

@@ -160,12 +160,20 @@ def ask_for_spare_actors(state: State) -> None:
             state.send(owner, control.RoomWanted())
 
 
+def answer_refusal(
+    state: State, client: str, request: control.Request, refusal: control.NotPlaced
+) -> None:
+    """Send the client the reason for which its request is refused, and record the event."""
+    state.history.add_refusal(state.now, request, refusal.error, refusal.why)
+    state.send(client, refusal)
+
+
 def send_refusal(state: State, record: ActorRecord, data: object) -> None:
     """Remove the request from the queue and send its client the reason."""
     assert isinstance(data, control.NotPlaced)
     assert record.requester is not None
     state.waiting.remove(record.request.actor)
-    state.send(record.requester.session, data)
+    answer_refusal(state, record.requester.session, record.request, data)
 
 
 def withdraw_requests(state: State, record: ActorRecord, data: object) -> None:
@@ -593,7 +601,8 @@ def request_actor(state: State, client: str, place: control.Place) -> None:
     request, requester = place.request, Requester(client, place)
     if refusal := _why_forbidden(state, request):
         error, why = refusal
-        state.send(client, control.NotPlaced(ticket=place.ticket, error=error, why=why))
+        not_placed = control.NotPlaced(ticket=place.ticket, error=error, why=why)
+        answer_refusal(state, client, request, not_placed)
         return
     record = state.actors.records.get(request.actor)
     if record is not None and record.request.life != request.life:

@@ -11,6 +11,8 @@
     revoked       keys are no longer listed
     died          an actor has ended that nobody asked to end; the status lists the last of these
     moved         an actor has ended because its machine is being drained
+    refused       a request for an actor has failed before a machine was told to start one; not one
+                  for an actor that is spare when others wait for room: nobody misses that
 
 It is bounded, kept in memory alone, and begins with the master.  Times are those of the master's
 monotonic clock: who shows an event computes the wall-clock time from its age.
@@ -24,6 +26,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from remotely.protocol.control import EndStatus, EventStatus, Obituary, Request
+from remotely.reporting.cluster_status import count_of
 from remotely.reporting.endings import how_it_ended
 
 REMEMBERED = 1000
@@ -41,13 +44,16 @@ Kind = Literal[
     "revoked",
     "died",
     "moved",
+    "refused",
 ]
 
 
 class _Happened(NamedTuple):
     at: float
     event: EventStatus
-    obituary: Obituary | None  # of an actor that died
+    obituary: Obituary | None = None  # of an actor that died
+    refusals: int = 0  # of requests of one class, for one reason
+    reason: str = ""  # of these
 
 
 class History:
@@ -61,7 +67,7 @@ class History:
 
     def add(self, now: float, kind: Kind, machine: str, text: str) -> None:
         """Record what happened to a machine, or to the cluster."""
-        self._append(now, EventStatus(kind=kind, machine=machine, text=text))
+        self._append(_Happened(now, EventStatus(kind=kind, machine=machine, text=text)))
 
     def add_end(self, now: float, request: Request, machine: str, obituary: Obituary) -> None:
         """Record the end of an actor that nobody asked to end, or that moves."""
@@ -76,13 +82,35 @@ class History:
             class_name=request.class_name,
         )
         kept = msgspec.structs.replace(obituary, flight_record=b"", begun={})
-        self._append(now, event, kept if kind == "died" else None)
+        self._append(_Happened(now, event, kept if kind == "died" else None))
 
-    def _append(self, now: float, event: EventStatus, obituary: Obituary | None = None) -> None:
+    def add_refusal(self, now: float, request: Request, error: str, why: str) -> None:
+        """Record that a request was refused.
+
+        It takes the place of the event before it if that has the same class and reason, so that a
+        gang, or a script that asks again and again, does not displace all that has happened.
+        """
+        if request.is_spare:
+            return
+        reason, count = f"{error}: {why}", 1
+        before = self._events[-1] if self._events else None
+        if before and (before.event.class_name, before.reason) == (request.class_name, reason):
+            count += self._events.pop().refusals
+        more = f" and {count_of(count - 1, 'more request')}" if count > 1 else ""
+        event = EventStatus(
+            kind="refused",
+            machine="",
+            text=f"{request.name}{more} refused: {reason}",
+            name=request.name,
+            class_name=request.class_name,
+        )
+        self._append(_Happened(now, event, refusals=count, reason=reason))
+
+    def _append(self, happened: _Happened) -> None:
         self.last = next(self._numbers)
-        self.ended += obituary is not None
-        event = msgspec.structs.replace(event, number=self.last)
-        self._events.append(_Happened(now, event, obituary))
+        self.ended += happened.obituary is not None
+        event = msgspec.structs.replace(happened.event, number=self.last)
+        self._events.append(happened._replace(event=event))
 
     def after(self, number: int, now: float) -> list[EventStatus]:
         """Return the events after the one with this number, oldest first.
@@ -101,7 +129,7 @@ class History:
         return [*itertools.islice(self._ends(now), SHOWN_ENDS)]
 
     def _ends(self, now: float) -> Iterator[EndStatus]:
-        for at, event, obituary in reversed(self._events):
+        for at, event, obituary, *_ in reversed(self._events):
             if obituary is not None:
                 yield EndStatus(
                     name=event.name,

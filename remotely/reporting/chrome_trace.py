@@ -118,7 +118,8 @@ def by_actor(
     that took most of it; how many calls it stands for; and how long they took, from the first to
     the last, which is more than is shown if the first of them began before the timeline.
 
-    Calls that are narrower than a bar, and close, are drawn as one.
+    Calls that are narrower than a bar, and close, are drawn as one.  `more` is how many calls began
+    after the last of so many bars that there is room for.
     """
     served = bars(recorded)
     last = max((each.clock + each.offset_s for each in recorded), default=0.0)
@@ -160,6 +161,7 @@ def by_actor(
                     for these, end in zip(drawn, ends, strict=True)
                     for begin in (max(first, these[0].began),)
                 ][: 4 * most],
+                "more": sum(map(len, drawn[4 * most :])),
             }
         )
     rows.sort(key=lambda row: str(row["name"]))

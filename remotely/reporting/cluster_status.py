@@ -41,6 +41,7 @@ _ACTOR_COLUMNS = (
     "CPU",
     "MEMORY",
     "CALLS",
+    "ERRORS",
     "CALLS/S",
     "BUSY",
     "RUNS",
@@ -145,6 +146,7 @@ class MethodStatus(msgspec.Struct, frozen=True, kw_only=True):
     calls: Annotated[int, says("estimated if most take less than 0.2 ms")]
     mean_s: float
     p99_s: Annotated[float, says("99 % of them took at most this; within 19 %")]
+    errors: Annotated[int, says("how many of them ended with an error")] = 0
 
 
 class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,6 +170,7 @@ class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
     rss: Annotated[int, says("bytes, with what it shares with others")]
     memory: Annotated[int, says("bytes of its own, as its limit counts them")] = 0
     calls: Annotated[int, says("completed calls")]
+    errors: Annotated[int, says("calls, and items of streams, that ended with an error")] = 0
     running: Annotated[int, says("calls that run now")]
     method: Annotated[str, says("of the call that has run longest; empty if none runs")]
     method_s: Annotated[float, says("how long that call has run")]
@@ -176,7 +179,10 @@ class ActorStatus(msgspec.Struct, frozen=True, kw_only=True):
     busy_percent: Annotated[float, says("of the last seconds in which any call ran")] = 0.0
     received: Annotated[int, says("bytes of arguments")] = 0
     sent: Annotated[int, says("bytes of results")] = 0
-    methods: Annotated[list[MethodStatus], says("those that took the most time first")] = []
+    methods: Annotated[
+        list[MethodStatus],
+        says("those that took the most time, or failed most often; the slowest first"),
+    ] = []
     metrics: list[MetricStatus] = []
     lends: Annotated[bool, says("it waits, and its CPUs are free for others meanwhile")] = False
     stopped_at: Annotated[
@@ -403,6 +409,7 @@ def _actor(
         rss=figures.rss,
         memory=figures.memory,
         calls=figures.calls,
+        errors=figures.errors,
         running=figures.running,
         method=figures.method,
         method_s=figures.method_s,
@@ -412,7 +419,13 @@ def _actor(
         received=figures.received,
         sent=figures.sent,
         methods=[
-            MethodStatus(method=each.method, calls=each.calls, mean_s=each.mean_s, p99_s=each.p99_s)
+            MethodStatus(
+                method=each.method,
+                calls=each.calls,
+                mean_s=each.mean_s,
+                p99_s=each.p99_s,
+                errors=each.errors,
+            )
             for each in figures.methods
         ],
         metrics=[metric_status(each) for each in figures.metrics],
@@ -534,6 +547,7 @@ def tables(status: ClusterStatus, now: float) -> str:
                 f"{a.cpu_percent:.0f}%",
                 format_bytes(a.memory),
                 str(a.calls),
+                str(a.errors or ""),
                 f"{a.calls_per_s:.0f}" if a.calls_per_s >= 100 else f"{a.calls_per_s:.3g}",
                 f"{a.busy_percent:.0f}%",
                 cut(_doing(a)),

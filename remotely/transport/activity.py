@@ -18,17 +18,18 @@ when it is asked, and when the actor has died.
     4160-6719    the names of 40 methods
     6720-7039    the seconds that the calls of each have taken
     7040-71679   how many calls of each have taken how long: a histogram (protocol/measures.py)
-    71680-71687  since when a call has stopped for a debugger, on the same clock; 0 if none has
-    71688        whether a debugger is attached
-    71696-71951  where that call has stopped, in UTF-8
-    71952-       the user's own metrics (own_metrics.py)
+    71680-71999  how many calls of each have ended with an error
+    72000-72007  since when a call has stopped for a debugger, on the same clock; 0 if none has
+    72008        whether a debugger is attached
+    72016-72271  where that call has stopped, in UTF-8
+    72272-       the user's own metrics (own_metrics.py)
 
 The worker may read between two writes.  Then the method that it sees may have just ended.  Of the
 calls that have begun it never misses one; see the order of the writes in `BegunCalls`.
 
 Calls are measured where they end, which costs 1.5 us.  So of calls that take less than SHORT_S, on
 average one in 8 is measured, at random, and stands for those since the last one.  The first EXACT
-calls, others, and the bytes are counted exactly.
+calls, those that end with an error, others, and the bytes are counted exactly.
 """
 
 import contextlib
@@ -68,7 +69,8 @@ _KNOWN = slice(4112, 4120)
 _METHODS = slice(4160, 4160 + NAME_BYTES * METHODS)
 _SECONDS = slice(_METHODS.stop, _METHODS.stop + 8 * METHODS)
 _TIMES = slice(_SECONDS.stop, _SECONDS.stop + 8 * BUCKETS * METHODS)
-_STOPPED_SINCE = slice(_TIMES.stop, _TIMES.stop + 8)
+_ERRORS = slice(_TIMES.stop, _TIMES.stop + 8 * METHODS)
+_STOPPED_SINCE = slice(_ERRORS.stop, _ERRORS.stop + 8)
 _IS_DEBUGGED = _STOPPED_SINCE.stop
 _STOPPED_AT = slice(_STOPPED_SINCE.stop + 8, _STOPPED_SINCE.stop + 8 + 256)
 _OWN = slice(_STOPPED_AT.stop, _STOPPED_AT.stop + own_metrics.SIZE)
@@ -98,6 +100,7 @@ class MethodTimes(NamedTuple):
 
     method: str
     calls: int
+    errors: int  # how many of them ended with one
     seconds: float  # in all
     p99_s: float  # the time in which 99 % of them have ended
 
@@ -113,6 +116,10 @@ class CallTimes(NamedTuple):
     @property
     def calls(self) -> int:
         return sum(each.calls for each in self.methods)
+
+    @property
+    def errors(self) -> int:
+        return min(sum(each.errors for each in self.methods), MOST)
 
 
 @contextlib.contextmanager
@@ -194,16 +201,30 @@ def measured(page: mmap.mmap) -> CallTimes:
         busy += max(0.0, time.monotonic() - began)
     received, sent = view[TRAFFIC].cast("Q")
     seconds, times = view[_SECONDS].cast("d"), view[_TIMES].cast("Q")
+    errors = view[_ERRORS].cast("Q")
     methods = []
     for slot in range(min(known, METHODS)):
         taken = times[BUCKETS * slot : BUCKETS * (slot + 1)].tolist()
         counts = {bucket: number for bucket, number in enumerate(taken) if number}
         if calls := sum(counts.values()):
-            start = _METHODS.start + NAME_BYTES * slot
-            name = page[start : start + NAME_BYTES].rstrip(b"\0").decode(errors="replace")
-            methods.append(MethodTimes(name, calls, _sane(seconds[slot]), quantile(counts, 0.99)))
+            name = _name_in(page, slot)
+            methods.append(
+                MethodTimes(
+                    name,
+                    calls,
+                    min(errors[slot], MOST),
+                    _sane(seconds[slot]),
+                    quantile(counts, 0.99),
+                )
+            )
     methods.sort(key=lambda each: -each.seconds)
     return CallTimes(_sane(busy), min(received, MOST), min(sent, MOST), tuple(methods))
+
+
+def _name_in(page: mmap.mmap, slot: int) -> str:
+    """Return the name of a method in the tables."""
+    start = _METHODS.start + NAME_BYTES * slot
+    return page[start : start + NAME_BYTES].rstrip(b"\0").decode(errors="replace")
 
 
 def _sane(seconds: float) -> float:
@@ -323,10 +344,12 @@ class _Writer:
         self._known = view[_KNOWN].cast("Q")
         self._seconds = view[_SECONDS].cast("d")
         self._times = view[_TIMES].cast("Q")
+        self._errors = view[_ERRORS].cast("Q")
         self._method = ""  # the one in the page
         self._slot = 0  # of that method
         self._names: dict[str, bytes] = {}
-        self._slots: dict[str, int] = {}
+        known = range(min(self._known[0], METHODS))
+        self._slots = {_name_in(page, slot): slot for slot in known}  # of the writer before this
 
     def note_streams(self, count: int) -> None:
         """Record the number of streams that have not ended."""
@@ -358,10 +381,11 @@ class _Writer:
             self._known[0] = slot + 1
         return slot
 
-    def _note_times(self, slot: int, took: float, calls: int) -> None:
-        """Record that so many calls of a method have taken so long each."""
+    def _note_times(self, slot: int, took: float, calls: int, errors: int) -> None:
+        """Record that so many calls of a method have taken so long each, and how many failed."""
         self._times[BUCKETS * slot + bucket_of(took)] += calls
         self._seconds[slot] += took * calls
+        self._errors[slot] += errors
 
 
 class OneByOne(_Writer):
@@ -380,17 +404,26 @@ class OneByOne(_Writer):
         self._running[0] = calls
         return calls
 
-    def end(self, number: int) -> None:
+    def end(self, number: int, errors: int = 0) -> None:
+        """Record that the calls have ended, so many of them with an error."""
         self._running[0] = 0
+        if errors:
+            self._measure(number, 1, errors)  # it stands for itself alone
+            return
         self._unmeasured -= 1
         if not self._unmeasured:
-            self._measure(number)
+            self._measure_for_all(number)
 
-    def _measure(self, calls: int) -> None:
-        """Measure the call that has ended; it stands for those since the last one."""
-        took, stands_for = time.monotonic() - self._began[0], self._stands_for
-        self._note_times(self._slot, took, stands_for * calls)
+    def _measure(self, calls: int, stands_for: int, errors: int) -> float:
+        """Measure the call that has ended; return how long it took."""
+        took = time.monotonic() - self._began[0]
+        self._note_times(self._slot, took, stands_for * calls, errors)
         self._busy[0] += took * stands_for
+        return took
+
+    def _measure_for_all(self, calls: int) -> None:
+        """Measure the call that has ended; it stands for those since the last one."""
+        took = self._measure(calls, self._stands_for, 0)
         if took > SHORT_S or self._exact:
             self._stands_for = self._unmeasured = 1
             self._exact -= self._exact > 0
@@ -419,11 +452,12 @@ class Several(_Writer):
             self._add(calls)
         return number
 
-    def end(self, number: int) -> None:
+    def end(self, number: int, errors: int = 0) -> None:
+        """Record that the calls have ended, so many of them with an error."""
         now = time.monotonic()
         with self._lock:
             method, calls, began = self._calls.pop(number)
-            self._note_times(self._slot_of(method), now - began, calls)
+            self._note_times(self._slot_of(method), now - began, calls, errors)
             self._add(-calls)
             if not self._total:
                 self._busy[0] += now - self._busy_since

@@ -11,7 +11,7 @@ from remotely.transport import activity
 
 CPU_AT_LEAST_S = 0.2  # CPU time is counted in hundredths of a second
 CPU_AT_MOST_S = 8.0  # a longer average would not show the current usage
-SHOWN_METHODS = 4  # of an actor: those that took the most time
+SHOWN_METHODS = 4  # of an actor: those that took the most time, and those that failed most often
 
 
 class Gauge:
@@ -41,8 +41,10 @@ class Gauge:
             with contextlib.suppress(psutil.Error):
                 rss = self._process.memory_info().rss
         seen, stopped = activity.look(self._page), activity.stopped(self._page)
-        # Without what is no method: "(an attribute)", "(its code arrives)".
-        named = [each for each in self._measured.methods if not each.method.startswith("(")]
+        # Without what is no method, unless it explains errors: "(an item of a stream)".
+        named = [m for m in self._measured.methods if m.errors or not m.method.startswith("(")]
+        failing = sorted((m for m in named if m.errors), key=lambda m: -m.errors)
+        shown = {*named[:SHOWN_METHODS], *failing[:SHOWN_METHODS]}
         return control.Figures(
             actor=actor,
             calls=calls,
@@ -56,11 +58,11 @@ class Gauge:
             busy_percent=self._busy_percent,
             received=self._measured.received,
             sent=self._measured.sent,
+            errors=self._measured.errors,
             methods=[
-                control.MethodFigures(
-                    each.method, each.calls, each.seconds / each.calls, each.p99_s
-                )
-                for each in named[:SHOWN_METHODS]
+                control.MethodFigures(m.method, m.calls, m.seconds / m.calls, m.p99_s, m.errors)
+                for m in named
+                if m in shown
             ],
             metrics=activity.own_metrics_of(self._page),
             stopped_at=stopped.where,

@@ -4,9 +4,10 @@ By default a group has the runs that differ only in seed, limits and speed; with
 have the same value of one setting, whatever their others are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
+from remotely.arguments import did_you_mean
 from remotely_rl.dashboard import filters, series
 from remotely_rl.dashboard.runs import NoRun
 from remotely_rl.errors import TrainingError
@@ -73,6 +74,7 @@ def compared(runs: Source, names: Sequence[str], asked: Asked) -> dict[str, Any]
     axes       those that make a sweep, which seed, limits and speed do not
     columns    all columns of these runs
     left_out   runs without such a number
+    missing    that none of these runs has this column, unless none has any yet
     """
     asked.check(names)
     groups: dict[str, curve.RunGroup] = {}
@@ -117,7 +119,13 @@ def compared(runs: Source, names: Sequence[str], asked: Asked) -> dict[str, Any]
         "axes": filters.differing({name: config.as_asked for name, config in configs.items()}),
         "columns": sorted(columns),
         "left_out": left_out,
+        "missing": "" if not columns or asked.column in columns else _missing(asked, columns),
     }
+
+
+def _missing(asked: Asked, columns: Iterable[str]) -> str:
+    hint = did_you_mean(asked.column, columns)
+    return f"none of these runs has {asked.column!r}" + (f"; {hint}" if hint else "")
 
 
 def _line(runs: Source, name: str, asked: Asked, columns: dict[str, None]) -> RunLine | None:

@@ -6,6 +6,7 @@ import functools
 import os
 import threading
 import time
+from collections.abc import AsyncIterator, Iterator
 
 import numpy as np
 import pytest
@@ -62,6 +63,55 @@ class Batched:
     def waits(self, items: list[int]) -> list[int]:
         time.sleep(60)
         return items
+
+
+class Unreadable:
+    def __reduce__(self) -> tuple[type[int], tuple[str]]:
+        return int, ("no number",)
+
+
+@remotely.remote_class(cpus=0.1)
+class Failing:
+    def raises(self, item: object) -> None:
+        raise ValueError
+
+    @remotely.batched(max_size=2, wait_ms=60_000)
+    def raises_together(self, items: list[object]) -> list[object]:
+        raise ValueError
+
+    @remotely.batched(max_size=2, wait_ms=60_000)
+    def returns_a_lock(self, items: list[object]) -> list[object]:
+        return [threading.Lock(), 1]
+
+    def fails_later(self) -> Iterator[int]:
+        yield 1
+        raise ValueError
+
+    def counts(self) -> Iterator[int]:
+        yield 1
+
+    def __next__(self) -> int:
+        raise StopIteration
+
+
+@remotely.remote_class(cpus=0.1, concurrency=2)
+class FailingOnThreads(Failing):
+    pass
+
+
+@remotely.remote_class(cpus=0.1)
+class FailingTasks(Failing):
+    async def raises(self, item: object) -> None:  # type: ignore[override]
+        await asyncio.sleep(0)
+        raise ValueError
+
+    @remotely.batched(max_size=2, wait_ms=60_000)
+    async def raises_together(self, items: list[object]) -> list[object]:
+        raise ValueError
+
+    async def fails_later(self) -> AsyncIterator[int]:  # type: ignore[override]
+        yield 1
+        raise ValueError
 
 
 def doing(name: str) -> ActorStatus:
@@ -137,6 +187,39 @@ def test_concurrent_calls_are_counted(here: None) -> None:
     assert all(future.exception() for future in futures)
 
 
+@pytest.mark.parametrize("cls", [Failing, FailingOnThreads, FailingTasks])
+def test_errors_are_counted_whichever_way_a_call_is_served(here: None, cls: type[Failing]) -> None:
+    actor = cls()
+    failed = [
+        actor.raises.submit(1),
+        actor.raises.submit(Unreadable()),
+        actor.raises_together.submit(Unreadable()),
+        actor.raises_together.submit(1),
+        actor.raises_together.submit(2),
+        actor.returns_a_lock.submit(1),
+    ]
+    returned = actor.returns_a_lock.submit(2)
+    assert all(future.exception() for future in failed)
+    assert returned.result() == 1
+    with pytest.raises(ValueError):
+        list(actor.fails_later())
+    assert list(actor.counts()) == [1]
+    with pytest.raises(StopIteration):
+        next(actor)
+    assert not hasattr(actor, "missing")
+    name = f"{cls.__name__}-1"
+    wait_until(lambda: doing(name).errors >= len(failed) + 1, "they are counted")
+    wait_until(lambda: doing(name).calls == 10, "so are the calls")
+    seen = doing(name)
+    assert seen.errors == len(failed) + 1
+    assert {each.method: each.errors for each in seen.methods if each.errors} == {
+        "raises": 2,
+        "raises_together": 3,
+        "returns_a_lock": 1,
+        "(an item of a stream)": 1,
+    }
+
+
 # --- the page -------------------------------------------------------------------------------------
 
 
@@ -210,6 +293,35 @@ def test_of_calls_at_the_same_time_each_is_measured_and_the_time_counts_once(clo
         several.begin("wait")
         clock.now += 4.0
         assert measured(page).busy_s == pytest.approx(6.0)  # it still runs
+
+
+@pytest.mark.parametrize("kind", [OneByOne, Several])
+def test_calls_that_fail_are_counted_exactly_however_short(
+    clock: Clock, kind: type[OneByOne | Several]
+) -> None:
+    with new() as (_, page):
+        writer = kind(page)
+        for number in range(5000):
+            begun = writer.begin("add", 2)
+            clock.now += 1e-5
+            writer.end(begun, errors=2 * (number % 5 == 0))
+        (add,) = measured(page).methods
+        assert (add.errors, measured(page).errors) == (2000, 2000)
+        assert 10_000 - 2 * 16 <= add.calls <= 10_000
+
+
+def test_a_writer_goes_on_with_the_methods_of_the_one_before(clock: Clock) -> None:
+    with new() as (_, page):
+        one = OneByOne(page)
+        making = one.begin("__init__")
+        several = Several(page)
+        clock.now += 1.0
+        one.end(making)
+        several.end(several.begin("act"))
+        assert [(each.method, each.calls) for each in measured(page).methods] == [
+            ("__init__", 1),
+            ("act", 1),
+        ]
 
 
 def test_a_batch_counts_each_of_its_calls(clock: Clock) -> None:

@@ -131,7 +131,7 @@ function showOverview() {
   return { title: "Overview", element, close: () => { stop(); unfollow(); } };
 }
 
-const BAD = new Set(["died", "lost", "sick", "revoked"]); // events
+const BAD = new Set(["died", "lost", "sick", "revoked", "refused"]); // events
 
 // A line, and the rest on demand; `open` has the ids of those that were opened.
 function folded(id, line, rest, open) {
@@ -196,7 +196,15 @@ function doing(row) {
   return `${cut(row.method, 18)} ${duration(row.method_s)}${row.running > 1 ? ` and ${row.running - 1} more` : ""}`;
 }
 
-const showActors = paged("Actors", { path: "actors", renew, columns: [
+// Those that a search for an actor finds among the last that died.
+const dead = h("section", { "aria-label": "Ended actors" }), openDead = new Set();
+function showDead(page) {
+  dead.replaceChildren(...(page.ends.length
+    ? [h("h2", {}, "Ended"), h("ul", { class: "plain" }, page.ends.map((end) => failure(end, openDead)))]
+    : []));
+}
+
+const showActors = paged("Actors", { path: "actors", renew, foot: dead, heard: showDead, columns: [
   { key: "name", name: "Actor", text: (row) => cut(row.name, 30), link: (row) => actorAddress(row.actor), name_: true },
   { key: "class", name: "Class", text: (row) => cut(row.class, 22), minor: true, name_: true },
   { key: "machine", name: "Machine", text: (row) => row.machine, minor: true },
@@ -204,6 +212,7 @@ const showActors = paged("Actors", { path: "actors", renew, columns: [
   { key: "cpu_percent", name: "CPU", text: (row) => `${count(row.cpu_percent)} %`, number: true },
   { key: "memory", name: "Memory", text: (row) => bytes(row.memory), number: true },
   { key: "calls", name: "Calls", text: (row) => count(row.calls), number: true, minor: true },
+  { key: "errors", name: "Errors", text: (row) => row.errors ? count(row.errors) : "", number: true, tone: (row) => row.errors ? "bad" : "" },
   { key: "calls_per_s", name: "Calls/s", text: (row) => figure(row.calls_per_s), number: true },
   { key: "busy_percent", name: "Busy", text: (row) => `${count(row.busy_percent)} %`, number: true },
   { key: "mean_s", name: "Mean", text: (row) => seconds(row.mean_s), number: true, minor: true },
@@ -233,9 +242,10 @@ function showActor(params) {
   const methods = table([
     { name: "Method", text: (row) => row.method, name_: true },
     { name: "Calls", text: (row) => count(row.calls), number: true },
+    { name: "Errors", text: (row) => row.errors ? count(row.errors) : "", number: true, tone: (row) => row.errors ? "bad" : "" },
     { name: "Mean", text: (row) => seconds(row.mean_s), number: true },
     { name: "99 %", text: (row) => seconds(row.p99_s), number: true },
-  ], (row) => row.method, "Methods that took the most time");
+  ], (row) => row.method, "Methods that took the most time, or failed most often");
   const own = table([
     { name: "Metric", text: (row) => row.name, name_: true },
     { name: "Labels", text: (row) => Object.entries(row.labels).map(([name, value]) => `${name}=${value}`).join(" "), name_: true },
@@ -264,7 +274,8 @@ function showActor(params) {
         number("Bytes in", bytes(row.received)),
         number("Bytes out", bytes(row.sent)),
         number("Runs", row.method || "nothing", row.method ? duration(row.method_s) : ""),
-        number("Queue", count(row.queue)));
+        number("Queue", count(row.queue)),
+        number("Errors", count(row.errors), row.errors ? "of calls and items of streams" : ""));
       methods.show(row.methods, "", "No call has ended yet.");
       owns.hidden = !row.metrics.length;
       own.show(row.metrics, "", "");
@@ -349,6 +360,7 @@ function axis(whole) {
 // A lane of bars for one actor; a bar names the method that took most of it.
 function lane(row) {
   const waited = row.waited_s == null ? "" : `, waited ${seconds(row.waited_s)} on average`;
+  const late = row.more ? `; the last ${count(row.more)} are not drawn, but in the file` : "";
   const svg = drawing("svg", { viewBox: "0 0 1000 10", preserveAspectRatio: "none", role: "img", "aria-label": `What ${row.name} ran` });
   const methods = [...new Set(row.bars.map((bar) => bar[2]))];
   for (const [begin, width, method, calls, took] of row.bars) {
@@ -359,7 +371,7 @@ function lane(row) {
     bar.append(title);
     svg.append(bar);
   }
-  return [h("dt", {}, h("a", { href: actorAddress(row.actor) }, row.name), h("small", {}, ` ${plural(row.calls, "call")}${waited}`)), h("dd", {}, svg)];
+  return [h("dt", {}, h("a", { href: actorAddress(row.actor) }, row.name), h("small", {}, ` ${plural(row.calls, "call")}${waited}${late}`)), h("dd", {}, svg)];
 }
 
 function frames(calls, all, depth) {

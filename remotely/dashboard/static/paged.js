@@ -6,10 +6,10 @@ import { count, get, h, remember, table } from "/static/ui.js";
 // columns, key   those of the table; `nothing` is the text shown if it has no rows
 // sort      the default column
 // renew     renew(look) calls `look` now and on each update, and returns a function that stops it
-// head, tools   elements above the table, and beside the search
+// head, tools, foot   elements above the table, beside the search, and below the table
 // heard     heard(page) is called with each response
 // extra     further parameters of the query, which stay in the address
-export function paged(title, { path, columns, key, nothing, sort = columns[0].key, renew, head = [], tools = [], heard, extra = {} }) {
+export function paged(title, { path, columns, key, nothing, sort = columns[0].key, renew, head = [], tools = [], foot = [], heard, extra = {} }) {
   return (params, asked) => {
     const query = { sort: asked.get("sort") || sort, q: asked.get("q") || "", after: Number(asked.get("after") || 0) };
     let turn = 0, size = 200;
@@ -61,7 +61,7 @@ export function paged(title, { path, columns, key, nothing, sort = columns[0].ke
       }
     }
     const element = h("div", {}, h("h1", {}, title), head,
-      h("div", { class: "tools" }, search, place, tools, pages), shown.element);
+      h("div", { class: "tools" }, search, place, tools, pages), shown.element, foot);
     return { title, element, close: renew(look) };
   };
 }

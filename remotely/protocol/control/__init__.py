@@ -32,7 +32,7 @@ from remotely.protocol.control.worker import *
 from remotely.protocol.numbers import LONGEST_S as LONGEST_S
 from remotely.protocol.numbers import MOST as MOST
 
-VERSION = 13
+VERSION = 14
 MAX_MESSAGE = 1 << 18  # between the processes of one worker: more than a socket holds by default
 # Modules worth importing before a fork; a client names those that it has loaded.
 HEAVY = ("numpy", "torch", "gymnasium", "ale_py", "cv2")

@@ -120,6 +120,7 @@ class MethodFigures(msgspec.Struct, frozen=True, array_like=True):
     calls: Amount
     mean_s: Seconds
     p99_s: Seconds
+    errors: Amount = 0  # how many of them ended with one
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -137,7 +138,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     busy_percent: Percent = 0.0
     received: Amount = 0  # bytes of arguments
     sent: Amount = 0  # bytes of results
-    methods: list[MethodFigures] = []  # those that took the most time
+    errors: Amount = 0  # of calls, and of items of streams
+    methods: list[MethodFigures] = []  # those that took the most time, or failed most often
     metrics: list[MetricFigures] = []  # the user's own
     stopped_at: str = ""  # where a call has stopped for a debugger
     stopped_s: Seconds = 0.0

@@ -73,7 +73,7 @@ export function showCompare(params, asked) {
       const axes = axesOf(found, query.axis);
       showSweep(sweep, found, axes, query.column);
       settings.show(found, axes);
-      status.textContent = found.left_out.length ? `Nothing to draw yet: ${found.left_out.join(", ")}` : "";
+      status.textContent = found.missing || (found.left_out.length ? `Nothing to draw yet: ${found.left_out.join(", ")}` : "");
       if (tables.length) await shown.draw(uPlot.join(tables), lines.map((line) => (found.groups.length > 9 ? { ...line, label: "" } : line)));
     } catch (error) {
       status.textContent = error.message;

@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 
 from remotely.actor.dispatch import Cancellations, Dispatcher
+from remotely.actor.servant import RoutedReply, raised_for_all
 from remotely.objects.batching import Batching
 from remotely.protocol import wire
 from remotely.protocol.wire import Kind, Message
@@ -55,6 +56,11 @@ class Servant:
 
     async def answer_async(self, route: bytes, message: Message) -> str:
         return self.answer(route, message)
+
+    def answer_error(
+        self, calls: Sequence[tuple[bytes, Message]], error: BaseException
+    ) -> list[RoutedReply]:
+        return raised_for_all(calls, error)
 
     def answer_batch(self, batching: Batching, calls: Sequence[Call]) -> list[str]:
         return [self.answer(route, message) for (route, message), _ in calls]

@@ -308,6 +308,13 @@ def test_actors_are_sorted_searched_and_paginated_on_the_server(dashboard: Dashb
     assert refused.json()["error"] == "after is a whole number from 0 on, not 'x'"
 
 
+def test_a_search_for_an_actor_finds_those_that_died(dashboard: Dashboard) -> None:
+    assert dashboard.get("/api/actors")["ends"] == []
+    (end,) = dashboard.get("/api/actors", q="id-9")["ends"]
+    assert (end["actor"], end["how"]) == ("id-9", "SIGKILL")
+    assert dashboard.get("/api/actors", q="id-0")["ends"] == []
+
+
 def test_the_history_is_newest_first_and_asks_no_process_of_the_cluster(
     dashboard: Dashboard,
 ) -> None:

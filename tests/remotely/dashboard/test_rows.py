@@ -162,6 +162,13 @@ def test_the_actor_that_is_stuck_in_a_call_is_the_slowest() -> None:
     ]
 
 
+def test_items_of_streams_are_no_main_method() -> None:
+    items = {"method": "(an item of a stream)", "calls": 9, "mean_s": 9.0, "p99_s": 9.0}
+    step = {"method": "step", "calls": 1, "mean_s": 0.5, "p99_s": 0.8}
+    (row,) = snapshot(status([actor("a", methods=[items, step])]), 0.0, None).actors
+    assert row["p99_method"] == "step"
+
+
 def test_prometheus_has_what_the_calls_of_each_class_took() -> None:
     slow = {"method": "step", "calls": 1, "mean_s": 0.4, "p99_s": 0.8}
     fast = {"method": "step", "calls": 3, "mean_s": 0.2, "p99_s": 0.3}
@@ -180,14 +187,16 @@ def test_prometheus_has_what_the_calls_of_each_class_took() -> None:
         assert line in lines
 
 
-def test_calls_are_counted_from_the_previous_snapshot() -> None:
-    first = snapshot(status([actor("a", calls=100), actor("b", calls=7)]), 10.0, None)
-    again = status([actor("a", calls=150), actor("b", calls=3), actor("new", calls=9)])
-    second = snapshot(again, 20.0, first)
+@pytest.mark.parametrize("what", ["calls", "errors"])
+def test_calls_and_errors_are_counted_from_the_previous_snapshot(what: str) -> None:
+    first = snapshot(status([actor("a", **{what: 100}), actor("b", **{what: 7})]), 10.0, None)
+    again = [actor("a", **{what: 150}), actor("b", **{what: 3}), actor("new", **{what: 9})]
+    second = snapshot(status(again), 20.0, first)
     # b has restarted and counts from zero; the age of `new` is not known.
-    assert second.calls_by_class == {"Player": 50}
+    counter = f'remotely_{what}_total{{class="Player"}} 50.0'
+    assert counter in text(second).decode().splitlines()
     third = snapshot(status([]), 30.0, second)
-    assert third.calls_by_class == {"Player": 50}  # a counter of Prometheus never falls
+    assert counter in text(third).decode().splitlines()  # a counter of Prometheus never falls
 
 
 def test_the_overview_stays_small_with_many_actors() -> None:

@@ -91,6 +91,24 @@ def test_an_actor_that_moves_is_an_event_and_no_unexpected_end(cluster: Cluster)
     assert status.ends == []
 
 
+def test_requests_that_are_refused_alike_are_one_event_with_the_reason(cluster: Cluster) -> None:
+    cluster.joins("w", cpus=2, machine="m")
+    for actor in ("a", "b"):
+        cluster.asks("client", actor, resources=control.Resources(cpus=3), patience_s=0)
+    cluster.has("client", "large", resources=control.Resources(cpus=2))
+    cluster.asks("client", "c", resources=control.Resources(cpus=2), patience_s=0)
+    cluster.asks("client", "d", resources=control.Resources(cpus=2), patience_s=0, is_spare=True)
+    cluster.hello("other")
+    cluster.asks("other", "large")
+    reasons = [refused.why for _, refused in cluster.sent(control.NotPlaced)]
+    assert events(cluster, after=1) == [
+        ("refused", f"b and 1 more request refused: NoResources: {reasons[0]}"),
+        ("refused", f"c refused: NoResources: {reasons[2]}"),
+        ("refused", f"large refused: NotAllowed: {reasons[4]}"),
+    ]
+    assert {event.class_name for event in answer(cluster, after=1).events} == {"Counter"}
+
+
 def test_a_revoked_key_is_an_event(cluster: Cluster) -> None:
     cluster.execute(cluster.core.set_keys([KEY], [WORKER_KEY]))
     assert events(cluster) == []

@@ -124,6 +124,13 @@ def test_bars_that_are_close_are_drawn_as_one() -> None:
     assert (row["calls"], close[2:4], alone) == (101, ["step", 100], [0.2, 0.8, "step", 1, 8.0])
 
 
+def test_calls_for_whose_bars_there_is_no_room_are_counted() -> None:
+    data = b"".join(served(call, 100.0, 200.0) for call in range(45))
+    actor = record("here", 2, name="a", class_name="A", actor="a", names=["step"], served=data)
+    (row,) = by_actor([actor], most=10)["actors"]
+    assert (row["calls"], len(row["bars"]), row["more"]) == (45, 40, 5)
+
+
 def test_a_call_that_goes_on_fills_the_bars_of_a_timeline_that_it_has_outlasted() -> None:
     data = served(1, 198.5, 199.0)
     quick = record("here", 2, name="a", class_name="A", actor="a", names=["step"], served=data)

@@ -239,6 +239,21 @@ def test_any_column_is_compared_and_the_columns_of_the_runs_are_offered(
     assert {"evaluation/success", "train/policy_loss"} <= set(found["columns"])
 
 
+def test_a_column_that_none_of_the_runs_has_suggests_the_nearest(
+    browser: Browser, runs: Path
+) -> None:
+    make_run(runs / "new", rows=0)
+    for asked, missing in (
+        ("rollout/retrun_mean", "'rollout/retrun_mean'; did you mean 'rollout/return_mean'?"),
+        ("?", "'?'"),
+    ):
+        found = browser.get("/api/compare", run=["one", "two"], column=asked)
+        assert found["missing"] == f"none of these runs has {missing}"
+    assert browser.get("/api/compare", run="one")["missing"] == ""
+    (runs / "new" / "metrics.csv").write_text("")
+    assert browser.get("/api/compare", run="new", column="?")["missing"] == ""
+
+
 @pytest.fixture
 def sweep(runs: Path) -> list[str]:
     """Runs of two rates, with two values of gamma and three seeds each."""

@@ -184,6 +184,15 @@ def test_the_slowest_actor_and_its_method_are_found_by_one_click(page: Page) -> 
     expect(methods).to_contain_text("469 ms")
 
 
+def test_a_search_for_an_actor_shows_how_it_died(page: Page) -> None:
+    page.goto("/#/actors")
+    ended = page.get_by_label("Ended actors")
+    expect(page.locator("tbody tr")).to_have_count(200)
+    expect(ended).to_be_empty()
+    page.get_by_role("searchbox").fill("player-0")
+    expect(ended).to_contain_text("Player-0: exit code 3 on node0")
+
+
 def test_a_failure_leads_to_its_log_and_advice_is_shown_on_demand(page: Page) -> None:
     page.goto("/#/overview")
     failure = page.get_by_label("Recent failures")
@@ -224,6 +233,9 @@ def test_on_a_phone_the_columns_of_an_actor_fold(page: Page) -> None:
         shown = row.locator(f'td[data-name="{cell}"]').bounding_box()
         assert shown is not None
         assert 0 <= shown["x"] <= shown["x"] + shown["width"] <= 390
+    search = page.get_by_role("searchbox").bounding_box()
+    assert search is not None
+    assert search["width"] > 0.9 * 390
     page.set_viewport_size({"width": 1200, "height": 800})
 
 
@@ -247,6 +259,11 @@ def test_selected_runs_are_compared(page: Page) -> None:
     expect(page.locator("canvas")).to_have_count(1)
     page.get_by_label("over").select_option("time")
     expect(page.get_by_role("img", name=re.compile("rollout.return_mean"))).to_be_visible()
+
+
+def test_a_chart_of_a_column_that_no_run_has_says_so(page: Page) -> None:
+    page.goto("/#/compare?run=ppo-1&run=ppo-2&column=rollout/retrun_mean")
+    expect(page.get_by_text("did you mean 'rollout/return_mean'?")).to_be_visible()
 
 
 def test_what_differs_between_two_runs_is_shown(page: Page) -> None:
