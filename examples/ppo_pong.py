@@ -18,7 +18,7 @@ from remotely_rl.acting.actor import Actor
 from remotely_rl.experience.trajectory import stack
 from remotely_rl.runs.training import make_learner
 
-CONFIG = ppo.Config(env="ALE/Pong-v5", gamma=0.98, actors=2, envs_per_actor=16)
+CONFIG = ppo.Config(env="ALE/Pong-v5", preset="auto", actors=2, envs_per_actor=16)
 MINUTES = 8
 
 
