@@ -109,7 +109,8 @@ def events(
               revoked                keys
               died                   an actor has ended, and nobody asked it to
               moved                  an actor has ended because its machine is drained
-              refused                a request for an actor: no room, a name that is taken
+              refused                requests for actors, for want of room say; it takes the
+                                     place of an earlier one of that class and reason
     machine   its name; empty if there is none
     actor     the name of the actor, and class its class; empty if there is none
     text      all of it, for people

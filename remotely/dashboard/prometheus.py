@@ -31,7 +31,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from remotely.dashboard import own_sums
 from remotely.dashboard.own_sums import Labels, Sum
-from remotely.dashboard.rows import Snapshot
+from remotely.dashboard.rows import NO_METHOD, Snapshot
 from remotely.reporting.cluster_status import totals
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -181,6 +181,8 @@ class _Figures:
             traffic[actor.class_name, "received"] += actor.received
             traffic[actor.class_name, "sent"] += actor.sent
             for each in actor.methods:
+                if each.method.startswith(NO_METHOD):
+                    continue
                 key = actor.class_name, each.method
                 calls[key] += each.calls
                 seconds[key] += each.calls * each.mean_s  # type: ignore[assignment]

@@ -49,7 +49,8 @@ MACHINE_COLUMNS = (
     "disk_used",
     "actors",
 )
-BESIDE_CALLS = ("__init__", "close", "(")  # the beginnings of names
+BESIDE_CALLS = ("__init__", "close")
+NO_METHOD = "("  # the beginning of what is shown for other messages
 _NUMBERS = re.compile(r"(\d{1,15})")
 _SEARCHED = (
     "name",
@@ -120,7 +121,8 @@ def _order(cell: Any) -> Any:
 class Counted(NamedTuple):
     """A number that actors count, and its sums by class since the dashboard started.
 
-    Actors come and go, and a restarted one counts from zero, but a sum never falls.
+    Actors come and go, and a restarted one counts from zero, but a sum never falls.  What an actor
+    counted before it was first seen is not in it: the actor may be older than the dashboard.
     """
 
     by_actor: dict[str, int]
@@ -133,10 +135,9 @@ def counted(
     """Return the sums with what was counted since `before`."""
     by_class = Counter(before.by_class if before else ())
     for actor in actors:
-        new = 0
-        if before and (known := before.by_actor.get(actor.actor)) is not None:
-            new = max(0, number(actor) - known)
-        by_class[actor.class_name] += new
+        now = number(actor)
+        known = before.by_actor.get(actor.actor, now) if before else now
+        by_class[actor.class_name] += now - known if now >= known else now
     return Counted({actor.actor: number(actor) for actor in actors}, dict(by_class))
 
 
@@ -162,7 +163,11 @@ class Snapshot:
         """
         rows: list[dict[str, Any]] = msgspec.to_builtins(self.status.actors)
         for actor in rows:
-            of_calls = (m for m in actor["methods"] if not m["method"].startswith(BESIDE_CALLS))
+            of_calls = (
+                each
+                for each in actor["methods"]
+                if each["method"] not in BESIDE_CALLS and not each["method"].startswith(NO_METHOD)
+            )
             main: dict[str, Any] = next(of_calls, {})
             actor |= {name: main.get(name) for name in ("mean_s", "p99_s")}
             actor["p99_method"] = main.get("method", "")

@@ -342,12 +342,13 @@ def resolved(package: str) -> str:
     """Return a requirement as the installer gets it, and as it is looked at here.
 
     Each ${VARIABLE} is replaced by that of this process, and a path is made absolute, with ~ as the
-    home folder: uv and pip differ on others.  Raises NoEnvironment for a variable that is not set.
+    home folder: uv and pip differ on others.  Raises NoEnvironment for a variable that is unset or
+    empty.
     """
     if missing := [name for name in VARIABLE.findall(package) if not os.environ.get(name)]:
         raise NoEnvironment(
-            f"packages has {package!r}, but {missing[0]} is set neither in env= nor for the worker"
-            f" on {platform.node()}"
+            f"packages has {package!r}, but {missing[0]} is unset or empty, both in env= and for"
+            f" the worker on {platform.node()}"
         )
     package = VARIABLE.sub(lambda found: os.environ[found[1]], package)
     begin, end = _where(package).span("place")

@@ -34,9 +34,10 @@ def machine_name() -> str:
 
 
 def script_name() -> str:
-    """Return the name by which people know this process: that of the script that it runs."""
-    script = sys.argv[0] if sys.argv else ""
-    name = "python -c" if script == "-c" else Path(script).name or "python"
+    """Return the name by which people know this process: that of its script, or package."""
+    script = Path(sys.argv[0] if sys.argv else "")
+    of_script = script.parent.name if script.name == "__main__.py" else script.name
+    name = "python -c" if of_script == "-c" else of_script or "python"
     return name.encode(errors="replace").decode()
 
 

@@ -12,12 +12,14 @@
     died          an actor has ended that nobody asked to end; the status lists the last of these
     moved         an actor has ended because its machine is being drained
     refused       a request for an actor has failed before a machine was told to start one; not one
-                  for an actor that is spare when others wait for room: nobody misses that
+                  for an actor that is spare when others wait for room, or that is there already:
+                  nobody misses that
 
 It is bounded, kept in memory alone, and begins with the master.  Times are those of the master's
 monotonic clock: who shows an event computes the wall-clock time from its age.
 """
 
+import heapq
 import itertools
 from collections import deque
 from collections.abc import Iterator
@@ -30,6 +32,10 @@ from remotely.reporting.cluster_status import count_of
 from remotely.reporting.endings import how_it_ended
 
 REMEMBERED = 1000
+REMEMBERED_REFUSALS = 100
+# Errors of those that come second, of which their scripts make use: the actor is there already, or
+# another life of it.
+OF_RACES = ("NameTaken", "ActorDied")
 SHOWN_ENDS = 20  # in a status
 
 Kind = Literal[
@@ -56,11 +62,16 @@ class _Happened(NamedTuple):
     reason: str = ""  # of these
 
 
+def _number(happened: _Happened) -> int:
+    return happened.event.number
+
+
 class History:
     """The last events, numbered from 1."""
 
     def __init__(self) -> None:
         self._events: deque[_Happened] = deque(maxlen=REMEMBERED)
+        self._refusals: deque[_Happened] = deque(maxlen=REMEMBERED_REFUSALS)
         self._numbers = itertools.count(1)
         self.last = 0  # the number of the newest
         self.ended = 0  # unexpected ends, whether they are remembered or not
@@ -87,15 +98,17 @@ class History:
     def add_refusal(self, now: float, request: Request, error: str, why: str) -> None:
         """Record that a request was refused.
 
-        It takes the place of the event before it if that has the same class and reason, so that a
-        gang, or a script that asks again and again, does not displace all that has happened.
+        It takes the place of an earlier event of the same class and reason, and refusals are
+        remembered apart, so that scripts that ask again and again displace nothing else.
         """
-        if request.is_spare:
+        if request.is_spare or error in OF_RACES:
             return
         reason, count = f"{error}: {why}", 1
-        before = self._events[-1] if self._events else None
-        if before and (before.event.class_name, before.reason) == (request.class_name, reason):
-            count += self._events.pop().refusals
+        for before in self._refusals:
+            if (before.event.class_name, before.reason) == (request.class_name, reason):
+                count += before.refusals
+                self._refusals.remove(before)
+                break
         more = f" and {count_of(count - 1, 'more request')}" if count > 1 else ""
         event = EventStatus(
             kind="refused",
@@ -110,7 +123,8 @@ class History:
         self.last = next(self._numbers)
         self.ended += happened.obituary is not None
         event = msgspec.structs.replace(happened.event, number=self.last)
-        self._events.append(happened._replace(event=event))
+        kept = self._refusals if happened.refusals else self._events
+        kept.append(happened._replace(event=event))
 
     def after(self, number: int, now: float) -> list[EventStatus]:
         """Return the events after the one with this number, oldest first.
@@ -120,7 +134,7 @@ class History:
         first = number if number <= self.last else 0
         return [
             msgspec.structs.replace(each.event, ago_s=max(0.0, now - each.at))
-            for each in self._events
+            for each in heapq.merge(self._events, self._refusals, key=_number)
             if each.event.number > first
         ]
 

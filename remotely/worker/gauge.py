@@ -41,10 +41,11 @@ class Gauge:
             with contextlib.suppress(psutil.Error):
                 rss = self._process.memory_info().rss
         seen, stopped = activity.look(self._page), activity.stopped(self._page)
-        # Without what is no method, unless it explains errors: "(an item of a stream)".
-        named = [m for m in self._measured.methods if m.errors or not m.method.startswith("(")]
-        failing = sorted((m for m in named if m.errors), key=lambda m: -m.errors)
-        shown = {*named[:SHOWN_METHODS], *failing[:SHOWN_METHODS]}
+        # What is no method, such as "(an item of a stream)", is shown only to explain errors.
+        methods = self._measured.methods
+        slowest = [m for m in methods if not m.method.startswith("(")]
+        failing = sorted((m for m in methods if m.errors), key=lambda m: -m.errors)
+        shown = {*slowest[:SHOWN_METHODS], *failing[:SHOWN_METHODS]}
         return control.Figures(
             actor=actor,
             calls=calls,
@@ -61,7 +62,7 @@ class Gauge:
             errors=self._measured.errors,
             methods=[
                 control.MethodFigures(m.method, m.calls, m.seconds / m.calls, m.p99_s, m.errors)
-                for m in named
+                for m in methods
                 if m in shown
             ],
             metrics=activity.own_metrics_of(self._page),

@@ -162,11 +162,13 @@ def test_the_actor_that_is_stuck_in_a_call_is_the_slowest() -> None:
     ]
 
 
-def test_items_of_streams_are_no_main_method() -> None:
+def test_items_of_streams_are_no_method() -> None:
     items = {"method": "(an item of a stream)", "calls": 9, "mean_s": 9.0, "p99_s": 9.0}
-    step = {"method": "step", "calls": 1, "mean_s": 0.5, "p99_s": 0.8}
-    (row,) = snapshot(status([actor("a", methods=[items, step])]), 0.0, None).actors
-    assert row["p99_method"] == "step"
+    closest = {"method": "closest", "calls": 1, "mean_s": 0.5, "p99_s": 0.8}
+    now = snapshot(status([actor("a", methods=[items, closest])]), 0.0, None)
+    (row,) = now.actors
+    assert row["p99_method"] == "closest"
+    assert "an item" not in text(now).decode()
 
 
 def test_prometheus_has_what_the_calls_of_each_class_took() -> None:
@@ -193,7 +195,7 @@ def test_calls_and_errors_are_counted_from_the_previous_snapshot(what: str) -> N
     again = [actor("a", **{what: 150}), actor("b", **{what: 3}), actor("new", **{what: 9})]
     second = snapshot(status(again), 20.0, first)
     # b has restarted and counts from zero; the age of `new` is not known.
-    counter = f'remotely_{what}_total{{class="Player"}} 50.0'
+    counter = f'remotely_{what}_total{{class="Player"}} 53.0'
     assert counter in text(second).decode().splitlines()
     third = snapshot(status([]), 30.0, second)
     assert counter in text(third).decode().splitlines()  # a counter of Prometheus never falls

@@ -457,7 +457,9 @@ def test_a_variable_that_is_not_set_is_named(
     installs: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("NOWHERE", raising=False)
-    with pytest.raises(NoEnvironment, match="NOWHERE is set neither in env= nor for the worker"):
+    with pytest.raises(
+        NoEnvironment, match="NOWHERE is unset or empty, both in env= and for the worker"
+    ):
         command("${NOWHERE}/toy.whl")
     assert installs == []
 

@@ -1,6 +1,6 @@
 """The events that a master remembers."""
 
-from remotely.master.history import REMEMBERED, SHOWN_ENDS
+from remotely.master.history import REMEMBERED, REMEMBERED_REFUSALS, SHOWN_ENDS
 from remotely.protocol import control
 from tests.remotely.master.played import KEY, WORKER_KEY, Cluster
 
@@ -107,6 +107,15 @@ def test_requests_that_are_refused_alike_are_one_event_with_the_reason(cluster: 
         ("refused", f"large refused: NotAllowed: {reasons[4]}"),
     ]
     assert {event.class_name for event in answer(cluster, after=1).events} == {"Counter"}
+
+
+def test_refusals_displace_nothing_else(cluster: Cluster) -> None:
+    cluster.joins("w", cpus=2, machine="m")
+    for number in range(2 * REMEMBERED_REFUSALS):
+        cpus = 3.0 + number
+        cluster.asks("client", f"a{number}", resources=control.Resources(cpus=cpus), patience_s=0)
+    kinds = [kind for kind, _ in events(cluster)]
+    assert kinds == ["joined", *["refused"] * REMEMBERED_REFUSALS]
 
 
 def test_a_revoked_key_is_an_event(cluster: Cluster) -> None:
