@@ -4,8 +4,7 @@
     python examples/reinforce.py
 
 Williams 1992.  An update makes each action more likely in proportion to the return that follows it,
-minus the value's prediction of that return.  At the end of a rollout, the value stands in for the
-rewards to come.
+minus its value.  At the end of a rollout, the value stands in for the rewards to come.
 """
 
 import dataclasses

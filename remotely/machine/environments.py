@@ -52,6 +52,7 @@ REQUIREMENT = re.compile(
     r"\s*(?:[\w.-]+\s*(?:\[[^]]*\])?\s*@\s*)?(?P<place>.*?)(?:\[[^]]*\])?(?:\s*;.*)?\s*", re.DOTALL
 )
 VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")  # as for pip and uv
+CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")  # in an address
 FILE_URL = "file:"
 ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
@@ -460,10 +461,14 @@ def _lock_of(key: str) -> Path:
 
 
 def _key(interpreter: str, version: tuple[int, ...], packages: Iterable[str]) -> str:
-    """Return a digest of what an environment is made of; of files, such as wheels, the content."""
+    """Return a digest of what an environment is made of; of files, such as wheels, the content.
+
+    Who fetches a package is no part of it: tokens in addresses expire.
+    """
     parts = [platform.machine(), os.path.realpath(interpreter), *map(str, version)]
     for package in sorted(packages):
-        parts.append(needed := resolved(package))
+        needed = resolved(package)
+        parts.append(CREDENTIALS.sub("", needed))
         if (path := _path_in(needed)) is None:
             continue
         if path.is_dir():

@@ -198,7 +198,7 @@ ROWS: tuple[Preset, ...] = (
     Preset(
         "ALE/Pong-v5", "ppo",
         {"total_steps": 1_000_000, "anneal_steps": 700_000, "gamma": 0.98, "gae_lambda": 0.9,
-         "value_coef": 2.0, "entropy_coef": 0.02, "entropy_coef_end": 0.001},
+         "value_coef": 2.0, "entropy_coef": 0.02},
         Measured((13.4, 19.4, 15.1, 20.3, 20.4), 6.7, "2c29a0a6"),
     ),
 )

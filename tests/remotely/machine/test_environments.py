@@ -464,6 +464,16 @@ def test_a_variable_that_is_not_set_is_named(
     assert installs == []
 
 
+def test_an_environment_does_not_depend_on_who_fetches_its_packages(
+    installs: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for token in ("first", "second"):
+        monkeypatch.setenv("TOKEN", token)
+        command("https://me:${TOKEN}@host/toy-1.0.tar.gz")
+    command("https://other/toy-1.0.tar.gz")
+    assert len(installs) == 2
+
+
 def test_an_installer_ends_with_who_waits_for_it(cache: Path, tmp_path: Path) -> None:
     pid = tmp_path / "pid"
 
