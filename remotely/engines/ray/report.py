@@ -23,8 +23,10 @@ def report(address: str) -> ClusterStatus:
     actors = [
         replace(state.status, machine=names.get(state.status.worker, "")) for state in _states()
     ]
-    owned = Counter(actor.owner for actor in actors if actor.owner is not None)
-    clients = [replace(owner, actors=count) for owner, count in owned.items()]
+    owners = [actor.owner for actor in actors if actor.owner is not None]
+    count = Counter(owner.session for owner in owners)
+    by_session = {owner.session: owner for owner in owners}
+    clients = [replace(owner, actors=count[each]) for each, owner in by_session.items()]
     return ClusterStatus(
         address=address, waiting=0, machines=machines, clients=clients, actors=actors
     )
