@@ -31,7 +31,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from remotely.dashboard import own_sums
 from remotely.dashboard.own_sums import Labels, Sum
-from remotely.dashboard.rows import NO_METHOD, Snapshot
+from remotely.dashboard.rows import Snapshot
+from remotely.protocol.measures import NO_METHOD
 from remotely.reporting.cluster_status import totals
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

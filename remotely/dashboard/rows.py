@@ -14,6 +14,7 @@ import msgspec
 
 from remotely.dashboard import own_sums
 from remotely.dashboard.own_sums import OwnSums
+from remotely.protocol.measures import NO_METHOD
 from remotely.reporting.cluster_status import ActorStatus, ClusterStatus, totals
 
 PAGE = 200  # rows at most
@@ -50,7 +51,6 @@ MACHINE_COLUMNS = (
     "actors",
 )
 BESIDE_CALLS = ("__init__", "close")
-NO_METHOD = "("  # the beginning of what is shown for other messages
 _NUMBERS = re.compile(r"(\d{1,15})")
 _SEARCHED = (
     "name",

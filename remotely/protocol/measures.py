@@ -18,6 +18,8 @@ LEAST, GREATEST = 2.0**-20, 2.0**30
 BUCKETS = 2 + A_DOUBLING * 50
 _OFFSET = A_DOUBLING * 20
 
+NO_METHOD = "("  # begins what is measured beside methods, such as "(an item of a stream)"
+
 MetricKind = Literal["counter", "gauge", "histogram"]
 # As Prometheus has them; a name with a colon is for its recording rules.
 NAME = r"[a-zA-Z_][a-zA-Z0-9_]*"

@@ -7,6 +7,7 @@ import time
 import psutil
 
 from remotely.protocol import control
+from remotely.protocol.measures import NO_METHOD
 from remotely.transport import activity
 
 CPU_AT_LEAST_S = 0.2  # CPU time is counted in hundredths of a second
@@ -43,7 +44,7 @@ class Gauge:
         seen, stopped = activity.look(self._page), activity.stopped(self._page)
         # What is no method, such as "(an item of a stream)", is shown only to explain errors.
         methods = self._measured.methods
-        slowest = [m for m in methods if not m.method.startswith("(")]
+        slowest = [m for m in methods if not m.method.startswith(NO_METHOD)]
         failing = sorted((m for m in methods if m.errors), key=lambda m: -m.errors)
         shown = {*slowest[:SHOWN_METHODS], *failing[:SHOWN_METHODS]}
         return control.Figures(
