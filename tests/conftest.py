@@ -25,7 +25,12 @@ from hypothesis import HealthCheck, settings
 import remotely
 from remotely.engines.ray import PROMISES
 from remotely.protocol import control
-from tests.clusters import Here, Started, Traces, wait_until
+
+# Before they are imported, so that assertions of helpers show their values too.
+pytest.register_assert_rewrite(
+    *(f"tests.{file.stem}" for file in Path(__file__).parent.glob("*.py"))
+)
+from tests.clusters import Here, Started, Traces, wait_until  # noqa: E402
 
 # No deadline: on a busy machine an example may take long.
 settings.register_profile(

@@ -18,6 +18,8 @@ import psutil
 
 TAG = "REMOTELY_ACTOR"  # "worker:actor", in the environment of an actor and its descendants
 TAG_PLACEHOLDER = "-" * 65  # as long as two ids and a colon
+ENDING_S = 2.0  # how long `is_alive` waits for a process that is ending
+PF_EXITING = 0x4  # linux/sched.h: the process is in exit(2)
 
 
 def tag_without_actor(worker: str) -> str:
@@ -48,8 +50,31 @@ def birth(pid: int) -> float | None:
 
 
 def is_alive(pid: int, started: float) -> bool:
-    """Return whether the process with this pid and start time still runs."""
-    return birth(pid) == started
+    """Return whether the process with this pid and start time still runs.
+
+    SIGKILL takes effect only when the process is next scheduled, which a busy machine delays.  So a
+    process that is ending is awaited, for at most ENDING_S: whoever has killed a master and starts
+    the next one at once is not told that the first one still runs.
+    """
+    deadline = time.monotonic() + ENDING_S
+    while birth(pid) == started:
+        if not _is_ending(pid) or time.monotonic() > deadline:
+            return True
+        time.sleep(0.005)
+    return False
+
+
+def _is_ending(pid: int) -> bool:
+    """Return whether a process has been sent SIGKILL or has begun to exit; False where unknown."""
+    try:
+        flags = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[6]
+        status = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return False
+    # man 5 proc: the signals that are pending for the thread, and for the process.
+    pending = [int(line.split()[1], 16) for line in status if line[:7] in ("SigPnd:", "ShdPnd:")]
+    killed = any(mask >> (signal.SIGKILL - 1) & 1 for mask in pending)
+    return killed or bool(int(flags) & PF_EXITING)
 
 
 def children_of(pid: int) -> list[int]:
