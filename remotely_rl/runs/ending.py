@@ -1,7 +1,8 @@
 """The clock of a run, and why the run ends."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from remotely_rl.config import Common
@@ -12,10 +13,15 @@ from remotely_rl.runs.status import How
 
 
 class Reason(NamedTuple):
-    """Why a run ends, in words, which are empty if it does not."""
+    """Why a run ends, in words, which are empty if it does not; how; and how it can go on.
+
+    limits   the options that raise the limits which are reached; None if the run has nothing left
+             to do
+    """
 
     why: str = ""
     how: How = How.TRAINS
+    limits: Mapping[str, int | float] | None = MappingProxyType({})
 
     def __bool__(self) -> bool:
         return bool(self.why)
@@ -29,14 +35,27 @@ def limit_reached(config: Common, tally: Tally, seconds: float) -> Reason:
     short = ""
     if config.target is not None:
         if tally.short_return_mean() >= config.target:
-            return Reason(f"the mean return of {config.target:g} is reached", How.TARGET)
+            return Reason(f"the mean return of {config.target:g} is reached", How.TARGET, None)
         short = f", short of the mean return of {config.target:g}"
-    if config.total_steps and tally.counters.env_steps >= config.total_steps:
-        return Reason(f"{config.total_steps:,} steps are done{short}", How.LIMIT)
-    if config.minutes and seconds >= config.minutes * 60:
+    spent = {"total_steps": tally.counters.env_steps, "minutes": seconds / 60}
+    raised: dict[str, int | float] = {}
+    for name, amount in spent.items():
+        limit: int | float | None = getattr(config, name)
+        if limit and amount >= limit:
+            raised[name] = _beyond(limit, amount)
+    if "total_steps" in raised:
+        return Reason(f"{config.total_steps:,} steps are done{short}", How.LIMIT, raised)
+    if "minutes" in raised:
         are = " is" if config.minutes == 1 else "s are"
-        return Reason(f"{config.minutes:g} minute{are} over{short}", How.LIMIT)
+        return Reason(f"{config.minutes:g} minute{are} over{short}", How.LIMIT, raised)
     return Reason()
+
+
+def _beyond(limit: int | float, spent: float) -> int | float:
+    """Double a limit until it is not reached: a rollout may be larger than the limit."""
+    while limit <= spent:
+        limit *= 2
+    return limit
 
 
 class Clock:
@@ -108,17 +127,16 @@ class RunEnding:
         self.reason = self.reason or Reason(why, How.HOOK)
         self.is_by_hook = True
 
-    def of(self, error: BaseException | None) -> tuple[How, str, bool]:
-        """Return how the run has ended, and why, if this ended it or nothing was raised; and
-        whether it is at a limit of its config, whatever was raised then."""
-        is_at_limit = self.reason.how is How.LIMIT
+    def of(self, error: BaseException | None) -> Reason:
+        """Return how the run has ended, and why, if this ended it or nothing was raised.
+
+        How it can go on depends on its limits alone, whatever was raised when it had reached them.
+        """
         if isinstance(error, KeyboardInterrupt):
-            return How.STOPPED, "interrupted by a second Ctrl-C", is_at_limit
+            return self.reason._replace(why="interrupted by a second Ctrl-C", how=How.STOPPED)
         if error is not None:
-            return How.FAILED, status.last_line(error), is_at_limit
-        if not self.reason:
-            return How.LIMIT, "its loop has ended", False
-        return self.reason.how, self.reason.why, is_at_limit
+            return self.reason._replace(why=status.last_line(error), how=How.FAILED)
+        return self.reason or Reason("its loop has ended", How.LIMIT)
 
     def _look(self) -> Reason:
         if signalled := self._process.asked_to_stop:

@@ -18,6 +18,7 @@ from remotely_rl.acting.actor import Rollout
 from remotely_rl.config import Common
 from remotely_rl.environments.spaces import Spaces
 from remotely_rl.runs.derived_seeds import seed_of_evaluation
+from remotely_rl.runs.ending import Reason
 from remotely_rl.runs.evaluating import Evaluating, Evaluations, MeasuredPolicy, Policy
 from remotely_rl.runs.hooks import Hooks
 from remotely_rl.runs.metrics import Row, Tally
@@ -26,7 +27,7 @@ from remotely_rl.runs.progress import RunProgress
 from remotely_rl.runs.recorder import Recorder
 from remotely_rl.runs.result import Result
 from remotely_rl.runs.run_folder import RunFolder
-from remotely_rl.runs.status import How, TrainingLock
+from remotely_rl.runs.status import TrainingLock
 from remotely_rl.supervision import Crashes
 from remotely_rl.supervision.logbook import Logbook
 
@@ -90,7 +91,7 @@ class Records:
     def conclude(self, summary: str, result: Result) -> None:
         """Tell the user, and the hooks, how the run has ended."""
 
-    def write_end(self, how: How, why: str, is_at_limit: bool) -> None:
+    def write_end(self, reason: Reason) -> None:
         """Write how the run has ended, for those who look at its folder."""
 
     def close(self) -> None:
@@ -207,8 +208,8 @@ class RunRecords(Records):
         self._recorder.say_summary(summary)
         self._hooks.end(result)
 
-    def write_end(self, how: How, why: str, is_at_limit: bool) -> None:
-        self._claim.end(how, why, is_at_limit)
+    def write_end(self, reason: Reason) -> None:
+        self._claim.end(*reason)
 
     def close(self) -> None:
         try:

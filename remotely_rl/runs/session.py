@@ -202,10 +202,10 @@ class Session(Generic[C]):
                 self._records.lost()
             self._finish(error)
         except BaseException as later:  # a hook's, or of a last evaluation
-            self._records.write_end(*self._ending.of(later))
+            self._records.write_end(self._ending.of(later))
             raise
         else:
-            self._records.write_end(*self._ending.of(error))
+            self._records.write_end(self._ending.of(error))
         finally:
             self._at_end.close()
         if error is not raised and error is not None:

@@ -96,11 +96,11 @@ class TrainingLock:
         """Write what the run was started with into its config.json."""
         self._change(started=started(gpu) | {"has_lock": self._close is not None}, ended=None)
 
-    def end(self, how: How, why: str, is_at_limit: bool = False) -> None:
-        """Write how the run has ended.  One that fails may be at its limit all the same."""
+    def end(self, why: str, how: How, limits: Mapping[str, int | float] | None) -> None:
+        """Write how the run has ended, and the limits with which it goes on (`go_on`)."""
         at = round(time.time(), 3)
-        ended = {"how": how, "why": why[:MAX_TEXT], "at": at, "is_at_limit": is_at_limit}
-        self._change(ended=ended)
+        more = None if limits is None else dict(limits)
+        self._change(ended={"how": how, "why": why[:MAX_TEXT], "at": at, "limits": more})
 
     def release(self) -> None:
         """Drop the lock."""
@@ -226,7 +226,8 @@ def of(path: Path, read: Callable[[], RunConfig]) -> RunStatus:
         why_unknown = f"its lock cannot be looked at: {error.strerror}"
     ran = read()
     how, why = (How.UNKNOWN, why_unknown) if why_unknown and not ran.ended else _end_of(ran)
-    return RunStatus(how, why, go_on(path, ran, how), start_anew(path, ran, how))
+    command = go_on(path, ran, ran.ended.get("limits", {}))
+    return RunStatus(how, why, command, start_anew(path, ran, how))
 
 
 def _end_of(ran: RunConfig) -> tuple[How, str]:
@@ -245,24 +246,18 @@ def _end_of(ran: RunConfig) -> tuple[How, str]:
 
 NO_CHECKPOINT = "It has no checkpoint.  Remove its folder, and start it anew with"
 
-# Limits by which a run ends: the double is a next goal.
-LIMITS = ("total_steps", "minutes")
 
+def go_on(path: Path, ran: RunConfig, limits: Mapping[str, int | float] | None) -> str:
+    """Return the command that goes on with an ended run, with these limits in place of its own.
 
-def go_on(path: Path, ran: RunConfig, how: How) -> str:
-    """Return the command that goes on with an ended run; empty if it has no checkpoint.
-
-    One that has reached its limit goes on to twice that, also if it has failed there.  A run that
-    has reached its target is done.
+    Returns an empty string if it has no checkpoint, or with None, which is for a run that has
+    nothing left to do.
     """
-    if how is How.TARGET or not (path / CHECKPOINT).exists():
+    if limits is None or not (path / CHECKPOINT).exists():
         return ""
     words = ["remotely-rl", "train", ran.source or ran.algorithm, "--resume", str(path)]
-    if how is How.LIMIT or ran.ended.get("is_at_limit"):
-        for name in LIMITS:
-            limit = ran.config.get(name)
-            if isinstance(limit, int | float) and limit:
-                words += [f"--{name.replace('_', '-')}", str(2 * limit)]
+    for name, limit in limits.items():
+        words += [f"--{name.replace('_', '-')}", str(limit)]
     lost = ["env"] if ran.env_is_own and ran.env_source is None else []
     again = [AGAIN[name] for name in (*lost, *ran.not_kept) if name in AGAIN]
     return " ".join([shlex.join(words), *again])

@@ -268,8 +268,8 @@ def hardware_of(config: Common) -> Hardware:
 def already_over(algorithm: str, config: Common, resume: str | Path) -> Result | None:
     """Return the result of a run that has already reached a limit of the config, and say so.
 
-    It also says if the run has failed there, and how to go on.  Its folder is not changed.  Returns
-    None if the run can continue.
+    It also says how to go on.  Its folder is not changed.  Returns None if the run can continue.
+    Raises TrainingError if the run has failed at that limit.
     """
     folder, saved = _reopened(algorithm, config, None, resume)
     tally = Tally.of(saved)
@@ -278,10 +278,14 @@ def already_over(algorithm: str, config: Common, resume: str | Path) -> Result |
         return None
     ran = run_folder.read(folder.path)
     found = status.of(folder.path, lambda: ran)
-    failed = f", and it has failed: {found.why}" if found.how is status.How.FAILED else ""
-    print(f"the run is over: {ended.why}{failed}; it is in {folder.path}")
-    if go_on := status.go_on(folder.path, ran, ended.how):
-        print(f"it goes on with: {go_on}")
+    has_failed = found.how is status.How.FAILED
+    failed = f", and it has failed: {found.why}" if has_failed else ""
+    said = f"the run is over: {ended.why}{failed}; it is in {folder.path}"
+    if go_on := status.go_on(folder.path, ran, ended.limits):
+        said += f"\nit goes on with: {go_on}"
+    if has_failed:
+        raise TrainingError(said)
+    print(said)
     return Result.of(folder.path, ended.why, tally)
 
 

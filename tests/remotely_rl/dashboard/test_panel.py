@@ -86,7 +86,7 @@ def test_how_a_run_ended_is_shown_at_once_with_the_command_that_goes_on(
     claim.begin(None)
     (row,) = browser.get("/api/runs", q="one")["rows"]
     assert (row["state"], row["why"], row["go_on"]) == ("trains", "", "")
-    claim.end(status.How.FAILED, "ValueError: the loss is NaN")
+    claim.end("ValueError: the loss is NaN", status.How.FAILED, {})
     claim.release()
     (row,) = browser.get("/api/runs", q="one")["rows"]
     assert (row["state"], row["why"]) == ("failed", "ValueError: the loss is NaN")
@@ -115,7 +115,7 @@ def test_the_command_lists_runs_with_their_ends(runs: Path) -> None:
     claim.begin(None)
     done = CliRunner().invoke(main, ["runs", str(runs)])
     assert re.search(r"^trains  two  400 steps  return 12$", done.output, re.MULTILINE)
-    claim.end(status.How.TARGET, "the mean return of 12 is reached")
+    claim.end("the mean return of 12 is reached", status.How.TARGET, None)
     claim.release()
     done = CliRunner().invoke(main, ["runs", str(runs)])
     assert "target  two  400 steps  return 12\n        the mean return of 12 is" in done.output

@@ -16,6 +16,7 @@ import pytest
 
 import remotely
 from remotely_rl.dashboard.runs import Runs
+from remotely_rl.environments import Episode
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs import run_folder, status
 from remotely_rl.runs.run_folder import RunFolder
@@ -108,27 +109,30 @@ def test_how_a_run_has_ended_is_told_with_the_command_that_goes_on(
     assert status_of(run.folder) == RunStatus(how, why, f"remotely-rl train toy --resume {path}")
 
 
-def test_a_run_at_its_limit_goes_on_to_twice_that_and_one_at_its_target_does_not(
+def test_a_run_goes_on_to_twice_the_limit_that_it_has_reached_whatever_is_raised_there(
     tmp_path: Path,
 ) -> None:
-    folder = RunFolder(tmp_path)
-    folder.checkpoint.touch()
-    ran = run_folder.RunConfig("ppo", "Pong", {"total_steps": 500, "minutes": 1.5})
-    words = f"remotely-rl train ppo --resume {tmp_path} --total-steps 1000 --minutes 3.0"
-    assert status.go_on(tmp_path, ran, How.LIMIT) == words
-    assert status.go_on(tmp_path, ran, How.TARGET) == ""
-
-
-def test_a_run_that_fails_at_its_limit_goes_on_to_twice_that_too(tmp_path: Path) -> None:
-    run = session(tmp_path, dataclasses.replace(CONFIG, total_steps=500))
+    run = session(tmp_path, dataclasses.replace(CONFIG, total_steps=500, minutes=1e6))
     with contextlib.suppress(ValueError), run:
         run.restore(Learner())
-        run.tally.sampled(500, [], {})
+        run.tally.sampled(1_100, [], {})  # a rollout is larger than the limit
         assert run.over()
         raise ValueError("in the last evaluation")
     path, found = run.folder.path, status_of(run.folder)
     assert found.how is How.FAILED
-    assert found.go_on == f"remotely-rl train toy --resume {path} --total-steps 1000"
+    assert found.go_on == f"remotely-rl train toy --resume {path} --total-steps 2000"
+
+
+def test_a_run_at_its_target_does_not_go_on_whatever_is_raised_there(tmp_path: Path) -> None:
+    run = session(tmp_path, dataclasses.replace(CONFIG, target=-1.0))
+    with contextlib.suppress(ValueError), run:
+        run.restore(Learner())
+        run.tally.sampled(30, [Episode(1.0, 1)] * 30, {})
+        assert run.over()
+        raise ValueError("in the last evaluation")
+    assert status_of(run.folder) == RunStatus(
+        How.FAILED, "ValueError: in the last evaluation", "", ""
+    )
 
 
 def test_a_run_that_may_train_elsewhere_and_one_at_its_target_are_not_started_anew(
@@ -154,7 +158,7 @@ def test_an_option_that_the_folder_could_not_keep_is_part_of_the_command(tmp_pat
     ran = run_folder.RunConfig(
         "ppo", "Mine", {}, source="mine.py:train", not_kept={"wrappers": "f"}
     )
-    command = status.go_on(tmp_path, ran, How.KILLED)
+    command = status.go_on(tmp_path, ran, {})
     assert command == (
         f"remotely-rl train mine.py:train --resume {tmp_path} --wrapper FILE.py:NAME"
     )
@@ -166,7 +170,7 @@ def test_an_environment_that_the_folder_cannot_find_again_is_part_of_the_command
 ) -> None:
     RunFolder(tmp_path).checkpoint.touch()
     ran = run_folder.RunConfig("dqn", "Mine", {}, env_source=source, env_is_own=True)
-    command = status.go_on(tmp_path, ran, How.KILLED)
+    command = status.go_on(tmp_path, ran, {})
     assert command == f"remotely-rl train dqn --resume {tmp_path}{more}"
 
 
@@ -227,7 +231,7 @@ def test_a_run_that_ends_while_it_is_looked_at_is_not_said_to_be_killed(
     claim.begin(None)
 
     def end_and_look(path: Path) -> bool:
-        claim.end(How.TARGET, "it is reached")
+        claim.end("it is reached", How.TARGET, None)
         claim.release()
         return look(path)
 
