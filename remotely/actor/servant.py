@@ -51,9 +51,13 @@ class RoutedReply(NamedTuple):
 
 
 class Unfinished(NamedTuple):
-    """What a plain method of a class with async methods has returned, to be awaited on its loop."""
+    """What a plain method of a class with async methods has returned, to be awaited on its loop.
+
+    `begun` is the number of the call in the activity, which ends when the coroutine does.
+    """
 
     coroutine: "CoroutineType[Any, Any, Any]"
+    begun: int = 0
 
 
 def raised(route: bytes, message: Message, error: BaseException) -> RoutedReply:
@@ -293,14 +297,17 @@ class Servant:
         KeyboardInterrupt: an actor has no keyboard, so the method itself raised it.
         """
         activity, kind = self._activity, message.kind  # INIT may replace the activity
-        begun = activity.begin(message.name if kind is Kind.CALL else SHOWN_AS[kind])
-        errors = 0
+        begun = activity.begin(_shown_as(message))
+        errors, is_over = 0, True
         try:
             if self.is_made and kind in _SETUP_KINDS:
                 raise RemotelyError("this actor has already been created")
             value = self._handlers[kind](route, message)
-            if type(value) is RoutedReply or type(value) is Unfinished:
+            if type(value) is RoutedReply:
                 return value
+            if type(value) is Unfinished:
+                is_over = False
+                return Unfinished(value.coroutine, begun)
             return self._values.returned(route, message, value)
         except self.ends:
             raise
@@ -308,7 +315,8 @@ class Servant:
             errors = _is_counted(message, error)
             return raised(route, message, error)
         finally:
-            activity.end(begun, errors)
+            if is_over:
+                activity.end(begun, errors)
             self.calls += kind is Kind.CALL
 
     def answer_error(
@@ -316,10 +324,9 @@ class Servant:
     ) -> list[RoutedReply]:
         """Return the replies to messages that have failed beside the object's own code."""
         for _, message in calls:
-            kind = message.kind
-            begun = self._activity.begin(message.name if kind is Kind.CALL else SHOWN_AS[kind])
+            begun = self._activity.begin(_shown_as(message))
             self._activity.end(begun, _is_counted(message, error))
-            self.calls += kind is Kind.CALL
+            self.calls += message.kind is Kind.CALL
         return raised_for_all(calls, error)
 
     def cancelled(self, route: bytes, message: Message, is_decoded: bool = False) -> RoutedReply:
@@ -357,7 +364,7 @@ class Servant:
         What is not caught here becomes the reply too, by way of the task.
         """
         kind = message.kind
-        begun = self._activity.begin(message.name if kind is Kind.CALL else SHOWN_AS[kind])
+        begun = unfinished.begun if unfinished else self._activity.begin(_shown_as(message))
         errors = 0
         try:
             if kind is Kind.CALL:
@@ -609,8 +616,14 @@ SHOWN_AS = {
     Kind.WHOLE: "(a result is sent)",
     Kind.DEBUG: "(a debugger)",
 }
+
 _SETUP_KINDS = (Kind.PREPARE, Kind.FILE, Kind.INIT)
 _COUNTED_KINDS = (Kind.CALL, Kind.NEXT)  # whose errors are those of methods
+
+
+def _shown_as(message: Message) -> str:
+    """Return the name of the running method in `remotely status`."""
+    return message.name if message.kind is Kind.CALL else SHOWN_AS[message.kind]
 
 
 def _is_counted(message: Message, error: BaseException) -> bool:

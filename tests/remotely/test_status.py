@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,6 +56,9 @@ class Threaded(Waiter):
 class Asynchronous:
     async def waits(self) -> None:
         await asyncio.sleep(60)
+
+    def passes_on(self) -> Any:
+        return asyncio.sleep(0.01)
 
 
 @remotely.remote_class(cpus=0.1)
@@ -218,6 +222,15 @@ def test_errors_are_counted_whichever_way_a_call_is_served(here: None, cls: type
         "returns_a_lock": 1,
         "(an item of a stream)": 1,
     }
+
+
+def test_a_call_that_returns_a_coroutine_counts_once_and_lasts_until_its_end(here: None) -> None:
+    actor = Asynchronous()
+    actor.passes_on()
+    wait_until(lambda: doing("Asynchronous-1").running == 0, "it has ended")
+    (row,) = [each for each in doing("Asynchronous-1").methods if each.method == "passes_on"]
+    assert row.calls == 1
+    assert row.mean_s >= 0.01
 
 
 # --- the page -------------------------------------------------------------------------------------
