@@ -27,7 +27,7 @@ from typing import TypeVar
 
 import msgspec
 
-from remotely.errors import ActorDied, NotShared, WorkerLost
+from remotely.errors import NotShared, WorkerLost
 from remotely.machine.owned_fd import OwnedFd
 from remotely.protocol import control
 from remotely.protocol.address import describe
@@ -139,7 +139,7 @@ class MachineStore:
     def fetch_argument(self, wanted: Parcel) -> Unpacked:
         """Return the arguments of a call, or one of them: a ref, or a result of another actor.
 
-        If the store of this machine cannot fetch the value, this process does.  Raises ActorDied or
+        If the store of this machine cannot fetch the value, this process does.  Raises
         WorkerLost if it is lost.
         """
         try:
@@ -148,18 +148,17 @@ class MachineStore:
             if wanted.store is None:  # it was only in the store of this machine
                 why = f"a large argument was lost before the call ran: {error}"
                 raise WorkerLost(why, may_have_run=False) from None
-        lost: type[ActorDied | WorkerLost]
         memory = borrowing.new_memory(wanted.nbytes)
         try:
             bulk.fetch(wanted.store, wanted.value, memory)
             return wanted.cut(memory)
         except ValueGone as error:
-            lost, why = ActorDied, str(error)
+            why = str(error)
         except OSError as error:
             where = describe(nearest(wanted.store.tcp))
-            lost, why = WorkerLost, f"{where} cannot be reached from its machine: {error}"
+            why = f"{where} cannot be reached from its machine: {error}"
         text = f"the result of {wanted.of} is lost: {why}; the call that needs it did not run"
-        raise lost(text, may_have_run=False)
+        raise WorkerLost(text, may_have_run=False)
 
     def follow(self, origin: bytes) -> SharedMemory:
         """Return memory that follows a published value of another machine.  Raises NotShared.

@@ -12,7 +12,7 @@ from remotely.api.handle import Handle, Method, end, handle_of
 from remotely.arguments import suggests
 from remotely.engine import Engine, Options
 from remotely.futures.future import CallFuture, completed, failed
-from remotely.futures.reference import Reference
+from remotely.futures.reference import Put, Reference
 from remotely.protocol.lease import DRAIN_S
 from remotely.protocol.spans import LONGEST_TIMELINE_S
 from remotely.reporting.cluster_status import ActorStatus, ClusterStatus
@@ -140,18 +140,21 @@ def ref(future: Future[T]) -> T:
 def get(ref: T) -> T:
     """Return the value of a reference: the result of `ref` or `put`, or the future of a call.
 
-    Waits for a call, and raises what it raised.  Raises ActorDied or WorkerLost if the value was
-    lost before it was fetched, and TypeError for other objects.
+    Waits for a call, and raises what it raised.  Raises WorkerLost if the value was lost before it
+    was fetched, and TypeError for other objects.
     """
-    if isinstance(ref, CallFuture):
-        return ref.result()  # type: ignore[no-any-return]
-    if isinstance(ref, Reference):
-        return ref.get()  # type: ignore[no-any-return]
     if isinstance(ref, list | tuple) and ref and all(isinstance(one, CallFuture) for one in ref):
         raise TypeError(
             "get() takes one future: write [future.result() for future in futures] for several"
         )
-    return connection.current().value_of(ref)  # type: ignore[no-any-return]
+    try:
+        if isinstance(ref, CallFuture):
+            return ref.result()  # type: ignore[no-any-return]
+        if isinstance(ref, Reference | Put):
+            return ref.get()  # type: ignore[no-any-return]
+        return connection.current().value_of(ref)  # type: ignore[no-any-return]
+    finally:
+        del ref  # it has the error that is raised, whose traceback has this frame
 
 
 @overload

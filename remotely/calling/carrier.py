@@ -13,13 +13,12 @@ Another carrier implements these verbs, and declares which promises it does not 
 
 import weakref
 from collections.abc import Callable, Sequence, Sized
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 
 from remotely.calling.actor import CalledActor
 from remotely.engine import Arguments, Arrival, Engine, Options, Promises, RemoteActor
 from remotely.errors import RemotelyError
 from remotely.futures.future import CallFuture
-from remotely.futures.reference import Put
 from remotely.protocol.control import MakerState, ProcessTimeline
 from remotely.protocol.wire import Kind
 from remotely.reporting.cluster_status import ClusterStatus
@@ -128,7 +127,7 @@ class Encoder(NamedTuple):
     arguments     of a call of a method, with the futures and refs among them
     constructors  of new actors, with what these inherit from this process
     value         of an attribute
-    value_of      the other way: the value of what `put` returned; TypeError for anything else
+    value_of      the value of what `put` returned, if that is no `Put`; TypeError for anything else
     """
 
     arguments: Callable[
@@ -148,16 +147,14 @@ def _pickled_constructors(
     return codec.encode_constructors(cls, arguments), state
 
 
-def _value_of_put(ref: Any) -> Any:
-    if isinstance(ref, Put):
-        return ref.get()
+def _refuse_as_put(ref: Any) -> NoReturn:
     raise TypeError(
         f"get() takes what ref() or put() returned, or the future of a call; {ref!r} is none of "
         "these"
     )
 
 
-PICKLED = Encoder(codec.encode_arguments, _pickled_constructors, codec.encode, _value_of_put)
+PICKLED = Encoder(codec.encode_arguments, _pickled_constructors, codec.encode, _refuse_as_put)
 
 A = TypeVar("A", bound=CalledActor)
 

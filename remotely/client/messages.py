@@ -1,7 +1,6 @@
 """Calls that wait on this machine until they can be sent, with the values that they refer to."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError
 from typing import Any
 
 from remotely.client.channels import ActorState
@@ -119,12 +118,7 @@ class DelayedCall:
         return self._values[key]
 
     def _value_of(self, future: CallFuture[Any], name: str, is_apart: bool) -> Any:
-        try:
-            error = future.exception()
-        except CancelledError as cancelled:
-            error = cancelled
-        if error is not None:
-            raise references.of_argument(error, name)
+        references.check_argument(future, lambda: name)
         kept = future.kept or future.raw_result
         if isinstance(kept, Owned):
             return Referring(kept)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from remotely.client.bulk_transfer import RemoteValue, Stores
 from remotely.client.master_session import SHUT_DOWN
-from remotely.errors import ActorDied, NotConnected, RemotelyError, WorkerLost
+from remotely.errors import NotConnected, RemotelyError, WorkerLost
 from remotely.futures.future import CallFuture
 from remotely.futures.reference import StoredResult
 from remotely.protocol import wire
@@ -109,7 +109,4 @@ def _fetch_later(
     try:
         return whole.result()
     except RemotelyError:
-        raise ActorDied(
-            f"the result of {what} is lost, because it was not fetched earlier: {why}",
-            may_have_run=True,
-        ) from None
+        raise WorkerLost(f"the result of {what} is lost: {why}", may_have_run=True) from None

@@ -23,10 +23,17 @@ import msgspec
 from remotely.calling.actor import CalledActor
 from remotely.calling.carrier import NO_TIMELINE, Encoder
 from remotely.engine import Arguments, Arrival, Engine, Options, Promises, RemoteActor
-from remotely.errors import ActorDied, NameTaken, NotConnected, RemotelyError, name_taken
+from remotely.errors import (
+    ActorDied,
+    NameTaken,
+    NotConnected,
+    NotPicklable,
+    RemotelyError,
+    name_taken,
+)
 from remotely.futures import wakeup
 from remotely.futures.future import CallFuture
-from remotely.futures.reference import Reference
+from remotely.futures.reference import REFERENCE, Reference
 from remotely.futures.stream import local_stream
 from remotely.futures.unretrieved import report_key, report_text
 from remotely.machine.gate import Gate
@@ -41,9 +48,10 @@ from remotely.reporting.cluster_status import (
     metric_status,
 )
 from remotely.reporting.throttled_log import ThrottledLog
-from remotely.values.codec import Encoded
+from remotely.values.codec import Encoded, named_arguments
 from remotely.values.owned import Owned
-from remotely.values.unpicklable import PartNames
+from remotely.values.references import check_argument
+from remotely.values.unpicklable import FUTURE, PartNames
 
 # The name of the actor whose method is running, for its log records, as on a cluster.
 _running: contextvars.ContextVar[str] = contextvars.ContextVar("remotely_running", default="")
@@ -72,7 +80,14 @@ def _arguments(
 
 
 def _constructors(cls: type, arguments: Sequence[Arguments]) -> tuple[list[InPlace], None]:
+    for each in arguments:
+        _replaced(each, partial(_refuse, f"an argument of {cls.__name__}"))
     return [InPlace((cls, args, kwargs), {}) for args, kwargs in arguments], None
+
+
+def _attribute(value: Any, name: str) -> InPlace:
+    _replaced(value, partial(_refuse, name))
+    return InPlace((value,), {})
 
 
 class LocalChannel:
@@ -155,8 +170,8 @@ class LocalChannel:
         if kind is Kind.SET:
             setattr(target, name, *value.args)
             return None
-        args = [_value(argument) for argument in value.args]
-        kwargs = {key: _value(argument) for key, argument in value.kwargs.items()}
+        call = name, value.args, value.kwargs
+        args, kwargs = _replaced(call[1:], partial(_result, call))
         result = _finish(getattr(target, name)(*args, **kwargs))
         return actor.face(actor) if result is target else result
 
@@ -169,9 +184,7 @@ class InProcess:
     patience_s = 0.0
     lends = False
     is_immediate = True
-    encoder = Encoder(
-        _arguments, _constructors, lambda value, name: InPlace((value,), {}), lambda put: put
-    )
+    encoder = Encoder(_arguments, _constructors, _attribute, lambda put: put)
     promises = Promises(
         exit_status=False,
         own_process=False,
@@ -288,6 +301,7 @@ class InProcess:
         return False
 
     def put(self, value: object) -> object:
+        _replaced(value, partial(_refuse, "the value"))
         return value
 
     # --- the end ----------------------------------------------------------------------------------
@@ -383,22 +397,39 @@ class InProcess:
             traceback.print_exc()
 
 
-def _value(argument: Any, parents: frozenset[int] = frozenset()) -> Any:
-    """Replace futures and references in an argument by their values, also in lists, tuples and
-    dicts.  An argument without any is returned as it is, without a copy.
+Referring = CallFuture[Any] | Reference[Any]
+
+
+def _replaced(
+    argument: Any, replace: Callable[[Referring], Any], parents: frozenset[int] = frozenset()
+) -> Any:
+    """Replace futures and references in an argument, also in lists, tuples and dicts.
+
+    An argument without any is returned as it is, without a copy.
     """
-    if isinstance(argument, Reference):
-        argument = argument.future
-    if isinstance(argument, CallFuture):
-        return argument.result()
+    if isinstance(argument, CallFuture | Reference):
+        return replace(argument)
     kind = type(argument)
     if kind not in (list, tuple, dict) or id(argument) in parents:
         return argument
     items = argument.values() if kind is dict else argument
-    values = [_value(item, parents | {id(argument)}) for item in items]
+    values = [_replaced(item, replace, parents | {id(argument)}) for item in items]
     if all(value is item for value, item in zip(values, items, strict=True)):
         return argument
     return dict(zip(argument, values, strict=True)) if kind is dict else kind(values)
+
+
+def _result(call: tuple[str, tuple[Any, ...], dict[str, Any]], referring: Referring) -> Any:
+    """Return the result that an argument of a call stands for."""
+    future = referring.future if isinstance(referring, Reference) else referring
+    check_argument(future, lambda: named_arguments(*call, [future])[0].name)
+    return future.result()
+
+
+def _refuse(what: str, referring: Referring) -> NoReturn:
+    """Raise what a cluster raises for one that is no argument of a call."""
+    why = REFERENCE if isinstance(referring, Reference) else FUTURE
+    raise NotPicklable(f"{what} {why}")
 
 
 def _as_actor(name: str, work: Callable[[], Any]) -> Any:

@@ -8,14 +8,18 @@ from typing import Any, Generic, NoReturn, TypeVar
 from remotely.values import references
 from remotely.values.codec import Encoded
 from remotely.values.payload import Parcel
+from remotely.values.unpicklable import NotToBePickled
 
 R = TypeVar("R")
+
+# What a `Reference` is, and what to do, where it is no argument of a call.
+REFERENCE = "is a reference, and cannot be sent: call remotely.get() and pass what it returns"
 
 
 class StoredResult:
     """A result in the store of its actor's machine, which stays there until this is deleted.
 
-    `fetch` returns the value, or raises ActorDied or WorkerLost if it is lost; what it refers to
+    `fetch` returns the value, or raises WorkerLost if it is lost; what it refers to
     keeps the result in its store.  `run(task, instead)` runs a task on a thread that may wait for
     the value, or `instead`.
     """
@@ -53,13 +57,19 @@ class Reference(Generic[R]):
 
     def get(self) -> R:
         """Wait for the value and fetch it.  Raises what the method raised."""
-        return self.future.result()
+        try:
+            return self.future.result()
+        finally:
+            del self  # its future has the error that is raised, whose traceback has this frame
 
     def __repr__(self) -> str:
         return f"<reference to {self.future!r}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return references.as_reference(self.future) or refuse(self)
+        referred = references.as_reference(self.future)
+        if referred is None:
+            raise NotToBePickled(self, REFERENCE)
+        return referred
 
 
 class Put(ABC):

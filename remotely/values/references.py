@@ -14,7 +14,8 @@ are unpickled, which runs none of the user's code: `refers`, `entries_elsewhere`
 
 import copy
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future
 from typing import Any
 
 from remotely.values import codec
@@ -59,6 +60,16 @@ class Referring:
     def __reduce__(self) -> tuple[Any, ...]:
         payload, buffers = codec.parts(self._value.payload, self._value.buffers)
         return arrive, (self._entries, payload, buffers)
+
+
+def check_argument(future: "Future[Any]", name: Callable[[], str]) -> None:
+    """Wait for a future that is an argument, and raise its error, with a note that names it."""
+    try:
+        error = future.exception()
+    except CancelledError as cancelled:
+        error = cancelled
+    if error is not None:
+        raise of_argument(error, name())
 
 
 def of_argument(error: BaseException, name: str) -> BaseException:

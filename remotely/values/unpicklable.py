@@ -20,6 +20,9 @@ _MAX_DEPTH_OF_ENDLESS = 3
 _MAX_KEY_LETTERS = 40
 
 
+# What a future is, and what to do, where it is no argument of a call.
+FUTURE = "is a future, and cannot be sent: call .result() and pass what it returns"
+
 # The name of a value in messages; a tuple names each item of a tuple.
 PartNames = str | tuple["PartNames", ...]
 
@@ -32,11 +35,22 @@ class NotToBePickled(TypeError):
         self.value = value
 
 
+class Failure(NamedTuple):
+    """Why a value does not pickle, in words.
+
+    Not the error itself: the frames of its traceback lead to those of its finder, which would hold
+    it in turn, and with it all that the caller has, until the next garbage collection.
+    """
+
+    reason: str
+    is_endless: bool
+    advice: str  # what the value is and what to do, if known
+
+
 class UnpicklablePart(NamedTuple):
     path: str
     type_name: str
-    error: Exception
-    advice: str = ""  # what it is and what to do, if known
+    failure: Failure
 
 
 def find_unpicklable_part(value: object, path: str) -> UnpicklablePart | None:
@@ -45,11 +59,11 @@ def find_unpicklable_part(value: object, path: str) -> UnpicklablePart | None:
     Each level costs a few times as much as pickling the value once.
     """
     around: list[object] = []
-    error = _error_of(value, around)
-    if error is None:
+    failure = _failure_of(value, around)
+    if failure is None:
         return None
-    for _ in range(_MAX_DEPTH_OF_ENDLESS if _is_endless(error) else _MAX_DEPTH):
-        if _advice(value, error):
+    for _ in range(_MAX_DEPTH_OF_ENDLESS if failure.is_endless else _MAX_DEPTH):
+        if failure.advice:
             break
         around.append(value)
         try:
@@ -60,21 +74,21 @@ def find_unpicklable_part(value: object, path: str) -> UnpicklablePart | None:
             break
         if found is None:
             break
-        path, value, error = found
-    return UnpicklablePart(path, _type_name(value), error, _advice(value, error))
+        path, value, failure = found
+    return UnpicklablePart(path, _type_name(value), failure)
 
 
 def not_picklable_message(value: object, what: PartNames, error: Exception) -> str:
     """Return the sentence about a value that did not pickle."""
     root = what if isinstance(what, str) else ""
     named = [("" if " " in root else root, value)] if root else list(_named(what, value))
-    culprit = UnpicklablePart("", _type_name(value), error, _advice(value, error))
+    culprit = UnpicklablePart("", _type_name(value), _failure(value, error))
     for name, part in named:
         if (found := find_unpicklable_part(part, name)) is not None:
             culprit = found
             break
-    reason = f"{type(culprit.error).__name__}: {_shown(culprit.error)}"
-    if _is_endless(culprit.error):
+    reason, is_endless, advice = culprit.failure
+    if is_endless:
         reason = "it is nested too deeply or endlessly"
     if not culprit.path:
         where = root or "the value"
@@ -82,24 +96,30 @@ def not_picklable_message(value: object, what: PartNames, error: Exception) -> s
         where = f"{culprit.path} in {root}"
     else:
         where = culprit.path
-    if culprit.advice:
-        return f"{where} {culprit.advice}"
+    if advice:
+        return f"{where} {advice}"
     return (
         f"{where} cannot be sent: it is a {culprit.type_name}, which does not pickle ({reason}); "
         "leave it out (`__getstate__`), or create it in the receiver"
     )
 
 
-def _error_of(value: object, around: Sequence[object]) -> Exception | None:
-    """Return the error of pickling a value without the objects around it; None if it pickles."""
+def _failure_of(value: object, around: Sequence[object]) -> Failure | None:
+    """Return why a value does not pickle without the objects around it; None if it does."""
     ids, nowhere = frozenset(map(id, around)), SimpleNamespace(write=len)
     try:
         SearchingPickler(ids, nowhere, protocol=5, buffer_callback=lambda _: False).dump(value)
     except Exception as error:
         if is_for_main(error):
             raise
-        return error
+        return _failure(value, error)
     return None
+
+
+def _failure(value: object, error: Exception) -> Failure:
+    is_endless = isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError)
+    reason = f"{type(error).__name__}: {_shown(error)}"
+    return Failure(reason, is_endless, _advice(value, error))
 
 
 def _named(what: PartNames, value: Any) -> Iterator[tuple[str, Any]]:
@@ -115,30 +135,26 @@ def _advice(value: object, error: Exception) -> str:
     if isinstance(error, NotToBePickled) and error.value is value:
         return str(error)
     if issubclass(type(value), Future):
-        return "is a future, and cannot be sent: call .result() and pass what it returns"
+        return FUTURE
     return ""
-
-
-def _is_endless(error: Exception) -> bool:
-    return isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError)
 
 
 def _first_bad(
     children: list[tuple[str, Any]], around: Sequence[object]
-) -> tuple[str, Any, Exception] | None:
+) -> tuple[str, Any, Failure] | None:
     """Find a child that does not pickle on its own, by bisection."""
     low, high = 0, len(children)
-    if _error_of([child for _, child in children], around) is None:
+    if _failure_of([child for _, child in children], around) is None:
         return None
     while high - low > 1:
         middle = (low + high) // 2
-        if _error_of([child for _, child in children[low:middle]], around) is not None:
+        if _failure_of([child for _, child in children[low:middle]], around) is not None:
             high = middle
         else:
             low = middle
     path, child = children[low]
-    error = _error_of(child, around)
-    return None if error is None else (path, child, error)
+    failure = _failure_of(child, around)
+    return None if failure is None else (path, child, failure)
 
 
 def _children(value: Any, path: str) -> list[tuple[str, Any]]:

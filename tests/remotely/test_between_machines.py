@@ -391,10 +391,10 @@ def test_a_result_is_lost_with_both_its_actor_and_its_store(
     remotely.kill(one)
     end_stores(joined)
 
-    with pytest.raises((ActorDied, WorkerLost), match=r"result of Peer-\d+\.make is lost") as lost:
+    with pytest.raises(WorkerLost, match=r"result of Peer-\d+\.make is lost") as lost:
         two.total(ref)
     assert not lost.value.may_have_run
-    with pytest.raises((ActorDied, WorkerLost), match=r"result of Peer-\d+\.make is lost"):
+    with pytest.raises(WorkerLost, match=r"result of Peer-\d+\.make is lost"):
         remotely.get(ref)
 
 

@@ -5,6 +5,7 @@ A handle that lives on in the frames of an error would keep its actor and the CP
 
 import functools
 import gc
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -88,6 +89,8 @@ RAISING: dict[str, Callable[[Any], object]] = {
     "a call": lambda actor: actor.boom(),
     "an argument": lambda actor: actor.boom(lambda: 1),
     "a future": lambda actor: actor.boom.submit().result(),
+    "get of a future": lambda actor: remotely.get(actor.boom.submit()),
+    "get of a reference": lambda actor: remotely.get(remotely.ref(actor.boom.submit())),
     "an idempotent call": lambda actor: actor.idempotent(),
     "a batched call": lambda actor: actor.batched(1),
     "a group's call": lambda actor: remotely.Group([actor]).boom(),
@@ -97,6 +100,10 @@ RAISING: dict[str, Callable[[Any], object]] = {
     "an attribute": lambda actor: actor.attribute,
     "a group's attribute": lambda actor: remotely.Group([actor]).attribute,
     "an attribute written": lambda actor: setattr(actor, "attribute", 1),
+    "an argument that does not pickle": lambda actor: actor.work([threading.Lock()]),
+    "an attribute that does not pickle": lambda actor: setattr(
+        actor, "attribute", threading.Lock()
+    ),
     "a result that does not unpickle": lambda actor: actor.broken,
     "a constructor": lambda actor: Actor(Mine),
     "a with block": lambda actor: leave(Actor()),
@@ -110,7 +117,7 @@ def test_a_caught_error_is_freed_at_once(here: None, no_collector: None) -> None
         caught = None
         try:
             raising(actor)
-        except Mine as error:
+        except (Mine, remotely.NotPicklable) as error:
             caught = weakref.ref(error)
         assert caught is not None, name
         # The receiver, perhaps another thread, may be just about to drop it.

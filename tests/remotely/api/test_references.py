@@ -1,5 +1,7 @@
 """Futures and references as arguments."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -21,6 +23,21 @@ class Adder:
 
     def future(self) -> Any:
         return remotely.submit(Adder().add, 1, 2)
+
+
+@remotely.remote_class
+class Holder:
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+
+PUT = """
+import remotely
+remotely.connect()
+kept = remotely.put([1, 2])
+remotely.shutdown()
+print(remotely.get(kept), remotely.is_connected())
+"""
 
 
 def test_a_future_argument_arrives_as_its_value(place: str) -> None:
@@ -62,7 +79,7 @@ def test_a_future_may_be_passed_to_a_group(place: str) -> None:
     assert group.add(group[0].add.submit(1, 1), 1) == [3, 3, 3]
 
 
-def test_the_error_of_a_future_argument_is_raised_with_a_note(on_cluster: None) -> None:
+def test_the_error_of_a_future_argument_is_raised_with_a_note(place: str) -> None:
     adder = Adder()
     failed = adder.fail.submit()
     with pytest.raises(KeyError, match="gone") as raised:
@@ -93,6 +110,30 @@ def test_a_future_cannot_be_returned_and_only_a_future_can_be_referenced(on_clus
         remotely.ref(5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="none of these"):
         remotely.get(5)
+
+
+@pytest.mark.parametrize("kind", ["future", "reference"])
+def test_constructors_attributes_and_put_refuse_what_stands_for_a_result(
+    place: str, kind: str
+) -> None:
+    future = Adder().add.submit(1, 2)
+    given = remotely.ref(future) if kind == "reference" else future
+    refused = pytest.raises(NotPicklable, match=f"is a {kind}, and cannot be sent: call")
+    with refused:
+        Holder({"held": given})
+    with refused:
+        remotely.group(Holder, each=[(given,)])
+    with refused:
+        Holder(0).held = [given]
+    with refused:
+        remotely.put(given)
+
+
+def test_what_was_put_is_got_without_a_connection() -> None:
+    kept = subprocess.run(
+        [sys.executable, "-c", PUT], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert kept.stdout == "[1, 2] False\n"
 
 
 def test_get_of_several_futures_says_how_to_wait_for_them(place: str) -> None:
