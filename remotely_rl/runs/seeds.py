@@ -295,7 +295,8 @@ def _outcome(
 ) -> Outcome:
     """Return the outcome of a run from its folder and the exit code of its process, if it had one.
 
-    A process that was stopped has not failed.
+    A process that was stopped has not failed.  What is over without a limit, because a hook or its
+    own loop has ended it, is over for the next command too.
     """
     failed = f"failed, with status {code}" if code and not is_stopped else ""
     try:
@@ -303,10 +304,14 @@ def _outcome(
     except TrainingError:  # there is none yet
         return Outcome(seed, failed or "not begun", is_over=False, has_failed=bool(failed))
     counters = tally.counters
+    written = run_folder.read(run).ended
+    how = written.get("how")
     ended = limit_reached(config, tally, counters.seconds).why
-    if code == 0 and not is_stopped:
+    if how == How.HOOK:
         ended = ended or "a hook has ended it"
-    has_failed_at_end = bool(ended) and run_folder.read(run).ended.get("how") == How.FAILED
+    if how == How.LIMIT and not written.get("limits"):
+        ended = ended or str(written.get("why"))
+    has_failed_at_end = bool(ended) and how == How.FAILED
     best = counters.best_return if math.isfinite(counters.best_return) else math.nan
     return Outcome(
         seed,

@@ -241,6 +241,31 @@ def test_a_run_that_fails_at_its_limit_has_failed_and_is_over(
         assert "64 steps are done, and it has failed" in done.output
 
 
+def test_a_run_that_a_hook_has_ended_is_over_for_the_next_command_too(
+    here: list[list[str]], tmp_path: Path
+) -> None:
+    (tmp_path / "hooks.py").write_text(
+        "from remotely_rl import Hook\n\n\n"
+        "class Stops(Hook):\n    def on_update(self, session, metrics):\n        session.stop('enough')\n"
+    )
+    words = [
+        "train",
+        *TINY,
+        "--total-steps",
+        "640",
+        "--run",
+        str(tmp_path / "runs"),
+        "--seeds",
+        "1",
+    ]
+    for number in range(2):
+        done = invoke(*words, "--hook", f"{tmp_path}/hooks.py:Stops")
+        assert done.exit_code == 0
+        assert ("seed 1 is over already" in done.output) == bool(number)
+        assert "a hook has ended it" in done.output
+    assert len(here) == 1
+
+
 def test_the_default_folder_is_in_runs(
     here: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
