@@ -387,7 +387,7 @@ class Servant:
                 await self.streams.close_async(message.name)
                 return self._values.returned(route, message, None)
             item = await self.streams.next_async(route, message.name)
-            return self._values.returned(route, message, item)
+            return self._values.returned(route, message, self._face(item))
         except StopAsyncIteration:
             return raised(route, message, StopIteration())
         except self._async_ends:
@@ -544,7 +544,7 @@ class Servant:
         if message.name == "__class__":  # sent by `get_actor` alone
             return PickledClass(type(self.object))
         value = self._attribute(message.name)
-        return RoutinePlaceholder(value) if stays(value) else value
+        return RoutinePlaceholder(value) if stays(value) else self._face(value)
 
     def _set(self, route: bytes, message: Message) -> None:
         setattr(self.object, message.name, self._values.decode(route, message))
@@ -562,20 +562,22 @@ class Servant:
 
     def _outgoing(self, route: bytes, value: Any) -> Any:
         """Return a result, or what is sent in its place."""
-        if value is self.object:
-            return SelfPlaceholder()
         if not isinstance(value, _KEPT_HERE):
-            return value
+            return self._face(value)
         if isinstance(value, CoroutineType):
             if self.is_async:
                 return Unfinished(value)
             return self._outgoing(route, asyncio.run(value))
         return self.streams.keep(route, value)
 
+    def _face(self, value: Any) -> Any:
+        """Return a value that is sent, or what stands for the object itself."""
+        return SelfPlaceholder() if value is self.object else value
+
     # --- streams ----------------------------------------------------------------------------------
 
     def _next(self, route: bytes, message: Message) -> object:
-        return self.streams.next(route, message.name)
+        return self._face(self.streams.next(route, message.name))
 
     def _close_stream(self, route: bytes, message: Message) -> None:
         self.streams.close(message.name)
@@ -591,7 +593,7 @@ class Servant:
             batching.split(value, len(calls)), calls, strict=True
         ):
             try:
-                replies.append(self._values.returned(route, message, answer))
+                replies.append(self._values.returned(route, message, self._face(answer)))
             except RemotelyError as error:
                 replies.append(raised(route, message, error))
                 errors += 1

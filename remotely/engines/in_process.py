@@ -13,7 +13,14 @@ import time
 import traceback
 import uuid
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterator,
+    Sequence,
+)
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NoReturn
@@ -163,17 +170,22 @@ class LocalChannel:
             _close(self.end("closed"))
             return None
         target = self.target
+        face = partial(_face, target, actor)
         if kind is Kind.GET:
             found = getattr(target, name)
-            return RoutinePlaceholder(found) if stays(found) else found
+            return RoutinePlaceholder(found) if stays(found) else face(found)
         assert isinstance(value, InPlace)
         if kind is Kind.SET:
             setattr(target, name, *value.args)
             return None
         call = name, value.args, value.kwargs
         args, kwargs = _replaced(call[1:], partial(_result, call))
-        result = _finish(getattr(target, name)(*args, **kwargs))
-        return actor.face(actor) if result is target else result
+        value = _finish(getattr(target, name)(*args, **kwargs))
+        if inspect.isasyncgen(value):
+            return local_stream(_faces(_items(value), face))
+        if inspect.isgenerator(value):
+            return local_stream(_faces(value, face))
+        return face(value)
 
 
 class InProcess:
@@ -446,10 +458,45 @@ def _close(target: Any) -> None:
         _finish(close())
 
 
+def _face(target: object, actor: RemoteActor, value: Any) -> Any:
+    """Return a value, or a handle if it is the object itself."""
+    return actor.face(actor) if value is target else value
+
+
+def _faces(items: Generator[Any, None, Any], face: Callable[[Any], Any]) -> Iterator[Any]:
+    try:
+        for item in items:
+            yield face(item)
+    finally:
+        items.close()
+
+
+_END = object()
+
+
+def _items(stream: AsyncGenerator[Any, None]) -> Generator[Any, None, None]:
+    """Run an async generator, in one event loop: on a thread, as this one may run another loop."""
+    runner = asyncio.Runner()
+
+    async def awaited(each: Awaitable[Any]) -> Any:
+        return await each
+
+    with ThreadPoolExecutor(1) as thread:
+
+        def run(each: Awaitable[Any]) -> Any:
+            context = contextvars.copy_context()
+            return thread.submit(context.run, runner.run, awaited(each)).result()
+
+        try:
+            while (item := run(anext(stream, _END))) is not _END:
+                yield item
+        finally:
+            run(stream.aclose())
+            thread.submit(runner.close).result()
+
+
 def _finish(value: Any) -> Any:
     """Return the value; run a coroutine to completion, even if async code calls this."""
-    if inspect.isgenerator(value):
-        return local_stream(value)
     if not inspect.iscoroutine(value):
         return value
     try:

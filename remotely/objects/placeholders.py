@@ -1,7 +1,7 @@
 """Placeholders for objects that must not be sent from their actor as copies.
 
     the actor has                                   it sends             the client makes
-    itself: `return self`, `__enter__`, `a += 1`    SelfPlaceholder      a handle of the actor
+    itself: `return self`, `yield self`, `a += 1`   SelfPlaceholder      a handle of the actor
     a function or method, read as an attribute      RoutinePlaceholder   a method of the handle
     a generator; the iterator of `__iter__`         StreamToken          a stream
     a call that its caller cancelled                CancelledPlaceholder the call is cancelled

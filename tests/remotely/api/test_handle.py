@@ -9,7 +9,7 @@ import os
 import pickle
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -252,6 +252,42 @@ def test_returning_self_returns_the_handle(place: str) -> None:
     assert same == fluent
     assert fluent.then.submit("c").result().steps == ["a", "b", "c"]
     assert remotely.group(Fluent, 2).then("x")[0].steps == ["x"]
+
+
+@remotely.remote_class
+class Yielding:
+    """Gives itself in every way."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+    def items(self) -> Iterator[Any]:
+        yield self
+
+    @remotely.batched(max_size=2, wait_ms=1)
+    def together(self, values: list[Any]) -> list[Any]:
+        return [self for _ in values]
+
+
+@remotely.remote_class
+class YieldingLater:
+    def __init__(self) -> None:
+        self.me = self
+
+    async def items(self) -> AsyncIterator[Any]:
+        yield self
+
+    @remotely.batched(max_size=2, wait_ms=1)
+    async def together(self, values: list[Any]) -> list[Any]:
+        return [self for _ in values]
+
+
+@pytest.mark.parametrize("cls", [Yielding, YieldingLater])
+def test_items_batches_and_attributes_that_are_the_object_are_the_handle(
+    place: str, cls: Any
+) -> None:
+    handle = cls()
+    assert [*handle.items(), handle.together(1), handle.me] == [handle, handle, handle]
 
 
 def test_augmented_assignment_changes_the_object(place: str) -> None:

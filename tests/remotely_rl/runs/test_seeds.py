@@ -246,7 +246,8 @@ def test_a_run_that_a_hook_has_ended_is_over_for_the_next_command_too(
 ) -> None:
     (tmp_path / "hooks.py").write_text(
         "from remotely_rl import Hook\n\n\n"
-        "class Stops(Hook):\n    def on_update(self, session, metrics):\n        session.stop('enough')\n"
+        "class Stops(Hook):\n"
+        "    def on_update(self, session, metrics):\n        session.stop('enough')\n"
     )
     words = [
         "train",
