@@ -38,7 +38,11 @@ from remotely.transport.master_link import HANDLED_BY_LINK, MasterLink
 REPORT_QUEUED_AFTER_S = 2.5  # a cluster that is just starting has room soon
 FAREWELL_S = DRAIN_S + TERM_S + 2.0  # for the client's actors to end when it leaves
 MASTER_SILENT_S = 3.0  # after which a leaving client does not wait for the master
-SHUT_DOWN = "remotely was shut down here"
+# Also in a process that has connected again since: handles belong to their connection.
+SHUT_DOWN = (
+    "remotely was shut down here, and its handles with it: call remotely.connect(), and make the "
+    "actor anew or get it by its name"
+)
 
 Handlers = Mapping[type[Any], Callable[[Any], object]]  # of messages, by their types
 
@@ -187,7 +191,7 @@ class MasterSession:
         self.arrivals: set[str] = set()  # actors that dialled in and were given to this client
         self.is_leaving = False
         self._timelines: dict[str, list[control.ProcessTimeline]] = {}  # that arrive
-        self.gate = Gate(lambda: NotConnected(f"{SHUT_DOWN}; call remotely.connect() to go on"))
+        self.gate = Gate(lambda: NotConnected(SHUT_DOWN))
         self.pid = os.getpid()
         self.loop = loop = Loop()
         self.context = sockets.new_context()
