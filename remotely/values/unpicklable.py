@@ -35,7 +35,7 @@ class NotToBePickled(TypeError):
         self.value = value
 
 
-class Failure(NamedTuple):
+class PicklingFailure(NamedTuple):
     """Why a value does not pickle, in words.
 
     Not the error itself: the frames of its traceback lead to those of its finder, which would hold
@@ -50,7 +50,7 @@ class Failure(NamedTuple):
 class UnpicklablePart(NamedTuple):
     path: str
     type_name: str
-    failure: Failure
+    failure: PicklingFailure
 
 
 def find_unpicklable_part(value: object, path: str) -> UnpicklablePart | None:
@@ -104,7 +104,7 @@ def not_picklable_message(value: object, what: PartNames, error: Exception) -> s
     )
 
 
-def _failure_of(value: object, around: Sequence[object]) -> Failure | None:
+def _failure_of(value: object, around: Sequence[object]) -> PicklingFailure | None:
     """Return why a value does not pickle without the objects around it; None if it does."""
     ids, nowhere = frozenset(map(id, around)), SimpleNamespace(write=len)
     try:
@@ -116,10 +116,10 @@ def _failure_of(value: object, around: Sequence[object]) -> Failure | None:
     return None
 
 
-def _failure(value: object, error: Exception) -> Failure:
+def _failure(value: object, error: Exception) -> PicklingFailure:
     is_endless = isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError)
     reason = f"{type(error).__name__}: {_shown(error)}"
-    return Failure(reason, is_endless, _advice(value, error))
+    return PicklingFailure(reason, is_endless, _advice(value, error))
 
 
 def _named(what: PartNames, value: Any) -> Iterator[tuple[str, Any]]:
@@ -141,7 +141,7 @@ def _advice(value: object, error: Exception) -> str:
 
 def _first_bad(
     children: list[tuple[str, Any]], around: Sequence[object]
-) -> tuple[str, Any, Failure] | None:
+) -> tuple[str, Any, PicklingFailure] | None:
     """Find a child that does not pickle on its own, by bisection."""
     low, high = 0, len(children)
     if _failure_of([child for _, child in children], around) is None:
