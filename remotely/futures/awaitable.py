@@ -22,7 +22,7 @@ from contextvars import Context
 from functools import partial
 from typing import Any, TypeVar
 
-from remotely.futures import callbacks, wakeup
+from remotely.futures import callbacks, forked, wakeup
 from remotely.machine.interrupts import is_for_main
 from remotely.machine.shield import RLock, shield
 
@@ -59,10 +59,11 @@ class AwaitableFuture(Future[R]):
 
     def __init__(self) -> None:
         self._condition = OutcomeLock()  # type: ignore[assignment]
+        self._process = forked.process
         self._state = PENDING
         self._result: Any = None
         self._exception: BaseException | None = None
-        self._waiters: list[Any] = []
+        self._watchers: list[Any] | None = None
         self._done_callbacks: list[Any] = []  # the user's
         self._continuations: list[Callback] = []  # the runtime's
 
@@ -84,8 +85,23 @@ class AwaitableFuture(Future[R]):
         return super().exception(0)
 
     def cancel(self) -> bool:
+        if self.done():
+            return self.cancelled()
         with shield:  # a future that is cancelled has told its pool
             return super().cancel()
+
+    def done(self) -> bool:
+        """Tell whether there is an outcome.  Raises NotConnected if none can come: see forked.py.
+
+        So does all that waits for it, since that asks this first.
+        """
+        if self._state not in (PENDING, RUNNING):
+            return True
+        forked.check(self._process, self.what)
+        return False
+
+    def running(self) -> bool:
+        return not self.done() and self._state == RUNNING
 
     def set_waiting(self) -> None:
         """Take back `set_running_or_notify_cancel`: it does not run after all."""
@@ -123,6 +139,18 @@ class AwaitableFuture(Future[R]):
     def remove_done_callback(self, fn: Callable[[Future[R]], object]) -> int:
         """Remove a callback that has not been called yet; return how often it had been added."""
         return _remove_all(self._done_callbacks, fn) + _remove_all(self._continuations, fn)
+
+    def _watched(self) -> list[Any]:
+        """Return the list to which the standard library's `wait` and `as_completed` add waiters.
+
+        Reading it is the only sign of them; they hold the condition meanwhile.
+        """
+        self.done()
+        if self._watchers is None:
+            self._watchers = []
+        return self._watchers
+
+    _waiters: list[Any] = property(_watched)  # type: ignore[assignment]
 
     @property
     def has_callbacks(self) -> bool:

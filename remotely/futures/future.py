@@ -28,7 +28,7 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from remotely.errors import CallTimeout, RemotelyError, RemoteTraceback, in_doubt
-from remotely.futures import wakeup
+from remotely.futures import forked, wakeup
 from remotely.futures.awaitable import (
     AwaitableFuture,
     Callback,
@@ -126,6 +126,7 @@ class CallFuture(AwaitableFuture[R]):
 
     def __init__(self, what: str, actor: object = None) -> None:
         self._outcomes: list[_Outcome] = []
+        self._process = forked.process
         self._state = "PENDING"
         self._result = None
         self._exception = None
@@ -187,7 +188,7 @@ class CallFuture(AwaitableFuture[R]):
 
     def _cancel(self, waits: bool) -> bool:
         receiver = self.receiver
-        if self.answered or receiver is None:
+        if self.done() or receiver is None:
             return self.cancelled()
         with shield:  # a call that has left its queue is settled
             if is_recalled := receiver.recall(self):
@@ -204,13 +205,10 @@ class CallFuture(AwaitableFuture[R]):
     def cancelled(self) -> bool:
         return self._state == "CANCELLED_AND_NOTIFIED"
 
-    def done(self) -> bool:
-        return self._state != "PENDING"
-
     def running(self) -> bool:
         """Tell whether the call was sent and has no outcome yet."""
         receiver = self.receiver  # read once: a retry may change it
-        return not self.answered and not (receiver and receiver.holds(self))
+        return not self.done() and not (receiver and receiver.holds(self))
 
     def set_result(self, result: R) -> None:
         self._check_pending()
@@ -308,6 +306,7 @@ class CallFuture(AwaitableFuture[R]):
         stored = self._result
         if not isinstance(stored, StoredResult):
             return
+        forked.check(self._process, self.what)
         lock = vars(self).setdefault("_fetching", threading.RLock())
         is_first = lock.acquire(timeout=FETCH_WAIT_S)  # the other may need this thread meanwhile
         try:
@@ -395,6 +394,8 @@ class CallFuture(AwaitableFuture[R]):
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait for any outcome.  Raises CallTimeout after `timeout` seconds."""
+        if self._process is not forked.process:  # first, because a plain call comes here
+            self.done()  # which raises, unless there is an outcome
         limit = timeout
         if timeout is None and self.deadline is not None:
             limit, timeout = self.timeout_s, max(0.0, self.deadline - time.monotonic())
@@ -431,14 +432,9 @@ class CallFuture(AwaitableFuture[R]):
     _condition: threading.Condition = property(_make_lock)  # type: ignore[assignment]
 
     def _watched(self) -> list[Any]:
-        """Return the list to which the standard library's `wait` and `as_completed` add waiters.
-
-        Reading it is the only sign of them; they hold the condition meanwhile.
-        """
-        if self._watchers is None:
-            self._watchers = []
+        watchers = super()._watched()
         self._expect_reply()
-        return self._watchers
+        return watchers
 
     _waiters: list[Any] = property(_watched)  # type: ignore[assignment]
 

@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from queue import SimpleQueue
 from typing import Any, Generic, NoReturn, TypeVar
 
+from remotely.futures import forked
 from remotely.futures.future import CallFuture, completed, failed
 from remotely.machine.interrupts import is_for_main
 from remotely.machine.shield import RLock, shield
@@ -39,6 +40,7 @@ class Stream(Generic[T]):
     def __init__(
         self, ask: Callable[[], CallFuture[Any]], end: Callable[[], None], ahead: int = AHEAD
     ) -> None:
+        self._process = forked.process
         self._ask = ask
         self._end = end
         self._ahead = ahead
@@ -108,6 +110,8 @@ class Stream(Generic[T]):
 
     def _first(self) -> CallFuture[Any]:
         """Return the next item, which stays in its place.  Raises StopIteration."""
+        if self._ahead:  # else its iterator is in this process too
+            forked.check(self._process, "a stream")
         self._fill(max(1, self._ahead))
         try:
             return self._coming[0]
@@ -199,12 +203,15 @@ def merge(streams: Iterable[Iterator[T]]) -> Iterator[T]:
     If one of them raises, this raises too.  When this ends or you stop iterating, all are closed.
     """
     members = [each if isinstance(each, Stream) else local_stream(each) for each in streams]
+    process = forked.process
     ready: SimpleQueue[Stream[T]] = SimpleQueue()
     try:
         for stream in members:
             stream.when_ready(ready.put)
         left = len(members)
         while left:
+            if ready.empty():
+                forked.check(process, "a stream")
             stream = ready.get()
             try:
                 item = [next(stream)]

@@ -32,6 +32,7 @@ from remotely.api.handle import MISSING, is_method, member_of
 from remotely.api.remote_class import as_placeable, make_on
 from remotely.engine import Engine
 from remotely.errors import MasterLost, NoResources
+from remotely.futures import forked
 from remotely.futures.awaitable import AwaitableFuture
 from remotely.machine import threads
 from remotely.machine.gate import Gate
@@ -274,6 +275,7 @@ class Reading:
     def __init__(
         self, calls: Iterator[AwaitableFuture[Any]], scheduler: Scheduler, in_order: bool
     ) -> None:
+        self._process = forked.process
         self._calls = calls
         self._scheduler = scheduler
         self._in_order = in_order
@@ -311,6 +313,8 @@ class Reading:
     def _has_next(self) -> bool:
         """Wait for the next call to consume; return false if there is none."""
         while self._pending or not self._has_ended:
+            if self._to_take.empty():
+                forked.check(self._process, "a call of this pool")
             self._next = self._to_take.get()
             if self._next is not None:
                 return True

@@ -55,7 +55,7 @@ from remotely.calling import spare
 from remotely.calling.retries import Retries, is_lost
 from remotely.engine import Engine, Prepared
 from remotely.errors import ActorDied, NotConnected, RemotelyError, in_doubt
-from remotely.futures import callbacks, unfinished, wakeup
+from remotely.futures import callbacks, forked, unfinished, wakeup
 from remotely.futures.awaitable import AwaitableFuture
 from remotely.futures.future import CallFuture
 from remotely.futures.reference import DependencyCallback
@@ -139,6 +139,7 @@ class Job:
         self.retries = Retries(retries, unrun_are_free=True)
         self.call: CallFuture[Any] | None = None
         self.future: AwaitableFuture[Any] = AwaitableFuture()
+        self.future.what = what
         self.has_begun = False
         self.sent = 0.0
         self.may_have_run = False  # an attempt whose outcome is lost
@@ -188,6 +189,7 @@ class Scheduler:
     """`staffing` decides how many members there are, and creates them."""
 
     def __init__(self, staffing: Staffing, at_a_time: int = 1) -> None:
+        self._process = forked.process
         self._prepare = staffing.engine.prepare
         self._gate = Gate(lambda: RuntimeError("cannot schedule new futures after shutdown"))
         self._waiting: deque[Job] = deque()
@@ -644,6 +646,8 @@ class Scheduler:
 
     def wait(self) -> None:
         """Return when every job has its outcome."""
+        if self._unsettled:
+            forked.check(self._process, "a call of this pool")
         wakeup.sleep_until(lambda: not self._unsettled, about=self)
 
     def end(self, grace_s: float) -> None:
