@@ -19,7 +19,6 @@ that was caught before a future got it has no traceback.
 """
 
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
@@ -114,8 +113,6 @@ class CallFuture(AwaitableFuture[R]):
     on_unretrieved: OnUnretrieved | None = None  # called with an error that was never retrieved
     travelling: object = None  # what its arguments need until they have been read
     counted_by: "Counts | None" = None  # until there is an outcome
-    deadline: float | None = None  # of waits without a timeout, on the monotonic clock
-    timeout_s: float = 0.0  # to which the deadline belongs
     _report: UnretrievedReport | None = None
     _made_lock: OutcomeLock | None = None
     keeps_alive: object = None  # until there is an outcome
@@ -392,25 +389,6 @@ class CallFuture(AwaitableFuture[R]):
         if not self.answered and receiver is not None:
             receiver.receive_in_background()
 
-    def wait(self, timeout: float | None = None) -> None:
-        """Wait for any outcome.  Raises CallTimeout after `timeout` seconds."""
-        if self._process is not forked.process:  # first, because a plain call comes here
-            self.done()  # which raises, unless there is an outcome
-        limit = timeout
-        if timeout is None and self.deadline is not None:
-            limit, timeout = self.timeout_s, max(0.0, self.deadline - time.monotonic())
-        receiver = self.receiver
-        if receiver is not None:
-            receiver.wait(self, timeout)
-        else:
-            self.block(timeout)
-        if not self.done():
-            raise CallTimeout(f"{self.what} has not answered after {limit:.3g} s; it still runs")
-
-    def block(self, timeout: float | None) -> None:
-        """Wait for at most `timeout` seconds until another thread settles this."""
-        wakeup.sleep_until(self.done, timeout, self)
-
     if not TYPE_CHECKING:  # checkers would take any name to exist
 
         def __getattr__(self, name: str) -> Any:
@@ -481,7 +459,7 @@ def futures_among(named: Sequence[codec.NamedReference]) -> list[CallFuture[Any]
     return [thing for thing, _ in named if isinstance(thing, CallFuture)]
 
 
-def wait_for(futures: Iterable[CallFuture[Any]]) -> None:
+def wait_for(futures: Iterable[AwaitableFuture[Any]]) -> None:
     """Wait until all futures are done or past their deadlines; their errors count as retrieved."""
     for future in futures:
         try:

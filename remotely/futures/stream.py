@@ -13,11 +13,12 @@ the consumer gets the same error as from any call.
 
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from queue import SimpleQueue
 from typing import Any, Generic, NoReturn, TypeVar
 
 from remotely.futures import forked
+from remotely.futures.awaitable import until_done
 from remotely.futures.future import CallFuture, completed, failed
 from remotely.machine.interrupts import is_for_main
 from remotely.machine.shield import RLock, shield
@@ -78,7 +79,7 @@ class Stream(Generic[T]):
                 first = self._first()
                 error = None
                 try:
-                    await _until_done(first)
+                    await until_done(first)
                     error = first.exception()
                     item = self._prepare(first, error)
                     if self._coming and self._coming[0] is first:
@@ -151,32 +152,6 @@ class Stream(Generic[T]):
     def __reduce__(self) -> NoReturn:
         why = "is a stream, and cannot be sent: pass a list of its items, or its actor"
         raise NotToBePickled(self, why)
-
-
-async def _until_done(future: CallFuture[Any]) -> None:
-    """Wait for an outcome.  Cancelling this wait does not cancel the call."""
-    import asyncio  # noqa: PLC0415 - slow to import, and async code has imported it
-
-    if future.done():
-        await asyncio.sleep(0)  # let other tasks run
-        return
-    loop = asyncio.get_running_loop()
-    arrived = loop.create_future()
-
-    def notify(_: object) -> None:
-        with suppress(RuntimeError):  # the event loop is closed
-            loop.call_soon_threadsafe(_complete, arrived)
-
-    future.then(notify)
-    try:
-        await arrived
-    finally:
-        future.remove_done_callback(notify)
-
-
-def _complete(arrived: Any) -> None:
-    if not arrived.done():
-        arrived.set_result(None)
 
 
 def local_stream(items: Iterator[T]) -> Stream[T]:

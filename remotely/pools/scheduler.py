@@ -64,6 +64,7 @@ from remotely.machine.gate import Gate
 from remotely.machine.interrupts import is_for_main
 from remotely.machine.living import Living
 from remotely.machine.shield import RLock, shield
+from remotely.objects.marks import Marks
 from remotely.protocol.lease import DRAIN_S
 from remotely.values.unpicklable import PartNames
 
@@ -133,13 +134,15 @@ class Job:
         "what",
     )
 
-    def __init__(self, what: str, retries: int) -> None:
+    def __init__(self, what: str, marks: Marks) -> None:
         self.what = what
         self.prepared: Prepared
-        self.retries = Retries(retries, unrun_are_free=True)
+        self.retries = Retries(marks.retries, unrun_are_free=True)
         self.call: CallFuture[Any] | None = None
         self.future: AwaitableFuture[Any] = AwaitableFuture()
         self.future.what = what
+        if marks.timeout_s is not None:
+            self.future.limit_waits(marks.timeout_s, time.monotonic() + marks.timeout_s)
         self.has_begun = False
         self.sent = 0.0
         self.may_have_run = False  # an attempt whose outcome is lost
@@ -357,14 +360,11 @@ class Scheduler:
         method: str,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        retries: int,
+        marks: Marks,
         names: PartNames = "",
     ) -> "AwaitableFuture[Any]":
-        """Run a method on a member.  Raises RuntimeError after `close`.
-
-        If its outcome is lost, it is retried, at most `retries` times.
-        """
-        job = Job(_name_of(names) or method, retries)
+        """Run a method on a member, with these marks.  Raises RuntimeError after `close`."""
+        job = Job(_name_of(names) or method, marks)
         try:
             job.prepared = self._prepare(method, args, kwargs, names)
         except Exception as error:

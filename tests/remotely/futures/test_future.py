@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
@@ -217,6 +218,27 @@ def test_a_forked_child_does_not_fetch_a_result_that_is_still_in_its_store() -> 
     future.is_passed_on = True
     future.set_result(StoredResult(Parcel(b"name", 1, []), Future().result, lambda *_: None))
     assert re.match("NotConnected: .* forked", raised_in_a_fork(future.result))
+
+
+@pytest.mark.parametrize("make", [lambda: CallFuture("a call"), AwaitableFuture])
+def test_a_call_with_a_deadline_is_awaited_as_any_other(make: Callable[[], Any]) -> None:
+    future, stopped, cancelled = make(), make(), make()
+    for each in (future, stopped, cancelled):
+        each.limit_waits(40, time.monotonic() + 40)
+
+    async def wait() -> None:
+        tasks = [asyncio.create_task(_result_of(each)) for each in (future, stopped)]
+        await asyncio.sleep(0)
+        threading.Thread(target=future.set_result, args=[1]).start()
+        assert await tasks[0] == 1
+        tasks[1].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await tasks[1]
+        (cancelled.cancel_now if type(cancelled) is CallFuture else cancelled.cancel)()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+
+    asyncio.run(wait())
 
 
 def test_a_wait_does_not_end_with_another_call() -> None:
