@@ -367,6 +367,7 @@ class Scheduler:
         job = Job(_name_of(names) or method, marks)
         try:
             job.prepared = self._prepare(method, args, kwargs, names)
+            is_ready = all(need.done() for need in job.prepared.needs)
         except Exception as error:
             if is_for_main(error):
                 raise
@@ -380,8 +381,7 @@ class Scheduler:
                     raise self._gate.why()
                 self._unsettled += 1
                 is_counted = True
-                needs = job.prepared.needs
-                if is_ready := not needs or all(need.done() for need in needs):
+                if is_ready:
                     member = self._assign(job)
                 else:
                     self._unready[job.future] = job

@@ -22,9 +22,10 @@ from remotely.api.remote_class import make_on
 from remotely.calling.engine import CallEngine
 from remotely.engines.in_process import InProcess
 from remotely.errors import ActorDied, NoResources, NotPicklable, RemoteTraceback
+from remotely.futures.future import CallFuture
 from remotely.pools import pool as pool_module
 from remotely.pools import scheduler
-from tests.clusters import wait_until
+from tests.clusters import Here, wait_until
 from tests.forks import raised_in_a_fork
 from tests.striking import struck_after
 
@@ -450,6 +451,22 @@ def test_a_forked_child_waits_for_nothing_of_its_parents_pools(here: None, tmp_p
         gate.touch()
         assert running.result(40)
         assert [*results, *unordered, *executed] == [1, 1, None]
+
+
+def test_a_forked_childs_own_pool_refuses_what_is_pending_in_its_parent(
+    here: None, started_here: Here
+) -> None:
+    pending: Any = CallFuture("a call")
+
+    def use_own_pool() -> None:
+        remotely.connect(started_here.address, key=started_here.key)
+        pool = remotely.Pool(Player, 1)
+        with pytest.raises(remotely.NotConnected, match="a call was pending"):
+            pool.submit(Player.play, pending).result()
+        pool.close()  # which waits for all its calls
+        remotely.shutdown()
+
+    assert raised_in_a_fork(use_own_pool) == ""
 
 
 def test_a_pool_works_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
