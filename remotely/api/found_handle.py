@@ -132,8 +132,7 @@ def _special(name: str) -> Callable[..., Any]:
     def special(self: Any, *args: Any, **kwargs: Any) -> Any:
         if type(self) is FoundHandle:  # else it has its class since Python looked this up: `with`
             fetch_class(self)
-        again = asked or getattr(type(self), name)
-        return again(self, *args, **kwargs)
+        return asked(self, *args, **kwargs) if asked else getattr(self, name)(*args, **kwargs)
 
     special.__name__ = name
     return special

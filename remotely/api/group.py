@@ -7,16 +7,15 @@ from remotely.api.handle import (
     MISSING,
     Handle,
     Method,
-    call,
-    call_one,
     check_slots,
     end,
-    is_method,
     member_of,
     read,
     results,
+    special_method,
     write,
 )
+from remotely.objects.members import is_method
 from remotely.objects.placeholders import RoutinePlaceholder
 from remotely.objects.special import defines, leave
 from remotely.protocol.lease import DRAIN_S
@@ -92,14 +91,19 @@ class Group(Generic[T]):
 
     def __enter__(self) -> "Group[T]":
         """Enter each member, if the class defines `__enter__`, and return the group."""
-        if _defines(self._remotely_handles, "__enter__"):
-            results(call(self._remotely_handles, "__enter__", (), {}, True))
+        handles = self._remotely_handles
+        if _defines(handles, "__enter__"):
+            member = member_of(handles[0]._remotely_class, "__enter__")
+            results(GroupMethod(handles, "__enter__", member).submit())
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> bool | None:
         try:
             handles = self._remotely_handles
-            return _defines(handles, "__exit__") and leave(call_one, handles, error)
+            if not _defines(handles, "__exit__"):
+                return False
+            leaves = special_method("__exit__", member_of(handles[0]._remotely_class, "__exit__"))
+            return leave([leaves.__get__(handle) for handle in handles], error)
         finally:
             end(self._remotely_handles, DRAIN_S)
 

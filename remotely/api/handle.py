@@ -19,8 +19,10 @@ from remotely import arguments
 from remotely.api import connection
 from remotely.engine import RemoteActor
 from remotely.errors import CallTimeout
+from remotely.futures.awaitable import AwaitableFuture
 from remotely.futures.future import CallFuture, wait_for
-from remotely.objects.marks import retries_of, timeout_of
+from remotely.objects.marks import Marks, marks_of
+from remotely.objects.members import is_method
 from remotely.objects.placeholders import RoutinePlaceholder
 from remotely.objects.special import defines, special_methods
 from remotely.other_names import is_hint, no_such_name, static_member
@@ -35,8 +37,6 @@ MISSING = object()
 # Notebooks and similar tools look these up on any object.  The last two are rich's, with which it
 # detects objects that have every attribute.
 _PROBES = ("_ipython_", "_repr_", "awehflow", "aihwerij")
-_WRAPPED = (staticmethod, classmethod, functools.partialmethod, functools.singledispatchmethod)
-Marks = tuple[int, float | None]
 
 
 class Handle:
@@ -115,11 +115,7 @@ class Method:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         wait = self._handles[0]._remotely_wait
         futures = self._send(args, kwargs, not wait)
-        if not wait:
-            return futures.pop()
-        if futures[0].deadline is None:
-            return futures.pop().result()
-        return results([futures.pop()])[0]
+        return result_of(futures) if wait else futures.pop()
 
     def submit(self, *args: Any, **kwargs: Any) -> Any:
         """Send the call and return its future at once."""
@@ -168,21 +164,42 @@ class Method:
         return f"<method {self._name} of {self._handles[0]!r}>"
 
 
+class _SpecialMethod(Method):
+    """A special method, which Python calls itself: that waits, also with `wait=False`."""
+
+    __slots__ = ()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return result_of(self._send(args, kwargs, False))
+
+    def send(self, background: bool, *args: Any) -> CallFuture[Any]:
+        """Send the call.  Without `background`, the caller is about to wait for it."""
+        return self._send(args, {}, background).pop()
+
+
 class _MethodOf:
     """The descriptor that makes `handle.name` a Method.
 
     Not a data descriptor, so that `handle.name = x` is sent to the object.
     """
 
-    __slots__ = ("_marks", "_member", "_name")
+    __slots__ = ("_kind", "_marks", "_member", "_name")
 
-    def __init__(self, name: str, member: Any) -> None:
+    def __init__(self, name: str, member: Any, kind: type[Method] = Method) -> None:
         self._name = name
         self._member = member
         self._marks = marks_of(member)
+        self._kind = kind
 
-    def __get__(self, handle: Any, cls: type) -> Any:
-        return self if handle is None else Method((handle,), self._name, self._member, self._marks)
+    def __get__(self, handle: Any, cls: type | None = None) -> Any:
+        if handle is None:
+            return self
+        return self._kind((handle,), self._name, self._member, self._marks)
+
+
+def special_method(name: str, member: Any) -> Any:
+    """Return the descriptor of a special method: a `special.Descriptor`."""
+    return _MethodOf(name, member, _SpecialMethod)
 
 
 # By class, which each of them holds: both are freed with the last handle.
@@ -209,22 +226,17 @@ def _type_of_handle(cls: type) -> type[Handle]:
     """Return the type of handles of a class, with its methods and special methods."""
     found = _TYPES.get(cls)
     if found is None:
-        names: dict[str, Any] = special_methods(cls, call_one, _close)
-        if defines(cls, "__call__"):
-            names["__call__"] = _call_itself
+        names: dict[str, Any] = special_methods(cls, special_method, _close)
         for name in dir(cls):
             member = inspect.getattr_static(cls, name)
-            if not name.startswith("__") and is_method(member):
+            is_plain = not name.startswith("__") or name == "__call__"
+            if is_plain and is_method(member):
                 names[name] = _MethodOf(name, member)
         names["__slots__"] = ()
         names["__class__"] = property(lambda _: cls)
         names["__doc__"] = cls.__doc__
         found = _TYPES[cls] = type(f"HandleOf{cls.__name__}", (Handle,), names)
     return found
-
-
-def _call_itself(self: Handle, *args: Any, **kwargs: Any) -> Any:
-    return Method((self,), "__call__", None)(*args, **kwargs)
 
 
 def _close(handle: Handle) -> None:
@@ -303,12 +315,6 @@ def member_of(cls: type, name: str) -> Any:
     return member
 
 
-def is_method(member: Any) -> bool:
-    if isinstance(member, _WRAPPED):
-        return True
-    return callable(member) and not isinstance(member, type)
-
-
 def check_slots(cls: type, name: str) -> None:
     """Raise AttributeError if the class has only slots, and none of this name.
 
@@ -317,11 +323,6 @@ def check_slots(cls: type, name: str) -> None:
     has_only_slots = cls.__dictoffset__ == 0 and not defines(cls, "__setattr__")
     if has_only_slots and static_member(cls, name, MISSING) is MISSING:
         raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}")
-
-
-def marks_of(method: object) -> Marks:
-    """Return the retries of a method, and its timeout in seconds."""
-    return retries_of(method), timeout_of(method)
 
 
 # --- from handles to the engine -------------------------------------------------------------------
@@ -336,12 +337,6 @@ def call(
 ) -> list[CallFuture[Any]]:
     remotes = _remotes(handles)
     return remotes[0].engine.call(remotes, name, args, kwargs, background, retries)
-
-
-def call_one(
-    handle: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], background: bool
-) -> CallFuture[Any]:
-    return call((handle,), name, args, kwargs, background)[0]
 
 
 def read(handles: Sequence[Any], name: str) -> list[CallFuture[Any]]:
@@ -363,7 +358,14 @@ def end(handles: Sequence[Any], grace_s: float) -> None:
         engine.end(remotes, grace_s)
 
 
-def results(futures: Sequence[CallFuture[Any]]) -> list[Any]:
+def result_of(futures: "list[AwaitableFuture[Any]] | list[CallFuture[Any]]") -> Any:
+    """Take the only future out of a list, and wait for its result, as `results` does."""
+    if futures[0].deadline is None:
+        return futures.pop().result()
+    return results([futures.pop()])[0]
+
+
+def results(futures: Sequence[AwaitableFuture[Any]]) -> list[Any]:
     """Wait for all results, so that no call is running when the first error is raised.
 
     Past their deadlines, cancel the calls that have not begun, and raise CallTimeout.
@@ -381,7 +383,7 @@ def results(futures: Sequence[CallFuture[Any]]) -> list[Any]:
     return values
 
 
-def _cancel_late(futures: Sequence[CallFuture[Any]]) -> tuple[set[int], bool]:
+def _cancel_late(futures: Sequence[AwaitableFuture[Any]]) -> tuple[set[int], bool]:
     """Cancel calls that have not begun; return their indices, and whether others are running."""
     cancelled, still_running = set(), False
     deadline = time.monotonic() + CANCEL_LATE_S
@@ -404,5 +406,5 @@ def _with_deadline(
 ) -> list[CallFuture[Any]]:
     """Set the timeout of waits for these futures, which ends at the deadline."""
     for future in futures:
-        future.timeout_s, future.deadline = seconds, deadline
+        future.limit_waits(seconds, deadline)
     return futures

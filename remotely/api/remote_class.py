@@ -30,7 +30,7 @@ from remotely.api.group import Group
 from remotely.api.handle import Handle, handle_of, remote_of
 from remotely.arguments import did_you_mean
 from remotely.engine import Arguments, Engine, Options
-from remotely.objects import construct
+from remotely.objects import construct, introspection
 from remotely.other_names import add_hints
 from remotely.protocol.resources import parse_labels, parse_memory, parse_others
 from remotely.values.made_class import without_hooks
@@ -260,6 +260,7 @@ _LEAST: dict[str, tuple[int, Callable[[str, object, int], None]]] = {
 def _decorate(cls: C, options: Options) -> C:
     if not isinstance(cls, type):
         raise TypeError(f"@remote_class is for classes; {cls!r} is not a class")
+    introspection.refuse_marks(cls)
     if _is_finished(cls):
         cls = _subclass_of(cls)
     own = cls.__dict__.get("__new__")

@@ -192,6 +192,7 @@ class CallEngine(Engine):
     def prepare(
         self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], names: PartNames = ""
     ) -> Prepared:
+        self.carrier.check()
         encoded, named = self._encoder.arguments((), method, args, kwargs, names)
         kept = own(encoded, lends=self.carrier.lends)
         futures = futures_among(named) if named else ()

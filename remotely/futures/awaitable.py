@@ -14,6 +14,7 @@ run.
 import logging
 import sys
 import threading
+import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from concurrent.futures._base import FINISHED, PENDING, RUNNING
@@ -22,7 +23,8 @@ from contextvars import Context
 from functools import partial
 from typing import Any, TypeVar
 
-from remotely.futures import callbacks, wakeup
+from remotely.errors import CallTimeout
+from remotely.futures import callbacks, forked, wakeup
 from remotely.machine.interrupts import is_for_main
 from remotely.machine.shield import RLock, shield
 
@@ -54,15 +56,19 @@ class AwaitableFuture(Future[R]):
     """A future that threads can wait for, and that coroutines can await."""
 
     what = "a call"
+    receiver: Any = None  # which receives its outcome, if the thread that waits does not just sleep
+    deadline: float | None = None  # of waits without a timeout, on the monotonic clock
+    timeout_s: float = 0.0  # to which the deadline belongs
     # Declared as in the base class: functions of the standard library ask for that.
     _condition: threading.Condition
 
     def __init__(self) -> None:
         self._condition = OutcomeLock()  # type: ignore[assignment]
+        self._process = forked.process
         self._state = PENDING
         self._result: Any = None
         self._exception: BaseException | None = None
-        self._waiters: list[Any] = []
+        self._watchers: list[Any] | None = None
         self._done_callbacks: list[Any] = []  # the user's
         self._continuations: list[Callback] = []  # the runtime's
 
@@ -71,7 +77,7 @@ class AwaitableFuture(Future[R]):
         if self._state == FINISHED and self._exception is None:
             return self._result  # type: ignore[no-any-return] # the state is set last
         try:
-            wakeup.sleep_until(self.done, timeout, self)
+            self.wait(timeout)
             value = super().result(0)
             if self._exception is not None:
                 raise self._exception
@@ -80,12 +86,50 @@ class AwaitableFuture(Future[R]):
             del self  # see future.py
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        wakeup.sleep_until(self.done, timeout, self)
+        self.wait(timeout)
         return super().exception(0)
 
+    def limit_waits(self, seconds: float, deadline: float) -> None:
+        """Have waits without a timeout end at the deadline, `seconds` after the call was made."""
+        self.timeout_s, self.deadline = seconds, deadline
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait for any outcome.  Raises CallTimeout after `timeout` seconds, or at the deadline."""
+        if self._process is not forked.process:  # first, because a plain call comes here
+            self.done()  # which raises, unless there is an outcome
+        limit = timeout
+        if timeout is None and self.deadline is not None:
+            limit, timeout = self.timeout_s, max(0.0, self.deadline - time.monotonic())
+        receiver = self.receiver
+        if receiver is not None:
+            receiver.wait(self, timeout)
+        else:
+            self.block(timeout)
+        if not self.done():
+            raise CallTimeout(f"{self.what} has not answered after {limit:.3g} s; it still runs")
+
+    def block(self, timeout: float | None) -> None:
+        """Wait for at most `timeout` seconds until another thread settles this."""
+        wakeup.sleep_until(self.done, timeout, self)
+
     def cancel(self) -> bool:
+        if self.done():
+            return self.cancelled()
         with shield:  # a future that is cancelled has told its pool
             return super().cancel()
+
+    def done(self) -> bool:
+        """Tell whether there is an outcome.  Raises NotConnected if none can come: see forked.py.
+
+        So does all that waits for it, since that asks this first.
+        """
+        if self._state not in (PENDING, RUNNING):
+            return True
+        forked.check(self._process, self.what)
+        return False
+
+    def running(self) -> bool:
+        return not self.done() and self._state == RUNNING
 
     def set_waiting(self) -> None:
         """Take back `set_running_or_notify_cancel`: it does not run after all."""
@@ -96,7 +140,25 @@ class AwaitableFuture(Future[R]):
     def __await__(self) -> Generator[Any, None, R]:
         import asyncio  # noqa: PLC0415 - slow to import, and async code has imported it
 
+        if self.deadline is not None:
+            return self._result_in_time().__await__()
         return asyncio.wrap_future(self).__await__()
+
+    async def _result_in_time(self) -> R:
+        """Wait in an event loop.  If that is cancelled, so is the call, as by `wrap_future`."""
+        import asyncio  # noqa: PLC0415 - as above
+
+        try:
+            await until_done(self)
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+        try:
+            if not self.done():
+                self.wait()  # raises CallTimeout
+            return await asyncio.wrap_future(self)
+        finally:
+            del self  # see future.py
 
     def then(self, function: Callback) -> None:
         """Call `function` with this future when it is done: a callback of the runtime.
@@ -123,6 +185,18 @@ class AwaitableFuture(Future[R]):
     def remove_done_callback(self, fn: Callable[[Future[R]], object]) -> int:
         """Remove a callback that has not been called yet; return how often it had been added."""
         return _remove_all(self._done_callbacks, fn) + _remove_all(self._continuations, fn)
+
+    def _watched(self) -> list[Any]:
+        """Return the list to which the standard library's `wait` and `as_completed` add waiters.
+
+        Reading it is the only sign of them; they hold the condition meanwhile.
+        """
+        self.done()
+        if self._watchers is None:
+            self._watchers = []
+        return self._watchers
+
+    _waiters: list[Any] = property(_watched)  # type: ignore[assignment]
 
     @property
     def has_callbacks(self) -> bool:
@@ -155,6 +229,38 @@ class AwaitableFuture(Future[R]):
             wakeup.wake(self)
         if self._done_callbacks or self._continuations:
             self.run_callbacks()
+
+
+async def until_done(future: AwaitableFuture[Any]) -> None:
+    """Wait for an outcome, or the deadline.  Cancelling this wait does not cancel the call."""
+    import asyncio  # noqa: PLC0415 - slow to import, and async code has imported it
+
+    if future.done():
+        await asyncio.sleep(0)  # let other tasks run
+        return
+    loop = asyncio.get_running_loop()
+    arrived = loop.create_future()
+
+    def notify(_: object) -> None:
+        with suppress(RuntimeError):  # the event loop is closed
+            loop.call_soon_threadsafe(_complete, arrived)
+
+    deadline = future.deadline
+    timer = None
+    if deadline is not None:
+        timer = loop.call_later(max(0.0, deadline - time.monotonic()), _complete, arrived)
+    future.then(notify)
+    try:
+        await arrived
+    finally:
+        future.remove_done_callback(notify)
+        if timer is not None:
+            timer.cancel()
+
+
+def _complete(arrived: Any) -> None:
+    if not arrived.done():
+        arrived.set_result(None)
 
 
 class _InLoop:

@@ -19,7 +19,6 @@ that was caught before a future got it has no traceback.
 """
 
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
@@ -28,7 +27,7 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from remotely.errors import CallTimeout, RemotelyError, RemoteTraceback, in_doubt
-from remotely.futures import wakeup
+from remotely.futures import forked, wakeup
 from remotely.futures.awaitable import (
     AwaitableFuture,
     Callback,
@@ -114,8 +113,6 @@ class CallFuture(AwaitableFuture[R]):
     on_unretrieved: OnUnretrieved | None = None  # called with an error that was never retrieved
     travelling: object = None  # what its arguments need until they have been read
     counted_by: "Counts | None" = None  # until there is an outcome
-    deadline: float | None = None  # of waits without a timeout, on the monotonic clock
-    timeout_s: float = 0.0  # to which the deadline belongs
     _report: UnretrievedReport | None = None
     _made_lock: OutcomeLock | None = None
     keeps_alive: object = None  # until there is an outcome
@@ -126,6 +123,7 @@ class CallFuture(AwaitableFuture[R]):
 
     def __init__(self, what: str, actor: object = None) -> None:
         self._outcomes: list[_Outcome] = []
+        self._process = forked.process
         self._state = "PENDING"
         self._result = None
         self._exception = None
@@ -187,7 +185,7 @@ class CallFuture(AwaitableFuture[R]):
 
     def _cancel(self, waits: bool) -> bool:
         receiver = self.receiver
-        if self.answered or receiver is None:
+        if self.done() or receiver is None:
             return self.cancelled()
         with shield:  # a call that has left its queue is settled
             if is_recalled := receiver.recall(self):
@@ -204,13 +202,10 @@ class CallFuture(AwaitableFuture[R]):
     def cancelled(self) -> bool:
         return self._state == "CANCELLED_AND_NOTIFIED"
 
-    def done(self) -> bool:
-        return self._state != "PENDING"
-
     def running(self) -> bool:
         """Tell whether the call was sent and has no outcome yet."""
         receiver = self.receiver  # read once: a retry may change it
-        return not self.answered and not (receiver and receiver.holds(self))
+        return not self.done() and not (receiver and receiver.holds(self))
 
     def set_result(self, result: R) -> None:
         self._check_pending()
@@ -308,6 +303,7 @@ class CallFuture(AwaitableFuture[R]):
         stored = self._result
         if not isinstance(stored, StoredResult):
             return
+        forked.check(self._process, self.what)
         lock = vars(self).setdefault("_fetching", threading.RLock())
         is_first = lock.acquire(timeout=FETCH_WAIT_S)  # the other may need this thread meanwhile
         try:
@@ -393,23 +389,6 @@ class CallFuture(AwaitableFuture[R]):
         if not self.answered and receiver is not None:
             receiver.receive_in_background()
 
-    def wait(self, timeout: float | None = None) -> None:
-        """Wait for any outcome.  Raises CallTimeout after `timeout` seconds."""
-        limit = timeout
-        if timeout is None and self.deadline is not None:
-            limit, timeout = self.timeout_s, max(0.0, self.deadline - time.monotonic())
-        receiver = self.receiver
-        if receiver is not None:
-            receiver.wait(self, timeout)
-        else:
-            self.block(timeout)
-        if not self.done():
-            raise CallTimeout(f"{self.what} has not answered after {limit:.3g} s; it still runs")
-
-    def block(self, timeout: float | None) -> None:
-        """Wait for at most `timeout` seconds until another thread settles this."""
-        wakeup.sleep_until(self.done, timeout, self)
-
     if not TYPE_CHECKING:  # checkers would take any name to exist
 
         def __getattr__(self, name: str) -> Any:
@@ -431,14 +410,9 @@ class CallFuture(AwaitableFuture[R]):
     _condition: threading.Condition = property(_make_lock)  # type: ignore[assignment]
 
     def _watched(self) -> list[Any]:
-        """Return the list to which the standard library's `wait` and `as_completed` add waiters.
-
-        Reading it is the only sign of them; they hold the condition meanwhile.
-        """
-        if self._watchers is None:
-            self._watchers = []
+        watchers = super()._watched()
         self._expect_reply()
-        return self._watchers
+        return watchers
 
     _waiters: list[Any] = property(_watched)  # type: ignore[assignment]
 
@@ -485,7 +459,7 @@ def futures_among(named: Sequence[codec.NamedReference]) -> list[CallFuture[Any]
     return [thing for thing, _ in named if isinstance(thing, CallFuture)]
 
 
-def wait_for(futures: Iterable[CallFuture[Any]]) -> None:
+def wait_for(futures: Iterable[AwaitableFuture[Any]]) -> None:
     """Wait until all futures are done or past their deadlines; their errors count as retrieved."""
     for future in futures:
         try:

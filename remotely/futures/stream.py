@@ -13,10 +13,12 @@ the consumer gets the same error as from any call.
 
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from queue import SimpleQueue
 from typing import Any, Generic, NoReturn, TypeVar
 
+from remotely.futures import forked
+from remotely.futures.awaitable import until_done
 from remotely.futures.future import CallFuture, completed, failed
 from remotely.machine.interrupts import is_for_main
 from remotely.machine.shield import RLock, shield
@@ -39,6 +41,7 @@ class Stream(Generic[T]):
     def __init__(
         self, ask: Callable[[], CallFuture[Any]], end: Callable[[], None], ahead: int = AHEAD
     ) -> None:
+        self._process = forked.process
         self._ask = ask
         self._end = end
         self._ahead = ahead
@@ -76,7 +79,7 @@ class Stream(Generic[T]):
                 first = self._first()
                 error = None
                 try:
-                    await _until_done(first)
+                    await until_done(first)
                     error = first.exception()
                     item = self._prepare(first, error)
                     if self._coming and self._coming[0] is first:
@@ -108,6 +111,8 @@ class Stream(Generic[T]):
 
     def _first(self) -> CallFuture[Any]:
         """Return the next item, which stays in its place.  Raises StopIteration."""
+        if self._ahead:  # else its iterator is in this process too
+            forked.check(self._process, "a stream")
         self._fill(max(1, self._ahead))
         try:
             return self._coming[0]
@@ -149,32 +154,6 @@ class Stream(Generic[T]):
         raise NotToBePickled(self, why)
 
 
-async def _until_done(future: CallFuture[Any]) -> None:
-    """Wait for an outcome.  Cancelling this wait does not cancel the call."""
-    import asyncio  # noqa: PLC0415 - slow to import, and async code has imported it
-
-    if future.done():
-        await asyncio.sleep(0)  # let other tasks run
-        return
-    loop = asyncio.get_running_loop()
-    arrived = loop.create_future()
-
-    def notify(_: object) -> None:
-        with suppress(RuntimeError):  # the event loop is closed
-            loop.call_soon_threadsafe(_complete, arrived)
-
-    future.then(notify)
-    try:
-        await arrived
-    finally:
-        future.remove_done_callback(notify)
-
-
-def _complete(arrived: Any) -> None:
-    if not arrived.done():
-        arrived.set_result(None)
-
-
 def local_stream(items: Iterator[T]) -> Stream[T]:
     """Return a stream of an iterator in this process, which runs when an item is requested."""
 
@@ -199,12 +178,15 @@ def merge(streams: Iterable[Iterator[T]]) -> Iterator[T]:
     If one of them raises, this raises too.  When this ends or you stop iterating, all are closed.
     """
     members = [each if isinstance(each, Stream) else local_stream(each) for each in streams]
+    process = forked.process
     ready: SimpleQueue[Stream[T]] = SimpleQueue()
     try:
         for stream in members:
             stream.when_ready(ready.put)
         left = len(members)
         while left:
+            if ready.empty():
+                forked.check(process, "a stream")
             stream = ready.get()
             try:
                 item = [next(stream)]

@@ -1,4 +1,4 @@
-"""Introspection of classes: their asynchronous methods, and messages for unknown names."""
+"""Introspection of classes: asynchronous methods, misplaced marks, messages for unknown names."""
 
 import inspect
 from collections.abc import Callable
@@ -7,7 +7,9 @@ from typing import Any
 from remotely.arguments import did_you_mean
 from remotely.objects import construct
 from remotely.objects.batching import batched_methods
-from remotely.objects.placeholders import function_of
+from remotely.objects.marks import NONE, marks_of
+from remotely.objects.members import function_of, is_method
+from remotely.objects.special import CALLED
 
 
 def async_methods(cls: type) -> frozenset[str]:
@@ -20,13 +22,41 @@ def has_async_streams(cls: type) -> bool:
     return bool(_methods_that(inspect.isasyncgenfunction, cls))
 
 
+def refuse_marks(cls: type) -> None:
+    """Raise TypeError for a mark that nothing would heed: a call of a handle with one outcome can.
+
+    The items of a stream are calls of their own, and none of them can be repeated.
+    """
+    for name, member in _members(cls).items():
+        getter = getattr(member, "fget" if isinstance(member, property) else "func", None)
+        if marks_of(member) == marks_of(getter) == NONE:
+            continue
+        function = function_of(member)
+        if not is_method(member):
+            why = "is read, not called"
+        elif name.startswith("__") and name not in CALLED:
+            why = "is not called on a handle"
+        elif inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            why = "yields"
+        else:
+            continue
+        raise TypeError(
+            f"{cls.__name__}.{name} {why}: @remotely.timeout and @remotely.idempotent are for "
+            "methods that are called on a handle and return one result"
+        )
+
+
 def _methods_that(are: Callable[[Any], bool], cls: type) -> frozenset[str]:
+    return frozenset(name for name, value in _members(cls).items() if are(function_of(value)))
+
+
+def _members(cls: type) -> dict[str, Any]:
     # Each actor does this as it starts.  `inspect.getattr_static` would take a millisecond, most of
     # it for what every class has from `object`.
-    attributes: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     for base in reversed(cls.__mro__[:-1]):
-        attributes.update(vars(base))
-    return frozenset(name for name, value in attributes.items() if are(function_of(value)))
+        members.update(vars(base))
+    return members
 
 
 def is_serial(cls: type, concurrency: int) -> bool:

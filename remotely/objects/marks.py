@@ -11,10 +11,20 @@ class, which cannot describe a subclass's methods.
 """
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    overload,
+)
 
 from remotely import arguments
 from remotely.arguments import suggests
+from remotely.objects.members import layers
 
 if TYPE_CHECKING:  # this file is pure: it must not import threading
     from remotely.futures.future import CallFuture
@@ -64,27 +74,58 @@ def _method(method: Any, /) -> Any:
 _method.__name__ = _method.__qualname__ = "method"
 method: Mark = _method
 
-_RETRIES, _TIMEOUT_S = "__remotely_retries__", "__remotely_timeout_s__"
+
+class Marks(NamedTuple):
+    """What the marks of a method ask for.
+
+    retries    the maximum number of retries of a call
+    timeout_s  how long callers wait for a call; None if there is no limit
+    """
+
+    retries: int = 0
+    timeout_s: float | None = None
+
+
+NONE = Marks()
+_NAME = "__remotely_marks__"
+
+
+def marks_of(member: object) -> Marks:
+    """Return the marks of a method, function or member of a class, wherever they are: above or
+    below `@classmethod` and the like."""
+    for layer in layers(member):
+        if isinstance(marks := getattr(layer, _NAME, NONE), Marks) and marks != NONE:
+            return marks
+    return NONE
+
+
+def mark_as(member: Any, marks: Marks) -> None:
+    """Give a member these marks in place of its own.
+
+    A class or static method gets them in its function, without which they would not be pickled.
+    """
+    while isinstance(member, staticmethod | classmethod):
+        member = member.__func__
+    try:
+        setattr(member, _NAME, marks)
+    except AttributeError:
+        raise TypeError(f"{member!r} cannot be marked: it is no method") from None
 
 
 @suggests
 def idempotent(*, retries: int = 1) -> Mark:
     """Mark a method whose calls may be retried, at most `retries` times, if their outcome is lost.
 
-    Raises ValueError for fewer than one retry.
+    Raises ValueError for fewer than one retry.  `remote_class` raises TypeError if it marks what is
+    not called on a handle, such as a property, or a method that yields.
     """
     arguments.whole_number("retries", retries, 1)
 
     def mark(method: Any, /) -> Any:
-        setattr(method, _RETRIES, retries)
+        mark_as(method, marks_of(method)._replace(retries=retries))
         return method
 
     return mark
-
-
-def retries_of(method: object) -> int:
-    """Return the maximum number of retries of a method's calls: 0 unless it is marked."""
-    return getattr(method, _RETRIES, 0)
 
 
 def timeout(seconds: float) -> Mark:
@@ -92,27 +133,16 @@ def timeout(seconds: float) -> Mark:
 
     A plain call then raises CallTimeout.  If it has not begun, it is cancelled and never runs; if
     it has begun, it continues in the actor (`still_running`).  `result()` and `exception()` of a
-    submitted call raise CallTimeout too, unless given a timeout of their own, but cancel nothing.
-    Raises ValueError unless `seconds` is a positive number.
+    submitted call raise CallTimeout too, unless given a timeout of their own, and so does `await`,
+    but they cancel nothing.  A call of a pool is made when it is submitted.
+    Raises ValueError unless `seconds` is a positive number, and TypeError as `idempotent` does.
     """
     arguments.number("seconds", seconds)
     if not seconds:
         raise ValueError("seconds=0: no call can be answered in time; omit the timeout")
 
     def mark(method: Any, /) -> Any:
-        setattr(method, _TIMEOUT_S, float(seconds))
+        mark_as(method, marks_of(method)._replace(timeout_s=float(seconds)))
         return method
 
     return mark
-
-
-def timeout_of(method: object) -> float | None:
-    """Return the seconds that callers wait for a method; None if there is no limit."""
-    return getattr(method, _TIMEOUT_S, None)
-
-
-def copy_marks(method: object, placeholder: object) -> None:
-    """Copy the marks of `method` to `placeholder`."""
-    for mark in (_RETRIES, _TIMEOUT_S):
-        if (value := getattr(method, mark, None)) is not None:
-            setattr(placeholder, mark, value)

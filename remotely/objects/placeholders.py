@@ -18,7 +18,7 @@ import functools
 import inspect
 from typing import Any
 
-from remotely.objects.marks import copy_marks
+from remotely.objects.marks import mark_as, marks_of
 
 
 class RoutinePlaceholder:
@@ -26,7 +26,7 @@ class RoutinePlaceholder:
 
     def __init__(self, function: Any) -> None:
         self.__doc__ = inspect.getdoc(function)
-        copy_marks(function, self)
+        mark_as(self, marks_of(function))
 
 
 def stays(value: object) -> bool:
@@ -34,16 +34,3 @@ def stays(value: object) -> bool:
     if isinstance(value, type):
         return False
     return isinstance(value, functools.partial) or inspect.isroutine(value)
-
-
-def function_of(member: Any) -> Any:
-    """Return the function in a member of a class, without the descriptors around it."""
-    while True:
-        if isinstance(member, functools.partialmethod):
-            member = member.func
-        elif isinstance(member, staticmethod | classmethod):
-            member = member.__func__
-        elif isinstance(member, functools.singledispatchmethod):
-            member = member.func
-        else:
-            return member

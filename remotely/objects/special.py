@@ -15,13 +15,11 @@ has the special methods of the user's class, each of which is a blocking call.  
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from remotely.errors import ActorDied, NotPicklable, RemotelyError, WorkerLost
+from remotely.futures.awaitable import until_done
 from remotely.futures.future import CallFuture, wait_for
-
-if TYPE_CHECKING:  # slow to import; async code has imported it already
-    import asyncio
 
 _BINARY = (
     *("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "divmod", "pow"),
@@ -36,30 +34,55 @@ FORWARDED = (
     *(f"__{form}{name}__" for name in _BINARY for form in ("", "r", "i")),
     "__array__",
 )
+# All that run in the actor: those in which handles do more than forward, too.
+CALLED = (*FORWARDED, "__call__", "__format__", "__exit__", "__aenter__", "__aexit__")
 
 _MISSING = object()
 
-# Takes the handle, the name, the arguments, and whether the caller does not wait.
-Send = Callable[[Any, str, tuple[Any, ...], dict[str, Any], bool], CallFuture[Any]]
+
+class Special(Protocol):
+    """A special method of one handle."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it and wait."""
+
+    def send(self, background: bool, *args: Any) -> CallFuture[Any]:
+        """Send the call.  Without `background`, the caller is about to wait for it."""
 
 
-def special_methods(cls: type, send: Send, close: Callable[[Any], None]) -> dict[str, Any]:
-    """Return the special methods of the handles of a class."""
+class Descriptor(Protocol):
+    def __get__(self, handle: Any, cls: type | None = None, /) -> Special: ...
+
+
+Bind = Callable[[Any], Special]  # takes the handle
+
+
+def special_methods(
+    cls: type, method: Callable[[str, Any], Descriptor], close: Callable[[Any], None]
+) -> dict[str, Any]:
+    """Return the special methods of the handles of a class.
+
+    `method` takes the name and the member of the class.
+    """
     names: dict[str, Any] = {}
+
+    def bind(name: str) -> Bind:
+        return method(name, _special(cls, name)).__get__
+
     for name in FORWARDED:
         if (member := _special(cls, name)) is not _MISSING:
-            names[name] = None if member is None else _forward(name, send)
+            names[name] = None if member is None else method(name, member)
     if defines(cls, "__format__"):
-        names["__format__"] = _format(send)
+        names["__format__"] = _format(bind("__format__"))
     for name in ("__dataclass_fields__", "__dataclass_params__"):  # looked up on the type, too
         if hasattr(cls, name):
             names[name] = getattr(cls, name)
     if defines(cls, "__exit__"):
-        names["__exit__"] = _exit(send, close)
+        names["__exit__"] = _exit(bind("__exit__"), close)
     if defines(cls, "__aenter__"):
-        names["__aenter__"] = _enter_async(send)
+        names["__aenter__"] = _enter_async(bind("__aenter__"))
     if defines(cls, "__aexit__"):
-        names["__aexit__"] = _exit_async(send, close)
+        names["__aexit__"] = _exit_async(bind("__aexit__"), close)
     return names
 
 
@@ -77,68 +100,53 @@ def _special(cls: type, name: str) -> Any:
     return _MISSING
 
 
-def _forward(name: str, send: Send) -> Callable[..., Any]:
-    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return send(self, name, args, kwargs, False).result()
-
-    forward.__name__ = name
-    return forward
-
-
-def _format(send: Send) -> Callable[..., str]:
+def _format(bind: Bind) -> Callable[..., str]:
     def format_one(self: Any, specification: str) -> str:
         if not specification:
             return str(self)
-        return str(send(self, "__format__", (specification,), {}, False).result())
+        return str(bind(self)(specification))
 
     return format_one
 
 
-def leave(send: Send, handles: Sequence[Any], error: BaseException | None) -> bool:
-    """Call `__exit__` of each; true if one of them suppresses the error."""
-    alone = len(handles) == 1
-    futures = deque(_send_exit(send, handle, "__exit__", error, not alone) for handle in handles)
+def leave(exits: Sequence[Special], error: BaseException | None) -> bool:
+    """Call each of these `__exit__`; true if one of them suppresses the error."""
+    alone = len(exits) == 1
+    futures = deque(_send_exit(each, error, not alone) for each in exits)
     wait_for(futures)
-    suppressed = [_outcome(futures.popleft(), error) for _ in handles]
+    suppressed = [_outcome(futures.popleft(), error) for _ in exits]
     return any(suppressed)
 
 
-def _exit(send: Send, close: Callable[[Any], None]) -> Callable[..., Any]:
+def _exit(bind: Bind, close: Callable[[Any], None]) -> Callable[..., Any]:
     def exit_one(self: Any, kind: Any, error: Any, trace: Any) -> bool:
         try:
-            return leave(send, (self,), error)
+            return leave((bind(self),), error)
         finally:
             close(self)
 
     return exit_one
 
 
-def _enter_async(send: Send) -> Callable[..., Any]:
+def _enter_async(bind: Bind) -> Callable[..., Any]:
     async def enter(self: Any) -> Any:
-        return await send(self, "__aenter__", (), {}, True)
+        return await bind(self).send(True)
 
     return enter
 
 
-def _exit_async(send: Send, close: Callable[[Any], None]) -> Callable[..., Any]:
+def _exit_async(bind: Bind, close: Callable[[Any], None]) -> Callable[..., Any]:
     async def exit_one(self: Any, kind: Any, error: Any, trace: Any) -> bool:
-        import asyncio  # noqa: PLC0415 - see above
+        import asyncio  # noqa: PLC0415 - slow to import, and async code has imported it
 
         try:
-            futures = deque([_send_exit(send, self, "__aexit__", error, True)])
-            await _end_of(asyncio.wrap_future(futures[0]))
+            futures = deque([_send_exit(bind(self), error, True)])
+            await until_done(futures[0])
             return _outcome(futures.pop(), error)
         finally:
             await asyncio.to_thread(close, self)
 
     return exit_one
-
-
-async def _end_of(future: "asyncio.Future[Any]") -> None:
-    import asyncio  # noqa: PLC0415 - see above
-
-    await asyncio.wait([future])
-    future.exception()  # or asyncio would report that it was never retrieved
 
 
 def _outcome(future: CallFuture[Any], error: BaseException | None) -> bool:
@@ -152,13 +160,11 @@ def _outcome(future: CallFuture[Any], error: BaseException | None) -> bool:
         del future  # see future.py
 
 
-def _send_exit(
-    send: Send, handle: Any, name: str, error: BaseException | None, background: bool
-) -> CallFuture[Any]:
+def _send_exit(method: Special, error: BaseException | None, background: bool) -> CallFuture[Any]:
     """Send the error that ended the block, without its traceback, or, if unpicklable, its text."""
     kind = None if error is None else type(error)
     try:
-        return send(handle, name, (kind, error, None), {}, background)
+        return method.send(background, kind, error, None)
     except NotPicklable:
         text = RemotelyError(f"{type(error).__name__}: {error}")
-        return send(handle, name, (RemotelyError, text, None), {}, background)
+        return method.send(background, RemotelyError, text, None)

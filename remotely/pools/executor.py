@@ -11,7 +11,6 @@ It differs from a ProcessPoolExecutor:
 """
 
 import contextlib
-import functools
 import itertools
 import math
 import queue
@@ -33,7 +32,7 @@ from remotely.engine import Engine, Options
 from remotely.errors import NotPicklable
 from remotely.futures.awaitable import AwaitableFuture
 from remotely.machine import threads
-from remotely.objects.marks import retries_of
+from remotely.objects.marks import marks_of
 from remotely.pools.scheduler import Scheduler, Staffing
 from remotely.protocol.lease import CONNECT_S
 from remotely.values import codec, raised_error
@@ -136,7 +135,7 @@ class Executor(futures.Executor):
         name = _name_of(fn)
         names = name, f"{name}: args", f"{name}: kwargs"
         call = (fn, args, kwargs) if kwargs else (fn, args)
-        return self._scheduler.submit("run", call, {}, _retries_of(fn), names[: len(call)])
+        return self._scheduler.submit("run", call, {}, marks_of(fn), names[: len(call)])
 
     def map(
         self,
@@ -157,17 +156,17 @@ class Executor(futures.Executor):
         if buffersize is not None:
             arguments.whole_number("buffersize", buffersize, 1)
         deadline = None if timeout is None else time.monotonic() + timeout
-        retries, name = _retries_of(fn), _name_of(fn)
+        marks, name = marks_of(fn), _name_of(fn)
         function = self._put_once(fn)
         items = zip(*iterables, strict=False)
 
         def submit(item: tuple[Any, ...]) -> Future[Any]:
             names = name, f"{name}: args"
-            return self._scheduler.submit("run", (function, item), {}, retries, names)
+            return self._scheduler.submit("run", (function, item), {}, marks, names)
 
         def submit_chunk(chunk: tuple[Any, ...]) -> Future[Any]:
             names = name, f"{name}: items"
-            return self._scheduler.submit("run_chunk", (function, chunk), {}, retries, names)
+            return self._scheduler.submit("run_chunk", (function, chunk), {}, marks, names)
 
         calls: Iterator[Future[Any]]
         if chunksize == 1:
@@ -298,12 +297,6 @@ def cores(engine: Engine) -> int:
 
 def _name_of(function: object) -> str:
     return getattr(function, "__qualname__", type(function).__name__)
-
-
-def _retries_of(function: Any) -> int:
-    while isinstance(function, functools.partial):
-        function = function.func
-    return retries_of(function)
 
 
 def _results(

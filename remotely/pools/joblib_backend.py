@@ -19,7 +19,7 @@ from remotely.api import connection
 from remotely.api.verbs import put
 from remotely.futures.reference import Put
 from remotely.machine.shield import RLock
-from remotely.objects.marks import idempotent, retries_of
+from remotely.objects.marks import idempotent, marks_of
 from remotely.pools.executor import Executor, cores
 from remotely.values import codec
 
@@ -31,7 +31,7 @@ class JoblibBatch:
 
     def __init__(self, calls: Any) -> None:
         self._calls = calls
-        retries = min((retries_of(function) for function, _, _ in calls.items), default=0)
+        retries = min((marks_of(function).retries for function, _, _ in calls.items), default=0)
         if retries:
             idempotent(retries=retries)(self)
 

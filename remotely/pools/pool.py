@@ -19,8 +19,10 @@ import contextvars
 import functools
 import math
 import queue
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import suppress
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 import msgspec
@@ -28,15 +30,18 @@ import msgspec
 from remotely import arguments
 from remotely.api import connection
 from remotely.api.group import Group
-from remotely.api.handle import MISSING, is_method, member_of
+from remotely.api.handle import MISSING, member_of, result_of
 from remotely.api.remote_class import as_placeable, make_on
 from remotely.engine import Engine
-from remotely.errors import MasterLost, NoResources
+from remotely.errors import CallTimeout, MasterLost, NoResources
+from remotely.futures import forked
 from remotely.futures.awaitable import AwaitableFuture
+from remotely.futures.future import wait_for
 from remotely.machine import threads
 from remotely.machine.gate import Gate
 from remotely.machine.shield import Condition, RLock
-from remotely.objects.marks import retries_of
+from remotely.objects.marks import Marks, marks_of
+from remotely.objects.members import is_method
 from remotely.pools.scheduler import Scheduler, Staffing
 from remotely.protocol.restart_limit import RestartLimit
 
@@ -96,7 +101,8 @@ class Pool(Generic[A]):
         **kwargs: P.kwargs,
     ) -> AwaitableFuture[R]:
         """Run a method on the next idle member: `pool.submit(Actor.play, 3)`."""
-        return self._scheduler.submit(self._name_of(method), args, kwargs, retries_of(method))
+        name, marks = self._named(method)
+        return self._scheduler.submit(name, args, kwargs, marks)
 
     def map(
         self,
@@ -181,8 +187,8 @@ class Pool(Generic[A]):
     def __repr__(self) -> str:
         return f"<pool of {len(self)} {self._class.__name__}>"
 
-    def _name_of(self, method: Callable[..., Any]) -> str:
-        """Return the name of a method of the pool's class.  Raises TypeError for others."""
+    def _named(self, method: Callable[..., Any]) -> tuple[str, Marks]:
+        """Return the name and the marks of a method of the pool's class.  Raises TypeError."""
         name = getattr(method, "__name__", "")
         member = MISSING if name.startswith("<") else member_of(self._class, name)
         if member is MISSING or not is_method(member):
@@ -191,7 +197,7 @@ class Pool(Generic[A]):
                 f"{method!r} is not a method of {of}: a pool runs methods of its class, as in "
                 f"pool.map({of}.method, items); remotely.Executor runs functions"
             )
-        return name
+        return name, marks_of(member)
 
     def _results(
         self,
@@ -200,11 +206,12 @@ class Pool(Generic[A]):
         return_exceptions: bool,
         in_order: bool = True,
     ) -> Iterator[R]:
-        name, retries, submit = self._name_of(method), retries_of(method), self._scheduler.submit
-        calls = (submit(name, args, {}, retries) for args in items)  # must not refer to the pool
+        (name, marks), submit = self._named(method), self._scheduler.submit
+        calls = (submit(name, args, {}, marks) for args in items)  # must not refer to the pool
         if self._is_immediate:
             return map(functools.partial(outcome, return_exceptions=return_exceptions), calls)
-        return Reading(calls, self._scheduler, in_order).results(return_exceptions, keep=self)
+        reading = Reading(calls, self._scheduler, in_order, marks.timeout_s)
+        return reading.results(return_exceptions, keep=self)
 
 
 class _FixedSize(Staffing):
@@ -272,11 +279,17 @@ class Reading:
     """The reader of an iterable.  Each step of `calls` submits one call to the scheduler."""
 
     def __init__(
-        self, calls: Iterator[AwaitableFuture[Any]], scheduler: Scheduler, in_order: bool
+        self,
+        calls: Iterator[AwaitableFuture[Any]],
+        scheduler: Scheduler,
+        in_order: bool,
+        timeout_s: float | None,
     ) -> None:
+        self._process = forked.process
         self._calls = calls
         self._scheduler = scheduler
         self._in_order = in_order
+        self._timeout_s = timeout_s  # of each call
         # With a reentrant lock, since garbage collection may run `_stop` on any thread.
         self._gate = Gate()
         self._changed = Condition(self._gate)
@@ -311,11 +324,30 @@ class Reading:
     def _has_next(self) -> bool:
         """Wait for the next call to consume; return false if there is none."""
         while self._pending or not self._has_ended:
-            self._next = self._to_take.get()
-            if self._next is not None:
+            call = self._await_call()
+            if call is None:
+                self._has_ended = True
+            elif call in self._pending:  # else it was late, and taken then
+                self._next = call
                 return True
-            self._has_ended = True
         return False
+
+    def _await_call(self) -> AwaitableFuture[Any] | None:
+        """Wait for the next call to consume, or until one is late; return None after the last."""
+        while True:
+            if self._to_take.empty():
+                forked.check(self._process, "a call of this pool")
+            if self._timeout_s is None:
+                return self._to_take.get()
+            with self._changed:
+                first = min(self._pending, key=_deadline_of, default=None)
+            left_s = self._timeout_s  # of a call that is submitted now
+            if first is not None:
+                left_s = max(0.0, _deadline_of(first) - time.monotonic())
+            with suppress(queue.Empty):
+                return self._to_take.get(timeout=min(left_s, threading.TIMEOUT_MAX))
+            if first is not None:
+                return first
 
     def _take(self, return_exceptions: bool) -> Any:
         assert self._next is not None
@@ -368,10 +400,21 @@ class Reading:
             call.then(self._to_take.put)
 
 
+def _deadline_of(call: AwaitableFuture[Any]) -> float:
+    return math.inf if call.deadline is None else call.deadline
+
+
 def outcome(call: AwaitableFuture[Any], return_exceptions: bool) -> Any:
-    """Return the result of a call; return or raise its error."""
+    """Return the result of a call; return or raise its error, or that it is late."""
     try:
-        error = call.exception() if return_exceptions else None
-        return call.result() if error is None else error
+        if return_exceptions:
+            wait_for([call])
+            if call.done() and (error := call.exception()) is not None:
+                return error
+        return result_of([call])
+    except CallTimeout as late:
+        if return_exceptions:
+            return late.with_traceback(None)
+        raise
     finally:
         del call

@@ -55,7 +55,7 @@ from remotely.calling import spare
 from remotely.calling.retries import Retries, is_lost
 from remotely.engine import Engine, Prepared
 from remotely.errors import ActorDied, NotConnected, RemotelyError, in_doubt
-from remotely.futures import callbacks, unfinished, wakeup
+from remotely.futures import callbacks, forked, unfinished, wakeup
 from remotely.futures.awaitable import AwaitableFuture
 from remotely.futures.future import CallFuture
 from remotely.futures.reference import DependencyCallback
@@ -64,6 +64,7 @@ from remotely.machine.gate import Gate
 from remotely.machine.interrupts import is_for_main
 from remotely.machine.living import Living
 from remotely.machine.shield import RLock, shield
+from remotely.objects.marks import Marks
 from remotely.protocol.lease import DRAIN_S
 from remotely.values.unpicklable import PartNames
 
@@ -133,12 +134,15 @@ class Job:
         "what",
     )
 
-    def __init__(self, what: str, retries: int) -> None:
+    def __init__(self, what: str, marks: Marks) -> None:
         self.what = what
         self.prepared: Prepared
-        self.retries = Retries(retries, unrun_are_free=True)
+        self.retries = Retries(marks.retries, unrun_are_free=True)
         self.call: CallFuture[Any] | None = None
         self.future: AwaitableFuture[Any] = AwaitableFuture()
+        self.future.what = what
+        if marks.timeout_s is not None:
+            self.future.limit_waits(marks.timeout_s, time.monotonic() + marks.timeout_s)
         self.has_begun = False
         self.sent = 0.0
         self.may_have_run = False  # an attempt whose outcome is lost
@@ -188,6 +192,7 @@ class Scheduler:
     """`staffing` decides how many members there are, and creates them."""
 
     def __init__(self, staffing: Staffing, at_a_time: int = 1) -> None:
+        self._process = forked.process
         self._prepare = staffing.engine.prepare
         self._gate = Gate(lambda: RuntimeError("cannot schedule new futures after shutdown"))
         self._waiting: deque[Job] = deque()
@@ -355,16 +360,14 @@ class Scheduler:
         method: str,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        retries: int,
+        marks: Marks,
         names: PartNames = "",
     ) -> "AwaitableFuture[Any]":
-        """Run a method on a member.  Raises RuntimeError after `close`.
-
-        If its outcome is lost, it is retried, at most `retries` times.
-        """
-        job = Job(_name_of(names) or method, retries)
+        """Run a method on a member, with these marks.  Raises RuntimeError after `close`."""
+        job = Job(_name_of(names) or method, marks)
         try:
             job.prepared = self._prepare(method, args, kwargs, names)
+            is_ready = all(need.done() for need in job.prepared.needs)
         except Exception as error:
             if is_for_main(error):
                 raise
@@ -378,8 +381,7 @@ class Scheduler:
                     raise self._gate.why()
                 self._unsettled += 1
                 is_counted = True
-                needs = job.prepared.needs
-                if is_ready := not needs or all(need.done() for need in needs):
+                if is_ready:
                     member = self._assign(job)
                 else:
                     self._unready[job.future] = job
@@ -644,6 +646,8 @@ class Scheduler:
 
     def wait(self) -> None:
         """Return when every job has its outcome."""
+        if self._unsettled:
+            forked.check(self._process, "a call of this pool")
         wakeup.sleep_until(lambda: not self._unsettled, about=self)
 
     def end(self, grace_s: float) -> None:

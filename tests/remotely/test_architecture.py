@@ -39,6 +39,7 @@ PURE = (
     "other_names",
     "objects.batching",
     "objects.marks",
+    "objects.members",
     "futures.unretrieved",
     "ops.launchers",
     "dashboard.access",

@@ -1,7 +1,9 @@
 """`@remotely.timeout`: how long callers wait, and what they learn of a late call."""
 
+import asyncio
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,145 @@ class Slow:
 
     def all(self) -> list[int]:
         return self.ran
+
+
+class Gate:
+    """Each method waits until the file exists."""
+
+    def __init__(self, gate: str) -> None:
+        self.gate = gate
+
+    @remotely.timeout(0.3)
+    def plain(self, _: object = None) -> int:
+        return self._wait()
+
+    @remotely.timeout(0.3)
+    def __call__(self) -> int:
+        return self._wait()
+
+    @remotely.timeout(0.3)
+    def __len__(self) -> int:
+        return self._wait()
+
+    @remotely.timeout(0.3)
+    def __add__(self, other: object) -> int:
+        return self._wait()
+
+    @remotely.timeout(0.3)
+    def __enter__(self) -> Any:
+        self._wait()
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    @remotely.timeout(0.3)
+    @classmethod
+    def of_class(cls, gate: str) -> int:
+        return wait_for_file(gate)
+
+    @staticmethod
+    @remotely.timeout(0.3)
+    def of_none(gate: str) -> int:
+        return wait_for_file(gate)
+
+    def _wait(self) -> int:
+        return wait_for_file(self.gate)
+
+
+def wait_for_file(gate: str) -> int:
+    wait_until(Path(gate).exists, "the gate")
+    return 1
+
+
+class AsyncGate(Gate):
+    @remotely.timeout(0.3)
+    async def coroutine(self) -> int:
+        return await self._wait_in_loop()
+
+    @remotely.timeout(0.3)
+    async def __aenter__(self) -> None:
+        await self._wait_in_loop()
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    async def _wait_in_loop(self) -> int:
+        return await asyncio.to_thread(self._wait)
+
+
+# Any, because type checkers know no marked static method.
+Gates: Any = remotely.remote_class(cpus=0)(Gate)
+AsyncGates: Any = remotely.remote_class(cpus=0)(AsyncGate)
+
+
+def _enter(gate: str) -> None:
+    with Gates(gate):
+        pass
+
+
+async def _enter_in_loop(gate: str) -> None:
+    async with AsyncGates(gate):
+        pass
+
+
+async def _await(gate: str) -> None:
+    await Gates(gate).plain.submit()
+
+
+def _in_pool(wait: Callable[[Any, Any], object]) -> Callable[[str], object]:
+    def run(gate: str) -> object:
+        with remotely.Pool(Gates, 1, gate) as pool:
+            return wait(pool, Gates.plain)
+
+    return run
+
+
+def _in_executor(gate: str) -> object:
+    with remotely.Executor(1) as executor:
+        try:
+            return executor.submit(Gates.of_none, gate).result()
+        except CallTimeout:
+            executor.kill()
+            raise
+
+
+WAITS: dict[str, Callable[[str], object]] = {
+    "a()": lambda gate: Gates(gate)(),
+    "len(a)": lambda gate: len(Gates(gate)),
+    "a + 1": lambda gate: Gates(gate) + 1,
+    "with a": _enter,
+    "with group": lambda gate: remotely.group(Gates, 1, gate).__enter__(),
+    "a class method": lambda gate: Gates(gate).of_class(gate),
+    "a static method": lambda gate: Gates(gate).of_none(gate),
+    "async def": lambda gate: AsyncGates(gate).coroutine(),
+    "async with a": lambda gate: asyncio.run(_enter_in_loop(gate)),
+    "await": lambda gate: asyncio.run(_await(gate)),
+    "pool.submit": _in_pool(lambda pool, method: pool.submit(method).result()),
+    "pool.map": _in_pool(lambda pool, method: pool.map(method, [1])),
+    "pool.imap_unordered": _in_pool(lambda pool, method: list(pool.imap_unordered(method, [1]))),
+    "executor.submit": _in_executor,
+}
+
+
+@pytest.mark.parametrize("way", WAITS)
+def test_every_wait_for_a_marked_method_ends(here: None, tmp_path: Path, way: str) -> None:
+    with pytest.raises(CallTimeout, match=r"has not answered after 0\.3 s"):
+        WAITS[way](str(tmp_path / "gate"))
+    (tmp_path / "gate").touch()
+
+
+@pytest.mark.parametrize("each", ["imap", "imap_unordered"])
+def test_a_late_item_of_a_pool_is_cancelled_if_it_has_not_begun(
+    here: None, tmp_path: Path, each: str
+) -> None:
+    with remotely.Pool(Slow, 1) as pool:
+        items = [str(tmp_path / "gate")] * 2
+        results = getattr(pool, each)(Slow.limited, items, return_exceptions=True)
+        late = [next(results), next(results)]
+        assert [type(error) for error in late] == [CallTimeout] * 2
+        assert [error.still_running for error in late] == [True, False]
+        (tmp_path / "gate").touch()
+        assert pool.submit(Slow.all).result() == [0]
+        assert list(results) == []
 
 
 def test_a_running_call_that_times_out_goes_on(any_cluster: None, tmp_path: Path) -> None:

@@ -1,11 +1,14 @@
 """The future of a call behaves as a future of the standard library."""
 
 import asyncio
+import concurrent.futures
 import gc
 import itertools
 import os
+import re
 import signal
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
@@ -21,11 +24,12 @@ import remotely.machine.task_thread
 from remotely.errors import CallTimeout
 from remotely.futures import callbacks, wakeup
 from remotely.futures.awaitable import AwaitableFuture, OutcomeLock
-from remotely.futures.future import CallFuture
+from remotely.futures.future import CallFuture, as_completed
 from remotely.futures.reference import StoredResult
 from remotely.machine.task_thread import TaskThread
 from remotely.values.payload import Parcel
 from tests.clusters import wait_until
+from tests.forks import raised_in_a_fork
 from tests.striking import struck_after
 
 
@@ -171,6 +175,70 @@ def test_a_forked_child_has_none_of_its_parents_sleepers() -> None:
             os._exit(len(wakeup.sleepers))
         future.set_result(1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+WAYS: dict[str, Callable[[Any], object]] = {
+    "result": lambda future: future.result(1),
+    "exception": lambda future: future.exception(1),
+    "polling": lambda future: wait_until(future.done, "it is done"),
+    "running": lambda future: future.running(),
+    "cancel": lambda future: future.cancel(),
+    "a callback": lambda future: future.add_done_callback(print),
+    "wait": lambda future: concurrent.futures.wait([future]),
+    "as_completed": lambda future: list(as_completed([future])),
+    "await": lambda future: asyncio.run(_result_of(future)),
+    "asyncio.wait": lambda future: asyncio.run(_wait_for(future)),
+}
+
+
+async def _result_of(future: Any) -> Any:
+    return await future
+
+
+async def _wait_for(future: Any) -> Any:
+    return await asyncio.wait([future])
+
+
+@pytest.mark.parametrize("make", [lambda: CallFuture("a call"), AwaitableFuture])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_forked_child_does_not_wait_for_its_parents_call(
+    make: Callable[[], AwaitableFuture[int]], way: str
+) -> None:
+    pending, done = make(), make()
+    assert re.match(
+        "NotConnected: a call was pending .* forked", raised_in_a_fork(lambda: WAYS[way](pending))
+    )
+    done.set_result(1)
+    assert raised_in_a_fork(lambda: WAYS[way](done)) == ""
+    assert raised_in_a_fork(lambda: make().add_done_callback(print)) == ""  # one of its own
+
+
+def test_a_forked_child_does_not_fetch_a_result_that_is_still_in_its_store() -> None:
+    future: CallFuture[Any] = CallFuture("a call")
+    future.is_passed_on = True
+    future.set_result(StoredResult(Parcel(b"name", 1, []), Future().result, lambda *_: None))
+    assert re.match("NotConnected: .* forked", raised_in_a_fork(future.result))
+
+
+@pytest.mark.parametrize("make", [lambda: CallFuture("a call"), AwaitableFuture])
+def test_a_call_with_a_deadline_is_awaited_as_any_other(make: Callable[[], Any]) -> None:
+    future, stopped, cancelled = make(), make(), make()
+    for each in (future, stopped, cancelled):
+        each.limit_waits(40, time.monotonic() + 40)
+
+    async def wait() -> None:
+        tasks = [asyncio.create_task(_result_of(each)) for each in (future, stopped)]
+        await asyncio.sleep(0)
+        threading.Thread(target=future.set_result, args=[1]).start()
+        assert await tasks[0] == 1
+        tasks[1].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await tasks[1]
+        (cancelled.cancel_now if type(cancelled) is CallFuture else cancelled.cancel)()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+
+    asyncio.run(wait())
 
 
 def test_a_wait_does_not_end_with_another_call() -> None:

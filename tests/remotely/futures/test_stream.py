@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import sys
 import threading
@@ -16,9 +17,10 @@ import numpy as np
 import pytest
 
 import remotely
-from remotely.futures.future import CallFuture
-from remotely.futures.stream import AHEAD, Stream
+from remotely.futures.future import CallFuture, completed
+from remotely.futures.stream import AHEAD, Stream, local_stream
 from tests.clusters import wait_until
+from tests.forks import raised_in_a_fork
 
 
 @remotely.remote_class
@@ -381,6 +383,20 @@ def test_merge_closes_its_streams_when_its_consumer_stops(here: None, tmp_path: 
     merged.close()
 
     wait_until((tmp_path / "closed").exists, "the end of the generator")
+
+
+def test_a_forked_child_reads_no_stream_of_its_parent() -> None:
+    def one_item() -> Stream[int]:
+        items = iter([completed(1)])
+        return Stream(lambda: next(items, None) or CallFuture("an item"), lambda: None)
+
+    stream, merged = one_item(), remotely.merge([one_item()])
+    assert (next(stream), next(merged)) == (1, 1)
+    reads = [lambda: next(stream), lambda: asyncio.run(items_of(stream)), lambda: next(merged)]
+    for read in reads:
+        assert re.match("NotConnected: a stream was pending .* forked", raised_in_a_fork(read))
+    local = local_stream(iter([1]))
+    assert raised_in_a_fork(lambda: next(local)) == ""
 
 
 def test_streams_work_without_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,12 @@
 """remotely.Pool: actors of one class that share out items."""
 
 import contextvars
+import functools
 import gc
 import itertools
 import os
 import queue
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -20,9 +22,11 @@ from remotely.api.remote_class import make_on
 from remotely.calling.engine import CallEngine
 from remotely.engines.in_process import InProcess
 from remotely.errors import ActorDied, NoResources, NotPicklable, RemoteTraceback
+from remotely.futures.future import CallFuture
 from remotely.pools import pool as pool_module
 from remotely.pools import scheduler
-from tests.clusters import wait_until
+from tests.clusters import Here, wait_until
+from tests.forks import raised_in_a_fork
 from tests.striking import struck_after
 
 
@@ -426,6 +430,43 @@ def test_an_error_in_the_block_kills_the_members(here: None, tmp_path: Path) -> 
 def test_a_dropped_pool_ends_its_members(here: None) -> None:
     assert remotely.Pool(Player, 2).submit(Player.play, 1).result(40) == 1
     wait_until(lambda: remotely.status().actors == [], "the end of its members")
+
+
+def test_a_forked_child_waits_for_nothing_of_its_parents_pools(here: None, tmp_path: Path) -> None:
+    gate = tmp_path / "go"
+    with remotely.Pool(Player, 1) as pool, remotely.Executor(1) as executor:
+        running = pool.submit(Player.wait_for, gate)
+        results, unordered = (each(Player.play, [1]) for each in (pool.imap, pool.imap_unordered))
+        executed = executor.map(wait_until, [gate.exists], ["the gate"])
+        actions: list[Callable[[], object]] = [
+            lambda: pool.map(Player.play, [1]),
+            lambda: pool.submit(Player.play, 1).result(),
+            lambda: list(executor.map(abs, [1])),
+            *(functools.partial(next, each) for each in (results, unordered, executed)),
+            pool.close,
+            executor.shutdown,
+        ]
+        for action in actions:
+            assert re.match("NotConnected: .*forked", raised_in_a_fork(action)), action
+        gate.touch()
+        assert running.result(40)
+        assert [*results, *unordered, *executed] == [1, 1, None]
+
+
+def test_a_forked_childs_own_pool_refuses_what_is_pending_in_its_parent(
+    here: None, started_here: Here
+) -> None:
+    pending: Any = CallFuture("a call")
+
+    def use_own_pool() -> None:
+        remotely.connect(started_here.address, key=started_here.key)
+        pool = remotely.Pool(Player, 1)
+        with pytest.raises(remotely.NotConnected, match="a call was pending"):
+            pool.submit(Player.play, pending).result()
+        pool.close()  # which waits for all its calls
+        remotely.shutdown()
+
+    assert raised_in_a_fork(use_own_pool) == ""
 
 
 def test_a_pool_works_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
