@@ -35,7 +35,7 @@ score is the mean over the agents.
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import gymnasium
 import numpy as np
@@ -58,6 +58,9 @@ from remotely_rl.supervision import CrashReport, SupervisedVectorEnv
 from remotely_rl.supervision.vector import CRASH
 from remotely_rl.supervision.whole import WatchedVectorEnv
 from remotely_rl.trees import Tree
+from remotely_rl.vector import vector_env
+
+T = TypeVar("T")
 
 FRAME = "episode_frame_number"  # in the infos of ale-py's games
 
@@ -327,7 +330,7 @@ class Environments:
 
         Raises TrainingError for an attribute that they do not have, or that cannot be set.
         """
-        vector: Any = self.vector
+        vector: Any = self.vector.unwrapped  # Gymnasium's VectorWrapper passes none of these on
         for name, value in attributes.items():
             try:
                 vector.get_attr(name)  # setting an unknown attribute would do nothing
@@ -336,6 +339,17 @@ class Environments:
                 raise TrainingError(
                     f"the environments have no attribute {name!r} that can be set: {error}"
                 ) from None
+
+    def ask_first(self, function: Callable[..., T], *args: Any) -> T:
+        """Return `function(env, *args)` of the first environment, from the process that it is in.
+
+        A third-party vector environment that does not show its `envs` is asked itself.
+        """
+        vector: Any = self.vector.unwrapped
+        if isinstance(vector, vector_env.VectorEnv):
+            found: list[T] = vector.apply_at([0], function, *args)
+            return found[0]
+        return function(getattr(vector, "envs", [vector])[0], *args)
 
     def watch(self, flight: Any, step_timeout_s: float) -> None:
         """Start the watchdog of environments that were made, or pickled, in another process."""

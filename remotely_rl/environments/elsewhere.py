@@ -3,7 +3,7 @@
 Those of an actor step together in one more process, a host of a `VectorEnv`, which needs Gymnasium
 and NumPy there, and no PyTorch.  So the network, its exploration and the images' preprocessing stay
 in the actor, and every place that makes environments of a run makes them so: actors, evaluations,
-the check before a run, and `remotely-rl play`.
+hindsight, the check before a run, and `remotely-rl play`.
 """
 
 import functools

@@ -18,7 +18,7 @@ so it learns what an unbroken one does, bit for bit.
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from remotely_rl import networks, trees
-from remotely_rl.acting.actor import Rollout
+from remotely_rl.acting.actor import AS_MADE, EnvAttributes, Rollout
 from remotely_rl.acting.rounds import Rounds
 from remotely_rl.config import joint_learners_of, learners_of
 from remotely_rl.config.common import ATARI_STACK
@@ -45,6 +45,7 @@ from remotely_rl.experience.replay.layout import Layout
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.learning.learner import Learner, annealed
 from remotely_rl.runs.session import Session
+from remotely_rl.supervision import env_ranks
 from remotely_rl.trees import Tree
 
 FOLDER = "replay"  # in the run folder
@@ -109,6 +110,8 @@ class ReplayConfig(Protocol):
 
     def make_environments(self, count: int) -> Environments: ...
 
+    def ranked(self, first: int) -> Self: ...
+
 
 class Steps(NamedTuple):
     """A batch from the replay on the learner's device, [N, ...].
@@ -154,6 +157,8 @@ class RunReplay:
         self._metrics: dict[str, float] = {}  # of the last update
         self.replay: Replay | None = None
         self._sequences = sequences_of(config, session.learner.model)
+        self._judging: Environments | None = None  # one environment, which nobody plays
+        self._judging_version = AS_MADE.version  # of its attributes
         self._hindsight = self._goals() if config.hindsight else None
         # Of each environment: the discounted return of its episode, and the next discount.
         self._since = np.array([[0.0], [1.0]]).repeat(config.actors * config.rows_per_actor, 1)
@@ -162,6 +167,7 @@ class RunReplay:
         # Learners that share a store each wait for their share of the first steps.
         learn_from = config.learn_from * learners // learners_of(config)
         self.ratio = Ratio(config.replay_ratio, rows, learn_from)
+        self._to_judge = learn_from  # rows whose rewards are compared with what hindsight says
         session.say(updates_per_step(config.replay_ratio / rows))
         if config.save_replay and not self._is_kept:
             session.say("the replays of several learners are not saved")
@@ -182,10 +188,11 @@ class RunReplay:
         session, learner = self._session, self._session.learner
         self._actors = actors
         if self._is_amid_updates():
+            self._judge_by(learner.env_attributes)
             yield []
         while not session.over():
             if actors.idle:
-                actors.begin(learner.parameters(session.env_steps))
+                self._begin(actors)
             rollouts = session.take(actors)
             if not rollouts:
                 continue
@@ -206,7 +213,7 @@ class RunReplay:
         while self.owes_update and not session.is_urgent():
             may_begin = self._config.overlap and actors.idle and self.allows_round
             if may_begin and not session.over():
-                actors.begin(session.learner.parameters(session.env_steps))
+                self._begin(actors)
             with session.spending("learning"):
                 yield session.progress
             session.learnt(self._metrics, self._staleness)
@@ -223,8 +230,23 @@ class RunReplay:
             replay = self.replay
             if replay is None:  # an empty one is false
                 replay = self._make(rollout.trajectory)
+            if self._hindsight is not None and self._to_judge > 0:
+                self._hindsight.check(rollout.trajectory)
+                self._to_judge -= rollout.steps
             replay.append(rollout.trajectory, column=rollout.actor * self._config.rows_per_actor)
         self.ratio.appended(self._session.steps_of(rollouts))
+
+    def _begin(self, actors: Rounds) -> None:
+        """Begin a round; hindsight judges by the same attributes of environments."""
+        learner = self._session.learner
+        self._judge_by(learner.env_attributes)
+        actors.begin(learner.parameters(self._session.env_steps))
+
+    def _judge_by(self, attributes: EnvAttributes) -> None:
+        """Set attributes of the environment that judges, unless it has this version."""
+        if self._judging is not None and attributes.version != self._judging_version:
+            self._judging.set_attributes(attributes.values)
+            self._judging_version = attributes.version
 
     def largest_return(self, rollouts: Sequence[Rollout]) -> float:
         """Return the largest discounted return met, from the beginning of an episode or of one
@@ -344,12 +366,13 @@ class RunReplay:
         return replay
 
     def _goals(self) -> Hindsight:
-        """Return the goals of a run, judged by an environment that nobody plays."""
+        """Return the goals of a run, judged by one more of its environments."""
         if self._sequences is not None:
             raise TrainingError("hindsight needs a network without a memory, which saw other goals")
-        envs = self._config.make_environments(1)
-        self._session.at_end(envs.close)
-        return Hindsight(self._config.hindsight, judge_of(envs))
+        own = self._config.ranked(env_ranks.HINDSIGHT + self._session.peers.rank)
+        self._judging = own.make_environments(1)
+        self._session.at_end(self._judging.close)
+        return Hindsight(self._config.hindsight, judge_of(self._judging, self._session.crashes.add))
 
     def _load(self, replay: Replay, saved: dict[str, Any]) -> None:
         """Load the saved replay, or say why not and start an empty one."""

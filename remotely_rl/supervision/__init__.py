@@ -6,6 +6,7 @@ It does not import torch, and of `remotely_rl` only errors and trees.
     vector.py       SupervisedVectorEnv: an error in an environment ends only its episode
     whole.py        WatchedVectorEnv: watches over a third-party vector environment
     made.py         the check that a maker has made an environment
+    judgement.py    what an environment says of goals other than its own
     rows.py         Rows: arrays of observations, and their validation
     infos.py        merging the infos of several processes
     flight.py       FlightRecord: what a process is doing, readable after it has died

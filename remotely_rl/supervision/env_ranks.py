@@ -6,6 +6,7 @@ An environment gets its rank from a parameter `rank` of the callable that makes 
     ranks       environments
     0 ...       of training: actor i has `envs_per_actor` from i * `envs_per_actor` on
     10,000 ...  of evaluations during a run, and of the check before it
+    15,000 ...  of hindsight, in which nobody plays: one of each learner
     20,000 ...  of `evaluate`, `play`, `load` and `check`, which may run beside a run
 
 Environments that are made together, as a vector environment, get the rank of the first.
@@ -18,7 +19,7 @@ from typing import Any
 
 from remotely.arguments import signature_of
 
-EVALUATION, ALONE = 10_000, 20_000
+EVALUATION, HINDSIGHT, ALONE = 10_000, 15_000, 20_000
 NAME, TEXT = "rank", "{rank}"
 
 

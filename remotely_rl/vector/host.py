@@ -7,7 +7,7 @@ PAUSE, which ends `serve`.  On another machine a step is an ordinary remote call
 
 import os
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -225,9 +225,10 @@ class Host:
             frames: tuple[Any, ...] | None = self.envs.render()
             return frames
 
-    def are_wrapped(self, which: Sequence[int], wrapper: type) -> list[bool]:
-        """Return which of these environments are wrapped by a class."""
-        return [_is_wrapped(self.envs.envs[i], wrapper) for i in which]
+    def apply(self, which: Sequence[int], function: Callable[..., Any], *args: Any) -> list[Any]:
+        """Call a function with each of these environments, and with `args`."""
+        with SWITCH.paused():
+            return [function(self.envs.envs[i], *args) for i in which]
 
     def pause(self) -> bytes:
         """Return a state from which `resume` continues exactly, or b"" if pickling fails."""
@@ -308,7 +309,8 @@ def _pickled(rest: Rest) -> bytes:
         return bytes(cloudpickle.dumps(rest, 5))
 
 
-def _is_wrapped(env: gymnasium.Env[Any, Any], wrapper: type) -> bool:
+def is_wrapped(env: gymnasium.Env[Any, Any], wrapper: type) -> bool:
+    """Whether a class wraps an environment."""
     while not isinstance(env, wrapper):
         if not isinstance(env, gymnasium.Wrapper):
             return False

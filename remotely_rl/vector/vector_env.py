@@ -19,7 +19,7 @@ from concurrent.futures import Future, wait
 from copy import deepcopy
 from functools import partial
 from multiprocessing import TimeoutError  # noqa: A004 - the one that Gymnasium raises
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import gymnasium
 import numpy as np
@@ -38,8 +38,10 @@ from remotely_rl.supervision.rows import ARRAYS
 from remotely_rl.supervision.seeds import of_each
 from remotely_rl.supervision.vector import Make, checked_mask, maker_of, spec_of
 from remotely_rl.supervision.watchdog import DEFAULT_S
-from remotely_rl.vector.host import ObservationMode, Settings, checked_observation_mode
+from remotely_rl.vector.host import ObservationMode, Settings, checked_observation_mode, is_wrapped
 from remotely_rl.vector.hosts import Hosts
+
+T = TypeVar("T")
 
 ABORT_S = 10.0  # for a thread to notice that its hosts have been killed
 
@@ -258,7 +260,12 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, NDArray[Any]]):
     def are_wrapped(self, which: Sequence[int], wrapper: type) -> list[bool]:
         """Return which of these environments are wrapped by a class."""
         self._check_none_pending("are_wrapped")
-        return self._hosts.ask(which, "are_wrapped", wrapper)()
+        return self.apply_at(which, is_wrapped, wrapper)
+
+    def apply_at(self, which: Sequence[int], function: Callable[..., T], *args: Any) -> list[T]:
+        """Return `function(env, *args)` of some environments, from their processes."""
+        self._check_none_pending("apply_at")
+        return self._hosts.ask(which, "apply", function, *args)()
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """Read an attribute of each environment."""

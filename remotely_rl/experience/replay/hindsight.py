@@ -18,8 +18,11 @@ from numpy.typing import NDArray
 
 from remotely_rl import trees
 from remotely_rl.environments.goals import ACHIEVED, DESIRED, Judge
+from remotely_rl.errors import TrainingError
 from remotely_rl.experience.replay.rows import Rows
 from remotely_rl.experience.replay.windows import BEGINS, ENDED, TERMINATED, TRUNCATED, VALID
+from remotely_rl.experience.trajectory import Trajectory
+from remotely_rl.supervision.judgement import OF_END, OF_REWARD
 from remotely_rl.trees import Tree
 
 CHUNK = 32  # rows at a time in which the end of an episode is looked for
@@ -46,6 +49,31 @@ class Hindsight:
     def __init__(self, goals: int, judge: Judge):
         """`goals` is k, the number of rows with a new goal for each row with its own."""
         self._share, self._judge = goals / (goals + 1), judge
+
+    def check(self, trajectory: Trajectory) -> None:
+        """Raise TrainingError if steps had other outcomes than the judge gives for their own goals.
+
+        A wrapper that changes rewards or goals breaks this promise of the interface.
+        """
+        # The outcome of the others is unknown, or was not observed.
+        known = trajectory.valid & ~trajectory.begins[1:]
+        if not known.any():
+            return
+        achieved, desired = (trajectory.obs[name][1:][known] for name in (ACHIEVED, DESIRED))
+        judged = self._judge(achieved, desired)
+        for what, had, name, says in (
+            ("the reward", trajectory.reward, OF_REWARD, judged.reward),
+            ("terminated", trajectory.terminated, OF_END, judged.terminated),
+        ):
+            if says is None or (same := _are_close(had[known], says)).all():
+                continue
+            i = int(same.argmin())
+            raise TrainingError(
+                f"hindsight: a step with {ACHIEVED} {achieved[i]} and {DESIRED} {desired[i]} had"
+                f" {what} {had[known][i]!s}, and {name} says {says[i]!s}. A wrapper that changes"
+                f" rewards, ends or goals needs a {name} of its own; attributes that a hook has set"
+                " must be set again when a run is resumed"
+            )
 
     def goals(
         self,
@@ -94,6 +122,16 @@ def last_of_episode(
         last[pending] += np.where(found, is_last.argmax(0), CHUNK)
         pending = pending[~found]
     return last
+
+
+def _are_close(had: NDArray[Any], says: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which numbers agree in half of the digits of float32.
+
+    The replay has goals in float32, so rewards that steps computed in float64 differ by rounding.
+    """
+    part = np.sqrt(np.finfo(np.float32).eps)
+    bound = part * np.abs(had.astype(np.float32)).max()
+    return np.asarray(np.abs(had.astype(np.float32) - says.astype(np.float32)) <= bound)
 
 
 def _achieved(rows: Rows, columns: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[Any]:

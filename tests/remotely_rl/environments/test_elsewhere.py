@@ -14,9 +14,12 @@ import pytest
 import remotely
 from remotely_rl import a2c, environments
 from remotely_rl.environments.elsewhere import Interpreter
+from remotely_rl.environments.goals import judge_of
 from remotely_rl.errors import TrainingError
 from remotely_rl.runs import training
+from remotely_rl.supervision import Cause, CrashReport
 from tests.remotely_rl import toys
+from tests.remotely_rl.environments.test_goals import OneByOne
 
 ROOT = Path(__file__).resolve().parents[3]
 ONLY_THERE = """
@@ -115,6 +118,36 @@ def test_wrappers_there_keep_no_statistics_either(theirs: Interpreter) -> None:
     wrapper: Any = gymnasium.wrappers.NormalizeObservation
     with pytest.raises(TrainingError, match="NormalizeObservation keeps running statistics"):
         environments.make("CartPole-v1", 1, wrappers=[wrapper], interpreter=theirs)
+
+
+class AsksWhere(OneByOne):
+    """Rewards goals in the other Python alone, and dies of the first that it is asked for."""
+
+    def __init__(self, folder: Path):
+        super().__init__(3)
+        self.folder = folder
+
+    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: dict[str, Any]) -> Any:
+        assert os.environ["SIMULATORS"] == "here"
+        if not (self.folder / "died").exists():
+            (self.folder / "died").touch()
+            os._exit(3)
+        return super().compute_reward(achieved_goal, desired_goal, info)
+
+
+def test_goals_are_judged_there_even_if_that_process_dies(
+    theirs: Interpreter, tmp_path: Path
+) -> None:
+    crashes: list[CrashReport] = []
+    kwargs = {"folder": tmp_path}
+    with closing(environments.make(AsksWhere, 1, kwargs=kwargs, interpreter=theirs)) as envs:
+        judge = judge_of(envs, crashes.append)
+        bits = np.array([[0, 1, 1], [1, 1, 1]], np.float32)
+        for _ in range(2):
+            assert judge(bits, np.ones_like(bits)).reward.tolist() == [-1, 0]
+    assert [(report.cause, report.env, report.actor) for report in crashes] == [
+        (Cause.DIED, None, None)
+    ]
 
 
 def of_no_kind() -> Any:

@@ -31,7 +31,7 @@ class WithoutRewards(BitFlip):
 
 
 def judge(env: Any) -> Judge:
-    return judge_of(make(env, 1))
+    return judge_of(make(env, 1), lambda report: pytest.fail(str(report)))
 
 
 BITS = np.array([[0, 1, 1], [1, 1, 1]], np.float32)
@@ -53,6 +53,16 @@ def test_a_function_of_one_goal_is_called_for_each() -> None:
 def test_a_judge_is_found_beneath_wrappers() -> None:
     made = judge(lambda: gymnasium.wrappers.TimeLimit(BitFlip(3), 3))
     assert made(BITS, BITS).reward.tolist() == [0, 0]
+
+
+class Tenfold(gymnasium.Wrapper[Any, Any, Any, Any]):
+    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: dict[str, Any]) -> Any:
+        return 10 * self.get_wrapper_attr("env").compute_reward(achieved_goal, desired_goal, info)
+
+
+def test_a_wrapper_may_judge_for_its_environment() -> None:
+    made = judge(lambda: Tenfold(BitFlip(3)))
+    assert made(BITS, np.ones((2, 3), np.float32)).reward.tolist() == [-10, 0]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from remotely_rl import a2c, a3c, ga3c, impala
+from examples.bit_flip import BitFlip
+from remotely_rl import a2c, a3c, dqn, ga3c, impala
 from remotely_rl.agents import evaluation
 from tests.remotely_rl import toys
 
@@ -66,3 +67,31 @@ def test_an_environment_that_replaces_another_has_its_rank(
     assert made.keys() - in_training.keys() == probed_and_evaluated
     evaluation.evaluate(run, episodes=2)
     assert {int(one.name) for one in notes.glob("2*")} - {2} == {20_000, 20_001}
+
+
+class RankedBits(BitFlip):
+    def __init__(self, folder: str, rank: int):
+        super().__init__(4)
+        (Path(folder) / str(rank)).touch()
+
+
+@pytest.mark.slow
+def test_the_environments_that_judge_hindsight_have_ranks_of_their_learners(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    config = dqn.Config(
+        env=RankedBits,
+        env_kwargs={"folder": str(notes)},
+        device="cpu",
+        learners=2,
+        actors=1,
+        envs_per_actor=2,
+        hindsight=4,
+        total_steps=128,
+        learn_from=64,
+        batch_size=32,
+        replay_rows=1_000,
+    )
+    dqn.train(config, run=tmp_path / "run")
+    made = {int(one.name) for one in notes.iterdir()}
+    assert made == {0, 1, 2, 3, 10_000, 15_000, 15_001}

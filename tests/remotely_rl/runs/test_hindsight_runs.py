@@ -2,13 +2,16 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import gymnasium
+import numpy as np
 import pytest
 from gymnasium.spaces import Box
+from numpy.typing import NDArray
 
 from examples.bit_flip import BitFlip
-from remotely_rl import algorithms
+from remotely_rl import Hook, algorithms, dqn
 from remotely_rl.errors import TrainingError
 from tests.remotely_rl import toys
 from tests.remotely_rl.space_toys import FOR_BOXES
@@ -58,9 +61,47 @@ def test_a_run_that_is_resumed_draws_the_same_goals(name: str, tmp_path: Path) -
     )
 
 
+class Judging(Bits):
+    """Notes by which rank, and with which number of bits that may differ, goals are judged."""
+
+    seen: ClassVar[set[tuple[int, int]]] = set()
+    may_differ = 0
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self.rank = rank
+
+    def compute_terminated(
+        self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: dict[str, Any]
+    ) -> NDArray[np.bool_]:
+        if np.ndim(achieved_goal) > 1:
+            self.seen.add((self.rank, self.may_differ))
+        return np.asarray((achieved_goal != desired_goal).sum(-1) <= self.may_differ)
+
+
+class Eases(Hook):
+    def on_start(self, session: Any) -> None:
+        session.set_env_attr("may_differ", 1)
+
+
+def test_goals_are_judged_at_a_rank_of_their_own_by_the_attributes_that_hooks_set(
+    tmp_path: Path,
+) -> None:
+    Judging.seen.clear()
+    dqn.train(config_of("dqn", env=Judging, total_steps=64), run=tmp_path / "run", hooks=[Eases()])
+    assert Judging.seen == {(15_000, 1)}
+
+
+class Tenfold(gymnasium.Wrapper[Any, Any, Any, Any]):
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = self.env.step(action)
+        return obs, 10 * float(reward), *rest
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
+        ({"wrappers": [Tenfold]}, "had the reward -10.0, and compute_reward says -1.0"),
         ({"lstm": 8, "sequence_length": 8}, "without a memory"),
         ({"env": toys.Guess}, "hindsight needs observations with 'achieved_goal'"),
     ],

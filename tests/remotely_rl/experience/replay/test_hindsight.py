@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remotely_rl import trees
-from remotely_rl.environments.goals import Judgement
-from remotely_rl.errors import ReplayError
+from remotely_rl.errors import ReplayError, TrainingError
 from remotely_rl.experience.replay import Draw, Hindsight, Replay, Sequences
+from remotely_rl.experience.trajectory import Trajectory
+from remotely_rl.supervision.judgement import Judgement
 from tests.remotely_rl.experience.replay.test_replay import GAMMA, feed
 from tests.remotely_rl.experience.replay.worlds import NEXT_STEP, SAME_STEP, Oracle, Row, World
 
@@ -165,6 +166,45 @@ def test_a_judge_sees_no_row_whose_outcome_is_unknown() -> None:
         if not row.next_begins
     }
     assert {tuple(one) for each in seen for one in each} <= known
+
+
+def as_judged(world: World, steps: int) -> Trajectory:
+    """Return steps of which each that was observed is rewarded by its own goals."""
+    played = world.play(steps)
+    is_known = played.valid & ~played.begins[1:]
+    goals = (played.obs[name][1:].reshape(-1, 4) for name in ("achieved_goal", "desired_goal"))
+    reward, terminated = map(np.asarray, judge(*goals))
+    return dataclasses.replace(
+        played,
+        reward=np.where(is_known, reward.reshape(is_known.shape), played.reward),
+        terminated=np.where(is_known, terminated.reshape(is_known.shape), played.terminated),
+    )
+
+
+@pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
+def test_steps_that_a_judge_judges_alike_pass_but_for_rounding(mode: str) -> None:
+    played = as_judged(World(3, mode=mode, as_tree=True, has_goals=True), 50)
+    rounded = np.nextafter(played.reward, np.float32(9))
+    Hindsight(4, judge).check(dataclasses.replace(played, reward=rounded))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (
+            lambda played: {"reward": played.reward + 9},
+            r"desired_goal .* had the reward 9\.4545\d*, and compute_reward says 0\.4545\d*\. A",
+        ),
+        (
+            lambda played: {"terminated": np.zeros_like(played.terminated)},
+            "had terminated False, and compute_terminated says True. A wrapper",
+        ),
+    ],
+)
+def test_steps_that_a_judge_judges_otherwise_are_refused(change: Any, says: str) -> None:
+    played = as_judged(World(3, as_tree=True, has_goals=True), 50)
+    with pytest.raises(TrainingError, match=says):
+        Hindsight(4, judge).check(dataclasses.replace(played, **change(played)))
 
 
 def test_sequences_have_no_hindsight() -> None:
