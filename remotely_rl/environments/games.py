@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from remotely_rl.errors import TrainingError
 from remotely_rl.supervision.rows import EnvRows
 from remotely_rl.supervision.seeds import Seeds
+from remotely_rl.supervision.statistics import layers_of
 
 ABSENT = "absent"  # the key of an info of `reset`
 
@@ -38,6 +39,7 @@ class SideBySide(VectorEnv[Any, Any, NDArray[Any]]):
         """The spaces are those of a row."""
         self.games = games
         self.num_envs = rows
+        self._rows_of_each = rows // len(games)
         self.single_observation_space = observation_space
         self.single_action_space = action_space
         self.observation_space = batch_space(observation_space, rows)
@@ -50,6 +52,16 @@ class SideBySide(VectorEnv[Any, Any, NDArray[Any]]):
         self._reward = np.zeros(rows)
         self._terminated = np.zeros(rows, np.bool_)
         self._truncated = np.zeros(rows, np.bool_)
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """Read an attribute of each row's game.  Raises AttributeError if they do not have it."""
+        values = [getattr(_owner_of(name, game), name) for game in self.games]
+        return tuple(value for value in values for _ in range(self._rows_of_each))
+
+    def set_attr(self, name: str, values: Sequence[Any]) -> None:
+        """Set an attribute of each game to the value for its first row.  Raises as `get_attr`."""
+        for game, value in zip(self.games, values[:: self._rows_of_each], strict=True):
+            setattr(_owner_of(name, game), name, value)
 
     def render(self) -> tuple[Any, ...]:
         """Return an image of each game."""
@@ -64,6 +76,17 @@ class SideBySide(VectorEnv[Any, Any, NDArray[Any]]):
         """Return the result of `step`, as copies that the caller owns."""
         rows = self._reward.copy(), self._terminated.copy(), self._truncated.copy()
         return (self._rows.value(True), *rows, infos)
+
+
+def _owner_of(name: str, game: Game) -> Any:
+    """Return the layer of a game that has an attribute: wrappers of PettingZoo's only read it.
+
+    Raises AttributeError if none has it.
+    """
+    for layer in (*layers_of(game), getattr(game, "unwrapped", game)):
+        if name in getattr(layer, "__dict__", ()) or hasattr(type(layer), name):
+            return layer
+    raise AttributeError(f"{type(game).__name__!r} object has no attribute {name!r}")
 
 
 EXAMPLES = {"MultiAgent": "simple_spread_v3.parallel_env", "SelfPlay": "connect_four_v3.env"}

@@ -289,12 +289,16 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of each environment, or read an attribute."""
-        return tuple(self.call_one(i, name, *args, **kwargs) for i in range(self.num_envs))
+        return tuple(self.call_at(range(self.num_envs), name, *args, **kwargs))
 
-    def call_one(self, i: int, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Call a method of one environment, or read an attribute."""
-        found = self.envs[i].get_wrapper_attr(name)
-        return found(*args, **kwargs) if callable(found) else found
+    def call_at(self, which: Sequence[int], name: str, *args: Any, **kwargs: Any) -> list[Any]:
+        """Call a method of some environments, or read an attribute."""
+
+        def one(env: gymnasium.Env[Any, Any]) -> Any:
+            found = env.get_wrapper_attr(name)
+            return found(*args, **kwargs) if callable(found) else found
+
+        return [one(self.envs[i]) for i in which]
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """Read an attribute of each environment."""
@@ -306,14 +310,14 @@ class SupervisedVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             values = [values] * self.num_envs
         if len(values) != self.num_envs:
             raise ValueError(f"{len(values)} values for {self.num_envs} environments")
-        for i, value in enumerate(values):
-            self.set_attr_of(i, name, value)
+        self.set_attr_at(range(self.num_envs), name, values)
 
-    def set_attr_of(self, i: int, name: str, value: Any) -> None:
-        """Set an attribute of one environment, and of its replacements."""
-        self.envs[i].set_wrapper_attr(name, value)
-        self._attributes[i][name] = value
-        self._steps[i] = self.envs[i].step
+    def set_attr_at(self, which: Sequence[int], name: str, values: Sequence[Any]) -> None:
+        """Set an attribute of some environments, and of their replacements."""
+        for i, value in zip(which, values, strict=True):
+            self.envs[i].set_wrapper_attr(name, value)
+            self._attributes[i][name] = value
+            self._steps[i] = self.envs[i].step
 
     def watch(self, flight: Any, step_timeout_s: float) -> None:
         """Move the flight record to other memory, and watch the steps."""

@@ -211,13 +211,13 @@ class Host:
     def call(self, which: Sequence[int], name: str, args: Any, kwargs: Any) -> list[Any]:
         """Call a method of these environments, or read an attribute."""
         with SWITCH.paused():
-            return [self.envs.call_one(i, name, *args, **kwargs) for i in which]
+            called: list[Any] = self.envs.call_at(which, name, *args, **kwargs)
+            return called
 
     def set_attr(self, name: str, values: dict[int, Any]) -> None:
         """Set an attribute of some environments."""
         with SWITCH.paused():
-            for i, value in values.items():
-                self.envs.set_attr_of(i, name, value)
+            self.envs.set_attr_at(list(values), name, list(values.values()))
 
     def render(self) -> tuple[Any, ...] | None:
         """Return a frame of each environment."""

@@ -119,6 +119,20 @@ class Whole:
         """Make the next step reset these environments."""
         self._due[list(which)] = True
 
+    def call_at(self, which: Sequence[int], name: str) -> list[Any]:
+        """Read an attribute of some environments."""
+        vector: Any = self.vector.unwrapped  # Gymnasium's VectorWrapper does not pass it on
+        values = vector.get_attr(name)
+        return [values[i] for i in which]
+
+    def set_attr_at(self, which: Sequence[int], name: str, values: Sequence[Any]) -> None:
+        """Set an attribute of some environments."""
+        vector: Any = self.vector.unwrapped
+        of_all = list(vector.get_attr(name))
+        for i, value in zip(which, values, strict=True):
+            of_all[i] = value
+        vector.set_attr(name, of_all)
+
     def pop_crashes(self) -> list[CrashReport]:
         """Return no crashes: a crash of one environment ends the host."""
         return []

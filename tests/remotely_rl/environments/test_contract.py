@@ -55,6 +55,18 @@ def test_a_row_that_is_both_terminated_and_truncated_keeps_its_last_reward(
     assert last.valid.item()
 
 
+def test_an_attribute_is_set_in_environments_that_are_watched_as_a_whole() -> None:
+    made: list[SyncVectorEnv] = []
+
+    def side_by_side(num_envs: int) -> SyncVectorEnv:
+        made.append(toys.vector(toys.Counting, num_envs, AutoresetMode.NEXT_STEP))
+        return made[0]
+
+    envs = environments.make(side_by_side, 2, watch=environments.Watch(None, 0.0))
+    envs.set_attributes({"length": 7})
+    assert made[0].get_attr("length") == (7, 7)
+
+
 def test_rewards_of_a_wrong_shape_are_rejected() -> None:
     class Column(SyncVectorEnv):
         def step(self, actions: Any) -> Any:

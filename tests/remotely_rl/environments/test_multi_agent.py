@@ -50,6 +50,46 @@ def test_each_agent_has_its_own_row() -> None:
     assert [game.taken for game in games_of(envs)] == [[{"a": 0, "b": 1, "c": 2}] * 2] * 2
 
 
+class Levelled(Party):
+    level: Any = 1
+
+
+class Layered:
+    """A wrapper as PettingZoo's, which passes on what is read of it, and not what is set."""
+
+    def __init__(self, game: Any):
+        self.env = game
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.env, name)
+
+
+class Converted(Party):
+    """A game that another one plays, as those of `aec_to_parallel` are."""
+
+    def __init__(self, script: str):
+        super().__init__(script)
+        self.unwrapped = Levelled(script)
+
+
+@pytest.mark.parametrize(
+    ("make", "inner"),
+    [
+        (Levelled, lambda game: game),
+        (lambda script: Layered(Layered(Levelled(script))), lambda game: game.env.env),
+        (Converted, lambda game: game.unwrapped),
+    ],
+)
+def test_an_attribute_is_set_in_each_game_beneath_its_wrappers(make: Any, inner: Any) -> None:
+    envs = environments.make(MultiAgent(functools.partial(make, "abc abc ABC")), 2)
+    envs.set_attributes({"level": [2]})
+    values = [inner(game).level for game in games_of(envs)]
+    assert values == [[2], [2]]
+    assert values[0] is not values[1]
+    with pytest.raises(TrainingError, match="have no attribute 'levle' that can be set"):
+        envs.set_attributes({"levle": 3})
+
+
 def test_random_play_has_the_observations_of_agents_that_are_there() -> None:
     envs = playing("ac aC A", count=2)
     seen = [obs.tolist() for obs in envs.play_randomly(4, seed=1)]

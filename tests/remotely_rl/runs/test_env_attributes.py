@@ -9,10 +9,22 @@ import torch
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
-from remotely_rl import Hook, TrainingError, a2c, a3c, algorithms, dqn, ga3c, ppo
+from remotely_rl import (
+    Hook,
+    MultiAgent,
+    SelfPlay,
+    TrainingError,
+    a2c,
+    a3c,
+    algorithms,
+    dqn,
+    ga3c,
+    ppo,
+)
 from remotely_rl.acting.actor import EnvAttributes, Parameters
 from remotely_rl.environments import Episode
 from tests.remotely_rl import toys
+from tests.remotely_rl.agent_toys import Race, Roles
 from tests.remotely_rl.runs.sessions import TRAINED
 from tests.remotely_rl.space_toys import FOR_BOXES
 
@@ -40,6 +52,26 @@ def side_by_side(num_envs: int) -> SyncVectorEnv:
     return SyncVectorEnv([lambda: TimeLimit(Whole(), 9)] * num_envs)
 
 
+class Stages(Roles):
+    """Games of several agents, with levels."""
+
+    level = 1
+
+    def step(self, actions: dict[str, int]) -> Any:
+        *row, infos = super().step(actions)
+        return *row, {agent: {"episode": {"level": self.level}} for agent in infos}
+
+
+class Stadium(Race):
+    """A game of two who take turns, with levels."""
+
+    level = 1
+
+    def last(self) -> Any:
+        *row, is_over, cut, info = super().last()
+        return *row, is_over, cut, info | ({"episode": {"level": self.level}} if is_over else {})
+
+
 class Climbs(Hook):
     """Sets level 3 and later 5; records the levels of the episodes of each update."""
 
@@ -59,6 +91,8 @@ class Climbs(Hook):
 RUNS: dict[str, tuple[Any, dict[str, Any]]] = {
     "a2c": (a2c, {}),
     "a vector": (a2c, {"env": side_by_side}),
+    "several agents": (a2c, {"env": MultiAgent(Stages)}),
+    "self-play": (a2c, {"env": SelfPlay(Stadium)}),
     "a3c": (a3c, {}),
     "ga3c": (ga3c, {"train_rows": 16}),
 }
@@ -171,8 +205,15 @@ def test_epsilon_falls_while_a_replay_is_filled(
 
 
 @pytest.mark.usefixtures("here")
-def test_an_attribute_is_set_with_central_sampling_too(tmp_path: Path) -> None:
-    changes = {"actors": 2, "sampling": "alternating", "device": "cpu", "batch_rows": 64}
+@pytest.mark.parametrize("env", [Level, side_by_side, MultiAgent(Stages)])
+def test_an_attribute_is_set_with_central_sampling_too(env: Any, tmp_path: Path) -> None:
+    changes = {
+        "env": env,
+        "actors": 2,
+        "sampling": "alternating",
+        "device": "cpu",
+        "batch_rows": 64,
+    }
     seen = climbs(ppo, tmp_path, **changes)
     assert seen[0] == {3}
     assert seen[-1] == {5}
