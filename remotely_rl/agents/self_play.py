@@ -3,10 +3,13 @@
     connect_four = partial(pettingzoo.make, "aec", "classic/connect_four-v3")
     ppo.train(ppo.Config(env=SelfPlay(connect_four)))
 
-Once every `every` steps, the run writes a snapshot of its model into `opponents/` in its folder; it
-keeps the last `keep`.  At the start of each game an actor draws one of them, which plays the other
-seats until the end.  So the learner plays against recent versions of itself, and does not forget
-how to beat them (Bansal et al. 2018, https://arxiv.org/abs/1710.03748, section 3.2).
+Once every `every` steps, the run writes a snapshot of its model into `opponents/` in its folder.
+At the start of each game an actor draws one of the last `keep`, which plays the other seats until
+the end.  So the learner plays against recent versions of itself, and does not forget how to beat
+them (Bansal et al. 2018, https://arxiv.org/abs/1710.03748, section 3.2).
+
+A run that is resumed has the opponents of its checkpoint: those written later are deleted, and
+until there is another checkpoint, no older one is.
 
     writer    the run, through a hook (`SelfPlay.run_hooks`)
     reader    the actors, which list the folder at the start of each game
@@ -107,28 +110,38 @@ class Snapshots(Hook):
         folder = session.folder.path.resolve() / FOLDER
         folder.mkdir(exist_ok=True)
         model = networks.copy_to_cpu(session.model).eval()
-        self._env.run = Run(folder, session.learner.config, model)
-        self._due = session.env_steps + self._every
-        if not snapshots(folder):
+        self._env.run = Run(folder, session.learner.config, model, self._keep)
+        for name in snapshots(folder):
+            if steps_at(name) > session.env_steps:
+                (folder / name).unlink()
+        if left := snapshots(folder):
+            self._due = steps_at(left[-1]) + self._every
+        else:
             self._write(session, folder)
 
     def on_update(self, session: "Session[Any]", metrics: Mapping[str, float]) -> None:
         """Write a snapshot if it is due."""
         if session.env_steps >= self._due:
-            self._due = session.env_steps + self._every
             self._write(session, session.folder.path / FOLDER)
 
     def on_end(self, session: "Session[Any]", result: "Result") -> None:
         """Detach the env from this run."""
         self._env.run = None
+        self._delete_old(session, session.folder.path / FOLDER)
 
     def _write(self, session: "Session[Any]", folder: Path) -> None:
+        self._due = session.env_steps + self._every
         state = {name: tensor.cpu() for name, tensor in session.model.state_dict().items()}
         buffer = io.BytesIO()
         torch.save(state, buffer)
         durable.write(folder / f"{session.env_steps:012}.pt", [buffer.getbuffer()])
-        for old in snapshots(folder)[: -self._keep]:
-            (folder / old).unlink()
+        self._delete_old(session, folder)
+
+    def _delete_old(self, session: "Session[Any]", folder: Path) -> None:
+        """Delete the snapshots that no longer play, nor would in a run from the last checkpoint."""
+        saved = [name for name in snapshots(folder) if steps_at(name) <= session.saved_steps]
+        for name in saved[: -self._keep]:
+            (folder / name).unlink()
 
 
 def snapshots(folder: Path) -> list[str]:
@@ -137,12 +150,23 @@ def snapshots(folder: Path) -> list[str]:
     return sorted(name for name in names if name.endswith(".pt"))
 
 
+def steps_at(name: str) -> int:
+    """Return the number of steps at which the snapshot of this name was written."""
+    return int(Path(name).stem)
+
+
 class Run(NamedTuple):
     """A run whose snapshots play."""
 
     folder: Path  # of the snapshots
     config: Common
     model: nn.Module  # with the architecture of all snapshots
+    keep: int  # how many of the last ones play
+
+    @property
+    def opponents(self) -> list[str]:
+        """The names of the snapshots that play."""
+        return snapshots(self.folder)[-self.keep :]
 
 
 class FormerSelves:
@@ -172,7 +196,7 @@ class FormerSelves:
             return
         name = None
         while name is None:
-            names = snapshots(self.run.folder)
+            names = self.run.opponents
             if not names:
                 raise TrainingError(
                     f"{self.run.folder} has no opponents: actors on other machines need the run's"

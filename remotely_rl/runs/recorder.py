@@ -69,6 +69,11 @@ class Recorder:
         self._checkpoint_due = started + config.checkpoint_interval_s
 
     @property
+    def saved_steps(self) -> int:
+        """The steps in checkpoint.pt; 0 if there is none yet."""
+        return self._saved[0] if self._saved is not None else 0
+
+    @property
     def _reached(self) -> tuple[int, int]:
         return self._tally.counters.env_steps, self._tally.counters.updates
 

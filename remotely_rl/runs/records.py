@@ -39,6 +39,11 @@ class Records:
         # This is an actor's process, whose output appears on the run's terminal.
         self.crashes = Crashes(print, config.max_crash_rate)
 
+    @property
+    def saved_steps(self) -> int:
+        """The environment steps in the last checkpoint; 0 if there is none."""
+        return 0
+
     def begin(self, opening: Sequence[str], gpu: str | None) -> None:
         """The session begins, with these lines."""
 
@@ -135,6 +140,10 @@ class RunRecords(Records):
 
             evaluations = Evaluations(config, say, seed_of, self._known, spaces)
             self._evaluating = Evaluating(evaluations, policy, self._measured, say)
+
+    @property
+    def saved_steps(self) -> int:
+        return self._recorder.saved_steps
 
     def begin(self, opening: Sequence[str], gpu: str | None) -> None:
         for text in opening:

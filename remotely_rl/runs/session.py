@@ -378,6 +378,11 @@ class Session(Generic[C]):
             return self._steps_before + int(apart.steps.sum())
         return self.tally.counters.env_steps
 
+    @property
+    def saved_steps(self) -> int:
+        """The environment steps in the last checkpoint; 0 if there is none yet."""
+        return self._records.saved_steps
+
     def seconds(self) -> float:
         """Return the seconds of training, without the time between resumes."""
         return self._clock.seconds()

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import remotely_rl
-from remotely_rl import SelfPlay, a3c, dqn, ppo
+from remotely_rl import Hook, SelfPlay, a3c, dqn, ppo
 from remotely_rl.agents import evaluation
 from remotely_rl.agents.self_play import FOLDER, FormerSelves, Run, snapshots
 from remotely_rl.environments import name_of
@@ -62,7 +62,7 @@ class Always(nn.Module):
 def playing(folder: Path, *actions: int) -> FormerSelves:
     """Return opponents that each always take one of these actions."""
     folder.mkdir()
-    former = FormerSelves(BOX, DISCRETE, Run(folder, config_of(), Always(0)))
+    former = FormerSelves(BOX, DISCRETE, Run(folder, config_of(), Always(0), 10))
     for number, action in enumerate(actions):
         torch.save(Always(action).state_dict(), folder / f"{number}.pt")
     return former
@@ -116,7 +116,7 @@ def test_a_recurrent_opponent_has_a_state_per_game(
             policy = -1000 * (now - torch.arange(3.0)).square()
             return policy[None], torch.zeros(begins.shape), now + 1
 
-    former = FormerSelves(BOX, DISCRETE, Run(tmp_path / "pool", config_of(), Counts()))
+    former = FormerSelves(BOX, DISCRETE, Run(tmp_path / "pool", config_of(), Counts(), 10))
     (tmp_path / "pool").mkdir()
     torch.save(Counts().state_dict(), tmp_path / "pool" / "0.pt")
     random = np.random.default_rng(1)
@@ -183,6 +183,43 @@ def test_a_resumed_run_keeps_its_snapshots(tmp_path: Path) -> None:
     after = snapshots(tmp_path / "run" / FOLDER)
     assert after[: len(before)] == before
     assert len(after) > len(before)
+
+
+def test_a_resumed_run_has_the_opponents_that_an_unbroken_one_has(tmp_path: Path) -> None:
+    config = config_of(SelfPlay(Race, every=100), anneal_steps=1_000)
+    toys.assert_resumed_to_the_bit(ppo.train, config, (320, 640), tmp_path)
+    straight, stopped = (snapshots(tmp_path / name / FOLDER) for name in ("straight", "stopped"))
+    assert straight == stopped
+
+
+class Copies(Hook):
+    """Copies the folder of a run at a number of steps, as it is if the run is killed there."""
+
+    def __init__(self, env_steps: int, to: Path):
+        self.env_steps, self.to = env_steps, to
+
+    def on_update(self, session: Any, metrics: Any) -> None:
+        if session.env_steps >= self.env_steps and not self.to.exists():
+            shutil.copytree(session.folder.path, self.to)
+
+
+def test_a_run_that_was_killed_has_the_opponents_of_its_checkpoint(tmp_path: Path) -> None:
+    env = SelfPlay(Race, every=64, keep=2)
+    config = config_of(env, checkpoint_interval_s=1e6, anneal_steps=1_000)
+    run, killed = tmp_path / "run", tmp_path / "killed"
+    whole = dataclasses.replace(config, total_steps=720)
+    ppo.train(whole, run=tmp_path / "straight")
+    ppo.train(dataclasses.replace(config, total_steps=240), run=run)
+    at_checkpoint = snapshots(run / FOLDER)
+    ppo.train(whole, resume=run, hooks=[Copies(560, killed)])
+    shutil.rmtree(run)
+    killed.rename(run)
+    later = snapshots(run / FOLDER)
+    assert later[:2] == at_checkpoint
+    assert len(later) > 4
+    ppo.train(whole, resume=run)
+    toys.assert_same_bits(tmp_path / "straight", run)
+    assert snapshots(tmp_path / "straight" / FOLDER) == snapshots(run / FOLDER)
 
 
 def test_a_run_whose_folder_has_moved_can_be_resumed(tmp_path: Path) -> None:
