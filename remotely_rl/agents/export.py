@@ -5,7 +5,7 @@ action, and its scaling for the environment.  The batch size N is dynamic.
 
     input        obs           [N, ...], in the models' format (environments/observations.py):
                                float32 or bytes, images with channels first; for a Dict or a Tuple
-                               one input per leaf, obs_KEY
+                               one input per leaf, obs_KEY; the second of one name is obs_KEY_2
                  action_mask   [N, outputs], if actions are masked: true for legal ones
                  state         [N, S], of a recurrent model; zeros where an episode begins
                  begins        [N], true where an episode begins: the state is then ignored
@@ -17,6 +17,7 @@ action, and its scaling for the environment.  The batch size N is dynamic.
 
 import contextlib
 import io
+import itertools
 import logging
 import warnings
 from pathlib import Path
@@ -46,9 +47,8 @@ class Graph(nn.Module):
         self.model = agent.model
         self.actions, self.best = agent.actions, agent.config.best
         self.is_recurrent = networks.is_recurrent(agent.model)
-        paths = [path for path, _ in trees.items(agent.spec)]
         self.tree = _numbered(agent.spec)
-        self.inputs = [_named(path) for path in paths]
+        self.inputs = _names_of(agent.spec)
         self.has_action = not isinstance(agent.actions, Composite)
         match agent.actions:
             case Continuous(low, high):
@@ -167,6 +167,16 @@ def _write_onnx(
 def _numbered(tree: trees.Tree) -> trees.Tree:
     numbers = iter(range(len(trees.leaves(tree))))
     return trees.map_tree(lambda _: next(numbers), tree)
+
+
+def _names_of(tree: trees.Tree) -> list[str]:
+    """Return a name for each leaf; no two are equal."""
+    names: list[str] = []
+    for path, _ in trees.items(tree):
+        name = _named(path)
+        numbered = (f"{name}_{number}" for number in itertools.count(2))
+        names.append(next(one for one in itertools.chain([name], numbered) if one not in names))
+    return names
 
 
 def _named(path: trees.Path) -> str:

@@ -197,6 +197,14 @@ def test_an_onnx_file_has_the_masks_and_the_memory_of_an_agent(tmp_path: Path) -
     check_actions(agent, mask, session_of(agent, tmp_path))
 
 
+def test_inputs_whose_keys_would_have_one_name_are_numbered(tmp_path: Path) -> None:
+    two = spaces.Dict({"b": box(np.float32, 3), "b_2": spaces.Discrete(3)})
+    agent = agent_of(spaces.Dict({"a": two, "a_b": box(np.float32, 2), "a_b_2": THREE}), THREE)
+    names = ["obs_a_b", "obs_a_b_2", "obs_a_b_3", "obs_a_b_2_2"]
+    assert export.Graph(agent).inputs == names
+    check_actions(agent, None, session_of(agent, tmp_path))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", FORMATS)
 @pytest.mark.parametrize(("seen", "taken", "lstm"), ALONE)
