@@ -109,23 +109,39 @@ def doubt(may_have_run: bool) -> str:
     return "; the call may have run" if may_have_run else "; the call did not run"
 
 
+_MAY_HAVE_RUN = "An attempt of this call was sent, and may have run."
+
+
 def in_doubt(error: BaseException) -> BaseException:
     """Return an error that says that the call may have run; not the same one, which may be shared
     with calls that have not."""
+    return _with_doubt(error, True)
+
+
+def not_run(error: BaseException) -> BaseException:
+    """Return the error of another call as that of a call which has not run."""
+    return _with_doubt(error, False)
+
+
+def _with_doubt(error: BaseException, may_have_run: bool) -> BaseException:
     with suppress(Exception):  # raised by one of the user's classes, such as by its constructor
-        if error.may_have_run:  # type: ignore[attr-defined]
+        if bool(getattr(error, "may_have_run", False)) is may_have_run:
             return error
-    note = "An attempt of this call was sent, and may have run."
+    notes = [each for each in getattr(error, "__notes__", ()) if each != _MAY_HAVE_RUN]
+    if may_have_run:
+        notes.append(_MAY_HAVE_RUN)
     try:
         mine = copy.copy(error)
-        mine.__notes__ = [*getattr(error, "__notes__", ()), note]
+        mine.__notes__ = notes
         mine.__cause__ = error.__cause__
         if mine.args and isinstance(mine.args[0], str):
-            mine.args = (mine.args[0].replace(doubt(False), doubt(True)), *mine.args[1:])
-        mine.may_have_run = True  # type: ignore[attr-defined]
+            text = mine.args[0].replace(doubt(not may_have_run), doubt(may_have_run))
+            mine.args = (text, *mine.args[1:])
+        mine.may_have_run = may_have_run  # type: ignore[attr-defined]
         return mine.with_traceback(None)
     except Exception:
-        error.add_note(note)
+        if may_have_run:
+            error.add_note(_MAY_HAVE_RUN)
         return error
 
 

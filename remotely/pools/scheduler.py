@@ -54,7 +54,7 @@ from remotely.api.handle import end, remote_of
 from remotely.calling import spare
 from remotely.calling.retries import Retries, is_lost
 from remotely.engine import Engine, Prepared
-from remotely.errors import ActorDied, NotConnected, RemotelyError, in_doubt
+from remotely.errors import ActorDied, NotConnected, RemotelyError, in_doubt, not_run
 from remotely.futures import callbacks, forked, unfinished, wakeup
 from remotely.futures.awaitable import AwaitableFuture
 from remotely.futures.future import CallFuture
@@ -345,7 +345,12 @@ class Scheduler:
         return TAKE_BACK_S if ahead else None
 
     def fail_waiting(self, error: BaseException) -> None:
-        """Fail the waiting jobs: there is no member, and there will be none."""
+        """Fail the waiting jobs: there is no member, and there will be none.
+
+        None of them has run, even if the call whose error this is may have.  What an earlier
+        attempt of one may have done, the job knows.
+        """
+        error = not_run(error)
         while True:
             with self._gate:
                 if not self._waiting:

@@ -24,6 +24,7 @@ from remotely.errors import (
     WorkerLost,
     doubt,
     in_doubt,
+    not_run,
 )
 from remotely.futures.future import CallFuture
 from remotely.protocol import wire
@@ -138,6 +139,15 @@ def test_the_doubt_is_kept_in_a_pickle_with_its_note() -> None:
         error = pickle.loads(pickle.dumps(in_doubt(certain(kind))))
         assert error.may_have_run
         assert error.__notes__ == ["An attempt of this call was sent, and may have run."]
+
+
+def test_the_error_of_a_call_that_may_have_run_is_shared_with_one_that_has_not() -> None:
+    for kind in ERRORS:
+        shared = in_doubt(certain(kind))
+        error: Any = not_run(shared)
+        assert (type(error), error.may_have_run, error.__notes__) == (kind, False, [])
+        assert str(error) == f"why{doubt(False)}"
+        assert shared.may_have_run  # type: ignore[attr-defined]
 
 
 class Engine:

@@ -347,6 +347,13 @@ def test_calls_of_a_pool_without_live_members_say_how_they_died(here: None, tmp_
             error = pool.submit(Player.play, 3).exception(40)
             assert isinstance(error, ActorDied)
             assert "SIGKILL" in str(error)
+            assert not error.may_have_run
+            assert "the call did not run" in str(error)
+    with remotely.Pool(mortal, 1) as pool:
+        lost = pool.submit(Player.die_at_first, tmp_path / "three")  # to be retried
+        behind = pool.submit(Player.play, 3)
+        doubts = [getattr(call.exception(40), "may_have_run", None) for call in (lost, behind)]
+        assert doubts == [True, False]
 
 
 def shows(bars: list[Any]) -> Callable[..., Iterable[Any]]:
