@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from remotely.futures.awaitable import AwaitableFuture
 from remotely.futures.future import CallFuture
 from remotely.reporting.cluster_status import ClusterStatus
 from remotely.values.unpicklable import PartNames
@@ -132,7 +133,7 @@ class Prepared(NamedTuple):
     """
 
     send: Callable[[RemoteActor], CallFuture[Any]]
-    needs: Sequence[CallFuture[Any]] = ()
+    needs: Sequence[AwaitableFuture[Any]] = ()
 
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]

@@ -39,6 +39,7 @@ from remotely.errors import (
     name_taken,
 )
 from remotely.futures import wakeup
+from remotely.futures.awaitable import AwaitableFuture
 from remotely.futures.future import CallFuture
 from remotely.futures.reference import REFERENCE, Reference
 from remotely.futures.stream import local_stream
@@ -409,7 +410,7 @@ class InProcess:
             traceback.print_exc()
 
 
-Referring = CallFuture[Any] | Reference[Any]
+Referring = AwaitableFuture[Any] | Reference[Any]
 
 
 def _replaced(
@@ -419,7 +420,7 @@ def _replaced(
 
     An argument without any is returned as it is, without a copy.
     """
-    if isinstance(argument, CallFuture | Reference):
+    if isinstance(argument, AwaitableFuture | Reference):
         return replace(argument)
     kind = type(argument)
     if kind not in (list, tuple, dict) or id(argument) in parents:
