@@ -164,10 +164,11 @@ class Method:
         return f"<method {self._name} of {self._handles[0]!r}>"
 
 
+# A special method, which Python calls itself: that waits, also with `wait=False`.  Its docstring is
+# that of the user's method.
 class _SpecialMethod(Method):
-    """A special method, which Python calls itself: that waits, also with `wait=False`."""
-
     __slots__ = ()
+    __doc__ = Method.__doc__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return result_of(self._send(args, kwargs, False))
@@ -195,6 +196,10 @@ class _MethodOf:
         if handle is None:
             return self
         return self._kind((handle,), self._name, self._member, self._marks)
+
+    def __call__(self, handle: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Call it as a function of the type: `type(handle).name(handle)`, as ExitStack does."""
+        return self.__get__(handle)(*args, **kwargs)
 
 
 def special_method(name: str, member: Any) -> Any:

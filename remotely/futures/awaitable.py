@@ -15,7 +15,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future
 from concurrent.futures._base import FINISHED, PENDING, RUNNING
 from contextlib import suppress
@@ -23,7 +23,7 @@ from contextvars import Context
 from functools import partial
 from typing import Any, TypeVar
 
-from remotely.errors import CallTimeout
+from remotely.errors import CallTimeout, NotConnected
 from remotely.futures import callbacks, forked, wakeup
 from remotely.futures.reference import StoredResult, refuse
 from remotely.machine.interrupts import errors_ignored, is_for_main
@@ -333,3 +333,10 @@ def _remove_all(functions: list[Any], fn: Callback) -> int:
             functions.remove(fn)
             removed += 1
     return removed
+
+
+def give_up(futures: Iterable[Future[Any]]) -> None:
+    """Cancel calls whose results nobody takes any more; in a forked child they are the parent's."""
+    for future in futures:
+        with suppress(NotConnected):
+            future.cancel()

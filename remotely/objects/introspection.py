@@ -1,5 +1,6 @@
 """Introspection of classes: asynchronous methods, misplaced marks, messages for unknown names."""
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +29,7 @@ def refuse_marks(cls: type) -> None:
     The items of a stream are calls of their own, and none of them can be repeated.
     """
     for name, member in _members(cls).items():
-        getter = getattr(member, "fget" if isinstance(member, property) else "func", None)
+        getter = _getter(member)
         if marks_of(member) == marks_of(getter) == NONE:
             continue
         function = function_of(member)
@@ -44,6 +45,12 @@ def refuse_marks(cls: type) -> None:
             f"{cls.__name__}.{name} {why}: @remotely.timeout and @remotely.idempotent are for "
             "methods that are called on a handle and return one result"
         )
+
+
+def _getter(member: Any) -> Any:
+    if isinstance(member, property):
+        return member.fget
+    return member.func if isinstance(member, functools.cached_property) else None
 
 
 def _methods_that(are: Callable[[Any], bool], cls: type) -> frozenset[str]:

@@ -109,7 +109,7 @@ def mark_as(member: Any, marks: Marks) -> None:
     try:
         setattr(member, _NAME, marks)
     except AttributeError:
-        raise TypeError(f"{member!r} cannot be marked: it is no method") from None
+        raise TypeError(f"{member!r} cannot be marked: mark the function in its class") from None
 
 
 @suggests

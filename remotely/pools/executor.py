@@ -30,7 +30,7 @@ from remotely.api.remote_class import as_placeable, check_options, make_on, remo
 from remotely.calling.spare import spare
 from remotely.engine import Engine, Options
 from remotely.errors import NotPicklable
-from remotely.futures.awaitable import AwaitableFuture
+from remotely.futures.awaitable import AwaitableFuture, give_up
 from remotely.machine import threads
 from remotely.objects.marks import marks_of
 from remotely.pools.scheduler import Scheduler, Staffing
@@ -317,5 +317,4 @@ def _results(
             else:
                 yield from result.pop().each()
     finally:
-        for future in pending:
-            future.cancel()
+        give_up(pending)

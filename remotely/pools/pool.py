@@ -35,7 +35,7 @@ from remotely.api.remote_class import as_placeable, make_on
 from remotely.engine import Engine
 from remotely.errors import CallTimeout, MasterLost, NoResources
 from remotely.futures import forked
-from remotely.futures.awaitable import AwaitableFuture
+from remotely.futures.awaitable import AwaitableFuture, give_up
 from remotely.futures.future import wait_for
 from remotely.machine import threads
 from remotely.machine.gate import Gate
@@ -365,8 +365,7 @@ class Reading:
             self._error = None
             pending, self._pending = self._pending, set()
             self._changed.notify()
-        for call in pending:
-            call.cancel()
+        give_up(pending)
 
     # --- on the thread ----------------------------------------------------------------------------
 

@@ -613,6 +613,8 @@ class Scheduler:
         wait    return when every job has its outcome, and every member has ended; otherwise the
                 members end when the last job has its outcome
         """
+        if forked.is_of_parent(self._process):
+            return
         cancelled: deque[Job] = deque()
         with shield:  # a job that no longer waits is cancelled and counted down
             with self._gate:
@@ -657,6 +659,8 @@ class Scheduler:
 
     def end(self, grace_s: float) -> None:
         """End the members; with `grace_s` 0, kill them."""
+        if forked.is_of_parent(self._process):
+            return
         with self._gate:
             self._gate.close()
             members = self._remove_all()

@@ -1,6 +1,7 @@
 """A handle behaves as its object would, on each engine."""
 
 import asyncio
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -492,6 +493,14 @@ class Session:
         if self.gives == "fails":
             raise OSError("could not roll back")
         return self.suppresses
+
+
+def test_special_methods_are_functions_of_the_handles_type(place: str) -> None:
+    with contextlib.ExitStack() as stack:
+        assert stack.enter_context(Session("a session")) == "a session"
+    numbers = Numbers(1, 2)
+    assert type(numbers).__len__(numbers) == 2
+    assert type(numbers).__getitem__(numbers, 1) == 2
 
 
 @pytest.fixture
