@@ -124,7 +124,7 @@ class RunEnding:
 
     def stop(self, why: str) -> None:
         """End the run as a limit does, for a hook."""
-        self.reason = self.reason or Reason(why, How.HOOK)
+        self.reason = self.reason or Reason(why, How.HOOK, self._limit_reached().limits)
         self.is_by_hook = True
 
     def of(self, error: BaseException | None) -> Reason:
@@ -139,6 +139,10 @@ class RunEnding:
         return self.reason or Reason("its loop has ended", How.LIMIT)
 
     def _look(self) -> Reason:
+        reached = self._limit_reached()
         if signalled := self._process.asked_to_stop:
-            return Reason(signalled, How.STOPPED)
+            return Reason(signalled, How.STOPPED, reached.limits)
+        return reached
+
+    def _limit_reached(self) -> Reason:
         return limit_reached(self._config, self._tally, self._clock.seconds())

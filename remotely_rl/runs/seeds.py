@@ -309,7 +309,7 @@ def _outcome(
     ended = limit_reached(config, tally, counters.seconds).why
     if how == How.HOOK:
         ended = ended or "a hook has ended it"
-    if how == How.LIMIT and not written.get("limits"):
+    if how == How.LIMIT and written.get("limits") == {}:
         ended = ended or str(written.get("why"))
     has_failed_at_end = bool(ended) and how == How.FAILED
     best = counters.best_return if math.isfinite(counters.best_return) else math.nan
