@@ -231,8 +231,10 @@ class RunReplay:
             if replay is None:  # an empty one is false
                 replay = self._make(rollout.trajectory)
             if self._hindsight is not None and self._to_judge > 0:
-                self._hindsight.check(rollout.trajectory)
+                self._hindsight.compare(rollout.trajectory)
                 self._to_judge -= rollout.steps
+                if self._to_judge <= 0:
+                    self._hindsight.check()
             replay.append(rollout.trajectory, column=rollout.actor * self._config.rows_per_actor)
         self.ratio.appended(self._session.steps_of(rollouts))
 

@@ -11,6 +11,7 @@ environments that reset in the last step itself, the observation after it is los
 left out.
 """
 
+from collections import Counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,31 +50,51 @@ class Hindsight:
     def __init__(self, goals: int, judge: Judge):
         """`goals` is k, the number of rows with a new goal for each row with its own."""
         self._share, self._judge = goals / (goals + 1), judge
+        self._compared = 0  # steps
+        self._differing: Counter[str] = Counter()  # of these, by the function that says otherwise
+        self._examples: dict[str, str] = {}  # one of them for each function
 
-    def check(self, trajectory: Trajectory) -> None:
-        """Raise TrainingError if steps had other outcomes than the judge gives for their own goals.
-
-        A wrapper that changes rewards or goals breaks this promise of the interface.
-        """
+    def compare(self, trajectory: Trajectory) -> None:
+        """Count steps, and those with other outcomes than the judge gives for their own goals."""
         # The outcome of the others is unknown, or was not observed.
         known = trajectory.valid & ~trajectory.begins[1:]
         if not known.any():
             return
         achieved, desired = (trajectory.obs[name][1:][known] for name in (ACHIEVED, DESIRED))
         judged = self._judge(achieved, desired)
-        for what, had, name, says in (
-            ("the reward", trajectory.reward, OF_REWARD, judged.reward),
-            ("terminated", trajectory.terminated, OF_END, judged.terminated),
-        ):
-            if says is None or (same := _are_close(had[known], says)).all():
+        reward, terminated = trajectory.reward[known], trajectory.terminated[known]
+        self._compared += len(reward)
+        differs = _differ(reward, judged.reward, achieved, desired)
+        compared: list[tuple[str, NDArray[Any], str, NDArray[Any], NDArray[np.bool_]]] = [
+            ("the reward", reward, OF_REWARD, judged.reward, differs)
+        ]
+        if judged.terminated is not None:
+            differs = terminated != judged.terminated
+            compared += [("terminated", terminated, OF_END, judged.terminated, differs)]
+        for what, had, name, says, differs in compared:
+            if not differs.any():
                 continue
-            i = int(same.argmin())
-            raise TrainingError(
-                f"hindsight: a step with {ACHIEVED} {achieved[i]} and {DESIRED} {desired[i]} had"
-                f" {what} {had[known][i]!s}, and {name} says {says[i]!s}. A wrapper that changes"
-                f" rewards, ends or goals needs a {name} of its own; attributes that a hook has set"
-                " must be set again when a run is resumed"
+            i = int(differs.argmax())
+            self._differing[name] += int(differs.sum())
+            self._examples[name] = (
+                f"{ACHIEVED} {achieved[i]} and {DESIRED} {desired[i]} had {what} {had[i]!s}, and"
+                f" {name} says {says[i]!s}"
             )
+
+    def check(self) -> None:
+        """Raise TrainingError if more than half of the steps compared had other outcomes.
+
+        A wrapper that changes rewards or goals breaks this promise of the interface, in nearly
+        every step.  Few steps differ by rounding, at a threshold of distance for example.
+        """
+        for name, count in self._differing.items():
+            if 2 * count > self._compared:
+                raise TrainingError(
+                    f"hindsight: {count:,} of {self._compared:,} steps had other outcomes than"
+                    f" {name} says: one with {self._examples[name]}. A wrapper that changes"
+                    f" rewards, ends or goals needs a {name} of its own; attributes that a hook has"
+                    " set must be set again when a run is resumed"
+                )
 
     def goals(
         self,
@@ -124,14 +145,17 @@ def last_of_episode(
     return last
 
 
-def _are_close(had: NDArray[Any], says: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which numbers agree in half of the digits of float32.
+def _differ(
+    had: NDArray[Any], says: NDArray[Any], achieved: NDArray[Any], desired: NDArray[Any]
+) -> NDArray[np.bool_]:
+    """Return which rewards differ, by half of the digits of float32 of a step's largest number.
 
-    The replay has goals in float32, so rewards that steps computed in float64 differ by rounding.
+    The replay has goals in float32: a small distance of large goals is rounded as they are.
     """
     part = np.sqrt(np.finfo(np.float32).eps)
-    bound = part * np.abs(had.astype(np.float32)).max()
-    return np.asarray(np.abs(had.astype(np.float32) - says.astype(np.float32)) <= bound)
+    numbers = (had, says, achieved, desired)
+    sizes = [np.abs(x.reshape(len(had), -1).astype(np.float32)).max(1) for x in numbers]
+    return np.asarray(~(np.abs(had - says) <= part * np.max(sizes, 0)))
 
 
 def _achieved(rows: Rows, columns: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[Any]:

@@ -181,30 +181,76 @@ def as_judged(world: World, steps: int) -> Trajectory:
     )
 
 
+def check(judge: Any, *trajectories: Trajectory) -> None:
+    hindsight = Hindsight(4, judge)
+    for trajectory in trajectories:
+        hindsight.compare(trajectory)
+    hindsight.check()
+
+
 @pytest.mark.parametrize("mode", [NEXT_STEP, SAME_STEP])
 def test_steps_that_a_judge_judges_alike_pass_but_for_rounding(mode: str) -> None:
     played = as_judged(World(3, mode=mode, as_tree=True, has_goals=True), 50)
     rounded = np.nextafter(played.reward, np.float32(9))
-    Hindsight(4, judge).check(dataclasses.replace(played, reward=rounded))
+    check(judge, dataclasses.replace(played, reward=rounded))
+
+
+def distance(achieved: np.ndarray, desired: np.ndarray) -> Judgement:
+    return Judgement(-np.abs(achieved - desired).max(1).astype(np.float32), None)
+
+
+def is_far(achieved: np.ndarray, desired: np.ndarray) -> Judgement:
+    far = np.abs(achieved - desired).max(1) >= 0.1
+    return Judgement(-far.astype(np.float32), ~far)
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("asks", "near"),
     [
-        (
-            lambda played: {"reward": played.reward + 9},
-            r"desired_goal .* had the reward 9\.4545\d*, and compute_reward says 0\.4545\d*\. A",
-        ),
-        (
-            lambda played: {"terminated": np.zeros_like(played.terminated)},
-            "had terminated False, and compute_terminated says True. A wrapper",
-        ),
+        (distance, 5 + np.arange(61) * 1e-4),  # rounding changes it by up to 0.3 %
+        (is_far, np.arange(61) * 0.1),  # a step is as long as the threshold
     ],
 )
-def test_steps_that_a_judge_judges_otherwise_are_refused(change: Any, says: str) -> None:
-    played = as_judged(World(3, as_tree=True, has_goals=True), 50)
+def test_an_environment_may_compute_in_more_digits_than_the_replay_has(
+    asks: Any, near: np.ndarray
+) -> None:
+    played = World(3, ends=0.0, loses_life=0.0, as_tree=True, has_goals=True).play(20)
+    places = near.repeat(4).reshape(61, 4)
+    judged = asks(places[:-1], places[1:])
+    stored = dict(played.obs)
+    for name, goals in (("achieved_goal", places[:-1]), ("desired_goal", places[1:])):
+        stored[name][1:] = goals.reshape(20, 3, 4)
+    terminated = played.terminated if judged.terminated is None else judged.terminated
+    exact = dataclasses.replace(
+        played,
+        obs=stored,
+        reward=judged.reward.reshape(20, 3),
+        terminated=terminated.reshape(20, 3),
+    )
+    assert stored["achieved_goal"].dtype == np.float32
+    check(asks, exact)
+
+
+OTHERWISE = [
+    (
+        lambda played: {"reward": played.reward + 9},
+        r"desired_goal .* had the reward \d\.\d*, and compute_reward says 0\.\d*\. A wrapper",
+    ),
+    (
+        lambda played: {"terminated": ~played.terminated},
+        r"had terminated \w+, and compute_terminated says \w+\. A wrapper",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "says"), OTHERWISE)
+def test_steps_most_of_which_a_judge_judges_otherwise_are_refused(change: Any, says: str) -> None:
+    world = World(3, as_tree=True, has_goals=True)
+    alike, played = as_judged(world, 40), as_judged(world, 60)
+    otherwise = dataclasses.replace(played, **change(played))
+    check(judge, otherwise, as_judged(world, 60), alike)
     with pytest.raises(TrainingError, match=says):
-        Hindsight(4, judge).check(dataclasses.replace(played, **change(played)))
+        check(judge, otherwise, alike)
 
 
 def test_sequences_have_no_hindsight() -> None:
