@@ -50,5 +50,6 @@ def judge_of(envs: Environments, crashed: Callable[[CrashReport], object]) -> Ju
                     raise
                 for report in reports:  # without its numbers: it is none of those that play
                     crashed(dataclasses.replace(report, env=None, actor=None))
+                envs.reset()  # the one that replaces it
 
     return judge

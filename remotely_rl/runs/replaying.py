@@ -248,6 +248,7 @@ class RunReplay:
         """Set attributes of the environment that judges, unless it has this version."""
         if self._judging is not None and attributes.version != self._judging_version:
             self._judging.set_attributes(attributes.values)
+            self._judging.reset(self._config.seed)  # where environments read them
             self._judging_version = attributes.version
 
     def largest_return(self, rollouts: Sequence[Rollout]) -> float:
@@ -374,7 +375,9 @@ class RunReplay:
         own = self._config.ranked(env_ranks.HINDSIGHT + self._session.peers.rank)
         self._judging = own.make_environments(1)
         self._session.at_end(self._judging.close)
-        return Hindsight(self._config.hindsight, judge_of(self._judging, self._session.crashes.add))
+        judge = judge_of(self._judging, self._session.crashes.add)
+        self._judging.reset(own.seed)
+        return Hindsight(own.hindsight, judge)
 
     def _load(self, replay: Replay, saved: dict[str, Any]) -> None:
         """Load the saved replay, or say why not and start an empty one."""

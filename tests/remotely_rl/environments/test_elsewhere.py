@@ -121,18 +121,25 @@ def test_wrappers_there_keep_no_statistics_either(theirs: Interpreter) -> None:
 
 
 class AsksWhere(OneByOne):
-    """Rewards goals in the other Python alone, and dies of the first that it is asked for."""
+    """Rewards goals in the other Python alone, and dies of the first that it is asked for.
+
+    It must have been reset before.
+    """
 
     def __init__(self, folder: Path):
         super().__init__(3)
         self.folder = folder
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.factor = 1
+        return super().reset(**kwargs)
 
     def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: dict[str, Any]) -> Any:
         assert os.environ["SIMULATORS"] == "here"
         if not (self.folder / "died").exists():
             (self.folder / "died").touch()
             os._exit(3)
-        return super().compute_reward(achieved_goal, desired_goal, info)
+        return self.factor * super().compute_reward(achieved_goal, desired_goal, info)
 
 
 def test_goals_are_judged_there_even_if_that_process_dies(

@@ -71,12 +71,16 @@ class Judging(Bits):
         super().__init__()
         self.rank = rank
 
+    def reset(self, **kwargs: Any) -> Any:
+        self.may_differ_now = self.may_differ  # as hooks.md says
+        return super().reset(**kwargs)
+
     def compute_terminated(
         self, achieved_goal: NDArray[Any], desired_goal: NDArray[Any], info: dict[str, Any]
     ) -> NDArray[np.bool_]:
         if np.ndim(achieved_goal) > 1:
-            self.seen.add((self.rank, self.may_differ))
-        return np.asarray((achieved_goal != desired_goal).sum(-1) <= self.may_differ)
+            self.seen.add((self.rank, self.may_differ_now))
+        return np.asarray((achieved_goal != desired_goal).sum(-1) <= self.may_differ_now)
 
 
 class Eases(Hook):
