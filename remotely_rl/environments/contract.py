@@ -56,7 +56,7 @@ from remotely_rl.errors import TrainingError
 from remotely_rl.functions.distributions import ILLEGAL
 from remotely_rl.supervision import CrashReport, SupervisedVectorEnv
 from remotely_rl.supervision.vector import CRASH
-from remotely_rl.supervision.whole import WatchedVectorEnv
+from remotely_rl.supervision.whole import WatchedVectorEnv, method_of
 from remotely_rl.trees import Tree
 from remotely_rl.vector import vector_env
 
@@ -330,11 +330,11 @@ class Environments:
 
         Raises TrainingError for an attribute that they do not have, or that cannot be set.
         """
-        vector: Any = self.vector.unwrapped  # Gymnasium's VectorWrapper passes none of these on
         for name, value in attributes.items():
+            values = [copy.deepcopy(value) for _ in range(self.num_envs)]
             try:
-                vector.get_attr(name)  # setting an unknown attribute would do nothing
-                vector.set_attr(name, [copy.deepcopy(value) for _ in range(self.num_envs)])
+                method_of(self.vector, "get_attr")(name)  # setting an unknown one would do nothing
+                method_of(self.vector, "set_attr")(name, values)
             except (AttributeError, NotImplementedError) as error:
                 raise TrainingError(
                     f"the environments have no attribute {name!r} that can be set: {error}"

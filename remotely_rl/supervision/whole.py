@@ -7,6 +7,7 @@ errors that name the environment and the step.
 
 import math
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,18 @@ if TYPE_CHECKING:
     Wrapper = VectorWrapper[Any, Any, Any, Any, Any]
 else:
     Wrapper = VectorWrapper  # generic from Gymnasium 1.4 on
+
+
+def method_of(vector: VectorEnv[Any, Any, Any], name: str) -> Callable[..., Any]:
+    """Return a method of the outermost layer that has it: VectorWrapper passes few of them on.
+
+    Raises AttributeError if none has it.
+    """
+    layer: Any = vector
+    while isinstance(layer, VectorWrapper) and not hasattr(layer, name):
+        layer = layer.env
+    method: Callable[..., Any] = getattr(layer, name)
+    return method
 
 
 class WatchedVectorEnv(Wrapper):

@@ -19,7 +19,7 @@ from remotely_rl.supervision import CrashReport
 from remotely_rl.supervision.infos import Info
 from remotely_rl.supervision.rows import EnvRows
 from remotely_rl.supervision.seeds import draw
-from remotely_rl.supervision.whole import WatchedVectorEnv
+from remotely_rl.supervision.whole import WatchedVectorEnv, method_of
 
 Outcomes = tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]
 
@@ -121,17 +121,15 @@ class Whole:
 
     def call_at(self, which: Sequence[int], name: str) -> list[Any]:
         """Read an attribute of some environments."""
-        vector: Any = self.vector.unwrapped  # Gymnasium's VectorWrapper does not pass it on
-        values = vector.get_attr(name)
+        values = method_of(self.vector, "get_attr")(name)
         return [values[i] for i in which]
 
     def set_attr_at(self, which: Sequence[int], name: str, values: Sequence[Any]) -> None:
         """Set an attribute of some environments."""
-        vector: Any = self.vector.unwrapped
-        of_all = list(vector.get_attr(name))
+        of_all = list(method_of(self.vector, "get_attr")(name))
         for i, value in zip(which, values, strict=True):
             of_all[i] = value
-        vector.set_attr(name, of_all)
+        method_of(self.vector, "set_attr")(name, of_all)
 
     def pop_crashes(self) -> list[CrashReport]:
         """Return no crashes: a crash of one environment ends the host."""

@@ -1,5 +1,6 @@
 """The contract of environments from every source."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -11,6 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from remotely_rl import environments
 from remotely_rl.environments import Environments, Episode
 from remotely_rl.errors import TrainingError
+from remotely_rl.supervision.whole import Wrapper
 from tests.remotely_rl import space_toys, toys
 from tests.remotely_rl.toys import play
 
@@ -65,6 +67,30 @@ def test_an_attribute_is_set_in_environments_that_are_watched_as_a_whole() -> No
     envs = environments.make(side_by_side, 2, watch=environments.Watch(None, 0.0))
     envs.set_attributes({"length": 7})
     assert made[0].get_attr("length") == (7, 7)
+
+
+class Doubled(Wrapper):
+    """Has twice the length of its environments."""
+
+    def get_attr(self, name: str) -> list[Any]:
+        inner: Any = self.env
+        return [2 * value for value in inner.get_attr(name)]
+
+    def set_attr(self, name: str, values: Sequence[Any]) -> None:
+        inner: Any = self.env
+        inner.set_attr(name, [value // 2 for value in values])
+
+
+def doubled(num_envs: int) -> Doubled:
+    return Doubled(toys.vector(toys.Counting, num_envs, AutoresetMode.NEXT_STEP))
+
+
+def test_a_wrapper_of_a_vector_environment_may_set_attributes_itself() -> None:
+    made = doubled(2)
+    envs = environments.make(lambda num_envs: made, 2, watch=environments.Watch(None, 0.0))
+    envs.set_attributes({"length": 8})
+    inner: Any = made.env
+    assert inner.get_attr("length") == (4, 4)
 
 
 def test_rewards_of_a_wrong_shape_are_rejected() -> None:
