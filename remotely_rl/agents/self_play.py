@@ -145,9 +145,12 @@ class Snapshots(Hook):
 
 
 def snapshots(folder: Path) -> list[str]:
-    """Return the names of the snapshots in a folder, oldest first; none if there is no folder."""
-    names = os.listdir(folder) if folder.is_dir() else []
-    return sorted(name for name in names if name.endswith(".pt"))
+    """Return the names of the snapshots in a folder, oldest first; none if there is no folder.
+
+    Files of other names, such as a copy that a user keeps there, are none.
+    """
+    paths = [Path(name) for name in os.listdir(folder)] if folder.is_dir() else []
+    return sorted(path.name for path in paths if path.suffix == ".pt" and path.stem.isdecimal())
 
 
 def steps_at(name: str) -> int:

@@ -185,6 +185,17 @@ def test_a_resumed_run_keeps_its_snapshots(tmp_path: Path) -> None:
     assert len(after) > len(before)
 
 
+def test_a_copy_of_a_snapshot_that_a_user_keeps_beside_it_is_left_alone(tmp_path: Path) -> None:
+    ppo.train(config_of(total_steps=80), run=tmp_path / "run")
+    folder = tmp_path / "run" / FOLDER
+    kept = [folder / name for name in ("champion.pt", "000000000000 copy.pt")]
+    for copy in kept:
+        shutil.copy(folder / snapshots(folder)[0], copy)
+    ppo.train(config_of(total_steps=160), resume=tmp_path / "run")
+    assert all(copy.exists() for copy in kept)
+    assert not {copy.name for copy in kept} & set(snapshots(folder))
+
+
 def test_a_resumed_run_has_the_opponents_that_an_unbroken_one_has(tmp_path: Path) -> None:
     config = config_of(SelfPlay(Race, every=100), anneal_steps=1_000)
     toys.assert_resumed_to_the_bit(ppo.train, config, (320, 640), tmp_path)
