@@ -56,7 +56,7 @@ from remotely_rl.errors import TrainingError
 from remotely_rl.functions.distributions import ILLEGAL
 from remotely_rl.supervision import CrashReport, SupervisedVectorEnv
 from remotely_rl.supervision.vector import CRASH
-from remotely_rl.supervision.whole import WatchedVectorEnv, method_of
+from remotely_rl.supervision.whole import WatchedVectorEnv, envs_of, method_of
 from remotely_rl.trees import Tree
 from remotely_rl.vector import vector_env
 
@@ -349,7 +349,7 @@ class Environments:
         if isinstance(vector, vector_env.VectorEnv):
             found: list[T] = vector.apply_at([0], function, *args)
             return found[0]
-        return function(getattr(vector, "envs", [vector])[0], *args)
+        return function(envs_of(vector)[0], *args)
 
     def watch(self, flight: Any, step_timeout_s: float) -> None:
         """Start the watchdog of environments that were made, or pickled, in another process."""

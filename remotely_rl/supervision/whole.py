@@ -7,7 +7,7 @@ errors that name the environment and the step.
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +34,13 @@ def method_of(vector: VectorEnv[Any, Any, Any], name: str) -> Callable[..., Any]
         layer = layer.env
     method: Callable[..., Any] = getattr(layer, name)
     return method
+
+
+def envs_of(vector: VectorEnv[Any, Any, Any]) -> Sequence[Any]:
+    """Return the environments of a vector environment, or itself for each if it shows none."""
+    inner: Any = vector.unwrapped
+    envs: Sequence[Any] = getattr(inner, "envs", [inner] * vector.num_envs)
+    return envs
 
 
 class WatchedVectorEnv(Wrapper):

@@ -19,7 +19,7 @@ from remotely_rl.supervision import CrashReport
 from remotely_rl.supervision.infos import Info
 from remotely_rl.supervision.rows import EnvRows
 from remotely_rl.supervision.seeds import draw
-from remotely_rl.supervision.whole import WatchedVectorEnv, method_of
+from remotely_rl.supervision.whole import WatchedVectorEnv, envs_of, method_of
 
 Outcomes = tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]
 
@@ -118,6 +118,11 @@ class Whole:
     def end_episodes(self, which: Sequence[int]) -> None:
         """Make the next step reset these environments."""
         self._due[list(which)] = True
+
+    @property
+    def envs(self) -> Sequence[Any]:
+        """The environments, or the vector environment for each if it does not show them."""
+        return envs_of(self.vector)
 
     def call_at(self, which: Sequence[int], name: str) -> list[Any]:
         """Read an attribute of some environments."""
