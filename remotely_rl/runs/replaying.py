@@ -377,6 +377,8 @@ class RunReplay:
         self._session.at_end(self._judging.close)
         judge = judge_of(self._judging, self._session.crashes.add)
         self._judging.reset(own.seed)
+        if self._judging.spaces.is_masked:
+            raise TrainingError("hindsight needs an environment without action masks")
         return Hindsight(own.hindsight, judge)
 
     def _load(self, replay: Replay, saved: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Dict, MultiBinary
 from numpy.typing import NDArray
 
 from examples.bit_flip import BitFlip
@@ -102,9 +102,35 @@ class Tenfold(gymnasium.Wrapper[Any, Any, Any, Any]):
         return obs, 10 * float(reward), *rest
 
 
+class Masked(Bits):
+    def reset(self, **kwargs: Any) -> Any:
+        obs, _ = super().reset(**kwargs)
+        return obs, {"action_mask": np.ones(4, np.int8)}
+
+    def step(self, action: Any) -> Any:
+        return *super().step(action)[:-1], {"action_mask": np.ones(4, np.int8)}
+
+
+class ObservedMasked(Masked):
+    def __init__(self) -> None:
+        super().__init__()
+        mask = MultiBinary(4)
+        self.observation_space: Any = Dict(**self.observation_space.spaces, action_mask=mask)
+
+    def reset(self, **kwargs: Any) -> Any:
+        obs, info = super().reset(**kwargs)
+        return obs | info, {}
+
+    def step(self, action: Any) -> Any:
+        obs, *rest, info = super().step(action)
+        return obs | info, *rest, {}
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
+        ({"env": Masked}, "without action masks"),
+        ({"env": ObservedMasked}, "without action masks"),
         ({"wrappers": [Tenfold]}, "had the reward -10.0, and compute_reward says -1.0"),
         ({"lstm": 8, "sequence_length": 8}, "without a memory"),
         ({"env": toys.Guess}, "hindsight needs observations with 'achieved_goal'"),
