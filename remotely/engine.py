@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from remotely.futures.awaitable import AwaitableFuture
 from remotely.futures.future import CallFuture
 from remotely.reporting.cluster_status import ClusterStatus
 from remotely.values.unpicklable import PartNames
@@ -133,7 +132,7 @@ class Prepared(NamedTuple):
     """
 
     send: Callable[[RemoteActor], CallFuture[Any]]
-    needs: Sequence[AwaitableFuture[Any]] = ()
+    needs: Sequence[CallFuture[Any]] = ()
 
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]

@@ -11,7 +11,6 @@ from remotely.api.group import Group
 from remotely.api.handle import Handle, Method, end, handle_of
 from remotely.arguments import suggests
 from remotely.engine import Engine, Options
-from remotely.futures.awaitable import AwaitableFuture
 from remotely.futures.future import CallFuture, completed, failed
 from remotely.futures.reference import Put, Reference
 from remotely.protocol.lease import DRAIN_S
@@ -129,7 +128,7 @@ def ref(future: Future[T]) -> T:
     Pass it as an argument: the value goes from actor to actor, not through this process.
     `get(ref)` fetches it.  Passing the future itself has the same effect.
     """
-    if not isinstance(future, AwaitableFuture):
+    if not isinstance(future, CallFuture):
         raise TypeError(
             f"ref() takes the future of a call, as actor.method.submit() returns it, not "
             f"{future!r}; for a value, use put()"
@@ -144,16 +143,12 @@ def get(ref: T) -> T:
     Waits for a call, and raises what it raised.  Raises WorkerLost if the value was lost before it
     was fetched, and TypeError for other objects.
     """
-    if (
-        isinstance(ref, list | tuple)
-        and ref
-        and all(isinstance(one, AwaitableFuture) for one in ref)
-    ):
+    if isinstance(ref, list | tuple) and ref and all(isinstance(one, CallFuture) for one in ref):
         raise TypeError(
             "get() takes one future: write [future.result() for future in futures] for several"
         )
     try:
-        if isinstance(ref, AwaitableFuture):
+        if isinstance(ref, CallFuture):
             return ref.result()  # type: ignore[no-any-return]
         if isinstance(ref, Reference | Put):
             return ref.get()  # type: ignore[no-any-return]

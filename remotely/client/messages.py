@@ -5,8 +5,7 @@ from typing import Any
 
 from remotely.client.channels import ActorState
 from remotely.client.ref import Ref
-from remotely.futures.awaitable import AwaitableFuture
-from remotely.futures.future import futures_among
+from remotely.futures.future import CallFuture, futures_among
 from remotely.futures.reference import StoredResult
 from remotely.machine.interrupts import errors_ignored
 from remotely.machine.shield import RLock
@@ -62,7 +61,7 @@ class DelayedCall:
         self._values: dict[tuple[int, bool], Any] = {}
         self._outgoing: dict[tuple[bytes, ...], OutgoingValue] = {}
         for number, (thing, _) in enumerate(named):
-            if not isinstance(thing, AwaitableFuture):
+            if not isinstance(thing, CallFuture):
                 continue
             thing.is_passed_on = True
             is_stored = isinstance(thing.raw_result, StoredResult)
@@ -118,7 +117,7 @@ class DelayedCall:
             self._values[key] = self._value_of(thing, name, is_apart)
         return self._values[key]
 
-    def _value_of(self, future: AwaitableFuture[Any], name: str, is_apart: bool) -> Any:
+    def _value_of(self, future: CallFuture[Any], name: str, is_apart: bool) -> Any:
         references.check_argument(future, lambda: name)
         kept = future.kept or future.raw_result
         if isinstance(kept, Owned):

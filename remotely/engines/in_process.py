@@ -39,7 +39,6 @@ from remotely.errors import (
     name_taken,
 )
 from remotely.futures import wakeup
-from remotely.futures.awaitable import AwaitableFuture
 from remotely.futures.future import CallFuture
 from remotely.futures.reference import REFERENCE, Reference
 from remotely.futures.stream import local_stream
@@ -410,7 +409,7 @@ class InProcess:
             traceback.print_exc()
 
 
-Referring = AwaitableFuture[Any] | Reference[Any]
+Referring = CallFuture[Any] | Reference[Any]
 
 
 def _replaced(
@@ -420,7 +419,7 @@ def _replaced(
 
     An argument without any is returned as it is, without a copy.
     """
-    if isinstance(argument, AwaitableFuture | Reference):
+    if isinstance(argument, CallFuture | Reference):
         return replace(argument)
     kind = type(argument)
     if kind not in (list, tuple, dict) or id(argument) in parents:

@@ -25,11 +25,8 @@ from typing import Any, TypeVar
 
 from remotely.errors import CallTimeout, NotConnected
 from remotely.futures import callbacks, forked, wakeup
-from remotely.futures.reference import StoredResult, refuse
-from remotely.machine.interrupts import errors_ignored, is_for_main
+from remotely.machine.interrupts import is_for_main
 from remotely.machine.shield import RLock, shield
-from remotely.values import codec, references
-from remotely.values.owned import Owned, own
 
 log = logging.getLogger("remotely")
 
@@ -62,8 +59,6 @@ class AwaitableFuture(Future[R]):
     receiver: Any = None  # which receives its outcome, if the thread that waits does not just sleep
     deadline: float | None = None  # of waits without a timeout, on the monotonic clock
     timeout_s: float = 0.0  # to which the deadline belongs
-    is_passed_on: bool = False  # as an argument: a large result stays in its store until it is read
-    kept: Owned | StoredResult | None = None  # the result as it arrived, if it is passed on
     # Declared as in the base class: functions of the standard library ask for that.
     _condition: threading.Condition
 
@@ -135,21 +130,6 @@ class AwaitableFuture(Future[R]):
 
     def running(self) -> bool:
         return not self.done() and self._state == RUNNING
-
-    def set_result(self, result: R) -> None:
-        self._keep(result)
-        super().set_result(result)
-
-    def _keep(self, result: Any, lends: bool = False) -> None:
-        """Keep a result that is passed on as it is now, even if the caller changes it."""
-        if self.is_passed_on:
-            with errors_ignored:  # raised by the call that gets it
-                self.kept = own(codec.encode(result), lends=lends)
-
-    @property
-    def raw_result(self) -> Any:
-        """The result, or the `StoredResult` that stands for it."""
-        return self._result
 
     def set_waiting(self) -> None:
         """Take back `set_running_or_notify_cancel`: it does not run after all."""
@@ -229,10 +209,6 @@ class AwaitableFuture(Future[R]):
             callbacks.off_main(self._call_each, self._continuations)
         if self._done_callbacks:
             callbacks.users.call(partial(self._call_each, self._done_callbacks))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as a number among the arguments of a call; it arrives as the value."""
-        return references.as_reference(self) or refuse(self)
 
     def _call_each(self, functions: list[Callback]) -> None:
         while functions:

@@ -35,14 +35,15 @@ from remotely.futures.awaitable import (
     in_its_loop,
     running_loop,
 )
-from remotely.futures.reference import DependencyCallback, StoredResult
+from remotely.futures.reference import DependencyCallback, StoredResult, refuse
 from remotely.futures.unretrieved import OnUnretrieved, UnretrievedReport
-from remotely.machine.interrupts import is_for_main
+from remotely.machine.interrupts import errors_ignored, is_for_main
 from remotely.machine.shield import shield
 from remotely.other_names import no_such_name
 from remotely.protocol import wire
 from remotely.protocol.wire import Kind
-from remotely.values import codec, raised_error
+from remotely.values import codec, raised_error, references
+from remotely.values.owned import Owned, own
 
 R = TypeVar("R")
 F = TypeVar("F", bound=Future[Any])
@@ -117,6 +118,8 @@ class CallFuture(AwaitableFuture[R]):
     keeps_alive: object = None  # until there is an outcome
     may_have_run: bool = False  # an attempt was sent, and no reply to it will arrive
     lost_by: BaseException | None = None  # the error of an attempt that was retried
+    is_passed_on: bool = False  # as an argument: a large result stays in its store until it is read
+    kept: Owned | StoredResult | None = None  # the result as it arrived, if it is passed on
 
     def __init__(self, what: str, actor: object = None) -> None:
         self._outcomes: list[_Outcome] = []
@@ -243,7 +246,9 @@ class CallFuture(AwaitableFuture[R]):
                 return self.settle(None, error)
             value = codec.decode(reply.payload, reply.buffers)
             if type(value) not in _PLACEHOLDERS:
-                self._keep(value, lends)
+                if self.is_passed_on:  # as it arrived, even if the caller changes it
+                    with errors_ignored:  # raised by the call that gets it
+                        self.kept = own(codec.encode(value), lends=lends)
                 return self.settle(value, None)
             if type(value) is CancelledPlaceholder:
                 return self.settle_cancelled()
@@ -313,6 +318,11 @@ class CallFuture(AwaitableFuture[R]):
         finally:
             if is_first:
                 lock.release()
+
+    @property
+    def raw_result(self) -> Any:
+        """The result, or the `StoredResult` that stands for it."""
+        return self._result
 
     def _record(self, outcome: _Outcome) -> None:
         state, self._result, self._exception, self._report = outcome
@@ -384,6 +394,10 @@ class CallFuture(AwaitableFuture[R]):
         def __getattr__(self, name: str) -> Any:
             raise no_such_name("the future", f"future.{name}")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as a number among the arguments of a call; it arrives as the value."""
+        return references.as_reference(self) or refuse(self)
+
     def _make_lock(self) -> OutcomeLock:
         """Return what the standard library locks while it checks the states of several futures."""
         lock = self._made_lock
@@ -440,9 +454,9 @@ def failed(
     return future
 
 
-def futures_among(named: Sequence[codec.NamedReference]) -> list[AwaitableFuture[Any]]:
+def futures_among(named: Sequence[codec.NamedReference]) -> list[CallFuture[Any]]:
     """Return the futures among the arguments of a call."""
-    return [thing for thing, _ in named if isinstance(thing, AwaitableFuture)]
+    return [thing for thing, _ in named if isinstance(thing, CallFuture)]
 
 
 def wait_for(futures: Iterable[AwaitableFuture[Any]]) -> None:

@@ -7,7 +7,6 @@ import ray
 
 from remotely.calling.send_queue import RetriedFuture
 from remotely.engines.ray.host import received, sendable
-from remotely.futures.awaitable import AwaitableFuture
 from remotely.futures.future import CallFuture, futures_among
 from remotely.futures.reference import Put
 from remotely.machine.interrupts import errors_ignored
@@ -108,7 +107,7 @@ class HostMessage:
         self._several = several
         self._outgoing: HostOutgoing | None = None
 
-    def needs(self, actor: object) -> list[AwaitableFuture[Any]]:
+    def needs(self, actor: object) -> list[CallFuture[Any]]:
         return self._referred.needs()
 
     def outgoing_to(self, actor: object) -> HostOutgoing:
@@ -128,14 +127,14 @@ class Referred:
         self._refs: list[Any] | None = None
         self._values: dict[int, Any] = {}  # of futures that were already done, by number
         for number, (thing, _) in enumerate(named):
-            if isinstance(thing, AwaitableFuture):
+            if isinstance(thing, CallFuture):
                 thing.is_passed_on = True
                 if thing.done() and thing.kept is None:
                     with errors_ignored:  # `refs` raises it when the call is sent
                         value = PlasmaRef(codec.encode(thing.result())).ref
                         self._values[number] = value
 
-    def needs(self) -> list[AwaitableFuture[Any]]:
+    def needs(self) -> list[CallFuture[Any]]:
         """Return the futures that must be done first: those of calls that are not sent yet, and of
         calls that may be retried, since Ray knows only the first attempt."""
         futures = futures_among(self._named)
@@ -154,9 +153,8 @@ class Referred:
 def _ref_of(thing: Any, name: str) -> Any:
     if isinstance(thing, PlasmaRef):
         return thing.ref
-    assert isinstance(thing, AwaitableFuture)
-    ref = None if thing.done() else _pending_ref(thing)
-    if ref is not None and isinstance(thing, CallFuture):
+    assert isinstance(thing, CallFuture)
+    if not thing.done() and (ref := _pending_ref(thing)) is not None:
         thing.on_unretrieved = None  # the call that needs it reports its error
         return ref
     try:
@@ -169,9 +167,7 @@ def _ref_of(thing: Any, name: str) -> Any:
     return PlasmaRef(kept if isinstance(kept, Owned) else codec.encode(thing.result())).ref
 
 
-def _pending_ref(future: AwaitableFuture[Any]) -> Any:
+def _pending_ref(future: CallFuture[Any]) -> Any:
     """Return Ray's reference to the outcome of a call in flight; None if there is none."""
-    if isinstance(future, RetriedFuture) or not isinstance(future, CallFuture):
-        return None
     ref_of = getattr(future.receiver, "ref_of", None)  # of a `HostChannel`
-    return None if ref_of is None else ref_of(future)
+    return None if isinstance(future, RetriedFuture) or ref_of is None else ref_of(future)

@@ -2,15 +2,12 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import remotely
 from remotely.errors import NotPicklable
-from tests.clusters import wait_until
 
 
 @remotely.remote_class
@@ -20,9 +17,6 @@ class Adder:
 
     def both(self, values: Any) -> Any:
         return values
-
-    def when(self, values: list[int], gate: Path | None = None) -> list[int]:
-        return call(values, gate)
 
     def fail(self) -> int:
         raise KeyError("gone")
@@ -61,50 +55,6 @@ def test_a_reference_argument_arrives_as_its_value_which_get_returns(place: str)
     assert remotely.get(ref) == 3
     assert remotely.get(adder.add.submit(2, 2)) == 4
     assert remotely.get(remotely.put([1, 2])) == [1, 2]
-
-
-def call(values: list[int], gate: Path | None = None) -> list[int]:
-    if gate is not None:
-        wait_until(gate.exists, "it may go on")
-    return values
-
-
-def of_executor(executor: remotely.Executor, pool: remotely.Pool[Adder], *args: Any) -> Any:
-    return executor.submit(call, *args)
-
-
-def of_pool(executor: remotely.Executor, pool: remotely.Pool[Adder], *args: Any) -> Any:
-    return pool.submit(Adder.when, *args)
-
-
-@pytest.mark.parametrize("submit", [of_executor, of_pool])
-def test_a_future_of_an_executor_or_a_pool_stands_for_its_result_too(
-    place: str, submit: Callable[..., Any]
-) -> None:
-    adder = Adder()
-    with remotely.Executor(1) as executor, remotely.Pool(Adder, 1) as pool:
-        made = submit(executor, pool, [1, 2])
-        assert adder.both({"deep": [made, remotely.ref(made)]}) == {"deep": [[1, 2]] * 2}
-        assert submit(executor, pool, submit(executor, pool, made)).result() == [1, 2]
-        assert remotely.get(made) == remotely.get(remotely.ref(made)) == [1, 2]
-
-
-@pytest.mark.parametrize("submit", [of_executor, of_pool])
-def test_a_future_of_an_executor_or_a_pool_arrives_as_it_was_when_it_was_done(
-    on_cluster: None, submit: Callable[..., Any], tmp_path: Path
-) -> None:
-    with remotely.Executor(1) as executor, remotely.Pool(Adder, 1) as pool:
-        made = submit(executor, pool, [1, 2], tmp_path / "gate")
-        held = Adder().when.submit([], tmp_path / "later")
-        waiting = Adder().both.submit([made, held]), submit(executor, pool, [made, held])
-        (tmp_path / "gate").touch()
-        made.result().append(3)
-        (tmp_path / "later").touch()
-        assert [each.result(40) for each in waiting] == [[[1, 2], []]] * 2
-        assert made.result() == [1, 2, 3]
-        with pytest.raises(AttributeError) as raised:
-            Adder().add(submit(executor, pool, [1, 2], 3))
-        assert "Argument 1 of add is a future that failed" in raised.value.__notes__[-1]
 
 
 def test_nested_futures_arrive_as_values_and_each_only_once(on_cluster: None) -> None:
