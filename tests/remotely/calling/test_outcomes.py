@@ -147,7 +147,7 @@ def test_the_error_of_a_call_that_may_have_run_is_shared_with_one_that_has_not()
         error: Any = not_run(shared)
         assert (type(error), error.may_have_run, error.__notes__) == (kind, False, [])
         assert str(error) == f"why{doubt(False)}"
-        assert shared.may_have_run  # type: ignore[attr-defined]
+        assert shared.may_have_run
 
 
 class Engine:
