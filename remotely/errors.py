@@ -109,6 +109,12 @@ def doubt(may_have_run: bool) -> str:
     return "; the call may have run" if may_have_run else "; the call did not run"
 
 
+# Also in a process that has connected again since: handles belong to their connection.
+SHUT_DOWN = (
+    "remotely was shut down here, and its handles with it: call remotely.connect(), and make the "
+    "actor anew or get it by its name"
+)
+
 _MAY_HAVE_RUN = "An attempt of this call was sent, and may have run."
 
 

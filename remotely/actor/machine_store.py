@@ -139,8 +139,8 @@ class MachineStore:
     def fetch_argument(self, wanted: Parcel) -> Unpacked:
         """Return the arguments of a call, or one of them: a ref, or a result of another actor.
 
-        If the store of this machine cannot fetch the value, this process does.  Raises
-        WorkerLost if it is lost.
+        If the store of this machine cannot fetch the value, this process does.  Raises WorkerLost
+        if it is lost.
         """
         try:
             return self._borrow(wanted)

@@ -29,10 +29,9 @@ import msgspec
 import zmq
 
 from remotely.calling.threads import Threads
-from remotely.client.master_session import SHUT_DOWN
 from remotely.client.ref import Ref
 from remotely.client.relay_plan import Path, RelayPlan
-from remotely.errors import NotConnected
+from remotely.errors import SHUT_DOWN, NotConnected
 from remotely.futures.awaitable import AwaitableFuture
 from remotely.machine.gate import Gate
 from remotely.protocol import control

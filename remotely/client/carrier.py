@@ -35,14 +35,14 @@ from remotely.client.channel import Channel, Shared, refuse_in_call, this_thread
 from remotely.client.channels import ActorState, Channels
 from remotely.client.deadlock import WaitReporter
 from remotely.client.end_errors import end_error
-from remotely.client.master_session import SHUT_DOWN, Handlers, MasterSession
+from remotely.client.master_session import Handlers, MasterSession
 from remotely.client.messages import DelayedCall
 from remotely.client.placing import Placing, requests
 from remotely.client.printing import Display, ErrorReporter, LogListener
 from remotely.client.ref import Ref
 from remotely.client.termination import Termination
 from remotely.engine import Engine, Options, Promises
-from remotely.errors import CallTimeout, NotConnected, RemotelyError, VersionMismatch
+from remotely.errors import SHUT_DOWN, CallTimeout, NotConnected, RemotelyError, VersionMismatch
 from remotely.futures import callbacks
 from remotely.futures.future import CallFuture
 from remotely.machine import daemons, folders, this_machine

@@ -14,9 +14,9 @@ import zmq
 from remotely.calling.actor import CalledActor
 from remotely.client.channel import Channel, Shared, refuse_in_call, this_thread
 from remotely.client.end_errors import connection_error, end_error
-from remotely.client.master_session import SHUT_DOWN, Question
+from remotely.client.master_session import Question
 from remotely.engine import Engine
-from remotely.errors import NoResources, NotConnected, RemotelyError
+from remotely.errors import SHUT_DOWN, NoResources, NotConnected, RemotelyError
 from remotely.futures import unfinished, wakeup
 from remotely.futures.future import CallFuture
 from remotely.machine.gate import Gate

@@ -20,7 +20,14 @@ from typing import Any
 
 import msgspec
 
-from remotely.errors import MasterLost, NotAllowed, NotConnected, RemotelyError, error_class
+from remotely.errors import (
+    SHUT_DOWN,
+    MasterLost,
+    NotAllowed,
+    NotConnected,
+    RemotelyError,
+    error_class,
+)
 from remotely.futures import wakeup
 from remotely.futures.future import CallFuture
 from remotely.machine import this_machine, threads
@@ -38,11 +45,6 @@ from remotely.transport.master_link import HANDLED_BY_LINK, MasterLink
 REPORT_QUEUED_AFTER_S = 2.5  # a cluster that is just starting has room soon
 FAREWELL_S = DRAIN_S + TERM_S + 2.0  # for the client's actors to end when it leaves
 MASTER_SILENT_S = 3.0  # after which a leaving client does not wait for the master
-# Also in a process that has connected again since: handles belong to their connection.
-SHUT_DOWN = (
-    "remotely was shut down here, and its handles with it: call remotely.connect(), and make the "
-    "actor anew or get it by its name"
-)
 
 Handlers = Mapping[type[Any], Callable[[Any], object]]  # of messages, by their types
 

@@ -12,8 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from remotely.client.bulk_transfer import RemoteValue, Stores
-from remotely.client.master_session import SHUT_DOWN
-from remotely.errors import NotConnected, RemotelyError, WorkerLost
+from remotely.errors import SHUT_DOWN, NotConnected, RemotelyError, WorkerLost
 from remotely.futures.future import CallFuture
 from remotely.futures.reference import StoredResult
 from remotely.protocol import wire

@@ -31,6 +31,7 @@ from remotely.calling.actor import CalledActor
 from remotely.calling.carrier import NO_TIMELINE, Encoder
 from remotely.engine import Arguments, Arrival, Engine, Options, Promises, RemoteActor
 from remotely.errors import (
+    SHUT_DOWN,
     ActorDied,
     NameTaken,
     NotConnected,
@@ -390,7 +391,7 @@ class InProcess:
         self._undo_naming()
 
     def left(self) -> NotConnected:
-        return NotConnected("remotely was shut down here")
+        return NotConnected(SHUT_DOWN)
 
     def _end(self, actor: str, how: str) -> Any:
         """End an object, and return it, unless it has ended."""

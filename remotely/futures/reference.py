@@ -19,9 +19,9 @@ REFERENCE = "is a reference, and cannot be sent: call remotely.get() and pass wh
 class StoredResult:
     """A result in the store of its actor's machine, which stays there until this is deleted.
 
-    `fetch` returns the value, or raises WorkerLost if it is lost; what it refers to
-    keeps the result in its store.  `run(task, instead)` runs a task on a thread that may wait for
-    the value, or `instead`.
+    `fetch` returns the value, or raises WorkerLost if it is lost; what it refers to keeps the
+    result in its store.  `run(task, instead)` runs a task on a thread that may wait for the value,
+    or `instead`.
     """
 
     def __init__(
