@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from remotely.client import channel
 from remotely.client.channel import this_thread
 from remotely.client.end_errors import end_error
 from remotely.client.master_session import MasterSession
+from remotely.futures import callbacks
 from remotely.futures.future import CallFuture
 from remotely.protocol.control import Cancel, Obituary
 from remotely.protocol.wire import Kind
@@ -58,12 +60,14 @@ def an_echo() -> tuple[Any, Any]:
 
 
 def on_the_loop(act: Callable[[], object]) -> None:
-    """Run an action on the thread of the client's loop, in a done-callback."""
-    done = threading.Event()
-    future = remotely.submit(Echo().echo, 1)
-    future.add_done_callback(lambda _: act())
-    future.add_done_callback(lambda _: done.set())
-    assert done.wait(NO_LATER_THAN_S)
+    """Run an action on the thread of the client's loop, which this thread asks as the runtime does.
+
+    Not in a done-callback: those of the user have a thread of their own, and one that is added to a
+    future that is done runs at once.
+    """
+    done: Future[object] = Future()
+    callbacks.off_main(lambda: done.set_result(act()))
+    done.result(NO_LATER_THAN_S)
 
 
 # --- who receives ---------------------------------------------------------------------------------
