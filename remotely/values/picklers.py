@@ -340,10 +340,12 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no 
             reduced = _c._dynamic_class_reduce(cls)
         if reduced is NotImplemented or len(reduced) < 3:
             return reduced
-        make, args, (members, slots), *rest = reduced
+        make, args, (members, slots), *_ = reduced
+        members.pop(_ARRIVED, None)
         if vars(cls).get("__annotate_func__"):  # annotations that Python 3.14 has not evaluated
             members = {**members, "__annotations__": _annotations_of(cls)}
-        return _class_in, (make, *args), (with_new_locks(members), slots), *rest
+        state = with_new_locks(members), slots
+        return _class_in, (make, *args), state, None, None, _set_class_state
 
     def _reduce_alias(self, alias: Any) -> Any:
         """Reduce a type alias; a recursive or unresolvable one becomes Any."""
@@ -432,13 +434,33 @@ def _class_in(make: Callable[..., type], *args: Any) -> type:
     if (found := _c._DYNAMIC_CLASS_TRACKER_BY_ID.get(tracked)) is not None:
         return found  # type: ignore[no-any-return]
     try:
-        return make(*args)
+        made = make(*args)
     except Exception as error:
         if make is not _c._make_skeleton_class or is_for_main(error):
             raise
         meta, name, bases, names, *_ = args
         made = without_hooks(meta, name, bases, names)
-        return _c._lookup_class_or_track(tracked, made)  # type: ignore[no-any-return]
+        made = _c._lookup_class_or_track(tracked, made)
+    type.__setattr__(made, _ARRIVED, {**vars(made)})
+    return made
+
+
+# The members of a class that has arrived, as they arrived last; a class of this process has none.
+_ARRIVED = "__remotely_arrived__"
+
+
+def _set_class_state(cls: type, state: Any) -> None:
+    """Set the members of a class that has arrived, except for those that were assigned here.
+
+    A class that comes home keeps its own: what another process assigns changes nothing here.
+    """
+    arrived = vars(cls).get(_ARRIVED)
+    if arrived is not None:
+        members, slots = state
+        new = script_globals.unassigned(members, vars(cls), arrived)
+        _c._class_setstate(cls, (new, slots))
+        held = vars(cls)
+        arrived.update({name: held[name] for name in new if name in held})
 
 
 def _reduce_cache(cached: Any) -> tuple[Any, ...]:

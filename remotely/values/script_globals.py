@@ -23,6 +23,7 @@ the value of either of them is right.
 import itertools
 import sys
 import uuid
+from collections.abc import Mapping
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -50,13 +51,27 @@ class Namespace:
 
     def update(self, values: dict[str, Any]) -> None:
         """Take the script's values, except for names that were assigned here."""
-        for name, value in values.items():
-            last = self._arrived.pop(name, _ABSENT)
-            if self.globals.get(name, last) is last:
-                self.globals[name] = self._arrived[name] = value
+        new = unassigned(values, self.globals, self._arrived)
+        self.globals.update(new)
+        self._arrived.update(new)
 
 
 _ABSENT = object()
+
+
+def unassigned(
+    values: Mapping[str, Any], held: Mapping[str, Any], arrived: dict[str, Any]
+) -> dict[str, Any]:
+    """Return those of the values that arrive whose names were not assigned in this process.
+
+    Such a name is bound to what `arrived` last, from which all these names are removed.
+    """
+    new = {}
+    for name, value in values.items():
+        last = arrived.pop(name, _ABSENT)
+        if held.get(name, last) is last:
+            new[name] = value
+    return new
 
 
 def own_origin() -> str:

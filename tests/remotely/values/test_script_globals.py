@@ -53,6 +53,19 @@ class Host:
         return level
 
 
+class Tally:
+    made = 0
+    step = 1
+
+    def __init__(self) -> None:
+        Tally.made += Tally.step
+
+    @classmethod
+    def make(cls) -> int:
+        cls()
+        return cls.made
+
+
 @pytest.fixture(autouse=True)
 def as_defined() -> Iterator[None]:
     yield
@@ -105,6 +118,14 @@ def test_functions_and_methods_of_a_script_share_its_names(here: None) -> None:
     host.run(set_level, 4)
     assert (host.run(get_level), host.level()) == (4, 4)
     assert (other.level(), level) == (0, 0)
+
+
+def test_members_of_a_class_are_as_globals_are(here: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = Host()
+    assert [host.run(Tally.make), host.run(Tally.make)] == [1, 2]
+    monkeypatch.setattr(Tally, "step", 10)
+    assert host.run(Tally.make) == 12
+    assert Tally.made == 0
 
 
 def test_a_function_that_is_passed_on_takes_along_what_it_has_there(here: None) -> None:

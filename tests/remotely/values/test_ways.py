@@ -219,6 +219,23 @@ def test_classes_sent_by_value_return_as_the_same_classes(receiver: Receiver) ->
     assert cls is Point
 
 
+def test_a_class_that_comes_home_is_as_it_was(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def change() -> tuple[object, ...]:
+        Point.more = lambda _: 0  # type: ignore[method-assign, assignment]
+        Point.added = 1
+        return Point(5), Point
+
+    more = Point.more
+    monkeypatch.setattr(Point, "made", 3, raising=False)
+    point, cls = receiver.result_of(change)
+    assert type(point) is cls is Point
+    assert Point.more is more
+    assert Point.made == 3
+    assert not hasattr(Point, "added")
+
+
 @pytest.fixture
 def by_hand(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     """A module without a file, whose functions use each other and it."""
