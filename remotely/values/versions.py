@@ -209,10 +209,14 @@ class MappedVersions:
     @property
     def number(self) -> int:
         number = self._header.latest[0]
+        self._ask_after(number)
+        return number
+
+    def _ask_after(self, number: int) -> None:
+        """Have the next version cross from another machine, as a reader has looked at this one."""
         if self._user is not None and self._header.wanted.value != number & _MASK:
             self._header.wanted.value = number & _MASK
             futex.wake(self._header.wanted)
-        return number
 
     @property
     def held_bytes(self) -> int:
@@ -239,6 +243,7 @@ class MappedVersions:
             version, offset, nbytes, layout = self._header.slot(slot)
             if version == number:  # c
                 break
+        self._ask_after(number)
         _pass("c")
         region = self._region(slot, offset, nbytes)  # d
         owner = (ctypes.c_ubyte * nbytes).from_buffer(region)

@@ -197,6 +197,32 @@ def test_a_version_crosses_the_line_of_the_writer_once(
     del params
 
 
+def after_release(params: "Published[Any]") -> int:
+    params.release()
+    return params.latest().version
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda params: params.latest().version,
+        lambda params: params.latest(copy=True).version,
+        lambda params: params.latest(into=value(0, 9)).version,
+        after_release,
+        lambda params: params.version,
+    ],
+    ids=["latest", "copy", "into", "after release", "version"],
+)
+def test_every_way_to_look_at_a_version_asks_for_the_next(
+    place: Place, look: Callable[["Published[Any]"], int]
+) -> None:
+    params = Published(value(1, 9))
+    reader = place.machine().follow(msgspec.structs.replace(place.origin(params), eager=False))
+    for number in (1, 2, 3):
+        wait_until(lambda n=number: look(reader) == n, f"version {number} crosses")  # type: ignore[misc]
+        params.set(value(number + 1, 9))
+
+
 def test_a_small_version_comes_from_the_writer(place: Place, sent: list[tuple[int, int]]) -> None:
     params = Published(value(1, 1000))
     origin = place.origin(params)
