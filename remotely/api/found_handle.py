@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from remotely.api import connection
-from remotely.api.handle import Handle, borrowed, described, give_class, remote_of
+from remotely.api.handle import Handle, borrowed, described, give_class, handle_of, remote_of
 from remotely.engine import RemoteActor
 from remotely.objects.special import FORWARDED
 
@@ -79,18 +79,32 @@ class FoundHandle(Handle):
         return _unpickle, described(self)
 
 
-def found_handle(remote: RemoteActor, wait: bool = True) -> Any:
+def found_handle(remote: RemoteActor, wait: bool | None = None) -> Any:
     """Return a new handle of an actor whose class this process may not know."""
     handle = object.__new__(FoundHandle)
     _set_remote(handle, remote, wait)
     return handle
 
 
-def _set_remote(handle: FoundHandle, remote: RemoteActor, wait: bool) -> RemoteActor:
+def _set_remote(handle: FoundHandle, remote: RemoteActor, wait: bool | None) -> RemoteActor:
     object.__setattr__(handle, "_remotely_remote", remote)
     object.__setattr__(handle, "_remotely_wait", wait)
     remote.face = functools.partial(found_handle, wait=wait)
     return remote
+
+
+def handle_as(cls: type, remote: RemoteActor, wait: bool | None = None) -> Any:
+    """Return a handle of an actor that was found by name, which must be of this class.
+
+    Of a class derived from it too; classes are compared by name.  Waits for the actor unless it is
+    of the very class.  Raises TypeError if it is of another one.
+    """
+    found = cls if cls.__name__ == remote.class_name else class_of(remote)
+    if cls.__name__ not in {each.__name__ for each in found.__mro__}:
+        raise TypeError(
+            f"the actor named {remote.name!r} is of the class {found.__name__}, not {cls.__name__}"
+        )
+    return handle_of(found, remote, wait)
 
 
 def class_of(remote: RemoteActor) -> type:

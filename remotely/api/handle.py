@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 
 from remotely import arguments
 from remotely.api import connection
-from remotely.engine import RemoteActor
+from remotely.engine import Options, RemoteActor
 from remotely.errors import CallTimeout
 from remotely.futures.awaitable import AwaitableFuture
 from remotely.futures.future import CallFuture, wait_for
@@ -49,7 +49,7 @@ class Handle:
 
     _remotely_class: type
     _remotely_remote: RemoteActor
-    _remotely_wait: bool
+    _remotely_wait: bool | None  # None: as its class says, once that is known
     _remotely_arrived: tuple[Any, ...]
 
     def __getattr__(self, name: str) -> Any:
@@ -211,8 +211,8 @@ def special_method(name: str, member: Any) -> Any:
 _TYPES: WeakValueDictionary[type, type[Handle]] = WeakValueDictionary()
 
 
-def handle_of(cls: type, remote: RemoteActor, wait: bool) -> Any:
-    """Return a new handle of an actor; with `wait`, plain calls on it block."""
+def handle_of(cls: type, remote: RemoteActor, wait: bool | None = None) -> Any:
+    """Return a new handle of an actor; `wait`: plain calls on it block; None: as its class says."""
     handle = object.__new__(_type_of_handle(cls))
     object.__setattr__(handle, "_remotely_remote", remote)
     object.__setattr__(handle, "_remotely_wait", wait)
@@ -223,6 +223,9 @@ def handle_of(cls: type, remote: RemoteActor, wait: bool) -> Any:
 def give_class(handle: Handle, cls: type) -> type[Handle]:
     """Give a handle its class; return the type that it must have."""
     object.__setattr__(handle, "_remotely_class", cls)
+    if handle._remotely_wait is None:
+        wait = getattr(cls, "__remotely__", Options()).wait
+        object.__setattr__(handle, "_remotely_wait", wait)
     remote_of(handle).face = functools.partial(handle_of, cls, wait=handle._remotely_wait)
     return _type_of_handle(cls)
 
@@ -248,7 +251,7 @@ def _close(handle: Handle) -> None:
     end((handle,), DRAIN_S)
 
 
-Description = tuple[str, str, bool, str, tuple[int, frozenset[str]], str]
+Description = tuple[str, str, bool | None, str, tuple[int, frozenset[str]], str]
 
 
 def described(handle: Handle) -> Description:
@@ -266,11 +269,11 @@ def described(handle: Handle) -> Description:
 def borrowed(
     actor: str,
     name: str,
-    wait: bool,
+    wait: bool | None,
     cluster: str,
     sent: tuple[int, frozenset[str]],
     giver: str,
-) -> tuple[RemoteActor, bool]:
+) -> tuple[RemoteActor, bool | None]:
     """Return the actor of a handle that has arrived, and whether plain calls on that block.
 
     `giver` is the client that returned it; empty if it is borrowed.

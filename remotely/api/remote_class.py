@@ -26,6 +26,7 @@ import msgspec
 
 from remotely import arguments
 from remotely.api import connection
+from remotely.api.found_handle import handle_as
 from remotely.api.group import Group
 from remotely.api.handle import Handle, handle_of, remote_of
 from remotely.arguments import did_you_mean
@@ -138,8 +139,7 @@ def group(cls: Any, /, *args: Any, **kwargs: Any) -> Group[Any]:
         made_of = [_arguments_of(item, kwargs) for item in each]
         if not made_of:
             raise ValueError("each=[]: a group has at least one actor")
-    if placeable.options.get_if_exists:
-        raise ValueError("get_if_exists=True is for one actor: a name belongs to one")
+    check_several(placeable.options, len(made_of))
     engine = connection.current()
     return Group(make_each(engine, placeable.cls, made_of, placeable.options))
 
@@ -163,6 +163,14 @@ def as_placeable(cls: Callable[P, T]) -> Placeable[P, T]:
         name = getattr(cls, "__name__", repr(cls))
         raise TypeError(f"{name} is not a remote class: decorate it with @remotely.remote_class")
     return Placeable(cls, found)
+
+
+def check_several(options: Options, count: int) -> None:
+    """Raise ValueError for options of a single actor, where several are made, and owned."""
+    if options.get_if_exists:
+        raise ValueError("get_if_exists=True is for one actor: a name belongs to one")
+    if options.name and count > 1:
+        raise ValueError(f"name={options.name!r} is for one actor, not for {count}")
 
 
 def check_options(base: Options, changes: dict[str, Any]) -> Options:
@@ -328,6 +336,8 @@ def make_each(
     for _, kwargs in arguments:
         _refuse_options(cls, kwargs)
     remotes = engine.place(cls, arguments, options)
+    if options.get_if_exists:
+        return [handle_as(cls, remote, options.wait) for remote in remotes]
     return [handle_of(cls, remote, options.wait) for remote in remotes]
 
 

@@ -6,11 +6,11 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from remotely import arguments
 from remotely.api import connection
-from remotely.api.found_handle import class_of, found_handle
+from remotely.api.found_handle import class_of, found_handle, handle_as
 from remotely.api.group import Group
 from remotely.api.handle import Handle, Method, end, handle_of
 from remotely.arguments import suggests
-from remotely.engine import Engine, Options
+from remotely.engine import Engine
 from remotely.futures.future import CallFuture, completed, failed
 from remotely.futures.reference import Put, Reference
 from remotely.protocol.lease import DRAIN_S
@@ -99,22 +99,12 @@ def get_actor(name: str, cls: type | None = None) -> Any:
     if cls is not None:
         arguments.of_type("cls", cls, type, "a class")
     remote = connection.current().find(name)
-    if cls is None:
-        return found_handle(remote)
-    if cls.__name__ == remote.class_name:
-        return handle_of(cls, remote, wait=True)
-    found = class_of(remote)
-    if cls.__name__ not in {each.__name__ for each in found.__mro__}:
-        raise TypeError(
-            f"the actor named {name!r} is of the class {found.__name__}, not {cls.__name__}"
-        )
-    return handle_of(found, remote, wait=True)
+    return found_handle(remote) if cls is None else handle_as(cls, remote)
 
 
 def borrow(cls: type, actor: str, name: str) -> Any:
     """Return a borrowed handle of an actor of this class."""
-    wait = getattr(cls, "__remotely__", Options()).wait
-    return handle_of(cls, connection.current().borrow(actor, name), wait)
+    return handle_of(cls, connection.current().borrow(actor, name))
 
 
 def put(value: T) -> T:
@@ -200,9 +190,8 @@ def _each_arrival(
         except BaseException:  # an interrupt too: another call may get it
             arrival.give_back()
             raise
-        wait = getattr(found, "__remotely__", Options()).wait
         taken += 1
-        yield handle_of(found, remote, wait)
+        yield handle_of(found, remote)
 
 
 def _handles_of(target: Any) -> Sequence[Any]:

@@ -104,7 +104,9 @@ class CallEngine(Engine):
             encoded = owned = own_each(encoded, lends=carrier.lends)
             for actor, its in zip(actors, owned, strict=True):
                 actor.made_from = MadeFrom(its, options, state)
-        carrier.known.update((actor.actor, actor) for actor in actors)
+        for actor in actors:
+            actor.class_name = cls.__name__
+            carrier.known[actor.actor] = actor
         try:
             carrier.check()  # again: the end looks for the actors that are known
             carrier.place(actors, encoded, options, state, options.patience_s)

@@ -31,7 +31,7 @@ from remotely import arguments
 from remotely.api import connection
 from remotely.api.group import Group
 from remotely.api.handle import MISSING, member_of, result_of
-from remotely.api.remote_class import as_placeable, make_on
+from remotely.api.remote_class import as_placeable, check_several, make_on
 from remotely.engine import Engine
 from remotely.errors import CallTimeout, MasterLost, NoResources
 from remotely.futures import forked
@@ -74,6 +74,7 @@ class Pool(Generic[A]):
     ) -> None:
         placeable = as_placeable(cls)
         arguments.whole_number("count", count, 1)
+        check_several(placeable.options, count)
         self._class: type = placeable.cls  # type: ignore[assignment]
         limit = placeable.options.max_restarts
         options = msgspec.structs.replace(placeable.options, max_restarts=0, wait=True)

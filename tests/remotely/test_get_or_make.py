@@ -1,6 +1,8 @@
 """`get_if_exists`: an actor is found or made by its name, once for concurrent requests."""
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -26,6 +28,17 @@ class Client:
         return self.store.pid(), self.store.read()
 
 
+@remotely.remote_class(cpus=0)
+class OtherStore(Store):
+    pass
+
+
+@remotely.remote_class(cpus=0, wait=False)
+class Eager:
+    def twice(self, number: int) -> int:
+        return 2 * number
+
+
 def test_concurrent_requests_for_a_name_get_one_actor(any_cluster: None) -> None:
     clients = remotely.group(Client, 4)
     for turn in range(5):
@@ -48,6 +61,28 @@ def test_the_maker_owns_the_actor_and_others_borrow_it(here: None) -> None:
     assert mine.read() == "first"  # the borrower has ended
     remotely.close(mine)
     assert make("fourth").read() == "fourth"
+
+
+def test_an_actor_that_is_found_is_of_the_class_that_is_wanted(any_cluster: None) -> None:
+    plain: Store = remotely.options(Store, name="plain")()
+    other: OtherStore = remotely.options(OtherStore, name="other")()
+    find: list[Callable[[type, str], object]] = [
+        lambda cls, name: remotely.options(cls, name=name, get_if_exists=True)(),
+        lambda cls, name: remotely.get_actor(name, cls),
+    ]
+    for found in find:
+        with pytest.raises(TypeError, match="'plain' is of the class Store, not OtherStore"):
+            found(OtherStore, "plain")
+        assert found(Store, "plain") == plain
+        assert found(Store, "other") == other
+        assert isinstance(found(Store, "other"), OtherStore)
+
+
+def test_a_call_waits_as_its_class_says_however_its_actor_was_found(any_cluster: None) -> None:
+    eager: Any = remotely.options(Eager, name="eager")()
+    typed: Any = remotely.get_actor("eager", Eager)
+    for each in (eager, typed, remotely.get_actor("eager")):
+        assert each.twice(2).result() == 4
 
 
 def test_an_ending_actor_is_not_returned(any_cluster: None) -> None:
@@ -86,6 +121,12 @@ def test_get_if_exists_works_in_one_process(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_get_if_exists_needs_a_name_and_one_instance() -> None:
+    several = remotely.options(Store, name="several")
+    for make in (remotely.group, remotely.Pool):
+        with pytest.raises(ValueError, match="name='several' is for one actor, not for 2"):
+            make(several, 2)
+        with pytest.raises(ValueError, match="get_if_exists=True is for one actor"):
+            make(remotely.options(several, get_if_exists=True), 1)
     with pytest.raises(ValueError, match="needs a name"):
         remotely.options(Store, get_if_exists=True)
     with pytest.raises(ValueError, match="True or False"):
