@@ -1,5 +1,6 @@
 """The toolkit's verbs: functions, because all names on a handle belong to the user."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, ParamSpec, TypeVar, overload
@@ -175,23 +176,34 @@ def arrivals(
         arguments.whole_number("count", count, 1)
     if timeout is not None:
         arguments.number("timeout", timeout)
-    return _each_arrival(connection.current(), cls, name, count, timeout)
+    return _Arrivals(connection.current(), cls, name, count, timeout)
 
 
-def _each_arrival(
-    engine: Engine, cls: Any, name: str, count: int | None, timeout: float | None
-) -> Iterator[Any]:
-    taken = 0
-    while count is None or taken < count:
-        arrival = engine.await_arrival(name)
+class _Arrivals(Iterator[Any]):
+    """Handles of the objects that dial in.  Unlike a generator, no interrupt or timeout ends it."""
+
+    def __init__(
+        self, engine: Engine, cls: Any, name: str, count: int | None, timeout: float | None
+    ) -> None:
+        self._engine = engine
+        self._class = cls
+        self._name = name
+        self._left = math.inf if count is None else count
+        self._timeout = timeout
+
+    def __next__(self) -> Any:
+        if not self._left:
+            raise StopIteration
+        arrival = self._engine.await_arrival(self._name)
         try:
-            remote = arrival.result(timeout)
-            found = class_of(remote) if isinstance(cls, str) else cls
+            remote = arrival.result(self._timeout)
+            found = class_of(remote) if isinstance(self._class, str) else self._class
+            handle = handle_of(found, remote)
         except BaseException:  # an interrupt too: another call may get it
             arrival.give_back()
             raise
-        taken += 1
-        yield handle_of(found, remote)
+        self._left -= 1
+        return handle
 
 
 def _handles_of(target: Any) -> Sequence[Any]:

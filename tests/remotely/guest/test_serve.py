@@ -12,6 +12,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -472,6 +473,21 @@ def test_arrivals_are_found_by_class_base_class_or_class_name(
     (by_name,) = remotely.arrivals("Simulator", count=1, timeout=40)
     assert by_name.pid() == guest.pid
     assert type(by_name).__name__ == "HandleOfSimulator"
+
+
+def test_a_wait_for_an_arrival_that_ends_early_is_repeated(
+    here: None, started_here: Here, near: Guests
+) -> None:
+    arrivals = remotely.arrivals(Simulator, count=1, timeout=0.2)
+    with pytest.raises(CallTimeout):
+        next(arrivals)
+    guest = near.start(started_here)
+    found = None
+    while found is None:
+        with suppress(CallTimeout):
+            found = next(arrivals)
+    assert found.pid() == guest.pid
+    assert list(arrivals) == []
 
 
 def test_an_arrival_goes_to_one_client_and_to_the_next_when_that_has_ended(
