@@ -15,6 +15,7 @@ from remotely.api.handle import (
     special_method,
     write,
 )
+from remotely.futures.future import CallFuture
 from remotely.objects.members import is_method
 from remotely.objects.placeholders import RoutinePlaceholder
 from remotely.objects.special import defines, leave
@@ -90,11 +91,27 @@ class Group(Generic[T]):
         return iter(self._remotely_handles)
 
     def __enter__(self) -> "Group[T]":
-        """Enter each member, if the class defines `__enter__`, and return the group."""
+        """Enter each member, if the class defines `__enter__`, and return the group.
+
+        If one of them raises, those that have entered are left with its error.
+        """
         handles = self._remotely_handles
-        if _defines(handles, "__enter__"):
-            member = member_of(handles[0]._remotely_class, "__enter__")
-            results(GroupMethod(handles, "__enter__", member).submit())
+        if not _defines(handles, "__enter__"):
+            return self
+        member = member_of(handles[0]._remotely_class, "__enter__")
+        entering = GroupMethod(handles, "__enter__", member).submit()
+        try:
+            results(entering)
+        except BaseException as error:
+            entered = [
+                handle
+                for handle, future in zip(handles, entering, strict=True)
+                if _has_entered(future)
+            ]
+            Group(entered).__exit__(type(error), error, None)
+            raise
+        finally:
+            del entering  # see future.py
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> bool | None:
@@ -117,3 +134,7 @@ class Group(Generic[T]):
 
 def _defines(handles: Sequence[Handle], name: str) -> bool:
     return bool(handles) and defines(handles[0]._remotely_class, name)
+
+
+def _has_entered(future: CallFuture[Any]) -> bool:
+    return future.done() and not future.cancelled() and future.exception() is None

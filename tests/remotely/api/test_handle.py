@@ -484,6 +484,8 @@ class Session:
         self.state = "new"
 
     def __enter__(self) -> Any:
+        if self.gives == "nothing":
+            raise OSError("could not log in")
         self.state = "entered"
         return self if self.gives == "itself" else self.gives
 
@@ -571,6 +573,17 @@ def test_with_a_group_enters_and_leaves_each_member(place: str, log: Any) -> Non
     with remotely.group(with_log(log), 3) as group:
         assert group.state == ["entered"] * 3
     assert log() == ["None(None)"] * 3
+
+
+def test_members_that_have_entered_are_left_if_another_cannot_enter(place: str, log: Any) -> None:
+    group = remotely.group(with_log(log), each=["itself", "nothing", "itself"])
+    with pytest.raises(OSError, match="log in"), group:
+        raise AssertionError("the block runs")
+    assert log() == ["OSError(could not log in)"] * 2
+    assert group[1].state == "new"  # as a single actor that cannot enter
+    for entered in (group[0], group[2]):
+        with pytest.raises(ActorDied):
+            _ = entered.state
 
 
 @remotely.remote_class
