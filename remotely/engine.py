@@ -196,7 +196,7 @@ class Engine(Protocol):
     def end(self, remotes: Sequence[RemoteActor], grace_s: float) -> None:
         """End each actor after the calls made before, and wait until they have ended.
 
-        With a grace of 0 they are killed immediately.
+        Not for the actor that this process is.  With a grace of 0 they are killed immediately.
         """
 
     def release(self, remote: RemoteActor) -> None:

@@ -40,6 +40,9 @@ def close(target: Any, grace_s: float = DRAIN_S) -> None:
     """End an actor or a group after the calls made before; the class's own `close` is called.
 
     An actor that has not ended after `grace_s` seconds is killed.  Idempotent.
+
+    A method may close its own actor, except on Ray: that returns at once, and the actor ends when
+    its running methods have returned, however long they take.
     """
     arguments.number("grace_s", grace_s)
     end(_handles_of(target), grace_s)

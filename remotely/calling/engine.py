@@ -149,6 +149,10 @@ class CallEngine(Engine):
         if not grace_s:
             carrier.kill(actors)
             return
+        if own := [actor for actor in actors if actor.actor == carrier.inside]:
+            # It ends after its running methods, one of which may be the caller.
+            self.send(own, Kind.END, "", NOTHING, background=True)
+            actors = [actor for actor in actors if actor.actor != carrier.inside]
         # No frame here holds a future whose error it raises: see future.py.
         pending = self.send(actors, Kind.END, "", NOTHING, background=True)[::-1]
         failures: list[BaseException] = []  # raised by the classes' own `close`

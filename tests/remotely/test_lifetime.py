@@ -79,6 +79,43 @@ def test_close_ends_the_actor_after_its_pending_calls(cluster: str, tmp_path: Pa
     remotely.close(keeper)
 
 
+class Quitter(Keeper):
+    def quit(self, beside: Any = ()) -> str:
+        me: Any = remotely.current_actor()
+        remotely.close(remotely.Group([me.handle, *beside]))
+        return "the last words"
+
+
+class AsyncQuitter(Keeper):
+    async def quit(self, beside: Any = ()) -> str:
+        return Quitter.quit(self, beside)  # type: ignore[arg-type]
+
+
+@pytest.mark.zeromq
+@pytest.mark.parametrize(
+    "cls",
+    [
+        remotely.remote_class(Quitter),
+        remotely.remote_class(AsyncQuitter),
+        remotely.options(remotely.remote_class(Quitter), concurrency=2),
+    ],
+    ids=["plain", "async", "threads"],
+)
+def test_a_method_that_closes_its_own_actor_returns_before_that_ends(
+    any_cluster: None, tmp_path: Path, cls: Any
+) -> None:
+    quitter, other = remotely.options(cls, max_restarts=1)(str(tmp_path)), Keeper()
+    pid = quitter.pid()
+
+    assert quitter.quit([other]) == "the last words"
+
+    wait_until(lambda: gone(pid), "the end of an actor that has closed itself")
+    for closed in (quitter, other):
+        with pytest.raises(remotely.ActorDied, match="closed"):
+            closed.add()
+    assert (tmp_path / "closed").read_text() == "0"
+
+
 def test_close_waits_for_async_calls_and_an_async_close_method(here: None, tmp_path: Path) -> None:
     @remotely.remote_class
     class Tide:
