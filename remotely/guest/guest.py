@@ -50,6 +50,7 @@ from remotely.worker.gauge import CPU_AT_LEAST_S, Gauge
 
 log = logging.getLogger("remotely")
 
+OWN_TERMINAL = "remotely: it has dialled in, and its output stays on its own terminal\n"  # as a log
 LAST_REPLIES_S = 2.0
 STOP_WAIT_S = 0.5  # a stopping cluster ends the relay too, and its Leave arrives soon after
 DRAIN_EVERY_S = 0.01
@@ -199,11 +200,16 @@ class Guest:
                     self._loop.after(CPU_AT_LEAST_S, self._report)
                 else:
                     self._report()
-            case control.ReadLog(ticket=ticket):  # the output is on the terminal of this process
-                piece = control.LogPiece(ticket=ticket, text="", offset=0, known=False, ended=False)
-                self._link.send(piece)
+            case control.ReadLog():
+                self._link.send(self._piece_of_log(message))
             case control.Leave():
                 self._end(NotConnected("the cluster was stopped"))
+
+    def _piece_of_log(self, asked: control.ReadLog) -> control.LogPiece:
+        is_own = asked.actor == self.id
+        text = OWN_TERMINAL if is_own and asked.offset <= 0 else ""
+        end = len(OWN_TERMINAL)
+        return control.LogPiece(asked.ticket, text, offset=end, known=is_own, ended=False)
 
     def _report(self) -> None:
         if self._gauge is not None:

@@ -172,6 +172,18 @@ def test_a_guest_is_debugged_in_its_own_terminal_which_it_says_while_a_call_runs
     assert call.result(timeout=20) == 1
 
 
+def test_the_log_of_a_guest_says_once_that_its_output_is_on_its_own_terminal(
+    here: None, started_here: Here, near: Guests
+) -> None:
+    near.start(started_here)
+    actor: Any = remote_of(one())
+    read = actor.engine.carrier.read_log
+    piece = read(actor.actor, -1).result(timeout=20)
+    assert (piece.known, piece.ended) == (True, False)
+    assert "own terminal" in piece.text
+    assert read(actor.actor, piece.offset).result(timeout=20).text == ""
+
+
 def test_the_caller_fetches_results_of_other_machines_for_a_guest(
     started: Started, nothing_left: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
