@@ -107,11 +107,14 @@ class Streams:
     def __init__(self, note: Callable[[int], object]) -> None:
         self._note = note
         self._kept: dict[str, _Kept] = {}
-        self._names = itertools.count(1)
+        self._numbers = itertools.count(1)
 
-    def keep(self, route: bytes, items: Any) -> StreamToken:
-        """Keep a generator, plain or async; return the token that is sent in its place."""
-        name, now = f"{next(self._names)}", time.monotonic()
+    def keep(self, route: bytes, method: str, items: Any) -> StreamToken:
+        """Keep a generator, plain or async; return the token that is sent in its place.
+
+        Its name begins with that of its method, since messages about its items show it.
+        """
+        name, now = f"{method} (stream {next(self._numbers)})", time.monotonic()
         self._kept[name] = _Kept(items, route, now, now + CONSUMER_SILENT_S)
         self._note(len(self._kept))
         return StreamToken(name)
@@ -376,9 +379,9 @@ class Servant:
                     contexts = [message.context] if message.context else ()
                     with self._tracing(message.name, contexts):
                         value = await getattr(self.object, message.name)(*args, **kwargs)
-                outgoing = self._outgoing(route, value)
+                outgoing = self._outgoing(route, message.name, value)
                 while type(outgoing) is Unfinished:
-                    outgoing = self._outgoing(route, await outgoing.coroutine)
+                    outgoing = self._outgoing(route, message.name, await outgoing.coroutine)
                 return self._values.returned(route, message, outgoing)
             if kind is Kind.END:
                 await self.close_async()
@@ -520,7 +523,7 @@ class Servant:
         value = self._attribute(message.name)(*args, **kwargs)
         if message.name in _ITERATOR_METHODS and value is not self.object:
             value = (item for item in value)  # a stream: one item for each request
-        return self._outgoing(route, value)
+        return self._outgoing(route, message.name, value)
 
     def _tracing(
         self, method: str, contexts: Sequence[str]
@@ -560,15 +563,15 @@ class Servant:
                 raise  # the user's property raised it
             raise AttributeError(unknown_name(type(self.object), name, dir(self.object))) from None
 
-    def _outgoing(self, route: bytes, value: Any) -> Any:
+    def _outgoing(self, route: bytes, method: str, value: Any) -> Any:
         """Return a result, or what is sent in its place."""
         if not isinstance(value, _KEPT_HERE):
             return self._face(value)
         if isinstance(value, CoroutineType):
             if self.is_async:
                 return Unfinished(value)
-            return self._outgoing(route, asyncio.run(value))
-        return self.streams.keep(route, value)
+            return self._outgoing(route, method, asyncio.run(value))
+        return self.streams.keep(route, method, value)
 
     def _face(self, value: Any) -> Any:
         """Return a value that is sent, or what stands for the object itself."""

@@ -8,6 +8,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,9 @@ class Worker:
 
     def lock(self) -> Any:
         return {"inner": [threading.Lock()]}
+
+    def locks(self) -> Iterator[Any]:
+        yield self.lock()
 
     def pid(self) -> int:
         return os.getpid()
@@ -344,8 +348,10 @@ def test_an_argument_or_result_that_cannot_be_pickled_is_named(here: None) -> No
         worker.work({"key": [1, threading.Lock()]})
     with pytest.raises(remotely.NotPicklable, match="not me"):
         worker.work(RaisesWhenPickled())
-    with pytest.raises(remotely.NotPicklable, match=r"the result of lock.*lock"):
+    with pytest.raises(remotely.NotPicklable, match=r"the result of lock .*lock"):
         worker.lock()
+    with pytest.raises(remotely.NotPicklable, match=r"the result of locks \(stream 1\) .*lock"):
+        next(worker.locks())
     assert worker.work(2) == 2
 
 

@@ -46,7 +46,7 @@ async def async_numbers(closed: list[str]) -> AsyncIterator[int]:
 
 def test_a_silent_consumer_is_checked_at_growing_intervals(clock: Clock) -> None:
     streams = Streams(lambda count: None)
-    streams.keep(b"here", numbers([]))
+    streams.keep(b"here", "numbers", numbers([]))
     checked = []
     for _ in range(3600):
         clock.now += 1
@@ -59,7 +59,7 @@ def test_a_silent_consumer_is_checked_at_growing_intervals(clock: Clock) -> None
 
 def test_an_active_consumer_is_not_checked(clock: Clock) -> None:
     streams = Streams(lambda count: None)
-    name = streams.keep(b"here", numbers([])).name
+    name = streams.keep(b"here", "numbers", numbers([])).name
     for _ in range(50):
         clock.now += CONSUMER_SILENT_S / 2
         streams.next(b"here", name)
@@ -69,7 +69,7 @@ def test_an_active_consumer_is_not_checked(clock: Clock) -> None:
 def test_finished_and_closed_generators_are_forgotten() -> None:
     closed: list[str] = []
     streams = Streams(lambda count: None)
-    done, begun, unused = (streams.keep(b"", numbers(closed)).name for _ in range(3))
+    done, begun, unused = (streams.keep(b"", "numbers", numbers(closed)).name for _ in range(3))
     for _ in range(100):
         streams.next(b"", done)
     with pytest.raises(StopIteration):
@@ -89,7 +89,7 @@ def test_finished_and_closed_async_generators_are_forgotten() -> None:
     streams = Streams(lambda count: None)
 
     async def use() -> None:
-        first, second = (streams.keep(b"", async_numbers(closed)).name for _ in range(2))
+        first, second = (streams.keep(b"", "numbers", async_numbers(closed)).name for _ in range(2))
         assert streams.is_async(first)
         for expected in range(100):
             assert await streams.next_async(b"", first) == expected
