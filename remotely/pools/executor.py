@@ -38,6 +38,7 @@ from remotely.protocol.lease import CONNECT_S
 from remotely.values import codec, raised_error
 
 MAX_NAME_BYTES = 300  # a larger pickle of a function contains code
+A_CHUNK_OF = "a chunk of "
 START_AT_ONCE = 16  # processes, each started on a thread of its own
 # A process that has had no call for this long ends, since others may wait for its cores, for at
 # most a minute (PLACE_S).  Starting one takes 0.1 s, so a burst every ten seconds loses 1 %.
@@ -69,11 +70,20 @@ class Outcomes(NamedTuple):
 @spare
 @remote_class(cpus=1)  # explicit, so that CPUs limit the number of processes on every cluster
 class Runner:
-    """An actor of an Executor: runs functions, one by one or in chunks."""
+    """An actor of an Executor: runs functions, one by one or in chunks.
+
+    Calls are named after their functions, for messages and `remotely status`: `make()` runs one
+    `make`, and `a chunk of make()` several.
+    """
 
     def __init__(self, initializer: Callable[..., object] | None, initargs: Sequence[Any]) -> None:
         if initializer is not None:
             initializer(*initargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.endswith("()"):
+            raise AttributeError(name)
+        return self.run_chunk if name.startswith(A_CHUNK_OF) else self.run
 
     def run(
         self,
@@ -135,7 +145,7 @@ class Executor(futures.Executor):
         name = _name_of(fn)
         names = name, f"{name}: args", f"{name}: kwargs"
         call = (fn, args, kwargs) if kwargs else (fn, args)
-        return self._scheduler.submit("run", call, {}, marks_of(fn), names[: len(call)])
+        return self._scheduler.submit(f"{name}()", call, {}, marks_of(fn), names[: len(call)])
 
     def map(
         self,
@@ -162,11 +172,12 @@ class Executor(futures.Executor):
 
         def submit(item: tuple[Any, ...]) -> Future[Any]:
             names = name, f"{name}: args"
-            return self._scheduler.submit("run", (function, item), {}, marks, names)
+            return self._scheduler.submit(f"{name}()", (function, item), {}, marks, names)
 
         def submit_chunk(chunk: tuple[Any, ...]) -> Future[Any]:
             names = name, f"{name}: items"
-            return self._scheduler.submit("run_chunk", (function, chunk), {}, marks, names)
+            call = f"{A_CHUNK_OF}{name}()"
+            return self._scheduler.submit(call, (function, chunk), {}, marks, names)
 
         calls: Iterator[Future[Any]]
         if chunksize == 1:

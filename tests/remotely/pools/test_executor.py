@@ -35,6 +35,10 @@ def square(number: int) -> int:
     return number * number
 
 
+def make_lock() -> object:
+    return threading.Lock()
+
+
 def three_fails(number: int) -> int:
     if number == 3:
         raise ValueError("three")
@@ -155,9 +159,21 @@ def test_a_value_that_does_not_pickle_is_named_and_fails_only_its_call(here: Non
             list(executor.map(square, [1, Holder()], chunksize=2))
         with pytest.raises(NotPicklable, match=r"Holder\.method"):
             list(executor.map(Holder().method, range(2)))
-        error = executor.submit(threading.Lock).exception()
-        assert isinstance(error, NotPicklable)  # the result
+        error = executor.submit(make_lock).exception()
+        assert "the result of make_lock() cannot" in str(error)
         assert executor.submit(square, 3).result() == 9
+
+
+def test_calls_are_named_after_their_functions(here: None) -> None:
+    with remotely.Executor(1) as executor:
+        failed: Any = Gate().fail.submit()
+        error = executor.submit(square, failed).exception()
+        assert "square() is a future that failed" in error.__notes__[-1]  # type: ignore[union-attr]
+        list(executor.map(square, range(4), chunksize=2))
+        list(executor.map(square, range(4)))
+        (runner,) = [each for each in remotely.actors() if each.class_name == "Runner"]
+        calls = {each.method: each.calls for each in runner.methods}
+        assert calls == {"__init__": 1, "a chunk of square()": 2, "square()": 4}
 
 
 def test_a_call_sees_its_arguments_as_they_were_when_it_was_submitted(
