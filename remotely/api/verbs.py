@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 
 from remotely import arguments
 from remotely.api import connection
@@ -17,6 +17,7 @@ from remotely.futures.reference import Put, Reference
 from remotely.protocol.lease import DRAIN_S
 from remotely.protocol.spans import LONGEST_TIMELINE_S
 from remotely.reporting.cluster_status import ActorStatus, ClusterStatus
+from remotely.values.unpicklable import NotToBePickled
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -207,6 +208,9 @@ class _Arrivals(Iterator[Any]):
             raise
         self._left -= 1
         return handle
+
+    def __reduce__(self) -> NoReturn:
+        raise NotToBePickled(self, "waits for arrivals, and cannot be sent: pass the handles")
 
 
 def _handles_of(target: Any) -> Sequence[Any]:

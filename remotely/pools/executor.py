@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
 from concurrent.futures import Future
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, NoReturn, ParamSpec, TypeVar
 
 import msgspec
 
@@ -36,6 +36,7 @@ from remotely.objects.marks import marks_of
 from remotely.pools.scheduler import Scheduler, Staffing
 from remotely.protocol.lease import CONNECT_S
 from remotely.values import codec, raised_error
+from remotely.values.unpicklable import NotToBePickled
 
 MAX_NAME_BYTES = 300  # a larger pickle of a function contains code
 A_CHUNK_OF = "a chunk of "
@@ -221,6 +222,10 @@ class Executor(futures.Executor):
     def __del__(self) -> None:
         if hasattr(self, "_scheduler"):
             self._scheduler.close(cancel=False, wait=False)
+
+    def __reduce__(self) -> NoReturn:
+        why = "is an Executor, and cannot be sent: make one where it is used"
+        raise NotToBePickled(self, why)
 
 
 # Of `remotely.options`; the others make no sense for processes that come and go.

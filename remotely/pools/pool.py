@@ -23,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import suppress
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
@@ -44,6 +44,7 @@ from remotely.objects.marks import Marks, marks_of
 from remotely.objects.members import is_method
 from remotely.pools.scheduler import Scheduler, Staffing
 from remotely.protocol.restart_limit import RestartLimit
+from remotely.values.unpicklable import NotToBePickled
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -184,6 +185,10 @@ class Pool(Generic[A]):
     def __del__(self) -> None:
         if hasattr(self, "_scheduler"):
             self._scheduler.close(cancel=False, wait=False)
+
+    def __reduce__(self) -> NoReturn:
+        why = "is a Pool, and cannot be sent: pass its actors (pool.actors), or make one there"
+        raise NotToBePickled(self, why)
 
     def __repr__(self) -> str:
         return f"<pool of {len(self)} {self._class.__name__}>"

@@ -7,7 +7,7 @@ may refer back to them, as a method does to its class.
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from functools import _lru_cache_wrapper, cached_property
-from types import FunctionType, SimpleNamespace
+from types import FunctionType, MethodType, SimpleNamespace
 from typing import Any, NamedTuple
 
 from remotely.machine.interrupts import is_for_main
@@ -173,6 +173,8 @@ def _children(value: Any, path: str) -> list[tuple[str, Any]]:
         return [(f"{path}.{name}", member) for name, member in members]
     if isinstance(value, (staticmethod, classmethod)):
         return [(path, value.__func__)]
+    if isinstance(value, MethodType):
+        return [(f"{path}.__self__", value.__self__)]
     if isinstance(value, cached_property):
         return [(path, value.func)]
     if isinstance(value, property):

@@ -93,6 +93,18 @@ def test_results_are_in_order_or_unordered(cluster: str) -> None:
         assert isinstance(pool.actors[0], Player)
 
 
+def test_a_pool_or_an_executor_as_an_argument_is_refused_with_advice(here: None) -> None:
+    asker = Player()
+    with remotely.Pool(Player, 1) as pool, remotely.Executor(1) as executor:
+        with pytest.raises(NotPicklable, match=r"^ask: args\[0\] is a Pool, .*pool\.actors"):
+            asker.ask(pool)
+        assert asker.ask(pool.actors) == pool.actors.pid()
+        with pytest.raises(NotPicklable, match=r"^ask: args\[0\]\['by'\] is an Executor"):
+            asker.ask({"by": executor})
+        with pytest.raises(NotPicklable, match=r"^ask: args\[0\]\.__self__ is an Executor"):
+            asker.ask(executor.submit)
+
+
 def test_a_slow_item_does_not_hold_up_the_others(here: None, tmp_path: Path) -> None:
     with remotely.Pool(Player, 2) as pool:
         slow = pool.submit(Player.wait_for, tmp_path / "go")
