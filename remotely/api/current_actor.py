@@ -54,7 +54,8 @@ def set_class(cls: type) -> None:
 def current_actor() -> CurrentActor | None:
     """Return the actor that runs this code: its name, class_name, life, pid, machine and `handle`.
 
-    It is None in a script, in a process that an actor started, and with REMOTELY_LOCAL=1.
+    It is None in a script, in an object that a process serves (`remotely.serve`), in a process that
+    an actor started, and with REMOTELY_LOCAL=1.
     """
     return _current if _current is not None and _current.pid == os.getpid() else None
 

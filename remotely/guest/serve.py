@@ -11,7 +11,7 @@ def serve(
     name: str | None = None,
     address: str | None = None,
     key: str | Path | None = None,
-    concurrency: int = 1,
+    concurrency: int | None = None,
     patience_s: float = PLACE_S,
 ) -> str:
     """Serve an object of this process as an actor of a cluster, until the actor ends.
@@ -21,13 +21,14 @@ def serve(
     name         for `get_actor`; unique on the cluster
     address      of the cluster's master, "host:8010"; REMOTELY_ADDRESS by default
     key          the cluster's worker.key; by default the one in ~/.remotely/keys
-    concurrency  how many calls run at a time, on threads
+    concurrency  how many calls run at a time, on threads; by default as many as its class says
     patience_s   how long to try to reach the cluster, at the beginning and whenever the
                  connection is lost
 
-    Calls run on this thread, one after the other.  The object outlives the actor: its `close` is
-    called only if a client closes the actor.  Raises NotConnected without an address, MasterLost if
-    nothing answers there, NotAllowed for a wrong key, NameTaken, TypeError and ValueError.
+    Without concurrency, calls run on this thread, one after the other.  The object outlives the
+    actor: its `close` is called only if a client closes the actor.  Raises NotConnected without an
+    address, MasterLost if nothing answers there, NotAllowed for a wrong key, NameTaken, TypeError
+    and ValueError.
     """
     from remotely.guest.serving import serve_object  # noqa: PLC0415 - clients do not need it
 

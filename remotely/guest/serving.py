@@ -52,7 +52,7 @@ def serve_object(
     name: str | None,
     address: str | None,
     key: str | Path | None,
-    concurrency: int,
+    concurrency: int | None,
     patience_s: float,
 ) -> str:
     """Implement `remotely.serve`, documented in serve.py."""
@@ -137,7 +137,9 @@ def _serve_at(address: str, key: MemberKey, served: object, options: Options, be
     return guest
 
 
-def _checked(served: object, name: str | None, concurrency: int, patience_s: float) -> Options:
+def _checked(
+    served: object, name: str | None, concurrency: int | None, patience_s: float
+) -> Options:
     if isinstance(served, type):
         raise TypeError(
             f"serve takes an object, and {served.__name__} is a class: serve({served.__name__}()), "
@@ -148,4 +150,6 @@ def _checked(served: object, name: str | None, concurrency: int, patience_s: flo
             f"serve takes an object of this process, and {served!r} is a handle to another process"
         )
     arguments.number("patience_s", patience_s)
-    return check_options(Options(), {"name": name, "concurrency": concurrency})
+    of_class = getattr(type(served), "__remotely__", Options())
+    base = Options(concurrency=of_class.concurrency)
+    return check_options(base, {"name": name, "concurrency": concurrency})

@@ -1,7 +1,7 @@
 """A process that serves an object: python -m tests.remotely.guest.simulator OPTIONS.
 
-OPTIONS are those of `serve`, as JSON, plus `last_reply_s`, which replaces LAST_REPLY_S, and
-`awaiting`, to serve an object with async methods.  The last line of output says how `serve` ended.
+OPTIONS are those of `serve`, as JSON, plus `last_reply_s`, which replaces LAST_REPLY_S, and `cls`,
+the name of another class to serve an object of.  The last line of output says how `serve` ended.
 """
 
 import asyncio
@@ -42,6 +42,9 @@ class Simulator(Base):
     def call(self, other: Any) -> Any:
         return other.add()
 
+    def current(self) -> object:
+        return remotely.current_actor()
+
     def pid(self) -> int:
         return os.getpid()
 
@@ -65,6 +68,11 @@ class Simulator(Base):
         print("closed by a client", flush=True)
 
 
+@remotely.remote_class(concurrency=2)
+class Shared(Simulator):
+    pass
+
+
 class Awaiting:
     """Has async methods."""
 
@@ -78,10 +86,13 @@ class Awaiting:
         return self.came
 
 
+MADE = {"Simulator": Simulator, "Shared": lambda: remotely.local(Shared), "Awaiting": Awaiting}
+
+
 if __name__ == "__main__":
     options = json.loads(sys.argv[1])
     actor.LAST_REPLY_S = options.pop("last_reply_s", actor.LAST_REPLY_S)
-    served = Awaiting() if options.pop("awaiting", False) else Simulator()
+    served: object = MADE[options.pop("cls", "Simulator")]()
     try:
         why = remotely.serve(served, **options)
     except remotely.RemotelyError as error:

@@ -130,6 +130,7 @@ def test_a_guest_is_an_actor_like_any_other(here: None, started_here: Here, gues
     simulator = one()
     assert isinstance(simulator, Simulator)
     assert simulator.pid() == guest.pid
+    assert simulator.current() is None  # its process is no actor
     assert simulator.step(4) == 40
     assert [simulator.step.submit(n).result(40) for n in range(3)] == [0, 10, 20]
     assert simulator.steps == 4
@@ -238,17 +239,20 @@ class Caller:
         return simulator.step(7)
 
 
+@pytest.mark.parametrize(
+    "how", [{"concurrency": 2}, {"cls": "Shared"}], ids=["of serve", "of class"]
+)
 def test_a_guest_with_concurrency_serves_several_calls_at_a_time(
-    here: None, started_here: Here, near: Guests
+    here: None, started_here: Here, near: Guests, how: dict[str, Any]
 ) -> None:
-    near.start(started_here, concurrency=2)
+    near.start(started_here, **how)
     simulator = one()
     calls = [simulator.meet.submit(), simulator.meet.submit()]
     assert sorted(call.result(40) for call in calls) == [0, 1]
 
 
 def test_async_methods_of_a_guest_interleave(here: None, started_here: Here, near: Guests) -> None:
-    near.start(started_here, awaiting=True)
+    near.start(started_here, cls="Awaiting")
     (awaiting,) = remotely.arrivals("Awaiting", count=1, timeout=40)
     assert [call.result(40) for call in [awaiting.meet.submit(), awaiting.meet.submit()]] == [2, 2]
 
