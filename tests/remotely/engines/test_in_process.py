@@ -243,7 +243,7 @@ def test_an_actor_is_found_by_its_name_which_is_unique_until_it_ends() -> None:
 
 
 def test_a_group_cannot_have_one_name() -> None:
-    with pytest.raises(remotely.NameTaken):
+    with pytest.raises(ValueError, match="for one actor"):
         remotely.group(remotely.options(Counter, name="one"), 2)
     with pytest.raises(NameError):
         remotely.get_actor("one")
