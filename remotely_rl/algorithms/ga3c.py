@@ -63,7 +63,15 @@ from remotely_rl.functions import losses
 from remotely_rl.functions.distributions import INITIAL_LOG_STD
 from remotely_rl.learning import inference_server
 from remotely_rl.learning.inference_server import Prediction, Record, RemoteLearner, Server
-from remotely_rl.learning.learner import Learner, Losses, actor_critic_losses, annealed, gae_batch
+from remotely_rl.learning.learner import (
+    Learner,
+    Losses,
+    SavedScale,
+    actor_critic_losses,
+    annealed,
+    gae_batch,
+    saved_scale,
+)
 from remotely_rl.learning.trained import TrainedLearner
 from remotely_rl.runs.training import Session, Train
 from remotely_rl.settings import COUNT, FRACTION, NOT_NEGATIVE
@@ -276,7 +284,11 @@ class Agent:
 
 
 def make_server(
-    config: Config, model: nn.Module, actions: Actions, gpus: int = 0, scale: Sequence[float] = ()
+    config: Config,
+    model: nn.Module,
+    actions: Actions,
+    gpus: int = 0,
+    scale: SavedScale | None = None,
 ) -> Server:
     """Start the inference server on the cluster; `scale` is the initial state of its ValueScale."""
     kind: Any = remotely.options(inference_server.inference_server(config), gpus=gpus)
@@ -288,7 +300,7 @@ def loop(session: Session[Config]) -> None:
     """Train.  A seed does not repeat a run, because the batches of requests depend on timing."""
     here, config = session.learner, session.learner.config
     gpus, model = int(here.device.type == "cuda"), networks.copy_to_cpu(here.model)
-    server = make_server(config, model, here.actions, gpus, here.value_scale.moments)
+    server = make_server(config, model, here.actions, gpus, saved_scale(here.value_scale))
     session.at_end(lambda: inference_server.end(server))
     learner = RemoteLearner(server, config, networks.copy_to_cpu(here.model))
     session.restore(learner)

@@ -31,7 +31,13 @@ from remotely_rl.acting.actor import AS_MADE, EnvAttributes
 from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import LearnerLost
 from remotely_rl.experience.trajectory import Trajectory, stack
-from remotely_rl.learning.learner import Learner, gpu_lost
+from remotely_rl.learning.learner import (
+    Learner,
+    SavedScale,
+    ScaledConfig,
+    gpu_lost,
+    loaded_scale,
+)
 from remotely_rl.supervision.failures import LOST
 from remotely_rl.trees import Tree
 
@@ -45,7 +51,7 @@ Record = Callable[[dict[str, float], list[int]], None]
 Update = Callable[[Learner[Any], nn.Module, threading.Lock, Trajectory, float, Record], None]
 
 
-class ServedConfig(Protocol):
+class ServedConfig(ScaledConfig, Protocol):
     """What the server reads of the Config of GA3C."""
 
     @property
@@ -98,14 +104,14 @@ class Server:
         model: nn.Module,
         actions: Actions,
         update: Update,
-        scale: Sequence[float] = (),
+        scale: SavedScale | None = None,
     ):
         """`scale` is the state of the value scale, for a model that continues another run."""
         torch.set_num_threads(config.learner_threads or 1)
         self.config = config
         self.learner = Learner[Any](config, model, actions)
-        if scale:
-            self.learner.value_scale = type(self.learner.value_scale)(*scale)
+        if scale is not None:
+            self.learner.value_scale = loaded_scale(scale, config)
         self.progress = 0.0
         self.acting = copy.deepcopy(self.learner.model).eval()
         _share_tensors(self.learner.model, self.acting)

@@ -32,9 +32,9 @@ import copy
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -45,7 +45,7 @@ from remotely_rl import networks, trees
 from remotely_rl.acting.actor import AS_MADE, EnvAttributes, Parameters
 from remotely_rl.config import Common, device_of, measures_norms, rate_factor, target_kl_of
 from remotely_rl.environments.action_spaces import Actions
-from remotely_rl.errors import LearnerLost
+from remotely_rl.errors import LearnerLost, TrainingError
 from remotely_rl.experience.batch import Batch, DeviceTrajectory, RecurrentInput, Transitions, full
 from remotely_rl.experience.trajectory import Trajectory
 from remotely_rl.functions import losses, returns
@@ -170,15 +170,22 @@ def annealed(start: float, end: float, progress: float) -> float:
 class ValueScale:
     """Running mean and standard deviation of value targets; older targets fade."""
 
+    kind: ClassVar[str] = "targets"
+
     def __init__(self, mean: float = 0.0, variance: float = 1.0, count: float = 0.0):
         self.mean = mean
         self.variance = variance
         self.count = count
 
     @property
-    def moments(self) -> tuple[float, ...]:
-        """The state: the constructor's arguments."""
+    def moments(self) -> tuple[float, float, float]:
+        """The state: mean, variance and count."""
         return self.mean, self.variance, self.count
+
+    @property
+    def has_units(self) -> bool:
+        """Whether the model's values have units yet; without, they count for nothing."""
+        return self.count > 0 or self.variance > 0
 
     @property
     def std(self) -> float:
@@ -219,19 +226,21 @@ class RewardScale(ValueScale):
     that it was copied with: returns grow as the agent learns, the size of rewards hardly changes.
     """
 
+    kind: ClassVar[str] = "rewards"
+
     def __init__(self, variance: float = 1.0, count: float = 0.0):
         super().__init__(0.0, variance, count)
 
     @property
-    def moments(self) -> tuple[float, ...]:
-        return self.variance, self.count
+    def has_units(self) -> bool:
+        return self.count > 0
 
     def samples(self, targets: Tensor, reward: Tensor) -> Tensor:
         return reward[reward != 0]
 
     def denormalize(self, value: Tensor) -> Tensor:
         """Convert the model's values to units of rewards: to 0 before there was any."""
-        return value * (self.std if self.count else 0.0)
+        return value * (self.std if self.has_units else 0.0)
 
     def update(self, new: Tensor, horizon: int = HORIZON, others: AllReduce | None = None) -> None:
         rows, mean_square, _ = moments(new.double().square(), others)
@@ -279,6 +288,46 @@ def scale_of(config: ScaledConfig) -> ValueScale:
     # Variance 0 makes values count for nothing until there are targets: in units of 1, the outputs
     # of a new network would drown rewards of 1e-6.  RewardScale does the same in `denormalize`.
     return RewardScale() if config.values_in_rewards else ValueScale(variance=0.0)
+
+
+# A scale in a checkpoint, or on its way to another process: its `kind`, and its `mean`, `variance`
+# and `count`.  Earlier checkpoints have a list of the numbers, without the mean for "rewards".
+SavedScale = Mapping[str, Any]
+
+
+def saved_scale(scale: ValueScale) -> dict[str, Any]:
+    """Return the state of a scale, for `loaded_scale`."""
+    mean, variance, count = scale.moments
+    return {"kind": scale.kind, "mean": mean, "variance": variance, "count": count}
+
+
+def loaded_scale(saved: SavedScale | Sequence[float], config: ScaledConfig) -> ValueScale:
+    """Return the scale of a config that goes on with a saved model, in that model's units.
+
+    The config may scale values in another way than the one with which the model was trained.  The
+    model's outputs mean what they meant nevertheless: `denormalize` is the saved scale's.  Where
+    the config normalizes values, its samples change the scale from then on, and elsewhere it stays
+    as it is.  Raises TrainingError if the config's kind of scale cannot have these units.
+    """
+    if not isinstance(saved, Mapping):
+        mean, variance, count = saved if len(saved) == 3 else (0.0, *saved)
+        kind = ValueScale.kind if len(saved) == 3 else RewardScale.kind
+        saved = {"kind": kind, "mean": mean, "variance": variance, "count": count}
+    mean, variance, count = saved["mean"], saved["variance"], saved["count"]
+    was_in_rewards = saved["kind"] == RewardScale.kind
+    earlier = RewardScale(variance, count) if was_in_rewards else ValueScale(mean, variance, count)
+    begins = scale_of(config)
+    if not earlier.has_units:
+        return begins
+    if not isinstance(begins, RewardScale):
+        return ValueScale(*earlier.moments)
+    if earlier.mean:
+        raise TrainingError(
+            f"the saved model's values are deviations from a mean of {earlier.mean:g}, and this"
+            " algorithm's are multiples of the size of rewards: begin without that model, or give"
+            " reward_clip, with which the units stay as they are"
+        )
+    return RewardScale(variance, max(count, 1.0))  # none counted: as if of one reward of 1
 
 
 def clipped_share(reward: NDArray[np.float32], bound: float) -> float:
@@ -559,7 +608,7 @@ class Learner(Generic[C]):
             "version": self.version,
             "rate": self.learning_rate.value,
             "rate_given": self.learning_rate.start,
-            "scale": list(self.value_scale.moments),
+            "scale": saved_scale(self.value_scale),
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "random": self.generator.get_state(),
@@ -573,7 +622,7 @@ class Learner(Generic[C]):
         is_overridden = "learning_rate" in self.config.overridden  # then it starts again
         if state["rate_given"] == self.learning_rate.start and not is_overridden:
             self.learning_rate.value = state["rate"]
-        self.value_scale = type(self.value_scale)(*state["scale"])
+        self.value_scale = loaded_scale(state["scale"], self.config)
         self.model.load_state_dict(state["model"])
         # Torch keeps the tensors that it gets, and Adam would write into the caller's.
         self.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
@@ -665,8 +714,8 @@ def make_batch(
 
     Probability ratios are to `old_log_prob` [T, B], by default the behaviour policy's.  The KL
     divergence of the update is measured from `start_log_prob` [T, B], by default the same.
-    Advantages are in the scale of the values, normalized if asked for, then multiplied by `weight`
-    [T, B].
+    Advantages are in the scale of normalized values, or else in that of rewards, normalized if
+    asked for, then multiplied by `weight` [T, B].
     """
     rows, select = rollout.rows, rollout.rows.select
     value, advantage = targets
@@ -674,9 +723,9 @@ def make_batch(
         target, error = select(value), select(value - rollout.value[:-1])
         learner.explained_variance = 1 - error.var(correction=0) / target.var(correction=0)
     learner.count_values(select(value), select(rollout.reward))
+    value = learner.value_scale.normalize(value)
     if normalizes_values(learner.config):
-        scale = learner.value_scale
-        value, advantage = scale.normalize(value), advantage / scale.std
+        advantage = advantage / learner.value_scale.std
     if normalize_advantage:
         samples = select(advantage)
         mean: Any = samples.mean()

@@ -34,9 +34,13 @@ from remotely_rl.learning.learner import (
     Learner,
     LearningRate,
     Losses,
+    SavedScale,
     ScaledConfig,
+    ValueScale,
     gae_batch,
+    loaded_scale,
     normalizes_values,
+    saved_scale,
     scale_of,
 )
 from remotely_rl.learning.norms import Norms
@@ -99,7 +103,7 @@ class Broadcast(NamedTuple):
     env_steps: int  # of all workers
     progress: float  # of the schedule, from 0 to 1
     statistics: networks.State  # of the observations
-    scale: tuple[float, ...] = (0.0, 1.0, 0.0)  # ValueScale.moments
+    scale: SavedScale = saved_scale(ValueScale())
     env_attributes: EnvAttributes = AS_MADE
     coefficients: Mapping[str, Any] = {}  # of the config, those that hooks have changed
 
@@ -191,7 +195,7 @@ class SharedLearner:
             env_steps,
             progress,
             self._statistics,
-            self.scale.moments,
+            saved_scale(self.scale),
             self.env_attributes,
             dict(self._changed),
         )
@@ -239,14 +243,14 @@ class SharedLearner:
         return {
             "model": self.model.state_dict(),
             "rule": self.rule.state(),
-            "scale": list(self.scale.moments),
+            "scale": saved_scale(self.scale),
         }
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore the state of a checkpoint; pushes in flight are lost."""
         self.flat.module.load_state_dict(state["model"])
         self.rule.load(state["rule"])
-        self.scale = type(self.scale)(*state["scale"])
+        self.scale = loaded_scale(state["scale"], self.config)
         self._counted, self._statistics = self.rule.version, None
         self._measured = self.rule.version
         if self._norms is not None:
@@ -300,7 +304,7 @@ class SegmentWork:
         self.flat.load(parameters)
         if broadcast is not None and not self._minibatches_left:
             networks.load_statistics(self.actor.model, broadcast.statistics)
-            self.learner.value_scale = type(self.learner.value_scale)(*broadcast.scale)
+            self.learner.value_scale = loaded_scale(broadcast.scale, self.config)
         while not self._minibatches_left:
             self._play()
         batch = self._minibatches_left.pop()

@@ -461,7 +461,8 @@ class Statistics:
             begin = end
         networks.load_statistics(learner.model, statistics)
         moments = row[begin:].clone().view(torch.float64).tolist()
-        learner.value_scale = type(learner.value_scale)(*moments)
+        scale = learner.value_scale  # of the same kind: all learners have one config
+        scale.mean, scale.variance, scale.count = moments
 
 
 class SharedAddress(NamedTuple):

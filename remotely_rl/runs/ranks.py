@@ -56,7 +56,7 @@ from remotely_rl.environments.action_spaces import Actions
 from remotely_rl.errors import LearnerLost, TrainingError
 from remotely_rl.learning import all_reduce
 from remotely_rl.learning.all_reduce import AllReduce, RankGone
-from remotely_rl.learning.learner import Learner
+from remotely_rl.learning.learner import Learner, SavedScale, loaded_scale, saved_scale
 from remotely_rl.learning.store import SharedAddress, Sharing
 from remotely_rl.runs.derived_seeds import seed_of_learner
 from remotely_rl.runs.peers import Apart, Round
@@ -101,7 +101,7 @@ class RankPart:
     config: Common
     model: nn.Module
     actions: Actions
-    scale: tuple[float, ...]  # units of values, which a model of another run brings along
+    scale: SavedScale  # units of values, which a model of another run brings along
     saved: dict[str, Any] | None
     run: Path  # only for messages: this rank writes nothing there
     meeting: Path
@@ -139,7 +139,7 @@ class Rank:
             return "the run is over" if part.over.is_raised else ""
 
         learner = part.kind(part.config, part.model, part.actions)
-        learner.value_scale = type(learner.value_scale)(*part.scale)
+        learner.value_scale = loaded_scale(part.scale, part.config)
         folder = RunFolder(part.run)
         session = Session(
             part.algorithm, part.config, folder, part.saved, learner=learner, follows=why
@@ -357,7 +357,7 @@ def _parts(
             config,
             model,
             learner.actions,
-            learner.value_scale.moments,
+            saved_scale(learner.value_scale),
             saved,
             session.folder.path,
             meeting,

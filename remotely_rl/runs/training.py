@@ -40,7 +40,7 @@ from remotely_rl.config.hardware import Hardware
 from remotely_rl.environments import additions, checks, name_of
 from remotely_rl.environments.spaces import Spaces
 from remotely_rl.errors import TrainingError, nearest
-from remotely_rl.learning.learner import Learner
+from remotely_rl.learning.learner import Learner, loaded_scale
 from remotely_rl.runs import hooks as hook
 from remotely_rl.runs import progress, ranks, replaying, run_folder, status
 from remotely_rl.runs.ending import limit_reached
@@ -525,7 +525,7 @@ def make_learner(
         network.load_state_dict(saved["model"])
         made = kind(config, network, actions)
         if "scale" in saved:
-            made.value_scale = type(made.value_scale)(*saved["scale"])
+            made.value_scale = loaded_scale(saved["scale"], config)
         return made
 
 

@@ -16,7 +16,7 @@ from remotely_rl import a2c, a3c, n_step_q, networks
 from remotely_rl.acting.actor import Actor
 from remotely_rl.errors import TrainingError
 from remotely_rl.learning import sharing
-from remotely_rl.learning.learner import Learner, gae_batch
+from remotely_rl.learning.learner import Learner, ValueScale, gae_batch, saved_scale
 from remotely_rl.learning.parameter_server import PushResult
 from remotely_rl.runs import run_folder
 from remotely_rl.sync import Reply
@@ -207,7 +207,7 @@ def test_new_statistics_take_effect_with_the_next_segment() -> None:
 
 def test_workers_use_the_broadcast_value_scale_and_report_targets() -> None:
     work = make_work(dataclasses.replace(CONFIG, normalize_values=True))
-    scale = (5.0, 4.0, 1e6)  # mean 5, standard deviation 2
+    scale = saved_scale(ValueScale(5.0, 4.0, 1e6))  # mean 5, standard deviation 2
     broadcast = sharing.Broadcast(0, 0.0, statistics(0.0), scale)
 
     work.gradient(work.flat.vector.clone(), broadcast)
@@ -235,7 +235,7 @@ def test_the_shared_value_scale_counts_the_targets_of_all_workers() -> None:
         report = sharing.WorkReport(None, 2, [], {}, {}, np.array(values, np.float32))
         learner.record(PushResult(client, reply, report))
     # Of 1, 3, 5 and 7: (9 + 1 + 1 + 9) / 4.
-    assert learner.broadcast(0, 0.0).scale == pytest.approx((4.0, 5.0, 4.0))
+    assert learner.scale.moments == pytest.approx((4.0, 5.0, 4.0))
     again = sharing.SharedLearner(CONFIG, toys.network(2))
     again.load(learner.state())
     assert again.broadcast(0, 0.0).scale == learner.broadcast(0, 0.0).scale

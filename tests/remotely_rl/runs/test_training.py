@@ -353,7 +353,7 @@ class Watches(Hook):
     """Records the model and the units of values at the start of a run."""
 
     def on_start(self, session: Any) -> None:
-        self.scale = session.learner.value_scale.moments
+        self.scale = session.learner.state()["scale"]
         self.model = copy.deepcopy(session.learner.model.state_dict())
 
 
@@ -367,7 +367,7 @@ def test_a_run_can_start_with_the_model_of_another_and_its_units_of_values(
     a2c.train(config, run=tmp_path / "next", initial=tmp_path / "first", hooks=[watches])
     assert watches.model.keys() == saved["model"].keys()
     assert all(torch.equal(part, saved["model"][name]) for name, part in watches.model.items())
-    assert list(watches.scale) == saved["scale"]
+    assert watches.scale == saved["scale"]
     assert f"\nbegins with the model of {tmp_path / 'first'}\n" in capsys.readouterr().out
 
 
