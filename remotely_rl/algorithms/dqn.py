@@ -209,6 +209,14 @@ class Config(Common):
             networks.make_noisy(made)
         return made
 
+    @property
+    def outputs_are(self) -> str:
+        if self.atoms > 1:
+            return q_learning.described(self.dueling, f"distributions over {self.atoms} returns")
+        if self.quantiles > 1:
+            return q_learning.described(self.dueling, f"{self.quantiles} quantiles of returns")
+        return q_learning.described(self.dueling)
+
     def draw(self, actions: Actions, policy: Tensor, generator: torch.Generator) -> Tensor:
         """Sample the action of a trained agent that does not play greedily."""
         return q_learning.epsilon_greedy(policy, self.play_epsilon, generator)

@@ -39,7 +39,13 @@ from remotely_rl.environments.action_spaces import Actions, check_is_discrete
 from remotely_rl.errors import TrainingError
 from remotely_rl.experience.batch import Transitions
 from remotely_rl.functions import losses
-from remotely_rl.functions.q_learning import epsilon, epsilon_greedy, q_values, taken
+from remotely_rl.functions.q_learning import (
+    described,
+    epsilon,
+    epsilon_greedy,
+    q_values,
+    taken,
+)
 from remotely_rl.learning import sharing
 from remotely_rl.learning.learner import ABSENT, Losses
 from remotely_rl.runs import sampling
@@ -108,6 +114,10 @@ class Config(Common):
             raise TrainingError(
                 "n_step_q keeps no recurrent state; to train an LSTM use a2c, ppo or impala"
             )
+
+    @property
+    def outputs_are(self) -> str:
+        return described(self.dueling)
 
     def draw(self, actions: Actions, policy: Tensor, generator: torch.Generator) -> Tensor:
         """Sample the action of a trained agent that does not play greedily."""

@@ -113,6 +113,10 @@ class Config(Common):
             source, spec, count, is_dueling=False, architecture=self.architecture
         )
 
+    @property
+    def outputs_are(self) -> str:
+        return q_learning.described(is_dueling=False)
+
     def draw(self, actions: Actions, policy: Tensor, generator: torch.Generator) -> Tensor:
         """Sample the action of a trained agent that does not play greedily."""
         return q_learning.epsilon_greedy(policy, self.play_epsilon, generator)

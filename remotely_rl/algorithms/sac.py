@@ -169,6 +169,10 @@ class SoftConfig(Common):
     def unused(self) -> dict[str, str]:
         return super().unused() | replaying.unused(self)
 
+    @property
+    def outputs_are(self) -> str:
+        return "a soft policy and its critics"
+
     def best(self, actions: Actions, policy: Tensor) -> Tensor:
         """Return the greedy action: the tanh of the mean, or the most likely one."""
         return kind_of(actions).mode(policy)

@@ -146,6 +146,10 @@ class Config(Common):
     def unused(self) -> dict[str, str]:
         return super().unused() | replaying.unused(self)
 
+    @property
+    def outputs_are(self) -> str:
+        return "a deterministic policy and its critics"
+
     def best(self, actions: Actions, policy: Tensor) -> Tensor:
         """Return the greedy action: the tanh of the policy's output."""
         return torch.tanh(full(policy))

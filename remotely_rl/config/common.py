@@ -279,6 +279,14 @@ class Common(metaclass=Completed):
             source, spec, actions.outputs, self.architecture, described(actions), adapt
         )
 
+    @property
+    def outputs_are(self) -> str:
+        """The meaning of the model's outputs, in words.
+
+        A run continues, or begins with, only a model whose outputs mean the same.
+        """
+        return "a policy"
+
     def best(self, actions: Actions, policy: Tensor) -> Tensor:
         """Return the greedy action of a trained agent: the most likely one."""
         return actions.mode(policy)

@@ -31,6 +31,11 @@ def q_values(policy: Tensor, value: Tensor, is_dueling: bool) -> Tensor:
     return torch.where(legal, dueling(value.unsqueeze(-1), policy, legal), ILLEGAL)
 
 
+def described(is_dueling: bool, each: str = "action values") -> str:
+    """Return the meaning of a model's outputs in words."""
+    return f"dueling {each}" if is_dueling else each
+
+
 def taken(values: Tensor, action: Tensor) -> Tensor:
     """Return the values [N, ...] of the actions taken [N], from `values` [N, A, ...]."""
     return values[torch.arange(len(action), device=action.device), action]

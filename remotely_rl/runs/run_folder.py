@@ -517,6 +517,21 @@ def asks_about_spaces(env: str, trained_in: str) -> str:
     return f"are the observations and actions of {env} those of {trained_in}? "
 
 
+def check_outputs(
+    path: Path, content: Mapping[str, Any], outputs: str, algorithm: str, hint: str
+) -> None:
+    """Raise TrainingError if the outputs of a checkpoint's model do not mean what they should.
+
+    `outputs` is the `outputs_are` of a config of the algorithm.  The error begins with `hint`.
+    """
+    was = content.get("outputs", outputs)  # earlier versions do not say
+    if was != outputs:
+        raise TrainingError(
+            f"{hint}{path} is a checkpoint of another model: it returns {was}, for"
+            f" {content['algorithm']}, and {algorithm} needs {outputs}"
+        )
+
+
 def check_fits(path: Path, state: "dict[str, Tensor]", model: "nn.Module", hint: str = "") -> None:
     """Raise TrainingError, naming the first difference, if `state` is of another model.
 

@@ -513,6 +513,7 @@ class Session(Generic[C]):
             **self._records.state(),
             "algorithm": self.algorithm,
             "env": name_of(self._config.env),
+            "outputs": self._config.outputs_are,
             "learner": self.learner.state(),
             "counters": dataclasses.asdict(self.tally.counters),
             "recent": [list(episode) for episode in self.tally.recent],

@@ -35,7 +35,7 @@ import remotely
 from remotely_rl import cluster, environments, networks, settings, trees
 from remotely_rl.acting import player
 from remotely_rl.acting.policy import one_thread
-from remotely_rl.config import GROUPS, Common, device_of, learners_of
+from remotely_rl.config import GROUPS, Common, device_of, learners_of, presets
 from remotely_rl.config.hardware import Hardware
 from remotely_rl.environments import additions, checks, name_of
 from remotely_rl.environments.spaces import Spaces
@@ -326,6 +326,9 @@ def _folder(
         path = None if run is None else Path(run)
         return run_folder.create(path, algorithm, config, *sources), None
     folder, saved = earlier
+    run_folder.check_outputs(
+        folder.checkpoint, saved, config.outputs_are, algorithm, "leave its settings as they are: "
+    )
     changed = [name for name in GROUPS["Network"] if name in config.overridden]
     options = " ".join(settings.option(name, getattr(config, name)) for name in changed)
     hint = f"leave out {options}: " if changed else ""
@@ -520,6 +523,8 @@ def make_learner(
             return kind(config, network, actions)
         earlier = run_folder.load_checkpoint(initial)
         saved = earlier["learner"]
+        name = presets.algorithm_of(type(config))
+        run_folder.check_outputs(initial, earlier, config.outputs_are, name, "choose another run: ")
         hint = run_folder.asks_about_spaces(name_of(config.env), earlier["env"])
         run_folder.check_fits(initial, saved["model"], network, hint)
         network.load_state_dict(saved["model"])

@@ -75,6 +75,7 @@ def test_the_content_of_a_checkpoint_matches_its_format(tmp_path: Path) -> None:
         "format",
         "algorithm",
         "env",
+        "outputs",
         "learner",
         "counters",
         "recent",
