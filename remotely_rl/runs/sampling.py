@@ -65,6 +65,8 @@ def rounds(session: Session[Any], kind: type[Actor] = Actor, arrivals: bool = Fa
     shared = max(1, threads.in_rounds(size) // learners_of(session.learner.config))
     _set_threads(shared, session)
     actors = session.keep(Rounds(_actors(session, kind, arrivals)))
+    if session.over():  # perhaps before there were actors: no game goes on, and none begins
+        return actors
     if session.saved and learners_of(session.learner.config) == 1:
         states = session.saved["actors"]
         if states is None:

@@ -247,6 +247,24 @@ def test_a_resume_says_why_new_games_begin(
     assert ("new games begin" in output) == bool(said)
 
 
+class StopsAtOnce(Hook):
+    def on_start(self, session: Any) -> None:
+        session.stop("not now")
+
+
+def test_a_resumed_run_that_is_over_before_its_actors_are_there_says_nothing_of_games(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = dataclasses.replace(TRAINED, actors=2)
+    a2c.train(config, run=tmp_path / "run")
+    saved = (tmp_path / "run" / "checkpoint.pt").read_bytes()
+    capsys.readouterr()
+    more = dataclasses.replace(config, total_steps=200)
+    assert a2c.train(more, resume=tmp_path / "run", hooks=[StopsAtOnce()]).ended == "not now"
+    assert "new games begin" not in capsys.readouterr().out
+    assert (tmp_path / "run" / "checkpoint.pt").read_bytes() == saved
+
+
 def test_another_environment_gets_no_arguments_of_the_run(tmp_path: Path) -> None:
     trained = dataclasses.replace(TRAINED, env=toys.Counting, env_kwargs={"length": 5})
     a2c.train(trained, run=tmp_path / "run")
