@@ -18,7 +18,7 @@ from remotely_rl import trees
 from remotely_rl.config import Common, target_kl_of
 from remotely_rl.environments.observations import ACTION_MASK, OBSERVATION, ObservationLeaf
 from remotely_rl.environments.spaces import Spaces
-from remotely_rl.networks import QNetwork, SoftActorCritic, precision
+from remotely_rl.networks import PolicyAndCritics, QNetwork, precision
 from remotely_rl.networks.encoders import is_image
 from remotely_rl.networks.masked import MaskedPolicy
 from remotely_rl.networks.per_agent import PerAgent
@@ -292,9 +292,9 @@ def has_image(space: gymnasium.Space[object]) -> bool:
 
 def _within(model: nn.Module) -> nn.Module:
     """Return the innermost network of the library's wrappers, which may be the user's."""
-    while isinstance(model, (MaskedPolicy, QNetwork, SoftActorCritic, PerAgent)):
+    while isinstance(model, (MaskedPolicy, QNetwork, PolicyAndCritics, PerAgent)):
         match model:
-            case SoftActorCritic():
+            case PolicyAndCritics():
                 model = model.policy
             case PerAgent():
                 model = model.models[0]

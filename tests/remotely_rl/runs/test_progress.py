@@ -13,7 +13,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from torch import nn
 
-from remotely_rl import a2c, environments, networks, sac
+from remotely_rl import a2c, crossq, environments, networks, sac, td3
 from remotely_rl.config import Common
 from remotely_rl.environments import Episode
 from remotely_rl.runs import progress
@@ -249,11 +249,21 @@ def test_a_model_without_convolutions_for_images_is_warned_about() -> None:
     assert warning.startswith("the model has no convolutions for the images")
 
 
-def test_the_summary_of_an_actor_critic_names_the_policys_layers() -> None:
+class Mine(networks.MLP):
+    """A model of a user's."""
+
+
+@pytest.mark.parametrize("algorithm", [sac, td3, crossq])
+@pytest.mark.parametrize(
+    ("source", "policy"), [(None, "MLP, 16, 16"), (Mine, "Mine")], ids=["default", "own"]
+)
+def test_the_summary_of_an_actor_critic_describes_the_policy(
+    algorithm: Any, source: Any, policy: str
+) -> None:
     envs = environments.make(toys.Aim, 1)
-    model = sac.Config(hidden="16,16").make_model(None, envs.spec, envs.actions)
+    model = algorithm.Config(hidden="16,16").make_model(source, envs.spec, envs.actions)
     (line,) = progress.summary(model, envs.spaces)
-    assert line.startswith("model: MLP, 16, 16; ")
+    assert line.startswith(f"model: {policy}; ")
     assert line.endswith("; sees 1 number")
 
 
