@@ -39,6 +39,11 @@ class Number(int):
         made.index = index
         return made
 
+    @property
+    def is_replacement(self) -> bool:
+        """Whether actors have been lost before: the first ones are numbered by their index."""
+        return self > self.index
+
     def __reduce__(self) -> tuple[type["Number"], tuple[int, int]]:
         return Number, (int(self), self.index)
 

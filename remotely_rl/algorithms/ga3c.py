@@ -333,9 +333,8 @@ def _attributes(learner: TrainedLearner) -> Parameters:
 
 def _agents(session: Session[Config], config: Config, server: Server) -> Samplers[SampleReport]:
     def make(number: Number) -> Agent:
-        return Agent(
-            config.of_actor(number.index), server, session.seed_of(number), number >= config.actors
-        )
+        own = config.of_actor(number.index, number.is_replacement)
+        return Agent(own, server, session.seed_of(number), number.is_replacement)
 
     return Samplers(
         make,

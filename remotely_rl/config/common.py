@@ -82,7 +82,7 @@ class Common(metaclass=Completed):
     rollout_steps: fields.RolloutSteps = 64
     random_start: Annotated[
         int,
-        "up to this many random steps in each environment first, so that they differ",
+        "up to this many random steps in each environment when a run begins, so that they differ",
         NOT_NEGATIVE,
     ] = 0
     probe_steps: Annotated[
@@ -410,9 +410,16 @@ class Common(metaclass=Completed):
         object.__setattr__(ranked, "first_rank", first)
         return ranked
 
-    def of_actor(self, index: int) -> Self:
-        """Return a copy for the actor with this index, whose environments have its ranks."""
-        return self.ranked(self.first_rank + index * self.envs_per_actor)
+    def of_actor(self, index: int, is_replacement: bool = False) -> Self:
+        """Return a copy for the actor with this index, whose environments have its ranks.
+
+        A replacement has no random start: other actors are elsewhere in their episodes, and
+        environments that often end their process would end it before it has sampled.
+        """
+        own = self.ranked(self.first_rank + index * self.envs_per_actor)
+        if is_replacement:
+            object.__setattr__(own, "random_start", 0)
+        return own
 
     def fitted(self, hardware: Hardware) -> Self:
         """Return a copy with the numbers that fit this hardware, for what is "auto".

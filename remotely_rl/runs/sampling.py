@@ -50,7 +50,7 @@ class WorkersConfig(SharingConfig, Protocol):
     @property
     def rows_per_actor(self) -> int: ...
 
-    def of_actor(self, index: int) -> Self: ...
+    def of_actor(self, index: int, is_replacement: bool = False) -> Self: ...
 
 
 def rounds(session: Session[Any], kind: type[Actor] = Actor, arrivals: bool = False) -> Rounds:
@@ -114,8 +114,9 @@ def workers(session: Session[Any], make_work: MakeWork) -> tuple[SharedLearner, 
     torch.set_num_threads(1)  # the workers have the cores
 
     def make(number: Number) -> Worker:
-        work = functools.partial(make_work, config.of_actor(number.index), model)
-        return Worker(work, session.seed_of(number), number >= config.actors)
+        own = config.of_actor(number.index, number.is_replacement)
+        work = functools.partial(make_work, own, model)
+        return Worker(work, session.seed_of(number), number.is_replacement)
 
     server = ParameterServer(
         learner.rule,
@@ -156,11 +157,12 @@ def _actors(
     place: Callable[..., Actor] = kind if config.actors else remotely.options(kind, cpus=1)
 
     def make(number: Number) -> Actor | Station:
-        own, seed = config.of_actor(number.index), session.seed_of(number)
+        own = config.of_actor(number.index, number.is_replacement)
+        seed = session.seed_of(number)
         if arrivals:
             say = session.say if number == 0 else lambda text: None
             return arrive(own, model, seed, session.over, say)
-        return place(own, model, seed, number >= (config.actors or 1))
+        return place(own, model, seed, number.is_replacement)
 
     return Samplers(
         make,

@@ -107,6 +107,20 @@ def test_occasional_exceptions_do_not_end_a_run(
     assert report.is_complete
 
 
+def flaky_together(num_envs: int) -> gymnasium.vector.SyncVectorEnv:
+    """Make environments whose actor fails if one of them does."""
+    return gymnasium.vector.SyncVectorEnv([functools.partial(Flaky, raise_one)] * num_envs)
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("name", ["ppo", "a3c", "ga3c"])
+def test_replacements_of_actors_sample_without_a_random_start(name: str, tmp_path: Path) -> None:
+    """The first actors do not survive theirs."""
+    asked = config(name, None, env=flaky_together, random_start=3 * SURVIVES, total_steps=100)
+    result = algorithms.named(name).train(asked, run=tmp_path / "run")
+    assert result.ended == "100 steps are done"
+
+
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("name", KINDS)
 def test_occasional_crashes_do_not_end_a_run(
