@@ -93,7 +93,7 @@ class Group(Generic[T]):
     def __enter__(self) -> "Group[T]":
         """Enter each member, if the class defines `__enter__`, and return the group.
 
-        If one of them raises, those that have entered are left with its error.
+        If one of them raises, those that have entered are left with its error; none is closed.
         """
         handles = self._remotely_handles
         if not _defines(handles, "__enter__"):
@@ -108,7 +108,7 @@ class Group(Generic[T]):
                 for handle, future in zip(handles, entering, strict=True)
                 if _has_entered(future)
             ]
-            Group(entered).__exit__(type(error), error, None)
+            _leave(entered, error)
             raise
         finally:
             del entering  # see future.py
@@ -116,11 +116,7 @@ class Group(Generic[T]):
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> bool | None:
         try:
-            handles = self._remotely_handles
-            if not _defines(handles, "__exit__"):
-                return False
-            leaves = special_method("__exit__", member_of(handles[0]._remotely_class, "__exit__"))
-            return leave([leaves.__get__(handle) for handle in handles], error)
+            return _leave(self._remotely_handles, error)
         finally:
             end(self._remotely_handles, DRAIN_S)
 
@@ -134,6 +130,14 @@ class Group(Generic[T]):
 
 def _defines(handles: Sequence[Handle], name: str) -> bool:
     return bool(handles) and defines(handles[0]._remotely_class, name)
+
+
+def _leave(handles: Sequence[Handle], error: Any) -> bool | None:
+    """Leave members that have entered, if the class defines `__exit__`."""
+    if not _defines(handles, "__exit__"):
+        return False
+    leaves = special_method("__exit__", member_of(handles[0]._remotely_class, "__exit__"))
+    return leave([leaves.__get__(handle) for handle in handles], error)
 
 
 def _has_entered(future: CallFuture[Any]) -> bool:

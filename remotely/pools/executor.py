@@ -39,7 +39,8 @@ from remotely.values import codec, raised_error
 from remotely.values.unpicklable import NotToBePickled
 
 MAX_NAME_BYTES = 300  # a larger pickle of a function contains code
-A_CHUNK_OF = "a chunk of "
+ONE, CHUNK = "()", "() of a chunk"  # after the name of the function in that of a call
+MAX_CALL_NAME = 200
 START_AT_ONCE = 16  # processes, each started on a thread of its own
 # A process that has had no call for this long ends, since others may wait for its cores, for at
 # most a minute (PLACE_S).  Starting one takes 0.1 s, so a burst every ten seconds loses 1 %.
@@ -74,7 +75,7 @@ class Runner:
     """An actor of an Executor: runs functions, one by one or in chunks.
 
     Calls are named after their functions, for messages and `remotely status`: `make()` runs one
-    `make`, and `a chunk of make()` several.
+    `make`, and `make() of a chunk` several.
     """
 
     def __init__(self, initializer: Callable[..., object] | None, initargs: Sequence[Any]) -> None:
@@ -82,9 +83,11 @@ class Runner:
             initializer(*initargs)
 
     def __getattr__(self, name: str) -> Any:
-        if not name.endswith("()"):
-            raise AttributeError(name)
-        return self.run_chunk if name.startswith(A_CHUNK_OF) else self.run
+        if name.endswith(CHUNK):
+            return self.run_chunk
+        if name.endswith(ONE):
+            return self.run
+        raise AttributeError(name)
 
     def run(
         self,
@@ -146,7 +149,7 @@ class Executor(futures.Executor):
         name = _name_of(fn)
         names = name, f"{name}: args", f"{name}: kwargs"
         call = (fn, args, kwargs) if kwargs else (fn, args)
-        return self._scheduler.submit(f"{name}()", call, {}, marks_of(fn), names[: len(call)])
+        return self._scheduler.submit(f"{name}{ONE}", call, {}, marks_of(fn), names[: len(call)])
 
     def map(
         self,
@@ -173,11 +176,11 @@ class Executor(futures.Executor):
 
         def submit(item: tuple[Any, ...]) -> Future[Any]:
             names = name, f"{name}: args"
-            return self._scheduler.submit(f"{name}()", (function, item), {}, marks, names)
+            return self._scheduler.submit(f"{name}{ONE}", (function, item), {}, marks, names)
 
         def submit_chunk(chunk: tuple[Any, ...]) -> Future[Any]:
             names = name, f"{name}: items"
-            call = f"{A_CHUNK_OF}{name}()"
+            call = f"{name}{CHUNK}"
             return self._scheduler.submit(call, (function, chunk), {}, marks, names)
 
         calls: Iterator[Future[Any]]
@@ -312,7 +315,8 @@ def cores(engine: Engine) -> int:
 
 
 def _name_of(function: object) -> str:
-    return getattr(function, "__qualname__", type(function).__name__)
+    name = str(getattr(function, "__qualname__", type(function).__name__))
+    return name[:MAX_CALL_NAME].encode(errors="replace").decode()
 
 
 def _results(

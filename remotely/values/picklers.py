@@ -44,6 +44,7 @@ import sys
 import sysconfig
 import typing
 import uuid
+import weakref
 from collections import ChainMap
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import suppress
@@ -342,10 +343,12 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no 
             return reduced
         make, args, (members, slots), *_ = reduced
         members.pop(_ARRIVED, None)
+        book = _book_of(cls) or _Book(cls, script_globals.own_origin(), _is_named(cls))
         if vars(cls).get("__annotate_func__"):  # annotations that Python 3.14 has not evaluated
             members = {**members, "__annotations__": _annotations_of(cls)}
         state = with_new_locks(members), slots
-        return _class_in, (make, *args), state, None, None, _set_class_state
+        made_of = book.origin, book.is_named, make, *args
+        return _class_in, made_of, state, None, None, _set_class_state
 
     def _reduce_alias(self, alias: Any) -> Any:
         """Reduce a type alias; a recursive or unresolvable one becomes Any."""
@@ -406,8 +409,11 @@ def _way_of(obj: type | FunctionType) -> Way:
 
 def goes_by_name(obj: Any) -> bool:
     """Return whether the receiver can import it by its module and name."""
-    if _way_of(obj) is Way.VALUE:
-        return False
+    return _way_of(obj) is not Way.VALUE and _is_named(obj)
+
+
+def _is_named(obj: Any) -> bool:
+    """Return whether it is what its module and qualified name say, in this process."""
     found: Any = sys.modules.get(obj.__module__)
     for name in getattr(obj, "__qualname__", "").split("."):
         found = getattr(found, name, None)
@@ -424,29 +430,60 @@ def _home_of(function: FunctionType) -> str | None:
     )
 
 
-def _class_in(make: Callable[..., type], *args: Any) -> type:
-    """Return the class that arrived by value, without its members; once for each class.
+# In the dict of a class that has arrived, so that it is freed with the class: its _Book.
+_ARRIVED = "__remotely_arrived__"
+
+
+class _Book:
+    """The members of a class that has arrived, as they arrived last, and from which process.
+
+    `is_named`: there it is a member of its module.
+    """
+
+    def __init__(self, cls: type, origin: str, is_named: bool) -> None:
+        self._class = weakref.ref(cls)
+        self.origin = origin
+        self.is_named = is_named
+        self.arrived = {**vars(cls)}
+
+    def is_of(self, cls: type) -> bool:
+        """Return whether this class has arrived, not one that was made with a copy of its dict."""
+        return self._class() is cls
+
+    def __reduce__(self) -> tuple[Any, ...]:  # of a pickler that is not ours
+        return type(None), ()
+
+
+def _book_of(cls: type) -> _Book | None:
+    book = vars(cls).get(_ARRIVED)
+    return book if isinstance(book, _Book) and book.is_of(cls) else None
+
+
+def _class_in(origin: str, is_named: bool, make: Callable[..., type], *args: Any) -> type:
+    """Return the class that arrived by value, without its members; once for each class."""
+    tracked = args[-2]
+    found: type | None = _c._DYNAMIC_CLASS_TRACKER_BY_ID.get(tracked)
+    cls = _skeleton(make, args) if found is None else found
+    is_home = found is not None and origin == script_globals.own_origin()
+    if not is_home and _book_of(cls) is None:
+        type.__setattr__(cls, _ARRIVED, _Book(cls, origin, is_named))
+    return cls
+
+
+def _skeleton(make: Callable[..., type], args: tuple[Any, ...]) -> type:
+    """Make a class without its members.
 
     The hook `__init_subclass__` of its bases may register it here.  If the hook fails, because it
     needs what only the class statement has, or knows the class already, it is not called.
     """
-    tracked = args[-2]
-    if (found := _c._DYNAMIC_CLASS_TRACKER_BY_ID.get(tracked)) is not None:
-        return found  # type: ignore[no-any-return]
     try:
-        made = make(*args)
+        return make(*args)
     except Exception as error:
         if make is not _c._make_skeleton_class or is_for_main(error):
             raise
-        meta, name, bases, names, *_ = args
+        meta, name, bases, names, tracked, _ = args
         made = without_hooks(meta, name, bases, names)
-        made = _c._lookup_class_or_track(tracked, made)
-    type.__setattr__(made, _ARRIVED, {**vars(made)})
-    return made
-
-
-# The members of a class that has arrived, as they arrived last; a class of this process has none.
-_ARRIVED = "__remotely_arrived__"
+        return _c._lookup_class_or_track(tracked, made)  # type: ignore[no-any-return]
 
 
 def _set_class_state(cls: type, state: Any) -> None:
@@ -454,13 +491,18 @@ def _set_class_state(cls: type, state: Any) -> None:
 
     A class that comes home keeps its own: what another process assigns changes nothing here.
     """
-    arrived = vars(cls).get(_ARRIVED)
-    if arrived is not None:
-        members, slots = state
-        new = script_globals.unassigned(members, vars(cls), arrived)
-        _c._class_setstate(cls, (new, slots))
-        held = vars(cls)
-        arrived.update({name: held[name] for name in new if name in held})
+    book = _book_of(cls)
+    if book is None:
+        return
+    members, slots = state
+
+    def take(name: str, value: Any) -> Any:
+        _c._class_setstate(cls, ({name: value}, slots))
+        return vars(cls).get(name)
+
+    script_globals.take_unassigned(members, vars(cls), book.arrived, take)
+    if book.is_named:
+        script_globals.keep_class(book.origin, cls)
 
 
 def _reduce_cache(cached: Any) -> tuple[Any, ...]:

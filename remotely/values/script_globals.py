@@ -16,6 +16,9 @@ A function that comes home to the script keeps its own copy of the values, since
 are not to be changed from elsewhere.  Functions whose globals are not those of a module (`exec`)
 share them only with functions in the same pickle.
 
+The members of a class that is sent by value follow the same rule (picklers.py), and a namespace
+keeps the classes of its module: what was assigned to them lasts as long.
+
 No lock is needed: each step on a dict is atomic, and if functions arrive on two threads at once,
 the value of either of them is right.
 """
@@ -23,7 +26,7 @@ the value of either of them is right.
 import itertools
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -39,6 +42,7 @@ class Namespace:
     """The globals of one module of another process, in this one.
 
     globals   the `__globals__` of its functions
+    classes   those of the module that have arrived
     arrived   those of them that have arrived, and were not assigned since
     last_use  the number of the last arrival of a function
     """
@@ -48,30 +52,42 @@ class Namespace:
         self.globals = module_globals
         self.last_use = next(_uses)
         self._arrived: dict[str, Any] = {}
+        self.classes: dict[str, type] = {}  # by qualified name
 
     def update(self, values: dict[str, Any]) -> None:
         """Take the script's values, except for names that were assigned here."""
-        new = unassigned(values, self.globals, self._arrived)
-        self.globals.update(new)
-        self._arrived.update(new)
+
+        def take(name: str, value: Any) -> Any:
+            self.globals[name] = value
+            return value
+
+        take_unassigned(values, self.globals, self._arrived, take)
 
 
 _ABSENT = object()
 
 
-def unassigned(
-    values: Mapping[str, Any], held: Mapping[str, Any], arrived: dict[str, Any]
-) -> dict[str, Any]:
-    """Return those of the values that arrive whose names were not assigned in this process.
+def take_unassigned(
+    values: Mapping[str, Any],
+    held: Mapping[str, Any],
+    arrived: dict[str, Any],
+    take: Callable[[str, Any], Any],
+) -> None:
+    """Take each value that arrives whose name was not assigned in this process.
 
-    Such a name is bound to what `arrived` last, from which all these names are removed.
+    Such a name is bound to what `arrived` last.  `take` returns what the name is bound to then.
     """
-    new = {}
     for name, value in values.items():
         last = arrived.pop(name, _ABSENT)
         if held.get(name, last) is last:
-            new[name] = value
-    return new
+            arrived[name] = take(name, value)
+
+
+def keep_class(origin: str, cls: type) -> None:
+    """Keep a class of a module that has arrived, in place of an earlier one of its name."""
+    namespace = _namespaces.get((origin, cls.__module__))
+    if namespace is not None:
+        namespace.classes[cls.__qualname__] = cls
 
 
 def own_origin() -> str:

@@ -214,7 +214,8 @@ class MappedVersions:
 
     def _ask_after(self, number: int) -> None:
         """Have the next version cross from another machine, as a reader has looked at this one."""
-        if self._user is not None and self._header.wanted.value != number & _MASK:
+        ahead = (number - self._header.wanted.value) & _MASK
+        if self._user is not None and 0 < ahead <= _MASK // 2:  # else another has seen a later one
             self._header.wanted.value = number & _MASK
             futex.wake(self._header.wanted)
 

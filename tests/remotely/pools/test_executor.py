@@ -173,7 +173,22 @@ def test_calls_are_named_after_their_functions(here: None) -> None:
         list(executor.map(square, range(4)))
         (runner,) = [each for each in remotely.actors() if each.class_name == "Runner"]
         calls = {each.method: each.calls for each in runner.methods}
-        assert calls == {"__init__": 1, "a chunk of square()": 2, "square()": 4}
+        assert calls == {"__init__": 1, "square() of a chunk": 2, "square()": 4}
+
+
+@pytest.mark.parametrize("name", ["x" * 70_000, "\ud800", "a chunk of x", None])
+def test_a_function_may_have_any_name(here: None, name: Any) -> None:
+    class Named:
+        __qualname__ = "Named"
+
+        def __call__(self, value: int) -> int:
+            return value
+
+    function: Any = Named()
+    function.__qualname__ = name
+    with remotely.Executor(1) as executor:
+        assert executor.submit(function, 1).result() == 1
+        assert list(executor.map(function, range(4), chunksize=2)) == [0, 1, 2, 3]
 
 
 def test_a_call_sees_its_arguments_as_they_were_when_it_was_submitted(

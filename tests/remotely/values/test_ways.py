@@ -11,6 +11,7 @@ import enum
 import functools
 import importlib.metadata
 import importlib.util
+import pickle
 import string
 import subprocess
 import sys
@@ -234,6 +235,38 @@ def test_a_class_that_comes_home_is_as_it_was(
     assert Point.more is more
     assert Point.made == 3
     assert not hasattr(Point, "added")
+
+
+class Shape(abc.ABC):
+    sides = 0
+
+    @abc.abstractmethod
+    def area(self) -> float: ...
+
+
+class Square(Shape):
+    def area(self) -> float:
+        return 1.0
+
+
+def test_a_class_that_has_arrived_is_pickled_by_others_as_any_class(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def change() -> bytes:
+        Shape.sides = 9
+        return cloudpickle.dumps(Square())  # type: ignore[no-any-return]
+
+    pickled = receiver.result_of(change)
+    monkeypatch.setattr(Shape, "sides", Shape.sides)
+    assert type(pickle.loads(pickled)) is Square
+
+    def change_again() -> type:
+        Shape.sides = 8
+        return Shape
+
+    sides = Shape.sides
+    assert receiver.result_of(change_again) is Shape
+    assert Shape.sides == sides
 
 
 @pytest.fixture
