@@ -343,11 +343,11 @@ class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no 
             return reduced
         make, args, (members, slots), *_ = reduced
         members.pop(_ARRIVED, None)
-        book = _book_of(cls) or _Book(cls, script_globals.own_origin(), _is_named(cls))
+        origin, is_named = _origin_of(cls)
         if vars(cls).get("__annotate_func__"):  # annotations that Python 3.14 has not evaluated
             members = {**members, "__annotations__": _annotations_of(cls)}
         state = with_new_locks(members), slots
-        made_of = book.origin, book.is_named, make, *args
+        made_of = origin, is_named, make, *args
         return _class_in, made_of, state, None, None, _set_class_state
 
     def _reduce_alias(self, alias: Any) -> Any:
@@ -430,21 +430,21 @@ def _home_of(function: FunctionType) -> str | None:
     )
 
 
-# In the dict of a class that has arrived, so that it is freed with the class: its _Book.
+# In the dict of a class that has arrived, so that it is freed with the class: an _Arrival.
 _ARRIVED = "__remotely_arrived__"
 
 
-class _Book:
-    """The members of a class that has arrived, as they arrived last, and from which process.
+class _Arrival:
+    """Where a class that has arrived is from, and its members as they arrived last.
 
-    `is_named`: there it is a member of its module.
+    `origin` is that process; `is_named`: there the class is a member of its module.
     """
 
     def __init__(self, cls: type, origin: str, is_named: bool) -> None:
         self._class = weakref.ref(cls)
         self.origin = origin
         self.is_named = is_named
-        self.arrived = {**vars(cls)}
+        self.members = {**vars(cls)}
 
     def is_of(self, cls: type) -> bool:
         """Return whether this class has arrived, not one that was made with a copy of its dict."""
@@ -454,9 +454,17 @@ class _Book:
         return type(None), ()
 
 
-def _book_of(cls: type) -> _Book | None:
-    book = vars(cls).get(_ARRIVED)
-    return book if isinstance(book, _Book) and book.is_of(cls) else None
+def _arrival_of(cls: type) -> _Arrival | None:
+    """Return how a class has arrived; None for one of this process."""
+    arrival = vars(cls).get(_ARRIVED)
+    return arrival if isinstance(arrival, _Arrival) and arrival.is_of(cls) else None
+
+
+def _origin_of(cls: type) -> tuple[str, bool]:
+    """Return the process that a class is from, and whether it is a member of its module there."""
+    if (arrival := _arrival_of(cls)) is not None:
+        return arrival.origin, arrival.is_named
+    return script_globals.own_origin(), _is_named(cls)
 
 
 def _class_in(origin: str, is_named: bool, make: Callable[..., type], *args: Any) -> type:
@@ -465,8 +473,8 @@ def _class_in(origin: str, is_named: bool, make: Callable[..., type], *args: Any
     found: type | None = _c._DYNAMIC_CLASS_TRACKER_BY_ID.get(tracked)
     cls = _skeleton(make, args) if found is None else found
     is_home = found is not None and origin == script_globals.own_origin()
-    if not is_home and _book_of(cls) is None:
-        type.__setattr__(cls, _ARRIVED, _Book(cls, origin, is_named))
+    if not is_home and _arrival_of(cls) is None:
+        type.__setattr__(cls, _ARRIVED, _Arrival(cls, origin, is_named))
     return cls
 
 
@@ -491,8 +499,8 @@ def _set_class_state(cls: type, state: Any) -> None:
 
     A class that comes home keeps its own: what another process assigns changes nothing here.
     """
-    book = _book_of(cls)
-    if book is None:
+    arrival = _arrival_of(cls)
+    if arrival is None:
         return
     members, slots = state
 
@@ -500,9 +508,9 @@ def _set_class_state(cls: type, state: Any) -> None:
         _c._class_setstate(cls, ({name: value}, slots))
         return vars(cls).get(name)
 
-    script_globals.take_unassigned(members, vars(cls), book.arrived, take)
-    if book.is_named:
-        script_globals.keep_class(book.origin, cls)
+    script_globals.take_unassigned(members, vars(cls), arrival.members, take)
+    if arrival.is_named:
+        script_globals.keep_class(arrival.origin, cls)
 
 
 def _reduce_cache(cached: Any) -> tuple[Any, ...]:

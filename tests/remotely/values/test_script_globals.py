@@ -3,6 +3,7 @@
 import gc
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -54,6 +55,10 @@ class Host:
         return level
 
 
+class Bare:
+    """To which no function refers by its name."""
+
+
 class Tally:
     made = 0
     step = 1
@@ -65,6 +70,18 @@ class Tally:
     def make(cls) -> int:
         cls()
         return cls.made
+
+
+classes: "list[weakref.ref[type]] | None" = None
+
+
+def remember(cls: type) -> None:
+    global classes
+    classes = [*(classes or ()), weakref.ref(cls)]
+
+
+def remembered() -> list[str]:
+    return [cls.__name__ for each in classes or () if (cls := each()) is not None]
 
 
 @pytest.fixture(autouse=True)
@@ -130,6 +147,17 @@ def test_members_of_a_class_are_as_globals_are(here: None, monkeypatch: pytest.M
     assert Tally.made == 0
 
 
+def test_a_class_that_has_arrived_is_freed_unless_its_module_has_it(here: None) -> None:
+    class Local:
+        """No member of its module."""
+
+    host = Host()
+    host.run(remember, Local)
+    host.run(remember, Bare)
+    host.run(gc.collect)
+    assert host.run(remembered) == ["Bare"]
+
+
 def test_a_function_that_is_passed_on_takes_along_what_it_has_there(here: None) -> None:
     host, other = Host(), Host()
     host.set_level(3)
@@ -147,6 +175,7 @@ def test_a_function_that_comes_home_has_a_copy_of_its_own() -> None:
 
 _SCRIPT = """
 import sys
+import weakref
 from remotely.values import codec
 level = int(sys.argv[1])
 def get(): return level
